@@ -10,5 +10,5 @@ class ProtocolError(ValueError):
 
 
 def validation_summary(error: ValidationError) -> str:
-    """One line with the field and message of each validation error."""
+    """Return one line with the field and message of each validation error."""
     return "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())

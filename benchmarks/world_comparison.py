@@ -119,7 +119,7 @@ def compare_worlds(
 
 
 def _depends_on_order(variant: MethodVariant) -> bool:
-    """Whether the order of the domains or the seed affects the vectors of a variant."""
+    """Return whether the order of the domains or the seed affects the vectors of a variant."""
     method = METHODS[variant.method]
     return method.is_trainable and not (method.is_closed_form and variant.is_joint)
 
@@ -127,7 +127,8 @@ def _depends_on_order(variant: MethodVariant) -> bool:
 def _joint_evidence(
     variant: MethodVariant, backbone: Backbone, tasks: Sequence[TaskData]
 ) -> list[Floats] | None:
-    """Routing evidence ``[Q, T]`` of the queries of each task by the router of the sequential method in closed form.
+    """Return the routing evidence ``[Q, T]`` of the queries of each task by the router of the sequential method in
+    closed form.
 
     None for a variant that has the evidence of its own release.
     """
@@ -151,7 +152,7 @@ def _joint_evidence(
 
 
 def world_tables(runs: Sequence[WorldRun]) -> str:
-    """Markdown tables of all runs.
+    """Return the Markdown tables of all runs.
 
     Args:
         runs: Runs of all variants on the same worlds and orders.
@@ -192,7 +193,7 @@ def write_world_report(folder: Path, runs: Sequence[WorldRun], command: str, bac
 
 
 def _grouped(runs: Sequence[WorldRun]) -> list[tuple[str, list[WorldRun]]]:
-    """Runs by label, in the order of their first runs."""
+    """Return the runs by label, in the order of their first runs."""
     labels = dict.fromkeys(run.run.label for run in runs)
     return [(label, [run for run in runs if run.run.label == label]) for label in labels]
 
@@ -233,7 +234,7 @@ def _ratio(run: ClipRun, k: int) -> float | None:
 
 
 def _difference_table(runs: Sequence[WorldRun], reference: str, joint: Sequence[WorldRun]) -> str:
-    """Differences to joint training with the 95 % interval of a paired bootstrap over queries."""
+    """Return the differences to joint training with the 95 % interval of a paired bootstrap over queries."""
     galleries = ("local", "global", "global_raw")
     depths = (1, 10)
     rows = []
@@ -252,7 +253,7 @@ def _difference_table(runs: Sequence[WorldRun], reference: str, joint: Sequence[
 
 
 def _query_means(runs: Sequence[WorldRun], gallery: str, k: int) -> list[list[float]]:
-    """Mean over the orders of each query's hit, by world and domain in ascending order."""
+    """Compute the mean over the orders of each query's hit, by world and domain in ascending order."""
     values = []
     for world in sorted({run.world for run in runs}):
         hits = [run.run.hits(gallery, k) for run in runs if run.world == world]

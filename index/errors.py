@@ -3,7 +3,7 @@
 ShardStoreError
 ├── ManifestError         the manifest is unreadable, altered, or of another schema
 ├── ShardCorrupt          a file does not match its checksum, or contradicts its description
-├── ShardMissing          a shard, or an id within a shard, does not exist
+├── ShardMissing          a shard, or an ID within a shard, does not exist
 ├── ShardInvalid          data to write or publish violates a rule of the format (also a ValueError)
 ├── ReleaseCorrupt        a release is missing, or one of its files does not match its checksum
 ├── StoreUnavailable      the server that stores the vectors does not respond, or refuses
@@ -27,7 +27,7 @@ class ShardCorrupt(ShardStoreError):
 
 
 class ShardMissing(ShardStoreError):
-    """A shard, or an id within a shard, does not exist."""
+    """A shard, or an ID within a shard, does not exist."""
 
 
 class ShardInvalid(ShardStoreError, ValueError):

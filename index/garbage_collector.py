@@ -19,7 +19,7 @@ class GarbageCollector:
     """Removes leftovers of writers: staged folders, and sealed folders that the manifest does not name."""
 
     def __init__(self, store_folder: StoreFolder, remote: VectorStore | None) -> None:
-        """A garbage collector.
+        """Return a garbage collector.
 
         Args:
             remote: Store of the rows of segments whose entry names a place outside their folder.
@@ -69,7 +69,7 @@ class GarbageCollector:
 
 
 def _modified_before(folder: Path, timestamp: float) -> bool:
-    """Whether a folder is older than a timestamp; False if a writer has renamed it since it was listed."""
+    """Return whether a folder is older than a timestamp; False if a writer has renamed it since it was listed."""
     try:
         return folder.stat().st_mtime < timestamp
     except FileNotFoundError:

@@ -13,10 +13,10 @@ from index.vector_ids import Ids, Scores
 
 @dataclass(frozen=True)
 class Hits:
-    """Ranked results of one query in one shard, best first; equal scores are ordered by id.
+    """Ranked results of one query in one shard, best first; equal scores are ordered by ID.
 
     Attributes:
-        ids: ``int64 [n]``, ids of vectors.
+        ids: ``int64 [n]``, IDs of vectors.
         scores: ``float32 [n]``, inner products with the query.
     """
 
@@ -37,13 +37,13 @@ class Hit:
 
 
 def rank_hits(ids: Ids, scores: Scores, k: int) -> Hits:
-    """The k highest scores with their ids; equal scores are ordered by id."""
+    """Return the k highest scores with their IDs; equal scores are ordered by ID."""
     order = np.lexsort((ids, -scores))[:k]
     return Hits(ids[order], scores[order])
 
 
 def combine_hits(rankings: Sequence[Hits], k: int) -> Hits:
-    """The k best of several rankings that share no id, such as those of the segments of a shard."""
+    """Return the k best of several rankings that share no ID, such as those of the segments of a shard."""
     if len(rankings) == 1:
         return rankings[0]
     rankings = [NO_HITS, *rankings]
@@ -53,10 +53,10 @@ def combine_hits(rankings: Sequence[Hits], k: int) -> Hits:
 
 
 def merge_hits(hits: Mapping[str, Hits], k: int) -> list[Hit]:
-    """The k best hits of several shards.
+    """Return the k best hits of several shards.
 
     Shards are disjoint, so scores are compared and not ranks: by rank, the best hits of all shards would tie.
-    Equal scores are ordered by the order of tasks in ``hits``, then by id, so that results are repeatable. An id that
+    Equal scores are ordered by the order of tasks in ``hits``, then by ID, so that results are repeatable. An ID that
     occurs in several shards counts once, with its best score. Missing results (id −1) are left out.
     """
     if not hits:
@@ -71,7 +71,7 @@ def merge_hits(hits: Mapping[str, Hits], k: int) -> list[Hit]:
 
 
 def rank_distinct(ids: Ids, scores: Scores, owners: npt.NDArray[np.integer], k: int) -> npt.NDArray[np.int64]:
-    """Rows of the k highest scores; see :func:`merge_hits`.
+    """Return the rows of the k highest scores; see :func:`merge_hits`.
 
     Args:
         ids: ``int64 [n]``; -1 for missing results.

@@ -30,13 +30,13 @@ class IndexSnapshot:
         *,
         verify: bool,
     ) -> None:
-        """A snapshot; use :meth:`open`.
+        """Return a snapshot; use :meth:`open`.
 
         Args:
             store: Store of the generation.
             shards: Task → shard that can be searched.
             degraded: Task → reason why its shard cannot be searched.
-            verified: Ids of folders whose checksums were compared, here or in an earlier snapshot; shared and extended.
+            verified: IDs of folders whose checksums were compared, here or in an earlier snapshot; shared and extended.
             verify: Compare the checksums of releases on first use.
         """
         self.manifest = manifest
@@ -139,7 +139,7 @@ class IndexSnapshot:
         self._shards.pop(task, None)
 
     def release_folder(self, release: str, *, files: Collection[str] = ()) -> Path:
-        """Folder of a release of this generation.
+        """Return the folder of a release of this generation.
 
         File sizes are always compared. Checksums are compared on first use, here or in an earlier snapshot.
 
@@ -167,7 +167,7 @@ class IndexSnapshot:
         return folder
 
     def shard(self, task: str, *, fingerprint: str) -> SearchableShard:
-        """The shard of a task, for queries of one encoder.
+        """Return the shard of a task, for queries of one encoder.
 
         Raises:
             FingerprintMismatch: Another encoder made the shard.
@@ -185,13 +185,13 @@ class IndexSnapshot:
 
 
 def _is_unchanged(task: str, shard: SearchableShard, before: Manifest, after: Manifest) -> bool:
-    """Whether a shard has the same segments and deletions in both generations."""
+    """Return whether a shard has the same segments and deletions in both generations."""
     same_deletions = before.tombstones.get(task) == after.tombstones.get(task)
     return same_deletions and shard.segments == after.segments(task)
 
 
 def _segments_beyond(manifest: Manifest, max_bytes: int) -> set[str]:
-    """Ids of the segments that exceed a number of bytes, counted from the newest task."""
+    """Return the IDs of the segments that exceed a number of bytes, counted from the newest task."""
     beyond: set[str] = set()
     for task in reversed(manifest.shards):
         for entry in manifest.segments(task):

@@ -22,7 +22,7 @@ class Audit:
     """Result of an audit.
 
     Attributes:
-        ids: Task → ids of its vectors that are not deleted, of intact shards.
+        ids: Task → IDs of its vectors that are not deleted, of intact shards.
         damaged_shards: Task → problems of its files or vectors.
         contradictions: Contradictions between entries of the manifest.
         leftovers: Folders that no manifest names. They are harmless: a writer is about to publish them, or the garbage
@@ -80,7 +80,7 @@ def audit(store: ShardStore) -> Audit:
             damaged_shards[task] = str(error)
             continue
         if len(np.setdiff1d(deleted[task], ids[task])):
-            contradictions.append(f"task {task}: ids were deleted that it never had")
+            contradictions.append(f"task {task}: IDs were deleted that it never had")
         contradictions += _contradictions(manifest, task)
     contradictions += _shared_ids(ids)
     live_ids = {task: np.setdiff1d(stored, deleted[task]) for task, stored in ids.items()}
@@ -90,7 +90,7 @@ def audit(store: ShardStore) -> Audit:
 
 
 def _contradictions(manifest: Manifest, task: str) -> list[str]:
-    """Contradictions between the entries of a task's segments and the rest of the manifest."""
+    """Return the contradictions between the entries of a task's segments and the rest of the manifest."""
     problems = []
     segments = manifest.segments(task)
     pinned = segments[0]
@@ -106,7 +106,7 @@ def _contradictions(manifest: Manifest, task: str) -> list[str]:
 
 
 def _shared_ids(ids: dict[str, Ids]) -> list[str]:
-    """Contradictions about ids that occur in several shards."""
+    """Return the contradictions about IDs that occur in several shards."""
     if not ids:
         return []
     all_ids = np.concatenate(list(ids.values()))

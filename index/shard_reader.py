@@ -1,4 +1,4 @@
-"""Reading of shards: their rows, ids and deletions."""
+"""Reading of shards: their rows, IDs and deletions."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class ShardReader(StoreFolder):
     """
 
     def __init__(self, root: Path, local: VectorStore, remote: VectorStore | None) -> None:
-        """A reader.
+        """Return a reader.
 
         Args:
             root: Folder of the store.
@@ -42,7 +42,7 @@ class ShardReader(StoreFolder):
         self._empty = EmptyVectorStore()
 
     def open(self, segments: Sequence[SegmentEntry], deleted: Ids = _NO_IDS) -> SearchableShard:
-        """The shard that consists of these segments, without the deleted ids.
+        """Return the shard that consists of these segments, without the deleted IDs.
 
         Raises:
             ShardMissing: A remote store has the rows, and none is configured.
@@ -58,24 +58,24 @@ class ShardReader(StoreFolder):
         self._vector_store_of(entry).check(self.shard_folder(entry.id), entry, level)
 
     def tombstones(self, manifest: Manifest, task: str) -> Ids:
-        """Deleted ids of a task, ascending; raises ShardCorrupt."""
+        """Return the deleted IDs of a task, ascending; raises ShardCorrupt."""
         entry = manifest.tombstones.get(task)
         return read_tombstones(self.tombstone_folder(entry.id), entry) if entry else _NO_IDS
 
     def segment_ids(self, entry: SegmentEntry) -> Ids:
-        """Ids of a segment, including deleted ones; raises ShardInvalid."""
+        """Return the IDs of a segment, including deleted ones; raises ShardInvalid."""
         try:
             return load_ids(self.shard_folder(entry.id), entry)
         except ShardCorrupt as error:
             raise ShardInvalid(
-                f"the ids of the shard of task {entry.task} cannot be compared with new ones: {error}"
+                f"the IDs of the shard of task {entry.task} cannot be compared with new ones: {error}"
             ) from error
 
     def stored_ids(self, task: str, ids: Ids) -> Ids:
-        """The given ids that the segments of a task store, including deleted ones; empty without a shard.
+        """Return the given IDs that the segments of a task store, including deleted ones; empty without a shard.
 
         Raises:
-            ManifestError, ShardInvalid: The manifest or the ids of a segment cannot be trusted.
+            ManifestError, ShardInvalid: The manifest or the IDs of a segment cannot be trusted.
         """
         manifest = self.manifest()
         if task not in manifest.shards or not len(ids):
@@ -89,10 +89,10 @@ class ShardReader(StoreFolder):
         return np.intersect1d(np.concatenate(stored), ids) if stored else _NO_IDS
 
     def last_video_id(self) -> int:
-        """The highest id of a video with a stored vector, also of a deleted one; 0 without vectors.
+        """Return the highest ID of a video with a stored vector, also of a deleted one; 0 without vectors.
 
         Raises:
-            ManifestError, ShardInvalid: The manifest or the ids of a segment cannot be trusted.
+            ManifestError, ShardInvalid: The manifest or the IDs of a segment cannot be trusted.
         """
         stored = [self.segment_ids(entry) for entry in self.manifest().all_segments()]
         return max((int(video_ids_of(ids).max()) for ids in stored if len(ids)), default=0)

@@ -40,7 +40,7 @@ class ShardStore(ShardReader):
         remote: VectorStore | None = None,
         write_remote: bool = False,
     ) -> None:
-        """A store in a folder, which is created by the first write.
+        """Return a store in a folder, which is created by the first write.
 
         Args:
             policy: Which new segments get an ANN structure; None: the defaults of :class:`AnnPolicy`.
@@ -75,7 +75,7 @@ class ShardStore(ShardReader):
         """Write the first or a further segment of a task's shard durably. It stays invisible until published.
 
         Args:
-            release: Id of the release that made the vectors.
+            release: ID of the release that made the vectors.
             fingerprint: Fingerprint of its video encoder.
             ids: ``int64 [n]``, non-negative and distinct.
             vectors: ``float32 [n, dim]``, rows of unit length; stored in half precision.
@@ -84,7 +84,7 @@ class ShardStore(ShardReader):
             heartbeat: Called repeatedly while a structure is built, which takes minutes.
 
         Raises:
-            ShardInvalid: Ids or vectors violate these rules.
+            ShardInvalid: IDs or vectors violate these rules.
         """
         # All segments of a task are in the same store.
         published = self.manifest().shards.get(task) if self.remote is not None else None
@@ -134,14 +134,14 @@ class ShardStore(ShardReader):
             release: Release that becomes the newest.
             shards: First segments of new shards.
             segments: Further segments of these shards.
-            deleted: Ids that were deleted while the shards were made; no generation ever shows them.
-            replaced: A published task, and ids that the same generation deletes from its shard, because the new shards
+            deleted: IDs that were deleted while the shards were made; no generation ever shows them.
+            replaced: A published task, and IDs that the same generation deletes from its shard, because the new shards
                 have vectors of these videos.
             before_replace: Called under the write lock just before the manifest is replaced; if it raises, nothing is
                 published.
 
         Raises:
-            ShardInvalid: A shard conflicts with a published one (same task, same ids, other dimension), or is not in
+            ShardInvalid: A shard conflicts with a published one (same task, same IDs, other dimension), or is not in
                 the store as it was written.
             ManifestError: The current manifest cannot be trusted.
         """
@@ -181,7 +181,7 @@ class ShardStore(ShardReader):
         task continues, and is not served. Serving the newest release ends this: searches follow publications again.
 
         Args:
-            release: Id of the release; None: the newest.
+            release: ID of the release; None: the newest.
 
         Raises:
             ReleaseCorrupt: The release is not in the manifest, or a file of it is missing or was altered.
@@ -212,13 +212,13 @@ class ShardStore(ShardReader):
         Appending a published segment changes nothing.
 
         Args:
-            deleted: A published task, and ids that the same generation deletes from its shard, so that no generation
-                shows videos that were deleted while the segments were made. Other ids are ignored.
+            deleted: A published task, and IDs that the same generation deletes from its shard, so that no generation
+                shows videos that were deleted while the segments were made. Other IDs are ignored.
             before_replace: As for :meth:`publish`.
 
         Raises:
             ShardInvalid: The task of a segment is not published, another release made the segment, the shard has one of
-                its ids, or the segment is not in the store as it was written.
+                its IDs, or the segment is not in the store as it was written.
             ManifestError, ShardCorrupt: The current manifest or the tombstones cannot be trusted.
         """
         with self.write_lock():
@@ -244,15 +244,15 @@ class ShardStore(ShardReader):
     ) -> Manifest:
         """Delete vectors: no later search returns them. Their rows stay until the task is compacted.
 
-        Deleting a video deletes its moments. Deleting a deleted id changes nothing.
+        Deleting a video deletes its moments. Deleting a deleted ID changes nothing.
 
         Args:
-            task: The only task to delete from. Ids that it does not have are then ignored: a video that was never
+            task: The only task to delete from. IDs that it does not have are then ignored: a video that was never
                 embedded, or whose task is not published, has no vector.
             before_replace: As for :meth:`publish`.
 
         Raises:
-            ShardMissing: No task has an id; nothing is deleted. Never with ``task``.
+            ShardMissing: No task has an ID; nothing is deleted. Never with ``task``.
             ManifestError, ShardCorrupt: Manifest or tombstones cannot be trusted.
         """
         wanted = np.unique(np.fromiter(ids, np.int64))
@@ -329,12 +329,12 @@ class ShardStore(ShardReader):
         return manifest
 
     def _present_ids(self, manifest: Manifest, task: str, ids: Ids) -> Ids:
-        """The given ids that a shard has, and the moments of those videos; ``int64``, ascending."""
+        """Return the given IDs that a shard has, and the moments of those videos; ``int64``, ascending."""
         stored = np.concatenate([self.segment_ids(entry) for entry in manifest.segments(task)])
         return np.unique(stored[np.isin(stored, ids) | np.isin(video_ids_of(stored), ids)])
 
     def _with_segment(self, segment: SegmentEntry, manifest: Manifest) -> Manifest:
-        """The manifest with an appended segment; raises ShardInvalid."""
+        """Return the manifest with an appended segment; raises ShardInvalid."""
         self._validator.require_appendable(segment, manifest)
         first, *appended = manifest.segments(segment.task)
         if not first.count:
@@ -342,7 +342,7 @@ class ShardStore(ShardReader):
         return replace(manifest, appended={**manifest.appended, segment.task: (*appended, segment)})
 
     def _with_tombstones(self, manifest: Manifest, task: str, ids: Ids) -> Manifest:
-        """The manifest with these ids as the deleted ids of a task."""
+        """Return the manifest with these IDs as the deleted IDs of a task."""
         with self.staging() as staged:
             np.save(staged / TOMBSTONES, ids, allow_pickle=False)
             sealed = self.seal(staged, self.tombstones_path)
@@ -350,7 +350,7 @@ class ShardStore(ShardReader):
         return replace(manifest, tombstones={**manifest.tombstones, task: entry})
 
     def _without_ids(self, manifest: Manifest, task: str, present: Ids) -> Manifest:
-        """The manifest with further deleted ids of a task, which its shard has."""
+        """Return the manifest with further deleted IDs of a task, which its shard has."""
         before = self.tombstones(manifest, task)
         after = np.union1d(before, present)
         return self._with_tombstones(manifest, task, after) if len(after) > len(before) else manifest

@@ -44,7 +44,7 @@ class ShardWriter:
 
         Args:
             vector_store: Store of its rows.
-            release: Id of the release that made the vectors.
+            release: ID of the release that made the vectors.
             fingerprint: Fingerprint of its video encoder.
             ids: ``int64 [n]``, non-negative and distinct, in any order.
             vectors: ``float32 [n, dim]``, rows of unit length.
@@ -52,7 +52,7 @@ class ShardWriter:
             heartbeat: Called repeatedly while a structure is built.
 
         Raises:
-            ShardInvalid: Ids or vectors violate these rules.
+            ShardInvalid: IDs or vectors violate these rules.
         """
         ids, vectors = _sorted_rows(task, ids, vectors)
         entry = _new_entry(task, release, fingerprint, vectors.shape[1])
@@ -109,7 +109,7 @@ class ShardWriter:
         return entry
 
     def _stored_queries(self, segments: Sequence[SegmentEntry]) -> Vectors | None:
-        """Queries that measured the ANN structures of these segments."""
+        """Return the queries that measured the ANN structures of these segments."""
         # By content: segments that were published together were measured with the same queries.
         folders = {
             entry.files[QUERIES]: self._store_folder.shard_folder(entry.id)
@@ -121,18 +121,18 @@ class ShardWriter:
 
 
 def _new_entry(task: str, release: str, fingerprint: str, dim: int) -> SegmentEntry:
-    """An entry of a segment that has no vectors and no folder yet."""
+    """Return an entry of a segment that has no vectors and no folder yet."""
     return SegmentEntry("", task, release, fingerprint, 0, dim, first_id=0, last_id=0, bytes=0, files={})
 
 
 def _sorted_rows(task: str, ids: Ids, vectors: Vectors) -> tuple[Ids, Vectors]:
-    """Ids in ascending order with their vectors, after validation; raises ShardInvalid."""
+    """Return the IDs in ascending order with their vectors, after validation; raises ShardInvalid."""
     ids, vectors = np.asarray(ids), np.asarray(vectors)
     problem = None
     if not np.issubdtype(ids.dtype, np.integer) or not np.issubdtype(vectors.dtype, np.floating):
         problem = f"ids are {ids.dtype} and vectors {vectors.dtype} instead of int64 and float32"
     elif vectors.ndim != 2 or ids.shape != (len(vectors),):
-        problem = f"vectors {list(vectors.shape)} and ids {list(ids.shape)} do not fit together"
+        problem = f"vectors {list(vectors.shape)} and IDs {list(ids.shape)} do not fit together"
     elif not vectors.size:
         problem = "it is empty"
     elif ids.min() < 0:
@@ -147,9 +147,9 @@ def _sorted_rows(task: str, ids: Ids, vectors: Vectors) -> tuple[Ids, Vectors]:
     if len(repeated):
         problem = f"id {int(repeated[0])} occurs twice"
     elif len(infinite):
-        problem = f"the vector of id {int(infinite[0])} is not finite"
+        problem = f"the vector of ID {int(infinite[0])} is not finite"
     elif len(not_unit):
-        problem = f"the vector of id {int(not_unit[0])} does not have unit length"
+        problem = f"the vector of ID {int(not_unit[0])} does not have unit length"
     if problem:
         raise ShardInvalid(f"shard of task {task}: {problem}")
     return ids, vectors
@@ -215,7 +215,7 @@ class PublishValidator:
             ) from error
 
     def _require_compatible(self, segment: SegmentEntry, manifest: Manifest) -> None:
-        """Require that a segment is intact, and shares the dimension but no id with the published segments."""
+        """Require that a segment is intact, and shares the dimension but no ID with the published segments."""
         name = f"shard {segment.id[:12]} of task {segment.task}"
         self.require_intact(name, segment)
         for other in manifest.all_segments():
@@ -223,10 +223,10 @@ class PublishValidator:
                 raise ShardInvalid(
                     f"{name}: its vectors have {segment.dim} dimensions, those of task {other.task} have {other.dim}"
                 )
-            # Ranges of ids seldom overlap, so the cost does not grow with the number of shards.
+            # Ranges of IDs seldom overlap, so the cost does not grow with the number of shards.
             if segment.first_id <= other.last_id and other.first_id <= segment.last_id:
                 shared = np.intersect1d(
                     self._reader.segment_ids(segment), self._reader.segment_ids(other), assume_unique=True
                 )
                 if len(shared):
-                    raise ShardInvalid(f"{name}: id {int(shared[0])} belongs to task {other.task} already")
+                    raise ShardInvalid(f"{name}: ID {int(shared[0])} belongs to task {other.task} already")

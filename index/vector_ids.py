@@ -1,8 +1,8 @@
 """Ids of vectors, and the array types of the index.
 
-There is an id for each whole video, and one for each moment of a long video. A whole video has the id that the catalog
-assigned, below 2^46. Its moments have ids from 2^62 on, 2^16 for each video. An id therefore shows whether it belongs
-to a moment, and of which video. Ids of moments need no registry, are the same whenever a task is learned again, and can
+There is an ID for each whole video, and one for each moment of a long video. A whole video has the ID that the catalog
+assigned, below 2^46. Its moments have IDs from 2^62 on, 2^16 for each video. An ID therefore shows whether it belongs
+to a moment, and of which video. IDs of moments need no registry, are the same whenever a task is learned again, and can
 never belong to another video.
 """
 
@@ -14,7 +14,7 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
-Ids = npt.NDArray[np.int64]  # ids of vectors
+Ids = npt.NDArray[np.int64]  # IDs of vectors
 Rows = npt.NDArray[np.int64]  # row numbers within a segment
 Scores = npt.NDArray[np.float32]  # inner products
 Vectors = npt.NDArray[np.float32]  # one vector [dim], or many [n, dim]
@@ -23,19 +23,19 @@ Number = TypeVar("Number", bound=np.generic)
 
 
 def batches(array: npt.NDArray[Number], size: int) -> Iterator[npt.NDArray[Number]]:
-    """Consecutive slices of at most ``size`` entries of the first axis; views, in order."""
+    """Yield consecutive slices of at most ``size`` entries of the first axis; views, in order."""
     for start in range(0, len(array), size):
         yield array[start : start + size]
 
 
 def find_ids(stored: Ids, wanted: Ids) -> tuple[npt.NDArray[np.bool_], Rows]:
-    """Find ids among stored ones.
+    """Find IDs among stored ones.
 
     Args:
-        stored: Distinct ids, ascending.
+        stored: Distinct IDs, ascending.
 
     Returns:
-        Whether each wanted id is stored, and the places in ``stored`` of those that are.
+        Whether each wanted ID is stored, and the places in ``stored`` of those that are.
     """
     if not len(stored):
         return np.zeros(len(wanted), np.bool_), np.empty(0, np.int64)
@@ -50,29 +50,29 @@ MAX_MOMENTS_PER_VIDEO = 1 << _MOMENT_BITS
 
 
 def moment_ids(video: int, count: int) -> Ids:
-    """Ids of the first ``count`` moments of a video, in order of time.
+    """Return the IDs of the first ``count`` moments of a video, in order of time.
 
     Returns:
         ``int64 [count]``, ascending.
 
     Raises:
-        ValueError: the id of the video or the count is out of range.
+        ValueError: the ID of the video or the count is out of range.
     """
     if not 0 <= video < 1 << (62 - _MOMENT_BITS) or not 0 <= count <= MAX_MOMENTS_PER_VIDEO:
-        raise ValueError(f"there are no ids for {count} moments of video {video}")
+        raise ValueError(f"there are no IDs for {count} moments of video {video}")
     return np.int64(FIRST_MOMENT_ID + (video << _MOMENT_BITS)) + np.arange(count, dtype=np.int64)
 
 
 def is_moment(ids: Ids) -> npt.NDArray[np.bool_]:
-    """Whether each id belongs to a moment, rather than to a whole video."""
+    """Return whether each ID belongs to a moment, rather than to a whole video."""
     return np.asarray(ids >= FIRST_MOMENT_ID)
 
 
 def video_ids_of(ids: Ids) -> Ids:
-    """The id of the video of each vector: of a moment, the video that contains it; of a whole video, itself."""
+    """Return the ID of the video of each vector: of a moment, the video that contains it; of a whole video, itself."""
     return np.where(is_moment(ids), (ids - FIRST_MOMENT_ID) >> _MOMENT_BITS, ids)
 
 
 def moment_numbers(ids: Ids) -> Ids:
-    """The number of each moment among those of its video, from 0."""
+    """Return the number of each moment among those of its video, from 0."""
     return np.asarray(ids & (MAX_MOMENTS_PER_VIDEO - 1))

@@ -21,7 +21,7 @@ class FrameConverter:
     """
 
     def __init__(self, aspect: Fraction) -> None:
-        """A converter.
+        """Return a converter.
 
         Args:
             aspect: Width over height of a stored pixel.
@@ -32,7 +32,7 @@ class FrameConverter:
         self._matrix: tuple[int, ...] | None = None
 
     def convert(self, frame: VideoFrame) -> Image.Image:
-        """The picture of a frame."""
+        """Return the picture of a frame."""
         if (
             self._matrix is None
         ):  # read once: side data put a frame into a reference cycle, which keeps its memory
@@ -64,7 +64,7 @@ def crop_square(image: Image.Image, size: int) -> npt.NDArray[np.uint8]:
 
 
 def _display_matrix(frame: VideoFrame) -> tuple[int, ...]:
-    """The numbers a, b, c, d of the display matrix of a frame.
+    """Return the numbers a, b, c, d of the display matrix of a frame.
 
     The matrix maps a stored position (x, y) to the displayed position (a·x + c·y, b·x + d·y); its nine numbers are
     a, b, u, c, d, v, x, y, w (ISO/IEC 14496-12, "matrix" of the track header).

@@ -41,14 +41,16 @@ class _TimedFrame(NamedTuple):
 
 
 def end_tolerance(stream: VideoStream, duration: float) -> float:
-    """Seconds that may be missing at the end: headers are often off by a frame or two, and by more in long videos."""
+    """Return the seconds that may be missing at the end: headers are often off by a frame or two, and by more in long
+    videos.
+    """
     return min(1.0, max(0.1, 2 / float(stream.average_rate or 25), 0.05 * duration))
 
 
 def frames_on_display(
     container: InputContainer, stream: VideoStream, extent: StreamExtent, times: Sequence[float], name: str
 ) -> Iterator[VideoFrame]:
-    """The frame on display at each of several times.
+    """Yield the frame on display at each of several times.
 
     Args:
         times: Ascending times in seconds since the first frame.
@@ -66,7 +68,7 @@ def frames_on_display(
 def _frames_by_reading(
     container: InputContainer, stream: VideoStream, extent: StreamExtent, times: Sequence[float], name: str
 ) -> Iterator[VideoFrame]:
-    """The frames on display, in one pass over all frames."""
+    """Yield the frames on display, in one pass over all frames."""
     pending = list(reversed(times))
     current: _TimedFrame | None = None
     for following in timed_frames(container, stream, extent, times):
@@ -90,7 +92,7 @@ def _frames_by_reading(
 def _frames_by_seeking(
     container: InputContainer, stream: VideoStream, extent: StreamExtent, times: Sequence[float], name: str
 ) -> Iterator[VideoFrame]:
-    """The frames on display, with a seek before each time unless decoding forward is shorter.
+    """Yield the frames on display, with a seek before each time unless decoding forward is shorter.
 
     If a seek fails, the remaining frames are found by reading.
     """
@@ -115,7 +117,7 @@ class _StreamCursor:
     """
 
     def __init__(self, first: _TimedFrame, following: Iterator[_TimedFrame], tolerance: float) -> None:
-        """A position.
+        """Return a position.
 
         Args:
             following: Frames after it.
@@ -144,7 +146,7 @@ class _StreamCursor:
 def _seek(
     container: InputContainer, stream: VideoStream, extent: StreamExtent, target: float
 ) -> _StreamCursor | None:
-    """A cursor at a time; None if no seek leads there."""
+    """Return a cursor at a time; None if no seek leads there."""
     for margin in _SEEK_MARGINS:
         offset = max(target - margin, 0.0) / float(stream.time_base or Fraction(1, 1000))
         try:
@@ -164,7 +166,7 @@ def _seek(
 def timed_frames(
     container: InputContainer, stream: VideoStream, extent: StreamExtent, times: Sequence[float] = ()
 ) -> Iterator[_TimedFrame]:
-    """Frames in order of display; damaged packets are skipped.
+    """Yield the frames in order of display; damaged packets are skipped.
 
     Args:
         times: Ascending times in seconds since the first frame. Frames that are on display at none of them, and to
@@ -197,7 +199,7 @@ def timed_frames(
 def packets_with_demand(
     packets: Iterable[Packet], times: Sequence[float], start: int, base: float
 ) -> Iterator[tuple[Packet, bool]]:
-    """Packets, each with whether its frame may be on display at one of several times.
+    """Yield the packets, each with whether its frame may be on display at one of several times.
 
     The frame of a packet is not needed if a frame of a near packet begins later and not after the next of the times.
 

@@ -20,7 +20,7 @@ from media.errors import MediaError
 
 
 def resolve_uri(uri: str, media_root: Path) -> Path:
-    """The file that a URI names, with symbolic links resolved.
+    """Return the file that a URI names, with symbolic links resolved.
 
     Args:
         uri: Path relative to the media root, absolute path inside it, or ``file://`` URI of such a path.
@@ -70,13 +70,13 @@ def resolve_uri(uri: str, media_root: Path) -> Path:
 
 
 def content_hash(path: Path) -> str:
-    """SHA-256 of a file, hexadecimal."""
+    """Compute the SHA-256 of a file, hexadecimal."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def frame_cache_path(cache_dir: Path, frames: int, size: int, content: str) -> Path:
-    """File of the sampled frames of a video.
+    """Return the file of the sampled frames of a video.
 
     Args:
         cache_dir: Folder of the cache.
@@ -87,17 +87,17 @@ def frame_cache_path(cache_dir: Path, frames: int, size: int, content: str) -> P
 
 
 def staged_path(path: Path, pid: int) -> Path:
-    """Hidden file in the same folder that process ``pid`` writes before it is renamed to ``path``."""
+    """Return the hidden file in the same folder that process ``pid`` writes before it is renamed to ``path``."""
     return path.with_name(f".{path.stem}.{pid}.staged{path.suffix}")
 
 
 def staged_files(pid: int, folder: Path) -> list[Path]:
-    """Files in a folder that process ``pid`` began to write and did not rename."""
+    """Return the files in a folder that process ``pid`` began to write and did not rename."""
     return list(folder.glob(f".*.{pid}.staged.*"))
 
 
 def load_frames(path: Path) -> npt.NDArray[np.uint8]:
-    """Sampled frames of a cache file, ``uint8 [M, size, size, 3]``, RGB.
+    """Return the sampled frames of a cache file, ``uint8 [M, size, size, 3]``, RGB.
 
     Raises:
         MediaError: The file does not exist, or is not a frame cache.
@@ -123,7 +123,7 @@ def append_seal(path: Path) -> None:
 
 
 def is_intact(path: Path) -> bool:
-    """Whether a file ends with the seal of its content.
+    """Return whether a file ends with the seal of its content.
 
     Raises:
         OSError: The file cannot be read, or is a pipe or a device, which may block or have no end.

@@ -133,7 +133,7 @@ def _video_stream(container: InputContainer, name: str) -> VideoStream:
 
 
 def _aspect(stream: VideoStream) -> Fraction:
-    """Width over height of a stored pixel; implausible values count as square."""
+    """Return the width over height of a stored pixel; implausible values count as square."""
     aspect = stream.sample_aspect_ratio or stream.codec_context.sample_aspect_ratio or Fraction(1)
     return aspect if Fraction(1, 100) < aspect < 100 else Fraction(1)
 
@@ -149,7 +149,7 @@ def _check_size(width: int, height: int, aspect: Fraction, name: str, limits: Vi
 
 
 def _stated_extent(container: InputContainer, stream: VideoStream, size_bytes: int) -> StreamExtent | None:
-    """The extent that the header states; None if it does not, or states more frames than the file has bytes."""
+    """Return the extent that the header states; None if it does not, or states more frames than the file has bytes."""
     if stream.frames > size_bytes:
         return None
     if not (stream.duration and stream.duration > 0 and stream.time_base and stream.frames > 0):
@@ -162,7 +162,7 @@ def _stated_extent(container: InputContainer, stream: VideoStream, size_bytes: i
 
 
 def _measured_extent(container: InputContainer, stream: VideoStream, name: str) -> StreamExtent:
-    """The extent of all packets, which are read but not decoded."""
+    """Return the extent of all packets, which are read but not decoded."""
     stamps: list[tuple[int, int]] = []
     lengths: list[Fraction] = []
     first, last = float("inf"), 0.0  # start and end of all streams together, in seconds

@@ -61,7 +61,7 @@ class VideoDecoder:
 
     @property
     def child_pid(self) -> int | None:
-        """Process id of the child, which may have died; None before the first video and after a failure."""
+        """Process ID of the child, which may have died; None before the first video and after a failure."""
         return self._child.pid if self._child else None
 
     def __enter__(self) -> Self:
@@ -185,7 +185,7 @@ class VideoDecoder:
             ) from error
 
     def _is_working(self) -> bool:
-        """Whether a new child decodes a picture of one pixel; raises DecoderUnavailable if it does not start."""
+        """Return whether a new child decodes a picture of one pixel; raises DecoderUnavailable if it does not start."""
         with tempfile.NamedTemporaryFile(suffix=".gif") as picture:
             picture.write(_PIXEL)
             picture.flush()

@@ -100,7 +100,7 @@ class VideoInfo:
 
 
 def sample_times(duration: float, count: int) -> list[float]:
-    """Mid-points of ``count`` equal intervals of a duration, in seconds since the first frame.
+    """Return the mid-points of ``count`` equal intervals of a duration, in seconds since the first frame.
 
     The sample of a mid-point is the frame on display then: the last frame that begins at or before it. The samples
     depend on time only, not on the frame rate of the file. A video with fewer frames than samples repeats them.
@@ -111,7 +111,7 @@ def sample_times(duration: float, count: int) -> list[float]:
 def moment_windows(
     duration: float, seconds: float, overlap: float, max_windows: int
 ) -> list[tuple[float, float]]:
-    """The moments of a long video: overlapping windows of equal length that cover it.
+    """Return the moments of a long video: overlapping windows of equal length that cover it.
 
     Args:
         duration: Duration of the video in seconds.

@@ -13,20 +13,20 @@ Matrix = Sequence[Sequence[float | None]]
 
 
 def forgetting_rates(matrix: Matrix) -> list[float | None]:
-    """FR_t = A[t][t] − A[n][t] of every task, where n is the last release (bmu-moco); a gain is negative."""
+    """Return FR_t = A[t][t] − A[n][t] of every task, where n is the last release (bmu-moco); a gain is negative."""
     return [
         _difference(current, final) for current, final in zip(_current(matrix), _final(matrix), strict=True)
     ]
 
 
 def forgetting_rate(matrix: Matrix) -> float | None:
-    """FR: the sum (not the mean) of the tasks' forgetting rates (bmu-moco). None before the second task."""
+    """Return FR: the sum (not the mean) of the tasks' forgetting rates (bmu-moco). None before the second task."""
     rates = _measured(forgetting_rates(matrix)[:-1])
     return sum(rates) if rates else None
 
 
 def backward_forgetting(matrix: Matrix) -> float | None:
-    """BWF_T = mean over t < T of A[t][t] − A[T][t] (ctvr-ffa-tame); lower is better, a gain is negative.
+    """Return BWF_T = mean over t < T of A[t][t] − A[T][t] (ctvr-ffa-tame); lower is better, a gain is negative.
 
     None before the second task. It is BWF local on the local matrix and BWF global on the global matrix.
     """
@@ -34,7 +34,8 @@ def backward_forgetting(matrix: Matrix) -> float | None:
 
 
 def harmonic_mean(matrix: Matrix) -> float | None:
-    """HM = 2cf / (c + f) of mean current recall c and mean final recall f (bmu-moco), over the tasks that have both.
+    """Return HM = 2cf / (c + f) of mean current recall c and mean final recall f (bmu-moco), over the tasks that have
+    both.
 
     It is the harmonic mean of the two means, not the mean of the tasks' harmonic means; 0 if both means are 0.
     """
@@ -50,7 +51,7 @@ def harmonic_mean(matrix: Matrix) -> float | None:
 
 
 def learning_gain(matrix: Matrix, zero_shot: Sequence[float | None]) -> float | None:
-    """Mean over t of A[t][t] − Z[t]: the gain in recall from learning a task.
+    """Compute the mean over t of A[t][t] − Z[t]: the gain in recall from learning a task.
 
     Args:
         zero_shot: Recall Z of the backbone before learning, for each task.
@@ -59,7 +60,7 @@ def learning_gain(matrix: Matrix, zero_shot: Sequence[float | None]) -> float | 
 
 
 def forward_transfer(before: Sequence[float | None], zero_shot: Sequence[float | None]) -> float | None:
-    """FWT: mean over t > 1 of A[t−1][t] − Z[t], the effect of earlier tasks on a task that is not learned yet.
+    """Return FWT: mean over t > 1 of A[t−1][t] − Z[t], the effect of earlier tasks on a task that is not learned yet.
 
     Lopez-Paz and Ranzato, "Gradient episodic memory for continual learning" (NeurIPS 2017), with the backbone before
     learning in place of a random initialization. None before the second task.

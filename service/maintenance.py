@@ -63,7 +63,7 @@ def read_gpu_memory() -> list[GpuMemory]:
 
 
 def _parse_gpu(line: str) -> GpuMemory | None:
-    """The entry of a line such as ``0, 1024, 81559`` in MiB; None for a device that reports no memory."""
+    """Return the entry of a line such as ``0, 1024, 81559`` in MiB; None for a device that reports no memory."""
     fields = [field.strip() for field in line.split(",")]
     if len(fields) != 3 or not all(field.isascii() and field.isdecimal() for field in fields):
         return None

@@ -194,5 +194,5 @@ NAMES = (
 
 
 def content_of(content: Any) -> bytes:
-    """The bytes of a file."""
+    """Return the bytes of a file."""
     return (content if isinstance(content, str) else json.dumps(content, ensure_ascii=False)).encode()

@@ -33,7 +33,9 @@ def write_jpeg(path: Path, color: Sequence[int] = (200, 40, 40), size: tuple[int
 
 
 def secoco_files(folder: Path, count: int = 4) -> Path:
-    """A release of MS-COCO: ``count`` images each with birds, cars and persons only, and two images with more."""
+    """Return a release of MS-COCO: ``count`` images each with birds, cars and persons only, and two images
+    with more.
+    """
     for start, split in enumerate(("train2017", "val2017")):
         images, captions, instances = [], [], []
         for index in range(3 * count // 2 + 1):
@@ -68,7 +70,7 @@ def secoco_files(folder: Path, count: int = 4) -> Path:
 
 
 def _region(number: int, image: int, names: Sequence[str], **fields: Any) -> dict[str, Any]:
-    """A region of ``region_graphs.json`` with objects of these names."""
+    """Return a region of ``region_graphs.json`` with objects of these names."""
     return {
         "region_id": number,
         "image_id": image,
@@ -88,7 +90,9 @@ def _region(number: int, image: int, names: Sequence[str], **fields: Any) -> dic
 
 
 def sevige_files(folder: Path, count: int = 4) -> Path:
-    """A release of Visual Genome: ``count`` images each with a dog, a cat and a bus, two regions of each image."""
+    """Return a release of Visual Genome: ``count`` images each with a dog, a cat and a bus, two regions of
+    each image.
+    """
     images = []
     for index, name in enumerate(["dog", "Cats", "bus"] * count):
         number = 100 + index
@@ -107,7 +111,9 @@ def sevige_files(folder: Path, count: int = 4) -> Path:
 
 
 def p9d_files(folder: Path, count: int = 4) -> Path:
-    """P9D with two industries of two categories: ``count`` training products per category, and half as many others."""
+    """Return a P9D with two industries of two categories: ``count`` training products per category, and half as many
+    others.
+    """
     sets: dict[str, Any] = {"train": {}, "test": {}, "query": {}, "gallery": {}}
     number = 600_000_000_000
     for industry, categories in INDUSTRIES.items():

@@ -15,12 +15,12 @@ _IDS = frozenset({"task_id", "task_ids", "releases"})
 
 
 def first_hits(r1: float, queries: int) -> bytes:
-    """Outcomes of queries of which the first ones rank their video first."""
+    """Return the outcomes of queries of which the first ones rank their video first."""
     return np.packbits(np.arange(queries) < round(r1 * queries)).tobytes()
 
 
 def figures_without_ids(matrix: RecallMatrix) -> Any:
-    """The figures of a matrix, without identifiers, which differ between equal libraries."""
+    """Return the figures of a matrix, without identifiers, which differ between equal libraries."""
 
     def strip(value: Any) -> Any:
         if isinstance(value, dict):

@@ -10,7 +10,7 @@ from typing import Any
 
 
 def pack_zip(files: Mapping[str, bytes], method: int = zipfile.ZIP_DEFLATED) -> io.BytesIO:
-    """A zip without the present time: equal files give equal bytes."""
+    """Return a zip without the present time: equal files give equal bytes."""
     made = io.BytesIO()
     with zipfile.ZipFile(made, "w", method) as opened:
         for name, content in files.items():
@@ -27,7 +27,7 @@ def pack_tar(
     headers: Mapping[str, dict[str, str]] | None = None,
     **options: Any,
 ) -> io.BytesIO:
-    """A tar of members without content, then of files, some of them with pax headers of their own."""
+    """Return a tar of members without content, then of files, some of them with pax headers of their own."""
     made = io.BytesIO()
     with tarfile.open(fileobj=made, mode=mode, **options) as opened:
         for member in members:
@@ -41,7 +41,7 @@ def pack_tar(
 
 
 def tar_member(name: str, kind: bytes = tarfile.REGTYPE, **fields: Any) -> tarfile.TarInfo:
-    """A member of a tar without content."""
+    """Return a member of a tar without content."""
     info = tarfile.TarInfo(name)
     info.type = kind
     for field, value in fields.items():

@@ -7,6 +7,8 @@ import torch
 
 
 def random_frames(seed: int, videos: int = 2, frames: int = 2, size: int = 56) -> torch.Tensor:
-    """Random RGB frames ``uint8 [videos, frames, size, size, 3]``; 56 is the frame size of the ``tiny`` backbone."""
+    """Return random RGB frames ``uint8 [videos, frames, size, size, 3]``; 56 is the frame size of the ``tiny``
+    backbone.
+    """
     rng = np.random.default_rng(seed)
     return torch.from_numpy(rng.integers(0, 256, (videos, frames, size, size, 3), dtype=np.uint8))

@@ -18,7 +18,7 @@ EXPENSIVE_FOR_HELP = (*EXPENSIVE, "celery", "fastapi", "numpy", "sqlalchemy")
 
 
 def _expensive_imports(code: str, expensive: tuple[str, ...] = EXPENSIVE) -> str:
-    """Names of expensive modules that a fresh interpreter has imported after running ``code``."""
+    """Return the names of expensive modules that a fresh interpreter has imported after running ``code``."""
     report = f"import sys; sys.stderr.write(' '.join(m for m in {expensive} if m in sys.modules))"
     done = subprocess.run(
         [sys.executable, "-c", f"{code}\n{report}"], cwd=ROOT, capture_output=True, text=True, timeout=120

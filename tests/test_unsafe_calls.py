@@ -23,7 +23,7 @@ ALLOWED = {
 
 
 def unsafe_calls(source: str) -> Iterator[str]:
-    """Unsafe imports and calls of a module."""
+    """Yield the unsafe imports and calls of a module."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names if alias.name.split(".")[0] in MODULES)

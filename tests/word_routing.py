@@ -15,7 +15,7 @@ class WordRouting:
     shares_text_encoding = False
 
     def tokenize(self, texts: Sequence[str]) -> list[npt.NDArray[np.int64]]:
-        """Token ids, which the absent evidence does not need."""
+        """Return the token IDs, which the absent evidence does not need."""
         return [np.empty(0, np.int64) for _ in texts]
 
     def routing_evidence(self, texts: Sequence[npt.NDArray[np.int64]], tasks: Sequence[str]) -> None:

@@ -7,7 +7,7 @@ TrainingError
 ├── ReplicaKilled         a process that trains together with others was killed
 ├── CheckpointNotWritten  the folder of the checkpoints is read-only, or its disk is full
 ├── LibraryDamaged        a release that the task builds on differs from the published one
-├── VectorIdsTaken        the shard of a domain has vectors with ids of an append
+├── VectorIdsTaken        the shard of a domain has vectors with IDs of an append
 └── EvaluationError       scores or galleries that no rank can be computed from
 """
 
@@ -54,7 +54,7 @@ class LibraryDamaged(TrainingError):
 
 
 class VectorIdsTaken(TrainingError):
-    """The shard of a domain has vectors of other videos with ids of an append."""
+    """The shard of a domain has vectors of other videos with IDs of an append."""
 
 
 class EvaluationError(TrainingError):

@@ -92,7 +92,7 @@ class _TokenCache(VideoLoader):
         self._end = 0
 
     def read(self, clips: Sequence[Clip]) -> Tensor | list[tuple[Path, Tensor, bool]]:
-        """Tokens of all videos, or of each video its tokens (True) or frames."""
+        """Return the tokens of all videos, or of each video its tokens (True) or frames."""
         read = []
         # Also opened for cached videos: missing frames may belong to a deleted video, which must end the training.
         for clip, frames in zip(clips, open_frames(clips), strict=True):

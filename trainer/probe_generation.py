@@ -27,10 +27,10 @@ def make_probes(
     Publishing thus costs one scan of the new vectors, and reads a few rows of each older shard.
 
     Args:
-        newest: Id of the task that the release was trained for.
-        ids: Vector ids ``[G]`` of the task's videos.
+        newest: ID of the task that the release was trained for.
+        ids: Vector IDs ``[G]`` of the task's videos.
         vectors: Vectors ``[G, dim]`` of these videos, as they are stored.
-        older: Shards of earlier tasks by id, in learned order.
+        older: Shards of earlier tasks by ID, in learned order.
     """
     mode = encoder.modes[-1]
     queries = encoder.encode(PROBE_TEXTS, [newest], mode)[:, 0]

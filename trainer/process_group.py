@@ -41,7 +41,7 @@ class ProcessGroup:
         return self if self.size > 1 else None
 
     def share(self, value: Value) -> Value:
-        """The value of process 0."""
+        """Return the value of process 0."""
         if self.size == 1:
             return value
         values: list[Any] = [value if self.rank == 0 else None]
@@ -52,7 +52,7 @@ class ProcessGroup:
     def parallel_loss(
         self, loss: Callable[..., Tensor], parameters: Iterable[Parameter]
     ) -> Callable[..., Tensor]:
-        """The loss, whose backward pass gives the parameters the mean gradients of all processes."""
+        """Return the loss, whose backward pass gives the parameters the mean gradients of all processes."""
         if self.size == 1:
             return loss
         # A loss need not depend on every parameter, for example on the towers of another variant.
@@ -61,13 +61,13 @@ class ProcessGroup:
         )
 
     def slice(self, batch: Tensor) -> Tensor:
-        """Rows of this process; the last rows are repeated where the batch is not divisible."""
+        """Return the rows of this process; the last rows are repeated where the batch is not divisible."""
         size = -(-len(batch) // self.size)
         rows = torch.arange(self.rank * size, (self.rank + 1) * size, device=batch.device)
         return batch[rows.clamp(max=len(batch) - 1)]
 
     def gather(self, part: Tensor, count: int) -> Tensor:
-        """The ``count`` rows of the batch, from the parts of all processes."""
+        """Return the ``count`` rows of the batch, from the parts of all processes."""
         whole: Tensor = _Gather.apply(part, self.rank, self.size)
         return whole[:count]
 

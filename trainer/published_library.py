@@ -49,11 +49,11 @@ class Library:
 
     @property
     def degraded(self) -> dict[str, str]:
-        """Reason why a shard cannot be read, by task id; learning continues without these shards."""
+        """Reason why a shard cannot be read, by task ID; learning continues without these shards."""
         return self._snapshot.degraded
 
     def release(self, identifier: str) -> ReleaseState:
-        """A release; read once and kept.
+        """Return a release; read once and kept.
 
         Raises:
             LibraryDamaged: Its files, or those of a release that it extends, differ from the published ones.
@@ -69,13 +69,13 @@ class Library:
         return self.release(self.manifest.release) if self.manifest.release else None
 
     def parent_release(self, state: ReleaseState) -> ParentRelease | None:
-        """The release that ``state`` extends: the newest release, or None if ``state`` does not extend it."""
+        """Return the release that ``state`` extends: the newest release, or None if ``state`` does not extend it."""
         identifier, tasks = self.manifest.release, self.current.tasks if self.current else []
         extends_newest = len(state.tasks) > len(tasks) > 0 and state.tasks[: len(tasks)] == tasks
         return ParentRelease(identifier, len(tasks)) if identifier and extends_newest else None
 
     def pinned_releases(self) -> dict[str, ReleaseState]:
-        """The pinned release of each task for encoding queries, by task id; without routing profiles."""
+        """Return the pinned release of each task for encoding queries, by task ID; without routing profiles."""
         for shard in self.manifest.shards.values():
             if shard.release not in self._pinned:
                 folder = self._folder(shard.release)
@@ -83,7 +83,8 @@ class Library:
         return {task: self._pinned[shard.release] for task, shard in self.manifest.shards.items()}
 
     def video_encoder(self, backbone: Backbone, task: str) -> Callable[[Tensor], Tensor]:
-        """The video encoder that embedded a task's shard: frames ``uint8 [n, M, H, W, 3]`` to vectors ``[n, dim]``.
+        """Return the video encoder that embedded a task's shard: frames ``uint8 [n, M, H, W, 3]`` to vectors ``[n,
+        dim]``.
 
         Raises:
             LibraryDamaged, ReleaseError: As :meth:`release`; or the release does not fit the backbone.
@@ -97,7 +98,7 @@ class Library:
         return read_lineage(self._folder(identifier))
 
     def _folder(self, identifier: str) -> Path:
-        """Folder of a release whose files have the published checksums."""
+        """Return the folder of a release whose files have the published checksums."""
         if identifier not in self._folders:
             folder = self._snapshot.release_folder(identifier)
             if not _releases.is_intact(folder, self.manifest.releases[identifier].files):
@@ -109,7 +110,7 @@ class Library:
         return self._folders[identifier]
 
     def shard(self, task: str) -> SearchableShard | None:
-        """A task's shard; None if it is degraded."""
+        """Return a task's shard; None if it is degraded."""
         if task in self.degraded:
             return None
         shard = self._snapshot.shard(task, fingerprint=self.manifest.shards[task].fingerprint)
@@ -121,10 +122,10 @@ class Library:
         return shard
 
     def stored_vectors(self, training: Mapping[str, npt.NDArray[np.int64]]) -> StoredVectors:
-        """Stored vectors of earlier tasks, without deleted videos.
+        """Return the stored vectors of earlier tasks, without deleted videos.
 
         Args:
-            training: Vector ids of each task's training videos, by task id.
+            training: Vector IDs of each task's training videos, by task ID.
         """
         shards = [(self.shard(task), ids) for task, ids in training.items()]
         return StoredVectors([(s, np.intersect1d(ids, s.ids)) for s, ids in shards if s is not None])

@@ -30,7 +30,7 @@ class AppendedCaptions:
     """Captions of a task with appended videos.
 
     Attributes:
-        appended: Vector id and text of each caption of its appended videos.
+        appended: Vector ID and text of each caption of its appended videos.
     """
 
     learned: Sequence[str]
@@ -51,7 +51,7 @@ def calibrate_release(
     prior: float = DEFAULT_PRIOR,
     report_alive: Callable[[], object] = lambda: None,
 ) -> ReleaseState:
-    """The release with its calibration captions and its confidence model, which is None with too few captions.
+    """Return the release with its calibration captions and its confidence model, which is None with too few captions.
 
     Args:
         method: Method that has learned the task.
@@ -59,9 +59,9 @@ def calibrate_release(
         library: Published library.
         state: Release; its last task is the new one.
         vectors: Vectors of the new task.
-        held_out: Held-out videos by task id, which are excluded from calibration.
-        captions: Vector ids and captions of validation videos, by task id.
-        appended: Captions of tasks with appended videos, by task id.
+        held_out: Held-out videos by task ID, which are excluded from calibration.
+        captions: Vector IDs and captions of validation videos, by task ID.
+        appended: Captions of tasks with appended videos, by task ID.
         prior: Cosine per nat of routing evidence.
         report_alive: Called after each task.
     """
@@ -96,7 +96,7 @@ def fit_library_confidence(
     prior: float,
     report_alive: Callable[[], object] = lambda: None,
 ) -> ConfidenceModel | None:
-    """The confidence model of a library as searches see it; None with too few captions.
+    """Return the confidence model of a library as searches see it; None with too few captions.
 
     The captions are those of validation videos, the calibration captions of the release, and a sample of the captions
     of appended videos. Routing profiles of tasks with appended videos contain the captions of these videos, as in
@@ -107,9 +107,9 @@ def fit_library_confidence(
         library: Published library.
         state: Release, with its calibration captions.
         newest: Task whose shard is not published yet, with its vectors.
-        held_out: Held-out videos by task id, which are excluded from calibration.
-        captions: Vector ids and captions of validation videos, by task id.
-        appended: Captions of tasks with appended videos, by task id.
+        held_out: Held-out videos by task ID, which are excluded from calibration.
+        captions: Vector IDs and captions of validation videos, by task ID.
+        appended: Captions of tasks with appended videos, by task ID.
         prior: Cosine per nat of routing evidence.
         report_alive: Called after each task.
     """

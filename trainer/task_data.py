@@ -54,7 +54,7 @@ class TaskData:
     """The accepted videos of a task.
 
     Attributes:
-        clips: Videos in the order of their vector ids.
+        clips: Videos in the order of their vector IDs.
     """
 
     task_id: str
@@ -82,7 +82,8 @@ class TaskData:
         return [Pair(clip, caption) for clip in self.train for caption in clip.captions]
 
     def observed(self, limit: int | None = None) -> list[Clip]:
-        """Captioned training videos that a method in closed form learns from: all, or a sample of ``limit`` of them.
+        """Return the captioned training videos that a method in closed form learns from: all, or a sample of ``limit``
+        of them.
 
         The sample is the same in every call, in the order of the videos.
         """
@@ -98,11 +99,11 @@ class TaskData:
         return [pair.caption for pair in self.pairs]
 
     def draw_batches(self, size: int, rng: np.random.Generator) -> list[list[Pair]]:
-        """All pairs once, in the batches of an epoch; arguments as in :func:`draw_batches`."""
+        """Return all pairs once, in the batches of an epoch; arguments as in :func:`draw_batches`."""
         return draw_batches(self.pairs, size, rng)
 
     def batch_count(self, size: int) -> int:
-        """Number of batches of at most ``size`` pairs in an epoch."""
+        """Count the batches of at most ``size`` pairs in an epoch."""
         return math.ceil(len(self.pairs) / size)
 
 
@@ -125,7 +126,7 @@ class SeparateTasks(TaskData):
 
 
 def draw_batches(pairs: Sequence[Pair], size: int, rng: np.random.Generator) -> list[list[Pair]]:
-    """All pairs once, in shuffled batches of at most ``size`` that differ by at most one in length.
+    """Return all pairs once, in shuffled batches of at most ``size`` that differ by at most one in length.
 
     Two captions of one video in a batch would be each other's negatives although both are right, so they are kept apart
     wherever the counts allow it: each batch takes pairs of the videos with the most remaining captions, ties at random
@@ -176,7 +177,7 @@ def _return_videos(levels: list[list[list[Pair]]], taken: list[list[Pair]]) -> l
 
 
 def load_examples(pairs: Sequence[Pair], size: int) -> Iterator[tuple[Tensor, list[str]]]:
-    """All pairs once, in order, as frames ``uint8 [n, M, H, W, 3]`` and their captions, n ≤ ``size``.
+    """Yield all pairs once, in order, as frames ``uint8 [n, M, H, W, 3]`` and their captions, n ≤ ``size``.
 
     Raises:
         FramesMissing: See :func:`load_frames`.
@@ -186,7 +187,7 @@ def load_examples(pairs: Sequence[Pair], size: int) -> Iterator[tuple[Tensor, li
 
 
 def load_frames(clips: Sequence[Clip]) -> Tensor:
-    """Frames of several videos, ``uint8 [n, M, H, W, 3]``, read from their caches.
+    """Return the frames of several videos, ``uint8 [n, M, H, W, 3]``, read from their caches.
 
     Raises:
         FramesMissing: The frames of a video are gone; the message names the video and the remedy.
@@ -195,7 +196,7 @@ def load_frames(clips: Sequence[Clip]) -> Tensor:
 
 
 def open_frames(clips: Sequence[Clip]) -> list[Frames]:
-    """Memory-mapped frames of several videos, ``[M, H, W, 3]`` each, all of one shape.
+    """Return the memory-mapped frames of several videos, ``[M, H, W, 3]`` each, all of one shape.
 
     Raises:
         FramesMissing: The frames of a video are gone; the message names the video and the remedy.
@@ -211,7 +212,7 @@ def open_frames(clips: Sequence[Clip]) -> list[Frames]:
 
 
 def clips_without_frames(clips: Sequence[Clip], frames: int, size: int) -> list[Clip]:
-    """Clips whose cache does not hold frames ``[frames, size, size, 3]``; only file headers are read.
+    """Return the clips whose cache does not hold frames ``[frames, size, size, 3]``; only file headers are read.
 
     Args:
         clips: Clips to check.
@@ -245,10 +246,10 @@ def _open_clip(clip: Clip) -> Frames:
 
 
 class VectorSource(Protocol):
-    """Source of stored vectors by id, for example a shard."""
+    """Source of stored vectors by ID, for example a shard."""
 
     def vectors(self, ids: Ids) -> Vectors:
-        """Vectors of these ids, ``float32 [len(ids), dim]``."""
+        """Return the vectors of these IDs, ``float32 [len(ids), dim]``."""
         ...
 
 
@@ -258,7 +259,7 @@ class StoredVectors:
     Vectors are read when they are sampled, so that the hundredth task costs as much as the second.
 
     Args:
-        sources: Shard of each earlier task and the ids of its *training* videos; ids of other splits would expose the
+        sources: Shard of each earlier task and the IDs of its *training* videos; IDs of other splits would expose the
             videos that recall is evaluated on to the loss.
     """
 
@@ -270,7 +271,7 @@ class StoredVectors:
         return int(self._ends[-1]) if len(self._ends) else 0
 
     def sample(self, count: int, rng: np.random.Generator) -> Tensor | None:
-        """Vectors ``[min(count, len), dim]`` drawn without replacement; None if there are none."""
+        """Return the vectors ``[min(count, len), dim]`` drawn without replacement; None if there are none."""
         if not len(self):
             return None
         chosen = rng.choice(len(self), size=min(count, len(self)), replace=False)
@@ -285,7 +286,7 @@ class StoredVectors:
 
 
 def vector_ids(clips: Sequence[Clip]) -> Ids:
-    """Vector ids ``int64 [n]`` of clips."""
+    """Return the vector IDs ``int64 [n]`` of clips."""
     return np.array([clip.vector_id for clip in clips], np.int64)
 
 
@@ -293,6 +294,6 @@ Item = TypeVar("Item")
 
 
 def chunks(items: Sequence[Item], size: int) -> Iterator[Sequence[Item]]:
-    """Consecutive parts of a sequence, of ``size`` items each; the last part may be shorter."""
+    """Yield consecutive parts of a sequence, of ``size`` items each; the last part may be shorter."""
     for start in range(0, len(items), size):
         yield items[start : start + size]

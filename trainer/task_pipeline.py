@@ -76,7 +76,7 @@ class HeldOutVideos:
     def from_captions(
         cls, videos: Sequence[tuple[int, Sequence[str]]], max_queries: int | None = None
     ) -> HeldOutVideos:
-        """From the vector id and captions of each video.
+        """From the vector ID and captions of each video.
 
         Args:
             max_queries: Maximum number of queries, a sample that is the same in every call; None: no limit.
@@ -88,7 +88,7 @@ class HeldOutVideos:
         )
 
     def restricted_to(self, ids: Ids) -> HeldOutVideos:
-        """The videos among these ids; deleted videos are thus excluded from evaluation."""
+        """Return the videos among these IDs; deleted videos are thus excluded from evaluation."""
         remaining = np.isin(self.ids, ids)
         if remaining.all():
             return self
@@ -101,7 +101,7 @@ class HeldOutVideos:
 def prepare_method(
     backbone: Backbone, library: Library, task: TaskData, name: str, settings: Mapping[str, Any]
 ) -> Method:
-    """The method for a task, in the state of the newest release.
+    """Return the method for a task, in the state of the newest release.
 
     A task without training captions is only indexed: with the newest release as it is, regardless of the method it
     names, or with the unchanged backbone if it is the first task of the library.
@@ -140,7 +140,7 @@ def train_task(
         method: Method from :func:`prepare_method`.
         library: Published library.
         task: Task to learn.
-        training: Vector ids of each earlier task's training videos, by task id.
+        training: Vector IDs of each earlier task's training videos, by task ID.
         checkpoints: Folder of the task's checkpoints.
         fencing_token: Fencing token of the claim; see :class:`~trainer.training_checkpoint.CheckpointStore`.
         report: Called after every step.
@@ -196,7 +196,7 @@ def index_task(
         task: Task whose videos are embedded.
         calibrate: Adds the calibration to the release, from its query encoder and the task's vectors; see
             :func:`trainer.release_calibration.calibrate_release`.
-        moments: Ids and vectors of each moment segment; drawn after the whole videos are embedded.
+        moments: IDs and vectors of each moment segment; drawn after the whole videos are embedded.
         embed: Returns the vectors of the task's videos, ``[n, dim]``; by default they are embedded here.
         report: Called at the begin of each stage with 0, then with the number of embedded videos.
         report_alive: Called while shards are written.
@@ -244,7 +244,9 @@ def index_task(
 def readable_shards(
     library: Library, state: ReleaseState, newest: str, vectors: ShardVectors
 ) -> Iterator[tuple[int, str, ShardVectors]]:
-    """Position, id and vectors of each task with a readable shard; ``vectors`` are those of the newest task."""
+    """Yield the position, ID and vectors of each task with a readable shard; ``vectors`` are those of the
+    newest task.
+    """
     for position, task in enumerate(state.tasks):
         shard = vectors if task.task_id == newest else library.shard(task.task_id)
         if shard is not None:
@@ -269,7 +271,9 @@ def _probes(
 
 
 def _gate_queries(encoder: QueryEncoder, task: TaskData) -> npt.NDArray[np.float32] | None:
-    """Query vectors ``[n, dim]`` of evenly chosen training captions, for the quality gate of a large shard."""
+    """Return the query vectors ``[n, dim]`` of evenly chosen training captions, for the quality gate of a
+    large shard.
+    """
     texts = [pair.caption for pair in task.pairs]
     if not texts:
         return None
@@ -286,7 +290,7 @@ def evaluate_release(
     ledger: RankLedger | None = None,
     report: Callable[[float], None] = lambda share: None,
 ) -> RecallRow:
-    """The row of the recall matrix of a written release, with the figures that a library user experiences.
+    """Return the row of the recall matrix of a written release, with the figures that a library user experiences.
 
     Tasks whose shards cannot be read are omitted. The queries of a large library are those of a sample of its tasks;
     see :mod:`trainer.evaluation.recall_row`.
@@ -294,7 +298,7 @@ def evaluate_release(
     Args:
         library: Published library.
         written: Release and shard to evaluate.
-        held_out: Held-out videos by task id; other tasks have no figures.
+        held_out: Held-out videos by task ID; other tasks have no figures.
         prior: See :func:`trainer.evaluation.recall_row.evaluate_row`.
         ledger: See :func:`trainer.evaluation.recall_row.evaluate_row`.
         report: Called with the completed share, 0..1.
@@ -334,7 +338,7 @@ def zero_shot_recall(
     *,
     report: Callable[[int], None] = lambda done: None,
 ) -> Recall | None:
-    """Recall of the unchanged backbone on a task's held-out videos, local gallery; None without queries.
+    """Compute the recall of the unchanged backbone on a task's held-out videos, local gallery; None without queries.
 
     Args:
         backbone: Backbone of the library.

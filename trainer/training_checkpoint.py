@@ -54,7 +54,9 @@ class Checkpoint:
 
 
 def run_identity(*parts: Any) -> str:
-    """A short digest of everything that a run depends on: the release it starts from, settings, training pairs."""
+    """Return a short digest of everything that a run depends on: the release it starts from, settings,
+    training pairs.
+    """
     return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()[:16]
 
 
@@ -119,7 +121,10 @@ class CheckpointStore:
                 shutil.rmtree(other, ignore_errors=True)
 
     def load(self) -> Checkpoint | None:
-        """The newest complete checkpoint of this run; None if there is none. Unreadable checkpoints are skipped."""
+        """Return the newest complete checkpoint of this run; None if there is none.
+
+        Unreadable checkpoints are skipped.
+        """
         listed: list[Path] = []
         # Repeated until the listing is stable: another claim may replace a checkpoint while it is read.
         while (folders := sorted(self.folder.glob("epoch-*[0-9]"), reverse=True)) != listed:
@@ -153,7 +158,7 @@ class CheckpointStore:
 
 
 def _folder_problem(folder: Path, checkpoint: Checkpoint, error: Exception) -> CheckpointNotWritten | None:
-    """The problem of the folder that made a write fail; None for another error."""
+    """Return the problem of the folder that made a write fail; None for another error."""
     number, text = getattr(error, "errno", None), str(error)
     if number in (errno.EROFS, errno.EACCES) or "Read-only file system" in text:
         state = "denies access to this process" if number == errno.EACCES else "is read-only"
@@ -174,7 +179,7 @@ def _folder_problem(folder: Path, checkpoint: Checkpoint, error: Exception) -> C
 
 
 def _stored_bytes(state: Any) -> int:
-    """Bytes of all tensors in nested containers."""
+    """Return the bytes of all tensors in nested containers."""
     if isinstance(state, Tensor):
         return state.nbytes
     values = (
@@ -189,7 +194,7 @@ def _free_bytes(folder: Path) -> int:
 
 
 def is_intact_checkpoint(folder: Path) -> bool:
-    """Whether the files of a checkpoint are those that were written."""
+    """Return whether the files of a checkpoint are those that were written."""
     try:
         _read_description(folder)
     except _UNREADABLE:
@@ -204,7 +209,7 @@ def _write_description(folder: Path, body: Mapping[str, Any]) -> None:
 
 
 def _read_description(folder: Path) -> dict[str, Any]:
-    """The description of a checkpoint; raises ValueError if it or a file of the checkpoint was altered."""
+    """Return the description of a checkpoint; raises ValueError if it or a file of the checkpoint was altered."""
     path = folder / _DESCRIPTION_FILE
     if path.exists() and not path.is_file():
         raise ValueError(f"{_DESCRIPTION_FILE} is not a regular file")  # a pipe would block

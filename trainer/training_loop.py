@@ -57,7 +57,7 @@ class TrainingProgress:
 
 
 def _ignore(progress: TrainingProgress) -> None:
-    """Default progress callback."""
+    """Return the default progress callback."""
 
 
 def learn_task(
@@ -219,7 +219,7 @@ def _observe_videos(method: Method, task: TaskData, report: Callable[[TrainingPr
 def learning_rate_factor(
     step: int, steps: int, *, warmup: float = 0.0, first_epoch: int | None = None
 ) -> float:
-    """Factor of the base learning rate at a step.
+    """Return the factor of the base learning rate at a step.
 
     A linear warm-up, then a half-cosine that would reach zero one step after the last; or, if ``first_epoch`` is given,
     factor 1 in the first epoch and 0.1 in the others (bmu-moco).
@@ -276,7 +276,7 @@ def _plan(
     task: TaskData,
     group: ProcessGroup,
 ) -> int | None:
-    """Micro-batch of a training, chosen by process 0."""
+    """Return the micro-batch of a training, chosen by process 0."""
     if group.rank:
         return None
     with _precision(method):
@@ -316,7 +316,7 @@ class _EpochResults:
         self._total, self._trained = 0.0, 0
 
     def __len__(self) -> int:
-        """Number of steps that are not read."""
+        """Count the steps that are not read."""
         return len(self._unread)
 
     @property

@@ -133,7 +133,7 @@ class _Exceeded(Exception):
 def _peak_of_step(
     loss: Callable[[], Tensor], trained: Sequence[Tensor], device: torch.device, limit: int
 ) -> int:
-    """Peak bytes of a forward and a backward pass, without the gradients.
+    """Return the peak bytes of a forward and a backward pass, without the gradients.
 
     Raises:
         _Exceeded: On a CPU, more than ``limit`` bytes are live; the kernel would end the process instead.

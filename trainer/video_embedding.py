@@ -30,7 +30,7 @@ def embed_clips(
     *,
     report: Callable[[int], None] = lambda done: None,
 ) -> npt.NDArray[np.float32]:
-    """Unit vectors ``[n, dim]`` of the clips, in their order.
+    """Return unit vectors ``[n, dim]`` of the clips, in their order.
 
     Args:
         encode: Video encoder, ``uint8 [n, M, H, W, 3]`` to ``[n, dim]``.
@@ -50,10 +50,10 @@ def embed_clips(
 
 
 class MemoryShard:
-    """Vectors by id, in memory.
+    """Vectors by ID, in memory.
 
     Args:
-        ids: Vector ids ``int64 [n]``.
+        ids: Vector IDs ``int64 [n]``.
         vectors: Vectors ``float32 [n, dim]``.
     """
 
@@ -63,7 +63,7 @@ class MemoryShard:
         self._rows = {int(video): row for row, video in enumerate(ids)}
 
     def vectors(self, ids: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
-        """Vectors of these ids, ``float32 [len(ids), dim]``."""
+        """Return the vectors of these IDs, ``float32 [len(ids), dim]``."""
         return self._vectors[[self._rows[int(video)] for video in ids]]
 
 
@@ -101,7 +101,7 @@ def embed_moments(
     on_skip: Callable[[LongVideo, str], None],
     report: Callable[[int], None] = lambda done: None,
 ) -> Iterator[tuple[Ids, Vectors]]:
-    """Ids and unit vectors ``[n, dim]`` of the moments of each video, one video after the other.
+    """Yield the IDs and unit vectors ``[n, dim]`` of the moments of each video, one video after the other.
 
     A video whose moments cannot be decoded is skipped: it remains searchable as a whole, and a task is not lost because
     a file was removed in the meantime. The vectors of a video's moments do not depend on other videos.
@@ -192,7 +192,9 @@ def _decode_frames(
     size: int,
     scratch: Path,
 ) -> Tensor:
-    """Frames ``uint8 [len(spans), M, size, size, 3]``; frames that overlapping moments share are decoded once."""
+    """Return the frames ``uint8 [len(spans), M, size, size, 3]``; frames that overlapping moments share are decoded
+    once.
+    """
     wanted = np.array([[start + t for t in sample_times(end - start, frames)] for start, end in spans])
     times, places = np.unique(wanted.round(6), return_inverse=True)
     scratch.parent.mkdir(parents=True, exist_ok=True)

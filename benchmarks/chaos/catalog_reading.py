@@ -18,7 +18,7 @@ class CatalogReader:
         self._connection = connection
 
     def rows(self, query: str) -> list[dict[str, Any]]:
-        """Rows of a query, by column; columns of JSON are decoded."""
+        """Return the rows of a query, by column; columns of JSON are decoded."""
         cursor = self._connection.cursor()
         try:
             cursor.execute(query)
@@ -29,15 +29,15 @@ class CatalogReader:
             self._connection.rollback()  # the next query sees later commits
 
     def tasks(self) -> list[dict[str, Any]]:
-        """Tasks by position."""
+        """Return the tasks by position."""
         return self.rows("SELECT * FROM tasks ORDER BY position")
 
     def videos(self) -> list[dict[str, Any]]:
-        """Videos by vector id."""
+        """Return the videos by vector ID."""
         return self.rows("SELECT vector_id, id, task_id, uri, status, reason FROM videos ORDER BY vector_id")
 
     def epochs(self) -> dict[str, list[int]]:
-        """Task id → epochs of its training reports, in the order in which they were stored."""
+        """Return the task ID → epochs of its training reports, in the order in which they were stored."""
         found: dict[str, list[int]] = {}
         for row in self.rows("SELECT task_id, data FROM events WHERE kind = 'progress' ORDER BY id"):
             data: Mapping[str, Any] = row["data"]
@@ -46,7 +46,7 @@ class CatalogReader:
         return found
 
     def leases(self) -> list[str]:
-        """Leases of finished tasks, and chunks of finished tasks: none may remain."""
+        """Return the leases of finished tasks, and chunks of finished tasks: none may remain."""
         final = "('ready', 'failed', 'cancelled')"
         leased = self.rows(f"SELECT id FROM tasks WHERE state IN {final} AND lease_owner IS NOT NULL")
         chunks = self.rows(

@@ -48,7 +48,7 @@ class ContainerNetwork:
 
     Attributes:
         name: Name of the network.
-        database: Id of the container of the database.
+        database: ID of the container of the database.
     """
 
     name: str
@@ -115,7 +115,7 @@ class ContainerDeployment:
             self.networks[role] = ContainerNetwork(f"{self._project}_database-{role}", database)
 
     def pids(self, role: str) -> list[int]:
-        """Process ids of the container of a role, its init process included."""
+        """Return the process IDs of the container of a role, its init process included."""
         listed = _docker("top", self._container(_SERVICES[role]), "-eo", "pid", check=False)
         return [int(line) for line in listed.split()[1:]]
 
@@ -170,7 +170,7 @@ class ContainerDeployment:
         return self._compose("ps", "--all", "--quiet", service).strip()
 
     def _settings(self, redis_port: int) -> dict[str, Any]:
-        """The overlay of docker-compose.yml; JSON is YAML."""
+        """Return the overlay of docker-compose.yml; JSON is YAML."""
         product = {
             "environment": SERVICE_SETTINGS | {FOLDER_VARIABLE: "/faults", "PYTHONPATH": "/preload"},
             "volumes": [f"{self.faults}:/faults", f"{_PRELOAD}:/preload:ro"],

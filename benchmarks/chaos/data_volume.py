@@ -86,7 +86,7 @@ class DataVolume:
 
 
 def _mount(*arguments: str) -> bool:
-    """Mount; returns False if this process has no right to."""
+    """Mount; return False if this process has no right to."""
     try:
         return subprocess.run(["mount", *arguments], check=False, capture_output=True).returncode == 0
     except FileNotFoundError:

@@ -81,7 +81,7 @@ class EmbeddedDeployment:
         wait_ready(self.url, self._process)
 
     def pids(self, role: str) -> list[int]:
-        """Process ids of a role; see :data:`benchmarks.chaos.service_processes.ROLES`."""
+        """Return the process IDs of a role; see :data:`benchmarks.chaos.service_processes.ROLES`."""
         return find_processes(self.faults, role)
 
     def start_worker(self, queue: str) -> subprocess.Popen[bytes]:
@@ -135,7 +135,7 @@ class EmbeddedDeployment:
 
 
 def free_port() -> int:
-    """A TCP port that no process listens on."""
+    """Return a TCP port that no process listens on."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         return int(free.getsockname()[1])
 

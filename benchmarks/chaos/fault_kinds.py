@@ -106,10 +106,10 @@ class Fault:
 
 
 def available_faults(deployment: Deployment, volume: DataVolume) -> list[Fault]:
-    """Faults that this deployment and this machine permit."""
+    """Return the faults that this deployment and this machine permit."""
     is_container = deployment.mode == "containers"
     containers = ("api", "redis", "postgresql") if is_container else ()
-    # A container has process ids of its own, so that a process of the API that died at a point is not recognized.
+    # A container has process IDs of its own, so that a process of the API that died at a point is not recognized.
     points = [
         name
         for name, point in KILL_POINTS.items()

@@ -21,7 +21,7 @@ import numpy.typing as npt
 from benchmarks.chaos.catalog_reading import CatalogReader
 
 _FINAL_STATES = ("ready", "failed", "cancelled")
-_FIRST_MOMENT = 1 << 62  # ids of moments; the id of the video follows from the bits above the lowest 16
+_FIRST_MOMENT = 1 << 62  # IDs of moments; the ID of the video follows from the bits above the lowest 16
 _GRACE_SECONDS = 3600.0  # after which a folder that the manifest does not name must be gone
 
 
@@ -30,8 +30,8 @@ class ExpectedVideos:
     """Videos that the service has acknowledged.
 
     Attributes:
-        stored: Ids of videos that must be stored, or listed as rejected.
-        deleted: Ids of videos whose deletion was acknowledged.
+        stored: IDs of videos that must be stored, or listed as rejected.
+        deleted: IDs of videos whose deletion was acknowledged.
         uris: URIs of files that a finished sync must have stored.
     """
 
@@ -53,7 +53,7 @@ class LibraryChecker:
         self._manifest: dict[str, Any] = {}
 
     def check(self, expected: ExpectedVideos) -> list[str]:
-        """Violations of the library, empty if there is none."""
+        """Return the violations of the library, empty if there is none."""
         return [*self._check(expected)]
 
     def _check(self, expected: ExpectedVideos) -> Iterator[str]:
@@ -76,7 +76,7 @@ class LibraryChecker:
             yield from self._manifest["appended"].get(task, [])
 
     def _check_folders(self) -> Iterator[str]:
-        """Every byte that the manifest names has its checksum."""
+        """Check that every byte that the manifest names has its checksum."""
         named = [
             *(("shards", entry) for entry in self._segments()),
             *(("releases", entry) for entry in self._manifest["releases"].values()),
@@ -99,7 +99,7 @@ class LibraryChecker:
                 yield f"the manifest does not list release {entry['release'][:12]}, which a shard pins"
 
     def _check_segments(self) -> Generator[str, None, dict[str, set[int]]]:
-        """Every vector is in one segment; returns task → ids of whole videos that are not deleted."""
+        """Check that every vector is in one segment; returns task → IDs of whole videos that are not deleted."""
         seen: Counter[int] = Counter()
         live: dict[str, set[int]] = {}
         for entry in self._segments():
@@ -137,14 +137,14 @@ class LibraryChecker:
             yield f"{name}: its vectors cannot be read: {str(error).splitlines()[0][:120]}"
             return
         if not index.ntotal == count == entry["count"]:
-            yield f"{name} has {index.ntotal} vectors and {count} ids instead of {entry['count']}"
+            yield f"{name} has {index.ntotal} vectors and {count} IDs instead of {entry['count']}"
             return
         lengths = np.linalg.norm(index.reconstruct_n(0, count), axis=1)
         if not (np.abs(lengths - 1) < 0.01).all():
             yield f"{name} has a vector whose length is not 1"
 
     def _read_ids(self, parent: str, entry: Mapping[str, Any], name: str) -> npt.NDArray[np.int64] | None:
-        """Ids of a file; None if it cannot be read, which :meth:`_check_folders` reports."""
+        """Return the IDs of a file; None if it cannot be read, which :meth:`_check_folders` reports."""
         try:
             ids: npt.NDArray[np.int64] = np.load(
                 self._index / parent / entry["id"] / name, allow_pickle=False
@@ -154,7 +154,9 @@ class LibraryChecker:
         return ids
 
     def _check_videos(self, live: Mapping[str, set[int]], expected: ExpectedVideos) -> Iterator[str]:
-        """Every acknowledged video is in one segment, rejected or deleted, and nothing else is searchable."""
+        """Check that every acknowledged video is in one segment, rejected or deleted, and nothing else is
+        searchable.
+        """
         videos = self._catalog.videos()
         by_id = {video["id"]: video for video in videos}
         shards = {vector_id: task for task, ids in live.items() for vector_id in ids}
@@ -185,7 +187,7 @@ class LibraryChecker:
                 yield f"the synced file {uri} is stored {stored[uri]} times"
 
     def _check_tasks(self) -> Iterator[str]:
-        """No task is stuck, failed or leased, and the shard of each learned task is published."""
+        """Check that no task is stuck, failed or leased, and the shard of each learned task is published."""
         for task in self._catalog.tasks():
             if task["state"] not in _FINAL_STATES:
                 yield f"task {task['name']} is stuck in {task['state']}"
@@ -201,7 +203,7 @@ class LibraryChecker:
             yield f"task {task_id} is finished and still leased"
 
     def _check_leftovers(self) -> Iterator[str]:
-        """No file or folder that nothing names is older than the grace time."""
+        """Check that no file or folder that nothing names is older than the grace time."""
         named = {entry["id"] for entry in self._segments()} | set(self._manifest["releases"])
         named |= {entry["id"] for entry in self._manifest["tombstones"].values()}
         limit = time.time() - _GRACE_SECONDS
@@ -220,10 +222,10 @@ class LibraryChecker:
 
 
 def check_epochs(epochs: Mapping[str, list[int]]) -> list[str]:
-    """Tasks that repeated more than the epoch in progress after an interruption.
+    """Check the tasks that repeated more than the epoch in progress after an interruption.
 
     Args:
-        epochs: Task id → epochs of its training reports in order.
+        epochs: Task ID → epochs of its training reports in order.
     """
     found = []
     for task, reported in epochs.items():

@@ -38,7 +38,7 @@ class RunningRound:
         self._threads, self._errors = threads, errors
 
     def is_over(self) -> bool:
-        """Whether all operations are finished."""
+        """Return whether all operations are finished."""
         return not any(thread.is_alive() for thread in self._threads)
 
     def wait(self) -> None:
@@ -71,7 +71,7 @@ class OperationDriver:
             base_url=url, headers=dict(headers), timeout=_REQUEST_SECONDS, trust_env=False
         )
         self._clips, self._media = clips, media
-        self._tasks: dict[str, str] = {}  # domain → id of its task
+        self._tasks: dict[str, str] = {}  # domain → ID of its task
         self._lock = threading.Lock()
         self._give_up = 0.0
         self._rounds = 0
@@ -184,7 +184,7 @@ class OperationDriver:
             self.expected.uris |= uris
 
     def _last_run(self, name: str) -> dict[str, Any] | None:
-        """The registered sync of a domain, if a run of it has finished and none is running."""
+        """Return the registered sync of a domain, if a run of it has finished and none is running."""
         syncs = self._request("GET", "/syncs").json()
         finished = [
             sync for sync in syncs if sync["name"] == name and sync["finished_at"] and not sync["running"]
@@ -285,7 +285,7 @@ QUERIES = tuple(
 
 @dataclass(frozen=True)
 class Video:
-    """A video of an operation: its id, number of its clip file, and captions."""
+    """A video of an operation: its ID, number of its clip file, and captions."""
 
     id: str
     number: int
@@ -300,7 +300,7 @@ class Operation:
         kind: Kind of the change.
         domain: Name of the domain that is changed; of a relearning, the domain whose appended videos are learned.
         videos: Videos that are added.
-        deleted: Ids of videos that are deleted; of an append, right after it is acknowledged.
+        deleted: IDs of videos that are deleted; of an append, right after it is acknowledged.
         into: Name of the domain that a relearning creates.
     """
 
@@ -356,7 +356,7 @@ class _Plan:
 
 
 def plan_rounds(seed: int, *, large: int = 70) -> list[tuple[Operation, ...]]:
-    """Rounds of operations from an empty library.
+    """Return the rounds of operations from an empty library.
 
     Args:
         seed: Seed of captions and of the deleted videos.

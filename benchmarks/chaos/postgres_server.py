@@ -46,7 +46,7 @@ class PostgresServer:
         return connection
 
     def is_running(self) -> bool:
-        """Whether the server process exists."""
+        """Return whether the server process exists."""
         return self._pid() is not None
 
     def kill(self) -> bool:

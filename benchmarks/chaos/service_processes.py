@@ -1,4 +1,4 @@
-"""Processes of a chaos run: their environment, and their process ids by role."""
+"""Processes of a chaos run: their environment, and their process IDs by role."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _PRELOAD = Path(__file__).resolve().parent / "preload"
 
 
 def process_environment(faults: Path, settings: Mapping[str, str]) -> dict[str, str]:
-    """Environment of the processes of a run: these settings of the service alone, and the hooks for faults.
+    """Return the environment of the processes of a run: these settings of the service alone, and the hooks for faults.
 
     Args:
         faults: Folder in which faults are armed; it identifies the processes of the run.
@@ -42,7 +42,7 @@ def process_environment(faults: Path, settings: Mapping[str, str]) -> dict[str, 
 
 
 def find_processes(faults: Path, role: str) -> list[int]:
-    """Process ids of a role, without processes that these have forked; ascending.
+    """Return the process IDs of a role, without processes that these have forked; ascending.
 
     Args:
         faults: Folder in which the faults of the run are armed; it is in the folder of the run.

@@ -20,7 +20,7 @@ _WORD = re.compile(r"[a-z0-9]+|[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7a3]")
 
 
 def caption_words(text: str) -> list[str]:
-    """Words of a text in order: runs of letters a-z and digits in lower case, and single CJK characters.
+    """Return the words of a text in order: runs of letters a-z and digits in lower case, and single CJK characters.
 
     Chinese and Japanese have no spaces, so search engines take characters for words unless they have a dictionary.
     """
@@ -46,7 +46,9 @@ class CaptionTfidf:
         self._columns = {word: column for column, word in enumerate(self.words)}
 
     def transform(self, texts: Sequence[str]) -> Floats:
-        """Unit TF-IDF vectors ``[n, W]``; words outside the vocabulary are ignored, texts without a word are zero."""
+        """Return unit TF-IDF vectors ``[n, W]``; words outside the vocabulary are ignored, texts without a word are
+        zero.
+        """
         weights = np.zeros((len(texts), len(self.words)))
         for row, text in zip(weights, texts, strict=True):
             for word, count in Counter(caption_words(text)).items():

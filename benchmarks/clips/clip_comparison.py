@@ -135,7 +135,7 @@ class CurvePoint:
 def keep_captions(task: TaskData, limit: int, seed: int) -> TaskData:
     """Remove the captions of all training clips but ``limit``.
 
-    Clips are selected by the hash of seed and id, so a larger limit keeps all captions of a smaller one.
+    Clips are selected by the hash of seed and ID, so a larger limit keeps all captions of a smaller one.
 
     Args:
         task: Domain with captions.

@@ -18,7 +18,7 @@ _MIN_HELD_OUT = 2
 
 
 def read_clip_domains(folder: Path) -> list[SourceTask]:
-    """Domains of a folder, in the order of their names.
+    """Return the domains of a folder, in the order of their names.
 
     Args:
         folder: Folder with one subfolder per domain, each with a ``manifest.jsonl`` or ``manifest.csv``.
@@ -35,7 +35,8 @@ def read_clip_domains(folder: Path) -> list[SourceTask]:
 
 
 def select_held_out(uris: Sequence[str]) -> set[str]:
-    """URIs of the test clips of a manifest without splits: the first fifth, at least 2, in the order of SHA-1.
+    """Return the URIs of the test clips of a manifest without splits: the first fifth, at least 2, in the order of
+    SHA-1.
 
     The selection depends on the URIs only, so that it is the same in every tool.
     """

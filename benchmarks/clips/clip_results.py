@@ -55,25 +55,25 @@ class ClipRun:
     stored: int = 0
 
     def recall(self, gallery: str, k: int) -> float:
-        """R@k in percent, mean over the domains."""
+        """Compute R@k in percent, mean over the domains."""
         return domain_mean([self.hits(gallery, k)[name] for name in sorted(self.order)])
 
     def query_recall(self, gallery: str, k: int) -> float:
-        """R@k in percent, mean over the queries of all domains."""
+        """Compute R@k in percent, mean over the queries of all domains."""
         return query_mean([self.hits(gallery, k)[name] for name in sorted(self.order)])
 
     def hits(self, gallery: str, k: int) -> dict[str, list[float]]:
-        """100 for each query whose clip is among the first k, otherwise 0; by domain."""
+        """Return 100 for each query whose clip is among the first k, otherwise 0; by domain."""
         return {name: [100.0 * (rank <= k) for rank in ranks] for name, ranks in self.ranks[gallery].items()}
 
     def routing(self) -> float | None:
-        """Routing accuracy@1 in percent, mean over the domains; None without routing evidence."""
+        """Return the routing accuracy@1 in percent, mean over the domains; None without routing evidence."""
         if not self.routed:
             return None
         return domain_mean([[100.0 * hit for hit in hits] for hits in self.routed.values()])
 
     def forgetting(self, gallery: str) -> float | None:
-        """BWF of R@1 in percentage points; None for a joint solution."""
+        """Return BWF of R@1 in percentage points; None for a joint solution."""
         matrix = self.matrices.get(gallery)
         return backward_forgetting(matrix) if matrix else None
 
@@ -94,10 +94,10 @@ class ClipRun:
 
 
 def domain_mean(values: Sequence[Sequence[float]]) -> float:
-    """Mean over the domains of the mean over the queries of a domain."""
+    """Compute the mean over the domains of the mean over the queries of a domain."""
     return sum(sum(part) / len(part) for part in values) / len(values)
 
 
 def query_mean(values: Sequence[Sequence[float]]) -> float:
-    """Mean over the queries of all domains."""
+    """Compute the mean over the queries of all domains."""
     return sum(map(sum, values)) / sum(map(len, values))

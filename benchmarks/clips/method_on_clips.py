@@ -23,7 +23,7 @@ from trainer.task_data import TaskData
 
 
 def domain_order(tasks: Sequence[TaskData], seed: int) -> list[TaskData]:
-    """Order of the domains: that of their names for seed 0, otherwise shuffled with the seed."""
+    """Return the order of the domains: that of their names for seed 0, otherwise shuffled with the seed."""
     ordered = sorted(tasks, key=lambda task: task.task_id)
     if seed:
         random.Random(seed).shuffle(ordered)
@@ -120,7 +120,7 @@ def run_variant(
 
 
 def _count_trained(variant: MethodVariant, backbone: Backbone) -> int:
-    """Number of parameters that an optimizer changes in the first task of a method."""
+    """Count the parameters that an optimizer changes in the first task of a method."""
     method = start_method(variant.method, backbone, variant.settings, None)
     method.begin_task("first", "first")
     return sum(parameter.numel() for group in method.parameter_groups() for parameter in group["params"])

@@ -24,7 +24,7 @@ def difference_interval(
     confidence: float = 0.95,
     seed: int = 0,
 ) -> Interval:
-    """Mean difference ``first - second`` with its bootstrap interval.
+    """Compute the mean difference ``first - second`` with its bootstrap interval.
 
     Args:
         first: Value of each query, by domain.

@@ -105,7 +105,7 @@ class RidgeMap:
     offset: Floats  # [W]
 
     def __call__(self, features: Floats) -> Floats:
-        """Targets ``[n, W]`` of features ``[n, F]``."""
+        """Return the targets ``[n, W]`` of features ``[n, F]``."""
         return np.asarray((features - self.mean) / self.deviation @ self.weights + self.offset)
 
     @property
@@ -115,7 +115,7 @@ class RidgeMap:
 
 
 def fit_ridge(features: Floats, targets: Floats, penalty: float) -> RidgeMap:
-    """Ridge regression on standardized features; the offset is not penalized.
+    """Return the ridge regression on standardized features; the offset is not penalized.
 
     Minimizes |Z B + offset - Y|² + penalty |B|² (Hoerl and Kennard, Technometrics, 1970), in the dual form if there are
     fewer clips than features.
@@ -221,11 +221,13 @@ class RidgeFit:
         self.size = self._ridge.size + self._tfidf.idf.size
 
     def encode(self, texts: Sequence[str]) -> Floats:
-        """Query vectors ``[n, W]``."""
+        """Return the query vectors ``[n, W]``."""
         return self._tfidf.transform(texts)
 
     def embed(self, features: Floats) -> Floats:
-        """Unit vectors ``[n, W]`` of clips of a domain: predictions minus their mean, or that of the fitted clips."""
+        """Return unit vectors ``[n, W]`` of clips of a domain: predictions minus their mean, or that of the fitted
+        clips.
+        """
         predicted = self._ridge(features)
         predicted -= predicted.mean(axis=0) if self._recentered else self._ridge.offset
         return np.asarray(predicted / (np.linalg.norm(predicted, axis=1, keepdims=True) + 1e-9))
@@ -254,19 +256,19 @@ def word_evidence(domains: Sequence[DomainFeatures], texts: Sequence[str]) -> Fl
 
 
 def _word_evidence(domains: Sequence[DomainFeatures]) -> list[Floats]:
-    """Evidence of the words of the queries of each domain, ``[Q, T]`` per domain."""
+    """Compute the evidence of the words of the queries of each domain, ``[Q, T]`` per domain."""
     evidence = word_evidence(domains, [text for domain in domains for text in domain.queries])
     return np.split(evidence, np.cumsum([len(domain.queries) for domain in domains])[:-1])
 
 
 def _method_evidence(domains: Sequence[DomainFeatures], run: ClipRun) -> list[Floats]:
-    """Routing evidence of a method's run, with the columns in the order of ``domains``."""
+    """Return the routing evidence of a method's run, with the columns in the order of ``domains``."""
     columns = [run.order.index(domain.name) for domain in domains]
     return [np.array(run.evidence[domain.name])[:, columns] for domain in domains]
 
 
 def _ranks(scores: Floats, truth: npt.NDArray[np.integer]) -> list[float]:
-    """Ranks of the clips in the columns ``truth [Q]`` of scores ``[Q, G]``."""
+    """Return the ranks of the clips in the columns ``truth [Q]`` of scores ``[Q, G]``."""
     count = RankCount(scores[np.arange(len(truth)), truth])
     count.add(scores)
     ranks: list[float] = count.ranks().tolist()
@@ -274,7 +276,8 @@ def _ranks(scores: Floats, truth: npt.NDArray[np.integer]) -> list[float]:
 
 
 def select_settings(domains: Sequence[DomainFeatures], *, joint: bool, prior: float) -> RidgeSettings:
-    """Settings with the largest mean of R@1, R@5 and R@10, in the own shard and over all shards routed by words.
+    """Return the settings with the largest mean of R@1, R@5 and R@10, in the own shard and over all shards routed by
+    words.
 
     Each fifth of the training clips of every domain is left out once and searched with its first captions. Held-out
     clips are not read. If a domain has a single training clip, the first candidate is selected.
@@ -302,7 +305,7 @@ def select_settings(domains: Sequence[DomainFeatures], *, joint: bool, prior: fl
 
 
 def _leave_out(domain: DomainFeatures, fold: int, folds: int) -> DomainFeatures:
-    """The training clips of a domain, of which one in ``folds`` is held out."""
+    """Return the training clips of a domain, of which one in ``folds`` is held out."""
     rows: npt.NDArray[np.int64] = np.flatnonzero(domain.training)
     numbers = np.random.default_rng(0).permutation(len(rows)) % folds
     return replace(
@@ -316,7 +319,7 @@ def _leave_out(domain: DomainFeatures, fold: int, folds: int) -> DomainFeatures:
 def extract_features(
     backbone: Backbone, tasks: Sequence[TaskData], report: Callable[[str], None] = lambda line: None
 ) -> list[DomainFeatures]:
-    """Features of all clips with the frozen image side of a backbone.
+    """Return the features of all clips with the frozen image side of a backbone.
 
     Args:
         backbone: Backbone whose frame features are used.

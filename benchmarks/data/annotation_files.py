@@ -46,7 +46,8 @@ class DataFolder:
             self._places |= dict.fromkeys((name for name in names if name.endswith(_SUFFIXES)), place)
 
     def annotations(self, pattern: str) -> list[Path]:
-        """Paths of the annotation files with a name or a pattern such as ``captions_*.json``, in the order of names.
+        """Return the paths of the annotation files with a name or a pattern such as ``captions_*.json``, in the order
+        of names.
 
         Raises:
             ProtocolError: The folder lacks the file.
@@ -59,7 +60,7 @@ class DataFolder:
         return [Path(self._places[name], name) for name in names]
 
     def images(self, names: Iterable[str]) -> dict[str, Path]:
-        """Path of each image by its name.
+        """Return the path of each image by its name.
 
         Raises:
             ProtocolError: Images are missing; the message names the first.
@@ -109,7 +110,7 @@ def stream_annotations(path: Path, content: TypeAdapter[Content]) -> Iterator[Co
 
 
 def _elements(path: Path) -> Iterator[Any]:
-    """Elements of a JSON list.
+    """Yield the elements of a JSON list.
 
     Raises:
         ValueError: The file is not a JSON list in UTF-8.

@@ -44,7 +44,7 @@ class CocoSource(StrictModel):
     needs: str = Field(description="Description of the files to download.")
 
     def tasks(self, videos: Path | None, count: int | None) -> Iterator[SourceTask]:
-        """The first ``count`` groups; images with objects of several groups belong to none.
+        """Yield the first ``count`` groups; images with objects of several groups belong to none.
 
         The images of a group are divided in the order of the SHA-256 of their ids: the first are held out, the next are
         for validation, and all others are for training.
@@ -72,7 +72,7 @@ class CocoSource(StrictModel):
             yield self._task(f"task-{number:02d}", group, hash_order(members[number - 1]), images, folder)
 
     def _groups_of_images(self, path: Path) -> dict[int, set[int]]:
-        """Groups of the objects in each image."""
+        """Return the groups of the objects in each image."""
         content = read_annotations(path, _INSTANCE_FILE)
         supercategories = {category.id: category.supercategory for category in content.categories}
         group_of = {name: index for index, group in enumerate(self.groups) for name in group.supercategories}
@@ -86,7 +86,7 @@ class CocoSource(StrictModel):
         for index, instance in enumerate(content.annotations):
             if instance.category_id not in supercategories:
                 raise ProtocolError(
-                    f"{path}: annotations.{index}.category_id: {instance.category_id} is not the id of a category"
+                    f"{path}: annotations.{index}.category_id: {instance.category_id} is not the ID of a category"
                 )
             group = group_of.get(supercategories[instance.category_id])
             if group is not None:
@@ -165,13 +165,13 @@ _INSTANCE_FILE = TypeAdapter(_InstanceContent)
 
 
 def _read_captions(path: Path) -> dict[int, _Image]:
-    """Images of a file with their captions, by id; an empty caption is ignored."""
+    """Return the images of a file with their captions, by ID; an empty caption is ignored."""
     content = read_annotations(path, _CAPTION_FILE)
     captions: dict[int, list[str]] = {image.id: [] for image in content.images}
     for index, annotation in enumerate(content.annotations):
         if annotation.image_id not in captions:
             raise ProtocolError(
-                f"{path}: annotations.{index}.image_id: {annotation.image_id} is not the id of an image"
+                f"{path}: annotations.{index}.image_id: {annotation.image_id} is not the ID of an image"
             )
         if annotation.caption:
             captions[annotation.image_id].append(annotation.caption)

@@ -1,7 +1,7 @@
 """Manifests of folders of videos, in the formats of ``cinestrata ingest``.
 
 Benchmarks use the fields ``uri`` (a path inside the folder), ``captions``, ``id``, ``split`` and ``metadata`` only. The
-limits of the service on ids and on the number of captions do not apply: videos of MSVD have up to 81 captions.
+limits of the service on IDs and on the number of captions do not apply: videos of MSVD have up to 81 captions.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class ManifestEntry(BaseModel):
 
     @property
     def name(self) -> str:
-        """The id, or the path of a video without an id."""
+        """The ID, or the path of a video without an ID."""
         return self.id or self.uri
 
 
@@ -54,7 +54,7 @@ def read_manifest(path: Path) -> list[ManifestEntry]:
                 if earlier := entries.get(entry.uri):
                     entry = _merge(earlier, entry, place)
                 if names.setdefault(entry.name, entry.uri) != entry.uri:
-                    raise ProtocolError(f"{place}: {entry.name!r} occurs twice; use each id once")
+                    raise ProtocolError(f"{place}: {entry.name!r} occurs twice; use each ID once")
                 entries[entry.uri] = entry
     except InvalidInput as error:
         raise ProtocolError(f"{path.parent}/{error.detail}") from error
@@ -64,7 +64,7 @@ def read_manifest(path: Path) -> list[ManifestEntry]:
 
 
 def _merge(earlier: ManifestEntry, entry: ManifestEntry, location: str) -> ManifestEntry:
-    """The video of two lines: the captions of both, and the other fields of the first that has them."""
+    """Return the video of two lines: the captions of both, and the other fields of the first that has them."""
     for field in ("id", "split"):
         first, second = getattr(earlier, field), getattr(entry, field)
         if None not in (first, second) and first != second:

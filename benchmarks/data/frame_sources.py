@@ -42,7 +42,7 @@ class WorldFrames:
         return _digest(_world_code(), repr(self.clip.scene))
 
     def frames(self, count: int, size: int) -> Frames:
-        """``uint8 [count, size, size, 3]`` at the mid-points of equal intervals."""
+        """Return ``uint8 [count, size, size, 3]`` at the mid-points of equal intervals."""
         return render(self.clip.scene, size=size, times=sample_times(1.0, count))
 
 
@@ -65,7 +65,7 @@ class FileFrames:
         return _digest(self.path.name, str(stat.st_size), str(stat.st_mtime_ns), repr(self.span))
 
     def frames(self, count: int, size: int) -> Frames:
-        """``uint8 [count, size, size, 3]`` at the mid-points of equal intervals of the file or its part.
+        """Return ``uint8 [count, size, size, 3]`` at the mid-points of equal intervals of the file or its part.
 
         Raises:
             MediaError: The file cannot be decoded; the message has the reason.
@@ -87,7 +87,7 @@ class FileFrames:
             raise MediaError(f"{name} cannot be decoded ({error.strerror})") from error
 
     def _times(self, duration: float, count: int) -> list[float]:
-        """Sample times of the part; it is cut at the end of the file, since annotations are rounded."""
+        """Return the sample times of the part; it is cut at the end of the file, since annotations are rounded."""
         begin, end = self.span or (0.0, duration)
         begin = min(begin, duration)
         return [begin + time for time in sample_times(max(min(end, duration) - begin, 0.0), count)]
@@ -115,7 +115,7 @@ class ImageFrames:
         return _digest(self.path.name, str(stat.st_size), str(stat.st_mtime_ns), repr(self.box))
 
     def frames(self, count: int, size: int) -> Frames:
-        """``uint8 [count, size, size, 3]``, all equal.
+        """Return ``uint8 [count, size, size, 3]``, all equal.
 
         Raises:
             MediaError: The image cannot be decoded; the message has the reason.
@@ -153,7 +153,7 @@ def write_frames(work: tuple[FrameSource, Path], count: int, size: int) -> str:
 
 
 def _extent(container: InputContainer, stream: VideoStream) -> StreamExtent:
-    """Extent of the stream from its header, or else from its packets, which are read but not decoded."""
+    """Return the extent of the stream from its header, or else from its packets, which are read but not decoded."""
     if stream.duration and stream.time_base:
         return StreamExtent(float(stream.duration * stream.time_base), stream.frames, stream.start_time)
     stamps = [
@@ -168,7 +168,7 @@ def _extent(container: InputContainer, stream: VideoStream) -> StreamExtent:
 
 
 def _limited(box: Box, width: int, height: int) -> Box:
-    """Left, upper, right and lower edge of a region within an image, at least one pixel each way."""
+    """Return the left, upper, right and lower edge of a region within an image, at least one pixel each way."""
     left, top = min(max(box[0], 0), width - 1), min(max(box[1], 0), height - 1)
     right, bottom = min(box[0] + box[2], width), min(box[1] + box[3], height)
     return left, top, max(right, left + 1), max(bottom, top + 1)
@@ -176,7 +176,7 @@ def _limited(box: Box, width: int, height: int) -> Box:
 
 @cache
 def _world_code() -> str:
-    """Digest of the source code of the video world."""
+    """Compute the digest of the source code of the video world."""
     folder = Path(__file__).parent / "world"
     return _digest(*(path.read_text(encoding="utf-8") for path in sorted(folder.rglob("*.py"))))
 

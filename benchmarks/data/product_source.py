@@ -1,7 +1,7 @@
 """P9D: images and titles of products, one task per industry (ctp, section 3).
 
-``train.json`` maps each industry to its products by id; ``test.json`` (cross-modal retrieval), ``query.json`` and
-``gallery.json`` (multi-modal retrieval) map ids to products with their industry. The images are named by the ids.
+``train.json`` maps each industry to its products by ID; ``test.json`` (cross-modal retrieval), ``query.json`` and
+``gallery.json`` (multi-modal retrieval) map IDs to products with their industry. The images are named by the IDs.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class ProductSource(StrictModel):
     needs: str = Field(description="Description of the files to download.")
 
     def tasks(self, videos: Path | None, count: int | None) -> Iterator[SourceTask]:
-        """The first ``count`` industries, with the labeled pairs of multi-modal retrieval.
+        """Yield the first ``count`` industries, with the labeled pairs of multi-modal retrieval.
 
         Raises:
             ProtocolError: A file is missing or invalid, or an industry has no products in it.
@@ -75,13 +75,13 @@ class _ListedProduct(_Product):
     industry_name: str
 
 
-Products = dict[str, dict[str, _Product]]  # by industry and id
+Products = dict[str, dict[str, _Product]]  # by industry and ID
 _TRAIN_FILE = TypeAdapter(Products)
 _LISTED_FILE = TypeAdapter(dict[str, _ListedProduct])
 
 
 def _by_industry(path: Path) -> Products:
-    """Products of a file by industry and id."""
+    """Return the products of a file by industry and ID."""
     products: Products = {}
     for identifier, product in read_annotations(path, _LISTED_FILE).items():
         products.setdefault(product.industry_name, {})[identifier] = product
@@ -91,7 +91,7 @@ def _by_industry(path: Path) -> Products:
 def _pairs(
     products: Mapping[str, _Product], split: Split | None, folder: DataFolder
 ) -> tuple[SourceVideo, ...]:
-    """Products as images with one caption; a product with an empty title has no caption."""
+    """Return the products as images with one caption; a product with an empty title has no caption."""
     paths = folder.images(f"{identifier}.jpg" for identifier in products)
     return tuple(
         SourceVideo(

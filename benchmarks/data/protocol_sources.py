@@ -48,7 +48,7 @@ class WorldSource(StrictModel):
     )
 
     def tasks(self, videos: Path | None, count: int | None) -> Iterator[SourceTask]:
-        """The first ``count`` tasks; this source needs no files."""
+        """Yield the first ``count`` tasks; this source needs no files."""
         if videos is not None:
             raise ProtocolError("this protocol renders its own videos; omit --videos")
         for domain in self.domains[:count]:
@@ -83,7 +83,7 @@ class CtvrSource(StrictModel):
     needs: str = Field(description="Description of the files to download.")
 
     def tasks(self, videos: Path | None, count: int | None) -> Iterator[SourceTask]:
-        """The first ``count`` tasks.
+        """Yield the first ``count`` tasks.
 
         Raises:
             ProtocolError: A file is missing; the message names it and its folder.
@@ -103,7 +103,7 @@ class CtvrSource(StrictModel):
             yield SourceTask(f"task-{number:02d}", name, tuple(listed))
 
     def category_groups(self) -> list[list[_Category]]:
-        """Categories of each task, in the order of the file."""
+        """Return the categories of each task, in the order of the file."""
         packed = (resources.files("benchmarks") / "protocols" / self.facts).read_bytes()
         lines = gzip.decompress(packed).decode().splitlines()
         categories = [
@@ -125,7 +125,7 @@ class CtvrSource(StrictModel):
         if missing:
             raise ProtocolError(
                 f"{folder} lacks {len(missing)} of {len(required)} videos: {abbreviate(missing)}. It must contain, at "
-                f"any depth, {self.needs} The name of a file is the id of the video with one of the extensions "
+                f"any depth, {self.needs} The name of a file is the ID of the video with one of the extensions "
                 f"{', '.join(_EXTENSIONS)}."
             )
         return found
@@ -171,7 +171,7 @@ class DatasetsSource(StrictModel):
     needs: str = Field(description="Description of the files to download.")
 
     def tasks(self, videos: Path | None, count: int | None) -> Iterator[SourceTask]:
-        """The first ``count`` data sets.
+        """Yield the first ``count`` data sets.
 
         Raises:
             ProtocolError: A manifest or a file is missing, or a split has another size.
@@ -213,7 +213,7 @@ class FolderSource(StrictModel):
     )
 
     def tasks(self, videos: Path | None, count: int | None) -> Iterator[SourceTask]:
-        """The first ``count`` folders.
+        """Yield the first ``count`` folders.
 
         Raises:
             ProtocolError: No manifest exists, or files in a manifest are missing.
@@ -310,7 +310,7 @@ def _check_sizes(part: SourceTask, dataset: DatasetSpec, videos: Path) -> None:
 
 
 def _held_out(part: SourceTask, share: float, *, of: Split, to: Split) -> SourceTask:
-    """Move a share of a split to another split, selected by the hash of the ids and thus reproducible.
+    """Move a share of a split to another split, selected by the hash of the IDs and thus reproducible.
 
     At least one video is moved, and at least one remains.
     """
@@ -321,7 +321,7 @@ def _held_out(part: SourceTask, share: float, *, of: Split, to: Split) -> Source
 
 
 def _by_stem(folder: Path) -> dict[str, Path]:
-    """Video files at any depth, by the name up to the first dot."""
+    """Return the video files at any depth, by the name up to the first dot."""
     if not folder.is_dir():
         raise ProtocolError(f"{folder} is not a folder; set the folder of the videos with --videos")
     files = (path for path in sorted(folder.rglob("*")) if path.suffix.lower() in _EXTENSIONS)

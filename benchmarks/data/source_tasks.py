@@ -53,18 +53,18 @@ class StrictModel(BaseModel):
 
 
 def abbreviate(names: Iterable[str]) -> str:
-    """The first names of a list, for an error message."""
+    """Return the first names of a list, for an error message."""
     listed = list(names)
     return ", ".join(listed[:_MAX_LISTED_NAMES]) + (" …" if len(listed) > _MAX_LISTED_NAMES else "")
 
 
 def hash_order(names: Sequence[str]) -> list[str]:
-    """Names in the order of their SHA-256: a random order that does not depend on the order of a file."""
+    """Return the names in the order of their SHA-256: a random order that does not depend on the order of a file."""
     return sorted(names, key=lambda name: hashlib.sha256(name.encode()).hexdigest())
 
 
 def held_out_split(position: int, test: int, val: int) -> Split:
-    """Split of an item by its position in a list: the first are held out, the next are for validation."""
+    """Return the split of an item by its position in a list: the first are held out, the next are for validation."""
     if position < test:
         return "test"
     return "val" if position < test + val else "train"

@@ -58,7 +58,7 @@ class GpuPlan:
     memory_gib: float
 
     def backbone_name(self, model: str) -> str:
-        """Name of the backbone of a model with random weights.
+        """Return the name of the backbone of a model with random weights.
 
         Raises:
             Skipped: The checkpoint was not written.
@@ -70,7 +70,7 @@ class GpuPlan:
 
 
 def plan_checks(device: str, folder: Path) -> GpuPlan:
-    """Sizes for a device; those of ``cuda`` fit a GPU with 80 GB.
+    """Return the sizes for a device; those of ``cuda`` fit a GPU with 80 GB.
 
     Args:
         folder: Folder of checkpoints, frames and libraries.

@@ -81,7 +81,7 @@ class CheckResult:
     figures: Figures = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
-        """The fields for a JSON report."""
+        """Return the fields for a JSON report."""
         return asdict(self)
 
 
@@ -156,7 +156,7 @@ def _run_check(context: Any, check: Check, plan: object, seconds: float) -> Chec
 
 
 def _execute(sender: Connection, check: Check, plan: object) -> None:
-    """Process of a check: sends outcome, reason and figures."""
+    """Return the process of a check: sends outcome, reason and figures."""
     os.setsid()
     sender.send(_outcome(check, plan))
     sender.close()

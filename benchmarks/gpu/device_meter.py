@@ -46,7 +46,7 @@ class DeviceMeter:
         self.peak_gib = peak / 1024
 
     def figures(self) -> dict[str, Any]:
-        """Peak memory, and utilization if it was measured."""
+        """Return the peak memory, and utilization if it was measured."""
         found: dict[str, Any] = {"peak_memory_gib": round(self.peak_gib, 2)}
         if self.utilization is not None:
             found["utilization"] = round(self.utilization, 3)

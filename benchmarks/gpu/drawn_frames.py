@@ -15,7 +15,7 @@ _PLACES = ("harbour", "market", "field", "station", "kitchen", "garden", "bridge
 
 
 def make_captions(count: int) -> list[str]:
-    """Captions of three words that vary, and a number; all are different."""
+    """Return the captions of three words that vary, and a number; all are different."""
     return [
         f"a {_COLORS[n % 6]} {_SUBJECTS[n % 8]} moves through the {_PLACES[n % 7]}, take {n}"
         for n in range(count)
@@ -25,7 +25,7 @@ def make_captions(count: int) -> list[str]:
 def write_task(
     folder: Path, *, videos: int, frames: int, size: int, captions: Sequence[str], name: str = "drawn"
 ) -> TaskData:
-    """A task of training videos with random frames.
+    """Return a task of training videos with random frames.
 
     Args:
         folder: Folder of the frames, ``uint8 [frames, size, size, 3]`` for each video.
@@ -42,7 +42,7 @@ def write_task(
 
 
 def draw_frames(seed: int, frames: int, size: int) -> np.ndarray:
-    """Random frames ``uint8 [frames, size, size, 3]``, in coarse squares that differ from video to video."""
+    """Return random frames ``uint8 [frames, size, size, 3]``, in coarse squares that differ from video to video."""
     rng = np.random.default_rng(seed)
     cells = rng.integers(0, 256, (frames, 7, 7, 3), dtype=np.uint8)
     rows = np.arange(size) * 7 // size

@@ -30,7 +30,7 @@ BUDGET = 460.0  # seconds: eight minutes with the start and the end
 
 
 def list_checks(plan: GpuPlan) -> list[Check]:
-    """The checks in the order in which they run: what other checks or most users need comes first."""
+    """Return the checks in the order in which they run: what other checks or most users need comes first."""
     package = "benchmarks.gpu"
     checks = [
         Check("machine", f"{package}.machine_checks:describe_machine", 60, is_required=True),
@@ -66,7 +66,7 @@ def list_checks(plan: GpuPlan) -> list[Check]:
 
 
 def exit_status(results: list[CheckResult]) -> int:
-    """0 if no check failed and a check besides that of the machine passed."""
+    """Return 0 if no check failed and a check besides that of the machine passed."""
     passed = [result for result in results if result.outcome == "passed"]
     return 0 if len(passed) > 1 and not any(result.outcome == "failed" for result in results) else 1
 

@@ -13,7 +13,7 @@ from benchmarks.gpu.check_runner import CheckFailed, Figures
 
 
 def describe_machine(plan: GpuPlan) -> Figures:
-    """Name, memory and software of the device; fails if torch cannot compute on it."""
+    """Return the name, memory and software of the device; fails if torch cannot compute on it."""
     figures: Figures = {
         "torch": torch.__version__,
         "python": platform.python_version(),

@@ -57,7 +57,7 @@ def check_out_of_memory(plan: GpuPlan) -> Figures:
 
 
 def _post(name: str) -> str:
-    """Id of a probed task whose frames are drawn."""
+    """Return the ID of a probed task whose frames are drawn."""
     folder = settings().media_root / name
     folder.mkdir()
     texts = make_captions(_VIDEOS * _CAPTIONS)

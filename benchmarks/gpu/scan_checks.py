@@ -63,7 +63,9 @@ def check_scan(plan: GpuPlan, count: int) -> Figures:
 
 
 def _draw_vectors(count: int, device: torch.device) -> tuple[Any, torch.Tensor, torch.Tensor]:
-    """Random unit vectors as a flat index and as half-precision rows on a device, and queries near some of them."""
+    """Return random unit vectors as a flat index and as half-precision rows on a device, and queries near
+    some of them.
+    """
     generator = torch.Generator(device).manual_seed(count)
     flat = empty_flat_index(_DIM)
     dtype = torch.float16 if device.type == "cuda" else torch.float32  # a CPU multiplies halves slowly
@@ -98,7 +100,7 @@ def _scan_with_faiss(
 
 
 def _milliseconds(run: Callable[[], object], device: torch.device) -> float:
-    """Median wall time of several runs after one that warms up."""
+    """Compute the median wall time of several runs after one that warms up."""
     run()
     times: list[float] = []
     while len(times) < _RUNS and sum(times) < 1000 * _SECONDS:

@@ -16,7 +16,9 @@ _MIN_RECALL = 0.5  # a target lies at a cosine of 0.9 from its query, all others
 
 
 def measure_searches(plan: GpuPlan) -> Figures:
-    """Median latency with the text tower on the CPU and on the device, in turns, then searches per second."""
+    """Compute the median latency with the text tower on the CPU and on the device, in turns, then searches
+    per second.
+    """
     name = plan.backbone_name(plan.models[0])
     root = fresh_library(plan, "searches", name)
     library = make_library(
@@ -53,7 +55,7 @@ def measure_searches(plan: GpuPlan) -> Figures:
 
 
 def _measure_capacity(plan: GpuPlan, library: SyntheticLibrary) -> Figures:
-    """Searches per second of one server process."""
+    """Return the searches per second of one server process."""
     import av  # noqa: F401 (the server needs these packages; without them it would not become ready)
     import fastapi  # noqa: F401
     import uvicorn  # noqa: F401

@@ -35,7 +35,7 @@ _FEW = 4  # compared videos and texts
 
 
 def check_towers(plan: GpuPlan, model: str) -> Figures:
-    """Vectors of both frozen towers on the device and on the CPU, in float32 and in bfloat16."""
+    """Check the vectors of both frozen towers on the device and on the CPU, in float32 and in bfloat16."""
     backbone = load_backbone(plan.backbone_name(model), plan.frames)
     frames = torch.from_numpy(np.stack([draw_frames(n, *backbone.spec) for n in range(_FEW)]))
     texts = make_captions(_FEW)
@@ -51,7 +51,9 @@ def check_towers(plan: GpuPlan, model: str) -> Figures:
 
 
 def check_releases(plan: GpuPlan) -> Figures:
-    """A release that was learned on the CPU or on the device encodes alike on both; maps in closed form are equal."""
+    """Check a release that was learned on the CPU or on the device encodes alike on both; maps in closed form are
+    equal.
+    """
     figures: Figures = {}
     backbones = {name: load_backbone("tiny").to(compute_device(name)) for name in ("cpu", plan.device)}
     texts = make_captions(12)
@@ -78,7 +80,9 @@ def check_releases(plan: GpuPlan) -> Figures:
 
 
 def measure_embedding(plan: GpuPlan, model: str) -> Figures:
-    """Videos per second that the frozen image tower embeds, as a worker embeds a domain; the second run counts."""
+    """Return the videos per second that the frozen image tower embeds, as a worker embeds a domain; the second run
+    counts.
+    """
     device = compute_device(plan.device)
     backbone = load_backbone(plan.backbone_name(model), plan.frames).to(device)
     frames, size = backbone.spec
@@ -126,7 +130,7 @@ def _encode_release(backbone: Backbone, release: ReleaseState, task: TaskData) -
 
 
 def _reread(plan: GpuPlan, release: ReleaseState, name: str) -> ReleaseState:
-    """The release as another process reads it."""
+    """Return the release as another process reads it."""
     folder = plan.folder / "written" / name
     folder.mkdir(parents=True)
     write_release(folder, release)

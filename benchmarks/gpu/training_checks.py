@@ -78,7 +78,7 @@ class _LoopClock:
         observed.loss, observed.after_step = self._observe(self._loss), self._end_step
 
     def report(self, progress: TrainingProgress) -> None:
-        """Callback of the training loop."""
+        """Return the callback of the training loop."""
         if progress.loss is not None:
             self.losses.append(progress.loss)
         if progress.epoch == 1:
@@ -86,7 +86,7 @@ class _LoopClock:
         self._ticks.append(time.perf_counter())
 
     def figures(self, batch: int) -> Figures:
-        """Rate, share of waiting, and mean losses of the first and the last step."""
+        """Return the rate, share of waiting, and mean losses of the first and the last step."""
         seconds, steps = self._ticks[-1] - self._ticks[0], len(self._ticks) - 1
         return {
             "videos_per_second": round(batch * steps / seconds, 2),

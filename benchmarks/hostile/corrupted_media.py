@@ -45,7 +45,7 @@ Corruption = Callable[[random.Random, Bases], bytes]
 
 
 def valid_files() -> dict[str, bytes]:
-    """Small valid files by name of their format: moving noise that every decoder has to work for."""
+    """Return small valid files by name of their format: moving noise that every decoder has to work for."""
     picture = np.random.default_rng(0).integers(0, 255, (_HEIGHT, _WIDTH, 3), dtype=np.uint8)
     return {name: _encode(picture, *encoding) for name, encoding in _ENCODINGS.items()}
 
@@ -82,7 +82,7 @@ def _truncate(dice: random.Random, bases: Bases) -> bytes:
 
 
 def _splice(dice: random.Random, bases: Bases) -> bytes:
-    """Parts of two files in one, a part repeated, removed, or overwritten."""
+    """Return the parts of two files in one, a part repeated, removed, or overwritten."""
     first, second = _any(dice, bases), _any(dice, bases)
     cut, other = dice.randrange(len(first)), dice.randrange(len(second))
     length = dice.randrange(1, 4096)
@@ -102,7 +102,7 @@ def _random_bytes_after_signature(dice: random.Random, bases: Bases) -> bytes:
 
 
 def _lie_in_box(dice: random.Random, bases: Bases) -> bytes:
-    """Sizes, counts, durations or dimensions of an MP4 box that are not those of its content."""
+    """Return the sizes, counts, durations or dimensions of an MP4 box that are not those of its content."""
     content = bytearray(bases.files[dice.choice(("mp4", "mov"))])
     for _ in range(dice.randrange(1, 4)):
         box = dice.choice(_BOXES)
@@ -115,7 +115,7 @@ def _lie_in_box(dice: random.Random, bases: Bases) -> bytes:
 
 
 def _lie_about_frame_count(dice: random.Random, bases: Bases) -> bytes:
-    """An MP4 whose tables state a billion frames, or an AVI whose header does."""
+    """Return an MP4 whose tables state a billion frames, or an AVI whose header does."""
     if dice.random() < 0.3:
         content = bytearray(bases.files["avi"])
         struct.pack_into("<I", content, content.find(b"avih") + 24, 1_000_000_000)
@@ -170,7 +170,7 @@ def _png(side: int, data: bytes) -> bytes:
 
 
 def _endless_gif(dice: random.Random, bases: Bases) -> bytes:
-    """A GIF with up to 50,000 frames that repeats forever, of one pixel or of a large screen, without an end."""
+    """Return a GIF with up to 50,000 frames that repeats forever, of one pixel or of a large screen, without an end."""
     side = dice.choice((1, 1, 16, 4000))
     frames = dice.randrange(1000, 50_000) if side < 100 else dice.randrange(50, 400)
     head = b"GIF89a" + struct.pack("<HHBBB", side, side, 0x80, 0, 0) + b"\0\0\0\xff\xff\xff"
@@ -181,7 +181,7 @@ def _endless_gif(dice: random.Random, bases: Bases) -> bytes:
 
 
 def _polyglot(dice: random.Random, bases: Bases) -> bytes:
-    """Files that begin like another format, and formats that name other files or hosts."""
+    """Return the files that begin like another format, and formats that name other files or hosts."""
     video = _any(dice, bases)
     secret, host = f"file://{_FOREIGN_FILE}", bases.address
     return dice.choice(

@@ -158,7 +158,9 @@ def _probe_batch(
 
 
 def _is_plausible(width: int, height: int, frames: int, seconds: float, size: int) -> bool:
-    """Whether the stored facts of a video are within the limits, and possible for a file of this size in bytes."""
+    """Return whether the stored facts of a video are within the limits, and possible for a file of this
+    size in bytes.
+    """
     limits = VideoLimits()
     return (
         0 < width * height <= limits.max_pixels and 0 <= seconds <= limits.max_seconds and 0 < frames <= size
@@ -166,7 +168,7 @@ def _is_plausible(width: int, height: int, frames: int, seconds: float, size: in
 
 
 def _outside_files(root: Path) -> set[Path]:
-    """Files below the root that are not in the data folder."""
+    """Return the files below the root that are not in the data folder."""
     return {path for path in root.rglob("*") if path != root / "data" and root / "data" not in path.parents}
 
 

@@ -73,7 +73,7 @@ def write_ordinary_clips(folder: Path, count: int, *, seconds: float = 10.0) -> 
 
 
 def _encoded_clips(count: int) -> Sequence[bytes]:
-    """Encoded clips of the domains of the video world, in turn."""
+    """Return the encoded clips of the domains of the video world, in turn."""
     if not 1 <= count <= _MAX_PICTURES:
         raise ValueError(f"pictures: {count} is not between 1 and {_MAX_PICTURES}")
     each = -(-count // len(DOMAINS))
@@ -93,7 +93,7 @@ def _free_box(payload: bytes) -> bytes:
 
 
 def _camera_motion(seed: int, frames: int) -> npt.NDArray[np.uint8]:
-    """Views ``uint8 [frames, 360, 640, 3]`` of a smooth random picture along a curve."""
+    """Return the views ``uint8 [frames, 360, 640, 3]`` of a smooth random picture along a curve."""
     rng = np.random.default_rng(seed)
     size = _WIDTH + _MARGIN, _HEIGHT + _MARGIN
     coarse = rng.integers(0, 256, (size[1] // _GRAIN, size[0] // _GRAIN, 3), np.uint8)

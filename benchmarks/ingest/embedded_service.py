@@ -90,7 +90,7 @@ def _lower_priority() -> None:
 
 
 def create(api: httpx.Client, route: str, body: Mapping[str, Any]) -> str:
-    """Create a task or an append; returns its id.
+    """Create a task or an append; returns its ID.
 
     Raises:
         RuntimeError: The service refuses the request.

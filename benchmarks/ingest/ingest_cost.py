@@ -93,7 +93,7 @@ class Row:
 def measure_decoding(
     name: str, paths: Sequence[Path], folder: Path, *, frames: int, size: int, rounds: int
 ) -> Row:
-    """Decoding by the product over bare decoding, file by file in turn."""
+    """Return the decoding by the product over bare decoding, file by file in turn."""
     row = Row(f"decoding, {name}: product over bare PyAV", _BOUND_TARGET)
     with VideoDecoder() as decoder:
 
@@ -116,7 +116,7 @@ def measure_decoding(
 
 
 def measure_embedding(backbone: str, paths: Sequence[Path], folder: Path, *, rounds: int) -> Row:
-    """Embedding of cached frames over the image tower alone."""
+    """Return the embedding of cached frames over the image tower alone."""
     loaded = load_backbone(backbone)
     method = start_method("zero_shot", loaded, {}, None)
     clips = []
@@ -138,7 +138,7 @@ def measure_embedding(backbone: str, paths: Sequence[Path], folder: Path, *, rou
 
 
 def measure_workers(backbone: str, paths: Sequence[Path], folder: Path, *, rounds: int) -> list[Row]:
-    """Tasks that one worker and two workers of each queue ingest, against bare processes.
+    """Return the tasks that one worker and two workers of each queue ingest, against bare processes.
 
     Args:
         backbone: Backbone of the library.
@@ -269,7 +269,7 @@ if __name__ == "__main__":
 
 
 def bare_frames(path: Path, frames: int) -> list[npt.NDArray[np.uint8]]:
-    """RGB frames on display at the sample times of a video, in full size.
+    """Return the RGB frames on display at the sample times of a video, in full size.
 
     One thread decodes every frame up to the last. Nothing is checked, hashed, scaled or written.
     """
@@ -293,7 +293,7 @@ def bare_frames(path: Path, frames: int) -> list[npt.NDArray[np.uint8]]:
 
 
 def decode_all(paths: Sequence[Path], frames: int) -> float:
-    """Seconds of the bare decoding of several files, one after the other."""
+    """Return the seconds of the bare decoding of several files, one after the other."""
     start = time.perf_counter()
     for path in paths:
         bare_frames(path, frames)
@@ -303,7 +303,7 @@ def decode_all(paths: Sequence[Path], frames: int) -> float:
 def decode_concurrently(
     pool: ProcessPoolExecutor, paths: Sequence[Path], frames: int, processes: int
 ) -> float:
-    """Seconds of the bare decoding of several files by several processes of a pool."""
+    """Return the seconds of the bare decoding of several files by several processes of a pool."""
     start = time.perf_counter()
     parts = [paths[index::processes] for index in range(processes)]
     list(pool.map(decode_all, parts, [frames] * processes))
@@ -312,7 +312,8 @@ def decode_concurrently(
 
 @torch.inference_mode()
 def best_forward_rate(backbone: Backbone, frames: Tensor) -> tuple[float, int]:
-    """Videos per second of the image tower alone on normalized pixels, at the fastest of several batch sizes.
+    """Return the videos per second of the image tower alone on normalized pixels, at the fastest of several batch
+    sizes.
 
     Args:
         frames: Frames ``uint8 [n, M, H, W, 3]``.

@@ -156,7 +156,7 @@ def ingest_domains(
 
 
 def _videos(paths: Sequence[Path], number: int, is_captioned: bool) -> list[dict[str, Any]]:
-    """Videos of a request; captions name the domain and a word of the video."""
+    """Return the videos of a request; captions name the domain and a word of the video."""
     videos: list[dict[str, Any]] = [{"uri": str(path)} for path in paths]
     if is_captioned:
         for position, (video, split) in enumerate(zip(videos, _CAPTION_SPLITS, strict=True)):
@@ -214,7 +214,7 @@ def _finish_time(task: dict[str, Any]) -> float:
 
 
 def _search_latency(api: httpx.Client) -> dict[str, float]:
-    """First search, then percentiles of distinct queries, in milliseconds of the client."""
+    """Return the first search, then percentiles of distinct queries, in milliseconds of the client."""
     taken = []
     for number in range(_SEARCHES + 1):
         words = [_WORDS[number % len(_WORDS)], _WORDS[(number // len(_WORDS)) % len(_WORDS)]]
@@ -228,7 +228,7 @@ def _search_latency(api: httpx.Client) -> dict[str, float]:
 
 
 def _rates(tasks: Sequence[Sequence[tuple[float, int]]]) -> list[float]:
-    """Videos per second over the first and the second half of the progress of several tasks."""
+    """Return the videos per second over the first and the second half of the progress of several tasks."""
     seconds, videos, points = 0.0, 0, [(0.0, 0)]
     for task in tasks:
         for (start, before), (end, after) in itertools.pairwise(task):
@@ -240,7 +240,7 @@ def _rates(tasks: Sequence[Sequence[tuple[float, int]]]) -> list[float]:
 
 
 def _disk_bytes(folder: Path, pattern: str = "**/*") -> int:
-    """Allocated bytes of the files that match a pattern in a folder."""
+    """Return the allocated bytes of the files that match a pattern in a folder."""
     return sum(512 * file.stat().st_blocks for file in folder.glob(pattern) if file.is_file())
 
 

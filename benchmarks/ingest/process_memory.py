@@ -42,7 +42,7 @@ class MemoryRecord:
         return max(own for _, _, own in self.samples) / _MIB
 
     def slope(self, stage: str) -> float | None:
-        """Growth in bytes per video in the second half of a stage; None with too few samples.
+        """Return the growth in bytes per video in the second half of a stage; None with too few samples.
 
         The first half is excluded: a process allocates its buffers there.
         """
@@ -92,7 +92,7 @@ def recorded_memory() -> Iterator[_Sampler]:
 
 
 def descendants() -> Iterator[tuple[int, str]]:
-    """Process id and role of each process of a service below this process."""
+    """Process ID and role of each process of a service below this process."""
     parents: dict[int, int] = {}
     for folder in Path("/proc").glob("[0-9]*"):
         with suppress(OSError, IndexError):

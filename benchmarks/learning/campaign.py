@@ -83,7 +83,8 @@ class Campaign:
         return run_identity(self.fingerprint, self.frames, self.protocol.queries, videos, *labeled)
 
     def runs(self, variants: Sequence[MethodVariant], seeds: int | None = None) -> list[Run]:
-        """Runs of every variant with every seed, ordered by seed so that a complete table is available early.
+        """Return the runs of every variant with every seed, ordered by seed so that a complete table is available
+        early.
 
         A method that is not trained has one run, since its seed has no effect.
 
@@ -100,7 +101,9 @@ class Campaign:
         return sorted(runs, key=lambda run: run.seed)
 
     def identity(self, run: Run) -> str:
-        """Identity of all inputs of a result except the code: data, method, settings, prior and re-indexing."""
+        """Return the identity of all inputs of a result except the code: data, method, settings, prior and
+        re-indexing.
+        """
         config = configure(run.variant.method, self.backbone, self._settings(run)).model_dump(mode="json")
         variant = run.variant
         scheme = [name for name in ("jointly", "independently") if getattr(variant, name)]
@@ -108,7 +111,7 @@ class Campaign:
         return run_identity(self.data, variant.method, config, self._prior(run), variant.reindex, *scheme)
 
     def existing_result(self, run: Run) -> RunResult | None:
-        """Result of an earlier campaign on the same data with the same settings; None if there is none."""
+        """Return the result of an earlier campaign on the same data with the same settings; None if there is none."""
         result = read_result(result_path(self.out, run.variant.label, run.seed))
         return result if result is not None and result.run == self.identity(run) else None
 
@@ -239,7 +242,7 @@ class Campaign:
         return self.protocol.prior if run.variant.prior is None else run.variant.prior
 
     def run_facts(self, run: Run, engine: str) -> dict[str, Any]:
-        """Circumstances of a run, for its report: command, commit, versions, machine, protocol, sizes.
+        """Return the circumstances of a run, for its report: command, commit, versions, machine, protocol, sizes.
 
         Args:
             engine: Library that the frozen towers ran in.

@@ -30,7 +30,7 @@ class LabeledTask(TaskData):
 
 
 def fused_pair_precisions(method: Method, tasks: Sequence[TaskData]) -> dict[int, float] | None:
-    """mAP@N of the labeled pairs of some tasks together, by N.
+    """Compute mAP@N of the labeled pairs of some tasks together, by N.
 
     All pairs are encoded with the current networks, as in ctp: queries and gallery grow with each task.
 
@@ -80,9 +80,9 @@ class LabeledVectors:
 def pair_precisions(
     queries: LabeledVectors, gallery: LabeledVectors, depths: Sequence[int] = _DEPTHS
 ) -> dict[int, float] | None:
-    """mAP@N by N, 0..1 (ctp, equation 11): a gallery pair with the label of the query is relevant.
+    """Compute mAP@N by N, 0..1 (ctp, equation 11): a gallery pair with the label of the query is relevant.
 
-    A pair does not find itself: gallery pairs with the id of the query do not compete. Among equal scores irrelevant
+    A pair does not find itself: gallery pairs with the ID of the query do not compete. Among equal scores irrelevant
     pairs are ranked first. Queries without a relevant pair in the gallery are excluded.
 
     Args:
@@ -119,7 +119,7 @@ def pair_precisions(
 
 
 def average_precision_of_hits(hits: npt.NDArray[np.bool_], depth: int) -> Floats:
-    """Precision at the ranks of the hits among the first ``depth``, averaged over these hits ``[Q]``.
+    """Compute the precision at the ranks of the hits among the first ``depth``, averaged over these hits ``[Q]``.
 
     In equation 11 of ctp, R_q(k) counts the hits before rank k, since P_q(k) exceeds 1 otherwise, and m_q the hits
     among the first N, as in the published code. The value is 0 without a hit.
@@ -136,5 +136,5 @@ def average_precision_of_hits(hits: npt.NDArray[np.bool_], depth: int) -> Floats
 
 
 def _numbered(names: Sequence[str], numbers: dict[str, int]) -> npt.NDArray[np.int64]:
-    """Number of each name; new names are added to ``numbers``."""
+    """Return the number of each name; new names are added to ``numbers``."""
     return np.array([numbers.setdefault(name, len(numbers)) for name in names], np.int64)

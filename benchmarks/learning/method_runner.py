@@ -165,7 +165,7 @@ class _MethodRun:
         )
 
     def _count_trained(self, captions: Sequence[str]) -> int:
-        """Number of parameters that training with these captions changes in the next task."""
+        """Count the parameters that training with these captions changes in the next task."""
         with torch.random.fork_rng():
             method = self._learner.start_task()
             method.begin_task("next", "next", trained=bool(captions))
@@ -262,7 +262,7 @@ class _MethodRun:
         self._progress.update(f"{self._part}: evaluation, {share:.0%}")
 
     def _modes(self, encoder: QueryEncoder) -> tuple[str, ...]:
-        """Evaluated query modes: pinned encoders do not match shards that were embedded again."""
+        """Return the evaluated query modes: pinned encoders do not match shards that were embedded again."""
         return ("latest",) if self._reindex else encoder.modes
 
     def _last_seconds(self) -> float:
@@ -276,7 +276,7 @@ def recall_before_learning(
     clips: Sequence[Clip],
     queries: Sequence[Query],
 ) -> Recall | None:
-    """Recall of release t−1 on the held-out videos of task t, local gallery; None without queries.
+    """Compute the recall of release t−1 on the held-out videos of task t, local gallery; None without queries.
 
     The release has no shard of the task and, if its queries are conditioned on a task, no condition for it. Both are
     obtained as the product obtains them for a task that is indexed without training: videos are embedded by the
@@ -286,7 +286,7 @@ def recall_before_learning(
 
     Args:
         encoder: Query encoder of release t−1.
-        newest: Id of the task that release t−1 learned last.
+        newest: ID of the task that release t−1 learned last.
         encode_videos: Video encoder of release t−1, ``uint8 [n, M, H, W, 3]`` to unit vectors ``[n, dim]``.
         queries: Captions of these videos.
 

@@ -121,7 +121,7 @@ def pretrain(
 
 
 def _factor(step: int, recipe: PretrainingRecipe) -> float:
-    """Factor on the learning rate: linear warm-up, then cosine decay to zero."""
+    """Return the factor on the learning rate: linear warm-up, then cosine decay to zero."""
     warm = recipe.warmup * recipe.steps
     if step < warm:
         return (step + 1) / warm

@@ -88,7 +88,7 @@ class MethodVariant(BaseModel):
         return self
 
     def with_settings(self, overrides: Mapping[str, Any]) -> MethodVariant:
-        """A copy with further settings, which are added to the label."""
+        """Return a copy with further settings, which are added to the label."""
         if not overrides:
             return self
         settings, measurement = _split_settings(overrides)
@@ -160,7 +160,7 @@ def _short_form(name: str, settings: Mapping[str, Any]) -> str:
 
 
 def _split_settings(settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Settings of the method, and settings of the measurement."""
+    """Return the settings of the method, and settings of the measurement."""
     if "seed" in settings:
         raise ProtocolError("seed cannot be set: seeds are counted from 0; set their number with --seeds")
     measurement = {name: settings[name] for name in _MEASUREMENT_SETTINGS if name in settings}
@@ -212,12 +212,12 @@ class Protocol(StrictModel):
     )
 
     def settings_of(self, variant: MethodVariant) -> dict[str, Any]:
-        """Settings of a method variant in this protocol; the recipe of the method supplies all others."""
+        """Return the settings of a method variant in this protocol; the recipe of the method supplies all others."""
         return {**self.settings, **self.recipes.get(variant.method, {}), **variant.settings}
 
 
 def protocol_names() -> list[str]:
-    """Names of the protocols of the project, sorted."""
+    """Return the names of the protocols of the project, sorted."""
     folder = resources.files("benchmarks") / "protocols"
     return sorted(file.name.removesuffix(".yaml") for file in folder.iterdir() if file.name.endswith(".yaml"))
 
@@ -239,7 +239,7 @@ def load_protocol(name: str) -> Protocol:
 
 
 def _read_fields(name: str) -> dict[str, Any]:
-    """Fields of a protocol file, merged over those of the protocol it extends."""
+    """Return the fields of a protocol file, merged over those of the protocol it extends."""
     try:
         if name.endswith((".yaml", ".yml")):
             text = Path(name).read_text(encoding="utf-8")

@@ -76,7 +76,7 @@ class ParameterCounts:
 
 
 def count_trained_parameters(method: Method, captions: Sequence[str]) -> int:
-    """Number of parameters with a gradient in a task; 0 for a method in closed form.
+    """Count the parameters with a gradient in a task; 0 for a method in closed form.
 
     Of a table of token embeddings, only the rows of the captions' tokens count, because no other row has a gradient.
 
@@ -93,7 +93,7 @@ def count_trained_parameters(method: Method, captions: Sequence[str]) -> int:
 
 
 def count_release_numbers(release: ReleaseState, earlier: int) -> int:
-    """Number of values in the tensor files of a release, of any precision.
+    """Count the values in the tensor files of a release, of any precision.
 
     The files contain adapters or towers, the statistics or the replay memory for the next task, and the routing
     profiles of the tasks that the release adds.
@@ -109,7 +109,7 @@ def count_release_numbers(release: ReleaseState, earlier: int) -> int:
 
 
 def count_search_numbers(release: ReleaseState, pinned: Mapping[str, ReleaseState], mode: str) -> int:
-    """Number of values that searches over all tasks need: query encoders and routing profiles.
+    """Count the values that searches over all tasks need: query encoders and routing profiles.
 
     Args:
         release: Newest release.

@@ -29,7 +29,7 @@ class RunResult:
     Attributes:
         data: Identity of the evaluated data; a table contains results of the same data only.
         run: Identity of all inputs except the code: data, method, settings, seed.
-        tasks: Task ids in the order of learning.
+        tasks: Task IDs in the order of learning.
         rows: After each task the :class:`trainer.evaluation.recall_row.RecallRow` as JSON values (recalls 0..1), with
             the mAP of labeled pairs (``pair_map``) where the data has pairs and the method a multi-modal encoder. Joint
             training learns all tasks at once: only its last row exists, the others are None.
@@ -69,7 +69,7 @@ class RunResult:
         return list(self._last["recalls"])
 
     def galleries(self, mode: str) -> list[str]:
-        """Measured galleries of a query mode."""
+        """Return the measured galleries of a query mode."""
         return list(self._last["recalls"].get(mode, {}))
 
     @property
@@ -78,11 +78,13 @@ class RunResult:
         return None not in self.rows
 
     def matrix(self, mode: str, gallery: str) -> Matrix:
-        """Recall matrix A[i][t]: R@1 in percent of release i on the queries of task t; None if not measured."""
+        """Compute the recall matrix A[i][t]: R@1 in percent of release i on the queries of task t; None if not
+        measured.
+        """
         return [[self._r1(row, mode, gallery, task) for task in self.tasks] for row in self.rows]
 
     def measures(self, mode: str, gallery: str) -> dict[str, float | None]:
-        """R@1, R@5, R@10 (percent), MedR and MeanR after the last task, and BWF, FR and HM.
+        """Compute R@1, R@5, R@10 (percent), MedR and MeanR after the last task, and BWF, FR and HM.
 
         In the *global* gallery the first five are over the queries of all tasks together, as in ctvr-ffa-tame; in the
         *local* gallery they are means over the tasks, as in bmu-moco. BWF, FR and HM require the recall of every task
@@ -103,12 +105,12 @@ class RunResult:
         return figures
 
     def to_text(self, mode: str, gallery: str) -> float | None:
-        """Video-to-text R@1 after the last task in percent, mean over the tasks."""
+        """Compute the video-to-text R@1 after the last task in percent, mean over the tasks."""
         recalls = self._last["to_text"][mode][gallery].values()
         return _mean([100 * recall["r1"] for recall in recalls if recall is not None])
 
     def both_directions(self, mode: str, gallery: str) -> dict[str, float | None]:
-        """Recalls after the last task in both directions, in percent.
+        """Return the recalls after the last task in both directions, in percent.
 
         In the *global* gallery they are over all queries together (ctp, table 1); in the *local* gallery they are means
         over the tasks (continual-cross-modal-retrieval, table 1).
@@ -130,25 +132,27 @@ class RunResult:
         return figures
 
     def pair_mean_ap(self, k: int) -> float | None:
-        """mAP@k of labeled pairs by their fused vectors after the last task, in percent; None if not measured."""
+        """Compute mAP@k of labeled pairs by their fused vectors after the last task, in percent; None if
+        not measured.
+        """
         by_k = self._last.get("pair_map")
         return None if by_k is None else 100 * by_k[str(k)]
 
     def mean_ap(self, mode: str, gallery: str, k: int) -> float | None:
-        """Text-to-video mAP@k after the last task in percent, mean over the tasks with categories."""
+        """Compute the text-to-video mAP@k after the last task in percent, mean over the tasks with categories."""
         precisions = self._last["mean_ap"][mode][gallery].values()
         return _mean([100 * by_k[str(k)] for by_k in precisions if by_k is not None])
 
     def drift(self, mode: str) -> float | None:
-        """Mean angle in degrees between the current and the original query vectors of earlier tasks."""
+        """Compute the mean angle in degrees between the current and the original query vectors of earlier tasks."""
         return _mean([angle for angle in self._last["drift"].get(mode, {}).values() if angle is not None])
 
     def routing(self, m: int) -> float | None:
-        """Routing accuracy@m of the last release in percent, mean over the tasks."""
+        """Return the routing accuracy@m of the last release in percent, mean over the tasks."""
         return _mean([100 * by_m[str(m)] for by_m in self._last["routing_at"].values() if by_m is not None])
 
     def hubness(self, mode: str) -> float | None:
-        """Skewness of N_10 over the held-out videos of all tasks, after the last task."""
+        """Compute the skewness of N_10 over the held-out videos of all tasks, after the last task."""
         skewness: float | None = self._last["hubness"].get(mode)
         return skewness
 
@@ -191,7 +195,7 @@ def to_json_value(value: Any) -> Any:
 
 
 def result_path(folder: Path, label: str, seed: int) -> Path:
-    """Path of the result of a run."""
+    """Return the path of the result of a run."""
     return folder / _FOLDER / f"{re.sub(r'[^A-Za-z0-9._=@+-]', '_', label)}-seed{seed}.json"
 
 

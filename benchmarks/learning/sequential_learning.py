@@ -54,8 +54,8 @@ class SequentialLearner:
     Attributes:
         method: Method after the newest task; None before the first task.
         release: Release after the newest task; None before the first task.
-        shards: Vectors of each indexed task, by task id.
-        pinned: Release that embedded the shard of each indexed task, by task id.
+        shards: Vectors of each indexed task, by task ID.
+        pinned: Release that embedded the shard of each indexed task, by task ID.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class SequentialLearner:
             self.index(task)
 
     def start_task(self) -> Method:
-        """A method that is ready to learn the next task, starting from the newest release.
+        """Return a method that is ready to learn the next task, starting from the newest release.
 
         Raises:
             MethodError: The settings are invalid, or the method cannot continue the release.
@@ -165,7 +165,7 @@ class SequentialLearner:
             self.index(task)
 
     def query_encoder(self) -> QueryEncoder:
-        """Query encoder of the newest release over the indexed shards."""
+        """Return the query encoder of the newest release over the indexed shards."""
         if self.method is None:
             raise ValueError("no task was trained")
         return self.method.query_encoder(self.pinned)
@@ -228,7 +228,7 @@ class IndependentLearner(SequentialLearner):
         self._encoders: list[QueryEncoder] = []
 
     def start_task(self) -> Method:
-        """A method that has learned no task. Errors are those of the base class."""
+        """Return a method that has learned no task. Errors are those of the base class."""
         return start_method(self._method_name, self._backbone, self._settings, None)
 
     def train(
@@ -251,7 +251,7 @@ class IndependentLearner(SequentialLearner):
         return losses
 
     def query_encoder(self) -> QueryEncoder:
-        """Encoders of all learners."""
+        """Return the encoders of all learners."""
         if self.release is None:
             raise ValueError("no task was trained")
         return IndependentEncoders(self._backbone, self.release, self._encoders)

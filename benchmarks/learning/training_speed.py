@@ -196,7 +196,7 @@ def measure_speed(plan: SpeedPlan, folder: Path) -> SpeedReport:
 
 
 def speed_table(speed: SpeedReport) -> str:
-    """The result as Markdown."""
+    """Return the result as Markdown."""
     plan = speed.plan
     note = "" if speed.bfloat16 else " This hardware has no bfloat16, so it is never used."
     lines = [
@@ -257,7 +257,7 @@ class SpeedBenchmark:
         return start_method(self.plan.method, self.backbone, {}, None).frozen_image_block_count > 0
 
     def reading_rate(self) -> float:
-        """Videos per second read from the frame cache."""
+        """Return the videos per second read from the frame cache."""
         clips = [pair.clip for pair in self.task.pairs]
         began = time.perf_counter()
         for start in range(0, len(clips), self.plan.size):
@@ -265,7 +265,7 @@ class SpeedBenchmark:
         return len(clips) / (time.perf_counter() - began)
 
     def padding(self, loop: LoopVariant) -> float:
-        """Share of tokens after the end of their text."""
+        """Compute the share of tokens after the end of their text."""
         backbone, tokens, texts = self._backbone(loop), 0, 0
         for batch in self._batches():
             ids = backbone.tokenize([pair.caption for pair in batch])
@@ -274,7 +274,7 @@ class SpeedBenchmark:
         return 1 - texts / tokens
 
     def _train(self, method: Method, loop: LoopVariant) -> None:
-        """A straightforward training loop with the optional optimizations of the variant."""
+        """Return a straightforward training loop with the optional optimizations of the variant."""
         device = self.backbone.device
         optimizer = torch.optim.AdamW(method.parameter_groups())
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
@@ -298,7 +298,7 @@ class SpeedBenchmark:
         return draw_batches(self.task.pairs, self.plan.size, np.random.default_rng(0))
 
     def decode(self, clips: Sequence[Clip]) -> Tensor:
-        """Frames ``uint8 [n, M, H, W, 3]`` of the clips, decoded from their mp4 files."""
+        """Return the frames ``uint8 [n, M, H, W, 3]`` of the clips, decoded from their mp4 files."""
         spec = self.backbone.spec
         return torch.from_numpy(np.stack([FileFrames(self._files[clip.id]).frames(*spec) for clip in clips]))
 
@@ -349,7 +349,7 @@ def load_benchmark_backbone(plan: SpeedPlan) -> Backbone:
 
 
 def random_backbone(name: str, frames: int) -> Backbone:
-    """An open_clip model with random weights, which do not affect speed; ``name`` as in :class:`SpeedPlan`."""
+    """Return an open_clip model with random weights, which do not affect speed; ``name`` as in :class:`SpeedPlan`."""
     model = name.removeprefix(OPEN_CLIP_PREFIX).removesuffix(_RANDOM)
     if open_clip.get_model_config(model) is None:
         raise ProtocolError(f"open_clip knows no model {model!r}")
@@ -362,7 +362,7 @@ def random_backbone(name: str, frames: int) -> Backbone:
 
 
 def pad_texts(backbone: Backbone) -> Backbone:
-    """A copy of the backbone that pads texts to the context length."""
+    """Return a copy of the backbone that pads texts to the context length."""
     padded = backbone.clone()
     length = backbone.text.context_length
 
@@ -375,14 +375,14 @@ def pad_texts(backbone: Backbone) -> Backbone:
 
 
 def measure_peak_in_process(loop: LoopVariant, plan: SpeedPlan, folder: Path) -> float:
-    """Peak memory of a loop variant in a new process; see :class:`LoopSpeed`."""
+    """Return the peak memory of a loop variant in a new process; see :class:`LoopSpeed`."""
     # The process is spawned, since a fork would start with the memory of this process.
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
         return pool.submit(measure_peak, loop, plan, folder, torch.get_num_threads()).result()
 
 
 def measure_peak(loop: LoopVariant, plan: SpeedPlan, folder: Path, threads: int) -> float:
-    """Peak memory in MiB that a run of a loop variant adds in this process."""
+    """Return the peak memory in MiB that a run of a loop variant adds in this process."""
     torch.set_num_threads(threads)
     bench = SpeedBenchmark(replace(plan, steps=min(plan.steps, 2)), folder)
     meter = ResourceMeter(bench.backbone.device)

@@ -22,7 +22,7 @@ _LOG = "tuning.json"
 
 
 def trial_variants(variant: MethodVariant, protocol: Protocol) -> list[MethodVariant]:
-    """One variant per factor.
+    """Return one variant per factor.
 
     Args:
         variant: Method variant to tune.
@@ -76,7 +76,7 @@ def write_tuning_log(campaign: Campaign, trials: Mapping[str, Sequence[MethodVar
 
 
 def _entry(campaign: Campaign, variant: MethodVariant, factor: float) -> dict[str, Any]:
-    """Settings and figures of a trial; the score is None if the trial failed."""
+    """Return the settings and figures of a trial; the score is None if the trial failed."""
     entry: dict[str, Any] = {"label": variant.label, "factor": factor, "settings": variant.settings}
     result = campaign.existing_result(Run(variant, 0))
     if result is None:

@@ -26,7 +26,7 @@ class Target(NamedTuple):
     places: int
 
     def missed(self, top: Sequence[str]) -> list[str]:
-        """Right videos that a list should have in its first places; none where all of these are right."""
+        """Return the right videos that a list should have in its first places; none where all of these are right."""
         first = top[: self.places]
         if sum(video in self.right for video in first) >= min(self.places, len(self.right)):
             return []

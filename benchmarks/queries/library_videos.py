@@ -153,7 +153,7 @@ def hide_videos(library: Library, seed: int) -> Library:
 
 
 def keep_first_captions(library: Library) -> Library:
-    """The library with the first caption of each learned video only."""
+    """Return the library with the first caption of each learned video only."""
     return {
         name: [replace(video, stored=video.stored[:1]) for video in videos]
         for name, videos in library.items()

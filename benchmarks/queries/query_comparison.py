@@ -252,7 +252,7 @@ def _plan(domains: Library, seed: int, count: int) -> list[_Plan]:
 def _compare(
     plan: _Plan, served: ServedAnswers, features: FrozenFeatures, ridge: JointRidge, names: bool
 ) -> list[Outcome]:
-    """Outcomes of all rows for the queries of a library."""
+    """Return the outcomes of all rows for the queries of a library."""
     videos = [video for part in plan.library.values() for video in part]
     texts = [query.text for query in plan.queries]
     columns = {video: column for column, video in enumerate(served.videos)}
@@ -285,7 +285,7 @@ def _compare(
 
 
 def _lessons(plan: _Plan, served: ServedAnswers) -> list[Lesson]:
-    """Share of the places of each query that have a right video, before and after feedback."""
+    """Compute the share of the places of each query that have a right video, before and after feedback."""
     lessons = []
     confirmed = set(served.confirmed)
     pairs = zip(plan.queries, plan.targets, served.answers, served.taught, strict=False)
@@ -310,7 +310,9 @@ def _rival_answer(
     *,
     is_full_text: bool,
 ) -> Answer:
-    """The first results by score, equal ones in random order; full-text search answers nothing without a word."""
+    """Return the first results by score, equal ones in random order; full-text search answers nothing
+    without a word.
+    """
     order = np.lexsort((ties, -scores))[:DEPTH]
     top = [videos[row].id for row in order if scores[row] > -np.inf]
     return Answer(top, bool(top) if is_full_text else None)

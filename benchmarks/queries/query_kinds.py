@@ -50,7 +50,7 @@ class Query(NamedTuple):
 
 
 def keyword_queries(library: Library, count: int, rng: random.Random) -> list[Query]:
-    """Single words, and pairs of adjacent words, of stored captions that few videos have.
+    """Return single words, and pairs of adjacent words, of stored captions that few videos have.
 
     Every video with a caption that contains all words is right, in any order.
     """
@@ -87,7 +87,7 @@ def _is_content(word: str) -> bool:
 
 
 def caption_queries(library: Library, kinds: Sequence[CaptionKind], count: int, seed: int) -> list[Query]:
-    """Whole captions, each of which describes one video.
+    """Return the whole captions, each of which describes one video.
 
     ``learned``: first caption of a learned video. ``hidden``: first caption of a hidden one. ``new wording`` and
     ``long description``: second caption, and last of at least three, of a learned video; its first one is stored.
@@ -105,7 +105,7 @@ def caption_queries(library: Library, kinds: Sequence[CaptionKind], count: int, 
 
 
 def _caption(video: LibraryVideo, kind: CaptionKind) -> Sequence[str]:
-    """The query of a kind that a video has, if any."""
+    """Return the query of a kind that a video has, if any."""
     needed, position = {"new wording": (2, 1), "long description": (3, -1)}.get(kind, (1, 0))
     if video.is_hidden != (kind == "hidden") or len(video.captions) < needed:
         return ()
@@ -113,7 +113,7 @@ def _caption(video: LibraryVideo, kind: CaptionKind) -> Sequence[str]:
 
 
 def library_words(library: Mapping[str, Sequence[LibraryVideo]]) -> set[str]:
-    """Words of all captions, hidden ones included."""
+    """Return the words of all captions, hidden ones included."""
     return {
         word for part in library.values() for v in part for text in v.captions for word in caption_words(text)
     }

@@ -65,7 +65,7 @@ class Bm25:
                 weights.append(number * (_K1 + 1) / (number + norms[row]))
 
     def __call__(self, text: str) -> Floats:
-        """Score of each video, ``[N]``; −∞ without a word of the text."""
+        """Return the score of each video, ``[N]``; −∞ without a word of the text."""
         scores = np.zeros(self._count)
         for word in set(caption_words(text)) & self._postings.keys():
             rows, weights = self._postings[word]
@@ -75,13 +75,13 @@ class Bm25:
 
 
 def stored_text(video: LibraryVideo, *, with_names: bool) -> str:
-    """All texts that the library stores of a video."""
+    """Return all texts that the library stores of a video."""
     names = [video.name, *_values(video.metadata)] if with_names else []
     return " ".join([*video.stored, *names]).replace("_", " ")
 
 
 def _values(value: object) -> list[str]:
-    """Texts and numbers of metadata."""
+    """Return the texts and numbers of metadata."""
     if isinstance(value, Mapping | list):
         parts = value.values() if isinstance(value, Mapping) else value
         return [text for part in parts for text in _values(part)]
@@ -89,7 +89,7 @@ def _values(value: object) -> list[str]:
 
 
 def fuse(first: Floats, second: Floats) -> Floats:
-    """Reciprocal rank fusion of two lists of scores ``[N]``; −∞ is not in a list."""
+    """Return the reciprocal rank fusion of two lists of scores ``[N]``; −∞ is not in a list."""
     scores = np.zeros(len(first))
     for part in (first, second):
         ranks = 1 + np.searchsorted(np.sort(-part), -part)  # equal scores share the best rank
@@ -195,6 +195,6 @@ class JointRidge:
         )
 
     def __call__(self, texts: Sequence[str]) -> Floats:
-        """Scores of all videos in the order of the library for each text, ``[n, N]``."""
+        """Return the scores of all videos in the order of the library for each text, ``[n, N]``."""
         evidence = word_evidence(self._domains, texts)[:, self._owners]
         return np.asarray(self._fit.encode(texts) @ self._vectors.T + DEFAULT_PRIOR * evidence)

@@ -57,7 +57,7 @@ class Answer(NamedTuple):
 
     Attributes:
         top: IDs of the first results.
-        matches: Whether the answer says that a video matches; None where it does not say.
+        matches: Whether the answer says that a video matches; None if it does not say.
         first_route: Domain that the text is routed to first.
     """
 
@@ -182,7 +182,7 @@ def _search(engine: SearchEngine, questions: Sequence[Question]) -> list[Answer]
 
 
 def _score_visually(snapshot: SearchSnapshot, texts: Sequence[str], rows: Mapping[int, int]) -> Scores:
-    """Cosine plus routing term of all videos for each text; ``rows`` maps vector IDs to columns."""
+    """Compute the cosine plus routing term of all videos for each text; ``rows`` maps vector IDs to columns."""
     scores = np.full((len(texts), len(rows)), -np.inf, np.float32)
     tasks, mode = snapshot.nonempty_tasks, snapshot.served_mode
     for start, batch in zip(range(0, len(texts), 64), chunks(texts, 64), strict=True):

@@ -48,7 +48,7 @@ SENTENCES = (
 
 
 def random_letters(count: int, seed: int = 0) -> list[str]:
-    """Texts of one to five words of random letters."""
+    """Return the texts of one to five words of random letters."""
     rng = np.random.default_rng([seed, 1])
 
     def word() -> str:
@@ -58,7 +58,7 @@ def random_letters(count: int, seed: int = 0) -> list[str]:
 
 
 def foreign_words(library_words: Collection[str], count: int, seed: int = 0) -> list[str]:
-    """Single words of :data:`SENTENCES` that no word of the library resembles in letters.
+    """Return single words of :data:`SENTENCES` that no word of the library resembles in letters.
 
     Args:
         library_words: Words of all texts of the library.

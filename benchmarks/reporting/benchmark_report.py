@@ -38,7 +38,9 @@ _GALLERY_LEGEND = (
 
 
 def recall_tables(results: Sequence[RunResult]) -> str:
-    """The tables printed after every run: the global gallery, the local gallery, and all galleries with sizes."""
+    """Return the tables printed after every run: the global gallery, the local gallery, and all galleries
+    with sizes.
+    """
     return (
         f"**Global gallery** ({_GLOBAL_GALLERY}; over all queries together)\n\n"
         + markdown_table(
@@ -167,7 +169,7 @@ def _circumstances(results: Sequence[RunResult]) -> list[str]:
 
 
 def _rows(results: Sequence[RunResult]) -> Iterator[tuple[list[RunResult], str]]:
-    """All seeds of a method variant, once per query mode."""
+    """Yield all seeds of a method variant, once per query mode."""
     for label in dict.fromkeys(result.label for result in results):
         runs = [result for result in results if result.label == label]
         for mode in runs[0].modes:
@@ -202,7 +204,7 @@ def _both_directions(results: Sequence[RunResult]) -> str:
 
 
 def _recall_pair(runs: Sequence[RunResult], mode: str, gallery: str) -> str:
-    """R@1 and R@10, means over the seeds; a dash for results of a version that did not measure the gallery."""
+    """Compute R@1 and R@10, means over the seeds; a dash for results of a version that did not measure the gallery."""
     figures = [run.measures(mode, gallery) for run in runs if gallery in run.galleries(mode)]
     return " / ".join(
         _format_number(_average([figure[name] for figure in figures])) for name in ("r1", "r10")
@@ -301,7 +303,9 @@ def _costs(results: Sequence[RunResult]) -> str:
 def _growth(
     run: RunResult, phases: dict[str, list[float]], combine: Callable[[list[float]], float]
 ) -> float | None:
-    """Ratio of the cost of the last task to that of the second; None with fewer than three tasks or joint training."""
+    """Compute the ratio of the cost of the last task to that of the second; None with fewer than three tasks or joint
+    training.
+    """
     if len(run.tasks) < 3 or not run.sequential:
         return None
     costs = [phases[phase] for phase in _PHASES]
@@ -316,7 +320,7 @@ def _device_peak(run: RunResult) -> float | None:
 
 
 def _curves(results: Sequence[RunResult], gallery: str, measure: str) -> dict[str, list[float | None]]:
-    """Value after each task for every method variant and mode, mean over the seeds."""
+    """Return the value after each task for every method variant and mode, mean over the seeds."""
     curves = {}
     for runs, mode in _rows(results):
         series = [_after_each_task(run.matrix(mode, gallery), measure) for run in runs]
@@ -326,7 +330,7 @@ def _curves(results: Sequence[RunResult], gallery: str, measure: str) -> dict[st
 
 
 def _after_each_task(matrix: Sequence[Sequence[float | None]], measure: str) -> list[float | None]:
-    """Mean R@1 over the learned tasks, or BWF, after each task."""
+    """Compute the mean R@1 over the learned tasks, or BWF, after each task."""
     if measure == "recall":
         return [_average(row[: task + 1]) for task, row in enumerate(matrix)]
     return [

@@ -29,7 +29,7 @@ class LineChart:
     curves: Mapping[str, Sequence[float | None]]
 
     def svg(self) -> str:
-        """The chart as an SVG document."""
+        """Return the chart as an SVG document."""
         low, high, step = _axis([v for values in self.curves.values() for v in values if v is not None])
         right, floor = _WIDTH - _LEGEND, _HEIGHT - _BOTTOM
 

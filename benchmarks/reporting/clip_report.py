@@ -25,7 +25,7 @@ _COMPARED = {"local": "own shard", "global": "all shards"}
 
 
 def clip_tables(methods: Sequence[ClipRun], rivals: Sequence[ClipRun]) -> str:
-    """Markdown tables of all runs.
+    """Return the Markdown tables of all runs.
 
     Args:
         methods: Runs of the methods, with all seeds of a variant.
@@ -84,7 +84,7 @@ def _run_summary(run: ClipRun) -> dict[str, Any]:
 
 
 def _grouped(runs: Sequence[ClipRun]) -> list[list[ClipRun]]:
-    """Runs of each label, in the order of the labels."""
+    """Return the runs of each label, in the order of the labels."""
     return [[run for run in runs if run.label == label] for label in dict.fromkeys(run.label for run in runs)]
 
 
@@ -119,7 +119,7 @@ def _settings_table(rivals: Sequence[ClipRun]) -> str:
 
 
 def _seed_means(runs: Sequence[ClipRun], gallery: str, k: int) -> list[list[float]]:
-    """Mean over the seeds of each query's hit, by domain in the order of the names."""
+    """Compute the mean over the seeds of each query's hit, by domain in the order of the names."""
     hits = [run.hits(gallery, k) for run in runs]
     return [
         [statistics.fmean(values) for values in zip(*(part[name] for part in hits), strict=True)]
@@ -177,7 +177,7 @@ def _domain_table(runs: Sequence[ClipRun]) -> str:
 
 
 def caption_table(points: Sequence[CurvePoint]) -> str:
-    """Markdown table with a row per number of captioned clips.
+    """Return the Markdown table with a row per number of captioned clips.
 
     Args:
         points: Points of the curve; the last one has all captions.

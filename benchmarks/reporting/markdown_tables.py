@@ -17,7 +17,7 @@ def format_mean(values: Sequence[float | None], style: str = "{:.2f}") -> str:
 
 
 def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A Markdown table, with a final line break."""
+    """Return a Markdown table, with a final line break."""
     lines = [header, ["---"] * len(header), *rows]
     return "".join("| " + " | ".join(line) + " |\n" for line in lines)
 
@@ -40,7 +40,7 @@ def format_interval(
 
 
 def tuning_table(log: Mapping[str, Any]) -> str:
-    """Markdown table of a log: the score of each trial, and the best factor."""
+    """Return the Markdown table of a log: the score of each trial, and the best factor."""
     rows = []
     for label, method in log["methods"].items():
         scores = ["–" if trial["score"] is None else f"{trial['score']:.1f}" for trial in method["trials"]]

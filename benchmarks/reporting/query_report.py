@@ -45,7 +45,7 @@ Values = dict[str, dict[str, float]]  # mean over the seeds of each query, by do
 
 
 def _tables(results: QueryResults) -> dict[str, list[Column]]:
-    """Columns of each table, by title."""
+    """Return the columns of each table, by title."""
     groups = sorted({outcome.query.group for outcome in results.outcomes} - {""})
     keywords = ("P@min(10, R)", "matches", "routed")
     tables = {
@@ -67,7 +67,7 @@ def _tables(results: QueryResults) -> dict[str, list[Column]]:
 
 
 def compute_figures(results: QueryResults) -> Figures:
-    """Every measure of the tables that a row has."""
+    """Return every measure of the tables that a row has."""
     outcomes: dict[tuple[str, str, str], list[Outcome]] = defaultdict(list)
     for outcome in results.outcomes:
         outcomes[outcome.row, outcome.query.kind, outcome.gallery].append(outcome)
@@ -95,7 +95,7 @@ def _values(outcomes: Iterable[Outcome], column: Column) -> Values:
 
 
 def _interval(first: Values, second: Values | None = None) -> Interval:
-    """Mean of the first values, or of their difference to the second ones, with its interval."""
+    """Compute the mean of the first values, or of their difference to the second ones, with its interval."""
     return difference_interval(
         [list(queries.values()) for queries in first.values()],
         [
@@ -106,7 +106,7 @@ def _interval(first: Values, second: Values | None = None) -> Interval:
 
 
 def query_tables(results: QueryResults, figures: Figures) -> str:
-    """Markdown tables of all kinds of queries."""
+    """Return the Markdown tables of all kinds of queries."""
     names = "with file names and metadata" if results.names else "under neutral names, without metadata"
     parts = [
         f"One library with {len(results.videos)} domains and {sum(results.videos.values())} videos {names}, of which "
@@ -126,7 +126,9 @@ def query_tables(results: QueryResults, figures: Figures) -> str:
 
 
 def _lessons(results: QueryResults) -> str:
-    """Share of the first places with a right video (R@10 of captions) before and after, and queries that lost."""
+    """Compute the share of the first places with a right video (R@10 of captions) before and after, and queries that
+    lost.
+    """
     groups: dict[tuple[str, str], list[tuple[float, float]]] = defaultdict(list)
     for kind, part, before, after in results.lessons:
         groups[kind, part].append((before, after))

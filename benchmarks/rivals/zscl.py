@@ -132,7 +132,7 @@ class Zscl(DistillationMethod):
 
     @torch.no_grad()
     def _update_ensemble(self, members: int) -> None:
-        """θ̂ ← θ / (t + 1) + t θ̂ / (t + 1), where t = ``members`` includes the current weights."""
+        """Return θ̂ ← θ / (t + 1) + t θ̂ / (t + 1), where t = ``members`` includes the current weights."""
         weights = dict(self.model.named_parameters())
         for name, mean in self.ensemble.items():
             mean.lerp_(weights[name], 1 / (members + 1))

@@ -53,7 +53,7 @@ class _Task(BaseModel):
 
 
 def read_captions(path: Path) -> CaptionFold:
-    """Training and test captions of a file; the training captions are empty if the file has none.
+    """Return the training and test captions of a file; the training captions are empty if the file has none.
 
     Raises:
         ProtocolError: The file cannot be read, has another format, or has fewer than two tasks with captions.
@@ -83,7 +83,7 @@ def read_captions(path: Path) -> CaptionFold:
 
 
 def protocol_captions(protocol: Protocol) -> CaptionFold:
-    """All captions of the training videos of a protocol, and the captions of its test videos that are queries.
+    """Return all captions of the training videos of a protocol, and the captions of its test videos that are queries.
 
     Raises:
         ProtocolError: The source needs videos.
@@ -104,7 +104,7 @@ def protocol_captions(protocol: Protocol) -> CaptionFold:
 
 
 def caption_folds(captions: CaptionFold, seed: int = 0) -> Iterator[CaptionFold]:
-    """The split itself, or two folds over the videos of the test captions if there are no training captions."""
+    """Yield the split itself, or two folds over the videos of the test captions if there are no training captions."""
     if captions.train:
         yield captions
         return

@@ -64,7 +64,7 @@ class TextEncoder:
 
     @torch.inference_mode()
     def __call__(self, texts: Sequence[str]) -> tuple[list[Ints], Floats]:
-        """Distinct token ids of each text, and unit vectors ``[n, dim]``."""
+        """Return the distinct token IDs of each text, and unit vectors ``[n, dim]``."""
         missing = sorted(set(texts) - self._encoded.keys(), key=len)  # similar lengths need little padding
         for chunk in chunks(missing, _TEXTS):
             ids = self.backbone.tokenize(chunk)
@@ -108,7 +108,7 @@ def compare_routing(split: str, captions: CaptionFold, encoder: TextEncoder) -> 
 
 
 def routing_table(results: Sequence[RoutingResult]) -> str:
-    """Markdown table: routing accuracy@1, @2, @3 of each kind of evidence on each split."""
+    """Return the Markdown table: routing accuracy@1, @2, @3 of each kind of evidence on each split."""
     header = [f"{r.name}{'' if r.has_training_captions else ' (2 folds)'}" for r in results]
     rows = [
         [name, *(" / ".join(f"{value:.1f}" for value in r.accuracies[name]) for r in results)]
@@ -119,7 +119,7 @@ def routing_table(results: Sequence[RoutingResult]) -> str:
 
 
 def _fold_evidence(fold: CaptionFold, encoder: TextEncoder) -> dict[str, Floats]:
-    """Scores ``[Q, T]`` by kind of evidence."""
+    """Return the scores ``[Q, T]`` by kind of evidence."""
     labels = np.array([caption.task for caption in fold.train], np.int64)
     texts, queries = [c.text for c in fold.train], [c.text for c in fold.test]
     (tokens, vectors), (query_tokens, query_vectors) = encoder(texts), encoder(queries)
@@ -153,10 +153,10 @@ _INVERSE_PENALTY = 10.0  # of the logistic regression
 
 
 def token_counts(tokens: Sequence[Ints], labels: Ints, vocabulary: int) -> Floats:
-    """Number of captions of each task that contain each token, ``[T, V]``.
+    """Count the captions of each task that contain each token, ``[T, V]``.
 
     Args:
-        tokens: Distinct token ids of each training caption.
+        tokens: Distinct token IDs of each training caption.
         labels: Task of each training caption.
         vocabulary: Vocabulary size V.
     """
@@ -167,17 +167,19 @@ def token_counts(tokens: Sequence[Ints], labels: Ints, vocabulary: int) -> Float
 
 
 def profile_evidence(counts: Floats, queries: Sequence[Ints]) -> Floats:
-    """Evidence of the router: the sum of the routing profile over the tokens of a text.
+    """Compute the evidence of the router: the sum of the routing profile over the tokens of a text.
 
     Args:
         counts: Token counts of the tasks, ``[T, V]``.
-        queries: Distinct token ids of each query.
+        queries: Distinct token IDs of each query.
     """
     return _token_sums(np.stack([token_profile(row) for row in counts]), queries)
 
 
 def multinomial_evidence(counts: Floats, queries: Sequence[Ints]) -> Floats:
-    """Log-likelihood of multinomial naive Bayes with additive smoothing; arguments of :func:`profile_evidence`."""
+    """Return the log-likelihood of multinomial naive Bayes with additive smoothing; arguments of
+    :func:`profile_evidence`.
+    """
     smoothed = counts + _SMOOTHING
     return _token_sums(np.log(smoothed / smoothed.sum(axis=1, keepdims=True)), queries)
 
@@ -185,7 +187,7 @@ def multinomial_evidence(counts: Floats, queries: Sequence[Ints]) -> Floats:
 def caption_evidence(
     vectors: Floats, labels: Ints, queries: Floats, background: TextBackground, *, within_tasks: bool
 ) -> Floats:
-    """Evidence of mean captions, see :mod:`models.routing.caption_evidence`.
+    """Compute the evidence of mean captions, see :mod:`models.routing.caption_evidence`.
 
     Args:
         vectors: Text vectors of the training captions, ``[n, dim]``.
@@ -207,7 +209,7 @@ def caption_evidence(
 
 
 def logistic_evidence(vectors: Floats, labels: Ints, queries: Floats) -> Floats:
-    """Scores of a softmax regression with a quadratic penalty, fitted to all training captions at once.
+    """Return the scores of a softmax regression with a quadratic penalty, fitted to all training captions at once.
 
     Args:
         vectors: Features of the training captions, ``[n, W]``.
@@ -232,5 +234,5 @@ def logistic_evidence(vectors: Floats, labels: Ints, queries: Floats) -> Floats:
 
 
 def _token_sums(table: Floats, queries: Sequence[Ints]) -> Floats:
-    """Sum of the columns of a table ``[T, V]`` over the tokens of each query, ``[Q, T]``."""
+    """Compute the sum of the columns of a table ``[T, V]`` over the tokens of each query, ``[Q, T]``."""
     return np.stack([table[:, ids].sum(axis=1) for ids in queries])

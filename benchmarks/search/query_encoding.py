@@ -58,24 +58,26 @@ _RUNS = 7
 
 
 class _Tower(nn.Module):
-    """The frozen text tower as one function of token ids."""
+    """The frozen text tower as one function of token IDs."""
 
     def __init__(self, backbone: Backbone) -> None:
         super().__init__()
         self.backbone = backbone
 
     def forward(self, ids: Tensor) -> Tensor:
-        """Unit vectors ``[n, dim]``."""
+        """Return unit vectors ``[n, dim]``."""
         return encode_texts(self.backbone, ids)[0]
 
 
 def tower(name: str) -> Backbone:
-    """``tiny``, or the shape of ViT-B/32 with random weights."""
+    """Return ``tiny``, or the shape of ViT-B/32 with random weights."""
     return load_backbone("tiny") if name == "tiny" else random_backbone(f"open_clip:{name}/random", 8)
 
 
 def runtimes(backbone: Backbone) -> Iterator[tuple[str, Callable[[Tensor], object] | str]]:
-    """Runtimes of the frozen text tower, as functions of token ids; an unavailable runtime is replaced by a reason."""
+    """Yield the runtimes of the frozen text tower, as functions of token IDs; an unavailable runtime is replaced by a
+    reason.
+    """
     module = _Tower(backbone)
 
     def bfloat16(ids: Tensor) -> Tensor:
@@ -115,7 +117,7 @@ def _onnx(module: nn.Module, ids: Tensor) -> Callable[[Tensor], object]:
 
 
 def random_updates(backbone: Backbone, tasks: int) -> list[TextUpdate]:
-    """Random low-rank updates with token updates, one per task."""
+    """Return random low-rank updates with token updates, one per task."""
     updates = []
     for _ in range(tasks):
         update = TextUpdate.for_backbone(backbone, rank=_RANK, scale=1.0)
@@ -128,7 +130,7 @@ def random_updates(backbone: Backbone, tasks: int) -> list[TextUpdate]:
 
 
 def pinned_encoder(backbone: Backbone, updates: Sequence[TextUpdate]) -> QueryEncoder:
-    """A query encoder in which every task has its own pinned update."""
+    """Return a query encoder in which every task has its own pinned update."""
     states: dict[str, ReleaseState] = {}
     tasks = len(updates)
     known = [ReleaseTask(str(t), str(t), "f" * 64) for t in range(tasks)]
@@ -149,7 +151,7 @@ def pinned_encoder(backbone: Backbone, updates: Sequence[TextUpdate]) -> QueryEn
 
 
 def _milliseconds(run: Callable[[], object]) -> float:
-    """Median processor time of this thread over several runs."""
+    """Compute the median processor time of this thread over several runs."""
     run()
     times = []
     for _ in range(_RUNS):
@@ -160,7 +162,7 @@ def _milliseconds(run: Callable[[], object]) -> float:
 
 
 def _in_turns(*runs: Callable[[], object]) -> list[float]:
-    """Median wall time of each function over several alternating rounds."""
+    """Compute the median wall time of each function over several alternating rounds."""
     times: list[list[float]] = [[] for _ in runs]
     for run in runs:
         run()
@@ -183,7 +185,7 @@ def _runtime_rows(backbone: Backbone) -> Iterator[list[str]]:
 
 
 def merged(backbone: Backbone, update: TextUpdate) -> nn.Module:
-    """The open_clip model with an update merged into its weights, which serves one task only."""
+    """Return the open_clip model with an update merged into its weights, which serves one task only."""
     model: nn.Module = backbone.clone().clip
     text: Any = getattr(model, "text", model)
     with torch.no_grad():

@@ -75,7 +75,7 @@ class Plan:
 
 
 def texts_and_videos(rows: int, texts: int, dim: int, seed: int) -> tuple[Vectors, Vectors]:
-    """Random unit vectors of texts ``[texts, dim]`` and videos ``[rows, dim]``; see the module docstring."""
+    """Return random unit vectors of texts ``[texts, dim]`` and videos ``[rows, dim]``; see the module docstring."""
     dice = np.random.default_rng(seed)
     basis = dice.normal(size=(_LATENT, dim)).astype(np.float32) / np.sqrt(dim)
     topics = dice.normal(size=(max(rows // 250, 4), _LATENT)).astype(np.float32)
@@ -139,7 +139,7 @@ def measure(plan: Plan, say: Callable[[str], object] = lambda line: None) -> dic
 def _shards(
     root: Path, videos: Vectors, count: int, gate: Vectors | None, policy: AnnPolicy
 ) -> dict[str, FaissShard]:
-    """Write the vectors to a store with this number of shards; the id of a vector is its row."""
+    """Write the vectors to a store with this number of shards; the ID of a vector is its row."""
     store = ShardStore(root, policy=policy)
     shards: dict[str, FaissShard] = {}
     for number, ids in enumerate(np.array_split(np.arange(len(videos)), count)):
@@ -248,7 +248,9 @@ def _structures(
 
 
 def _hnswlib(videos: Vectors, gate: Vectors, exact: Search) -> tuple[Search, dict[str, Any]]:
-    """An hnswlib graph with the smallest search queue, a power of two from 16, that reaches the target recall."""
+    """Return an hnswlib graph with the smallest search queue, a power of two from 16, that reaches the
+    target recall.
+    """
     hnswlib = import_module("hnswlib")
 
     start = time.perf_counter()
@@ -274,7 +276,7 @@ def _hnswlib(videos: Vectors, gate: Vectors, exact: Search) -> tuple[Search, dic
 def _times(
     rivals: Mapping[str, Search], queries: Vectors, batch: int, repeats: int, reference: str = "shard"
 ) -> dict[str, dict[str, float]]:
-    """Median seconds per call and median ratio to the shard, by the name of the library."""
+    """Compute the median seconds per call and median ratio to the shard, by the name of the library."""
     names = list(rivals)
     seconds: dict[str, list[float]] = {name: [] for name in names}
     for turn in range(-1, repeats):  # the first turn is a warm-up
@@ -296,13 +298,13 @@ def _times(
 
 
 def _recall(search: Search, queries: Vectors, truth: npt.NDArray[np.int64]) -> float:
-    """Recall of a search, one query per call."""
+    """Compute the recall of a search, one query per call."""
     found = [len(set(search(query[None])[0]) & set(best)) for query, best in zip(queries, truth, strict=True)]
     return sum(found) / truth.size
 
 
 def table(found: Mapping[str, Any]) -> str:
-    """Results as text."""
+    """Return the results as text."""
     lines = []
     for batch, times in found["exact"].items():
         lines.append(f"exact, {batch} per call")

@@ -91,7 +91,7 @@ class _LibraryCache:
 def measure_hundred_tasks(
     libraries: _LibraryCache, backbone: Backbone, vectors: int, queries: int
 ) -> list[Row]:
-    """Latency with a hundred tasks against one task with the same number of vectors."""
+    """Return the latency with a hundred tasks against one task with the same number of vectors."""
     one, hundred = (libraries.library(backbone, tasks, vectors) for tasks in (1, 100))
     engines = start_engine(one), start_engine(hundred)
     pairs = [(a.text, b.text) for a, b in zip(one.queries, hundred.queries, strict=False)][:queries]
@@ -128,7 +128,7 @@ def measure_hundred_tasks(
 
 
 def measure_overhead(libraries: _LibraryCache, backbone: Backbone, vectors: int, queries: int) -> Row:
-    """Latency of a search against one encoding by the frozen tower plus one scan."""
+    """Return the latency of a search against one encoding by the frozen tower plus one scan."""
     library = libraries.library(backbone, 1, vectors)
     comparison = compare_latency(
         lower_bound_search(library, backbone),
@@ -146,7 +146,7 @@ def measure_overhead(libraries: _LibraryCache, backbone: Backbone, vectors: int,
 
 
 def measure_throughput(libraries: _LibraryCache, backbone: Backbone, vectors: int) -> Row:
-    """Throughput with sixteen clients against one client, with a new server per round."""
+    """Return the throughput with sixteen clients against one client, with a new server per round."""
     library = libraries.library(backbone, 100, vectors)
     texts = [query.text for query in library.queries]
     warm, alone = len(texts) // 10, len(texts) // 5
@@ -174,7 +174,7 @@ def measure_throughput(libraries: _LibraryCache, backbone: Backbone, vectors: in
 
 
 def measure_memory(libraries: _LibraryCache, backbone: Backbone, vectors: int) -> Row:
-    """Memory of a server for its vectors, beyond that for a library of a thousand vectors."""
+    """Return the memory of a server for its vectors, beyond that for a library of a thousand vectors."""
     usage = []
     for size in (1000, vectors):
         library = libraries.library(backbone, 1, size)
@@ -198,7 +198,7 @@ def measure_memory(libraries: _LibraryCache, backbone: Backbone, vectors: int) -
 def measure_growth(
     libraries: _LibraryCache, backbone: Backbone, sizes: Sequence[tuple[int, int]], queries: int
 ) -> list[float]:
-    """Median latency in milliseconds for libraries of (tasks, vectors)."""
+    """Compute the median latency in milliseconds for libraries of (tasks, vectors)."""
     latencies: list[float] = []
     for tasks, vectors in sizes:
         library = libraries.library(backbone, tasks, vectors)

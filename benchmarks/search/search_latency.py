@@ -105,7 +105,7 @@ def compare_latency(
 
 
 def lower_bound_search(library: SyntheticLibrary, backbone: Backbone) -> Callable[[str], None]:
-    """A search reduced to its necessary work: one encoding by the frozen text tower and one scan of all vectors.
+    """Return a search reduced to its necessary work: one encoding by the frozen text tower and one scan of all vectors.
 
     Args:
         library: Library with a single task, so that one shard has all vectors.
@@ -126,7 +126,7 @@ def lower_bound_search(library: SyntheticLibrary, backbone: Backbone) -> Callabl
 def recall_by_routing(
     engine: SearchEngine, queries: Sequence[TargetedQuery], routes: Sequence[str]
 ) -> dict[str, float]:
-    """R@10 as a share for each routing option.
+    """Compute R@10 as a share for each routing option.
 
     Args:
         engine: Search engine of the library.

@@ -61,7 +61,7 @@ class ServerLoad:
 
 @contextmanager
 def running_server(configured: Settings) -> Iterator[tuple[str, int]]:
-    """Run a server for a library during the ``with`` statement; yields its URL and process id."""
+    """Run a server for a library during the ``with`` statement; yields its URL and process ID."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     url = f"http://127.0.0.1:{port}"
@@ -85,7 +85,7 @@ def measure_load(url: str, pid: int, texts: Sequence[str], clients: int) -> Serv
 
     Args:
         url: URL of the server.
-        pid: Process id of the server.
+        pid: Process ID of the server.
         texts: Queries, distributed over the clients.
         clients: Number of clients, each with its own connection.
 
@@ -106,7 +106,7 @@ def measure_load(url: str, pid: int, texts: Sequence[str], clients: int) -> Serv
 
 
 def process_memory(pid: int) -> ProcessMemory:
-    """Current resident memory of a process."""
+    """Return the current resident memory of a process."""
     fields = {}
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         name, _, value = line.partition(":")
@@ -115,7 +115,7 @@ def process_memory(pid: int) -> ProcessMemory:
 
 
 def processor_seconds(pid: int) -> float:
-    """Processor time of a process since its start, over all threads."""
+    """Return the processor time of a process since its start, over all threads."""
     # The process name, in parentheses, can contain any character; user and system time are fields 14 and 15.
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

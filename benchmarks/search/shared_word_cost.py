@@ -73,7 +73,7 @@ class CostRow:
 
 
 def measure_costs(libraries: Sequence[SyntheticLibrary], rounds: int) -> list[CostRow]:
-    """Latency, searched tasks and recall of each library.
+    """Return the latency, searched tasks and recall of each library.
 
     Args:
         libraries: Libraries to compare; ratios refer to the first one.
@@ -131,7 +131,7 @@ def measure_costs(libraries: Sequence[SyntheticLibrary], rounds: int) -> list[Co
 
 
 def _encoding_time(engine: SearchEngine, text: str) -> float:
-    """Time in milliseconds of the encoding of one new text by the frozen tower, with tokenization."""
+    """Return the time in milliseconds of the encoding of one new text by the frozen tower, with tokenization."""
     encoder = engine.snapshots.current().query_vectors.encoder
     start = time.perf_counter()
     encoder.encode_with_backbone([text])
@@ -139,7 +139,7 @@ def _encoding_time(engine: SearchEngine, text: str) -> float:
 
 
 def _routing_accuracy(engine: SearchEngine, library: SyntheticLibrary) -> float:
-    """Share of the queries whose domain is the likeliest one."""
+    """Compute the share of the queries whose domain is the likeliest one."""
     snapshot = engine.snapshots.current()
     task_of = {video: task for task, shard in snapshot.shards.items() for video in shard.ids.tolist()}
     tasks = list(snapshot.shards)

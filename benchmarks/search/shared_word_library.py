@@ -66,7 +66,7 @@ def make_shared_word_library(
         backbone: Backbone with reserved coordinates and a distribution of generic texts.
         videos: Videos per task.
         queries: Number of queries over all tasks.
-        first_id: First vector id; libraries in one catalog must not share ids.
+        first_id: First vector ID; libraries in one catalog must not share IDs.
         seed: Seed of all random numbers.
     """
     rng, config, encoder = np.random.default_rng(seed), AnalyticConfig(), TowerQueryBackbone(backbone)
@@ -137,7 +137,9 @@ def make_shared_word_library(
 
 
 def _captions(shared: Sequence[str], words: Sequence[str], count: int, rng: Rng) -> list[str]:
-    """Captions of one domain: shared words with Zipf weights and the domain's preference, and some of its own."""
+    """Return the captions of one domain: shared words with Zipf weights and the domain's preference, and some of its
+    own.
+    """
     weights = np.exp(_PREFERENCE * rng.standard_normal(len(shared))) / (5 + np.arange(len(shared)))
     own = [words[index] for index in rng.choice(len(words), _OWN_WORDS, replace=False)]
     captions: list[str] = []
@@ -149,7 +151,7 @@ def _captions(shared: Sequence[str], words: Sequence[str], count: int, rng: Rng)
 
 
 def _encode(encoder: QueryBackbone, texts: Sequence[str]) -> tuple[list[TokenIds], Vectors]:
-    """Token ids of each text, and frozen vectors ``[n, dim]``."""
+    """Return the token IDs of each text, and frozen vectors ``[n, dim]``."""
     ids = encoder.tokenize(texts)
     return ids, encoder.encode_together(ids)
 
@@ -157,7 +159,7 @@ def _encode(encoder: QueryBackbone, texts: Sequence[str]) -> tuple[list[TokenIds
 def _query_map(
     frozen: Vectors, ids: list[TokenIds], layout: VectorLayout, config: AnalyticConfig
 ) -> AnalyticQueryMap:
-    """Query map of a domain with one caption per video."""
+    """Return the query map of a domain with one caption per video."""
     share = len(frozen) / (len(frozen) + config.center_captions)
     captions = torch.from_numpy(frozen[:, : layout.semantic])
     tokens = [text[1:-1].tolist() for text in ids]
@@ -165,7 +167,7 @@ def _query_map(
 
 
 def _videos(captions: Vectors, targets: int, videos: int, rng: Rng) -> np.ndarray:
-    """Unit vectors ``[videos, dim]``: first the targets of the last captions, then videos like any captions."""
+    """Return unit vectors ``[videos, dim]``: first the targets of the last captions, then videos like any captions."""
     described = captions.copy()
     described[:, -1] = 0  # the coordinate that completes queries to unit length
     own = rng.integers(0, len(captions), videos)

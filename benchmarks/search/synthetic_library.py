@@ -48,7 +48,7 @@ Rng = np.random.Generator
 
 @dataclass(frozen=True)
 class TargetedQuery:
-    """A query with the vector id of its target video."""
+    """A query with the vector ID of its target video."""
 
     text: str
     target: int
@@ -76,7 +76,7 @@ class SyntheticLibrary:
 
 
 def whole_words(backbone: Backbone) -> list[str]:
-    """Whole words of a backbone's vocabulary, with four letters or more."""
+    """Return the whole words of a backbone's vocabulary, with four letters or more."""
     encoder = small_tokenizer(backbone.vocabulary, _CONTEXT).encoder
     words = (token.removesuffix("</w>") for token in encoder if token.endswith("</w>"))
     return sorted(word for word in words if len(word) >= 4 and word.isascii() and word.isalpha())
@@ -99,7 +99,7 @@ def make_library(
         backbone: Backbone of the query encoders.
         vectors: Number of videos over all tasks.
         captions: Approximate number of target videos; at least eight per task.
-        first_id: First vector id; libraries in one catalog must not share ids.
+        first_id: First vector ID; libraries in one catalog must not share IDs.
         seed: Seed of all random numbers.
     """
     rng = np.random.default_rng(seed)
@@ -149,7 +149,7 @@ def make_library(
 
 
 def _vocabularies(words: Sequence[str], tasks: int, rng: Rng) -> list[list[str]]:
-    """The common words, followed by the words of each task."""
+    """Return the common words, followed by the words of each task."""
     shuffled = [words[index] for index in rng.permutation(len(words))]
     common, rest = shuffled[:_COMMON_WORDS], shuffled[_COMMON_WORDS:]
     return [
@@ -159,7 +159,7 @@ def _vocabularies(words: Sequence[str], tasks: int, rng: Rng) -> list[list[str]]
 
 
 def _captions(task_words: Sequence[str], common: Sequence[str], count: int, rng: Rng) -> list[str]:
-    """Distinct captions of three words of the task and five common words."""
+    """Return the distinct captions of three words of the task and five common words."""
     captions: dict[str, None] = {}
     while len(captions) < count:
         words = [*rng.choice(task_words, 3), *rng.choice(common, 5)]
@@ -180,7 +180,9 @@ def _release(
     captions: Sequence[str],
     seed: int,
 ) -> ReleaseState:
-    """A release of kind ``low_rank`` with random updates that change a vector about as much as learned updates."""
+    """Return a release of kind ``low_rank`` with random updates that change a vector about as much as
+    learned updates.
+    """
     drawn = torch.Generator().manual_seed(seed)
     layers, width = len(backbone.text_blocks), backbone.text_width
     tokens = backbone.tokenize(captions).unique()
@@ -205,7 +207,7 @@ def _release(
 
 
 def _videos(captions: npt.NDArray[np.float32], rows: int, rng: Rng) -> npt.NDArray[np.float32]:
-    """Unit vectors: first the target video of each caption, then further videos around all captions."""
+    """Return unit vectors: first the target video of each caption, then further videos around all captions."""
     center = np.resize(np.arange(len(captions)), rows)
     is_target = np.arange(rows) < len(captions)
     cosine = np.where(is_target, _TARGET_COSINE, _OTHER_COSINE).astype(np.float32)[:, None]
@@ -221,7 +223,7 @@ def insert_catalog_rows(
     """Insert a task in state ``ready`` and its videos into the catalog.
 
     Args:
-        first_id: First vector id of the videos.
+        first_id: First vector ID of the videos.
         captions: Caption of each of the first videos; the others have the same one.
     """
     with session_scope(write=True) as session:

@@ -75,7 +75,7 @@ class RequestMix:
         self._recent: deque[str] = deque(maxlen=_RECENT_TEXTS)
 
     def __iter__(self) -> Iterator[tuple[str, str]]:
-        """Kinds and paths without end."""
+        """Yield the kinds and paths without end."""
         rng = self._rng
         while True:
             draw = rng.randrange(20)
@@ -91,7 +91,7 @@ class RequestMix:
                 yield "tasks", "/tasks"
 
     def new_text(self, length: int | None = None) -> str:
-        """A text that was not searched before, of a number of words."""
+        """Return a text that was not searched before, of a number of words."""
         length = length or self._rng.randint(*WORDS_OF_TEXT)
         words = [self._rng.choice(_WORDS) for _ in range(length - 1)]
         text = " ".join([*words, str(self._rng.randrange(10**6))])
@@ -110,7 +110,7 @@ class LoadGenerator:
         self._idle: list[tuple[float, asyncio.StreamReader, asyncio.StreamWriter]] = []
 
     async def saturate(self, clients: int, seconds: float) -> list[RequestRecord]:
-        """Records of clients that send their next request when the previous one is answered."""
+        """Return the records of clients that send their next request when the previous one is answered."""
         end = time.monotonic() + seconds
         records: list[RequestRecord] = []
 
@@ -125,7 +125,7 @@ class LoadGenerator:
     async def send_at_rate(
         self, rate: float, seconds: float, is_over: Callable[[], bool] = lambda: False
     ) -> list[RequestRecord]:
-        """Records of requests at a constant rate.
+        """Return the records of requests at a constant rate.
 
         Args:
             rate: Requests per second.
@@ -170,7 +170,7 @@ class LoadGenerator:
         return int(head.split(b" ", 2)[1]), _RETRY_AFTER.search(head) is not None
 
     def _take_idle(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter] | None:
-        """The connection that was used last; None if it is idle for so long that the service may close it."""
+        """Return the connection that was used last; None if it is idle for so long that the service may close it."""
         if not self._idle:
             return None
         used, reader, writer = self._idle.pop()

@@ -55,7 +55,7 @@ class PhaseRounds:
         )
 
     def outcome(self, memory: Sequence[tuple[float, int]]) -> PhaseOutcome:
-        """Outcome of all rounds; the memory is given by samples of time and bytes."""
+        """Return the outcome of all rounds; the memory is given by samples of time and bytes."""
         return PhaseOutcome(
             summarize_phase(self._records, len(self._records) / self._taken),
             fit_memory_trend(memory),
@@ -85,7 +85,9 @@ def memory_samples(api: int) -> Iterator[list[tuple[float, int]]]:
 
 
 def _core_seconds() -> tuple[float, float]:
-    """Seconds of all cores since the start of the machine, and those that the hypervisor gave to other machines."""
+    """Return the seconds of all cores since the start of the machine, and those that the hypervisor gave to other
+    machines.
+    """
     fields = Path("/proc/stat").read_text(encoding="ascii").split("\n", 1)[0].split()[1:9]
     ticks = [int(field) for field in fields]
     return sum(ticks) / _TICKS, ticks[7] / _TICKS

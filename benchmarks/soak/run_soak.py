@@ -82,7 +82,7 @@ _TRAINING = {"epochs": 20, "batch_size": 8}
 
 
 def parse_duration(text: str) -> float:
-    """Seconds of a duration such as ``90s``, ``10m`` or ``2h``.
+    """Return the seconds of a duration such as ``90s``, ``10m`` or ``2h``.
 
     Raises:
         argparse.ArgumentTypeError: The text is no duration, or shorter than 30 seconds.
@@ -100,7 +100,7 @@ class _Domains:
         self._media, self._count = media, 0
 
     def post(self, api: httpx.Client) -> str:
-        """Post a domain; returns the id of its task."""
+        """Post a domain; returns the ID of its task."""
         number, self._count = self._count, self._count + 1
         paths = write_tiny_clips(self._media, (number + 1) * _DOMAIN_VIDEOS)[-_DOMAIN_VIDEOS:]
         videos = [
@@ -177,7 +177,7 @@ class _Load:
         self.ended = 0.0
 
     def saturate(self, clients: int, seconds: float) -> float:
-        """Answers per second to clients that send their next request when the previous one is answered."""
+        """Return the answers per second to clients that send their next request when the previous one is answered."""
         records = asyncio.run(self._generator.saturate(clients, seconds))
         return sum(record.status == 200 for record in records) / seconds
 
@@ -186,7 +186,7 @@ class _Load:
         self._measured.append(self.saturate(_CLIENTS, seconds))
 
     def capacity(self, share: float) -> float:
-        """Capacity that a share refers to: below one, that which the machine sustains."""
+        """Return the capacity that a share refers to: below one, that which the machine sustains."""
         return min(self._measured) if share <= 1 else self._measured[-1]
 
     def send_share(self, share: float, seconds: float) -> None:
@@ -194,7 +194,7 @@ class _Load:
         asyncio.run(self._generator.send_at_rate(share * self.capacity(share), seconds))
 
     def measure_phase(self, share: float, seconds: float) -> PhaseOutcome:
-        """Outcome of a phase.
+        """Return the outcome of a phase.
 
         Args:
             share: Rate of the requests as a share of the capacity.
@@ -215,7 +215,7 @@ class _Load:
     def measure_learning(
         self, seconds: float, api: httpx.Client, domains: _Domains
     ) -> tuple[PhaseOutcome, PhaseOutcome]:
-        """Outcomes of the load alone and of the load beside a task that is learned, at the same rates.
+        """Return the outcomes of the load alone and of the load beside a task that is learned, at the same rates.
 
         Args:
             seconds: Duration after which no round begins.
@@ -271,7 +271,7 @@ def _wait_ready(api: httpx.Client) -> None:
 
 
 def _measure_recovery(api: httpx.Client, mix: RequestMix, p99: float, ended: float) -> float:
-    """Seconds from the last request of the overload until a search takes at most ``p99`` milliseconds."""
+    """Return the seconds from the last request of the overload until a search takes at most ``p99`` milliseconds."""
     for route, path in mix:
         if route != "search":
             continue
@@ -286,7 +286,7 @@ def _measure_recovery(api: httpx.Client, mix: RequestMix, p99: float, ended: flo
 
 
 def _tables(report: dict[str, Any]) -> str:
-    """Tables of the phases and of the verdicts."""
+    """Return the tables of the phases and of the verdicts."""
     rows = []
     for name in ("steady", "alone", "learning", "overload"):
         phase, memory = report[name]["statistics"], report[name]["memory"]

@@ -70,7 +70,7 @@ def judge(
     overload: PhaseOutcome,
     recovery: float,
 ) -> list[Verdict]:
-    """Verdicts of all requirements.
+    """Return the verdicts of all requirements.
 
     Args:
         steady: Outcome at 80 % of the capacity.
@@ -167,7 +167,7 @@ class MemoryTrend:
 
 
 def summarize_phase(records: Sequence[RequestRecord], rate: float) -> PhaseStatistics:
-    """Figures of the requests of a phase."""
+    """Return the figures of the requests of a phase."""
     latencies = [1000 * record.seconds for record in records if record.status == 200]
     errors: Counter[str] = Counter()
     refused = 0
@@ -192,7 +192,7 @@ def summarize_phase(records: Sequence[RequestRecord], rate: float) -> PhaseStati
 
 
 def fit_memory_trend(samples: Sequence[tuple[float, int]]) -> MemoryTrend:
-    """Least-squares line through samples of time in seconds and memory in bytes.
+    """Return the least-squares line through samples of time in seconds and memory in bytes.
 
     The memory of a process changes in steps, so successive residuals are alike. The standard error counts *n* samples,
     whose successive residuals have the correlation *r*, as *n(1 - r)/(1 + r)* independent ones (a first-order

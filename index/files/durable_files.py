@@ -58,7 +58,7 @@ def replace_text(path: Path, text: str) -> None:
 
 
 def hash_files(folder: Path) -> dict[str, str]:
-    """Name → SHA-256 of each file in a folder."""
+    """Return the SHA-256 of each file in a folder, by name."""
     return {path.name: _sha256(path) for path in sorted(folder.iterdir())}
 
 

@@ -7,12 +7,12 @@
     shards/<id>/queries.npy          float32, queries that measured the ANN structure; large segments only
     shards/<id>/search.faiss         ANN structure that passed the recall gate; see index.scanning.recall_gate
     releases/<id>/…                  files of a release, opaque to the index
-    tombstones/<id>/deleted.npy      int64, deleted ids of one task
+    tombstones/<id>/deleted.npy      int64, deleted IDs of one task
 
 Where a remote store holds the vectors (see :mod:`index.shards.vector_store`), the folder of a segment has
 ``vectors.json``, a digest of its rows, in place of ``vectors.faiss``; all else is the same.
 
-The id of a folder is the SHA-256 of the names and hashes of its files, so a folder can only ever have one content.
+The ID of a folder is the SHA-256 of the names and hashes of its files, so a folder can only ever have one content.
 """
 
 from __future__ import annotations
@@ -61,14 +61,14 @@ class SegmentEntry:
     """A segment of a shard, as the manifest describes it. The first segment of a task pins its release.
 
     Attributes:
-        id: Id of its folder.
-        task: Id of the task.
-        release: Id of the release that embedded it.
+        id: ID of its folder.
+        task: ID of the task.
+        release: ID of the release that embedded it.
         fingerprint: Fingerprint of the video encoder that made the vectors.
         count: Number of vectors; 0 after all vectors were deleted and the shard was compacted.
         dim: Dimension of the vectors.
-        first_id: Lowest id; 0 without vectors.
-        last_id: Highest id; −1 without vectors.
+        first_id: Lowest ID; 0 without vectors.
+        last_id: Highest ID; −1 without vectors.
         bytes: Total size of its files.
         files: Name → SHA-256.
         structure: Its ANN structure; None: every vector is scanned, and no structure was measured.
@@ -91,14 +91,14 @@ class SegmentEntry:
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> SegmentEntry:
-        """Inverse of ``asdict``; raises KeyError or TypeError for unknown or missing fields."""
+        """Compute the inverse of ``asdict``; raises KeyError or TypeError for unknown or missing fields."""
         structure = fields["structure"]
         return cls(**{**fields, "structure": AnnStructure(**structure) if structure is not None else None})
 
 
 @dataclass(frozen=True)
 class ReleaseEntry:
-    """A release, as the manifest describes it: id, total size and files (name → SHA-256) of its folder."""
+    """A release, as the manifest describes it: ID, total size and files (name → SHA-256) of its folder."""
 
     id: str
     bytes: int
@@ -107,7 +107,7 @@ class ReleaseEntry:
 
 @dataclass(frozen=True)
 class TombstoneEntry:
-    """All deletions of a task: number of deleted ids, and id, total size and files of their folder."""
+    """All deletions of a task: number of deleted IDs, and ID, total size and files of their folder."""
 
     id: str
     task: str
@@ -123,13 +123,13 @@ class Manifest:
     Attributes:
         generation: Number of publications so far; 0 before the first.
         created: Time of publication, ISO 8601 in UTC; empty before the first.
-        release: Id of the newest release, which the next task continues.
+        release: ID of the newest release, which the next task continues.
         releases: The newest release, and every release that a shard pins, in order of publication. None is ever
             removed.
         shards: Task → first segment of its shard, in order of publication.
         appended: Task → segments that were appended later, embedded with the pinned release.
-        tombstones: Task → deleted ids of its segments.
-        pinned: Id of the release that searches use while it is not the newest; None: the newest release.
+        tombstones: Task → deleted IDs of its segments.
+        pinned: ID of the release that searches use while it is not the newest; None: the newest release.
     """
 
     generation: int = 0
@@ -147,38 +147,38 @@ class Manifest:
         return self.pinned or self.release
 
     def releases_after(self, release: str) -> list[str]:
-        """Ids of the releases that were published after a release of this manifest."""
+        """Return the IDs of the releases that were published after a release of this manifest."""
         order = list(self.releases)
         return order[order.index(release) + 1 :]
 
     @classmethod
     def empty(cls) -> Manifest:
-        """The manifest of a store before its first publication."""
+        """Return the manifest of a store before its first publication."""
         return cls()
 
     def folder_ids(self) -> set[str]:
-        """Ids of the folders that the manifest names."""
+        """Return the IDs of the folders that the manifest names."""
         tombstones = {entry.id for entry in self.tombstones.values()}
         return {segment.id for segment in self.all_segments()} | set(self.releases) | tombstones
 
     def all_segments(self) -> list[SegmentEntry]:
-        """The segments of all tasks, in order of publication."""
+        """Return the segments of all tasks, in order of publication."""
         return [segment for task in self.shards for segment in self.segments(task)]
 
     def segments(self, task: str) -> tuple[SegmentEntry, ...]:
-        """The segments of a task's shard, in order of publication."""
+        """Return the segments of a task's shard, in order of publication."""
         return (self.shards[task], *self.appended.get(task, ()))
 
     def live_count(self, task: str) -> int:
-        """Number of vectors of a task that are not deleted."""
+        """Count the vectors of a task that are not deleted."""
         return sum(segment.count for segment in self.segments(task)) - self.deleted_count(task)
 
     def deleted_count(self, task: str) -> int:
-        """Number of deleted vectors of a task that its segments still contain."""
+        """Count the deleted vectors of a task that its segments still contain."""
         return self.tombstones[task].count if task in self.tombstones else 0
 
     def dumps(self) -> str:
-        """The manifest as JSON, with its own checksum."""
+        """Return the manifest as JSON, with its own checksum."""
         body = {"schema": SCHEMA, **asdict(self)}
         return json.dumps({**body, "checksum": _checksum(body)}, indent=1) + "\n"
 
@@ -230,7 +230,7 @@ class Manifest:
 
 
 def content_id(files: Mapping[str, str]) -> str:
-    """Id of a folder with these files (name → SHA-256)."""
+    """Return the ID of a folder with these files (name → SHA-256)."""
     return hashlib.sha256(json.dumps(sorted(files.items())).encode()).hexdigest()
 
 

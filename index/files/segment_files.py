@@ -1,4 +1,4 @@
-"""Files of a segment folder (names, ``shard.json``, integrity), and tombstones, which list deleted ids of a task."""
+"""Files of a segment folder (names, ``shard.json``, integrity), and tombstones, which list deleted IDs of a task."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _SCHEMA = 1
 
 
 def display_name(entry: SegmentEntry) -> str:
-    """Name of a segment in messages."""
+    """Return the name of a segment in messages."""
     return f"shard {entry.id[:12]} of task {entry.task}"
 
 
 def describe(entry: SegmentEntry) -> dict[str, Any]:
-    """The content of ``shard.json``, which describes a segment without the manifest."""
+    """Return the content of ``shard.json``, which describes a segment without the manifest."""
     fields = asdict(entry)
     del fields["id"], fields["bytes"]
     files = {name: digest for name, digest in entry.files.items() if name != DESCRIPTION}
@@ -48,7 +48,7 @@ def require_intact(folder: Path, entry: SegmentEntry, *, verify: bool) -> None:
 
 
 def load_ids(folder: Path, entry: SegmentEntry) -> Ids:
-    """Ids of a segment's vectors, ``int64 [count]``, ascending.
+    """Return the IDs of a segment's vectors, ``int64 [count]``, ascending.
 
     Raises:
         ShardCorrupt: The file is missing, unreadable, or contradicts the manifest.
@@ -57,7 +57,7 @@ def load_ids(folder: Path, entry: SegmentEntry) -> Ids:
         ids: Ids = np.load(folder / IDS, allow_pickle=False)
     except (OSError, EOFError, ValueError) as error:
         raise ShardCorrupt(
-            f"{display_name(entry)}: its ids cannot be read ({error}); restore its folder from a backup"
+            f"{display_name(entry)}: its IDs cannot be read ({error}); restore its folder from a backup"
         ) from error
     valid = ids.dtype == np.int64 and ids.shape == (entry.count,)
     if valid and entry.count:
@@ -72,7 +72,7 @@ TOMBSTONES = "deleted.npy"
 
 
 def read_tombstones(folder: Path, entry: TombstoneEntry) -> Ids:
-    """Deleted ids of a task, ``int64 [count]``, ascending.
+    """Return the deleted IDs of a task, ``int64 [count]``, ascending.
 
     Raises:
         ShardCorrupt: The file is missing or was altered. Without it, searches would return deleted vectors again.

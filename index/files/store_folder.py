@@ -20,7 +20,7 @@ from index.files.manifest_format import Manifest, content_id
 
 
 class SealedFolder(NamedTuple):
-    """An immutable folder: its content id, the total size of its files, and name → SHA-256."""
+    """An immutable folder: its content ID, the total size of its files, and name → SHA-256."""
 
     id: str
     bytes: int
@@ -46,24 +46,24 @@ class StoreFolder:
         self._staging_path = root / "tmp"
 
     def shard_folder(self, identifier: str) -> Path:
-        """Folder of a segment."""
+        """Return the folder of a segment."""
         return self.shards_path / identifier
 
     def release_folder(self, identifier: str) -> Path:
-        """Folder of a release."""
+        """Return the folder of a release."""
         return self.releases_path / identifier
 
     def tombstone_folder(self, identifier: str) -> Path:
-        """Folder of the deletions of a task."""
+        """Return the folder of the deletions of a task."""
         return self.tombstones_path / identifier
 
     def folders(self) -> list[Path]:
-        """All folders on disk: staged ones, and sealed ones, whether the manifest names them or not."""
+        """Return all folders on disk: staged ones, and sealed ones, whether the manifest names them or not."""
         parents = (self._staging_path, self.shards_path, self.releases_path, self.tombstones_path)
         return [folder for parent in parents if parent.exists() for folder in parent.iterdir()]
 
     def write_lock(self, timeout: float | None = None) -> AbstractContextManager[None]:
-        """Lock that excludes other writers, across threads and processes; see :func:`exclusive_lock`."""
+        """Return the lock that excludes other writers, across threads and processes; see :func:`exclusive_lock`."""
         return exclusive_lock(self.root / "write.lock", timeout)
 
     def stage(self) -> Path:
@@ -82,7 +82,7 @@ class StoreFolder:
             shutil.rmtree(folder, ignore_errors=True)
 
     def seal(self, staged: Path, parent: Path) -> SealedFolder:
-        """Sync a staged folder and rename it to its content id below ``parent``.
+        """Sync a staged folder and rename it to its content ID below ``parent``.
 
         A folder with the same content that exists already is kept, unless it is damaged.
         """
@@ -106,7 +106,7 @@ class StoreFolder:
         return SealedFolder(target.name, size, files)
 
     def manifest(self) -> Manifest:
-        """The current manifest; an empty one before the first publication.
+        """Return the current manifest; an empty one before the first publication.
 
         Raises:
             ManifestError: The manifest cannot be trusted.
@@ -123,7 +123,7 @@ class StoreFolder:
             raise ManifestError(f"manifest.json cannot be read ({error.strerror})") from error
 
     def is_manifest_canonical(self) -> bool:
-        """Whether the text of the manifest is as it was written; its checksum covers its values only."""
+        """Return whether the text of the manifest is as it was written; its checksum covers its values only."""
         try:
             text = self.manifest_path.read_text(encoding="utf-8")
         except FileNotFoundError:
@@ -160,7 +160,7 @@ class VerifiedFolders:
         self._lock = Lock()
 
     def is_intact(self, folder: Path, files: Mapping[str, str]) -> bool:
-        """Whether a folder contains exactly the given files.
+        """Return whether a folder contains exactly the given files.
 
         Args:
             folder: Folder to compare.
@@ -186,7 +186,7 @@ def _file_states(folder: Path) -> _State:
 
 
 def list_manifest_files(store_folder: StoreFolder, manifest: Manifest) -> dict[str, tuple[Path, str]]:
-    """Files of a generation, without its manifest.
+    """Return the files of a generation, without its manifest.
 
     Files never change, so they can be copied without a lock while others write: a folder that a later generation no
     longer names stays for an hour.

@@ -41,6 +41,6 @@ class MilvusAddress:
 
 
 def without_password(uri: str) -> str:
-    """The URI without user name and password."""
+    """Return the URI without user name and password."""
     user, at, _ = urlsplit(uri).netloc.rpartition("@")
     return uri.replace(user + at, "", 1) if at else uri

@@ -55,7 +55,7 @@ class MilvusConnection:
     def __init__(
         self, address: MilvusAddress, *, on_missing: Callable[[], object], on_lost: Callable[[], object]
     ) -> None:
-        """A connection.
+        """Return a connection.
 
         Args:
             address: Address of the server.
@@ -132,7 +132,7 @@ class MilvusConnection:
             return self._client
 
     def _translate(self, error: Exception, action: str) -> Exception:
-        """The exception to raise for an error of the client, without its secrets."""
+        """Return the exception to raise for an error of the client, without its secrets."""
         from grpc import RpcError, StatusCode
         from pymilvus import MilvusException
 
@@ -163,6 +163,6 @@ class MilvusConnection:
 
 
 def _supports_half_precision(version: str) -> bool:
-    """Whether a server of this version stores half precision; without a version number it counts as new."""
+    """Return whether a server of this version stores half precision; without a version number it counts as new."""
     numbers = re.search(r"(\d+)\.(\d+)", version)
     return numbers is None or (int(numbers[1]), int(numbers[2])) >= _HALF_PRECISION_VERSION

@@ -34,7 +34,7 @@ class MilvusPartitions:
         self._dtypes: dict[str, type[np.floating]] = {}  # of the vectors, by collection
 
     def choose_collection(self, partition: str, dim: int) -> str:
-        """The collection that has a partition, or the first one with room for it, which may not exist yet."""
+        """Return the collection that has a partition, or the first one with room for it, which may not exist yet."""
         number, with_room = 0, None
         with self.connection.request("list its collections") as client:
             while client.has_collection(name := f"{self.address.collection}_{dim}_{number}"):
@@ -75,7 +75,7 @@ class MilvusPartitions:
                 client.create_partition(collection, partition)
 
     def exists(self, collection: str, partition: str) -> bool:
-        """Whether a partition exists; known partitions need no request."""
+        """Return whether a partition exists; known partitions need no request."""
         if partition in self._names.get(collection, ()):
             return True
         with self.connection.request("list its partitions") as client:
@@ -107,7 +107,7 @@ class MilvusPartitions:
         expression: str,
         consistency: str,
     ) -> list[tuple[Ids, Scores]]:
-        """For each query the best rows of a partition, best first: ids and scores.
+        """For each query the best rows of a partition, best first: IDs and scores.
 
         Args:
             queries: ``float32 [n, dim]``.
@@ -141,7 +141,7 @@ class MilvusPartitions:
     def fetch(
         self, collection: str, partition: str, dim: int, expression: str, consistency: str
     ) -> tuple[Ids, Vectors]:
-        """Ids, ascending, and vectors of the rows that satisfy a filter."""
+        """Return the IDs, ascending, and vectors of the rows that satisfy a filter."""
         found = self._query(collection, partition, expression, ["key", "vector"], consistency)
         ids = np.array([id_of_key(row["key"]) for row in found], np.int64)
         vectors = np.array([as_numbers(row["vector"]) for row in found], np.float32).reshape(-1, dim)
@@ -149,7 +149,7 @@ class MilvusPartitions:
         return ids[order], vectors[order]
 
     def count(self, collection: str, partition: str, expression: str) -> int:
-        """Number of rows that satisfy a filter."""
+        """Count the rows that satisfy a filter."""
         found = self._query(collection, partition, expression, ["count(*)"], "Strong")
         return int(found[0]["count(*)"])
 
@@ -214,7 +214,9 @@ class MilvusPartitions:
         self._loaded.add(key)
 
     def _convert(self, client: TimedClient, collection: str, vectors: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Vectors or queries in the precision of a collection, which stays the same when the server is upgraded."""
+        """Return the vectors or queries in the precision of a collection, which stays the same when the server is
+        upgraded.
+        """
         from pymilvus import DataType
 
         dtype = self._dtypes.get(collection)

@@ -47,7 +47,7 @@ class MilvusShard(SearchableShard):
 
         Args:
             segments: Folder and entry of each segment, in order of publication.
-            deleted: Deleted ids, ascending.
+            deleted: Deleted IDs, ascending.
             partitions: Partitions of the server.
         """
         super().__init__(segments, deleted)
@@ -90,11 +90,12 @@ class MilvusShard(SearchableShard):
             yield present, vectors[np.searchsorted(stored, ids[present])]
 
     def _filters(self, hidden: Ids, chosen: Ids | None) -> Iterator[str]:
-        """Disjoint filter expressions that cover the rows to search; several where a list of ids is too long for one.
+        """Yield disjoint filter expressions that cover the rows to search; several where a list of IDs is too long for
+        one.
 
         Args:
-            hidden: Deleted and excluded ids, ascending.
-            chosen: The only ids to search; None: all that are not hidden.
+            hidden: Deleted and excluded IDs, ascending.
+            chosen: The only IDs to search; None: all that are not hidden.
         """
         if chosen is not None:
             for batch in batches(chosen, MAX_LISTED_IDS):
@@ -133,12 +134,12 @@ class MilvusShard(SearchableShard):
         return results
 
     def _scores(self, query: Vectors, ids: Ids) -> Scores:
-        """Scores of more rows than the server ranks in one search."""
+        """Return the scores of more rows than the server ranks in one search."""
         scores = [self.vectors(batch) @ query for batch in batches(ids, MAX_LISTED_IDS)]
         return np.concatenate([np.empty(0, np.float32), *scores])
 
     def _consistency(self) -> str:
-        """Consistency level of a search: recent rows may not have reached every replica yet."""
+        """Return the consistency level of a search: recent rows may not have reached every replica yet."""
         try:
             written = max(folder.stat().st_mtime for folder, _ in self._folders)
         except OSError as error:

@@ -75,7 +75,7 @@ class AnnIndex:
         return rows[0][present], scores[0][present]
 
     def search(self, query: Vectors, parameter: int) -> RowHits:
-        """The :data:`DEPTH` best candidates with exact scores; equal scores are ordered by row.
+        """Return the :data:`DEPTH` best candidates with exact scores; equal scores are ordered by row.
 
         The depth is fixed so that a longer result always begins with the shorter one.
         """
@@ -89,7 +89,7 @@ class AnnIndex:
             wanted *= 2
 
     def parameters(self, queries: Vectors) -> Iterator[int]:
-        """Parameters to try, doubling, as long as their work is below the limit.
+        """Yield the parameters to try, doubling, as long as their work is below the limit.
 
         Args:
             queries: ``float32 [n, dim]``, which measure the work.
@@ -101,7 +101,9 @@ class AnnIndex:
             parameter *= 2
 
     def work(self, queries: Vectors, parameter: int) -> float:
-        """Data that a search reads, as a share of an exact scan; the mean over queries ``float32 [n, dim]``."""
+        """Return the data that a search reads, as a share of an exact scan; the mean over queries ``float32
+        [n, dim]``.
+        """
         count = self._exact.count
         if self._kind == "sq8":
             return float(self._index.code_size / self._exact.code_size)

@@ -19,7 +19,7 @@ class CandidatePool:
     """Collects rows that can be among the k best of each query, from approximate scores of blocks of rows."""
 
     def __init__(self, k: int, error_bound: npt.NDArray[np.float64]) -> None:
-        """An empty pool.
+        """Return an empty pool.
 
         Args:
             k: Number of results of each query.
@@ -107,7 +107,7 @@ class ExactScan:
         self._stored: npt.NDArray[np.float16] = codes.view(np.float16).reshape(self.count, self.dim)
 
     def search(self, query: Vectors, k: int, live: RowBitmap | None = None) -> RowHits:
-        """The k best rows for one query.
+        """Return the k best rows for one query.
 
         Args:
             query: ``float32 [dim]``.
@@ -131,7 +131,8 @@ class ExactScan:
             wanted *= 2
 
     def search_many(self, queries: Vectors, k: int, live: RowBitmap | None = None) -> list[RowHits]:
-        """The results of :meth:`search` for each query ``float32 [n, dim]``; vectors are read once for all queries.
+        """Return the results of :meth:`search` for each query ``float32 [n, dim]``; vectors are read once for all
+        queries.
 
         A matrix product adds up in another order than a scan. It only selects the rows that can be among the best,
         within the bound of its rounding error; the scan routine then computes their scores.
@@ -150,11 +151,11 @@ class ExactScan:
         ]
 
     def is_gather_faster(self, count: int) -> bool:
-        """Whether reading so many rows one by one takes less time than a scan."""
+        """Return whether reading so many rows one by one takes less time than a scan."""
         return count * _GATHER_COST < self.count
 
     def search_rows(self, query: Vectors, rows: Rows, k: int) -> RowHits:
-        """The k best of these rows, which are distinct, for one query ``float32 [dim]``."""
+        """Return the k best of these rows, which are distinct, for one query ``float32 [dim]``."""
         if len(rows) <= _GATHERED_ROWS:
             return _top_k(*self._score(query, rows), k)
         best = RowHits(np.empty(0, np.int64), np.empty(0, np.float32))
@@ -164,7 +165,7 @@ class ExactScan:
         return best
 
     def vectors(self, rows: Rows) -> Vectors:
-        """Stored vectors of these rows, ``float32 [len(rows), dim]``."""
+        """Return the stored vectors of these rows, ``float32 [len(rows), dim]``."""
         return self._stored[rows].astype(np.float32)
 
     def _select_candidates(self, queries: Vectors, k: int, live: RowBitmap | None) -> tuple[Rows, Rows]:
@@ -188,7 +189,7 @@ class ExactScan:
         return pool.settle()
 
     def _scan_live(self, query: Vectors, limit: int, live: RowBitmap, live_count: int) -> tuple[Rows, Scores]:
-        """The best ``limit`` live rows, or all of them where there are fewer."""
+        """Return the best ``limit`` live rows, or all of them where there are fewer."""
         # Checking every row against a bitmap takes FAISS twice as long as the scan itself. Where few rows are excluded,
         # a larger result without them is faster; the bitmap is only needed if excluded rows fill the top.
         extended = 2 * limit * self.count // live_count
@@ -203,7 +204,7 @@ class ExactScan:
         return self._scan(query, limit, parameters)
 
     def _score(self, query: Vectors, rows: Rows) -> tuple[Rows, Scores]:
-        """Scores of some rows, in any order."""
+        """Return the scores of some rows, in any order."""
         copied = empty_flat_index(self.dim)
         copied.add_sa_codes(self._stored[rows].view(np.uint8))
         with SearchThreadLimit():
@@ -222,12 +223,12 @@ class ExactScan:
 
 
 def empty_flat_index(dim: int) -> faiss.Index:
-    """A flat FAISS index in half precision without vectors, for inner products."""
+    """Return a flat FAISS index in half precision without vectors, for inner products."""
     return faiss.IndexScalarQuantizer(dim, faiss.ScalarQuantizer.QT_fp16, faiss.METRIC_INNER_PRODUCT)
 
 
 def is_flat_index(index: faiss.Index) -> bool:
-    """Whether an index is one of :func:`empty_flat_index`, with vectors."""
+    """Return whether an index is one of :func:`empty_flat_index`, with vectors."""
     half = isinstance(index, faiss.IndexScalarQuantizer) and index.sq.qtype == faiss.ScalarQuantizer.QT_fp16
     return half and index.metric_type == faiss.METRIC_INNER_PRODUCT
 
@@ -241,17 +242,17 @@ RowBitmap = npt.NDArray[np.uint8]
 
 
 def count_rows(bitmap: RowBitmap) -> int:
-    """Number of rows in a bitmap."""
+    """Count the rows in a bitmap."""
     return int(np.bitwise_count(bitmap).sum())
 
 
 def contains_rows(bitmap: RowBitmap, rows: Rows) -> npt.NDArray[np.bool_]:
-    """Whether each of these rows is in a bitmap."""
+    """Return whether each of these rows is in a bitmap."""
     return np.asarray((bitmap[rows >> 3] >> (rows & 7)) & 1 == 1)
 
 
 def unpack_rows(bitmap: RowBitmap, start: int, count: int) -> npt.NDArray[np.bool_]:
-    """Whether each of ``count`` rows from ``start`` on is in a bitmap."""
+    """Return whether each of ``count`` rows from ``start`` on is in a bitmap."""
     first = start // 8
     bits = np.unpackbits(bitmap[first : (start + count + 7) // 8], bitorder="little")
     return bits[start - 8 * first :][:count].astype(bool)

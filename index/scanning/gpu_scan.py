@@ -18,7 +18,7 @@ _COPIED_ROWS = 65_536  # vectors copied at a time
 
 
 def is_gpu_used(device: Device) -> bool:
-    """Whether searches run on a GPU.
+    """Return whether searches run on a GPU.
 
     Raises:
         DeviceMissing: A GPU is required, and this build of FAISS or this machine has none.
@@ -50,7 +50,7 @@ class GpuScan:
             self._index.add(exact.vectors(rows))
 
     def search_many(self, queries: Vectors, k: int, live: RowBitmap | None = None) -> list[RowHits]:
-        """The results of :meth:`ExactScan.search_many`.
+        """Return the results of :meth:`ExactScan.search_many`.
 
         The processor searches where the GPU cannot decide: for deep results, where deletions and filters leave too few
         of its rows, and where equal scores may continue beyond its last row.

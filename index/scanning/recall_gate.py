@@ -89,7 +89,7 @@ def choose_structure(
 
 
 def measure_recall(ann: AnnIndex, queries: Vectors, last_scores: Sequence[Scores], parameter: int) -> float:
-    """Recall of a structure: the minimum over :data:`GATE_DEPTHS`.
+    """Compute the recall of a structure: the minimum over :data:`GATE_DEPTHS`.
 
     A result whose score equals that of the last exact result counts as correct.
 
@@ -109,7 +109,7 @@ def measure_recall(ann: AnnIndex, queries: Vectors, last_scores: Sequence[Scores
 def _smallest_passing(
     recall_at: Callable[[int], float], minimum: int, passing: int, recall: float, target: float
 ) -> tuple[int, float]:
-    """The smallest parameter that reaches the target, by bisection below one that does, and its recall."""
+    """Return the smallest parameter that reaches the target, by bisection below one that does, and its recall."""
     failing = max(passing // 2, minimum - 1)
     while passing - failing > 1:
         middle = (passing + failing) // 2

@@ -39,7 +39,7 @@ class Segment:
     are shared between processes. Nothing is ever added (FAISS aborts the process on a write to a mapped index).
 
     Attributes:
-        ids: ``int64 [n]``, ascending; the id of each row.
+        ids: ``int64 [n]``, ascending; the ID of each row.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class Segment:
         return cls(entry, exact, ids, ann=ann, gpu=gpu, mapped=mapped)
 
     def is_stale(self) -> bool:
-        """Whether a mapped file has changed its size, or was replaced by an intact one.
+        """Return whether a mapped file has changed its size, or was replaced by an intact one.
 
         A file that was removed, or replaced by something else, stays mapped as it was.
         """
@@ -109,11 +109,11 @@ class Segment:
         return False
 
     def live_rows(self, excluded: Ids, included: Ids | None = None) -> RowBitmap:
-        """Bitmap of the rows that a search may return; unknown ids are ignored.
+        """Return the bitmap of the rows that a search may return; unknown IDs are ignored.
 
         Args:
-            excluded: Ids to leave out.
-            included: The only ids that may be returned; None: all.
+            excluded: IDs to leave out.
+            included: The only IDs that may be returned; None: all.
         """
         live = np.full(self.count, included is None)
         if included is not None:
@@ -122,7 +122,7 @@ class Segment:
         return np.packbits(live, bitorder="little")
 
     def search_many(self, queries: Vectors, k: int, live: RowBitmap | None = None) -> list[Hits]:
-        """The k nearest vectors to each query by inner product; equal scores are ordered by id.
+        """Return the k nearest vectors to each query by inner product; equal scores are ordered by ID.
 
         Exact, unless the entry names an ANN structure; scores are always the exact ones.
 
@@ -138,7 +138,8 @@ class Segment:
         return [Hits(self.ids[hits.rows], hits.scores) for hits in found]
 
     def search_among(self, queries: Vectors, k: int, ids: Ids) -> list[Hits] | None:
-        """The result of :meth:`search_many` among few vectors; None where they are too many to be read one by one.
+        """Return the result of :meth:`search_many` among few vectors; None if they are too many to be read one by
+        one.
 
         Args:
             ids: Distinct IDs of the vectors; unknown ones are ignored.
@@ -150,10 +151,10 @@ class Segment:
         return [Hits(self.ids[hits.rows], hits.scores) for hits in found]
 
     def vectors(self, ids: Ids) -> Vectors:
-        """Stored vectors ``float32 [len(ids), dim]``, as they were rounded.
+        """Return the stored vectors ``float32 [len(ids), dim]``, as they were rounded.
 
         Raises:
-            ShardMissing: The segment has no vector of an id.
+            ShardMissing: The segment has no vector of an ID.
         """
         ids = np.asarray(ids, np.int64)
         rows = self.rows(ids)
@@ -162,7 +163,7 @@ class Segment:
         return self._exact.vectors(rows)
 
     def rows(self, ids: Ids) -> Rows:
-        """Row of each id; −1 for unknown ids."""
+        """Return the row of each ID; −1 for unknown IDs."""
         is_stored, places = find_ids(self.ids, ids)
         rows = np.full(len(ids), -1, np.int64)
         rows[is_stored] = places
@@ -188,7 +189,7 @@ class Segment:
 
 
 def _file_identity(path: Path) -> tuple[int, int, int] | None:
-    """Device, inode and size of a file; None if it does not exist."""
+    """Return the device, inode and size of a file; None if it does not exist."""
     try:
         stat = path.stat()
     except OSError:
@@ -213,7 +214,7 @@ class SegmentCache:
     """
 
     def __init__(self, *, gpu: bool = False) -> None:
-        """An empty cache, which searches copies of segments on a GPU if ``gpu``."""
+        """Return an empty cache, which searches copies of segments on a GPU if ``gpu``."""
         self._gpu = gpu
         self._lock = Lock()
         self._entries: dict[str, _CacheEntry] = {}

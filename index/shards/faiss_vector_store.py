@@ -27,7 +27,7 @@ class FaissVectorStore(VectorStore):
     """Vector store on the local disk: its rows are files in the segment folders."""
 
     def __init__(self, cache: SegmentCache, policy: Callable[[], AnnPolicy]) -> None:
-        """A store.
+        """Return a store.
 
         Args:
             cache: Cache of the mapped segments.
@@ -92,12 +92,12 @@ class FaissShard(SearchableShard):
 
         Args:
             segments: Folder and entry of each segment, in order of publication.
-            deleted: Deleted ids, ascending.
+            deleted: Deleted IDs, ascending.
             cache: Cache that opens and closes the files.
         """
         super().__init__(segments, deleted)
         self._cache = cache
-        self._live_rows: dict[str, RowBitmap] = {}  # by segment id, rows that are not deleted
+        self._live_rows: dict[str, RowBitmap] = {}  # by segment ID, rows that are not deleted
 
     def search_many(
         self, queries: Vectors, k: int, exclude: Iterable[int] | Ids = (), include: Ids | None = None

@@ -24,7 +24,7 @@ class SearchableShard(ABC):
 
     Attributes:
         segments: Entries of its segments, in order of publication.
-        deleted: ``int64``, ascending; ids that no search returns.
+        deleted: ``int64``, ascending; IDs that no search returns.
         is_remote: Whether a search waits for a server, instead of reading in this process.
     """
 
@@ -35,7 +35,7 @@ class SearchableShard(ABC):
 
         Args:
             segments: Folder and entry of each segment, in order of publication.
-            deleted: Deleted ids, ascending.
+            deleted: Deleted IDs, ascending.
         """
         self.segments = tuple(entry for _, entry in segments)
         self.deleted = deleted
@@ -72,30 +72,30 @@ class SearchableShard(ABC):
     def search(
         self, query: Vectors, k: int, exclude: Iterable[int] | Ids = (), include: Ids | None = None
     ) -> Hits:
-        """The result of :meth:`search_many` for one query ``float32 [dim]``."""
+        """Return the result of :meth:`search_many` for one query ``float32 [dim]``."""
         return self.search_many(np.asarray(query)[None], k, exclude, include)[0]
 
     @abstractmethod
     def search_many(
         self, queries: Vectors, k: int, exclude: Iterable[int] | Ids = (), include: Ids | None = None
     ) -> list[Hits]:
-        """The k nearest vectors to each query by inner product; equal scores are ordered by id.
+        """Return the k nearest vectors to each query by inner product; equal scores are ordered by ID.
 
         Args:
             queries: ``float32 [n, dim]``, finite.
             k: Maximum number of results for each query.
-            exclude: Further ids to leave out; unknown ids are ignored.
-            include: The only ids that may be returned, distinct; unknown ones are ignored. None: all.
+            exclude: Further IDs to leave out; unknown IDs are ignored.
+            include: The only IDs that may be returned, distinct; unknown ones are ignored. None: all.
 
         Raises:
             ValueError: The queries are not finite vectors of this dimension, or ``k`` is below 1.
         """
 
     def vectors(self, ids: Ids) -> Vectors:
-        """Stored vectors ``float32 [len(ids), dim]``, as they were rounded.
+        """Return the stored vectors ``float32 [len(ids), dim]``, as they were rounded.
 
         Raises:
-            ShardMissing: An id is unknown or deleted.
+            ShardMissing: An ID is unknown or deleted.
         """
         ids = np.asarray(ids, np.int64)
         vectors = np.empty((len(ids), self.dim), np.float32)
@@ -111,14 +111,16 @@ class SearchableShard(ABC):
 
     @abstractmethod
     def _segment_ids(self, folder: Path, entry: SegmentEntry) -> Ids:
-        """Ids of one segment, ascending, including deleted ones."""
+        """Return the IDs of one segment, ascending, including deleted ones."""
 
     @abstractmethod
     def _fetch(self, ids: Ids) -> Iterator[tuple[npt.NDArray[np.bool_], Vectors]]:
-        """Batches of stored vectors, deleted ones included: which of the ids a batch contains, and their vectors."""
+        """Return the batches of stored vectors, deleted ones included: which of the IDs a batch contains, and their
+        vectors.
+        """
 
     def _valid_queries(self, queries: Vectors, k: int) -> Vectors:
-        """The queries as contiguous ``float32 [n, dim]``; raises ValueError as :meth:`search_many`."""
+        """Return the queries as contiguous ``float32 [n, dim]``; raises ValueError as :meth:`search_many`."""
         if k < 1:
             raise ValueError(f"k must be at least 1, not {k}")
         queries = np.ascontiguousarray(queries, np.float32)

@@ -1,19 +1,19 @@
 """The interface between the manifest and the stores of vectors.
 
-:class:`~index.shard_store.ShardStore` owns the manifest, its generations, releases, ids and deletions: a few files that
+:class:`~index.shard_store.ShardStore` owns the manifest, its generations, releases, IDs and deletions: a few files that
 are the truth. A :class:`VectorStore` stores the rows and scans them:
 
-- :class:`~index.shards.faiss_vector_store.FaissVectorStore`: files next to the ids;
+- :class:`~index.shards.faiss_vector_store.FaissVectorStore`: files next to the IDs;
 - :class:`~index.milvus.milvus_vector_store.MilvusVectorStore`: a server;
 - :class:`EmptyVectorStore`: for tasks without vectors.
 
 A segment is written in three steps, and becomes visible with the last one::
 
-    stage     writes files into the segment folder, which determine its content id
-    insert    stores the rows under that id; incomplete rows are invisible, and may be written again or dropped
+    stage     writes files into the segment folder, which determine its content ID
+    insert    stores the rows under that ID; incomplete rows are invisible, and may be written again or dropped
     publish   replaces the manifest (ShardStore)
 
-Deletions are part of the manifest too: deleted ids are passed when a shard is opened, and stay visible in older
+Deletions are part of the manifest too: deleted IDs are passed when a shard is opened, and stay visible in older
 generations. So no store ever changes a row, and no search mixes two generations.
 """
 
@@ -47,7 +47,7 @@ class VectorStore(ABC):
     """
 
     def place(self, task: str, dim: int) -> str:
-        """Place for the rows of a task, see :attr:`SegmentEntry.place`. Nothing is created."""
+        """Return the place for the rows of a task, see :attr:`SegmentEntry.place`. Nothing is created."""
         return ""
 
     def stage(
@@ -62,7 +62,7 @@ class VectorStore(ABC):
 
         Args:
             folder: Staging folder.
-            entry: Entry of the segment, without id and files.
+            entry: Entry of the segment, without ID and files.
             queries: ``float32 [m, dim]``, which measure an ANN structure; None: no structure.
             heartbeat: Called repeatedly while a structure is built.
 
@@ -75,7 +75,7 @@ class VectorStore(ABC):
         """Store the rows of a sealed segment durably. Nothing is written if all rows are stored.
 
         Args:
-            ids: ``int64 [count]``, ascending; ids of the rows in their order.
+            ids: ``int64 [count]``, ascending; IDs of the rows in their order.
 
         Raises:
             ShardCorrupt: Some rows did not arrive.
@@ -97,7 +97,10 @@ class VectorStore(ABC):
 
     @abstractmethod
     def open(self, segments: Sequence[tuple[Path, SegmentEntry]], deleted: Ids) -> SearchableShard:
-        """The shard of these segments (folder and entry), without the deleted ids. Reads nothing until it is used."""
+        """Return the shard of these segments (folder and entry), without the deleted IDs.
+
+        Reads nothing until it is used.
+        """
 
     def drop(self, segment_id: str, place: str) -> None:
         """Remove the rows of a segment that no generation names, whether all, some or none of them are stored.
@@ -112,7 +115,7 @@ class EmptyVectorStore(VectorStore):
 
     A task has such a segment after all its vectors were deleted and its shard was compacted. The manifest still names
     the task, its release and its encoder, so the task stays published, pinned and counted. The folder of the segment
-    has a description and an empty list of ids, wherever its vectors were before.
+    has a description and an empty list of IDs, wherever its vectors were before.
     """
 
     def open(self, segments: Sequence[tuple[Path, SegmentEntry]], deleted: Ids) -> SearchableShard:

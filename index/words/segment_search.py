@@ -24,7 +24,7 @@ class SegmentSearch:
         self._found: dict[int, Occurrences] = {}
 
     def count(self, unit: int) -> int:
-        """Number of documents with a unit."""
+        """Count the documents with a unit."""
         words = self._units[unit]
         if len(words) == 1 and self._live.is_frequent(words[0]):
             return self._live.count(words[0])
@@ -43,7 +43,7 @@ class SegmentSearch:
         return documents, strengths
 
     def videos(self) -> Ids:
-        """Videos whose documents together contain all units."""
+        """Return the videos whose documents together contain all units."""
         order = sorted(range(len(self._units)), key=self.count)
         segment = self._live.segment
         numbers = distinct(segment.owners[self._find(order[0]).documents])
@@ -62,7 +62,7 @@ class SegmentSearch:
         return found
 
     def _strengths_in(self, unit: int, documents: Documents) -> Strengths:
-        """Strength of a unit in documents alive, ascending."""
+        """Return the strength of a unit in documents alive, ascending."""
         words = self._units[unit]
         if len(words) == 1 and unit not in self._found:
             return self._live.strengths_in(words[0], documents)

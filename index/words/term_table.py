@@ -28,7 +28,7 @@ class TermTable:
 
     @classmethod
     def of(cls, terms: Sequence[bytes]) -> TermTable:
-        """Table of distinct terms that are sorted already; none contains a NUL byte."""
+        """Return the table of distinct terms that are sorted already; none contains a NUL byte."""
         padded = np.array(terms, dtype=np.bytes_) if terms else np.empty(0, dtype="S8")
         return cls._of_padded(padded)
 
@@ -51,19 +51,19 @@ class TermTable:
         return len(self.content) + self.offsets.nbytes + self.keys.nbytes
 
     def bytes_of(self, index: int) -> bytes:
-        """A term in UTF-8."""
+        """Return a term in UTF-8."""
         return self.content[self.offsets[index] : self.offsets[index + 1]]
 
     def term(self, index: int) -> str:
-        """A term."""
+        """Return a term."""
         return self.bytes_of(index).decode()
 
     def all_bytes(self) -> list[bytes]:
-        """All terms in UTF-8, in order."""
+        """Return all terms in UTF-8, in order."""
         return [self.content[start:end] for start, end in pairwise(self.offsets.tolist())]
 
     def find(self, term: bytes) -> int:
-        """Index of a term; -1 if the table does not contain it."""
+        """Return the index of a term; -1 if the table does not contain it."""
         key = np.uint64(_key(term, b"\0"))
         index = int(self.keys.searchsorted(key))
         if len(term) > _KEY_BYTES:
@@ -72,7 +72,7 @@ class TermTable:
         return index if index < len(self.keys) and self.bytes_of(index) == term else -1
 
     def may_contain(self, terms: Sequence[bytes]) -> npt.NDArray[np.bool_]:
-        """Whether each term can be in the table, by its first eight bytes."""
+        """Return whether each term can be in the table, by its first eight bytes."""
         keys = np.array([_key(term, b"\0") for term in terms], dtype=np.uint64)
         if not len(self.keys):
             return np.zeros(len(keys), dtype=np.bool_)
@@ -80,7 +80,7 @@ class TermTable:
         return np.asarray(self.keys[places] == keys)
 
     def with_prefix(self, prefix: bytes) -> range:
-        """Indices of the terms that begin with ``prefix``."""
+        """Return the indices of the terms that begin with ``prefix``."""
         start = int(self.keys.searchsorted(np.uint64(_key(prefix, b"\0"))))
         end = int(self.keys.searchsorted(np.uint64(_key(prefix, b"\xff")), side="right"))
         if len(prefix) > _KEY_BYTES:
@@ -93,7 +93,7 @@ class TermTable:
         return range(start, end)
 
     def padded(self) -> npt.NDArray[np.bytes_]:
-        """All terms as one array of byte strings."""
+        """Return all terms as one array of byte strings."""
         lengths = np.diff(self.offsets)
         width = max(int(lengths.max(initial=0)), _KEY_BYTES)
         matrix = np.zeros((len(self), width), dtype=np.uint8)
@@ -102,12 +102,12 @@ class TermTable:
         return padded
 
     def select(self, kept: npt.NDArray[np.bool_]) -> TermTable:
-        """Table of those terms for which ``kept`` is true."""
+        """Return the table of those terms for which ``kept`` is true."""
         return self if kept.all() else self._of_padded(self.padded()[kept])
 
 
 def merge_tables(tables: Sequence[TermTable]) -> tuple[TermTable, list[Indices]]:
-    """Union of tables, and for each table the index of each of its terms in the union."""
+    """Return the union of tables, and for each table the index of each of its terms in the union."""
     joined = np.concatenate([table.padded() for table in tables])
     order = np.argsort(joined, kind="stable")  # a merge of sorted runs
     ordered = joined[order]

@@ -103,7 +103,7 @@ def parse_query(text: str) -> list[QueryUnit]:
 
 
 def analyze_text(text: str) -> TextWords:
-    """Terms of a text as the index stores them: those of ``split_words``, with positions."""
+    """Return the terms of a text as the index stores them: those of ``split_words``, with positions."""
     folded = fold_text(text)
     if (
         "-" not in folded

@@ -56,11 +56,11 @@ class LiveSegment:
 
     @classmethod
     def of(cls, segment: WordSegment) -> LiveSegment:
-        """A segment whose documents are all alive."""
+        """Return a segment whose documents are all alive."""
         return cls(segment, np.ones(len(segment), dtype=np.bool_), len(segment), segment.stop_counts())
 
     def without(self, documents: Documents) -> LiveSegment:
-        """The segment after other documents, which are alive, were replaced."""
+        """Return the segment after other documents, which are alive, were replaced."""
         alive = self.alive.copy()
         alive[documents] = False
         stop_counts = self.stop_counts - self.segment.stop_counts(documents)
@@ -79,14 +79,14 @@ class LiveSegment:
         return self.documents == len(self.segment)
 
     def variants_of(self, forms: Sequence[Form]) -> list[Variant]:
-        """Distinct terms that match any of several words; exact matches come last."""
+        """Return the distinct terms that match any of several words; exact matches come last."""
         if len(forms) == 1:
             return self.variants(*forms[0])
         found = {variant.term: variant for form in forms for variant in self.variants(*form)}
         return sorted(found.values(), key=lambda variant: variant.strength)
 
     def variants(self, word: str, stems: Mapping[str, str]) -> list[Variant]:
-        """Terms that match a word, given its stem in each language; the word itself comes last."""
+        """Return the terms that match a word, given its stem in each language; the word itself comes last."""
         key = (word, *stems)
         known = self._variants.get(key)
         if known is not None:
@@ -104,14 +104,14 @@ class LiveSegment:
         return variants
 
     def is_frequent(self, variants: list[Variant]) -> bool:
-        """Whether a word can be in so many documents that a list of them is expensive."""
+        """Return whether a word can be in so many documents that a list of them is expensive."""
         return self._bound(variants) > max(_FREQUENT, len(self.segment) // _SEARCHED_SHARE)
 
     def _bound(self, variants: list[Variant]) -> int:
         return sum(int(self.segment.counts[term]) for term, _ in variants)
 
     def count(self, variants: list[Variant]) -> int:
-        """Number of documents alive that contain a word."""
+        """Count the documents alive that contain a word."""
         if len(variants) == 1 and self._all_alive:
             return int(self.segment.counts[variants[0].term])
         key = tuple(term for term, _ in variants)
@@ -123,7 +123,7 @@ class LiveSegment:
         return count
 
     def find(self, variants: list[Variant]) -> Occurrences:
-        """Documents alive that contain a word."""
+        """Return the documents alive that contain a word."""
         if not variants:
             return Occurrences(np.empty(0, dtype=np.int32), np.empty(0, dtype=np.float32))
         if len(variants) == 1:
@@ -139,7 +139,7 @@ class LiveSegment:
         return Occurrences(documents, self.strengths_in(variants, documents))
 
     def union(self, lists: list[Documents]) -> Documents:
-        """Distinct documents of ascending lists, ascending."""
+        """Return the distinct documents of ascending lists, ascending."""
         if sum(map(len, lists)) * _FLAGGED_SHARE < len(self.segment):
             return distinct(np.sort(np.concatenate(lists)))
         flags = np.zeros(len(self.segment), dtype=np.bool_)
@@ -148,7 +148,7 @@ class LiveSegment:
         return np.flatnonzero(flags).astype(np.int32)
 
     def spread(self, found: Occurrences, documents: Documents) -> Strengths:
-        """Strength of a unit in each of distinct documents, 0 where it is absent."""
+        """Return the strength of a unit in each of distinct documents, 0 where it is absent."""
         strengths = np.zeros(len(documents), dtype=np.float32)
         if not len(found.documents) or not len(documents):
             return strengths
@@ -165,7 +165,7 @@ class LiveSegment:
         return strengths
 
     def strengths_in(self, variants: list[Variant], documents: Documents) -> Strengths:
-        """Strength of a word in each of distinct documents alive, 0 where it is absent."""
+        """Return the strength of a word in each of distinct documents alive, 0 where it is absent."""
         strengths = np.zeros(len(documents), dtype=np.float32)
         for term, strength in variants if len(documents) else []:
             listed = self.segment.documents[self.segment.places(term)]
@@ -177,7 +177,7 @@ class LiveSegment:
         return strengths
 
     def _contained(self, documents: Documents, listed: Documents) -> Flags:
-        """Whether each document, which may be repeated, is in a list."""
+        """Return whether each document, which may be repeated, is in a list."""
         if len(documents) * _SEARCHED_SHARE < len(listed):
             return _search(listed, documents)[1]
         flags = np.zeros(len(self.segment), dtype=np.bool_)
@@ -185,7 +185,7 @@ class LiveSegment:
         return flags[documents]
 
     def find_phrase(self, words: Sequence[list[Variant]]) -> Occurrences:
-        """Documents alive that contain words side by side.
+        """Return the documents alive that contain words side by side.
 
         A phrase is as strong as the weakest of its words, at its best place.
         """
@@ -214,7 +214,7 @@ class LiveSegment:
     def _places(
         self, variants: list[Variant], offset: int, within: Documents | None
     ) -> tuple[npt.NDArray[np.int64], Strengths]:
-        """Ascending places at which a phrase would start whose word at ``offset`` is this one."""
+        """Return the ascending places at which a phrase would start whose word at ``offset`` is this one."""
         starts: list[npt.NDArray[np.int64]] = [np.empty(0, dtype=np.int64)]
         strengths: list[Strengths] = [np.empty(0, dtype=np.float32)]
         for term, strength in variants:
@@ -237,20 +237,20 @@ class LiveSegment:
 
 
 def stems_of(word: str, languages: tuple[str, ...]) -> dict[str, str]:
-    """Stem of a word in each language; only words of ASCII letters have stems."""
+    """Return the stem of a word in each language; only words of ASCII letters have stems."""
     if not (word.isascii() and word.isalpha()):
         return {}
     return {language: stem_words(language, [word])[0] for language in languages}
 
 
 def distinct(ascending: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
-    """Distinct numbers of an ascending list."""
+    """Return the distinct numbers of an ascending list."""
     if len(ascending) < 2:
         return ascending
     return ascending[np.r_[True, ascending[1:] != ascending[:-1]]]
 
 
 def _search(ascending: Documents, documents: Documents) -> tuple[npt.NDArray[np.int64], Flags]:
-    """Places of documents in a list that is not empty, and whether each is there."""
+    """Return the places of documents in a list that is not empty, and whether each is there."""
     places = np.minimum(ascending.searchsorted(documents), len(ascending) - 1)
     return places, np.asarray(ascending[places] == documents)

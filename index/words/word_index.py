@@ -90,7 +90,7 @@ class WordIndex:
 
     @classmethod
     def empty(cls) -> WordIndex:
-        """Index without texts."""
+        """Return the index without texts."""
         return cls((), 0)
 
     @property
@@ -167,14 +167,14 @@ class WordIndex:
         )
 
     def containing(self, units: Sequence[QueryUnit]) -> Ids:
-        """Videos whose texts together contain all units, ascending; none without units."""
+        """Return the videos whose texts together contain all units, ascending; none without units."""
         if not units:
             return np.empty(0, dtype=np.int64)
         found = [search.videos() for search in self._searches(units)]
         return np.sort(np.concatenate([np.empty(0, dtype=np.int64), *found]))
 
     def captioned(self, ids: Ids) -> npt.NDArray[np.bool_]:
-        """Whether each video has a caption, ``bool [ids]``."""
+        """Return whether each video has a caption, ``bool [ids]``."""
         captioned = np.zeros(len(ids), dtype=np.bool_)
         for live in self._segments:
             videos = live.segment.videos
@@ -183,11 +183,11 @@ class WordIndex:
         return captioned
 
     def count_captions(self, locate: Callable[[Ids], npt.NDArray[np.int32]], groups: int) -> GroupStatistics:
-        """Statistics of the captions of groups of videos; see :func:`count_captions`."""
+        """Return the statistics of the captions of groups of videos; see :func:`count_captions`."""
         return count_captions(self._segments, locate, groups, TextKind.CAPTION)
 
     def expand(self, unit: QueryUnit) -> Mapping[str, float]:
-        """Terms that match a word, with their strengths; of a phrase, those of all its words."""
+        """Return the terms that match a word, with their strengths; of a phrase, those of all its words."""
         terms: dict[str, float] = {}
         for word in unit.terms:
             forms = self._forms(word, unit.joined)
@@ -198,7 +198,9 @@ class WordIndex:
         return terms | dict.fromkeys(unit.terms, EXACT)
 
     def suggest(self, prefix: str, count: int) -> list[tuple[str, int]]:
-        """Terms that begin with a word, with the number of documents that contain each, most frequent first."""
+        """Return the terms that begin with a word, with the number of documents that contain each, most
+        frequent first.
+        """
         words = split_words(prefix)
         if len(words) != 1 or count < 1:
             return []
@@ -221,7 +223,8 @@ class WordIndex:
             taken *= 4
 
     def correct(self, term: str, is_known: Callable[[str], bool]) -> str | None:
-        """Most frequent term at one typing error from a term that no text contains; None if it needs no correction.
+        """Return the most frequent term at one typing error from a term that no text contains; None if it needs no
+        correction.
 
         Args:
             term: a folded word.
@@ -255,11 +258,11 @@ class WordIndex:
         ]
 
     def _forms(self, word: str, joined: str | None = None) -> list[Form]:
-        """Spellings of a word with their stems, the word itself last."""
+        """Return the spellings of a word with their stems, the word itself last."""
         return [(form, stems_of(form, self._languages)) for form in (joined, word) if form is not None]
 
     def contains(self, term: str) -> bool:
-        """Whether a text has a folded word, or another form of it."""
+        """Return whether a text has a folded word, or another form of it."""
         forms = self._forms(term)
         return any(live.count(live.variants_of(forms)) for live in self._segments)
 
@@ -268,7 +271,7 @@ class WordIndex:
         return sum(live.count([Variant(place, EXACT)]) for live, place in found if place >= 0)
 
     def _selecting_units(self, frequencies: npt.NDArray[np.int64]) -> list[int]:
-        """Units whose documents are all contained in the matches, rarest first."""
+        """Return the units whose documents are all contained in the matches, rarest first."""
         order = [unit for unit in np.argsort(frequencies, kind="stable").tolist() if frequencies[unit]]
         limit = max(COMMON_DOCUMENTS, int(COMMON_SHARE * self.documents))
         sums = np.cumsum(frequencies[order])

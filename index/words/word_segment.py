@@ -62,11 +62,11 @@ class Videos:
     ids: Ids  # [videos]
     starts: npt.NDArray[np.int32]  # [videos + 1], the first document of each
     captioned: Flags  # [videos], whether it has a caption
-    order: npt.NDArray[np.int32] | None  # [videos], numbers by ascending id; None if they ascend as they are
+    order: npt.NDArray[np.int32] | None  # [videos], numbers by ascending ID; None if they ascend as they are
 
     @classmethod
     def of(cls, owners: Ids, captioned: Flags) -> Videos:
-        """Videos of documents that are given by the id of their video, those of a video side by side."""
+        """Return the videos of documents that are given by the ID of their video, those of a video side by side."""
         starts = np.flatnonzero(np.r_[np.ones(min(1, len(owners)), np.bool_), owners[1:] != owners[:-1]])
         ids = owners[starts]
         return cls(
@@ -83,7 +83,7 @@ class Videos:
         return self.ids.nbytes + self.starts.nbytes + self.captioned.nbytes + order
 
     def find(self, ids: Ids) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]]:
-        """Numbers of those of the videos that are here, and the places in ``ids`` at which they are."""
+        """Return the numbers of those of the videos that are here, and the places in ``ids`` at which they are."""
         if not len(self.ids):
             return np.empty(0, dtype=np.int32), np.empty(0, dtype=np.int64)
         places = np.minimum(self.ids.searchsorted(ids, sorter=self.order), len(self.ids) - 1)
@@ -131,18 +131,18 @@ class WordSegment:
         return sum(array.nbytes for array in arrays) + self.videos.nbytes + self.terms.nbytes + stems
 
     def places(self, term: int) -> slice:
-        """Entries of ``documents`` and ``positions`` that belong to a term."""
+        """Return the entries of ``documents`` and ``positions`` that belong to a term."""
         return slice(int(self.offsets[term]), int(self.offsets[term + 1]))
 
     def documents_of(self, numbers: npt.NDArray[np.int32]) -> Documents:
-        """Documents of videos, which are given by their numbers, those of one video after the other."""
+        """Return the documents of videos, which are given by their numbers, those of one video after the other."""
         starts = self.videos.starts[numbers]
         counts = self.videos.starts[numbers + 1] - starts
         before = np.cumsum(counts, dtype=np.int32) - counts
         return np.repeat(starts - before, counts) + np.arange(counts.sum(), dtype=np.int32)
 
     def stem_order(self, language: str) -> StemOrder:
-        """Terms by their stems in a language; computed once."""
+        """Return the terms by their stems in a language; computed once."""
         order = self._stems.get(language)
         if order is None:
             words = self.terms.all_bytes()
@@ -154,7 +154,7 @@ class WordSegment:
         return order
 
     def same_stem(self, language: str, stem: str) -> list[int]:
-        """Terms with a stem."""
+        """Return the terms with a stem."""
         order = self.stem_order(language)
         key = np.uint32(_hash(stem))
         start, end = order.hashes.searchsorted(key), order.hashes.searchsorted(key, side="right")
@@ -163,7 +163,7 @@ class WordSegment:
         return [index for index, other in zip(indices, stems, strict=True) if other == stem]
 
     def stop_counts(self, documents: Documents | None = None) -> npt.NDArray[np.int64]:
-        """Number of documents, or of the given distinct ones, with each word of ``ALL_STOP_WORDS``."""
+        """Count the documents, or of the given distinct ones, with each word of ``ALL_STOP_WORDS``."""
         return np.array([self._stop_count(term, documents) for term in self._stop_terms], dtype=np.int64)
 
     def _stop_count(self, term: int, documents: Documents | None) -> int:
@@ -282,7 +282,7 @@ def _segment(
 
 
 def _sums(flags: Flags, offsets: npt.NDArray[np.uint32]) -> npt.NDArray[np.int64]:
-    """Number of true flags of each term; every term has places."""
+    """Count the true flags of each term; every term has places."""
     if not len(flags):
         return np.zeros(len(offsets) - 1, dtype=np.int64)
     return np.asarray(np.add.reduceat(flags, offsets[:-1].astype(np.int64), dtype=np.int64))

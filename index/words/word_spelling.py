@@ -12,13 +12,15 @@ _MAX_ALPHABETS = 2  # blocks of Unicode whose letters are tried
 
 
 def is_correctable(word: str) -> bool:
-    """Whether a word is long enough and has letters only; a number with another digit is another number."""
+    """Return whether a word is long enough and has letters only; a number with another digit is another number."""
     blocks = {ord(letter) >> 8 for letter in word}
     return MIN_LETTERS <= len(word) <= MAX_LETTERS and len(blocks) <= _MAX_ALPHABETS and word.isalpha()
 
 
 def spelling_neighbours(word: str) -> list[str]:
-    """Folded words at Damerau-Levenshtein distance 1 (Damerau 1964) with letters of the same alphabet; distinct."""
+    """Return the folded words at Damerau-Levenshtein distance 1 (Damerau 1964) with letters of the same alphabet;
+    distinct.
+    """
     letters = sorted(set(word).union(*(_letters(ord(letter) >> 8) for letter in word)))
     splits = [(word[:place], word[place:]) for place in range(len(word) + 1)]
     neighbours = {left + right[1:] for left, right in splits if right}
@@ -30,6 +32,6 @@ def spelling_neighbours(word: str) -> list[str]:
 
 @lru_cache(maxsize=64)
 def _letters(block: int) -> frozenset[str]:
-    """Folded letters among the 256 characters of a block of Unicode, which holds an alphabet."""
+    """Return the folded letters among the 256 characters of a block of Unicode, which holds an alphabet."""
     characters = map(chr, range(block << 8, (block + 1) << 8))
     return frozenset(letter for letter in characters if letter.isalpha() and fold_text(letter) == letter)

@@ -61,7 +61,7 @@ _STEMMERS = threading.local()  # a stemmer must not be shared between threads
 
 
 def stem_words(language: str, words: Sequence[str]) -> list[str]:
-    """Stems of folded words in a language (Porter 2001, https://snowballstem.org)."""
+    """Return the stems of folded words in a language (Porter 2001, https://snowballstem.org)."""
     stemmer = getattr(_STEMMERS, language, None)
     if stemmer is None:
         stemmer = Stemmer.Stemmer(language, 0)
@@ -84,7 +84,7 @@ def _singular(language: str, word: str) -> str:
 
 
 def present_languages(frequencies: Sequence[int], documents: int) -> tuple[str, ...]:
-    """Languages whose stems are used.
+    """Return the languages whose stems are used.
 
     Args:
         frequencies: the number of texts with each word of ``ALL_STOP_WORDS``.

@@ -14,7 +14,7 @@ _FUNCTION_WORDS = frozenset(
 
 
 def words_key(text: str) -> str | None:
-    """Digest of the words of a text; None without words.
+    """Compute the digest of the words of a text; None without words.
 
     Texts are the same if they have the same words, whatever their order, case, number and English inflection, and
     apart from words such as articles.

@@ -39,18 +39,18 @@ Fill = Color | Gradient
 
 
 def mix(first: Color, second: Color, share: float) -> Color:
-    """Color between two colors; ``share`` is that of the second, 0..1."""
+    """Return the color between two colors; ``share`` is that of the second, 0..1."""
     red, green, blue = (round(a + (b - a) * share) for a, b in zip(first, second, strict=True))
     return red, green, blue
 
 
 def darken(color: Color, share: float = 0.35) -> Color:
-    """Mixture with a dark blue, which looks more natural than black."""
+    """Return the mixture with a dark blue, which looks more natural than black."""
     return mix(color, (12, 14, 34), share)
 
 
 def lighten(color: Color, share: float = 0.4) -> Color:
-    """Mixture with white."""
+    """Return the mixture with white."""
     return mix(color, (255, 255, 255), share)
 
 
@@ -65,7 +65,7 @@ def polish(color: Color) -> Gradient:
 
 
 def star_points(x: float, y: float, radius: float, points: int = 5, inner: float = 0.45) -> list[Point]:
-    """Corners of a star around a center."""
+    """Return the corners of a star around a center."""
     return [
         (
             x + radius * (1 if n % 2 == 0 else inner) * math.sin(n * math.pi / points),
@@ -92,19 +92,19 @@ class Canvas:
         self._image = Image.new("RGBA", (sides[0], sides[1]))
 
     def finish(self) -> Image.Image:
-        """The picture, RGBA."""
+        """Return the picture, RGBA."""
         return self._image if self._oversampling == 1 else self._image.reduce(self._oversampling)
 
     def polygon(self, points: Sequence[Point], fill: Fill, alpha: float = 1.0) -> None:
-        """Polygon through corners."""
+        """Draw the polygon through corners."""
         self._fill(lambda pen, ink, to_pixels: pen.polygon(to_pixels(points), fill=ink), points, fill, alpha)
 
     def blob(self, points: Sequence[Point], fill: Fill, alpha: float = 1.0) -> None:
-        """Smooth closed curve through points (Catmull-Rom spline)."""
+        """Return the smooth closed curve through points (Catmull-Rom spline)."""
         self.polygon(_smooth(points, closed=True), fill, alpha)
 
     def ellipse(self, x: float, y: float, rx: float, ry: float, fill: Fill, alpha: float = 1.0) -> None:
-        """Ellipse around a center."""
+        """Return the ellipse around a center."""
         corners = [(x - rx, y - ry), (x + rx, y + ry)]
         self._fill(
             lambda pen, ink, to_pixels: pen.ellipse(to_pixels(corners), fill=ink), corners, fill, alpha
@@ -113,7 +113,7 @@ class Canvas:
     def box(
         self, x0: float, y0: float, x1: float, y1: float, fill: Fill, radius: float = 0.0, alpha: float = 1.0
     ) -> None:
-        """Rectangle with rounded corners."""
+        """Return the rectangle with rounded corners."""
         corners = [(x0, y0), (x1, y1)]
         self._fill(
             lambda pen, ink, to_pixels: pen.rounded_rectangle(
@@ -125,7 +125,7 @@ class Canvas:
         )
 
     def line(self, points: Sequence[Point], color: Color, width: float, alpha: float = 1.0) -> None:
-        """Line with round ends through points."""
+        """Return the line with round ends through points."""
         half = width / 2
         ends = [[(x - half, y - half), (x + half, y + half)] for x, y in (points[0], points[-1])]
 
@@ -139,15 +139,15 @@ class Canvas:
         self._fill(draw, corners, color, alpha)
 
     def curve(self, points: Sequence[Point], color: Color, width: float, alpha: float = 1.0) -> None:
-        """Smooth open line through points."""
+        """Return the smooth open line through points."""
         self.line(_smooth(points, closed=False), color, width, alpha)
 
     def glow(self, x: float, y: float, radius: float, color: Color, strength: float = 0.8) -> None:
-        """Light that fades towards its edge."""
+        """Return the light that fades towards its edge."""
         self._soft(x, y, radius, radius, color, strength)
 
     def shadow(self, x: float, y: float, rx: float, ry: float, strength: float = 0.45) -> None:
-        """Soft shadow on the ground."""
+        """Return the soft shadow on the ground."""
         self._soft(x, y, rx, ry, (8, 10, 24), strength)
 
     def multiply(self, texture: Image.Image) -> None:
@@ -180,7 +180,7 @@ class Canvas:
         self._compose(layer, left, top)
 
     def _to_pixels(self, left: int, top: int) -> _ToPixels:
-        """Conversion of points to pixels from a corner, as Pillow takes them."""
+        """Return the conversion of points to pixels from a corner, as Pillow takes them."""
         return lambda points: [
             value for x, y in points for value in (x * self._scale - left, y * self._scale - top)
         ]
@@ -198,7 +198,7 @@ class Canvas:
 
 
 def grain(seed: int, size: tuple[int, int], strength: float, coarse: tuple[int, int] = (1, 1)) -> Image.Image:
-    """Gray texture of smooth noise, to be multiplied.
+    """Return the gray texture of smooth noise, to be multiplied.
 
     Args:
         size: Width and height in pixels.

@@ -27,7 +27,7 @@ SCENE_DOMAINS: dict[str, SceneDomain] = {
 
 
 def make_scenes(name: str, *, train: int, val: int, test: int) -> list[Scene]:
-    """Different scenes of a domain, in the order train, val, test; equal arguments give equal scenes.
+    """Return different scenes of a domain, in the order train, val, test; equal arguments give equal scenes.
 
     Any two scenes differ in at least two of subject, color, place and companion, so a person can tell each from all
     others; this limits a domain to 144 scenes. The test scenes are the same for every number of training scenes.
@@ -63,7 +63,7 @@ def make_scenes(name: str, *, train: int, val: int, test: int) -> list[Scene]:
 def _captions(
     domain: SceneDomain, subject: str, color: str, backdrop: str, companion: str
 ) -> tuple[str, str, str]:
-    """A plain caption and two paraphrases."""
+    """Return a plain caption and two paraphrases."""
     thing = domain.subjects[subject]
     places, others = domain.backdrops[backdrop].phrases, domain.companions[companion].phrases
     return (

@@ -16,12 +16,12 @@ from media.scenes.scene_rendering import FRAMES_PER_SECOND, render_scene
 
 
 def scene_file_name(scene: Scene) -> str:
-    """Name of the mp4 file of a scene."""
+    """Return the name of the mp4 file of a scene."""
     return f"{scene.id}.mp4"
 
 
 def manifest_line(scene: Scene) -> str:
-    """Line of a manifest (JSONL) that describes a scene, with its line break."""
+    """Return the line of a manifest (JSONL) that describes a scene, with its line break."""
     entry = {
         "uri": scene_file_name(scene),
         "captions": list(scene.captions),

@@ -33,7 +33,7 @@ Pictures = list[Image.Image]
 
 
 def render_scene(scene: Scene) -> npt.NDArray[np.uint8]:
-    """Frames of a scene, ``uint8 [30, 208, 288, 3]``, RGB; equal scenes give equal frames."""
+    """Return the frames of a scene, ``uint8 [30, 208, 288, 3]``, RGB; equal scenes give equal frames."""
     domain = SCENE_DOMAINS[scene.domain]
     rng = np.random.default_rng(scene.seed)
     back = _backdrop(domain, scene, rng)
@@ -86,7 +86,7 @@ def _companion_phases(domain: str, name: str) -> Pictures:
 def _path(
     domain: SceneDomain, other: Companion, subject: Subject, zoom: float, rng: np.random.Generator
 ) -> Callable[[float], tuple[float, float]]:
-    """Center and lower edge of the subject at a time in [0, 1], in units."""
+    """Return the center and lower edge of the subject at a time in [0, 1], in units."""
     lift, sway = rng.uniform(-4, 4), rng.uniform(0, 2 * math.pi)
     floor, width = domain.floor + subject.low, subject.size[0] * zoom
     if domain.path == "stand":

@@ -216,7 +216,7 @@ def _desert(canvas: Canvas, rng: np.random.Generator) -> None:
 def _textured(
     paint: Callable[[Canvas, np.random.Generator], None],
 ) -> Callable[[Canvas, np.random.Generator], None]:
-    """The same place with the grain of a photograph."""
+    """Return the same place with the grain of a photograph."""
 
     def run(canvas: Canvas, rng: np.random.Generator) -> None:
         paint(canvas, rng)

@@ -100,7 +100,7 @@ class SourceCache:
         return True
 
     def _files_in_use(self, except_path: Path) -> Iterator[os.stat_result]:
-        """Status of the files in use; files of dead processes are removed."""
+        """Yield the status of the files in use; files of dead processes are removed."""
         for path in self.folder.glob(f"*{_SUFFIX}"):
             if path == except_path:
                 continue

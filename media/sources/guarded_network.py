@@ -43,7 +43,7 @@ _UNIQUE_LOCAL = ipaddress.IPv6Network("fc00::/7")
 
 
 def is_public_address(address: Address) -> bool:
-    """Whether an address belongs to a host of the public internet."""
+    """Return whether an address belongs to a host of the public internet."""
     return all(
         each.is_global
         and not each.is_multicast
@@ -73,7 +73,7 @@ def read_address(host: str) -> Address | None:
 
 
 def is_private_address(address: Address) -> bool:
-    """Whether an address belongs to a host of a private network or to this machine.
+    """Return whether an address belongs to a host of a private network or to this machine.
 
     Metadata services, link-local, multicast and reserved addresses are neither public nor private: nothing allows them.
     """
@@ -90,7 +90,7 @@ def _is_local(address: Address) -> bool:
 
 
 def _with_embedded(address: Address) -> list[Address]:
-    """The addresses to check: an IPv6 address, and the IPv4 address that a mapped or tunneled form embeds."""
+    """Return the addresses to check: an IPv6 address, and the IPv4 address that a mapped or tunneled form embeds."""
     if isinstance(address, ipaddress.IPv4Address):
         return [address]
     if address.ipv4_mapped is not None:

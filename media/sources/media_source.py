@@ -28,12 +28,12 @@ _MAX_PORT = 65_535
 
 
 def is_source_uri(uri: str) -> bool:
-    """Whether a URI names a file of a remote source."""
+    """Return whether a URI names a file of a remote source."""
     return _SCHEME.match(uri) is not None
 
 
 def file_name(uri: str) -> str:
-    """Name of the file that the URI of a remote source names; empty for a malformed URI."""
+    """Return the name of the file that the URI of a remote source names; empty for a malformed URI."""
     try:
         return SourceUri.parse(uri).segments[-1]
     except MediaError:
@@ -170,7 +170,7 @@ class SourcePrefix:
         return cls(root, is_private)
 
     def contains(self, uri: SourceUri) -> bool:
-        """Whether a URI names something below the prefix."""
+        """Return whether a URI names something below the prefix."""
         if self.root is None:
             return uri.scheme == "https"
         root = self.root
@@ -183,7 +183,7 @@ class SourcePrefix:
 
 
 def find_prefix(uri: SourceUri, allowed: Sequence[SourcePrefix]) -> SourcePrefix:
-    """The prefix that allows a URI.
+    """Return the prefix that allows a URI.
 
     Prefixes with ``private+`` and those of single hosts take precedence over ``https://``.
 

@@ -40,7 +40,7 @@ _CREDENTIAL_CODES = frozenset(
 
 
 def missing_package(scheme: str) -> str | None:
-    """The package that a scheme needs and that is not installed; None if nothing is missing."""
+    """Return the package that a scheme needs and that is not installed; None if nothing is missing."""
     package = _PACKAGES.get(scheme)
     return package if package is not None and find_spec(package) is None else None
 
@@ -61,7 +61,7 @@ class ObjectStore:
     def list_files(
         self, folder: SourceUri, report_progress: Callable[[], object] = lambda: None
     ) -> list[ListedFile]:
-        """All objects below a folder, in order of their names.
+        """Return all objects below a folder, in order of their names.
 
         Args:
             report_progress: Called after each page of up to 1000 objects.
@@ -139,7 +139,7 @@ def _filesystem(uri: SourceUri) -> Any:
 
 
 def _stat(store: Any, uri: SourceUri) -> tuple[int, str]:
-    """Size and version of an object."""
+    """Return the size and version of an object."""
     with _translate_errors(store, uri):
         entry = store.info(f"{uri.host}/{uri.key}", timeout=_BLOCK_SECONDS)
     if entry["type"] != "file":
@@ -206,7 +206,10 @@ def _has_bucket(store: Any, bucket: str) -> bool:
 
 
 def _error_code(error: BaseException) -> str:
-    """Code of an S3 response, otherwise the type of the error. Its text is not used, because it may hold secrets."""
+    """Return the code of an S3 response, otherwise the type of the error.
+
+    Its text is not used, because it may hold secrets.
+    """
     for each in (error, error.__cause__):
         response = getattr(each, "response", None)
         if isinstance(response, dict):

@@ -127,7 +127,7 @@ def _translate_errors(uri: SourceUri) -> Iterator[None]:
 
 
 def _follow(current: SourceUri, location: str | None) -> SourceUri:
-    """The target of a redirect; raises MediaError for one without a valid target."""
+    """Return the target of a redirect; raises MediaError for one without a valid target."""
     if not location:
         raise MediaError(f"{current.shown} is redirected without a target")
     if re.search(r"[\x00-\x20\x7f\\]|(^|/)\.\.?(/|$)", location.partition("?")[0]):
@@ -195,7 +195,7 @@ def _header(response: httpcore.Response, name: str) -> str | None:
 
 
 def _retry_after(response: httpcore.Response) -> float | None:
-    """Seconds of a Retry-After header, which is a number or a date."""
+    """Return the seconds of a Retry-After header, which is a number or a date."""
     text = (_header(response, "retry-after") or "").strip()
     if re.fullmatch(r"\d{1,9}", text):
         return float(text)

@@ -69,11 +69,11 @@ class _Storage:
         self.lock = Lock()
 
     def start(self, task: int) -> int:
-        """First row of a task."""
+        """Return the first row of a task."""
         return int(self.ends[task - 1]) if task else 0
 
     def has_space(self, tasks: int, rows: int, dtype: npt.DTypeLike) -> bool:
-        """Whether further tasks with so many rows fit, and their lexicons keep their precision."""
+        """Return whether further tasks with so many rows fit, and their lexicons keep their precision."""
         return (
             self.tasks + tasks <= len(self.ends)
             and self.start(self.tasks) + rows <= len(self.keys)
@@ -96,7 +96,9 @@ class _Storage:
         self.tasks += 1
 
     def map(self, task: int, vocabulary: int) -> AnalyticQueryMap | None:
-        """Map of a task, without copying its lexicon; None for a task that is queried with the frozen vector."""
+        """Return the map of a task, without copying its lexicon; None for a task that is queried with the frozen
+        vector.
+        """
         if self.is_frozen[task]:
             return None
         rows = slice(self.start(task), int(self.ends[task]))
@@ -150,7 +152,7 @@ class AnalyticMapSet:
         return self._storage.caption_means[tasks], self._storage.has_captions[tasks]
 
     def extended(self, maps: Sequence[AnalyticQueryMap | None]) -> AnalyticMapSet:
-        """Tasks of this set, followed by those of further maps. This set does not change."""
+        """Return the tasks of this set, followed by those of further maps. This set does not change."""
         result = self.part(0, self._count)
         storage, rows = self._storage, sum(len(query_map.tokens) for query_map in maps if query_map)
         with storage.lock:
@@ -163,17 +165,17 @@ class AnalyticMapSet:
         return result
 
     def part(self, start: int, stop: int) -> AnalyticMapSet:
-        """The tasks at ``start`` to ``stop - 1``, without copying them."""
+        """Return the tasks at ``start`` to ``stop - 1``, without copying them."""
         part = copy(self)
         part._first, part._count = self._first + start, stop - start
         return part
 
     def map(self, position: int) -> AnalyticQueryMap | None:
-        """Map of a task; None for a task that is queried with the frozen vector itself."""
+        """Return the map of a task; None for a task that is queried with the frozen vector itself."""
         return self._storage.map(self._first + position, self._vocabulary)
 
     def tensors(self, position: int) -> dict[str, Array] | None:
-        """Arrays that the vectors of a task depend on, by name; None for a task without a map."""
+        """Return the arrays that the vectors of a task depend on, by name; None for a task without a map."""
         query_map = self.map(position)
         if query_map is None:
             return None
@@ -182,7 +184,7 @@ class AnalyticMapSet:
         return tensors
 
     def __call__(self, frozen: Floats, tokens: Ints, rows: Ints, positions: Ints) -> Floats:
-        """Unit query vectors of P pairs of a text and a task, ``[P, dim]``.
+        """Return unit query vectors of P pairs of a text and a task, ``[P, dim]``.
 
         Args:
             frozen: Unit vectors of n texts in the space of the backbone, ``[n, dim]``.
@@ -198,7 +200,9 @@ class AnalyticMapSet:
         return vectors
 
     def _apply(self, frozen: Floats, tokens: Ints, tasks: Ints) -> Floats:
-        """Vectors of pairs ``[P, dim]``, of texts ``[P, dim]`` with tokens ``[P, L]`` and tasks of the storage."""
+        """Return the vectors of pairs ``[P, dim]``, of texts ``[P, dim]`` with tokens ``[P, L]`` and tasks of the
+        storage.
+        """
         semantic = normalize_rows(frozen[:, : self.layout.semantic] - self._storage.centers[tasks])
         lexical = self._lexical(tokens, tasks)
         vectors = self.layout.join(semantic, lexical, is_video=False)
@@ -208,7 +212,7 @@ class AnalyticMapSet:
         return vectors
 
     def _lexical(self, tokens: Ints, tasks: Ints) -> Floats:
-        """Lexical vectors ``[P, lexical]``."""
+        """Return the lexical vectors ``[P, lexical]``."""
         storage, rows = self._storage, self._rows
         lexical = np.zeros((len(tokens), self.layout.lexical), np.float32)
         if not self.layout.lexical or rows.start == rows.stop or not tokens.shape[1]:
@@ -240,7 +244,7 @@ class AnalyticMapSet:
         return slice(self._storage.start(self._first), self._storage.start(self._first + self._count))
 
     def _precision(self, maps: Sequence[AnalyticQueryMap | None]) -> np.dtype[np.floating]:
-        """Precision of the lexicons of this set and further maps; empty lexicons have none."""
+        """Compute the precision of the lexicons of this set and further maps; empty lexicons have none."""
         lexicons = [query_map.lexicon for query_map in maps if query_map is not None]
         lexicons.append(self._storage.lexicon[self._rows])
         return np.result_type(np.float16, *(lexicon.dtype for lexicon in lexicons if len(lexicon)))
@@ -262,5 +266,7 @@ class AnalyticMapSet:
 
 
 def pad_distinct_tokens(texts: Sequence[Ints]) -> Ints:
-    """Distinct tokens of each text without the start and end tokens, ascending and padded with −1, ``[n, L]``."""
+    """Return the distinct tokens of each text without the start and end tokens, ascending and padded with −1, ``[n,
+    L]``.
+    """
     return pad_texts([distinct_tokens(text) for text in texts], -1)

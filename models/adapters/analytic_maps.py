@@ -54,13 +54,15 @@ class VectorLayout:
 
     @classmethod
     def for_backbone(cls, backbone: _JointSpace, semantic_weight: float) -> VectorLayout:
-        """Layout in the joint space of a backbone; without room for words, the semantic part has all the weight."""
+        """Return the layout in the joint space of a backbone; without room for words, the semantic part has all the
+        weight.
+        """
         lexical = max(0, backbone.reserved_dims - _COMPLETIONS)
         semantic = backbone.dim - backbone.reserved_dims
         return cls(semantic, lexical, backbone.dim, semantic_weight if lexical else 1.0)
 
     def join(self, semantic: Floats, lexical: Floats, *, is_video: bool) -> Floats:
-        """Unit vectors ``[n, dim]`` of videos or queries.
+        """Return unit vectors ``[n, dim]`` of videos or queries.
 
         Args:
             semantic: Vectors of at most unit length ``[n, semantic]``.
@@ -81,7 +83,7 @@ class VectorLayout:
 
 
 def normalize_rows(vectors: Floats, shortest: float = 1e-12) -> Floats:
-    """Vectors ``[n, d]`` of unit length, of each row; bit for bit the same in any batch.
+    """Return the vectors ``[n, d]`` of unit length, of each row; bit for bit the same in any batch.
 
     Args:
         vectors: ``[n, d]``.
@@ -95,12 +97,12 @@ class _ArrayFields:
     """Arrays of a dataclass by name, as a release stores them."""
 
     def tensors(self) -> dict[str, Array]:
-        """Arrays by name."""
+        """Return the arrays by name."""
         return {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]
 
     @classmethod
     def from_tensors(cls, tensors: Mapping[str, Array]) -> Self:
-        """Map with the tensors of a release.
+        """Return the map with the tensors of a release.
 
         Raises:
             KeyError: A tensor is missing.
@@ -123,7 +125,7 @@ class AnalyticVideoMap(_ArrayFields):
     zero_shot_weight: Floats
 
     def __call__(self, features: Floats, projected: Floats, layout: VectorLayout) -> Floats:
-        """Unit vectors ``[n, dim]`` of videos.
+        """Return unit vectors ``[n, dim]`` of videos.
 
         Args:
             features: Features of the videos, ``[n, F]``.
@@ -145,7 +147,7 @@ class AnalyticQueryMap(_ArrayFields):
     Attributes:
         center: Mean caption of the domain, which its queries are centered on, ``[semantic]``.
         caption_mean: Mean caption of the domain in its routing evidence, ``[semantic]``; empty without captions.
-        tokens: Ids of the domain's tokens, ascending, ``[V]`` int64.
+        tokens: IDs of the domain's tokens, ascending, ``[V]`` int64.
         token_weights: Inverse document frequency of each token, ``[V]``.
         unknown_token_weight: Weight of a token that no caption of the domain contains, ``[]``.
         lexicon: Lexical vector of each token, ``[V, lexical]``; half precision when learned, half the memory.
@@ -160,7 +162,7 @@ class AnalyticQueryMap(_ArrayFields):
 
     @classmethod
     def neutral(cls, layout: VectorLayout) -> Self:
-        """Map for a domain without captions: the frozen vector, no words, no routing evidence."""
+        """Return the map for a domain without captions: the frozen vector, no words, no routing evidence."""
         none = np.empty(0, np.float32)
         return cls(
             center=np.zeros(layout.semantic, np.float32),

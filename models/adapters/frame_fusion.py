@@ -45,13 +45,15 @@ class FrameFusionAdapter(nn.Module):
         self.alpha = nn.Parameter(torch.zeros(()))
 
     def neighbors(self, tokens: Tensor) -> Tensor:
-        """Tokens of each frame's neighbor in time, ``[n, M, P, width]``; a frame at the border is its own neighbor."""
+        """Return the tokens of each frame's neighbor in time, ``[n, M, P, width]``; a frame at the border is its own
+        neighbor.
+        """
         if self.forward_in_time:
             return torch.cat([tokens[:, 1:], tokens[:, -1:]], dim=1)
         return torch.cat([tokens[:, :1], tokens[:, :-1]], dim=1)
 
     def cross_attention(self, tokens: Tensor, count: int | None = None) -> Tensor:
-        """CA(F_{m−1}, F_m) of eq. 1 for every frame m.
+        """Return CA(F_{m−1}, F_m) of eq. 1 for every frame m.
 
         Args:
             tokens: ``[n, M, P, width]``.
@@ -115,7 +117,7 @@ class FrameFusion(nn.Module):
     def for_backbone(
         cls, backbone: Backbone, *, layers: int, neighbor: FusionNeighbor, mix: FusionMix
     ) -> FrameFusion:
-        """Fresh adapters in the sizes of a backbone's image tower, on the CPU.
+        """Return fresh adapters in the sizes of a backbone's image tower, on the CPU.
 
         Raises:
             BackboneUnsupported: The backbone's blocks are not open.
@@ -125,9 +127,9 @@ class FrameFusion(nn.Module):
         return cls(width, heads, len(blocks), layers=layers, neighbor=neighbor, mix=mix)
 
     def at(self, index: int) -> FrameFusionAdapter | None:
-        """Adapter of the block at ``index``; None if the block has none."""
+        """Return the adapter of the block at ``index``; None if the block has none."""
         return self._by_block.get(index)
 
     def gates(self) -> list[nn.Parameter]:
-        """Gate α of every adapter."""
+        """Return the gate α of every adapter."""
         return [parameter for name, parameter in self.named_parameters() if name.endswith("alpha")]

@@ -62,15 +62,15 @@ class LowRankImageTower(nn.Module):
                         self._updates[f"{index}.{name}.{weight}"] = update
 
     def update_parameters(self) -> list[nn.Parameter]:
-        """Matrices A and B of all updates."""
+        """Return the matrices A and B of all updates."""
         return [parameter for update in self._updates.values() for parameter in update.parameters()]
 
     def b_matrices(self) -> list[nn.Parameter]:
-        """Matrix B of every update, which is zero at the start and scales the whole update."""
+        """Return the matrix B of every update, which is zero at the start and scales the whole update."""
         return [update.b for update in self._updates.values()]
 
     def tensors(self) -> dict[str, Tensor]:
-        """Matrices A and B by block, projection and letter, as a release stores them."""
+        """Return the matrices A and B by block, projection and letter, as a release stores them."""
         return {
             f"{name}.{letter}": tensor.detach()
             for name, update in self._updates.items()

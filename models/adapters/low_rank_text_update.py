@@ -60,7 +60,10 @@ class TextUpdateSet:
 
     @classmethod
     def stack(cls, parts: Sequence[TextUpdateSet]) -> TextUpdateSet:
-        """Candidates of all parts, in order. Vocabularies and scales must agree. A single part is returned itself."""
+        """Return the candidates of all parts, in order.
+
+        Vocabularies and scales must agree. A single part is returned itself.
+        """
         first = parts[0]
         if len(parts) == 1:
             return first
@@ -91,33 +94,33 @@ class TextUpdateSet:
         return TextUpdateSet(self.a[start:stop], self.b[start:stop], words, keys, self.vocabulary, self.scale)
 
     def choose(self, candidates: Tensor) -> TextUpdateSelection:
-        """Candidates at some positions; a position may occur several times."""
+        """Return the candidates at some positions; a position may occur several times."""
         return TextUpdateSelection(self, candidates)
 
     def unchanged(self) -> TextUpdateSet:
-        """The same number of candidates without any change to the tower."""
+        """Return the same number of candidates without any change to the tower."""
         words, keys = torch.zeros_like(self.words[:1]), self.keys.new_full((1,), -1)
         return TextUpdateSet(self.a, torch.zeros_like(self.b), words, keys, self.vocabulary, self.scale)
 
     def to(self, device: torch.device) -> TextUpdateSet:
-        """The updates on a device."""
+        """Return the updates on a device."""
         a, b, words, keys = (tensor.to(device) for tensor in (self.a, self.b, self.words, self.keys))
         return TextUpdateSet(a, b, words, keys, self.vocabulary, self.scale)
 
     def embedding_delta(self, ids: Tensor) -> Tensor:
-        """Token embedding changes of texts ``[n, L]`` under each candidate, ``[C, n, L, d]``."""
+        """Return the token embedding changes of texts ``[n, L]`` under each candidate, ``[C, n, L, d]``."""
         candidates = torch.arange(self.candidates, device=ids.device)
         rows = self.embedding_rows(candidates, ids.expand(self.candidates, *ids.shape))
         return F.embedding(rows, self.words)
 
     def embedding_rows(self, candidates: Tensor, ids: Tensor) -> Tensor:
-        """Row of ``words`` for each token.
+        """Return the row of ``words`` for each token.
 
         The rows are found by binary search, since a table of all tokens would take a thousand times the memory.
 
         Args:
             candidates: Positions of the candidates, ``[C]``.
-            ids: Token ids of the texts under each candidate, ``[C, n, L]``.
+            ids: Token IDs of the texts under each candidate, ``[C, n, L]``.
 
         Returns:
             ``[C, n, L]``.
@@ -127,12 +130,12 @@ class TextUpdateSet:
         return torch.where(self.keys[place] == keys, place, 0)
 
     def input_deltas(self, layer: int, hidden: Tensor, end: Tensor) -> list[Tensor]:
-        """λ·BAX for query, key and value, each ``[C, n, L, d]``, of the block's input ``[C, n, L, d]``."""
+        """Return λ·BAX for query, key and value, each ``[C, n, L, d]``, of the block's input ``[C, n, L, d]``."""
         a, b = self.layers[layer]
         return _low_rank_deltas(a[:, _INPUT], b[:, _INPUT], self.scale, hidden)
 
     def output_delta(self, layer: int, hidden: Tensor, end: Tensor) -> Tensor:
-        """λ·BAX for the out-projection: ``[C, n, L, d]`` of the concatenated heads ``[C, n, L, d]``."""
+        """Return λ·BAX for the out-projection: ``[C, n, L, d]`` of the concatenated heads ``[C, n, L, d]``."""
         a, b = self.layers[layer]
         return _low_rank_deltas(a[:, _OUTPUT], b[:, _OUTPUT], self.scale, hidden)[0]
 
@@ -155,7 +158,9 @@ class TextUpdateSelection:
         return len(self.which)
 
     def embedding_delta(self, ids: Tensor) -> Tensor:
-        """Token embedding changes ``[C, n, L, d]`` of texts ``[n, L]``, or ``[C, n, L]`` with texts per candidate."""
+        """Return the token embedding changes ``[C, n, L, d]`` of texts ``[n, L]``, or ``[C, n, L]`` with texts per
+        candidate.
+        """
         ids = ids.expand(self.candidates, *ids.shape[-2:])
         return F.embedding(self.updates.embedding_rows(self.which, ids), self.updates.words)
 
@@ -179,7 +184,7 @@ class TextUpdateSelection:
         return slice(first, first + count)
 
     def _gather(self, layer: int, projections: slice) -> tuple[Tensor, Tensor]:
-        """A and B of some projections of a block."""
+        """Return A and B of some projections of a block."""
         a, b = self.updates.layers[layer]
         if self._contiguous is not None:
             return a[self._contiguous, projections], b[self._contiguous, projections]
@@ -210,7 +215,7 @@ class TextUpdate(nn.Module):
 
     @classmethod
     def for_backbone(cls, backbone: Backbone, *, rank: int, scale: float) -> TextUpdate:
-        """New update in the sizes of a backbone's text tower, on the CPU.
+        """Return a new update in the sizes of a backbone's text tower, on the CPU.
 
         Raises:
             BackboneUnsupported: The backbone's blocks are not open.
@@ -220,7 +225,7 @@ class TextUpdate(nn.Module):
         )
 
     def as_update_set(self) -> TextUpdateSet:
-        """The update as a set with one candidate."""
+        """Return the update as a set with one candidate."""
         return TextUpdateSet(
             self.a.unsqueeze(0),
             self.b.unsqueeze(0),
@@ -232,13 +237,13 @@ class TextUpdate(nn.Module):
 
     @torch.no_grad()
     def reset_other_words(self, kept: Tensor) -> None:
-        """Reset the embedding changes of all tokens except those with the ids ``kept``."""
+        """Reset the embedding changes of all tokens except those with the IDs ``kept``."""
         words = torch.zeros_like(self.words)
         words[kept] = self.words[kept]
         self.words.copy_(words)
 
     def tensors(self) -> dict[str, Tensor]:
-        """Tensors of the update by name, as a release stores them."""
+        """Return the tensors of the update by name, as a release stores them."""
         changed = self.words.detach().any(dim=1).nonzero()[:, 0]
         words = self.words.detach()[changed]
         return {"a": self.a.detach(), "b": self.b.detach(), "tokens": changed, "words": words}
@@ -261,7 +266,7 @@ class TextUpdate(nn.Module):
 
 
 def compact_text_update(tensors: Mapping[str, Tensor], vocabulary: int, scale: float) -> TextUpdateSet:
-    """Set with one candidate, and embedding rows only for the changed tokens.
+    """Return the set with one candidate, and embedding rows only for the changed tokens.
 
     Args:
         tensors: Tensors from :meth:`TextUpdate.tensors`.
@@ -279,7 +284,7 @@ def compact_text_update(tensors: Mapping[str, Tensor], vocabulary: int, scale: f
             f"the shapes a {tuple(a.shape)}, b {tuple(b.shape)} and words {tuple(words.shape)} do not fit each other"
         )
     if len(tokens) and not 0 <= int(tokens.min()) <= int(tokens.max()) < vocabulary:
-        raise ValueError(f"a token id is not in the backbone's vocabulary of {vocabulary}")
+        raise ValueError(f"a token ID is not in the backbone's vocabulary of {vocabulary}")
     order = tokens.argsort()
     return TextUpdateSet(
         a=a.unsqueeze(0),
@@ -292,7 +297,7 @@ def compact_text_update(tensors: Mapping[str, Tensor], vocabulary: int, scale: f
 
 
 def _low_rank_deltas(a: Tensor, b: Tensor, scale: float, hidden: Tensor) -> list[Tensor]:
-    """λ·BAX of each of P projections, ``[C, n, L, d]``, with A ``[C, P, r, d]`` and B ``[C, P, d, r]``."""
+    """Return λ·BAX of each of P projections, ``[C, n, L, d]``, with A ``[C, P, r, d]`` and B ``[C, P, d, r]``."""
     low = hidden.flatten(1, 2) @ a.flatten(1, 2).transpose(-1, -2)  # [C, n·L, P·r]
     each = torch.mul(low, scale).chunk(a.shape[1], dim=-1)
     return [(x @ b[:, p].transpose(-1, -2)).view(hidden.shape) for p, x in enumerate(each)]

@@ -62,13 +62,13 @@ class TameWeights:
 
     @classmethod
     def stack(cls, parts: Sequence[TameWeights]) -> TameWeights:
-        """The sets of all parts, in order."""
+        """Return the sets of all parts, in order."""
         return cls(
             *(torch.cat([getattr(part, name) for part in parts]) for name in ("a", "b", "router", "noise"))
         )
 
     def select_set(self, index: int) -> TameWeights:
-        """One of the sets, W = 1."""
+        """Return one of the sets, W = 1."""
         one = slice(index, index + 1)
         return TameWeights(self.a[one], self.b[one], self.router[one], self.noise[one])
 
@@ -99,7 +99,10 @@ class TameCondition:
     sets: Tensor | None = None
 
     def choose(self, candidates: Tensor) -> TameCondition:
-        """Candidates at some positions ``[C']``; a position may occur several times. Adapters are not copied."""
+        """Return the candidates at some positions ``[C']``; a position may occur several times.
+
+        Adapters are not copied.
+        """
         has_one_set = len(self.weights.a) == 1
         return replace(
             self,
@@ -117,15 +120,16 @@ class TameCondition:
         """None: token embeddings do not change."""
 
     def input_deltas(self, layer: int, hidden: Tensor, end: Tensor) -> Sequence[Tensor]:
-        """λ·E(X) for query, key and value, each ``[C, n, L, d]``, of the block's input ``[C, n, L, d]``."""
+        """Return λ·E(X) for query, key and value, each ``[C, n, L, d]``, of the block's input ``[C, n, L, d]``."""
         return self._deltas(layer, _INPUT, hidden, end).unbind()
 
     def output_delta(self, layer: int, hidden: Tensor, end: Tensor) -> Tensor:
-        """λ·E(X) for the out-projection: ``[C, n, L, d]`` of the concatenated heads ``[C, n, L, d]``."""
+        """Return λ·E(X) for the out-projection: ``[C, n, L, d]`` of the concatenated heads ``[C, n, L, d]``."""
         return self._deltas(layer, _OUTPUT, hidden, end)[0]
 
     def gates(self, layer: int, projections: slice, end_tokens: Tensor) -> Tensor:
-        """Gates w^MoE of eq. 4 for P projections, ``[P, C, n, E]``; rows sum to one, or are zero for ``NO_EXPERT``.
+        """Return the gates w^MoE of eq. 4 for P projections, ``[P, C, n, E]``; rows sum to one, or are zero for
+        ``NO_EXPERT``.
 
         Args:
             layer: Index of the block.
@@ -216,11 +220,11 @@ class Tame(nn.Module):
             self.b.copy_(self.b[:, :, source : source + 1].expand_as(self.b).clone())
 
     def weights(self) -> TameWeights:
-        """Current adapters as one set, W = 1."""
+        """Return the current adapters as one set, W = 1."""
         return TameWeights(*(p.unsqueeze(0) for p in (self.a, self.b, self.router, self.noise)))
 
     def condition(self, tasks: Sequence[int], *, weights: TameWeights | None = None) -> TameCondition:
-        """Condition of the tasks at some positions.
+        """Return the condition of the tasks at some positions.
 
         Args:
             tasks: Positions of the tasks, from 0.
@@ -238,7 +242,7 @@ class Tame(nn.Module):
         )
 
     def tensors(self) -> dict[str, Tensor]:
-        """Tensors by name, as a release stores them."""
+        """Return the tensors by name, as a release stores them."""
         tensors = {name: getattr(self, name).detach() for name in ("a", "b", "router", "noise")}
         tensors["task_experts"] = torch.tensor(self.task_experts, dtype=torch.int64)
         tensors["prototypes"] = (

@@ -8,5 +8,5 @@ TRANSFORMERS_PREFIX = "transformers:"  # of the names of backbones of the transf
 
 
 def has_open_blocks(name: str) -> bool:
-    """Whether adapters can work inside the blocks of both towers of a backbone, which is not loaded."""
+    """Return whether adapters can work inside the blocks of both towers of a backbone, which is not loaded."""
     return not name.startswith(TRANSFORMERS_PREFIX)

@@ -29,7 +29,7 @@ class Backbone(nn.Module, ABC):
         name: Name that the backbone was loaded by.
         clip: The towers: ``visual`` with ``ln_post`` and ``proj``, a text tower, and ``logit_scale``, which only
             pre-training changes. Releases store the weights as ``clip.…``.
-        tokenizer: Function from texts to ids ``[n, L]``.
+        tokenizer: Function from texts to IDs ``[n, L]``.
         spec: Frames per video and frame size.
         mean: RGB mean of the normalization, 0..1.
         std: RGB standard deviation of the normalization, 0..1.
@@ -117,13 +117,13 @@ class Backbone(nn.Module, ABC):
     # -- frames -----------------------------------------------------------------------------------------
 
     def pixels(self, frames: Tensor) -> Tensor:
-        """Normalized pixels ``[n·M, 3, H, W]`` of frames ``uint8 [n, M, H, W, 3]``."""
+        """Return normalized pixels ``[n·M, 3, H, W]`` of frames ``uint8 [n, M, H, W, 3]``."""
         pixels = frames.flatten(0, 1).permute(0, 3, 1, 2).to(self.device, self.mean.dtype)
         return (pixels - self.mean) / self.std
 
     @abstractmethod
     def embed_frames(self, frames: Tensor) -> Tensor:
-        """Class and patch tokens ``[n, M, P+1, width]`` of frames ``uint8 [n, M, H, W, 3]``."""
+        """Return the class and patch tokens ``[n, M, P+1, width]`` of frames ``uint8 [n, M, H, W, 3]``."""
 
     @property
     @abstractmethod
@@ -139,7 +139,7 @@ class Backbone(nn.Module, ABC):
         raise self.closed_blocks_error()
 
     def pool_frames(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        """Unit vectors of videos and frames.
+        """Return unit vectors of videos and frames.
 
         The video vector is the projected mean of the frames' normalized class tokens; frame vectors are not normalized
         to unit length before the mean.
@@ -156,7 +156,8 @@ class Backbone(nn.Module, ABC):
 
     @torch.no_grad()
     def video_features(self, frames: Tensor) -> Tensor:
-        """Features of videos for maps in closed form: the mean over frames of the class tokens before the projection.
+        """Return the features of videos for maps in closed form: the mean over frames of the class tokens before the
+        projection.
 
         Args:
             frames: ``uint8 [n, M, H, W, 3]``.
@@ -171,30 +172,32 @@ class Backbone(nn.Module, ABC):
         return features.mean(dim=1).float()
 
     def project_features(self, features: Tensor) -> Tensor:
-        """Unit vectors ``[n, dim]`` of videos without learned weights, of their :meth:`video_features` ``[n, F]``."""
+        """Return unit vectors ``[n, dim]`` of videos without learned weights, of their :meth:`video_features` ``[n,
+        F]``.
+        """
         return F.normalize(features @ self.clip.visual.proj, dim=-1)
 
     # -- texts ------------------------------------------------------------------------------------------
 
     @abstractmethod
     def tokenize(self, texts: Sequence[str]) -> Tensor:
-        """Token ids ``[n, L]`` of texts, padded to the longest text."""
+        """Return the token IDs ``[n, L]`` of texts, padded to the longest text."""
 
     @abstractmethod
     def end_of_text(self, ids: Tensor) -> Tensor:
-        """Position of the end-of-text token, ``[n]``; later positions are padding."""
+        """Return the position of the end-of-text token, ``[n]``; later positions are padding."""
 
     @property
     def word_ids(self) -> range:
-        """Token ids without the special tokens."""
+        """Token IDs without the special tokens."""
         return range(int(self.tokenize([""])[0, 0]))  # the special tokens are the last of CLIP's vocabulary
 
     def text_mask(self, length: int, end: Tensor) -> Tensor | None:
-        """Tokens that all others attend to, ``[n, 1, 1, length]``; None if padding has no effect."""
+        """Return the tokens that all others attend to, ``[n, 1, 1, length]``; None if padding has no effect."""
         return None
 
     def text_vectors(self, ids: Tensor) -> Tensor:
-        """Unit vectors ``[n, dim]`` of token ids ``[n, L]``, by a text tower that is not causal.
+        """Return unit vectors ``[n, dim]`` of token IDs ``[n, L]``, by a text tower that is not causal.
 
         :mod:`models.encoders.tower_forward` runs other towers, and blocks with adapters, one by one.
         """
@@ -202,7 +205,9 @@ class Backbone(nn.Module, ABC):
 
     @abstractmethod
     def pool_text(self, hidden: Tensor, end: Tensor) -> Tensor:
-        """Unit text vectors ``[..., n, dim]`` of states ``[..., n, L, width]`` of texts that end at ``end [n]``."""
+        """Return unit text vectors ``[..., n, dim]`` of states ``[..., n, L, width]`` of texts that end at
+        ``end [n]``.
+        """
 
     @property
     def text_blocks(self) -> list[Any]:
@@ -210,7 +215,7 @@ class Backbone(nn.Module, ABC):
         raise self.closed_blocks_error()
 
     def with_text_blocks(self, blocks: Sequence[nn.Module]) -> Backbone:
-        """A backbone with other text blocks that shares everything else with this one."""
+        """Return a backbone with other text blocks that shares everything else with this one."""
         raise self.closed_blocks_error()
 
     @property
@@ -219,15 +224,15 @@ class Backbone(nn.Module, ABC):
         raise self.closed_blocks_error()
 
     def embed_tokens(self, ids: Tensor) -> Tensor:
-        """Input of the first text block ``[n, L, width]`` for ids ``[n, L]``."""
+        """Return the input of the first text block ``[n, L, width]`` for IDs ``[n, L]``."""
         return self.embed_words(self.token_embedding(ids))
 
     @abstractmethod
     def embed_words(self, words: Tensor) -> Tensor:
-        """Input of the first text block ``[..., n, L, width]`` for token embeddings of the same shape."""
+        """Return the input of the first text block ``[..., n, L, width]`` for token embeddings of the same shape."""
 
     def closed_blocks_error(self) -> BackboneUnsupported:
-        """Error for the use of blocks that are not open."""
+        """Return the error for the use of blocks that are not open."""
         return BackboneUnsupported(
             f"backbone {self.name!r} has closed blocks, so nothing inside them can be adapted: use 'tiny' or "
             "'open_clip:<model>/<pretrained tag or local file>'"
@@ -236,7 +241,7 @@ class Backbone(nn.Module, ABC):
     # -- weights ----------------------------------------------------------------------------------------
 
     def clone(self) -> Backbone:
-        """A copy with weights of its own, except for a frozen network, for methods that train the towers."""
+        """Return a copy with weights of its own, except for a frozen network, for methods that train the towers."""
         return self._copy({})
 
     def unfreeze(self) -> None:
@@ -245,21 +250,23 @@ class Backbone(nn.Module, ABC):
         self.clip.logit_scale.requires_grad_(False)
 
     def clone_image_tower(self) -> Backbone:
-        """A copy with an image tower of its own that shares all other weights."""
+        """Return a copy with an image tower of its own that shares all other weights."""
         image_tower = {id(parameter) for parameter in self.clip.visual.parameters()}
         shared = {id(p): p for p in self.parameters() if id(p) not in image_tower}
         return self._copy(shared)
 
     def clone_text_tower(self) -> Backbone:
-        """A copy with a text tower of its own that shares the image tower."""
+        """Return a copy with a text tower of its own that shares the image tower."""
         return self._copy({id(parameter): parameter for parameter in self.clip.visual.parameters()})
 
     def _copy(self, shared: dict[int, Any]) -> Backbone:
-        """Deep copy that shares the tokenizer, which takes longer to copy than the weights, and ``shared`` by id."""
+        """Return a deep copy that shares the tokenizer, which takes longer to copy than the weights, and ``shared`` by
+        ID.
+        """
         return copy.deepcopy(self, {**shared, id(self._tokenizer): self._tokenizer})
 
     def tensors(self) -> dict[str, Tensor]:
-        """Weights of the towers by name, without a frozen network, as a release stores them."""
+        """Return the weights of the towers by name, without a frozen network, as a release stores them."""
         return {f"clip.{name}": value.detach() for name, value in self.clip.state_dict().items()}
 
     def load_tensors(self, tensors: Mapping[str, Tensor]) -> None:
@@ -286,13 +293,13 @@ class Backbone(nn.Module, ABC):
 
     @abstractmethod
     def _identity(self) -> list[Any]:
-        """JSON-serializable facts that identify the backbone in addition to weights and normalization.
+        """Return JSON-serializable facts that identify the backbone in addition to weights and normalization.
 
         They must not depend on where its files are stored.
         """
 
     def compute_fingerprint(self) -> str:
-        """Digest of the current weights, architecture and preprocessing.
+        """Compute the digest of the current weights, architecture and preprocessing.
 
         :attr:`fingerprint` is the digest at construction.
         """

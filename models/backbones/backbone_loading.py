@@ -32,7 +32,7 @@ SMALL = "small"
 
 
 def frame_spec(name: str, frames: int | None = None) -> FrameSpec:
-    """Frames per video and frame size of a backbone, without loading its weights.
+    """Return the frames per video and frame size of a backbone, without loading its weights.
 
     Raises:
         BackboneUnavailable: No backbone has this name.
@@ -88,7 +88,7 @@ def load_backbone(name: str, frames: int | None = None) -> Backbone:
 
 
 def tiny_backbone(frames: int = _TINY_FRAMES, weights: Path | None = None) -> Backbone:
-    """The ``tiny`` backbone; without ``weights`` it is randomly initialized, ready for pre-training."""
+    """Return the ``tiny`` backbone; without ``weights`` it is randomly initialized, ready for pre-training."""
     from open_clip.model import CLIP
     from safetensors.torch import load_file
 

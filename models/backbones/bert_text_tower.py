@@ -148,7 +148,9 @@ class BertBackbone(Backbone):
         return range(self.vocabulary)
 
     def embed_words(self, words: Tensor) -> Tensor:
-        """Normalized sum of the embeddings of tokens ``[..., n, L, width]``, of positions and of the only segment."""
+        """Return the normalized sum of the embeddings of tokens ``[..., n, L, width]``, of positions and of the only
+        segment.
+        """
         return cast(Tensor, self.text.bert.embeddings(inputs_embeds=words.flatten(0, -3)).view(words.shape))
 
     def text_mask(self, length: int, end: Tensor) -> Tensor | None:
@@ -160,7 +162,7 @@ class BertBackbone(Backbone):
         return torch.from_numpy(self._tokenizer(texts))
 
     def end_of_text(self, ids: Tensor) -> Tensor:
-        """Position of [SEP], the last token before the padding, ``[n]``."""
+        """Return the position of [SEP], the last token before the padding, ``[n]``."""
         return _positions(ids).masked_fill(ids == PADDING, 0).amax(dim=-1)
 
     def text_vectors(self, ids: Tensor) -> Tensor:
@@ -180,12 +182,14 @@ class BertBackbone(Backbone):
         return self.pool_text(states.float(), end)
 
     def pool_text(self, hidden: Tensor, end: Tensor) -> Tensor:
-        """Unit text vectors ``[..., n, dim]``: projected mean of states ``[..., n, L, width]`` up to ``end [n]``."""
+        """Return unit text vectors ``[..., n, dim]``: projected mean of states ``[..., n, L, width]`` up to ``end
+        [n]``.
+        """
         is_text = torch.arange(hidden.shape[-2], device=hidden.device) <= end.unsqueeze(1)
         mean = (hidden * is_text.unsqueeze(-1)).sum(dim=-2) / is_text.sum(dim=-1, keepdim=True)
         return F.normalize(self.text.ln_final(mean) @ self.text.text_projection, dim=-1)
 
 
 def _positions(ids: Tensor) -> Tensor:
-    """Position of each token, ``[n, L]``."""
+    """Return the position of each token, ``[n, L]``."""
     return torch.arange(ids.shape[1], device=ids.device).expand_as(ids)

@@ -1,4 +1,4 @@
-"""Tokenizer of BERT: from texts to padded token ids. It imports neither torch nor transformers."""
+"""Tokenizer of BERT: from texts to padded token IDs. It imports neither torch nor transformers."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from models.backbones.token_ids import pad_texts
 from models.errors import BackboneUnsupported
 
 TEXT_LENGTH = 77  # maximum tokens per text, as in CLIP
-PADDING = 0  # id of [PAD] in every vocabulary of BERT
+PADDING = 0  # ID of [PAD] in every vocabulary of BERT
 _PADDING_PIECE = "[PAD]"
 _PROBE_TOKENS = 16
 
 
 def probe_ids(vocabulary: int) -> npt.NDArray[np.int64]:
-    """Token ids ``[2, L]`` of two texts that engines are checked with; the second has padding."""
+    """Return the token IDs ``[2, L]`` of two texts that engines are checked with; the second has padding."""
     ids = np.arange(1, 2 * _PROBE_TOKENS + 1).reshape(2, -1) % vocabulary
     ids[1, _PROBE_TOKENS // 2 :] = PADDING
     return ids
 
 
 class BertTokenizer:
-    """Function from texts to token ids ``[n, L]``, truncated to the maximum length and padded to the longest text.
+    """Function from texts to token IDs ``[n, L]``, truncated to the maximum length and padded to the longest text.
 
     It is immutable after construction: threads can share it, and so do copies of a backbone.
 
@@ -62,7 +62,7 @@ class BertTokenizer:
         return pad_texts(self.tokens(texts), PADDING)
 
     def tokens(self, texts: Sequence[str]) -> list[npt.NDArray[np.int64]]:
-        """Token ids of each text, ``[L]``, without padding."""
+        """Return the token IDs of each text, ``[L]``, without padding."""
         # Batches of the library start a thread per core, and are slower even for hundreds of captions.
         return [np.array(self._tokenizer.encode(text).ids, np.int64) for text in texts]
 

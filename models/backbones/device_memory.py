@@ -20,7 +20,7 @@ _USABLE = 0.75  # share of the free memory that is given out; allocators lose so
 
 
 def usable_bytes(device: torch.device, *, proc: Path = _PROC, cgroups: Path = _CGROUPS) -> int:
-    """Bytes that this process may still take on a device.
+    """Return the bytes that this process may still take on a device.
 
     On a GPU, what the driver reports as free and torch has cached. On a CPU, the least of the machine's available
     memory, what the control groups of the process allow, and its limits; without any of these, no bound.
@@ -62,7 +62,9 @@ def reset_peak(device: torch.device) -> bool:
 
 
 def peak_bytes(device: torch.device) -> int:
-    """Most memory since :func:`reset_peak`: torch's on a GPU; else all of the process, including mapped files."""
+    """Return the most memory since :func:`reset_peak`: torch's on a GPU; else all of the process, including mapped
+    files.
+    """
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     with suppress(OSError, KeyError):
@@ -108,6 +110,6 @@ def _free_in_group(group: Path) -> Iterator[int]:
 
 
 def _sizes(file: Path) -> dict[str, int]:
-    """Bytes by name, from lines such as ``VmHWM:  10916 kB``."""
+    """Return the bytes by name, from lines such as ``VmHWM:  10916 kB``."""
     fields = (line.split() for line in file.read_text().splitlines())
     return {words[0].rstrip(":"): int(words[1]) * 1024 for words in fields if words[-1:] == ["kB"]}

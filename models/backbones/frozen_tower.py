@@ -49,7 +49,7 @@ class FrozenTower(Generic[Engine]):
         return type(self), ()
 
     def engine(self) -> Engine | None:
-        """The engine; None, after one warning of the process, if it cannot be used on this machine."""
+        """Return the engine; None, after one warning of the process, if it cannot be used on this machine."""
         if self._compile is None:
             return self._engine
         with self._lock:
@@ -74,7 +74,7 @@ def require_equal(computed: npt.NDArray[np.float32], expected: npt.NDArray[np.fl
 
 
 def torch_name() -> str:
-    """Name and version of torch, as the engine of towers that are not compiled."""
+    """Return the name and version of torch, as the engine of towers that are not compiled."""
     import torch
 
     return f"torch {torch.__version__}"

@@ -29,22 +29,22 @@ class OpenBlock(ABC):
 
     @abstractmethod
     def normalize(self, states: Tensor) -> Tensor:
-        """Input of the projections for the input of the block."""
+        """Return the input of the projections for the input of the block."""
 
     @abstractmethod
     def project(self, normalized: Tensor) -> Tensor:
-        """Concatenated query, key and value, ``[..., L, 3 · width]``."""
+        """Return the concatenated query, key and value, ``[..., L, 3 · width]``."""
 
     @abstractmethod
     def output(self, joined: Tensor) -> Tensor:
-        """Out-projection of the concatenated heads."""
+        """Return the out-projection of the concatenated heads."""
 
     @abstractmethod
     def complete(self, states: Tensor, attended: Tensor) -> Tensor:
-        """Output of the block for its input and its attention."""
+        """Return the output of the block for its input and its attention."""
 
     def attend(self, normalized: Tensor, count: int | None = None) -> Tensor:
-        """Self-attention of all tokens, or of the first ``count`` tokens to all."""
+        """Return the self-attention of all tokens, or of the first ``count`` tokens to all."""
         query, key, value = (split_heads(t, self.heads) for t in self.project(normalized).chunk(3, dim=-1))
         return self.output(merge_heads(scaled_dot_product_attention(query[..., :count, :], key, value)))
 
@@ -99,7 +99,7 @@ class BertBlock(OpenBlock):
 
 
 def open_block(block: Any) -> OpenBlock:
-    """Steps of a block of :attr:`~models.backbones.backbone.Backbone.visual_blocks` or ``text_blocks``.
+    """Return the steps of a block of :attr:`~models.backbones.backbone.Backbone.visual_blocks` or ``text_blocks``.
 
     Raises:
         BackboneUnsupported: The block is closed.

@@ -87,12 +87,14 @@ class OpenClipBackbone(Backbone):
         return int(self.text.vocab_size)
 
     def tokenize(self, texts: Sequence[str]) -> Tensor:
-        """Token ids ``[n, L]``, cut to the longest text: causal attention never reads past the end of a text."""
+        """Return the token IDs ``[n, L]``, cut to the longest text: causal attention never reads past the end of a
+        text.
+        """
         ids: Tensor = self._tokenizer(list(texts))
         return ids[:, : int(self.end_of_text(ids).max()) + 1]
 
     def end_of_text(self, ids: Tensor) -> Tensor:
-        """Position of the end-of-text token, ``[n]``: it has the highest id in CLIP's vocabulary."""
+        """Return the position of the end-of-text token, ``[n]``: it has the highest ID in CLIP's vocabulary."""
         return ids.argmax(dim=-1)
 
     def embed_frames(self, frames: Tensor) -> Tensor:
@@ -103,7 +105,7 @@ class OpenClipBackbone(Backbone):
         return torch.add(words, self.text.positional_embedding[: words.shape[-2]])
 
     def pool_text(self, hidden: Tensor, end: Tensor) -> Tensor:
-        """Unit text vectors ``[..., n, dim]`` of hidden states ``[..., n, L, width]`` at ``end [n]``."""
+        """Return unit text vectors ``[..., n, dim]`` of hidden states ``[..., n, L, width]`` at ``end [n]``."""
         rows = torch.arange(end.shape[0], device=hidden.device)
         pooled = self.text.ln_final(hidden[..., rows, end, :])
         projection = self.text.text_projection
@@ -130,7 +132,7 @@ def require_clip_blocks(backbone: Backbone) -> None:
 
 
 def open_clip_frame_spec(name: str, frames: int | None = None) -> FrameSpec:
-    """Frames per video and frame size of an open_clip model, from its configuration.
+    """Return the frames per video and frame size of an open_clip model, from its configuration.
 
     Raises:
         BackboneUnavailable: open_clip has no such model, or the name has no weights.
@@ -169,7 +171,9 @@ def load_open_clip(name: str, frames: int | None = None) -> OpenClipBackbone:
 
 
 def _needs_quick_gelu(model: str, source: str) -> bool:
-    """Whether the weights of a tag were trained with QuickGELU; open_clip builds GELU and only warns otherwise."""
+    """Return whether the weights of a tag were trained with QuickGELU; open_clip builds GELU and only warns
+    otherwise.
+    """
     return bool((open_clip.get_pretrained_cfg(model, source) or {}).get("quick_gelu"))
 
 

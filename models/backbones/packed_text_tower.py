@@ -31,7 +31,7 @@ _packed_backbones: WeakKeyDictionary[Backbone, dict[Precision, Backbone]] = Weak
 
 
 def pack_text_tower(backbone: Backbone) -> Backbone:
-    """Backbone with a packed text tower in its ``query_precision``, cached per backbone.
+    """Return the backbone with a packed text tower in its ``query_precision``, cached per backbone.
 
     The weights of the text tower must not change afterwards. The result shares everything else with the backbone.
 
@@ -124,7 +124,9 @@ class PackedBlock(nn.Module):
 
 
 def _apply_to_padded_rows(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-    """Result of a function of each row, for ``x [..., d]``; the function is called with padded rows ``[size, d]``."""
+    """Return the result of a function of each row, for ``x [..., d]``; the function is called with padded rows ``[size,
+    d]``.
+    """
     count = x.numel() // x.shape[-1]
     size = _padded_count(min(count, _MAX_ROWS))
     if size == count:
@@ -145,7 +147,7 @@ def _pad_rows(rows: Tensor, count: int) -> Tensor:
 
 
 def _padded_count(count: int) -> int:
-    """The smallest size that is not below ``count``."""
+    """Return the smallest size that is not below ``count``."""
     step = max(_MIN_ROW_STEP, 1 << max((count - 1).bit_length() - 1 - _ROW_SIZE_BITS, 0))
     return -(-count // step) * step
 

@@ -26,14 +26,14 @@ _CACHED_TEXTS = (
 
 
 class TextVectorCache:
-    """The most recently used vectors of texts, by token ids. Safe to share between threads."""
+    """The most recently used vectors of texts, by token IDs. Safe to share between threads."""
 
     def __init__(self, size: int = _CACHED_TEXTS) -> None:
         self._vectors: LRUCache[bytes, Vectors] = LRUCache(size)
         self._lock = Lock()
 
     def find(self, key: bytes) -> Vectors | None:
-        """Vector ``[dim]`` of a text; None if it is not in the cache."""
+        """Return the vector ``[dim]`` of a text; None if it is not in the cache."""
         with self._lock:
             return self._vectors.get(key)
 
@@ -83,18 +83,18 @@ class QueryBackbone(ABC):
 
     @abstractmethod
     def towers(self) -> Backbone:
-        """Both towers in torch, which may be loaded by the first call."""
+        """Return both towers in torch, which may be loaded by the first call."""
 
     @abstractmethod
     def tokenize(self, texts: Sequence[str]) -> list[TokenIds]:
-        """Token ids of each text, ``[L]``, including the start and end tokens, without padding."""
+        """Return the token IDs of each text, ``[L]``, including the start and end tokens, without padding."""
 
     def encode_alone(self, texts: Sequence[TokenIds]) -> Vectors:
         """Unit vectors ``[n, dim]`` of texts, each encoded alone: its vector does not depend on the other texts."""
         return self._encode_missing(texts, self._caches.single, self._encode_each)
 
     def encode_together(self, texts: Sequence[TokenIds]) -> Vectors:
-        """Unit vectors ``[n, dim]`` of texts, encoded in batches."""
+        """Return unit vectors ``[n, dim]`` of texts, encoded in batches."""
         return self._encode_missing(texts, self._caches.batched, self._encode_batch)
 
     def _encode_each(self, texts: Sequence[TokenIds]) -> Iterable[Vectors]:
@@ -104,14 +104,14 @@ class QueryBackbone(ABC):
 
     @abstractmethod
     def _encode_one(self, text: TokenIds) -> Vectors:
-        """Unit vector ``[dim]`` of a text. Called from several threads at once."""
+        """Return the unit vector ``[dim]`` of a text. Called from several threads at once."""
 
     @abstractmethod
     def _encode_batch(self, texts: Sequence[TokenIds]) -> Vectors:
-        """Unit vectors ``[n, dim]`` of n ≥ 1 texts."""
+        """Return unit vectors ``[n, dim]`` of n ≥ 1 texts."""
 
     def _encodes_in_one_thread(self) -> bool:
-        """Whether :meth:`_encode_one` leaves the other cores to concurrent calls."""
+        """Return whether :meth:`_encode_one` leaves the other cores to concurrent calls."""
         return True
 
     def _encode_missing(

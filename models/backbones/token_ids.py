@@ -1,4 +1,4 @@
-"""Texts as arrays of token ids."""
+"""Texts as arrays of token IDs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ TokenIds = npt.NDArray[np.int64]
 
 
 def pad_texts(texts: Sequence[TokenIds], padding: int = 0) -> TokenIds:
-    """Token ids ``[n, L]`` of texts, padded to the longest one."""
+    """Return the token IDs ``[n, L]`` of texts, padded to the longest one."""
     ids = np.full((len(texts), max(map(len, texts), default=0)), padding, np.int64)
     for row, text in zip(ids, texts, strict=True):
         row[: len(text)] = text

@@ -19,7 +19,7 @@ _clean: Callable[[str], str] = get_clean_fn("lower")
 
 
 def clip_tokenizer(model: str, context_length: int) -> Any:
-    """Tokenizer that open_clip uses with a model.
+    """Return the tokenizer that open_clip uses with a model.
 
     Args:
         context_length: Maximum number of tokens per text.
@@ -60,7 +60,10 @@ def _adapt_to_service(tokenizer: SimpleTokenizer) -> SimpleTokenizer:
 
 
 def _clean_text(text: str) -> str:
-    """Text as open_clip cleans it. Plain ASCII skips the repair of encodings, which takes half of the time."""
+    """Return the text as open_clip cleans it.
+
+    Plain ASCII skips the repair of encodings, which takes half of the time.
+    """
     if text.isascii() and text.isprintable() and "&" not in text:
         return " ".join(text.split()).lower()
     return _clean(text)

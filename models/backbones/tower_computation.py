@@ -28,7 +28,7 @@ _is_mixed: ContextVar[bool] = ContextVar("mixed_precision", default=False)
 
 
 def compute_device(name: str) -> torch.device:
-    """Device that towers compute on.
+    """Return the device that towers compute on.
 
     Args:
         name: ``cpu``, ``cuda``, or ``auto`` for a GPU if one is available.
@@ -45,7 +45,7 @@ def compute_device(name: str) -> torch.device:
 
 
 def has_fast_bfloat16(device: torch.device) -> bool:
-    """Whether the hardware multiplies bfloat16 faster than float32."""
+    """Return whether the hardware multiplies bfloat16 faster than float32."""
     if device.type == "cuda":
         return bool(torch.cuda.is_bf16_supported(including_emulation=False))
     capabilities = torch.cpu.get_capabilities()
@@ -63,7 +63,7 @@ def mixed_precision(*, enabled: bool = True) -> Iterator[None]:
 
 
 def is_mixed_precision() -> bool:
-    """Whether the current context is one of :func:`mixed_precision`."""
+    """Return whether the current context is one of :func:`mixed_precision`."""
     return _is_mixed.get()
 
 
@@ -85,7 +85,7 @@ def forward_precision(device: torch.device) -> Iterator[None]:
 def scaled_dot_product_attention(
     query: Tensor, key: Tensor, value: Tensor, *, causal: bool = False, mask: Tensor | None = None
 ) -> Tensor:
-    """softmax(Q Kᵀ / √d) V.
+    """Return softmax(Q Kᵀ / √d) V.
 
     For bfloat16 on a CPU, torch has two kernels: a fused one with a slow backward pass, and one that computes in
     float32 throughout. Here the products stay in bfloat16 and only the softmax between them is float32, which is as

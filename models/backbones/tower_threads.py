@@ -13,12 +13,14 @@ Result = TypeVar("Result")
 
 
 def core_count() -> int:
-    """Number of cores that this process may use."""
+    """Count the cores that this process may use."""
     return len(os.sched_getaffinity(0))
 
 
 def map_in_threads(function: Callable[[Item], Result], items: Sequence[Item], threads: int) -> list[Result]:
-    """Results of a function for each item, computed in the calling thread and up to ``threads`` − 1 others."""
+    """Return the results of a function for each item, computed in the calling thread and up to ``threads``
+    − 1 others.
+    """
     results: dict[int, Result] = {}
     remaining: Iterator[tuple[int, Item]] = iter(list(enumerate(items)))  # safe to share between threads
 

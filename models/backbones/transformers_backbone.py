@@ -54,7 +54,7 @@ def silent_library() -> Iterator[None]:
 
 
 def read_config(name: str, source: str, classes: dict[str, type[PreTrainedModel]]) -> Any:
-    """Configuration of a model.
+    """Return the configuration of a model.
 
     Raises:
         BackboneUnsupported: The model has another architecture than ``classes``.
@@ -168,7 +168,7 @@ class _ClosedBlock:
 
 
 def transformers_frame_spec(name: str, frames: int | None = None) -> FrameSpec:
-    """Frames per video and frame size, from the ``config.json`` of the vision model.
+    """Return the frames per video and frame size, from the ``config.json`` of the vision model.
 
     Raises:
         BackboneUnavailable: The model or folder does not exist; the message names the missing files.
@@ -240,7 +240,7 @@ def _loading_errors(name: str) -> Iterator[None]:
 def _projections(
     name: str, widths: tuple[int, int], visual: Tensor | None, text: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    """Projections of images and texts, each ``[width, dim]``.
+    """Return the projections of images and texts, each ``[width, dim]``.
 
     They are those of the checkpoints, stored as ``[dim, width]``, or random ones if the checkpoints have none.
     """

@@ -75,21 +75,21 @@ class AdaptedQueryEncoder(QueryEncoder):
 
     @abstractmethod
     def encode_for_tasks(self, ids: Tensor, positions: Sequence[int], mode: str) -> Tensor:
-        """Vectors of token ids ``[n, L]`` for the tasks at C positions.
+        """Return the vectors of token IDs ``[n, L]`` for the tasks at C positions.
 
         Returns:
             ``[C, n, dim]``, or ``[1, n, dim]`` if the vectors are equal for all tasks.
         """
 
     def encode_each(self, ids: Tensor, positions: Tensor, mode: str) -> Tensor:
-        """Vectors ``[n, dim]`` of token ids ``[n, L]``, each for the task at its own position ``[n]``.
+        """Return the vectors ``[n, dim]`` of token IDs ``[n, L]``, each for the task at its own position ``[n]``.
 
         This implementation is for encoders that are independent of the task.
         """
         return self.encode_for_tasks(ids, (), mode)[0]
 
     def _thread_count(self, tokens: int) -> int:
-        """Number of threads to encode a number of tokens with.
+        """Count the threads to encode a number of tokens with.
 
         One if torch parallelizes the products itself; otherwise as many as there are cores, as long as each has enough
         work.
@@ -101,5 +101,5 @@ class AdaptedQueryEncoder(QueryEncoder):
         return max(1, min(core_count(), shares))
 
     def _multiplications(self, tokens: int) -> int:
-        """Number of multiplications that a text tower performs for a number of tokens."""
+        """Count the multiplications that a text tower performs for a number of tokens."""
         return 12 * self._backbone.text_width**2 * len(self._backbone.text_blocks) * tokens

@@ -41,12 +41,12 @@ def register_families(*families: EncoderFamily) -> None:
 
 
 def encoder_kinds() -> Collection[str]:
-    """Kinds of releases that can be read."""
+    """Return the kinds of releases that can be read."""
     return {*_KINDS, *_families}
 
 
 def encoder_family(kind: str) -> EncoderFamily:
-    """Encoder family of a kind of release.
+    """Return the encoder family of a kind of release.
 
     Raises:
         ReleaseError: No family has this kind.
@@ -69,7 +69,8 @@ def open_query_encoder(
     previous: QueryEncoder | None = None,
     unchanged_tasks: Collection[str] = (),
 ) -> QueryEncoder:
-    """Query encoder of a release. Arguments are those of :class:`~models.encoders.query_encoder.QueryEncoderInputs`.
+    """Return the query encoder of a release. Arguments are those of
+    :class:`~models.encoders.query_encoder.QueryEncoderInputs`.
 
     A backbone in torch is also accepted.
 
@@ -110,12 +111,12 @@ def read_video_release(folder: Path) -> ReleaseState:
 
 
 def select_query_tensors(release: ReleaseState) -> ReleaseState:
-    """The release with the tensors of its query encoder alone."""
+    """Return the release with the tensors of its query encoder alone."""
     return _select_tensors(release, encoder_family(release.kind).query_prefixes)
 
 
 def select_video_tensors(release: ReleaseState) -> ReleaseState:
-    """The release with the tensors of its video encoder alone."""
+    """Return the release with the tensors of its video encoder alone."""
     return _select_tensors(release, encoder_family(release.kind).video_prefixes)
 
 

@@ -38,7 +38,8 @@ class FamilyVideoEncoder(ABC):
 
     @staticmethod
     def fingerprint_tensors(release: ReleaseState) -> dict[str, Array]:
-        """Arrays that the fingerprint of the release's video encoder covers; all of its video side by default.
+        """Return the arrays that the fingerprint of the release's video encoder covers; all of its video side by
+        default.
 
         Args:
             release: Release with the tensors of its video side alone.
@@ -46,5 +47,5 @@ class FamilyVideoEncoder(ABC):
         return release.tensors
 
     def _encode_with_backbone(self, frames: Tensor) -> Tensor:
-        """Unit video vectors ``[n, dim]`` of the backbone without learned weights."""
+        """Return unit video vectors ``[n, dim]`` of the backbone without learned weights."""
         return encode_frames(self._backbone, frames)[0]

@@ -47,7 +47,7 @@ class AnalyticVideoEncoder(FamilyVideoEncoder):
 def apply_video_map(
     video_map: AnalyticVideoMap, backbone: Backbone, features: Tensor, layout: VectorLayout
 ) -> Tensor:
-    """Unit vectors ``[n, dim]`` of videos with features ``[n, F]``."""
+    """Return unit vectors ``[n, dim]`` of videos with features ``[n, F]``."""
     projected = backbone.project_features(features)
     vectors = video_map(features.cpu().numpy(), projected.detach().cpu().numpy(), layout)
     return torch.from_numpy(vectors).to(features.device)

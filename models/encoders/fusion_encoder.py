@@ -56,7 +56,7 @@ class FusionEncoder(nn.Module):
         self.bias = nn.Parameter(torch.zeros(vocabulary))
 
     def forward(self, texts: Tensor, end: Tensor, videos: Tensor) -> Tensor:
-        """States of the words after the last layer.
+        """Return the states of the words after the last layer.
 
         Args:
             texts: Normalized states of the text tower, ``[n, L, width]``.
@@ -75,7 +75,7 @@ class FusionEncoder(nn.Module):
         return cast(Tensor, self.norm(hidden.float()))
 
     def predict_words(self, states: Tensor, embedding: Tensor) -> Tensor:
-        """Logits ``[k, V]`` of the words at states ``[k, width]``.
+        """Return the logits ``[k, V]`` of the words at states ``[k, width]``.
 
         Args:
             states: States of masked words, ``[k, width]``.
@@ -86,18 +86,18 @@ class FusionEncoder(nn.Module):
         return logits.float()
 
     def embed_masked(self, backbone: Backbone, ids: Tensor, masked: Tensor) -> Tensor:
-        """Token and position embeddings ``[n, L, width]`` of token ids ``[n, L]``.
+        """Return the token and position embeddings ``[n, L, width]`` of token IDs ``[n, L]``.
 
         Args:
             backbone: Backbone with open blocks.
-            ids: Token ids ``[n, L]``.
+            ids: Token IDs ``[n, L]``.
             masked: Whether each word is masked, ``[n, L]``.
         """
         words = torch.where(masked.unsqueeze(-1), self.mask, backbone.token_embedding(ids))
         return backbone.embed_words(words)
 
     def fuse(self, backbone: Backbone, embedded: Tensor, end: Tensor, tokens: Tensor) -> Tensor:
-        """Fused states of texts and videos, ``[n, L, width]``.
+        """Return the fused states of texts and videos, ``[n, L, width]``.
 
         Args:
             backbone: Backbone with open blocks.
@@ -113,11 +113,11 @@ class FusionEncoder(nn.Module):
         return encode_in_parts(encode, embedded, end, tokens)[0]
 
     def fuse_pairs(self, backbone: Backbone, ids: Tensor, tokens: Tensor) -> Tensor:
-        """Unit vectors ``[n, width]`` of pairs: the fused states at the ends of the texts.
+        """Return unit vectors ``[n, width]`` of pairs: the fused states at the ends of the texts.
 
         Args:
             backbone: Backbone with open blocks.
-            ids: Token ids ``[n, L]``.
+            ids: Token IDs ``[n, L]``.
             tokens: States of the frames from :func:`frame_states`.
         """
         end = backbone.end_of_text(ids)
@@ -126,7 +126,7 @@ class FusionEncoder(nn.Module):
 
 
 def create_fusion_encoder(backbone: Backbone, layers: int) -> FusionEncoder:
-    """Randomly initialized multi-modal encoder in the sizes of a backbone.
+    """Return the randomly initialized multi-modal encoder in the sizes of a backbone.
 
     Raises:
         BackboneUnsupported: The backbone's blocks are not open.
@@ -142,7 +142,7 @@ def create_fusion_encoder(backbone: Backbone, layers: int) -> FusionEncoder:
 
 
 def frame_states(backbone: Backbone, frames: Tensor) -> Tensor:
-    """States ``[n, M, P+1, visual_width]`` of frames after the image tower's last block.
+    """Return the states ``[n, M, P+1, visual_width]`` of frames after the image tower's last block.
 
     :meth:`Backbone.pool_frames` turns them into video vectors.
 
@@ -162,7 +162,7 @@ def frame_states(backbone: Backbone, frames: Tensor) -> Tensor:
 
 
 def text_states(backbone: Backbone, embedded: Tensor, end: Tensor) -> Tensor:
-    """States ``[n, L, width]`` of embeddings ``[n, L, width]`` after the text tower's last block.
+    """Return the states ``[n, L, width]`` of embeddings ``[n, L, width]`` after the text tower's last block.
 
     :meth:`Backbone.pool_text` turns them into text vectors.
 

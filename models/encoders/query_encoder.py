@@ -40,7 +40,7 @@ class QueryEncoderInputs:
     unchanged_tasks: Collection[str] = ()
 
     def pinned_release(self, task: str) -> ReleaseState:
-        """Release that made the shard of a task.
+        """Return the release that made the shard of a task.
 
         Raises:
             ReleaseError: The release is missing.
@@ -97,20 +97,22 @@ class QueryEncoder(ABC):
         return 1.0
 
     def encode_with_backbone(self, texts: Sequence[str]) -> Vectors:
-        """Unit text vectors of the backbone without learned weights, ``[n, dim]``."""
+        """Return unit text vectors of the backbone without learned weights, ``[n, dim]``."""
         return self._texts.encode_together(self.tokenize(texts))
 
     def token_presence(self, texts: Sequence[str]) -> Vectors:
-        """Indicators of the tokens in each text, ``[n, V]``, for :func:`~models.routing.router.log_weights`."""
+        """Return the indicators of the tokens in each text, ``[n, V]``, for
+        :func:`~models.routing.router.log_weights`.
+        """
         return token_presence(self.tokenize(texts), self._texts.vocabulary)
 
     def tokenize(self, texts: Sequence[str]) -> list[TokenIds]:
-        """Token ids of each text, ``[L]``, including the start and end tokens, without padding."""
+        """Return the token IDs of each text, ``[L]``, including the start and end tokens, without padding."""
         return self._texts.tokenize(texts)
 
     @abstractmethod
     def encode(self, texts: Sequence[str], tasks: Sequence[str], mode: str = "latest") -> Vectors:
-        """Unit vectors of each text for each task, ``[n, len(tasks), dim]``, in the space of the task's shard.
+        """Return unit vectors of each text for each task, ``[n, len(tasks), dim]``, in the space of the task's shard.
 
         Raises:
             ReleaseError: The release has not learned a task, or does not offer the mode.
@@ -118,10 +120,10 @@ class QueryEncoder(ABC):
 
     @abstractmethod
     def encode_pairs(self, texts: Sequence[TokenIds], tasks: Sequence[str], mode: str = "latest") -> Vectors:
-        """Unit vectors of text i for task i, ``[n, dim]``, equal to those of :meth:`encode` for the same pairs.
+        """Return unit vectors of text i for task i, ``[n, dim]``, equal to those of :meth:`encode` for the same pairs.
 
         Args:
-            texts: Token ids of each text, from :meth:`tokenize`.
+            texts: Token IDs of each text, from :meth:`tokenize`.
             mode: Query mode.
 
         Raises:
@@ -132,14 +134,14 @@ class QueryEncoder(ABC):
         """Encode texts that :meth:`routing_evidence` and :meth:`encode_pairs` will use, where tasks share an encoding.
 
         Args:
-            texts: Token ids of each text, from :meth:`tokenize`.
+            texts: Token IDs of each text, from :meth:`tokenize`.
         """
 
     def routing_evidence(self, texts: Sequence[TokenIds], tasks: Sequence[str]) -> Vectors | None:
-        """Routing evidence of texts for tasks, in addition to the evidence of their words.
+        """Return the routing evidence of texts for tasks, in addition to the evidence of their words.
 
         Args:
-            texts: Token ids of each text, from :meth:`tokenize`.
+            texts: Token IDs of each text, from :meth:`tokenize`.
             tasks: Identifiers of the tasks.
 
         Returns:
@@ -158,18 +160,18 @@ class QueryEncoder(ABC):
         return 0
 
     def is_task_independent(self, mode: str) -> bool:
-        """Whether a text has the same vector for all tasks."""
+        """Return whether a text has the same vector for all tasks."""
         return False
 
     def encoding_identity(self, task: str, mode: str) -> str | None:
-        """Identity of the weights that encode texts for a task; None if a later release can change them.
+        """Return the identity of the weights that encode texts for a task; None if a later release can change them.
 
         Encoders with equal identities encode a text for the task to equal vectors, up to rounding.
         """
         return None
 
     def _positions(self, tasks: Sequence[str], mode: str) -> list[int]:
-        """Positions of tasks, after validation of the tasks and the mode."""
+        """Return the positions of tasks, after validation of the tasks and the mode."""
         if mode not in self.modes:
             raise ReleaseError(f"this release cannot query in mode {mode!r}, only in {', '.join(self.modes)}")
         unknown = dict.fromkeys(task for task in tasks if task not in self._position)
@@ -179,7 +181,7 @@ class QueryEncoder(ABC):
 
 
 def adapter_identity(settings: Sequence[object], tensors: Mapping[str, Array]) -> str:
-    """Digest of text adapters: adapters with equal digests encode alike.
+    """Compute the digest of text adapters: adapters with equal digests encode alike.
 
     Args:
         settings: JSON-serializable settings that the adapters compute with.

@@ -21,10 +21,10 @@ class TextCondition(Protocol):
         ...
 
     def embedding_delta(self, ids: Tensor) -> Tensor | None:
-        """Change of the token embeddings.
+        """Return the change of the token embeddings.
 
         Args:
-            ids: Token ids ``[n, L]``, or ``[C, n, L]`` with texts per candidate.
+            ids: Token IDs ``[n, L]``, or ``[C, n, L]`` with texts per candidate.
 
         Returns:
             ``[C, n, L, d]``, or None if token embeddings do not change.
@@ -32,7 +32,7 @@ class TextCondition(Protocol):
         ...
 
     def input_deltas(self, layer: int, hidden: Tensor, end: Tensor) -> Sequence[Tensor]:
-        """Changes of query, key and value in a block, each ``[C, n, L, d]``.
+        """Return the changes of query, key and value in a block, each ``[C, n, L, d]``.
 
         Args:
             layer: Index of the block.
@@ -42,7 +42,7 @@ class TextCondition(Protocol):
         ...
 
     def output_delta(self, layer: int, hidden: Tensor, end: Tensor) -> Tensor:
-        """Change of the out-projection in a block, ``[C, n, L, d]``.
+        """Return the change of the out-projection in a block, ``[C, n, L, d]``.
 
         Args:
             layer: Index of the block.
@@ -68,17 +68,17 @@ class PerTextCondition:
         return 1
 
     def embedding_delta(self, ids: Tensor) -> Tensor | None:
-        """Change of the token embeddings of ids ``[n, L]``, ``[1, n, L, d]``."""
+        """Return the change of the token embeddings of IDs ``[n, L]``, ``[1, n, L, d]``."""
         delta = self._each.embedding_delta(ids.unsqueeze(1))
         return None if delta is None else delta.transpose(0, 1)
 
     def input_deltas(self, layer: int, hidden: Tensor, end: Tensor) -> Sequence[Tensor]:
-        """Changes of query, key and value, each ``[1, n, L, d]``, for ``hidden [1, n, L, d]``."""
+        """Return the changes of query, key and value, each ``[1, n, L, d]``, for ``hidden [1, n, L, d]``."""
         deltas = self._each.input_deltas(layer, hidden.transpose(0, 1), end.unsqueeze(1))
         return [delta.transpose(0, 1) for delta in deltas]
 
     def output_delta(self, layer: int, hidden: Tensor, end: Tensor) -> Tensor:
-        """Change of the out-projection, ``[1, n, L, d]``, for ``hidden [1, n, L, d]``."""
+        """Return the change of the out-projection, ``[1, n, L, d]``, for ``hidden [1, n, L, d]``."""
         return self._each.output_delta(layer, hidden.transpose(0, 1), end.unsqueeze(1)).transpose(0, 1)
 
 
@@ -99,13 +99,13 @@ class WordCondition:
         return self._adapters.candidates
 
     def embedding_delta(self, ids: Tensor) -> Tensor | None:
-        """Change of the token embeddings of ids ``[n, L]`` or ``[C, n, L]``, ``[C, n, L, d]``."""
+        """Return the change of the token embeddings of IDs ``[n, L]`` or ``[C, n, L]``, ``[C, n, L, d]``."""
         return self._words.embedding_delta(ids)
 
     def input_deltas(self, layer: int, hidden: Tensor, end: Tensor) -> Sequence[Tensor]:
-        """Changes of query, key and value by the adapters, each ``[C, n, L, d]``."""
+        """Return the changes of query, key and value by the adapters, each ``[C, n, L, d]``."""
         return self._adapters.input_deltas(layer, hidden, end)
 
     def output_delta(self, layer: int, hidden: Tensor, end: Tensor) -> Tensor:
-        """Change of the out-projection by the adapters, ``[C, n, L, d]``."""
+        """Return the change of the out-projection by the adapters, ``[C, n, L, d]``."""
         return self._adapters.output_delta(layer, hidden, end)

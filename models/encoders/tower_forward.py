@@ -38,11 +38,11 @@ class BatchDistribution(Protocol):
     """Part of a batch that this process encodes."""
 
     def slice(self, batch: Tensor) -> Tensor:
-        """Rows of a batch that this process encodes; every process gets equally many."""
+        """Return the rows of a batch that this process encodes; every process gets equally many."""
         ...
 
     def gather(self, part: Tensor, count: int) -> Tensor:
-        """The ``count`` rows of a batch from the parts of all processes, with gradients for the own part."""
+        """Return the ``count`` rows of a batch from the parts of all processes, with gradients for the own part."""
         ...
 
 
@@ -60,13 +60,13 @@ def distributed_batches(distribution: BatchDistribution | None) -> Iterator[None
 
 
 def slice_batch(batch: Tensor) -> Tensor:
-    """Rows that this process encodes: all rows outside of :func:`distributed_batches`."""
+    """Return the rows that this process encodes: all rows outside of :func:`distributed_batches`."""
     distribution = _current.get()
     return batch if distribution is None else distribution.slice(batch)
 
 
 def gather_batch(part: Tensor, count: int) -> Tensor:
-    """Rows of the whole batch of ``count`` rows, given those that this process encoded."""
+    """Return the rows of the whole batch of ``count`` rows, given those that this process encoded."""
     distribution = _current.get()
     return part if distribution is None else distribution.gather(part, count)
 
@@ -74,7 +74,7 @@ def gather_batch(part: Tensor, count: int) -> Tensor:
 def encode_frames(
     backbone: Backbone, frames: Tensor, fusion: FrameFusion | None = None, *, first_block: int = 0
 ) -> tuple[Tensor, Tensor]:
-    """Unit vectors of videos and of their frames.
+    """Return unit vectors of videos and of their frames.
 
     Args:
         frames: RGB frames ``[n, M, H, W, 3]``, or their tokens ``[n, M, P+1, width]`` from :func:`run_first_blocks`.
@@ -102,13 +102,13 @@ def encode_frames(
 
 
 def frame_tokens(backbone: Backbone, frames: Tensor) -> Tensor:
-    """Tokens ``[n, M, P+1, width]`` of frames ``[n, M, H, W, 3]``; tokens are returned themselves."""
+    """Return the tokens ``[n, M, P+1, width]`` of frames ``[n, M, H, W, 3]``; tokens are returned themselves."""
     return frames if frames.dim() == 4 else backbone.embed_frames(frames)
 
 
 @torch.no_grad()
 def run_first_blocks(backbone: Backbone, frames: Tensor, count: int) -> Tensor:
-    """Tokens of frames after the first blocks of the image tower, in the precision of the context.
+    """Return the tokens of frames after the first blocks of the image tower, in the precision of the context.
 
     Args:
         backbone: Backbone to encode with.
@@ -124,10 +124,10 @@ def run_first_blocks(backbone: Backbone, frames: Tensor, count: int) -> Tensor:
 def encode_texts(
     backbone: Backbone, ids: Tensor, condition: TextCondition | None = None, start: Tensor | None = None
 ) -> Tensor:
-    """Unit vectors of texts.
+    """Return unit vectors of texts.
 
     Args:
-        ids: Token ids ``[n, L]``.
+        ids: Token IDs ``[n, L]``.
         condition: Adapters of C candidates; None encodes with the frozen tower, C = 1.
         start: States ``[layers, 2, C, n or 1, d]`` from :func:`start_token_states` with the same condition, which save
             the computation of every text's first token.
@@ -157,7 +157,7 @@ def encode_texts(
 
 @torch.no_grad()
 def start_token_states(backbone: Backbone, condition: TextCondition | None = None) -> Tensor:
-    """Keys and values of the start-of-text token in each block of a causal text tower.
+    """Return the keys and values of the start-of-text token in each block of a causal text tower.
 
     The condition's change of the token must not depend on the text, as in :mod:`models.adapters.low_rank_text_update`.
 
@@ -190,7 +190,7 @@ def run_text_blocks(
     *,
     only_ends: bool = False,
 ) -> Tensor:
-    """States after the last block of the text tower, in the precision of the context.
+    """Return the states after the last block of the text tower, in the precision of the context.
 
     Args:
         hidden: Input of the first block, ``[C, n, L, d]``.
@@ -219,7 +219,7 @@ def run_text_blocks(
 def _run_image_blocks(
     backbone: Backbone, tokens: Tensor, indices: Sequence[int], fusion: FrameFusion | None
 ) -> Tensor:
-    """Tokens ``[n, M, P, width]`` after some blocks of the image tower."""
+    """Return the tokens ``[n, M, P, width]`` after some blocks of the image tower."""
     blocks, device = backbone.visual_blocks, backbone.device
     for index in indices:
         if not backbone.has_open_blocks:
@@ -251,7 +251,7 @@ def _image_block(
 
 
 def _embed_text(backbone: Backbone, ids: Tensor, condition: TextCondition | None) -> Tensor:
-    """Input of the first block of the text tower, ``[C, n, L, d]``."""
+    """Return the input of the first block of the text tower, ``[C, n, L, d]``."""
     change = None if condition is None else condition.embedding_delta(ids)
     if change is not None:
         return backbone.embed_words(backbone.token_embedding(ids) + change)
@@ -307,7 +307,9 @@ class _TextStep:
         return query + query_delta, key + key_delta, value + value_delta
 
     def complete(self, hidden: Tensor, joined: Tensor, end: Tensor) -> Tensor:
-        """Output of the block for its input and the concatenated heads of its attention, both ``[C, n, L, d]``."""
+        """Return the output of the block for its input and the concatenated heads of its attention, both ``[C, n, L,
+        d]``.
+        """
         attended = self.block.output(joined)
         if self.condition is not None:
             attended = attended + self.condition.output_delta(self.layer, joined, end)

@@ -105,18 +105,18 @@ def read_vectors(parts: Sequence[Tensor], batches: Sequence[npt.NDArray[np.int64
 
 
 def batches_by_length(texts: Sequence[TokenIds], device: torch.device) -> list[TokenIds]:
-    """Positions of texts in batches of similar length, which need little padding."""
+    """Return the positions of texts in batches of similar length, which need little padding."""
     order = np.argsort([len(text) for text in texts], kind="stable")
     size = batch_size(device, len(texts))
     return [order[start : start + size] for start in range(0, len(order), size)]
 
 
 def batch_size(device: torch.device, texts: int) -> int:
-    """Number of texts, of so many, that pass the tower at once."""
+    """Count the texts, of so many, that pass the tower at once."""
     return _BATCH_TEXTS.get(device.type, max(1, texts))
 
 
 def unpad(ids: Tensor, end: Tensor) -> list[TokenIds]:
-    """Token ids of each text up to its end, of padded ids ``[n, L]`` and positions of the ends ``[n]``."""
+    """Return the token IDs of each text up to its end, of padded IDs ``[n, L]`` and positions of the ends ``[n]``."""
     rows = ids.cpu().numpy().astype(np.int64, copy=False)
     return [row[: last + 1].copy() for row, last in zip(rows, end.tolist(), strict=True)]

@@ -55,7 +55,7 @@ class VideoEncoder:
 
     @torch.inference_mode()
     def encode(self, frames: Tensor, tasks: Sequence[str]) -> npt.NDArray[np.float32]:
-        """Unit vectors of each clip for each task, ``[n, len(tasks), dim]``, in the space of the task's shard.
+        """Return unit vectors of each clip for each task, ``[n, len(tasks), dim]``, in the space of the task's shard.
 
         Args:
             frames: ``uint8 [n, M, H, W, 3]``, in the frame size of the backbone, and its frame count or one frame each.
@@ -83,7 +83,7 @@ class VideoEncoder:
         return np.stack(chosen, axis=1) if chosen else np.empty((len(frames), 0, dim), np.float32)
 
     def for_task(self, task: str) -> Callable[[Tensor], Tensor]:
-        """Encoder of a task alone: frames ``uint8 [n, M, H, W, 3]`` to vectors ``[n, dim]``."""
+        """Return the encoder of a task alone: frames ``uint8 [n, M, H, W, 3]`` to vectors ``[n, dim]``."""
         return lambda frames: torch.from_numpy(self.encode(frames, [task])[:, 0])
 
     @property
@@ -92,7 +92,7 @@ class VideoEncoder:
         return sum(array.nbytes for release in self._releases.values() for array in release.tensors.values())
 
     def _release(self, task: str, fingerprint: str) -> ReleaseState:
-        """Video side of the release that made a task's shard, after verification of its fingerprint."""
+        """Return the video side of the release that made a task's shard, after verification of its fingerprint."""
         if fingerprint in self._releases:
             self._releases.move_to_end(fingerprint)
             return self._releases[fingerprint]
@@ -112,7 +112,7 @@ class VideoEncoder:
         return release
 
     def _load(self, release: ReleaseState) -> Callable[[Tensor], Tensor]:
-        """Function that encodes frames with the video side of a release."""
+        """Return the function that encodes frames with the video side of a release."""
         try:
             return self._family_encoder(release).load(release)
         except (KeyError, RuntimeError) as error:

@@ -132,7 +132,7 @@ def read_lineage(folder: Path) -> TaskLineage:
 
 
 def _read_description(folder: Path) -> dict[str, Any]:
-    """Contents of ``release.json``, after the checks that every reader needs."""
+    """Return the contents of ``release.json``, after the checks that every reader needs."""
     try:
         description = json.loads((folder / _DESCRIPTION).read_text())
     except FileNotFoundError as error:
@@ -174,7 +174,7 @@ def _parse_lineage(folder: Path, description: Mapping[str, Any]) -> TaskLineage:
 
 
 def _read_arrays(folder: Path, file: str, prefixes: tuple[str, ...]) -> dict[str, Array]:
-    """Arrays of a file whose names start with one of the prefixes."""
+    """Return the arrays of a file whose names start with one of the prefixes."""
     try:
         with safe_open(folder / file, framework="numpy") as opened:
             names = [name for name in opened.keys() if name.startswith(prefixes)]  # noqa: SIM118

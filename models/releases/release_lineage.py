@@ -78,7 +78,7 @@ class TaskLineage:
         return len(self.tasks) + (self.parent.tasks if self.parent else 0)
 
     def resolve(self, read_parent: Callable[[str], TaskLineage]) -> TaskLineage:
-        """Lineage with the tasks of all ancestors, and without a parent.
+        """Return the lineage with the tasks of all ancestors, and without a parent.
 
         The number of tasks falls from release to parent, so every lineage ends.
 

@@ -33,13 +33,13 @@ class CalibrationCaption:
     """A caption of a training video, with its results in the video's task without that video's share in learning.
 
     Attributes:
-        video: Vector id of the video.
+        video: Vector ID of the video.
         text: Caption.
         words: Evidence of the words for the task, in nats.
         captions: Evidence in addition to that of the words, in nats.
         coverage: Share of the distinct tokens of the caption that the other captions of the task contain.
         score: Cosine of the video.
-        ids: Vector ids of the nearest videos of the task.
+        ids: Vector IDs of the nearest videos of the task.
         cosines: Cosines of these videos, descending.
     """
 
@@ -60,7 +60,7 @@ def write_calibration(folder: Path, captions: Sequence[CalibrationCaption]) -> N
 
 
 def read_calibration(folder: Path) -> tuple[CalibrationCaption, ...]:
-    """Calibration captions of a release; empty for a release without any.
+    """Return the calibration captions of a release; empty for a release without any.
 
     Raises:
         ReleaseError: The file has an unknown format.
@@ -106,12 +106,12 @@ class ReleaseState:
 
 
 def arrays_with_prefix(prefix: str, arrays: Mapping[str, Array]) -> dict[str, Array]:
-    """Arrays whose names start with a prefix, by the rest of their names."""
+    """Return the arrays whose names start with a prefix, by the rest of their names."""
     return {name.removeprefix(prefix): a for name, a in arrays.items() if name.startswith(prefix)}
 
 
 def video_fingerprint(backbone_fingerprint: str, dim: int, frames: int, tensors: Mapping[str, Array]) -> str:
-    """Fingerprint of a video encoder: backbone, preprocessing, frames per video, and learned weights.
+    """Return the fingerprint of a video encoder: backbone, preprocessing, frames per video, and learned weights.
 
     Encoders with equal fingerprints produce equal vectors; vectors of different fingerprints are never compared.
 

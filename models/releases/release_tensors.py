@@ -11,7 +11,7 @@ from torch import Tensor
 
 
 def tensors_with_prefix(prefix: str, weights: Mapping[str, npt.NDArray[Any] | Tensor]) -> dict[str, Tensor]:
-    """Tensors of the weights whose names start with a prefix, by the rest of their names.
+    """Return the tensors of the weights whose names start with a prefix, by the rest of their names.
 
     Args:
         weights: Arrays of a release, whose memory the tensors share, or tensors.
@@ -24,5 +24,5 @@ def tensors_with_prefix(prefix: str, weights: Mapping[str, npt.NDArray[Any] | Te
 
 
 def to_arrays(tensors: Mapping[str, Tensor]) -> dict[str, npt.NDArray[Any]]:
-    """Arrays of tensors by name; they share the memory of tensors on a CPU."""
+    """Return the arrays of tensors by name; they share the memory of tensors on a CPU."""
     return {name: tensor.detach().cpu().contiguous().numpy() for name, tensor in tensors.items()}

@@ -52,7 +52,7 @@ class CaptionScatter:
         return CaptionScatter(scatter, np.asarray(self.freedom + (len(captions) - 1), np.float32))
 
     def tensors(self) -> dict[str, npt.NDArray[Any]]:
-        """Arrays by name, as a release stores them."""
+        """Return the arrays by name, as a release stores them."""
         return {"scatter": self.scatter, "freedom": self.freedom}
 
     @classmethod
@@ -61,7 +61,7 @@ class CaptionScatter:
         return cls(tensors["scatter"], tensors["freedom"])
 
     def precision(self, background: TextBackground) -> npt.NDArray[np.float64]:
-        """Inverse of the shared covariance S, ``[D, D]``."""
+        """Compute the inverse of the shared covariance S, ``[D, D]``."""
         size = len(self.scatter)
         generic = np.linalg.inv(background.precision[:size, :size].astype(np.float64))
         total = self.scatter + _BACKGROUND_CAPTIONS * generic
@@ -94,7 +94,7 @@ class CaptionEvidence:
         self._biases = -np.vecdot(self._weights, centers + generic) / 2
 
     def __call__(self, texts: Floats, positions: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
-        """Evidence ``[n, len(positions)]`` in nats of text vectors ``[n, ≥ D]`` for tasks at positions."""
+        """Compute the evidence ``[n, len(positions)]`` in nats of text vectors ``[n, ≥ D]`` for tasks at positions."""
         vectors = texts[:, : self._weights.shape[1]].astype(np.float64)
         # Inner products one by one stay in this thread, and do not depend on the other texts. Those with all tasks and
         # a choice among them cost less than a copy of the chosen weights.

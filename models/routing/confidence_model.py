@@ -68,18 +68,18 @@ class ConfidenceModel:
         return np.asarray(features @ np.array(self.weights) + self.bias)
 
     def applies_to(self, mode: str, prior: float) -> bool:
-        """Whether the model was fitted to searches with this mode and prior."""
+        """Return whether the model was fitted to searches with this mode and prior."""
         return mode == self.mode and abs(prior - self.prior) < 1e-9
 
     def to_json(self) -> dict[str, Any]:
-        """JSON object of the model, as stored in a release."""
+        """Return the JSON object of the model, as stored in a release."""
         stored = {**asdict(self), "weights": list(self.weights)}
         del stored["answer"]
         return stored if self.answer is None else {**stored, "answer": self.answer.to_json()}
 
     @classmethod
     def from_json(cls, stored: Mapping[str, Any]) -> ConfidenceModel:
-        """Model of a JSON object from :meth:`to_json`.
+        """Return the model of a JSON object from :meth:`to_json`.
 
         Raises:
             KeyError, TypeError, ValueError: A field is missing, of another type, or out of range.
@@ -102,7 +102,7 @@ class ConfidenceModel:
 def confidence_features(
     scores: Floats, familiarity: float, log_weight: float, head: Floats | None = None
 ) -> Floats:
-    """Features of the results of a list, ``[n, 6]``.
+    """Return the features of the results of a list, ``[n, 6]``.
 
     The columns are the score; the lead of the first result over the second (0 for the others); the distance of the
     result to the first (at most 0); the distance of the result to the mean of the head of the list; ``familiarity``;
@@ -157,11 +157,11 @@ class AnswerModel:
     error: float
 
     def probability(self, scores: Floats, evidence: TextEvidence) -> float:
-        """Probability that the library contains a described video; arguments of :func:`answer_features`."""
+        """Return the probability that the library contains a described video; arguments of :func:`answer_features`."""
         return float(logistic(answer_features(scores, evidence) @ np.array(self.weights) + self.bias))
 
     def within_reach(self, scores: Floats, first: float) -> npt.NDArray[np.bool_]:
-        """Whether results are near enough to the first one of their list to belong to the answer, ``[n]``.
+        """Return whether results are near enough to the first one of their list to belong to the answer, ``[n]``.
 
         Args:
             scores: Scores ``[n]``.
@@ -170,12 +170,12 @@ class AnswerModel:
         return np.asarray(scores >= first - self.reach)
 
     def to_json(self) -> dict[str, Any]:
-        """JSON object of the model, as stored in a release."""
+        """Return the JSON object of the model, as stored in a release."""
         return {**asdict(self), "weights": list(self.weights)}
 
     @classmethod
     def from_json(cls, stored: Mapping[str, Any]) -> AnswerModel:
-        """Model of a JSON object from :meth:`to_json`.
+        """Return the model of a JSON object from :meth:`to_json`.
 
         Raises:
             KeyError, TypeError, ValueError: A field is missing, of another type, or out of range.
@@ -189,12 +189,12 @@ class AnswerModel:
 
 
 def logistic(log_odds: Floats) -> Floats:
-    """Probabilities of log odds."""
+    """Return the probabilities of log odds."""
     return np.asarray(1 / (1 + np.exp(-np.clip(log_odds, -700, 700))))
 
 
 def answer_features(scores: Floats, evidence: TextEvidence) -> Floats:
-    """Features of a list, ``[4]``, each of which is larger where an answer is likelier.
+    """Return the features of a list, ``[4]``, each of which is larger where an answer is likelier.
 
     These are the first score, the evidence of words and captions, and the coverage.
 

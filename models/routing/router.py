@@ -25,7 +25,7 @@ COSINE_LIMIT = 1.01
 def can_reach_score(
     lifts: npt.NDArray[np.floating], bar: npt.NDArray[np.floating] | float, limit: float = COSINE_LIMIT
 ) -> npt.NDArray[np.bool_]:
-    """Whether a video of each task could score at least ``bar`` for a text.
+    """Return whether a video of each task could score at least ``bar`` for a text.
 
     The score of a video in the union of all shards is the cosine between the text's vector for the shard and the
     video, plus the routing term of the task. The routing term is known before the text is encoded for the shard, and
@@ -42,18 +42,18 @@ def can_reach_score(
 
 
 def distinct_tokens(tokens: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Distinct token ids of a text, ascending.
+    """Return the distinct token IDs of a text, ascending.
 
     They are the non-zero columns of :func:`~models.routing.token_statistics.token_presence`.
 
     Args:
-        tokens: Token ids ``[L]``, including the start-of-text and end-of-text tokens.
+        tokens: Token IDs ``[L]``, including the start-of-text and end-of-text tokens.
     """
     return np.unique(tokens[1:-1])
 
 
 def log_weights(presence: Floats, profiles: Floats) -> Floats:
-    """Log-probability of each task for each text, ``[n, T]``; the probabilities of a text sum to one.
+    """Return the log-probability of each task for each text, ``[n, T]``; the probabilities of a text sum to one.
 
     A task without captions has no routing evidence of its own; it gets the score of the most likely other task.
 
@@ -67,7 +67,7 @@ def log_weights(presence: Floats, profiles: Floats) -> Floats:
 
 
 def log_probabilities(evidence: npt.NDArray[np.floating]) -> Floats:
-    """Log-probability of each task by the evidence ``[..., T]`` of all of them, in nats."""
+    """Return the log-probability of each task by the evidence ``[..., T]`` of all of them, in nats."""
     scores = evidence - evidence.max(axis=-1, keepdims=True)
     return np.asarray(scores - np.log(np.exp(scores).sum(axis=-1, keepdims=True)), np.float32)
 
@@ -87,7 +87,8 @@ class Router:
         self._silent = profiles.silent
 
     def evidence(self, words: Floats, tasks: npt.NDArray[np.int64], further: Floats | None = None) -> Floats:
-        """Routing evidence of one text for some tasks, in nats, ``[len(tasks)]``; see :func:`log_probabilities`.
+        """Return the routing evidence of one text for some tasks, in nats, ``[len(tasks)]``; see
+        :func:`log_probabilities`.
 
         Args:
             words: :meth:`word_evidence` of the text for these tasks.
@@ -99,28 +100,32 @@ class Router:
         return scores
 
     def word_evidence(self, tokens: npt.NDArray[np.int64], tasks: npt.NDArray[np.int64]) -> Floats:
-        """Sum of the profile values of the distinct tokens of a text for some tasks, in nats, ``[len(tasks)]``."""
+        """Compute the sum of the profile values of the distinct tokens of a text for some tasks, in nats,
+        ``[len(tasks)]``.
+        """
         entries = self._entries(tokens)
         sums = np.bincount(self._tasks[entries], self._values[entries], len(self._silent))
         return np.asarray(sums[tasks], np.float32)
 
     def coverage(self, tokens: npt.NDArray[np.int64], tasks: npt.NDArray[np.int64]) -> Floats:
-        """Share of the distinct tokens of a text that the captions of each task contain, ``[len(tasks)]``."""
+        """Compute the share of the distinct tokens of a text that the captions of each task contain,
+        ``[len(tasks)]``.
+        """
         known = np.bincount(self._tasks[self._entries(tokens)], minlength=len(self._silent))
         return np.asarray(known[tasks] / max(1, len(tokens)), np.float32)
 
     def silent(self, tasks: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-        """Whether tasks are silent (have no captions), ``[len(tasks)]``."""
+        """Return whether tasks are silent (have no captions), ``[len(tasks)]``."""
         return np.asarray(self._silent[tasks])
 
     def _entries(self, tokens: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Positions of the profile entries of the tokens."""
+        """Return the positions of the profile entries of the tokens."""
         spans = [slice(self._ends[token - 1] if token else 0, self._ends[token]) for token in tokens]
         return np.concatenate([np.arange(span.start, span.stop) for span in spans] or [tokens[:0]])
 
 
 def silent_tasks(profiles: Floats) -> npt.NDArray[np.bool_]:
-    """Whether each task of dense profiles ``[T, V]`` is silent (has no captions), ``[T]``."""
+    """Return whether each task of dense profiles ``[T, V]`` is silent (has no captions), ``[T]``."""
     return np.asarray(~profiles.any(axis=1), np.bool_).reshape(-1)
 
 
@@ -163,7 +168,7 @@ def route_text(
 
     Args:
         router: Router of the release.
-        tokens: Token ids ``[L]``, including the start and end tokens.
+        tokens: Token IDs ``[L]``, including the start and end tokens.
         positions: Positions of the tasks in the router, ``[T]``.
         further: Evidence in addition to that of the words, in nats, ``[T]``; None without.
     """
@@ -182,7 +187,7 @@ def summarize_evidence(
     silent: npt.NDArray[np.bool_],
     tokens: int,
 ) -> TextEvidence:
-    """Summary of the evidence of a text for T ≥ 1 tasks.
+    """Return the summary of the evidence of a text for T ≥ 1 tasks.
 
     Args:
         words: Evidence of the words, in nats, ``[T]``.

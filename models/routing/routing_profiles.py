@@ -18,7 +18,7 @@ class RoutingProfiles:
     :mod:`models.routing.router` defines the meaning of a row.
 
     Attributes:
-        tokens: Token ids of the entries ``[N]``, task after task, ascending within each task.
+        tokens: Token IDs of the entries ``[N]``, task after task, ascending within each task.
         values: Values of the entries, ``[N]``.
         ends: End position of each task in ``tokens`` and ``values``, ``[T]``.
         vocabulary: Vocabulary size V.
@@ -47,7 +47,7 @@ class RoutingProfiles:
 
     @classmethod
     def from_dense(cls, dense: npt.NDArray[np.floating]) -> RoutingProfiles:
-        """Routing profiles of a dense matrix ``[T, V]``."""
+        """Return the routing profiles of a dense matrix ``[T, V]``."""
         rows, tokens = dense.nonzero()
         ends = np.cumsum(np.bincount(rows, minlength=len(dense)))
         values = np.asarray(dense[rows, tokens], np.float32)
@@ -55,7 +55,7 @@ class RoutingProfiles:
 
     @classmethod
     def concatenate(cls, parts: Sequence[RoutingProfiles]) -> RoutingProfiles:
-        """Routing profiles of the tasks of all parts, in order.
+        """Return the routing profiles of the tasks of all parts, in order.
 
         Raises:
             ValueError: There are no parts, or their vocabulary sizes differ.
@@ -72,7 +72,7 @@ class RoutingProfiles:
         )
 
     def __len__(self) -> int:
-        """Number of tasks T."""
+        """Count the tasks T."""
         return len(self.ends)
 
     @property
@@ -86,23 +86,23 @@ class RoutingProfiles:
         return np.asarray(np.diff(self.ends, prepend=0) == 0)
 
     def append_tasks(self, other: RoutingProfiles) -> RoutingProfiles:
-        """Routing profiles of these tasks, followed by those of ``other``."""
+        """Return the routing profiles of these tasks, followed by those of ``other``."""
         return RoutingProfiles.concatenate([self, other])
 
     def first(self, count: int) -> RoutingProfiles:
-        """Routing profiles of the first ``count`` tasks."""
+        """Return the routing profiles of the first ``count`` tasks."""
         end = int(self.ends[count - 1]) if count else 0
         return RoutingProfiles(self.tokens[:end], self.values[:end], self.ends[:count], self.vocabulary)
 
     def without_first(self, count: int) -> RoutingProfiles:
-        """Routing profiles without the first ``count`` tasks."""
+        """Return the routing profiles without the first ``count`` tasks."""
         start = int(self.ends[count - 1]) if count else 0
         return RoutingProfiles(
             self.tokens[start:], self.values[start:], self.ends[count:] - start, self.vocabulary
         )
 
     def replace_rows(self, rows: Mapping[int, tuple[Ints, npt.NDArray[np.float32]]]) -> RoutingProfiles:
-        """Routing profiles with the given tokens and values at some positions."""
+        """Return the routing profiles with the given tokens and values at some positions."""
         starts = self.ends - np.diff(self.ends, prepend=0)
         parts = [
             rows.get(task, (self.tokens[start:end], self.values[start:end]))
@@ -116,7 +116,7 @@ class RoutingProfiles:
         )
 
     def to_dense(self, tasks: Sequence[int] | None = None) -> npt.NDArray[np.float32]:
-        """Dense matrix ``[T, V]``, or ``[len(tasks), V]`` of the tasks at some positions."""
+        """Return the dense matrix ``[T, V]``, or ``[len(tasks), V]`` of the tasks at some positions."""
         chosen = range(len(self)) if tasks is None else tasks
         starts = self.ends - np.diff(self.ends, prepend=0)
         rows = np.zeros((len(chosen), self.vocabulary), np.float32)

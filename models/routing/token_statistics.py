@@ -11,10 +11,10 @@ Floats = npt.NDArray[np.float32]
 
 
 def token_presence(texts: Sequence[npt.NDArray[np.int64]], vocabulary: int) -> Floats:
-    """Indicator matrix of the tokens that each text contains, ``[n, V]`` of zeros and ones.
+    """Return the indicator matrix of the tokens that each text contains, ``[n, V]`` of zeros and ones.
 
     Args:
-        texts: Token ids of each text, ``[L]``, including the start and end tokens.
+        texts: Token IDs of each text, ``[L]``, including the start and end tokens.
         vocabulary: Vocabulary size V.
     """
     presence = np.zeros((len(texts), vocabulary), np.float32)
@@ -24,7 +24,8 @@ def token_presence(texts: Sequence[npt.NDArray[np.int64]], vocabulary: int) -> F
 
 
 def token_profile(counts: npt.NDArray[np.floating], factor: float = 1.0) -> Floats:
-    """Routing profile of a task, ``[V]``: log(1 + V·p), where p is the share of each token in the task's captions.
+    """Return the routing profile of a task, ``[V]``: log(1 + V·p), where p is the share of each token in the task's
+    captions.
 
     A token that the task never used contributes nothing, regardless of the size of the task; a token that the task
     uses as often as chance would contributes log 2. The profile of a task without captions is all zero.
@@ -45,7 +46,7 @@ def profile_values(
     vocabulary: int,
     factor: float,
 ) -> Floats:
-    """Values of some tokens in a routing profile, ``[n]``; see :func:`token_profile`.
+    """Return the values of some tokens in a routing profile, ``[n]``; see :func:`token_profile`.
 
     Args:
         counts: Number of captions that contain each of the tokens, ``[n]``.
@@ -59,5 +60,5 @@ def profile_values(
 
 
 def _rounded(values: Floats) -> Floats:
-    """Values rounded to half precision."""
+    """Return the values rounded to half precision."""
     return values.astype(np.float16).astype(np.float32)

@@ -38,7 +38,8 @@ _MAX_PASSAGES = 20_000  # that are compared with a query
 
 
 def required_units(frequencies: Ints, passages: int) -> list[int]:
-    """The rarest units of a query of which every passage with evidence contains one; none where they are too common.
+    """Return the rarest units of a query of which every passage with evidence contains one; none where they are too
+    common.
 
     Args:
         frequencies: Number of passages of the library with each unit, ``[U]``.
@@ -57,7 +58,7 @@ def required_units(frequencies: Ints, passages: int) -> list[int]:
 def passage_evidence(
     strengths: Floats, frequencies: Ints, passages: int
 ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.bool_]]:
-    """Evidence of passages for their videos; see the module.
+    """Compute the evidence of passages for their videos; see the module.
 
     Args:
         strengths: How well each of D passages contains each of U units, ``[D, U]``: 1 as written, below 1 in another
@@ -90,7 +91,7 @@ def with_transcripts(
     nats: npt.NDArray[np.float32],
     says_it: npt.NDArray[np.bool_],
 ) -> WordEvidence:
-    """The evidence of texts, or that of transcripts where it is higher.
+    """Return the evidence of texts, or that of transcripts where it is higher.
 
     Args:
         videos: Vector IDs of the videos with evidence of transcripts, ascending, ``[V]``.

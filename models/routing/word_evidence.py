@@ -129,7 +129,7 @@ class WordEvidence:
     def including(
         self, videos: Ids, domains: Ints, nats: npt.NDArray[np.floating] | float = 0.0
     ) -> WordEvidence:
-        """The evidence that also has these videos, ascending; others than before are not complete.
+        """Return the evidence that also has these videos, ascending; others than before are not complete.
 
         Args:
             videos: Vector IDs.
@@ -156,7 +156,7 @@ class WordEvidence:
         )
 
     def with_refused(self, videos: Ids, domains: Ints, votes: Ints, unmatched: Floats) -> WordEvidence:
-        """The evidence after people refused these videos, ascending, for the query.
+        """Return the evidence after people refused these videos, ascending, for the query.
 
         Args:
             videos: Vector IDs.
@@ -170,7 +170,7 @@ class WordEvidence:
         return replace(found, nats=nats)
 
     def with_complete(self, videos: Ids, domains: Ints) -> WordEvidence:
-        """The evidence where these videos, ascending, are all that contain the whole query.
+        """Return the evidence where these videos, ascending, are all that contain the whole query.
 
         Args:
             videos: Vector IDs.
@@ -188,7 +188,7 @@ class WordEvidence:
 
 
 def word_evidence(matches: MatchedDocuments, statistics: CaptionStatistics) -> WordEvidence:
-    """Evidence of the words of a query for all videos; see the module.
+    """Compute the evidence of the words of a query for all videos; see the module.
 
     Args:
         matches: Texts with units of the query, of at least one unit; no text means no evidence for or against a video.
@@ -251,12 +251,14 @@ def word_evidence(matches: MatchedDocuments, statistics: CaptionStatistics) -> W
 
 
 def _saturated(votes: Ints) -> Floats:
-    """Share of the highest nats that votes have: a half, three quarters, seven eighths … of one, two, three …"""
+    """Compute the share of the highest nats that votes have: a half, three quarters, seven eighths … of one, two, three
+    …
+    """
     return np.asarray(1 - 0.5 ** np.asarray(votes, np.float64))
 
 
 def written_routing(counts: npt.NDArray[np.integer], videos: npt.NDArray[np.integer]) -> Floats:
-    """Routing evidence of a text that texts of videos contain as it was typed, ``[T]``, in nats.
+    """Return the routing evidence of a text that texts of videos contain as it was typed, ``[T]``, in nats.
 
     The evidence compares how often the texts of each domain contain it.
 
@@ -271,7 +273,8 @@ def written_routing(counts: npt.NDArray[np.integer], videos: npt.NDArray[np.inte
 def add_written_evidence(
     evidence: npt.NDArray[np.floating], written: npt.NDArray[np.floating]
 ) -> npt.NDArray[np.float32]:
-    """Routing evidence ``[T]`` of a text that is written down: of its meaning, within limits, and of its words.
+    """Return the routing evidence ``[T]`` of a text that is written down: of its meaning, within limits, and of its
+    words.
 
     The evidence of short texts differs by tens of nats between domains whose captions differ in length only, and would
     outweigh the words. Where no text is written down, the evidence is not changed by this function.
@@ -283,7 +286,7 @@ def add_written_evidence(
 def inverse_document_frequency(
     frequencies: npt.NDArray[np.integer] | Floats, documents: float | Floats
 ) -> Floats:
-    """Weight of units by the number of documents with each, in nats; see the module."""
+    """Return the weight of units by the number of documents with each, in nats; see the module."""
     return np.asarray(np.log1p((documents - frequencies + 0.5) / (frequencies + 0.5)))
 
 
@@ -293,7 +296,7 @@ def _domain_weights(
     matches: MatchedDocuments,
     statistics: CaptionStatistics,
 ) -> Floats:
-    """Weight of each unit among the captions of each domain, ``[T, U]``.
+    """Return the weight of each unit among the captions of each domain, ``[T, U]``.
 
     Args:
         texts: Text of each pair of a text and a unit that it contains.

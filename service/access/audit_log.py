@@ -25,7 +25,7 @@ from service.catalog.keyset_paging import KeysetOrders, contains_text
 from service.catalog.operation_tables import AuditEntry
 from service.core.errors import InvalidInput
 
-MAX_LISTED_IDS = 100  # ids of a change of many resources; ``details`` contains the number of all
+MAX_LISTED_IDS = 100  # IDs of a change of many resources; ``details`` contains the number of all
 _MAX_NAME_CHARS = 255
 _MAX_ACTION_CHARS = 64
 _MAX_ADDRESS_CHARS = 64

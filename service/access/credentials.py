@@ -30,7 +30,7 @@ _changes = 0
 
 
 def includes_scope(granted: AccessScope, required: AccessScope) -> bool:
-    """Whether a scope permits what another scope permits."""
+    """Return whether a scope permits what another scope permits."""
     return SCOPES.index(granted) >= SCOPES.index(required)
 
 
@@ -44,7 +44,7 @@ class Principal:
         scope: The granted scope.
         caller: Identifier that distinguishes idempotency keys of different callers.
         session_id: Identifier of the session of a browser; None for a key.
-        expires_at: Time at which the key or the session ends; None where it does not end.
+        expires_at: Time at which the key or the session ends; None if it does not end.
     """
 
     kind: ActorKind
@@ -74,7 +74,7 @@ def environment_key_code(token: str, environment_key: str) -> str:
 
 
 def is_key(session: Session, key_id: str, secret_digest: str) -> bool:
-    """Whether a digest is that of a key of the catalog, also of an expired or revoked one."""
+    """Return whether a digest is that of a key of the catalog, also of an expired or revoked one."""
     row = session.get(ApiKey, key_id)
     return row is not None and hmac.compare_digest(secret_digest, row.secret_hash)
 
@@ -124,7 +124,7 @@ def find_session(token: str, environment_key: str | None) -> Principal | None:
 
 
 def has_credentials() -> bool:
-    """Whether the catalog has a user, or a key that is not revoked."""
+    """Return whether the catalog has a user, or a key that is not revoked."""
     with session_scope() as session:
         return bool(
             session.scalar(select(func.count()).select_from(User))
@@ -133,7 +133,7 @@ def has_credentials() -> bool:
 
 
 def has_admin() -> bool:
-    """Whether the catalog has a user or a valid key with the scope ``admin``."""
+    """Return whether the catalog has a user or a valid key with the scope ``admin``."""
     with session_scope() as session:
         keys = session.scalars(select(ApiKey).where(ApiKey.scope == "admin")).all()
         users = session.scalar(select(func.count()).select_from(User).where(User.scope == "admin"))

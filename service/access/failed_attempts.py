@@ -99,7 +99,7 @@ class AttemptLimits:
             self._call("clear", limit, ("name", _bucket(name)))
 
     def _seconds_left(self, limit: RateLimitItem, identifier: tuple[str, str]) -> float | None:
-        """Seconds until the next attempt; None if it is permitted now."""
+        """Return the seconds until the next attempt; None if it is permitted now."""
         if self._call("test", limit, identifier):
             return None
         reset = float(self._call("get_window_stats", limit, identifier).reset_time)
@@ -214,7 +214,7 @@ class FailedAttempts:
         return attempts
 
     def is_due(self) -> bool:
-        """Whether attempts wait for longer than ``FLUSH_SECONDS``."""
+        """Return whether attempts wait for longer than ``FLUSH_SECONDS``."""
         return bool(self._groups) and time.monotonic() - self._flushed >= FLUSH_SECONDS
 
     def flush(self) -> int:

@@ -194,7 +194,7 @@ class OpenIdProvider:
         )
 
     async def _read_metadata(self) -> dict[str, Any]:
-        """The discovery document of the provider, at most an hour old."""
+        """Return the discovery document of the provider, at most an hour old."""
         if self._metadata and time.monotonic() < self._metadata_due:
             return self._metadata
         issuer = self._settings.issuer
@@ -225,7 +225,7 @@ class OpenIdProvider:
         return document
 
     async def _verify(self, token: Mapping[str, Any], metadata: Mapping[str, Any], nonce: str) -> CodeIDToken:
-        """The claims of the ID token after all checks of OpenID Connect Core, 3.1.3.7."""
+        """Return the claims of the ID token after all checks of OpenID Connect Core, 3.1.3.7."""
         if self._keys is None:
             self._keys = await self._read_keys(metadata)
         try:
@@ -276,7 +276,7 @@ class OpenIdProvider:
         return flow
 
     def _scope_of(self, claims: Mapping[str, Any]) -> AccessScope | None:
-        """The highest scope that the roles in the settings grant to the claims."""
+        """Return the highest scope that the roles in the settings grant to the claims."""
         value: Any = claims.get(self._settings.claim)
         if value is None:  # a path such as realm_access.roles
             value = claims

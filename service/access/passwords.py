@@ -36,7 +36,7 @@ def hash_password(password: str) -> str:
 
 
 def verify_password(password: str, stored: str | None) -> bool:
-    """Whether a password has a stored hash; without a stored hash, false after the same time.
+    """Return whether a password has a stored hash; without a stored hash, false after the same time.
 
     Args:
         password: The password; longer than ``MAX_PASSWORD_CHARS`` is never right.

@@ -40,7 +40,7 @@ class SessionOwner:
 
 
 def find_password_hash(name: str) -> tuple[str | None, str | None]:
-    """Return the id and the hash of the user with a name; None each for an unknown user."""
+    """Return the ID and the hash of the user with a name; None each for an unknown user."""
     text = name.replace("\0", "").encode("utf-8", "replace").decode()
     with session_scope() as session:
         row = session.scalars(

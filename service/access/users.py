@@ -109,7 +109,7 @@ def remove_user(name_or_id: str) -> UserDetails:
 
 
 def adopt_provider_user(issuer: str, subject: str, name: str, scope: AccessScope) -> str:
-    """Create or update the user of an identity at an OpenID provider, and return the user's id.
+    """Create or update the user of an identity at an OpenID provider, and return the user's ID.
 
     A user with a password is never adopted, because anyone can choose a name at a provider: if the name is taken, it
     gets a number.

@@ -64,7 +64,7 @@ def _write_rows(reader: Connection, target: Path) -> None:
 
 
 def find_catalog_rows(settings: Settings) -> str | None:
-    """Name of a table of the PostgreSQL catalog of the settings that has rows; None if there is none."""
+    """Return the name of a table of the PostgreSQL catalog of the settings that has rows; None if there is none."""
     from service.catalog.catalog_copy import find_filled_table
 
     with _use_engine(settings.database_url) as engine, engine.connect() as connection:
@@ -72,7 +72,7 @@ def find_catalog_rows(settings: Settings) -> str | None:
 
 
 def reserve_vector_ids(settings: Settings, last_video: int) -> None:
-    """Raise the counter of vector ids in a PostgreSQL catalog that another tool restored; without tables, do nothing.
+    """Raise the counter of vector IDs in a PostgreSQL catalog that another tool restored; without tables, do nothing.
 
     Args:
         last_video: As for :func:`install_catalog`.
@@ -97,7 +97,7 @@ def install_catalog(settings: Settings, source: Path, *, origin: Path, last_vide
         settings: Settings that name the target, an absent SQLite file or an empty PostgreSQL database.
         source: Catalog of the backup.
         origin: The backup, as the audit log names it.
-        last_video: Highest id of a video in the index. The catalog assigns higher ids only: an index that was
+        last_video: Highest ID of a video in the index. The catalog assigns higher IDs only: an index that was
             restored on its own may contain videos that the catalog does not know, and new videos must not take their
             vectors over.
     """

@@ -81,7 +81,7 @@ def write_description(
 
 
 def read_description(open_file: FileOpener) -> dict[str, BackupFile]:
-    """The files that a backup's description lists.
+    """Return the files that a backup's description lists.
 
     Raises:
         BackupDamaged: The description is not readable, or names a file outside the data folder.
@@ -116,7 +116,7 @@ def read_description(open_file: FileOpener) -> dict[str, BackupFile]:
 
 
 def _byte_count(entry: Mapping[str, Any]) -> int:
-    """The size of a file, which bounds the bytes that are copied."""
+    """Return the size of a file, which bounds the bytes that are copied."""
     size = entry["bytes"]
     if type(size) is not int or not 0 <= size < 2**63:
         raise ValueError(f"{size!r} is not a number of bytes")
@@ -226,7 +226,7 @@ def require_intact_catalog(path: Path) -> None:
 
 
 def _copy(source: IO[bytes], target: Path | None = None, expected: int | None = None) -> tuple[int, str]:
-    """Size and SHA-256 of a file, which is written durably to ``target`` if that is given.
+    """Return the size and SHA-256 of a file, which is written durably to ``target`` if that is given.
 
     A file with more than the expected bytes is copied no further.
     """

@@ -156,7 +156,9 @@ def _published_manifest(store: ShardStore) -> Manifest:
 def _collect_files(
     settings: Settings, temporary: Path, index_only: bool
 ) -> tuple[dict[str, BackupFile], Manifest]:
-    """The files of a backup by name, and the manifest; files that may change are copied to ``temporary`` first."""
+    """Return the files of a backup by name, and the manifest; files that may change are copied to
+    ``temporary`` first.
+    """
     files: dict[str, BackupFile] = {}
     store = ShardStore(settings.index_dir)
     if index_only:

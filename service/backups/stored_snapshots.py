@@ -94,7 +94,7 @@ def _creation_time(name: str) -> datetime | None:
 
 
 def _size(name: str) -> int | None:
-    """Size of a regular file in the folder; None for links, folders and absent files."""
+    """Return the size of a regular file in the folder; None for links, folders and absent files."""
     try:
         status = os.lstat(settings().backups_dir / name)
     except OSError:
@@ -140,7 +140,7 @@ def sweep_unfinished_snapshots() -> int:
 
 
 def _is_abandoned(folder: Path) -> bool:
-    """Whether nothing in the folder has changed for an hour, and no process holds its lock."""
+    """Return whether nothing in the folder has changed for an hour, and no process holds its lock."""
     try:
         if folder.is_symlink() or not folder.is_dir():
             return False
@@ -161,7 +161,7 @@ def _is_abandoned(folder: Path) -> bool:
 
 
 def _last_change(folder: Path) -> float:
-    """Time of the last change in a folder. Files may vanish meanwhile: SQLite deletes its journals."""
+    """Return the time of the last change in a folder. Files may vanish meanwhile: SQLite deletes its journals."""
     changed = folder.lstat().st_mtime
     for parent, folders, files in os.walk(folder):
         for name in (*folders, *files):

@@ -114,7 +114,7 @@ def _copy_table(source: Connection, target: Connection, table: Table) -> int:
 
 
 def _last_generated(connection: Connection, table: Table, generated: Column[int]) -> int:
-    """The largest value that was generated for a column, as far as the database records it."""
+    """Return the largest value that was generated for a column, as far as the database records it."""
     stored: int = connection.execute(select(func.coalesce(func.max(generated), 0))).scalar_one()
     if connection.dialect.name == "postgresql":
         counter = select(column("last_value", BigInteger), column("is_called", Boolean)).select_from(
@@ -142,7 +142,7 @@ def _raise_counter(connection: Connection, table: Table, column: Column[int], va
 
 
 def _sequence(connection: Connection, table: Table, column: Column[int]) -> str:
-    """Quoted name of the PostgreSQL sequence of a column."""
+    """Return the quoted name of the PostgreSQL sequence of a column."""
     names = {"table": table.name, "column": column.name}
     name: str = connection.execute(text("SELECT pg_get_serial_sequence(:table, :column)"), names).scalar_one()
     return name

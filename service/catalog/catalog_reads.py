@@ -50,7 +50,7 @@ class CatalogReads:
         return self._is_interrupted
 
     def read(self, function: Callable[[], Value]) -> Value:
-        """The result of a function that reads the catalog.
+        """Return the result of a function that reads the catalog.
 
         Raises:
             Unavailable: The catalog cannot be reached, or does not respond in time.
@@ -69,7 +69,7 @@ class CatalogReads:
             raise
 
     async def read_async(self, function: Callable[[], Value]) -> Value:
-        """The result of :meth:`read`, without blocking the event loop. Errors as for :meth:`read`."""
+        """Return the result of :meth:`read`, without blocking the event loop. Errors as for :meth:`read`."""
         self.require_reachable()
         future = self._submit(function)
         is_bounded = engine().dialect.name != "sqlite"

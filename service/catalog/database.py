@@ -127,7 +127,7 @@ def now(session: Session) -> datetime:
 
 
 def id_chunks(ids: Sequence[_Id]) -> Iterator[Sequence[_Id]]:
-    """Yield ids in chunks that fit into one ``IN (…)``."""
+    """Yield IDs in chunks that fit into one ``IN (…)``."""
     for start in range(0, len(ids), _CHUNK):
         yield ids[start : start + _CHUNK]
 

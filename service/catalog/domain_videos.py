@@ -25,7 +25,7 @@ _LAST_EDIT = select(EditCounter.__table__.c.last_edit)
 
 
 def in_domain(task_id: str) -> ColumnElement[bool]:
-    """Condition of the videos of a task and of the appends to its domain.
+    """Return the condition of the videos of a task and of the appends to its domain.
 
     One statement with this condition sees an append either before or after its publication. Of two statements,
     PostgreSQL shows a publication between them to the second only.
@@ -144,7 +144,7 @@ def replace_moments(session: Session, task_id: str, spans: Mapping[int, Sequence
 
     Args:
         session: Open transaction.
-        spans: Moments by the vector id of their video, in order of time.
+        spans: Moments by the vector ID of their video, in order of time.
     """
     video_ids = select(Video.vector_id).where(Video.task_id == task_id)
     session.execute(delete(Moment).where(Moment.video_vector_id.in_(video_ids)))
@@ -158,12 +158,12 @@ def replace_moments(session: Session, task_id: str, spans: Mapping[int, Sequence
 
 
 def drop_moments(session: Session, video: int) -> None:
-    """Delete the moments of a video, given by its vector id."""
+    """Delete the moments of a video, given by its vector ID."""
     session.execute(delete(Moment).where(Moment.video_vector_id == video))
 
 
 def moment_spans(session: Session, video: int) -> list[Span]:
-    """Return the moments of a video, given by its vector id, in order of time."""
+    """Return the moments of a video, given by its vector ID, in order of time."""
     query = select(Moment.start_seconds, Moment.end_seconds).where(Moment.video_vector_id == video)
     return [(start, end) for start, end in session.execute(query.order_by(Moment.vector_id))]
 

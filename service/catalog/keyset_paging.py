@@ -88,7 +88,7 @@ def _is_nullable(column: Column) -> bool:
 
 
 def _after(keys: Sequence[Column], values: Sequence[Any], descending: bool) -> Condition:
-    """Condition for the rows after a position; rows without a value come last in both directions."""
+    """Return the condition for the rows after a position; rows without a value come last in both directions."""
     *first, unique = keys
     after_unique: Condition = unique < values[-1] if descending else unique > values[-1]
     if not first:

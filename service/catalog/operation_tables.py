@@ -42,7 +42,7 @@ class AuditEntry(Base):
     actor: Mapped[str] = mapped_column(String(255))
     actor_kind: Mapped[str] = mapped_column(String(16))
     action: Mapped[str] = mapped_column(String(64))
-    target: Mapped[str] = mapped_column(String(255))  # id of the changed resource; empty if there is none
+    target: Mapped[str] = mapped_column(String(255))  # ID of the changed resource; empty if there is none
     address: Mapped[str | None] = mapped_column(String(64))
     request_id: Mapped[str | None] = mapped_column(String(128))
     details: Mapped[dict[str, Any]] = mapped_column(StoredJson(dict), default=dict)

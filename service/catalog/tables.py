@@ -48,7 +48,7 @@ STATES = (*ACTIVE_STATES, *FINAL_STATES)
 
 log = structlog.get_logger(__name__)
 
-# AUTOINCREMENT of SQLite requires INTEGER (64 bits wide there); ids are never reused.
+# AUTOINCREMENT of SQLite requires INTEGER (64 bits wide there); IDs are never reused.
 GrowingId = BigInteger().with_variant(Integer, "sqlite")
 
 
@@ -187,7 +187,7 @@ class Base(DeclarativeBase):
 
 
 def describe_damage(row: Base) -> str | None:
-    """Name the damaged values of a row in a sentence; None without any."""
+    """Return the name the damaged values of a row in a sentence; None without any."""
     attributes = inspect(type(row)).column_attrs
     names = sorted(attributes[key].columns[0].name for key, value in vars(row).items() if is_damaged(value))
     return f"In the catalog, these values of its row are damaged: {', '.join(names)}." if names else None
@@ -284,7 +284,7 @@ class Task(Base):
 
 
 class Video(Base):
-    """A video of a task. ``vector_id`` is its id in the index."""
+    """A video of a task. ``vector_id`` is its ID in the index."""
 
     __tablename__ = "videos"
     __table_args__ = (
@@ -312,7 +312,7 @@ class Video(Base):
     captions: Mapped[list[str]] = mapped_column(StoredJson(list), default=list)
     extra: Mapped[dict[str, Any]] = mapped_column("metadata", StoredJson(dict), default=dict)
     added_at: Mapped[datetime] = mapped_column(default=partial(datetime.now, UTC))
-    # Of a video that is being relearned: vector id of the original, whose id it takes over when its domain is ready.
+    # Of a video that is being relearned: vector ID of the original, whose ID it takes over when its domain is ready.
     copy_of: Mapped[int | None] = mapped_column(GrowingId, index=True)
     last_edit: Mapped[int | None] = mapped_column(BigInteger)  # number of the last edit; NULL: never edited
     status: Mapped[str] = mapped_column(String(16), default="pending")
@@ -344,7 +344,7 @@ class FileRemoval(Base):
 
 
 class Chunk(Base):
-    """A part of a task's videos that a worker processes at a time: those with vector ids from first to last.
+    """A part of a task's videos that a worker processes at a time: those with vector IDs from first to last.
 
     The rows exist while the stage runs. A chunk has a lease of its own, so several workers share a task.
     """
@@ -378,7 +378,7 @@ class Chunk(Base):
 class Moment(Base):
     """A part of a long video that has a vector of its own.
 
-    ``vector_id`` is its id in the index (index/vector_ids.py).
+    ``vector_id`` is its ID in the index (index/vector_ids.py).
     """
 
     __tablename__ = "moments"

@@ -1,4 +1,4 @@
-"""Lookup of tasks by the id, name or slug in a request, and names of new domains."""
+"""Lookup of tasks by the ID, name or slug in a request, and names of new domains."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ def lock_names(session: Session) -> None:
 
 
 def find_task(session: Session, name_or_id: str) -> Task | None:
-    """Return the task with an id, a name or a slug; None if there is none.
+    """Return the task with an ID, a name or a slug; None if there is none.
 
-    Ids have priority over names, and names over slugs. The case of a name does not matter.
+    IDs have priority over names, and names over slugs. The case of a name does not matter.
     """
     if "\0" in name_or_id:  # PostgreSQL refuses to compare with it
         return None
@@ -35,7 +35,7 @@ def find_task(session: Session, name_or_id: str) -> Task | None:
 
 
 def require_task(session: Session, name_or_id: str) -> Task:
-    """Return the task with an id, a name or a slug.
+    """Return the task with an ID, a name or a slug.
 
     Raises:
         NotFound: the task does not exist.

@@ -83,7 +83,7 @@ def read_passages(session: Session, passages: Ids) -> dict[int, list[TimedText]]
 
 
 def with_following(cues: Sequence[TimedText], following: Sequence[TimedText]) -> list[TimedText]:
-    """The cues of a passage and the first one of the next passage: a sentence may continue in it."""
+    """Return the cues of a passage and the first one of the next passage: a sentence may continue in it."""
     return [*cues, *following[:1]]
 
 

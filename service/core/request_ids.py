@@ -23,7 +23,7 @@ def current_request_id() -> str | None:
 
 
 def is_well_formed(value: str) -> bool:
-    """Whether an identifier of a client may appear in logs and headers: 1 to 64 letters, digits and ``._:-``."""
+    """Return whether an identifier of a client may appear in logs and headers: 1 to 64 letters, digits and ``._:-``."""
     return _WELL_FORMED.fullmatch(value) is not None
 
 

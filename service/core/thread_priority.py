@@ -11,7 +11,7 @@ _LOWEST_PRIORITY = 19  # niceness
 
 
 def lower_thread_priority(increment: int = _LOWEST_PRIORITY) -> None:
-    """Lower the priority of this thread, and of the threads that it starts.
+    """Return the lower the priority of this thread, and of the threads that it starts.
 
     Only Linux has priorities of threads; elsewhere, and in sandboxes that do not permit the call, the function does
     nothing.

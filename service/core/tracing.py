@@ -55,7 +55,7 @@ def use_provider(provider: TracerProvider | None) -> None:
 
 
 def is_tracing() -> bool:
-    """Whether spans are recorded."""
+    """Return whether spans are recorded."""
     return _tracer is not None
 
 
@@ -145,6 +145,6 @@ class TaskTrace:
 
 
 def _attributes(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Attributes without missing values, and with the identifier of the request."""
+    """Return the attributes without missing values, and with the identifier of the request."""
     with_request = {"cinestrata.request_id": current_request_id(), **values}
     return {name: value for name, value in with_request.items() if value is not None}

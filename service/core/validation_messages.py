@@ -50,7 +50,7 @@ def _unknown_field_hint(model: Any, location: Sequence[str | int]) -> str:
 
 
 def _model_in(annotation: Any) -> type[BaseModel] | None:
-    """The first model in an annotation such as ``Annotated[list[Model], …] | None``."""
+    """Return the first model in an annotation such as ``Annotated[list[Model], …] | None``."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
     return next(filter(None, map(_model_in, get_args(annotation))), None)

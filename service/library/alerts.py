@@ -118,7 +118,7 @@ def _large_loss(kind: AlertKind, measured: MeasuredLoss, limit: float) -> Iterat
 
 
 def _is_significant(loss: MeasuredLoss | DomainLoss) -> bool:
-    """Whether the 95 % interval is above 0; without a paired one, the wider one of independent shares."""
+    """Return whether the 95 % interval is above 0; without a paired one, the wider one of independent shares."""
     low = difference_interval(loss.learned, loss.now, loss.queries)[0] if loss.low is None else loss.low
     return low > 0
 

@@ -52,7 +52,7 @@ def storage_usage(task: str | None = None) -> list[StorageUsage]:
     """Return the storage of each task, in learned order.
 
     Args:
-        task: Id or name of a single task; None: all tasks.
+        task: ID or name of a single task; None: all tasks.
 
     Raises:
         NotFound: the task does not exist or has no shard.
@@ -165,7 +165,7 @@ def update_shard_rows(manifest: Manifest, tasks: Iterable[str], action: str) -> 
 
     Args:
         manifest: Manifest after the change.
-        tasks: Ids of the tasks, which have shards.
+        tasks: IDs of the tasks, which have shards.
         action: Action of the entries, such as ``shard.compact``.
     """
     with session_scope(write=True) as session:

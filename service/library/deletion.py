@@ -10,8 +10,8 @@ an error left (``service.storage.video_files``). After the commit no process sho
 without a catalog row, so servers that have not read the tombstones yet, and paged results from before, do not show it
 either.
 
-* The row is deleted, with captions, metadata, moments and the events that name the file. An id may be used again; a
-  vector id never is.
+* The row is deleted, with captions, metadata, moments and the events that name the file. An ID may be used again; a
+  vector ID never is.
 * Files of the library are deleted: thumbnail, frame cache, and the video itself if it was uploaded. A file below the
   media root belongs to its owner and stays.
 * Words in memory are removed with the next snapshot of a process, which it loads within a second.
@@ -86,7 +86,7 @@ def delete_videos(video_ids: Iterable[str], *, task_id: str | None = None) -> De
 
 
 def _find_tasks(video_ids: Sequence[str], task_id: str | None) -> dict[str, dict[str, int]]:
-    """Vector ids of existing videos, by task and video id; with ``task_id`` only videos of this task."""
+    """Return the vector IDs of existing videos, by task and video ID; with ``task_id`` only videos of this task."""
     by_task: dict[str, dict[str, int]] = {}
     with session_scope() as session:
         for chunk in id_chunks(video_ids):
@@ -154,7 +154,7 @@ def _delete_copies(originals: Sequence[int]) -> None:
 
 
 def _delete(task_id: str, video_ids: Sequence[str]) -> list[str]:
-    """Delete videos of a task; returns the ids of those that existed."""
+    """Delete videos of a task; returns the IDs of those that existed."""
     with index_lock(), session_scope(write=True) as session:
         task = lock_task(session, task_id)
         videos = [
@@ -213,7 +213,7 @@ def _add_tombstones(task_id: str, vector_ids: Sequence[int], *, whole: bool) -> 
     try:
         try:
             store.delete(vector_ids, task=task_id)
-        except ShardStoreError:  # the ids of the shard cannot be read; deleting all videos does not need them
+        except ShardStoreError:  # the IDs of the shard cannot be read; deleting all videos does not need them
             if not whole:
                 raise
             store.clear(task_id)

@@ -42,7 +42,7 @@ def library_status(degraded: Mapping[str, str] | None = None) -> LibraryStatus:
     """Return counts, sizes, unfinished tasks, active workers and faults.
 
     Args:
-        degraded: Reasons by task id from the search snapshot of this process. Differences between the manifest and the
+        degraded: Reasons by task ID from the search snapshot of this process. Differences between the manifest and the
             catalog are added.
 
     Raises:
@@ -127,7 +127,7 @@ def library_status(degraded: Mapping[str, str] | None = None) -> LibraryStatus:
 
 
 def shard_faults(shards: Sequence[Any], manifest: Manifest, errors: Mapping[str, str]) -> dict[str, str]:
-    """Return errors of the manifest, and by task id the shards of the catalog that it does not name.
+    """Return errors of the manifest, and by task ID the shards of the catalog that it does not name.
 
     Args:
         shards: Rows with ``id`` and ``task_id``.
@@ -144,7 +144,9 @@ def shard_faults(shards: Sequence[Any], manifest: Manifest, errors: Mapping[str,
 
 
 def _tasks_version(session: Session) -> str:
-    """Digest of the rows of the task list: all columns that it shows, except the progress of unfinished tasks."""
+    """Compute the digest of the rows of the task list: all columns that it shows, except the progress of unfinished
+    tasks.
+    """
     outcome = case((Task.state.in_(FINAL_STATES), cast(Task.progress, Text)), else_="")
     rows = session.execute(
         select(
@@ -193,7 +195,9 @@ def _digest(rows: Iterable[object]) -> str:
 
 
 def _count_videos(session: Session, tasks_version: str) -> tuple[int, int]:
-    """Numbers of all videos and of searchable videos; a library of millions is counted only after a change."""
+    """Return the numbers of all videos and of searchable videos; a library of millions is counted only
+    after a change.
+    """
     key = settings().database_url, tasks_version
     with _lock:
         known = _video_counts.get(key)
@@ -211,8 +215,9 @@ def _count_videos(session: Session, tasks_version: str) -> tuple[int, int]:
 
 
 def _unfinished(session: Session) -> tuple[list[TaskDetails], TaskDetails | None]:
-    """The next unfinished tasks in the order of the queue, and the first failed task with its first rejected video.
-    The lists of rejected videos have a route of their own."""
+    """Return the next unfinished tasks in the order of the queue, and the first failed task with its first rejected
+    video. The lists of rejected videos have a route of their own.
+    """
     active = session.scalars(
         select(Task).where(Task.state.in_(ACTIVE_STATES)).order_by(Task.position).limit(MAX_ACTIVE)
     ).all()
@@ -227,7 +232,7 @@ def _unfinished(session: Session) -> tuple[list[TaskDetails], TaskDetails | None
 
 
 def _open_failures(session: Session) -> int:
-    """Number of failed tasks, without those that failed before their alert was dismissed."""
+    """Count the failed tasks, without those that failed before their alert was dismissed."""
     dismissed = session.scalar(
         select(func.max(Alert.dismissed_at)).where(Alert.kind == "failed_tasks", Alert.cleared_at.is_(None))
     )

@@ -145,7 +145,7 @@ class GpuMemoryCollector(Collector):
 
 
 def _newest_gpu_memory() -> dict[tuple[str, int], dict[str, int]]:
-    """The newest report of each device; the workers of a machine report the same devices."""
+    """Return the newest report of each device; the workers of a machine report the same devices."""
     with session_scope() as session:
         rows = session.execute(
             select(WorkerReport.name, WorkerReport.gpus)
@@ -172,7 +172,7 @@ def _mean_stage_seconds() -> dict[str, float]:
 
 class _CatalogCollector(Collector):
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        """Count at the scrape, so that every process of a cluster reports the same."""
+        """Yield the count at the scrape, so that every process of a cluster reports the same."""
         up = GaugeMetricFamily("cinestrata_catalog_up", "1 when the catalog database answers.")
         try:
             with session_scope() as session:
@@ -221,7 +221,7 @@ class _CatalogCollector(Collector):
 
 
 def _count_active_tasks(session: Session) -> dict[tuple[str, str], int]:
-    """Number of unfinished tasks by work and lease. The state does not tell: a task whose worker died keeps it."""
+    """Count the unfinished tasks by work and lease. The state does not tell: a task whose worker died keeps it."""
     # A task that waits for an unavailable source keeps its lease, too.
     held = func.coalesce(Task.lease_expires_at >= now(session), False)
     conditions = {

@@ -40,7 +40,7 @@ def list_releases(
     """Return a page of releases.
 
     Args:
-        task: Only the release after this task (name or id).
+        task: Only the release after this task (name or ID).
         kind: Only releases of this kind of encoder.
         method: Only releases of this learning method.
         current: Only the release that answers searches, or only the others.
@@ -105,9 +105,9 @@ def list_shards(
     """Return a page of published shards.
 
     Args:
-        degraded: Reasons by task id from the search snapshot of this process. Differences between the manifest and the
+        degraded: Reasons by task ID from the search snapshot of this process. Differences between the manifest and the
             catalog are added.
-        text: Only shards of domains whose name or id contains this text, regardless of case.
+        text: Only shards of domains whose name or ID contains this text, regardless of case.
         sort: ``created``, ``count`` or ``bytes``; with ``-`` in reverse.
         cursor: ``next_cursor`` of the page before.
         limit: Maximum number of shards; None: all.

@@ -49,7 +49,7 @@ def serve_release(name_or_id: str, *, dry_run: bool = False) -> ServeOutcome:
     """Let searches use a release, and return the domains that become searchable or unsearchable.
 
     Args:
-        name_or_id: Id of the release or its first 8 or more characters, name or id of the domain that it learned last,
+        name_or_id: ID of the release or its first 8 or more characters, name or ID of the domain that it learned last,
             or ``newest``.
         dry_run: Change nothing.
 
@@ -135,7 +135,7 @@ class _Domain(NamedTuple):
 
 
 def _find_release(session: Session, name_or_id: str, manifest: Manifest) -> str:
-    """Return the id of a published release."""
+    """Return the ID of a published release."""
     if name_or_id == NEWEST:
         if manifest.release is None:
             raise NotFound("There is no release yet: no domain has been learned.")
@@ -163,7 +163,7 @@ def _releases(session: Session, ids: Sequence[str]) -> dict[str, _Release]:
 
 
 def _read_domains(session: Session) -> list[_Domain]:
-    """Learned domains with videos, in learned order."""
+    """Return the learned domains with videos, in learned order."""
     rows = session.execute(
         select(Task.id, Task.name, Task.learned_order, Task.counts)
         .where(Task.learned_order.is_not(None))

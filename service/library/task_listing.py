@@ -55,9 +55,9 @@ def list_tasks(
     Args:
         state: Only tasks in one of these states.
         kind: Only domains, or only appends.
-        into: Only appends to this domain (name or id).
+        into: Only appends to this domain (name or ID).
         method: Only tasks of this learning method.
-        text: Only tasks whose name or id contains this text, regardless of case; an append has the name of its domain.
+        text: Only tasks whose name or ID contains this text, regardless of case; an append has the name of its domain.
         searched: Only domains that the served release searches, or only those that it does not search; None: both.
         sort: ``position`` (place in the queue), ``name``, ``created`` or ``learned``; with ``-`` in reverse.
         cursor: ``next_cursor`` of the page before.
@@ -88,7 +88,7 @@ def list_tasks(
 
 
 def _is_searched(session: Session) -> ColumnElement[bool]:
-    """Whether a task is a learned domain that the served release searches."""
+    """Return whether a task is a learned domain that the served release searches."""
     manifest, _ = published_manifest()
     last = last_served_order(session, manifest)
     return and_(

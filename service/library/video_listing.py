@@ -38,10 +38,10 @@ def list_videos(
     """Return a page of videos.
 
     Args:
-        task: Only videos of this task (name or id), and of the appends to its domain; None: of all tasks.
+        task: Only videos of this task (name or ID), and of the appends to its domain; None: of all tasks.
         status: Only videos with this status.
         split: Only videos with this effective split.
-        text: Only videos whose id, URI, captions or reason contain this text, regardless of case.
+        text: Only videos whose ID, URI, captions or reason contain this text, regardless of case.
         sort: ``added`` (order of arrival), ``id``, ``duration`` or ``bytes``; with ``-`` in reverse.
         cursor: ``next_cursor`` of the page before.
 
@@ -143,7 +143,7 @@ def thumbnail_path(video_id: str) -> Path:
     Raises:
         NotFound: the video is unknown, rejected or not probed yet.
     """
-    video_uri(video_id)  # an id of a request becomes a path only if the catalog has it
+    video_uri(video_id)  # an ID of a request becomes a path only if the catalog has it
     path = library_paths.thumbnail_path(video_id)
     if not path.is_file() or not path.stat().st_size:  # a power cut may leave an empty file
         raise NotFound(f"Video {video_id!r} has no thumbnail: it is not probed yet, or was rejected.")

@@ -134,7 +134,7 @@ def _snapshot(job_id: int) -> dict[str, Any]:
 
 
 def _claim(job_id: int) -> tuple[str, str | None, int] | None:
-    """Kind, domain and fencing token of a claimed job; None if it is not due."""
+    """Return the kind, domain and fencing token of a claimed job; None if it is not due."""
     with session_scope(write=True) as session:
         at = now(session)
         free = or_(MaintenanceJob.lease_expires_at.is_(None), MaintenanceJob.lease_expires_at < at)

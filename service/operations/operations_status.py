@@ -95,7 +95,7 @@ def operations_status(searches: SearchLoad) -> OperationsStatus:
 
 
 def _waiting_tasks(session: Session, at: datetime) -> list[Task]:
-    """Tasks that are not learned yet and not being learned, in the order of the queue."""
+    """Return the tasks that are not learned yet and not being learned, in the order of the queue."""
     tasks = session.scalars(
         select(Task)
         .where(Task.state.in_(ACTIVE_STATES), Task.state.not_in(LEARNING_STATES))

@@ -102,7 +102,9 @@ class AdmissionControl:
             )
 
     def _expected_seconds(self, count: int) -> float:
-        """Estimated time until this number of requests is answered; 0 if they do not saturate the process."""
+        """Return the estimated time until this number of requests is answered; 0 if they do not saturate
+        the process.
+        """
         is_forgotten = self._clock() - self._saturated_since > _FORGOTTEN_SECONDS
         if count <= self._saturated or self._answered < 1 or is_forgotten:
             return 0.0

@@ -90,7 +90,7 @@ class CaptionIndex:
         mode: QueryMode,
         own_captions: Collection[str] = (),
     ) -> tuple[list[CaptionMatch], int]:
-        """The distinct captions whose vectors are nearest to that of a video.
+        """Return the distinct captions whose vectors are nearest to that of a video.
 
         Args:
             snapshot: Snapshot that contains the tasks.
@@ -151,7 +151,7 @@ class CaptionIndex:
 def caption_video(
     snapshot: SearchSnapshot, settings: Settings, index: CaptionIndex, video_id: str, k: int, scope: str
 ) -> CaptionsResponse:
-    """The k captions of the library that are nearest to a video.
+    """Return the k captions of the library that are nearest to a video.
 
     Args:
         settings: Settings of the process.
@@ -187,7 +187,7 @@ def caption_video(
 
 
 def _rank(captions: Mapping[str, _EncodedCaptions], vector: Vector, k: int) -> list[_RankedCaption]:
-    """The k best captions of all tasks; a caption of several tasks has its highest score."""
+    """Return the k best captions of all tasks; a caption of several tasks has its highest score."""
     best: dict[str, _RankedCaption] = {}
     for source, encoded in captions.items():
         scores = encoded.vectors.astype(np.float32) @ vector
@@ -199,7 +199,7 @@ def _rank(captions: Mapping[str, _EncodedCaptions], vector: Vector, k: int) -> l
 
 
 def _read_video_ids(vector_ids: Iterable[int]) -> dict[int, str]:
-    """Vector ID → video ID, for videos in the catalog."""
+    """Return the vector ID → video ID, for videos in the catalog."""
     with session_scope() as session:
         rows = session.execute(select(Video.vector_id, Video.id).where(Video.vector_id.in_(set(vector_ids))))
         return {vector_id: video_id for vector_id, video_id in rows}
@@ -208,7 +208,7 @@ def _read_video_ids(vector_ids: Iterable[int]) -> dict[int, str]:
 def _encode_captions(
     snapshot: SearchSnapshot, task: str, source: str, mode: str, former: _EncodedCaptions | None
 ) -> _EncodedCaptions:
-    """Current captions of a task; vectors of captions that the former version contains are reused."""
+    """Return the current captions of a task; vectors of captions that the former version contains are reused."""
     videos = _read_captions(source, snapshot.shards[source])
     texts = tuple(videos)
     vectors = dict(zip(former.texts, former.vectors, strict=True)) if former else {}
@@ -224,7 +224,9 @@ def _encode_captions(
 
 
 def _read_captions(task: str, shard: SearchableShard) -> dict[str, int]:
-    """Distinct captions of the first videos in a shard, each with the vector ID of the first video that has it."""
+    """Return the distinct captions of the first videos in a shard, each with the vector ID of the first video that has
+    it.
+    """
     videos: dict[str, int] = {}
     stored = shard.ids
     with session_scope() as session:

@@ -135,7 +135,7 @@ class CatalogMirror:
         return self._copy.as_of if self._copy else None
 
     def read_results(self, hits: Sequence[Hit], snapshot: SearchSnapshot) -> ResultRows:
-        """Rows of the videos of hits.
+        """Return the rows of the videos of hits.
 
         Args:
             hits: Hits of a search.
@@ -159,7 +159,7 @@ class CatalogMirror:
         )
 
     def read_passages(self, passages: Sequence[int]) -> Mapping[int, Sequence[TimedText]]:
-        """Cues of passages of transcripts by ID; of none while the catalog cannot be read."""
+        """Return the cues of passages of transcripts by ID; of none while the catalog cannot be read."""
         if not passages:
             return {}
         try:
@@ -168,7 +168,7 @@ class CatalogMirror:
             return {}
 
     def find_task(self, name: str) -> str | None:
-        """ID of the task with an ID, a name or a slug; None if there is none.
+        """Return the ID of the task with an ID, a name or a slug; None if there is none.
 
         Raises:
             Unavailable: The catalog cannot be reached, and the copy does not have the task.
@@ -184,7 +184,7 @@ class CatalogMirror:
             return (by_key or by_slug)[0]
 
     def videos(self, task: str) -> tuple[str, VideoRows]:
-        """Version and copied rows of a domain.
+        """Return the version and copied rows of a domain.
 
         Raises:
             Unavailable: The domain is not copied.
@@ -239,7 +239,7 @@ class CatalogMirror:
         return True
 
     def _live_ids(self, hits: Sequence[Hit], snapshot: SearchSnapshot) -> dict[str, list[int]]:
-        """Task → IDs of the hits that are not deleted in the current manifest."""
+        """Return the task → IDs of the hits that are not deleted in the current manifest."""
         by_task: dict[str, list[int]] = {}
         for hit in hits:
             by_task.setdefault(hit.task, []).append(hit.id)
@@ -265,7 +265,7 @@ class CatalogMirror:
 
 
 def read_rows(vector_ids: Sequence[int]) -> dict[int, VideoRow]:
-    """Vector ID → row of the result, from the catalog."""
+    """Return the vector ID → row of the result, from the catalog."""
     ids = list(dict.fromkeys(vector_ids))
     rows: dict[int, VideoRow] = {}
     if not ids:
@@ -278,7 +278,7 @@ def read_rows(vector_ids: Sequence[int]) -> dict[int, VideoRow]:
 
 
 def read_cues(passages: Sequence[int]) -> dict[int, list[TimedText]]:
-    """Cues of passages of transcripts by ID.
+    """Return the cues of passages of transcripts by ID.
 
     Raises:
         CatalogDamaged, Unavailable: The catalog cannot be read.
@@ -294,7 +294,7 @@ def _find_task_id(name: str) -> str | None:
 
 
 def _read_tasks() -> dict[str, _TaskRow]:
-    """Domains by ID, in the order of their arrival."""
+    """Return the domains by ID, in the order of their arrival."""
     with session_scope() as session:
         rows = session.execute(
             select(Task.id, Task.name_key, Task.slug, Task.state, Task.caption_edits, Task.metadata_edits)
@@ -309,7 +309,7 @@ def _read_tasks() -> dict[str, _TaskRow]:
 
 
 def _read_videos(task: str) -> VideoRows:
-    """Rows of the videos of a domain, and of its appends: the manifest is replaced before the catalog."""
+    """Return the rows of the videos of a domain, and of its appends: the manifest is replaced before the catalog."""
     with session_scope() as session:
         rows = session.execute(
             select(Video.vector_id, Video.id, Video.uri, Video.captions, Video.duration, Video.extra).where(
@@ -327,7 +327,7 @@ class VideoRow(NamedTuple):
 
     Attributes:
         uri: URI of its file, as it was sent.
-        duration: Seconds; None where unknown.
+        duration: Seconds; None if unknown.
         metadata: Metadata of the user.
     """
 
@@ -366,7 +366,7 @@ class VideoRows:
         return len(self._buffer) + self._ids.nbytes + self._ends.nbytes
 
     def find(self, vector_ids: Iterable[int]) -> dict[int, VideoRow]:
-        """Vector ID → row; IDs of other videos are left out."""
+        """Return the vector ID → row; IDs of other videos are left out."""
         wanted = np.fromiter(vector_ids, np.int64)
         is_known, places = find_ids(self._ids, wanted)
         return {

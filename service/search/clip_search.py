@@ -107,7 +107,7 @@ class ClipSearch:
         query: SearchQuery,
         captions: int | None,
     ) -> ClipSearchResponse:
-        """The videos most similar to a clip.
+        """Return the videos most similar to a clip.
 
         Args:
             backbone: Backbone of its releases, whose towers the first clip loads.
@@ -172,7 +172,7 @@ class ClipSearch:
         )
 
     def decode(self, upload: BinaryIO, spec: FrameSpec) -> tuple[VideoInfo, Frames]:
-        """Media properties of an upload, and its frames ``uint8 [1, M, H, W, 3]``.
+        """Return the media properties of an upload, and its frames ``uint8 [1, M, H, W, 3]``.
 
         Raises:
             InvalidInput: The file cannot be decoded.
@@ -203,7 +203,7 @@ class ClipSearch:
     def _embed(
         self, snapshot: SearchSnapshot, backbone: Backbone, frames: Frames, tasks: Sequence[str]
     ) -> tuple[dict[str, Vectors], dict[str, str]]:
-        """Task ID → vector of the clip; and task name → reason, for tasks whose encoder cannot be read."""
+        """Map task IDs to vector of the clip; and task name → reason, for tasks whose encoder cannot be read."""
         # Imported on use: other searches need no torch.
         import torch
 
@@ -239,7 +239,7 @@ class ClipSearch:
     def _find(
         self, snapshot: SearchSnapshot, request: SearchRequest, vectors: Mapping[str, Vectors]
     ) -> tuple[list[SearchResult], str]:
-        """Results, and the task of the best result; the first searched task where there is no result."""
+        """Return the results, and the task of the best result; the first searched task where there is no result."""
         shards = {task: snapshot.shards[task] for task in vectors}
         passing = find_passing_videos(
             request.filter,
@@ -263,7 +263,7 @@ class ClipSearch:
         return results, merged[0].task if merged else next(iter(vectors))
 
     def _mean_cosine(self, snapshot: SearchSnapshot, task: str) -> float:
-        """Mean cosine between two videos of a shard, estimated from a sample."""
+        """Compute the mean cosine between two videos of a shard, estimated from a sample."""
         shard = snapshot.shards[task]
         state, mean = self._mean_cosines.get(task, ("", 0.0))
         if state != shard.state:
@@ -276,7 +276,7 @@ class ClipSearch:
 
 
 def mean_cosine(vectors: Vectors) -> float:
-    """Mean cosine over all pairs of videos with unit vectors ``float32 [n, dim]``; 0 for one video."""
+    """Compute the mean cosine over all pairs of videos with unit vectors ``float32 [n, dim]``; 0 for one video."""
     n = len(vectors)
     total = vectors.sum(axis=0, dtype=np.float64)
     own = float(np.einsum("nd,nd->", vectors, vectors, dtype=np.float64))
@@ -284,7 +284,7 @@ def mean_cosine(vectors: Vectors) -> float:
 
 
 def _rescale(hits: Hits, mean: float) -> Hits:
-    """Scores that are 0 at the mean cosine of the shard and 1 at a cosine of 1."""
+    """Return the scores that are 0 at the mean cosine of the shard and 1 at a cosine of 1."""
     scores = (hits.scores - mean) / max(1 - mean, _MIN_SPREAD)
     return Hits(hits.ids, scores.astype(np.float32))
 
@@ -296,7 +296,7 @@ class _BoundedReader:
         self._file, self._remaining, self._limit = file, limit, limit
 
     def read(self, size: int = -1) -> bytes:
-        """The next bytes."""
+        """Return the next bytes."""
         chunk = self._file.read(size)
         self._remaining -= len(chunk)
         if self._remaining < 0:

@@ -119,7 +119,7 @@ class SearchEngine:
         mode: str | None = None,
         **parameters: Any,
     ) -> SearchResponse:
-        """The k videos that match a text best.
+        """Return the k videos that match a text best.
 
         Args:
             q: Text of the query.
@@ -137,7 +137,7 @@ class SearchEngine:
         return self._answer(parse_requests([query], self.settings))[0]
 
     async def search_async(self, query: SearchQuery) -> SearchResponse:
-        """The response of :meth:`search`, without blocking the event loop. Concurrent queries share batches.
+        """Return the response of :meth:`search`, without blocking the event loop. Concurrent queries share batches.
 
         Raises:
             InvalidInput, Unavailable: As :meth:`search`.
@@ -152,7 +152,7 @@ class SearchEngine:
         return (await self.scheduler.run_blocking(self._answer, [request]))[0]
 
     def search_many(self, queries: Sequence[SearchQuery]) -> list[SearchResponse]:
-        """The responses of :meth:`search` for several queries. One release answers all queries without a cursor.
+        """Return the responses of :meth:`search` for several queries. One release answers all queries without a cursor.
 
         Raises:
             InvalidInput: The batch is empty or too large, or some queries are invalid, named by their positions; no
@@ -218,7 +218,8 @@ class SearchEngine:
         return [responses[state] if state in responses else Unfinished(state) for state in states]
 
     def suggest(self, q: str, k: int = 8) -> SuggestionsResponse:
-        """Words of the library that continue the last word of a query; see :mod:`service.search.suggestions`.
+        """Return the words of the library that continue the last word of a query; see
+        :mod:`service.search.suggestions`.
 
         Raises:
             InvalidInput: A parameter is invalid.
@@ -228,7 +229,7 @@ class SearchEngine:
     # -- explanations -------------------------------------------------------------------------------------------
 
     def report_queries(self, name_or_id: str, worst: int = 10) -> QueryReport:
-        """Captions of a domain, searched like queries; see :mod:`service.search.query_reports`.
+        """Return the captions of a domain, searched like queries; see :mod:`service.search.query_reports`.
 
         Args:
             name_or_id: Name or identifier of the domain's task.
@@ -238,7 +239,7 @@ class SearchEngine:
         )
 
     def explain(self, video_id: str, query: SearchQuery) -> ResultExplanation:
-        """Parts of the score of a video; see :func:`service.search.result_explanation.explain_result`."""
+        """Return the parts of the score of a video; see :func:`service.search.result_explanation.explain_result`."""
         (request,) = parse_requests([query], self.settings)
         return self._with_loaded_tasks(
             lambda snapshot: explain_result(snapshot, self.settings, self.metadata_cache, video_id, request)
@@ -249,7 +250,7 @@ class SearchEngine:
     def search_similar(
         self, video_id: str, k: int = 10, scope: str = "task", min_score: float | None = None
     ) -> SimilarVideosResponse:
-        """The k videos most similar to a library video; see :mod:`service.search.similar_search`."""
+        """Return the k videos most similar to a library video; see :mod:`service.search.similar_search`."""
         return self._with_loaded_tasks(
             lambda snapshot: search_similar(snapshot, self.settings, video_id, k, scope, min_score)
         )
@@ -262,7 +263,7 @@ class SearchEngine:
         captions: int | None = None,
         **parameters: Any,
     ) -> ClipSearchResponse:
-        """The k videos most similar to an uploaded clip or picture; see :mod:`service.search.clip_search`.
+        """Return the k videos most similar to an uploaded clip or picture; see :mod:`service.search.clip_search`.
 
         Args:
             k: Number of results.
@@ -279,7 +280,7 @@ class SearchEngine:
         return self._with_loaded_tasks(search)
 
     def caption_video(self, video_id: str, k: int = 10, scope: str = "task") -> CaptionsResponse:
-        """The k captions of the library nearest to a video; see :mod:`service.search.captioning`."""
+        """Return the k captions of the library nearest to a video; see :mod:`service.search.captioning`."""
         return self._with_loaded_tasks(
             lambda snapshot: caption_video(snapshot, self.settings, self.caption_index, video_id, k, scope)
         )

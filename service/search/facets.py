@@ -94,6 +94,6 @@ def _is_short(value: MetadataValue) -> bool:
 
 
 def _most_frequent(counts: Mapping[tuple[bool, MetadataValue], int]) -> list[FacetValue]:
-    """The most frequent values; those of the same frequency by their text."""
+    """Return the most frequent values; those of the same frequency by their text."""
     ordered = sorted(counts.items(), key=lambda item: (-item[1], str(item[0][1])))
     return [FacetValue(value=value, count=count) for (_, value), count in ordered[:MAX_VALUES]]

@@ -83,7 +83,7 @@ class QueryReports:
         self._searched: SingleFlightCache[str, _SearchedSample] = SingleFlightCache(_MAX_CACHED_DOMAINS)
 
     def report(self, snapshot: SearchSnapshot, name_or_id: str, worst: int) -> QueryReport:
-        """The report on a domain.
+        """Return the report on a domain.
 
         Args:
             name_or_id: Name or identifier of the domain's task.
@@ -229,7 +229,7 @@ class CaptionSample(NamedTuple):
     Attributes:
         task_id: Identifier of the domain's task.
         task_name: Name of the domain's task.
-        split: Split of the videos; None where no video of the domain has a caption.
+        split: Split of the videos; None if no video of the domain has a caption.
         videos: Number of videos of the split that have captions.
         captions: The sampled captions.
     """
@@ -296,5 +296,5 @@ def _read_captions(
 
 
 def _query_text(caption: str) -> str:
-    """The caption as a query, which may be shorter than a caption."""
+    """Return the caption as a query, which may be shorter than a caption."""
     return caption[: request_limits.MAX_QUERY_CHARS].strip()

@@ -39,7 +39,7 @@ def explain_result(
     video_id: str,
     request: SearchRequest,
 ) -> ResultExplanation:
-    """Parts of the score that a search gives a video, whether or not the video is among its results.
+    """Return the parts of the score that a search gives a video, whether or not the video is among its results.
 
     Args:
         settings: Settings of the process.
@@ -112,7 +112,7 @@ def _texts(state: SearchState, vector_id: int) -> list[MatchedText]:
 
 
 def _video_cosine(snapshot: SearchSnapshot, task: str, query: Vector, vector_id: int) -> float:
-    """Cosine of the whole video, from the scan that searches use."""
+    """Compute the cosine of the whole video, from the scan that searches use."""
     (found,) = snapshot.scan([ShardScan(task, query, 1, np.array([vector_id], np.int64), group=None)])
     if not len(found.scores):  # the shard broke since the vector was read
         raise snapshot.unavailable_error(task)
@@ -130,7 +130,7 @@ def _moments(
 
 
 def _routing(snapshot: SearchSnapshot, state: SearchState, task: str) -> list[TaskRouting]:
-    """The likeliest tasks, and the task of the video."""
+    """Return the likeliest tasks, and the task of the video."""
     return [
         TaskRouting(
             task=snapshot.task_names[other],
@@ -144,7 +144,7 @@ def _routing(snapshot: SearchSnapshot, state: SearchState, task: str) -> list[Ta
 
 
 def _words(snapshot: SearchSnapshot, text: str, task: str, tasks: Sequence[str]) -> list[QueryWord]:
-    """Words of a text, and how much the routing profile of a task knows them."""
+    """Return the words of a text, and how much the routing profile of a task knows them."""
     positions = np.array([snapshot.router_positions[other] for other in tasks], np.int64)
     own = tasks.index(task)
     words = text.split()[:_MAX_WORDS]

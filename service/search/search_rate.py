@@ -63,7 +63,9 @@ class SearchRate:
 
 
 def _cumulative_counts() -> dict[float, float]:
-    """Upper bound of each bucket in seconds → searches since the start of the process that were not slower."""
+    """Return the upper bound of each bucket in seconds → searches since the start of the process that were
+    not slower.
+    """
     return {
         float(sample.labels["le"]): sample.value
         for metric in SEARCH_SECONDS.collect()
@@ -73,7 +75,9 @@ def _cumulative_counts() -> dict[float, float]:
 
 
 def _percentile(counts: Mapping[float, float], share: float) -> float:
-    """Percentile by linear interpolation in its bucket, as ``histogram_quantile`` of Prometheus computes it."""
+    """Compute the percentile by linear interpolation in its bucket, as ``histogram_quantile`` of Prometheus computes
+    it.
+    """
     wanted = share * max(counts.values())
     lower, below = 0.0, 0.0
     for bound, count in sorted(counts.items()):

@@ -127,7 +127,7 @@ def parse_routes(value: object) -> Routes | None:
 
 
 def describe_count(count: int, noun: str) -> str:
-    """A count and its noun for an error text; a number of many digits is not repeated."""
+    """Return a count and its noun for an error text; a number of many digits is not repeated."""
     return f"{count} {noun}" if abs(count) < 10**9 else f"That many {noun}"
 
 
@@ -216,7 +216,7 @@ def _parse_tasks(task: str | list[str] | None) -> tuple[str, ...] | None:
 
 
 def _seconds_since_epoch(time: datetime | None) -> float | None:
-    """Seconds since 2000. Conversion to UTC would fail for the first and last representable times."""
+    """Return the seconds since 2000. Conversion to UTC would fail for the first and last representable times."""
     return None if time is None else (time - _EPOCH).total_seconds()
 
 
@@ -253,7 +253,7 @@ class Cursor:
         return base64.urlsafe_b64encode(_checksum(body) + body).rstrip(b"=").decode()
 
     def differing_parameters(self, parameters: Mapping[str, str]) -> list[str]:
-        """Names of the parameters whose digests differ from those of the given search."""
+        """Return the names of the parameters whose digests differ from those of the given search."""
         names = {*parameters, *self.parameters}
         return sorted(name for name in names if parameters.get(name) != self.parameters.get(name))
 
@@ -275,7 +275,7 @@ def parse_cursor(text: str) -> Cursor | None:
 
 
 def digest_parameters(parameters: Mapping[str, Any]) -> dict[str, str]:
-    """Digest of each parameter that is not None. Values are JSON."""
+    """Compute the digest of each parameter that is not None. Values are JSON."""
     return {
         name: hashlib.sha256(_VALUE_ENCODER.encode(value).encode()).hexdigest()[:12]
         for name, value in parameters.items()

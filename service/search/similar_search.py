@@ -44,7 +44,7 @@ def search_similar(
     scope: str,
     min_score: float | None,
 ) -> SimilarVideosResponse:
-    """The k nearest videos to a video, without the video itself; scores are cosines.
+    """Return the k nearest videos to a video, without the video itself; scores are cosines.
 
     Args:
         settings: Settings of the process.
@@ -82,7 +82,7 @@ def search_similar(
 
 
 def find_scope_errors(settings: Settings, k: int, scope: str, noun: str) -> list[FieldError]:
-    """Errors of the parameters ``k`` and ``scope``.
+    """Return the errors of the parameters ``k`` and ``scope``.
 
     Args:
         settings: Settings with the maximum of ``k``.
@@ -107,7 +107,7 @@ def find_scope_errors(settings: Settings, k: int, scope: str, noun: str) -> list
 
 
 def load_stored_vector(snapshot: SearchSnapshot, video_id: str) -> tuple[int, str, Vector]:
-    """Vector ID, task ID and stored vector of a video.
+    """Return the vector ID, task ID and stored vector of a video.
 
     Raises:
         NotFound: There is no such video.
@@ -142,7 +142,9 @@ def load_stored_vector(snapshot: SearchSnapshot, video_id: str) -> tuple[int, st
 def _comparable_tasks(
     snapshot: SearchSnapshot, task: str, scope: str
 ) -> tuple[Sequence[str], dict[str, str]]:
-    """IDs of the tasks to search, and the reason why videos of other tasks cannot be compared, by task name."""
+    """Return the IDs of the tasks to search, and the reason why videos of other tasks cannot be compared,
+    by task name.
+    """
     if scope == "task":
         return [task], {}
     fingerprints = {other: shard.entry.fingerprint for other, shard in snapshot.shards.items()}

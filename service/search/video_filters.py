@@ -92,7 +92,7 @@ class VideoFilter:
         return self.duration is not None or bool(self.where)
 
     def admits_task(self, created_at: datetime | None) -> bool:
-        """Whether videos of a task created at the given time may pass; None is an unknown time."""
+        """Return whether videos of a task created at the given time may pass; None is an unknown time."""
         if self.arrived_after is None and self.arrived_before is None:
             return True
         return (
@@ -102,7 +102,7 @@ class VideoFilter:
         )
 
     def passing_ids(self, metadata: VideoMetadata) -> Ids:
-        """Ascending vector IDs of the videos that pass the conditions on duration and metadata."""
+        """Return the ascending vector IDs of the videos that pass the conditions on duration and metadata."""
         rows = [] if self.duration is None else [self.duration.rows(metadata.durations)]
         empty = MetadataColumn(())
         rows += [condition.rows(metadata.fields.get(name, empty)) for name, condition in self.where]
@@ -123,7 +123,7 @@ def find_passing_videos(
         field_prefix: Prefix of field names in errors.
 
     Returns:
-        Task ID → vector IDs that pass; None where all videos pass. Tasks without a passing video are left out.
+        Task ID → vector IDs that pass; None if all videos pass. Tasks without a passing video are left out.
 
     Raises:
         InvalidInput: No video of the tasks has a field of the filter, or a field with a range has no numbers.

@@ -86,7 +86,7 @@ class MetadataColumn:
         return bool(self._numbers)
 
     def rows_equal_to(self, value: MetadataValue) -> Ids:
-        """Rows whose value equals the given value, or is a list that contains the given text."""
+        """Return the rows whose value equals the given value, or is a list that contains the given text."""
         return self._rows.get((isinstance(value, bool), value), np.empty(0, np.int64))
 
     def count_values(self, rows: Ids) -> tuple[int, dict[tuple[bool, MetadataValue], int]]:
@@ -106,7 +106,7 @@ class MetadataColumn:
         return int(np.count_nonzero(end > first)), counted
 
     def rows_between(self, low: float | None, high: float | None) -> Ids:
-        """Rows with a number in a closed range; None is an open end."""
+        """Return the rows with a number in a closed range; None is an open end."""
         first = 0 if low is None else bisect_left(self._numbers, low)
         last = len(self._numbers) if high is None else bisect_right(self._numbers, high)
         return self._number_rows[first:last]
@@ -135,7 +135,7 @@ class VideoMetadata:
         self.fields = {name: column for name, column in columns.items() if column}
 
     def rows_of(self, ids: Ids) -> Ids:
-        """Rows of videos, in their order; unknown IDs are left out."""
+        """Return the rows of videos, in their order; unknown IDs are left out."""
         first, end = (np.searchsorted(self.ids, ids, side) for side in ("left", "right"))
         return first[end > first]
 
@@ -157,12 +157,12 @@ class MomentSpans:
         self._videos = video_ids_of(self.ids)
 
     def rows_of(self, videos: Ids) -> Ids:
-        """Rows of the moments of the given videos."""
+        """Return the rows of the moments of the given videos."""
         first, end = (np.searchsorted(self._videos, videos, side) for side in ("left", "right"))
         return _ranges(first, end)
 
     def with_moments(self, videos: Ids) -> Ids:
-        """Vector IDs of the given videos and of their moments."""
+        """Return the vector IDs of the given videos and of their moments."""
         return np.concatenate([videos, self.ids[self.rows_of(videos)]])
 
 
@@ -199,7 +199,8 @@ class VideoMetadataCache:
         self._arrivals_lock = Lock()
 
     def current_metadata(self, shards: Mapping[str, str]) -> dict[str, VideoMetadata]:
-        """Metadata of the videos of tasks, with all edits; from the copy while the catalog cannot be reached.
+        """Return the metadata of the videos of tasks, with all edits; from the copy while the catalog cannot be
+        reached.
 
         Args:
             shards: Task ID → version of its shard.
@@ -235,7 +236,7 @@ class VideoMetadataCache:
                 self.moments(task, shard.state)
 
     def metadata(self, task: str, version: str) -> VideoMetadata:
-        """Metadata of the videos of a task.
+        """Return the metadata of the videos of a task.
 
         Args:
             version: Version of the task's shard and of its metadata. Another version may hold other videos or values,
@@ -244,7 +245,7 @@ class VideoMetadataCache:
         return self.metadata_by_task.get(task, version, lambda _: read_metadata(task))
 
     def moments(self, task: str, shard_state: str) -> MomentSpans:
-        """Moments of the videos of a task.
+        """Return the moments of the videos of a task.
 
         Args:
             shard_state: Version of the task's shard; moments of another version are read again.
@@ -260,7 +261,7 @@ class VideoMetadataCache:
         return self.moments_by_task.get(task, shard_state, read)
 
     def arrivals(self, tasks: Sequence[str]) -> dict[str, datetime]:
-        """Creation time of each task; tasks that the catalog does not contain are left out."""
+        """Return the creation time of each task; tasks that the catalog does not contain are left out."""
         with self._arrivals_lock:
             missing = [task for task in tasks if task not in self._arrivals]
         if missing:
@@ -275,7 +276,7 @@ class VideoMetadataCache:
 
 
 def _ranges(first: Ids, end: Ids) -> Ids:
-    """Numbers of half-open ranges, concatenated."""
+    """Return the numbers of half-open ranges, concatenated."""
     counts = end - first
     # A running count, shifted to the start of each range.
     return np.repeat(first - np.cumsum(counts) + counts, counts) + np.arange(counts.sum())

@@ -77,7 +77,7 @@ def estimate_task_bytes(videos: int, *, is_append: bool = False) -> int:
 
 @lru_cache(maxsize=4)
 def _frame_cache_bytes(backbone: str, frames: int | None) -> int:
-    """Bytes of the sampled frames of a video."""
+    """Return the bytes of the sampled frames of a video."""
     # Imported on use: a client of the command line does not need the library of the backbones.
     from models.backbones.backbone_loading import frame_spec
     from models.errors import ModelError
@@ -112,5 +112,5 @@ def _mean_thumbnail_bytes(folder: Path) -> int:
 
 
 def _existing(folder: Path) -> Path:
-    """The folder, or its closest parent that exists."""
+    """Return the folder, or its closest parent that exists."""
     return next(path for path in (folder, *folder.parents) if path.exists())

@@ -36,10 +36,10 @@ def is_published(task_id: str) -> bool:
 
 
 def stored_ids(task_id: str, ids: Ids) -> Ids:
-    """Return those of the vector ids that the shard of a task stores, including deleted ones; empty without a shard.
+    """Return those of the vector IDs that the shard of a task stores, including deleted ones; empty without a shard.
 
     Raises:
-        Unavailable: the manifest or the ids of the shard cannot be read.
+        Unavailable: the manifest or the IDs of the shard cannot be read.
     """
     if not settings().index_dir.exists():
         return ids[:0]

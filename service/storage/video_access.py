@@ -103,7 +103,7 @@ class SourceReader:
     def list_files(
         self, folder: SourceUri, report_progress: Callable[[], object] = lambda: None
     ) -> list[ListedFile]:
-        """All files below a folder of an object store.
+        """Return all files below a folder of an object store.
 
         Args:
             report_progress: Called after each page of the listing.
@@ -122,7 +122,7 @@ class SourceReader:
     def read(
         self, uri: SourceUri, max_bytes: int, report_progress: Callable[[], object] = lambda: None
     ) -> bytes:
-        """Content of a small file.
+        """Return the content of a small file.
 
         Args:
             max_bytes: Maximum size of the file.
@@ -158,7 +158,7 @@ def _parse_file(uri: str) -> SourceUri:
 
 
 def find_allowed_prefix(uri: SourceUri) -> SourcePrefix:
-    """The prefix of ``settings().sources`` that contains a URI; raises MediaError if there is none."""
+    """Return the prefix of ``settings().sources`` that contains a URI; raises MediaError if there is none."""
     return find_prefix(uri, _allowed_prefixes(settings().sources))
 
 
@@ -173,5 +173,5 @@ def _source(uri: SourceUri) -> MediaSource:
 
 @lru_cache(maxsize=1)
 def _web_server(sources: tuple[str, ...], pid: int) -> WebServer:
-    """Web servers with their open connections, which a forked process must not share."""
+    """Return the web servers with their open connections, which a forked process must not share."""
     return WebServer(partial(find_prefix, allowed=_allowed_prefixes(sources)))

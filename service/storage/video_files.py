@@ -73,7 +73,7 @@ def register_removals(session: Session, videos: ColumnElement[bool]) -> None:
 
 
 def is_rejected_upload() -> ColumnElement[bool]:
-    """Condition of rejected videos with an uploaded file."""
+    """Return the condition of rejected videos with an uploaded file."""
     return (Video.status == "rejected") & Video.uri.startswith(UPLOAD_SCHEME, autoescape=True)
 
 
@@ -93,7 +93,7 @@ def remove_deleted_files() -> dict[str, str]:
     No transaction is open while files are deleted. A repetition continues after a kill.
 
     Returns:
-        Errors of the files that cannot be deleted, by the id of their video. A later call tries again.
+        Errors of the files that cannot be deleted, by the ID of their video. A later call tries again.
 
     Raises:
         Unavailable: The catalog is unreachable.
@@ -127,10 +127,10 @@ def remove_deleted_files() -> dict[str, str]:
 
 
 def _needed_files(session: Session, batch: ColumnElement[bool]) -> set[str]:
-    """Return the ids and contents of a batch of removals that videos of the catalog have and need."""
+    """Return the IDs and contents of a batch of removals that videos of the catalog have and need."""
     needed: set[str] = set()
     for column, removed in (
-        (Video.id, FileRemoval.video_id),  # an id may be used again
+        (Video.id, FileRemoval.video_id),  # an ID may be used again
         (Video.content_hash, FileRemoval.content_hash),
     ):
         of_batch = select(removed).where(batch, removed.is_not(None))
@@ -141,7 +141,7 @@ def _needed_files(session: Session, batch: ColumnElement[bool]) -> set[str]:
 
 
 def _needs_files() -> ColumnElement[bool]:
-    """Condition of videos whose files stay: all except rejected videos of tasks that have ended."""
+    """Return the condition of videos whose files stay: all except rejected videos of tasks that have ended."""
     has_ended = Video.task_id.in_(select(Task.id).where(Task.state.in_(FINAL_STATES)))
     return or_(Video.status != "rejected", ~has_ended)
 
@@ -149,7 +149,7 @@ def _needs_files() -> ColumnElement[bool]:
 def _unneeded_uploads(
     session: Session, batch: ColumnElement[bool], removals: Sequence[FileRemoval]
 ) -> dict[int, Path]:
-    """Return the uploaded files of a batch of removals that no video needs, by the id of the removal.
+    """Return the uploaded files of a batch of removals that no video needs, by the ID of the removal.
 
     The uploads are below the default media root, so a video may also name them by a path, by a ``file://`` URI or
     through a link.

@@ -86,7 +86,7 @@ def remove_sync(name_or_id: str) -> None:
     """Remove a sync. Its domain and the videos stay; a run in progress ends at its next step.
 
     Args:
-        name_or_id: Id of the sync, or name or slug of its domain; ids have priority.
+        name_or_id: ID of the sync, or name or slug of its domain; IDs have priority.
 
     Raises:
         NotFound: the sync does not exist.
@@ -234,7 +234,7 @@ def claim_run(sync_id: str) -> SyncRun | None:
 
 
 def _syncs_of_domain(session: Session, name: str) -> list[Sync]:
-    """Syncs of the domain with a name or slug; that of the same spelling first."""
+    """Return the syncs of the domain with a name or slug; that of the same spelling first."""
     key = name_key(name)
     domain = session.scalars(
         select(Task).where(or_(Task.name_key == key, Task.slug == key)).order_by(Task.position).limit(1)
@@ -249,7 +249,7 @@ def _is_idle(at: datetime) -> ColumnElement[bool]:
 
 
 def _is_due(at: datetime) -> ColumnElement[bool]:
-    """Whether a run is planned, or the worker of a run has died."""
+    """Return whether a run is planned, or the worker of a run has died."""
     return or_(
         and_(Sync.next_run_at <= at, Sync.lease_expires_at.is_(None)),
         Sync.lease_expires_at < at,

@@ -85,7 +85,7 @@ def list_source(
 
     Raises:
         InvalidInput: the source is not allowed, has no videos, all are left out, or the manifest is invalid or gives
-            ids.
+            IDs.
         SourceUnavailable: a remote source cannot be reached at the moment.
         OSError: a folder or the manifest cannot be read.
     """
@@ -130,7 +130,9 @@ def _resolve(source: str) -> Path:
 
 
 def _place_below_media_root(base: Path, videos: Sequence[VideoSpec]) -> list[VideoSpec]:
-    """Videos with their paths below the media root; a file outside keeps its absolute path, and is refused."""
+    """Return the videos with their paths below the media root; a file outside keeps its absolute path, and
+    is refused.
+    """
     root = settings().media_root.resolve()
     paths = ((video, (base / video.uri).resolve()) for video in videos)
     return [
@@ -143,7 +145,7 @@ def remote_files(listing: RemoteVideos) -> SourceFiles:
     """Return the files of videos of a remote folder. Their versions, and not their contents, are compared.
 
     Raises:
-        InvalidInput: the source cannot be listed, all videos are left out, or a video has an id.
+        InvalidInput: the source cannot be listed, all videos are left out, or a video has an ID.
     """
     if listing.files is None:
         raise InvalidInput.at(
@@ -173,7 +175,7 @@ def local_files(listing: FolderVideos, report_progress: Callable[[], object] = l
     """Return the files of videos of a local folder.
 
     Raises:
-        InvalidInput: all videos are left out, or a video has an id, which a sync derives from path and content.
+        InvalidInput: all videos are left out, or a video has an ID, which a sync derives from path and content.
     """
     _refuse_ids(listing.videos)
     found = SourceFiles([], _reasons(listing.left_out), uploaded=listing.uploaded)
@@ -238,6 +240,6 @@ def _refuse_ids(videos: Sequence[VideoSpec]) -> None:
     if named := next((video.id for video in videos if video.id is not None), None):
         raise InvalidInput.at(
             "id",
-            f"The manifest gives the id {named!r}, but a sync derives ids from paths and contents.",
-            "Omit the ids.",
+            f"The manifest gives the ID {named!r}, but a sync derives IDs from paths and contents.",
+            "Omit the IDs.",
         )

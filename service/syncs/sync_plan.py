@@ -1,8 +1,8 @@
 """Plan of a sync: the differences between a source and its domain.
 
-The id of each video that a sync adds contains digests of the domain, of the file's path and of its content:
-``<name>-<domain>-<path>-<content>``. The next run compares the files with these ids, so that it needs no memory of its
-own, and may be interrupted at any moment and repeated. Since ids are unique, two runs at once cannot add a file twice.
+The ID of each video that a sync adds contains digests of the domain, of the file's path and of its content:
+``<name>-<domain>-<path>-<content>``. The next run compares the files with these IDs, so that it needs no memory of its
+own, and may be interrupted at any moment and repeated. Since IDs are unique, two runs at once cannot add a file twice.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ class SyncPlan:
     Attributes:
         new: Videos of files that the domain does not have.
         changed: Videos of files whose content differs from the domain's.
-        recaptioned: New captions of videos whose file has not changed, by id.
-        outdated: Ids of videos whose file has a newer version in the domain.
-        vanished: Ids of videos whose file is gone.
+        recaptioned: New captions of videos whose file has not changed, by ID.
+        outdated: IDs of videos whose file has a newer version in the domain.
+        vanished: IDs of videos whose file is gone.
         unchanged: Number of files that the domain has.
         rejected: Reasons of files that were rejected before and have not changed, by URI.
         left_out: Reasons of files that cannot be used, by path; the domain keeps the videos that it has of them.
@@ -98,7 +98,7 @@ def plan_sync(
 
     Args:
         report_alive: Called after each file.
-        domain: Name of the domain, which keeps the ids of equal files of two domains apart.
+        domain: Name of the domain, which keeps the IDs of equal files of two domains apart.
         left_out: Reasons of files that the listing left out, by path. They have not vanished.
         uploaded: Paths of uploaded files, which are no part of the source. Videos that a manifest made of them
             stay as they are.
@@ -169,7 +169,7 @@ def _compare(
 
 
 def path_digest(uri: str) -> str:
-    """Digest of a path relative to the source, as in the ids of synced videos."""
+    """Compute the digest of a path relative to the source, as in the IDs of synced videos."""
     path = (
         PurePosixPath(uri).as_posix().encode("utf-8", "surrogatepass")
     )  # names that are not Unicode are left out
@@ -183,7 +183,7 @@ def shown_path(path: str) -> str:
 
 
 def abandoned_appends(tasks: Iterable[TaskDetails], stored: Iterable[VideoSummary]) -> list[str]:
-    """Ids of failed or cancelled appends of synced videos alone: deleted, their videos can be sent again."""
+    """Return the IDs of failed or cancelled appends of synced videos alone: deleted, their videos can be sent again."""
     ended = {task.id for task in tasks if task.into is not None and task.state in ("failed", "cancelled")}
     by_append: dict[str, list[VideoSummary]] = {}
     for video in stored:
@@ -195,7 +195,9 @@ def abandoned_appends(tasks: Iterable[TaskDetails], stored: Iterable[VideoSummar
 
 
 def relearned_domains(tasks: Collection[TaskDetails], domain: TaskDetails) -> list[TaskDetails]:
-    """The domain and the ready domains that took over its appended videos, in the order in which they arrived."""
+    """Return the domain and the ready domains that took over its appended videos, in the order in which
+    they arrived.
+    """
     found = [domain]
     for task in sorted(tasks, key=lambda task: task.position):
         if task.state == "ready" and any(task.relearns == former.id for former in found):
@@ -204,7 +206,7 @@ def relearned_domains(tasks: Collection[TaskDetails], domain: TaskDetails) -> li
 
 
 def _find_current(file: SourceFile, versions: Sequence[VideoSummary]) -> VideoSummary | None:
-    """The version that is the file according to size and time; None if its content must be compared."""
+    """Return the version that is the file according to size and time; None if its content must be compared."""
     for version in reversed(versions):
         added = version.added_at.timestamp()
         if version.bytes == file.bytes and file.modified < added - _CLOCK_TOLERANCE:

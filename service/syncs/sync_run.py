@@ -1,7 +1,7 @@
 """A run of a registered sync, in a worker.
 
 Every step may be interrupted and repeated: the next run compares the source with the videos that are stored by then,
-those of unfinished appends included, and the ids of synced videos are unique.
+those of unfinished appends included, and the IDs of synced videos are unique.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ def _left_out_counts(plan: SyncPlan) -> dict[str, Any]:
 
 
 def _find_domain(run: SyncRun) -> TaskDetails | None:
-    """The domain of a sync; None if it does not exist yet. A deleted domain is not created again."""
+    """Return the domain of a sync; None if it does not exist yet. A deleted domain is not created again."""
     tasks = [task for task in commands.list_tasks() if task.into is None]
     found = next((task for task in tasks if name_key(run.name) in (name_key(task.name), task.slug)), None)
     if found is None and run.task_id is not None:
@@ -145,7 +145,7 @@ def _append(domain: TaskDetails, videos: list[VideoSpec]) -> None:
 
 
 def _stored_videos(domains: Sequence[TaskDetails]) -> Iterator[VideoSummary]:
-    """Videos of domains and of the appends to them."""
+    """Yield the videos of domains and of the appends to them."""
     for domain in domains:
         cursor: str | None = None
         while True:
@@ -175,7 +175,7 @@ def _delete(run: SyncRun, plan: SyncPlan) -> int:
 
 
 def _explain(error: CinestrataError | OSError) -> str:
-    """Text of an error without the path of the media root, which clients do not see."""
+    """Return the text of an error without the path of the media root, which clients do not see."""
     text = str(error)
     if isinstance(error, InvalidInput) and error.errors:
         text = " ".join(f"{found.field}: {found.message} {found.hint}".strip() for found in error.errors[:3])

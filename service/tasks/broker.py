@@ -1,4 +1,4 @@
-"""The broker: messages that start workers. A message carries the id of a task, a sync or a job and nothing else.
+"""The broker: messages that start workers. A message carries the ID of a task, a sync or a job and nothing else.
 
 Messages may be lost or duplicated; the catalog decides which jobs run (``service.tasks.lifecycle``).
 """

@@ -65,7 +65,7 @@ def create_task(spec: TaskSpec, *, idempotency_key: str | None = None, caller: s
 
     Raises:
         InvalidInput: fields are invalid; the error names each of them.
-        Conflict: the name or an id belongs to another task.
+        Conflict: the name or an ID belongs to another task.
         IdempotencyMismatch, IdempotencyInFlight: see ``service.tasks.idempotency``.
         Unavailable: nothing was stored; the request can be sent again.
         InDoubt: the task may be stored; a repetition with the same Idempotency-Key stores it once.
@@ -88,7 +88,7 @@ def append_videos(
 
     Raises:
         NotFound: the task does not exist.
-        Conflict: the task is not a learned domain, or an id belongs to another video.
+        Conflict: the task is not a learned domain, or an ID belongs to another video.
         InvalidInput, IdempotencyMismatch, IdempotencyInFlight, Unavailable, InDoubt: as for :func:`create_task`.
     """
     request = TaskRequest(idempotency_key, caller, target_id=task_id)

@@ -133,7 +133,7 @@ def _reserve(session: Session, caller: str, key: str, body_hash: str) -> dict[st
 
 
 def _unsettled(caller: str, key: str) -> Update:
-    """Update of a key without a response."""
+    """Return the update of a key without a response."""
     return update(IdempotencyKey).where(
         IdempotencyKey.caller == caller_scope(caller),
         IdempotencyKey.key == key,

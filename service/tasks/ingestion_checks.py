@@ -150,7 +150,7 @@ def _videos_errors(videos: list[VideoSpec]) -> Iterator[FieldError]:
 
 
 def duplicate_ids(videos: Sequence[VideoSpec]) -> Iterator[FieldError]:
-    """Yield an error for each video whose id an earlier video has."""
+    """Yield an error for each video whose ID an earlier video has."""
     first: dict[str, int] = {}
     for number, video in enumerate(videos):
         if video.id is None:
@@ -159,14 +159,14 @@ def duplicate_ids(videos: Sequence[VideoSpec]) -> Iterator[FieldError]:
             yield FieldError(
                 f"videos[{number}].id",
                 f"videos[{first[video.id]}].id is the same.",
-                "Give every video its own id, or omit the ids.",
+                "Give every video its own ID, or omit the IDs.",
             )
         first.setdefault(video.id, number)
 
 
 def _video_errors(field: str, video: VideoSpec) -> Iterator[FieldError]:
     if video.id in (".", ".."):
-        yield FieldError(f"{field}.id", "An id cannot be '.' or '..': it is part of URLs.", "Choose another.")
+        yield FieldError(f"{field}.id", "An ID cannot be '.' or '..': it is part of URLs.", "Choose another.")
     yield from uri_errors(f"{field}.uri", video.uri)
     yield from content_errors(field, video)
 

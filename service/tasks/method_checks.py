@@ -91,14 +91,14 @@ def _describe(schema: Mapping[str, Any]) -> str:
 
 @cache
 def _needs_open_blocks(method: str) -> bool | str:
-    """Whether a method needs open blocks, or the name of the setting that decides it."""
+    """Return whether a method needs open blocks, or the name of the setting that decides it."""
     needed: bool | str = yaml.safe_load(_read_config(f"{method}.yaml")).get("needs_open_blocks", False)
     return needed
 
 
 @cache
 def _setting_schemas() -> dict[str, dict[str, dict[str, Any]]]:
-    """JSON Schema of each setting of each method."""
+    """Return the JSON Schema of each setting of each method."""
     schemas: dict[str, dict[str, dict[str, Any]]] = json.loads(_read_config("setting_schemas.json"))
     return schemas
 

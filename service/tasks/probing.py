@@ -268,7 +268,7 @@ def _probe_chunk(
 
 
 def _load_videos(chunk: ChunkClaim) -> tuple[list[_PendingVideo], str | None]:
-    """Load the pending videos of a chunk, and the id of the domain if the task is an append."""
+    """Load the pending videos of a chunk, and the ID of the domain if the task is an append."""
     with session_scope() as session:
         rows = session.execute(
             select(Video.vector_id, Video.id, Video.uri)
@@ -284,7 +284,7 @@ def _load_videos(chunk: ChunkClaim) -> tuple[list[_PendingVideo], str | None]:
 
 
 def _find_copy(chunk: ChunkClaim, video: _PendingVideo, digest: str, target_id: str | None) -> str | None:
-    """URI of an accepted video with the same content: an earlier one of the task, or any of the domain.
+    """Return the URI of an accepted video with the same content: an earlier one of the task, or any of the domain.
 
     A copy in a chunk that is in process is found when the stage is completed.
     """

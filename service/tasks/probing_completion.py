@@ -88,7 +88,7 @@ def complete_probing(claim: Claim) -> None:
 
 
 def _reject_copies(claim: Claim) -> None:
-    """Reject accepted videos whose content an accepted video with a smaller vector id has.
+    """Reject accepted videos whose content an accepted video with a smaller vector ID has.
 
     Workers that process chunks at the same time do not see the content of each other's videos.
     """
@@ -106,7 +106,7 @@ def _reject_copies(claim: Claim) -> None:
     copies = (
         select(Video)
         .where(Video.task_id == claim.task.id, Video.status == "accepted", has_original)
-        .order_by(Video.vector_id.desc())  # the original has the smallest vector id, so it remains
+        .order_by(Video.vector_id.desc())  # the original has the smallest vector ID, so it remains
         .limit(500)
     )
     while True:
@@ -197,7 +197,7 @@ def isolate_failures(claim: Claim) -> None:
                 )
                 .order_by(Video.vector_id)
             ).all()
-            # The row stays: SQLite would give its id, and with it the claim of its last worker, to a new chunk.
+            # The row stays: SQLite would give its ID, and with it the claim of its last worker, to a new chunk.
             chunk.fencing_token += 1
             chunk.done_at = at
             if chunk.run == ISOLATED:

@@ -25,7 +25,7 @@ def create_sample_task(*, caller: str = "") -> CreateOutcome:
     The service owns the files: they are stored like those of an archive, and deleted with the domain.
 
     Raises:
-        Conflict: the name, or an id of a video, belongs to another task.
+        Conflict: the name, or an ID of a video, belongs to another task.
         Unavailable: the disk is full, or the catalog is unreachable; nothing was stored.
         InDoubt: the task may be stored.
     """

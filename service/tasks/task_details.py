@@ -81,7 +81,7 @@ def _rejected(session: Session, task_ids: list[str]) -> dict[str, list[RejectedV
 
 
 def _progress(task: Task) -> TaskProgress:
-    """Progress of a task; without a worker, nothing is known about the end of its stage."""
+    """Return the progress of a task; without a worker, nothing is known about the end of its stage."""
     if is_damaged(task.progress):
         return TaskProgress(stage=task.state)
     progress = TaskProgress.model_validate(task.progress)

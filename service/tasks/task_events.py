@@ -21,8 +21,8 @@ def record(
 ) -> None:
     """Append an event.
 
-    The caller must hold the lock of the task's row: ids are assigned at once but visible at commit, so a reader of "all
-    events after id n" would miss an event that commits after a later one.
+    The caller must hold the lock of the task's row: IDs are assigned at once but visible at commit, so a reader of "all
+    events after ID n" would miss an event that commits after a later one.
     """
     session.add(Event(task_id=task_id, at=at or now(session), kind=kind, data=data))
 
@@ -31,7 +31,7 @@ def events_after(task_id: str, last_id: int = 0, limit: int = 500) -> list[TaskE
     """Return events of a task, oldest first.
 
     Args:
-        last_id: Only events with a greater id are returned.
+        last_id: Only events with a greater ID are returned.
 
     Raises:
         NotFound: the task does not exist.

@@ -44,7 +44,7 @@ def insert_queued_task(
 
     Args:
         session: Session that holds the lock of the queue, see ``service.tasks.lifecycle.state_machine.next_position``.
-        task: Task with its id, position, name, method and settings, and the domain that it appends to or relearns.
+        task: Task with its ID, position, name, method and settings, and the domain that it appends to or relearns.
         videos: Columns of each video: ``uri``, ``captions``, ``extra`` and others; an ``id`` is generated if absent.
             A ``transcript`` is stored in the table of passages.
         times: Number of videos, and whether they have captions.
@@ -82,7 +82,7 @@ def store_task(task_id: str, checked: TaskRecord | AppendRecord, request: TaskRe
 
     Raises:
         NotFound: the domain of the append does not exist.
-        Conflict: the name or an id belongs to another task, or the domain receives no videos.
+        Conflict: the name or an ID belongs to another task, or the domain receives no videos.
         Unavailable, InDoubt: see ``service.catalog.database.session_scope``.
     """
     try:
@@ -126,7 +126,7 @@ def store_task(task_id: str, checked: TaskRecord | AppendRecord, request: TaskRe
             request.settle(session, view)
     except IntegrityError as error:
         raise Conflict(
-            "The name or an id of this task belongs to a task that was created at the same moment; choose another."
+            "The name or an ID of this task belongs to a task that was created at the same moment; choose another."
         ) from error
     return CreateOutcome(view, replayed=False)
 
@@ -153,10 +153,10 @@ def require_learned(task: Task | None, task_id: str | None) -> Task:
 
 
 def refuse_duplicates(session: Session, videos: Sequence[VideoRecord | VideoSpec]) -> None:
-    """Check that no video of the catalog has one of the ids.
+    """Check that no video of the catalog has one of the IDs.
 
     Raises:
-        Conflict: an id belongs to another video; the error names the first one.
+        Conflict: an ID belongs to another video; the error names the first one.
     """
     numbers = {video.id: number for number, video in enumerate(videos) if video.id is not None}
     for chunk in id_chunks(list(numbers)):
@@ -165,8 +165,8 @@ def refuse_duplicates(session: Session, videos: Sequence[VideoRecord | VideoSpec
         ).first()
         if taken:
             raise Conflict(
-                f"videos[{numbers[taken.id]}].id: The id {taken.id!r} belongs to a video of task {taken.name!r}. "
-                "Choose another id, or omit it."
+                f"videos[{numbers[taken.id]}].id: The ID {taken.id!r} belongs to a video of task {taken.name!r}. "
+                "Choose another ID, or omit it."
             )
 
 

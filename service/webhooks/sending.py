@@ -166,7 +166,7 @@ def _exchange(uri: SourceUri, allows_private: bool, headers: Mapping[str, str], 
 
 
 def _read_beginning(response: httpcore.Response) -> bytes:
-    """The beginning of a body. The status decides about the delivery, so a body that breaks is no failure."""
+    """Return the beginning of a body. The status decides about the delivery, so a body that breaks is no failure."""
     body = b""
     try:
         for chunk in response.iter_stream():

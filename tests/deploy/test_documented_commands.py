@@ -140,7 +140,7 @@ def _request_errors(command: DocumentedCommand, document: Mapping[str, Any]) -> 
 
 
 def _request(words: tuple[str, ...]) -> tuple[str, str, str | None]:
-    """Method, address and JSON body of a curl command."""
+    """Return the method, address and JSON body of a curl command."""
     method, address, data, is_get = None, "", [], False
     pending = iter(words)
     for word in pending:
@@ -165,7 +165,7 @@ def _request(words: tuple[str, ...]) -> tuple[str, str, str | None]:
 
 
 def _operations(document: Mapping[str, Any], path: str) -> Mapping[str, Any]:
-    """Operations of the most specific route of a path."""
+    """Return the operations of the most specific route of a path."""
     matching = [
         template
         for template in document["paths"]

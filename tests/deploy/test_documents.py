@@ -33,7 +33,7 @@ def test_anchors_resolve(document: str) -> None:
 
 
 def _heading_anchors(document: Path) -> set[str]:
-    """Anchors of the headings, as the web pages of repositories name them; fenced code is left out."""
+    """Return the anchors of the headings, as the web pages of repositories name them; fenced code is left out."""
     text = re.sub(r"^```.*?^```", "", document.read_text(), flags=re.MULTILINE | re.DOTALL)
     headings = re.findall(r"^#+ +(.+)$", text, re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}

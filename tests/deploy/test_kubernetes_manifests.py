@@ -73,7 +73,7 @@ def test_network_policies_open_only_the_port_of_the_api(
 
 
 def _selects(selector: dict[str, Any], labels: dict[str, str]) -> bool:
-    """Whether a label selector selects a pod with these labels."""
+    """Return whether a label selector selects a pod with these labels."""
     is_equal = selector["matchLabels"].items() <= labels.items()
     expressions = selector.get("matchExpressions", ())
     assert {expression["operator"] for expression in expressions} <= {"NotIn"}

@@ -61,7 +61,7 @@ class Machine:
 
     @staticmethod
     def processes(data: Path, containing: str = "") -> list[int]:
-        """Process ids of processes that were started on a data folder."""
+        """Return the process IDs of processes that were started on a data folder."""
         found = []
         for entry in Path("/proc").iterdir():
             if not entry.name.isdigit() or int(entry.name) == os.getpid():
@@ -86,13 +86,13 @@ class Machine:
 
     @staticmethod
     def free_port() -> int:
-        """A port that no process listens on."""
+        """Return a port that no process listens on."""
         with socket.create_server(("127.0.0.1", 0)) as free:
             return int(free.getsockname()[1])
 
     @staticmethod
     def answers(url: str) -> bool:
-        """Whether a service answers a GET request with success."""
+        """Return whether a service answers a GET request with success."""
         try:
             return httpx.get(url).is_success
         except httpx.TransportError:

@@ -91,14 +91,14 @@ class Deployment:
         return self.compose("exec", "-T", service, "python", "-c", code)
 
     def volumes(self) -> set[str]:
-        """Names of all volumes of the engine."""
+        """Return the names of all volumes of the engine."""
         listed = subprocess.run(
             ["docker", "volume", "ls", "--quiet"], capture_output=True, text=True, check=True
         )
         return set(listed.stdout.split())
 
     def health(self) -> dict[str, str]:
-        """Health of each running service, as the engine reports it."""
+        """Return the health of each running service, as the engine reports it."""
         lines = self.compose("ps", "--format", "json").splitlines()
         return {service["Service"]: service["Health"] for service in map(json.loads, lines)}
 
@@ -230,7 +230,10 @@ def test_command_line_of_the_image_calls_the_service(deployment: Deployment, cap
 def assert_same_answers(
     found: list[list[tuple[str, float]]], expected: list[list[tuple[str, float]]]
 ) -> None:
-    """The same videos in the same order. The last bit of a score depends on the domains that were encoded together."""
+    """Return the same videos in the same order.
+
+    The last bit of a score depends on the domains that were encoded together.
+    """
     assert [[video for video, _ in answer] for answer in found] == [
         [video for video, _ in answer] for answer in expected
     ]

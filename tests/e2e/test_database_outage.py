@@ -25,7 +25,7 @@ class _Searches:
     """Searches that a thread sends without a pause.
 
     Attributes:
-        answers: Status, source of the metadata, and ids of the results of each.
+        answers: Status, source of the metadata, and IDs of the results of each.
     """
 
     def __init__(self, client: TestClient) -> None:

@@ -52,7 +52,7 @@ class Service:
             return answer
 
     def statuses(self, data: bytes) -> list[int]:
-        """Statuses of the answers to bytes."""
+        """Return the statuses of the answers to bytes."""
         return [int(status) for status in re.findall(rb"HTTP/1\.1 (\d{3})", self.send(data))]
 
     def require_healthy(self) -> None:

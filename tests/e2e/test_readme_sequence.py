@@ -36,7 +36,7 @@ cinestrata() { "$PYTHON" -m cli.main "$@" || { local status=$?; [ "$1" = search 
 
 
 def _sequence() -> list[str]:
-    """Blocks from the start of the service to the backup; Python becomes a call of the interpreter."""
+    """Return the blocks from the start of the service to the backup; Python becomes a call of the interpreter."""
     readme = [block for _, block in shell_blocks("README.md")]
     first = next(number for number, block in enumerate(readme) if "cinestrata up" in block)
     snippet = re.search(r"^```python\n(.*?)^```$", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL)

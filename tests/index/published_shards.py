@@ -16,7 +16,7 @@ from index.shards.searchable_shard import SearchableShard
 
 
 def open_shard_of(store: ShardStore, task: str = "a") -> SearchableShard:
-    """The shard of a task in a store without degraded shards."""
+    """Return the shard of a task in a store without degraded shards."""
     snapshot = IndexSnapshot.open(store)
     assert snapshot.degraded == {}
     return snapshot.shard(task, fingerprint=f"encoder of {task}")

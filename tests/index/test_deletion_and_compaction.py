@@ -53,7 +53,7 @@ def test_search_after_any_history_equals_search_of_live_vectors(
     publish_task(store, "a", range(20), seed=50)
     publish_task(store, "other", range(1000, 1010), seed=51)
     left = dict(enumerate(unit(20, 50)))
-    fresh = chance.permutation(np.arange(20, 900)).tolist()  # ranges of ids overlap
+    fresh = chance.permutation(np.arange(20, 900)).tolist()  # ranges of IDs overlap
     snapshot: IndexSnapshot | None = None
     for turn in range(12):
         match chance.integers(3):

@@ -90,7 +90,7 @@ def test_invalid_moment_segment_blocks_publication(store: ShardStore, write: Wri
 def test_publication_reads_no_ids_of_disjoint_ranges(
     store: ShardStore, write: Write, unit: Unit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Disjoint ranges of ids, of videos and of moments, are not compared one by one."""
+    """Disjoint ranges of IDs, of videos and of moments, are not compared one by one."""
     read: list[str] = []
     original = shard_reader.load_ids
 

@@ -63,9 +63,9 @@ def test_content_id_does_not_depend_on_order(store: ShardStore, unit: Callable) 
         ([1, -1, 2], {}, "id -1 is negative"),
         ([1, 2], {}, "do not fit together"),
         ([1.0, 2.0, 3.0], {}, "ids are float64"),
-        ([1, 2, 3], {1: np.nan}, "vector of id 2 is not finite"),
-        ([1, 2, 3], {2: np.inf}, "vector of id 3 is not finite"),
-        ([1, 2, 3], {0: 0.9}, "vector of id 1 does not have unit length"),
+        ([1, 2, 3], {1: np.nan}, "vector of ID 2 is not finite"),
+        ([1, 2, 3], {2: np.inf}, "vector of ID 3 is not finite"),
+        ([1, 2, 3], {0: 0.9}, "vector of ID 1 does not have unit length"),
     ],
 )
 def test_invalid_vectors_raise(
@@ -121,7 +121,7 @@ def test_second_shard_of_published_task_raises(
 
 def test_ids_are_unique_across_shards(store: ShardStore, publish_task: Callable, write: Callable) -> None:
     publish_task(store, "a", [1, 5, 9])
-    publish_task(store, "b", [2, 6])  # overlapping ranges of distinct ids
+    publish_task(store, "b", [2, 6])  # overlapping ranges of distinct IDs
     release, shard = write(store, "c", [3, 6, 7])
     with pytest.raises(ShardInvalid, match="id 6 belongs to task b already"):
         store.publish(release=release, shards=[shard])

@@ -76,14 +76,14 @@ GRAYS = range(100)  # one frame a second
 
 
 def _paint(second: int) -> np.ndarray[Any, Any]:
-    """A frame whose left half shows the tens of the second as a gray level, and the right half the ones."""
+    """Return a frame whose left half shows the tens of the second as a gray level, and the right half the ones."""
     picture = np.empty((48, 64, 3), np.uint8)
     picture[:, :32], picture[:, 32:] = 20 + 20 * (second // 10), 20 + 20 * (second % 10)
     return picture
 
 
 def _seconds(path: Path) -> list[int]:
-    """The second that each frame of a file shows."""
+    """Return the second that each frame of a file shows."""
     frames = np.load(path).astype(float)
     tens, ones = (
         np.rint((frames[:, :, half].mean(axis=(1, 2, 3)) - 20) / 20) for half in (slice(3), slice(5, 8))

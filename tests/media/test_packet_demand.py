@@ -39,7 +39,7 @@ def _opened(path: Path) -> Iterator[tuple[InputContainer, VideoStream, StreamExt
 
 
 def _expected(path: Path, times: list[float]) -> list[np.ndarray[Any, Any]]:
-    """Frames on display, selected from all frames."""
+    """Return the frames on display, selected from all frames."""
     with _opened(path) as (container, stream, extent):
         frames = list(timed_frames(container, stream, extent))
         shown = [max((f for f in frames if f.begins <= at), key=lambda f: f.begins) for at in times]

@@ -38,7 +38,7 @@ def read(path: Path, frames: int = 4, limits: VideoLimits | None = None) -> tupl
 
 
 def sampled(images: list[Any], grays: tuple[int, ...] = GRAYS) -> list[int]:
-    """The painted frame that each sample shows."""
+    """Return the painted frame that each sample shows."""
     return [
         int(np.argmin([abs(float(np.asarray(image).mean()) - gray) for gray in grays])) for image in images
     ]

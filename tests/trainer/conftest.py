@@ -25,6 +25,6 @@ def random_task(tmp_path: Path) -> Callable[..., TaskData]:
 
 
 def untrained_backbone(frames: int) -> Backbone:
-    """A small backbone with the same random weights in every process."""
+    """Return a small backbone with the same random weights in every process."""
     torch.manual_seed(0)
     return tiny_backbone(frames)

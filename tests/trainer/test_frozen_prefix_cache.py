@@ -231,7 +231,7 @@ def test_cache_file_is_never_visible(backbone: Backbone, task: TaskData, tmp_pat
 
 
 def _is_open(descriptor: str) -> bool:
-    """Whether a file descriptor is still open; that of the listing itself is closed."""
+    """Return whether a file descriptor is still open; that of the listing itself is closed."""
     return os.path.lexists(f"/proc/self/fd/{descriptor}")
 
 

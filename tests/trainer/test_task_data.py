@@ -127,7 +127,7 @@ def test_missing_or_damaged_frames_name_the_video(tmp_path: Path) -> None:
 
 
 class _Shard:
-    """A shard whose vectors contain their own id."""
+    """A shard whose vectors contain their own ID."""
 
     def __init__(self) -> None:
         self.read: list[int] = []

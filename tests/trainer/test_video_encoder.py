@@ -42,7 +42,7 @@ class RecordingReleases(dict[str, ReleaseState]):
 
 
 def _library(name: str, backbone: Backbone) -> tuple[ReleaseState, RecordingReleases, dict[str, Tensor]]:
-    """The last release, all releases, and vectors of the same clips by task, of four tasks learned in order."""
+    """Return the last release, all releases, and vectors of the same clips by task, of four tasks learned in order."""
     makers, vectors = RecordingReleases(), {}
     release: ReleaseState | None = None
     for seed, task in enumerate(("zero", "one", "two", "more")):

@@ -77,7 +77,7 @@ class DriftMeasurement:
         )
 
     def exceeds(self, margin: float) -> bool:
-        """Whether the recall of appended videos is lower by a margin, and chance is excluded."""
+        """Return whether the recall of appended videos is lower by a margin, and chance is excluded."""
         least = margin if self.is_learned else 0.0
         return (
             self.domain - self.appended >= margin and self.interval[0] > least and self.chance <= _MAX_CHANCE
@@ -117,7 +117,7 @@ def measure_drift(
 def difference_interval(
     first: int, first_total: int, second: int, second_total: int, z: float = _Z
 ) -> tuple[float, float]:
-    """Confidence interval of the difference of two shares, from the score intervals of both.
+    """Return the confidence interval of the difference of two shares, from the score intervals of both.
 
     Newcombe, "Interval estimation for the difference between independent proportions: comparison of eleven methods",
     Statistics in Medicine, 1998, method 10.
@@ -139,7 +139,7 @@ def difference_interval(
 
 
 def _chance(first: int, first_total: int, second: int, second_total: int) -> float:
-    """Probability of so few or fewer hits in the second sample, given all hits of both samples."""
+    """Return the probability of so few or fewer hits in the second sample, given all hits of both samples."""
     hits = first + second
     ways = sum(
         math.comb(second_total, n) * math.comb(first_total, hits - n)
@@ -149,7 +149,7 @@ def _chance(first: int, first_total: int, second: int, second_total: int) -> flo
 
 
 def _score_interval(share: float, total: int, z: float) -> tuple[float, float]:
-    """Wilson's score interval of a share."""
+    """Compute Wilson's score interval of a share."""
     weight = z**2 / total
     center = share + weight / 2
     half = z * float(np.sqrt(share * (1 - share) / total + weight / (4 * total)))
@@ -159,7 +159,9 @@ def _score_interval(share: float, total: int, z: float) -> tuple[float, float]:
 def _ranks(
     texts: Vectors, truth: Vectors, shard: WholeVideoShard, report_alive: Callable[[], object]
 ) -> Floats:
-    """Rank of each text's video among all videos of a shard, ``[n]``; memory does not grow with the shard."""
+    """Return the rank of each text's video among all videos of a shard, ``[n]``; memory does not grow with
+    the shard.
+    """
     count = RankCount(np.einsum("nd,nd->n", texts, truth, dtype=np.float64))
     for start in range(0, len(shard.ids), _ROWS):
         count.add(texts @ shard.vectors(shard.ids[start : start + _ROWS]).T)

@@ -53,8 +53,8 @@ def cross_fit(
         method: Method that has learned the task as its last one.
         task: Videos of the task, as they were learned.
         encoder: Query encoder of the method's release.
-        pinned: Release of every task's shard by task id.
-        deleted: Vector ids of videos that were deleted since; they are not searched.
+        pinned: Release of every task's shard by task ID.
+        deleted: Vector IDs of videos that were deleted since; they are not searched.
         report_alive: Called after each fold.
 
     Returns:
@@ -82,7 +82,9 @@ def cross_fit(
 
 
 def _sample_gallery(task: TaskData, videos: Sequence[Clip], deleted: Set[int]) -> list[Clip]:
-    """Videos to search: all except test videos, or the learned videos and a sample of the others of bounded size."""
+    """Return the videos to search: all except test videos, or the learned videos and a sample of the others of bounded
+    size.
+    """
     gallery = [clip for clip in task.clips if clip.split != "test" and clip.vector_id not in deleted]
     if len(gallery) <= MAX_GALLERY:
         return gallery
@@ -93,7 +95,7 @@ def _sample_gallery(task: TaskData, videos: Sequence[Clip], deleted: Set[int]) -
 
 
 def limit_captions(captions: Sequence[Item], limit: int) -> tuple[Item, ...]:
-    """A sample of at most ``limit`` captions, in their order; the same in every call."""
+    """Return a sample of at most ``limit`` captions, in their order; the same in every call."""
     chosen = np.sort(np.random.default_rng(0).permutation(len(captions))[:limit])
     return tuple(captions[row] for row in chosen)
 
@@ -110,9 +112,9 @@ def _search_fold(
 
     Args:
         part: Method that has learned the task without the videos.
-        captions: Vector id of a video and its caption.
+        captions: Vector ID of a video and its caption.
         encoder: Query encoder of the release that has learned the whole task.
-        pinned: Release of every task's shard by task id.
+        pinned: Release of every task's shard by task ID.
     """
     state = part.release()
     others = [other for other in pinned if other != task]
@@ -174,9 +176,9 @@ def calibrate_appended(
     Args:
         encoder: Query encoder of the release.
         shard: Shard with the appended videos.
-        searched: Vector ids of the videos that can be retrieved.
+        searched: Vector IDs of the videos that can be retrieved.
         learned: Captions of training videos.
-        appended: Vector id and text of each appended caption.
+        appended: Vector ID and text of each appended caption.
         vocabulary: Size of the tokenizer's vocabulary.
     """
     counts = np.zeros(vocabulary, np.float32)

@@ -43,8 +43,8 @@ class CalibrationTask:
     """A task for calibration: its videos except the held-out ones, and a sample of its validation captions.
 
     Attributes:
-        ids: Vector ids of the videos that can be retrieved.
-        captions: Vector id and text of each caption.
+        ids: Vector IDs of the videos that can be retrieved.
+        captions: Vector ID and text of each caption.
     """
 
     task: str
@@ -88,7 +88,7 @@ class _Text(NamedTuple):
 
 
 class _Nearest(NamedTuple):
-    """Cosines and ids of a task's videos nearest to a text, and the cosine of the text's own video if in the task."""
+    """Cosines and IDs of a task's videos nearest to a text, and the cosine of the text's own video if in the task."""
 
     cosines: Floats
     ids: Ids
@@ -196,7 +196,7 @@ def label_results(
 def _collect_texts(
     tasks: Sequence[CalibrationTask], fitted: Sequence[CalibrationCaption], unrelated: Sequence[str]
 ) -> list[_Text]:
-    """Validation captions, captions of training videos that were not deleted, and unrelated texts."""
+    """Return the validation captions, captions of training videos that were not deleted, and unrelated texts."""
     position = {task.task: t for t, task in enumerate(tasks)}
     remaining = [set(task.ids.tolist()) for task in tasks]
     return [
@@ -213,7 +213,9 @@ def _collect_texts(
 def _compute_evidence(
     encoder: Encoder, texts: Sequence[_Text], tasks: Sequence[str], profiles: Vectors
 ) -> _Evidence:
-    """Evidence of texts; that of a training caption for its own task is the one before the caption was learned."""
+    """Compute the evidence of texts; that of a training caption for its own task is the one before the caption was
+    learned.
+    """
     is_known = (profiles > 0).astype(np.float32)
     words, further, coverage, tokens = [], [], [], []
     for chunk in chunks([text.text for text in texts], _TEXTS):
@@ -243,7 +245,7 @@ def _compute_evidence(
 def _nearest_videos(
     task: CalibrationTask, position: int, encoder: Encoder, texts: Sequence[_Text], rows: Ids
 ) -> Iterator[tuple[int, _Nearest]]:
-    """Row of each of some texts, with the nearest videos of the task at a position."""
+    """Yield the row of each of some texts, with the nearest videos of the task at a position."""
     computed = []
     for row in rows.tolist():
         fitted = texts[row].fitted
@@ -309,7 +311,7 @@ _LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 @cache
 def unrelated_texts() -> tuple[str, ...]:
-    """The texts; the same in every call."""
+    """Return the texts; the same in every call."""
     rng = np.random.default_rng(0)
 
     def word() -> str:

@@ -63,7 +63,7 @@ class Reliability(NamedTuple):
 def reliability(
     predicted: Floats, outcomes: npt.NDArray[np.bool_], bins: int = 10, counts: Floats | None = None
 ) -> Reliability:
-    """Reliability of predictions.
+    """Return the reliability of predictions.
 
     Args:
         predicted: Predicted probabilities ``[N]``, 0..1.
@@ -89,7 +89,7 @@ def reliability(
 
 
 def area_under_roc(predicted: Floats, outcomes: npt.NDArray[np.bool_]) -> float:
-    """AUROC: probability that a positive has a higher prediction than a negative; ties count half.
+    """Return the AUROC: the probability that a positive has a higher prediction than a negative; ties count half.
 
     Args:
         predicted: Predictions ``[N]`` in any unit.
@@ -126,7 +126,7 @@ def fit_confidence(
     unrelated: Sequence[str] = (),
     report_alive: Callable[[], object] = lambda: None,
 ) -> ConfidenceModel | None:
-    """The confidence model of a release; None with too few captions.
+    """Return the confidence model of a release; None with too few captions.
 
     Its calibration error is estimated by cross-validation over captions.
 
@@ -205,7 +205,9 @@ def fit_answer(searches: Sequence[LabeledResults]) -> AnswerModel | None:
 
 
 def _balanced_counts(searched: Sequence[str]) -> Floats:
-    """Weight of each search: half for those with an answer, half for the others, in equal parts for each kind."""
+    """Return the weight of each search: half for those with an answer, half for the others, in equal parts for each
+    kind.
+    """
     kinds = np.array(searched)
     absent = set(searched) - {"all"}
     shares = {"all": 0.5, **dict.fromkeys(absent, 0.5 / max(1, len(absent)))}
@@ -222,7 +224,7 @@ def _fit(searches: Sequence[LabeledResults]) -> tuple[Floats, float]:
 
 
 def _cross_validate(searches: Sequence[LabeledResults]) -> tuple[Floats, npt.NDArray[np.bool_]]:
-    """Predicted probability and relevance of the first result of each search of the whole library.
+    """Return the predicted probability and relevance of the first result of each search of the whole library.
 
     Each prediction is by a model that was fitted without the caption.
     """
@@ -279,7 +281,7 @@ def fit_logistic(
 
 
 def _newton(features: Floats, labels: npt.NDArray[np.bool_], counts: Floats, strength: float) -> Floats:
-    """Minimizer of the weighted cross-entropy with a ridge penalty on all but the last column."""
+    """Compute the minimizer of the weighted cross-entropy with a ridge penalty on all but the last column."""
     ridge = strength * counts.sum() / len(features) * np.append(np.ones(features.shape[1] - 1), 0.0)
     ridge = np.maximum(ridge, 1e-9)
     weights = np.zeros(features.shape[1])

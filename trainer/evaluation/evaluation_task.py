@@ -77,18 +77,20 @@ class EvaluationTask:
         return _digest([[query.text, int(query.vector_id)] for query in self.gallery.queries])
 
     def video_prior(self, part: slice, position: int) -> Floats:
-        """Routing term ``[n, 1]`` of the scores of some queries in the shard of the task at ``position``."""
+        """Return the routing term ``[n, 1]`` of the scores of some queries in the shard of the task at ``position``."""
         return np.asarray(self.prior * self.evidence[part, position : position + 1])
 
     def caption_prior(self, part: slice, position: int) -> Floats:
-        """Routing term ``[n, 1]`` of the same scores among captions, normalized over the tasks up to the own one."""
+        """Return the routing term ``[n, 1]`` of the same scores among captions, normalized over the tasks up to the own
+        one.
+        """
         return np.asarray(self.video_prior(part, position) - self.prior * self.normalizer[part])
 
 
 def build_evaluation_tasks(
     encoder: Encoder, galleries: Sequence[Gallery], profiles: Vectors, prior: float
 ) -> list[EvaluationTask]:
-    """One :class:`EvaluationTask` per gallery.
+    """Return one :class:`EvaluationTask` per gallery.
 
     Args:
         encoder: Query encoder of the release.
@@ -137,7 +139,9 @@ def build_evaluation_tasks(
 def evaluation_digests(
     encoder: Encoder, tasks: Sequence[EvaluationTask], mode: str, full: bool
 ) -> tuple[TaskDigest, ...] | None:
-    """Digest of everything that each task's figures depend on; None if later releases may change a task's queries."""
+    """Compute the digest of everything that each task's figures depend on; None if later releases may change a task's
+    queries.
+    """
     encodings = [encoder.encoding_identity(task.gallery.task, mode) for task in tasks]
     if None in encodings:
         return None

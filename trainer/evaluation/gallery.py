@@ -45,7 +45,7 @@ class Encoder(Protocol):
 
 
 class ShardVectors(Protocol):
-    """Vectors of a shard by id."""
+    """Vectors of a shard by ID."""
 
     @property
     def ids(self) -> Ids: ...
@@ -65,12 +65,12 @@ class WholeVideoShard:
 
     @cached_property
     def ids(self) -> Ids:
-        """Vector ids of the videos, ``int64 [n]``."""
+        """Vector IDs of the videos, ``int64 [n]``."""
         every = self._shard.ids
         return every[~is_moment(every)]
 
     def vectors(self, ids: Ids) -> Vectors:
-        """Vectors of these ids, ``float32 [len(ids), dim]``."""
+        """Return the vectors of these IDs, ``float32 [len(ids), dim]``."""
         return self._shard.vectors(ids)
 
 
@@ -88,9 +88,9 @@ class Gallery:
 
     Attributes:
         shard: Vectors of all videos of the task.
-        held_out: Vector ids of the videos that were kept from training.
+        held_out: Vector IDs of the videos that were kept from training.
         queries: Captions of held-out videos; by convention the first caption of each, but several are possible.
-        labels: Class of a video by vector id, for mAP; None if the data has no classes.
+        labels: Class of a video by vector ID, for mAP; None if the data has no classes.
 
     Raises:
         EvaluationError: A query belongs to a video that is not held out.
@@ -111,7 +111,7 @@ class Gallery:
 
 
 def task_gallery(task: TaskData, shard: ShardVectors, captions: int | None = 1) -> Gallery:
-    """The gallery of a task; its ``test`` videos are held out.
+    """Return the gallery of a task; its ``test`` videos are held out.
 
     Args:
         task: Task with its clips.

@@ -78,7 +78,7 @@ class ModeEvaluation:
                 yield len(pending) * (part.stop - part.start)
 
     def recalls(self) -> dict[GalleryName, dict[str, Recall | None]]:
-        """Text-to-video recall by gallery and task id."""
+        """Compute the text-to-video recall by gallery and task ID."""
         return {
             gallery: {
                 name: summarize(ranks.ranks[gallery].ranks())
@@ -88,7 +88,9 @@ class ModeEvaluation:
         }
 
     def first_hits(self) -> dict[GalleryName, dict[str, bytes]]:
-        """A bit per query, packed from the highest bit on: whether it ranks its video first, by gallery and task id."""
+        """Return a bit per query, packed from the highest bit on: whether it ranks its video first, by gallery and task
+        ID.
+        """
         return {
             gallery: {
                 name: np.packbits(ranks.ranks[gallery].ranks() <= 1).tobytes()
@@ -98,14 +100,14 @@ class ModeEvaluation:
         }
 
     def pooled_recalls(self) -> dict[GalleryName, Recall | None]:
-        """Text-to-video recall over the queries of all tasks, by gallery."""
+        """Compute the text-to-video recall over the queries of all tasks, by gallery."""
         return {
             gallery: summarize(np.concatenate([ranks.ranks[gallery].ranks() for ranks in self.task_ranks]))
             for gallery in self._galleries
         }
 
     def caption_recalls(self) -> dict[Scope, dict[str, Recall | None]]:
-        """Video-to-text recall by scope and task id."""
+        """Compute the video-to-text recall by scope and task ID."""
         return {
             scope: {
                 name: summarize(ranks.captions[scope].ranks())
@@ -115,7 +117,7 @@ class ModeEvaluation:
         }
 
     def mean_average_precisions(self) -> dict[Scope, dict[str, dict[int, float] | None]]:
-        """mAP@k by scope, task id and k; None for a task without classes."""
+        """Compute mAP@k by scope, task ID and k; None for a task without classes."""
         return {
             scope: {
                 name: {k: float(ranks.precisions[scope].at(k).mean()) for k in _PRECISION_AT}
@@ -127,13 +129,13 @@ class ModeEvaluation:
         }
 
     def hubness(self) -> float | None:
-        """Skewness of N_10 over the held-out videos of all tasks."""
+        """Compute the skewness of N_10 over the held-out videos of all tasks."""
         nearest = np.concatenate([ranks.nearest.items[ranks.nearest.items >= 0] for ranks in self.task_ranks])
         held_out = sum(int(task.held_out.sum()) for task in self._tasks)
         return skewness(np.bincount(nearest, minlength=held_out))
 
     def query_drift(self, memory: QueryMemory) -> dict[str, float | None]:
-        """Mean angle in degrees between each task's remembered and current queries, by task id.
+        """Compute the mean angle in degrees between each task's remembered and current queries, by task ID.
 
         Queries of tasks that are not in the memory are added to it.
         """
@@ -218,7 +220,8 @@ class ModeEvaluation:
             nearest.add(routed, other.start + np.arange(routed.shape[1]))
 
     def _query_vectors(self, position: int, part: slice) -> Iterator[tuple[int, Vectors]]:
-        """Position of each pending task whose shard must be scored, and the queries' vectors ``[n, dim]`` for it.
+        """Yield the position of each pending task whose shard must be scored, and the queries' vectors ``[n, dim]`` for
+        it.
 
         If no video of a shard can reach the score of a query's own video, the query is not encoded for the shard: its
         vector is zero, with which no video reaches that score either.

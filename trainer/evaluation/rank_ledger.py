@@ -72,7 +72,7 @@ class TaskRanks:
         nearest: int,
         precision_depth: int,
     ) -> TaskRanks:
-        """Ranks before any video is scored.
+        """Return the ranks before any video is scored.
 
         Args:
             queries: Query vectors ``[Q, dim]``.
@@ -116,7 +116,7 @@ class LedgerPage:
     task_ranks: tuple[TaskRanks, ...]
 
     def is_continued_by(self, digests: Sequence[TaskDigest], *, full: bool) -> bool:
-        """Whether a row with these tasks can continue the ranks.
+        """Return whether a row with these tasks can continue the ranks.
 
         Args:
             digests: Digests of all tasks of the row, in order.
@@ -155,7 +155,7 @@ def write_ledger(path: Path, ledger: RankLedger) -> None:
 
 
 def read_ledger(path: Path) -> RankLedger:
-    """The ledger in a file; empty if the file is missing, was altered, or cannot be read."""
+    """Return the ledger in a file; empty if the file is missing, was altered, or cannot be read."""
     try:
         if not is_intact(path):
             return {}
@@ -167,7 +167,7 @@ def read_ledger(path: Path) -> RankLedger:
 
 
 def _page(columns: Mapping[str, npt.NDArray[Any]], mode: str) -> LedgerPage:
-    """One mode's page. Raises ValueError if the columns do not match each other."""
+    """Return one mode's page. Raises ValueError if the columns do not match each other."""
     digests, query_counts, video_counts = (
         columns[f"{mode}/{name}"].tolist() for name in ("digests", "query_count", "video_count")
     )
@@ -203,7 +203,7 @@ def _page(columns: Mapping[str, npt.NDArray[Any]], mode: str) -> LedgerPage:
 
 
 def _arrays(value: Any, path: str = "") -> Iterator[tuple[str, npt.NDArray[Any]]]:
-    """All arrays of a :class:`TaskRanks` with their names in the file; the arrays are not copied."""
+    """Yield all arrays of a :class:`TaskRanks` with their names in the file; the arrays are not copied."""
     if isinstance(value, np.ndarray):
         yield path, value
         return

@@ -52,21 +52,21 @@ class RecallRow:
     """Measures of one release. Recalls and shares are 0..1; None for a task without queries.
 
     Attributes:
-        recalls: Text-to-video recall by mode, gallery and task id.
+        recalls: Text-to-video recall by mode, gallery and task ID.
         first_hits: A bit per query, packed from the highest bit on: whether it ranks its video first; by mode, gallery
-            and task id.
-        query_sets: Digest of the queries in their order, by task id.
+            and task ID.
+        query_sets: Digest of the queries in their order, by task ID.
         pooled: Text-to-video recall over the queries of all tasks together, by mode and gallery.
         to_text: Video-to-text recall by mode, gallery and task id: rank of a held-out video's best caption among the
             captions of the same gallery.
-        mean_ap: mAP@1, @5 and @10 of text to video, by mode, gallery, task id and k; every video with the class of
+        mean_ap: mAP@1, @5 and @10 of text to video, by mode, gallery, task ID and k; every video with the class of
             the query's video is relevant. None for a task without classes.
         hubness: Skewness of N_10 over the held-out videos of the union, for the queries of all tasks, by mode.
-        drift: Mean angle in degrees between a task's queries now and when it was learned, by mode and task id; only
+        drift: Mean angle in degrees between a task's queries now and when it was learned, by mode and task ID; only
             tasks that were in the query memory.
         routing: Routing accuracy@1 by task id: the share of queries whose own task has the largest evidence of the
             tasks with captions. A task whose training videos have no captions is never first.
-        routing_at: Routing accuracy@m by task id and m = 1, 2, 4: the own task is among the first m.
+        routing_at: Routing accuracy@m by task ID and m = 1, 2, 4: the own task is among the first m.
     """
 
     recalls: dict[str, dict[GalleryName, dict[str, Recall | None]]] = field(default_factory=dict)
@@ -145,19 +145,20 @@ def evaluate_row(
 def compute_recall(
     texts: Vectors, truth: Sequence[int], videos: Vectors, ids: Sequence[int]
 ) -> Recall | None:
-    """Recall of query vectors against a gallery; None without queries.
+    """Compute the recall of query vectors against a gallery; None without queries.
 
     Args:
         texts: Query vectors ``[Q, dim]``.
-        truth: Video id of each query.
+        truth: Video ID of each query.
         videos: Video vectors ``[G, dim]``.
-        ids: Video id of each video vector.
+        ids: Video ID of each video vector.
     """
     return summarize(rank_by_id(texts @ videos.T, ids, truth)) if len(truth) else None
 
 
 def routing_accuracy(weights: Floats, own: int, m: int = 1) -> float:
-    """Routing accuracy@m, 0..1: share of texts for which task ``own`` is among the m tasks of largest weight.
+    """Return the routing accuracy@m, 0..1: share of texts for which task ``own`` is among the m tasks of largest
+    weight.
 
     A tie with an equally likely task counts as a miss.
 
@@ -169,7 +170,7 @@ def routing_accuracy(weights: Floats, own: int, m: int = 1) -> float:
 
 
 def _routing_at(evidence: Floats, own: int, silent: npt.NDArray[np.bool_]) -> dict[int, float]:
-    """Routing accuracy@m among the tasks with captions.
+    """Return the routing accuracy@m among the tasks with captions.
 
     A task without captions has the evidence of the likeliest other task, which it would tie with.
     """

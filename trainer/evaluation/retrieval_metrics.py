@@ -45,7 +45,7 @@ class RankCount:
         self.equal = np.zeros(len(truth), np.int64)
 
     def __getitem__(self, queries: slice) -> RankCount:
-        """A view of some queries that shares memory with this object."""
+        """Return a view of some queries that shares memory with this object."""
         return _view(self, queries)
 
     def add(self, scores: Floats, skip: npt.NDArray[np.bool_] | None = None) -> None:
@@ -67,24 +67,24 @@ class RankCount:
         self.equal += np.count_nonzero(level, axis=1) - better_count
 
     def ranks(self) -> Floats:
-        """Ranks from 1, ``[Q]``."""
+        """Return the ranks from 1, ``[Q]``."""
         if (self.equal < 1).any():
             raise EvaluationError("a query's true video is not in the gallery that it is ranked in")
         return 1.0 + self.better + (self.equal - 1) / 2
 
 
 def rank_by_id(scores: Floats, gallery: Sequence[int], truth: Sequence[int]) -> Floats:
-    """Ranks of the true videos ``[Q]``, identified by id rather than by position.
+    """Return the ranks of the true videos ``[Q]``, identified by ID rather than by position.
 
     Several captions of one video are several queries with the same true video.
 
     Args:
         scores: Scores ``[Q, G]``; higher is better.
-        gallery: Ids of the G videos, each once.
-        truth: Id of each query's true video.
+        gallery: IDs of the G videos, each once.
+        truth: ID of each query's true video.
 
     Raises:
-        EvaluationError: A score is not finite, an id is in the gallery twice, or a true video is not in it.
+        EvaluationError: A score is not finite, an ID is in the gallery twice, or a true video is not in it.
     """
     columns = {video: column for column, video in enumerate(gallery)}
     if len(columns) != len(gallery):
@@ -99,7 +99,7 @@ def rank_by_id(scores: Floats, gallery: Sequence[int], truth: Sequence[int]) -> 
 
 
 def recall_at(ranks: Floats, k: int) -> float:
-    """Share of queries whose true video is among the first k, 0..1."""
+    """Compute the share of queries whose true video is among the first k, 0..1."""
     return float(np.mean(np.asarray(ranks) <= k))
 
 
@@ -121,7 +121,7 @@ class Recall:
 
 
 def summarize(ranks: Floats) -> Recall | None:
-    """Retrieval figures of ranks ``[Q]``; None without queries."""
+    """Return the retrieval figures of ranks ``[Q]``; None without queries."""
     if not len(ranks):
         return None
     return Recall(
@@ -135,12 +135,12 @@ def summarize(ranks: Floats) -> Recall | None:
 
 
 def penalize_relevant(scores: Floats, relevant: npt.NDArray[np.bool_]) -> Floats:
-    """Scores that rank a relevant item behind every irrelevant item with an equal score."""
+    """Return the scores that rank a relevant item behind every irrelevant item with an equal score."""
     return _finite(np.asarray(scores, np.float64)) - TIE_TOLERANCE * np.asarray(relevant)
 
 
 def average_precision(hits: npt.NDArray[np.bool_], totals: npt.NDArray[np.int64], k: int) -> Floats:
-    """AP@k of ranked lists ``[Q]``, 0..1, for queries with several relevant items.
+    """Compute AP@k of ranked lists ``[Q]``, 0..1, for queries with several relevant items.
 
     AP@k = Σ_{i ≤ k} rel(i) P(i) / min(k, R), with P(i) the share of relevant items among the first i, and R the number
     of relevant items in the gallery: a query whose first k items are all relevant scores 1. (The code published with
@@ -173,7 +173,7 @@ class TopItems:
         self.items = np.full((queries, k), -1, np.int64)
 
     def __getitem__(self, queries: slice) -> TopItems:
-        """A view of some queries that shares memory with this object."""
+        """Return a view of some queries that shares memory with this object."""
         return _view(self, queries)
 
     def add(self, scores: Floats, items: npt.NDArray[np.int64]) -> None:
@@ -204,7 +204,7 @@ class PrecisionCount:
         self.best = TopItems(k, queries)
 
     def __getitem__(self, queries: slice) -> PrecisionCount:
-        """A view of some queries that shares memory with this object."""
+        """Return a view of some queries that shares memory with this object."""
         return _view(self, queries)
 
     def add(self, scores: Floats, relevant: npt.NDArray[np.bool_]) -> None:
@@ -213,13 +213,13 @@ class PrecisionCount:
         self.best.add(penalize_relevant(scores, relevant), np.asarray(relevant, np.int64))
 
     def at(self, k: int) -> Floats:
-        """AP@k of the queries that have a relevant item."""
+        """Compute AP@k of the queries that have a relevant item."""
         has_relevant = self.totals > 0
         return average_precision(self.best.items[has_relevant] == 1, self.totals[has_relevant], k)
 
 
 def skewness(occurrences: npt.NDArray[np.integer]) -> float | None:
-    """Hubness: skewness E[(N_k − μ)³] / σ³ of the k-occurrence distribution.
+    """Return the hubness: skewness E[(N_k − μ)³] / σ³ of the k-occurrence distribution.
 
     Radovanović, Nanopoulos and Ivanović, "Hubs in space: popular nearest neighbors in high-dimensional data" (JMLR
     2010), section 2. Far above 0, few items are among the k nearest of many queries. None if all items occur equally
@@ -234,7 +234,8 @@ def skewness(occurrences: npt.NDArray[np.integer]) -> float | None:
 
 
 def mean_angle(before: Floats, after: Floats) -> float | None:
-    """Query drift: mean angle in degrees between vectors ``[Q, dim]`` before and after; None without vectors.
+    """Return the query drift: mean angle in degrees between vectors ``[Q, dim]`` before and after; None without
+    vectors.
 
     Computed from the half angle, since the arc cosine of a rounded 1 would show drift where there is none.
     """
@@ -259,7 +260,7 @@ def _take(values: npt.NDArray[Any], columns: npt.NDArray[np.integer]) -> npt.NDA
 
 
 def _view(counts: Counts, queries: slice) -> Counts:
-    """The same measure for some queries, on the same memory."""
+    """Return the same measure for some queries, on the same memory."""
     part = copy(counts)
     for name, values in vars(counts).items():
         setattr(part, name, values[queries])

@@ -80,7 +80,7 @@ class AnalyticConfig(MethodConfig):
 
 
 def build_query_map(center: Tensor, captions: Tensor, lexicon: Lexicon) -> AnalyticQueryMap:
-    """Query map of a domain.
+    """Return the query map of a domain.
 
     Args:
         center: Vector that the queries of the domain are centered on, ``[semantic]``.
@@ -253,12 +253,12 @@ class Analytic(Method):
         )
 
     def _project(self, features: Tensor) -> Tensor:
-        """Semantic part of the backbone's own vectors of videos, ``[n, semantic]``."""
+        """Return the semantic part of the backbone's own vectors of videos, ``[n, semantic]``."""
         projected = self.backbone.project_features(features.to(self.backbone.device))
         return projected[:, : self._layout.semantic].cpu()
 
     def _video_features(self, frames: Tensor) -> Tensor:
-        """Features ``[n, F]`` of videos; those of a video are computed once for training and embedding."""
+        """Return the features ``[n, F]`` of videos; those of a video are computed once for training and embedding."""
         digests = _frame_digests(frames)
         found = {digest: self._features[digest] for digest in digests if digest in self._features}
         missing = [row for row, digest in enumerate(digests) if digest not in found]
@@ -270,5 +270,5 @@ class Analytic(Method):
 
 
 def _frame_digests(frames: Tensor) -> list[bytes]:
-    """Digest of the frames of each video."""
+    """Compute the digest of the frames of each video."""
     return [blake2b(np.ascontiguousarray(video.numpy()).data, digest_size=16).digest() for video in frames]

@@ -221,7 +221,7 @@ class Method(ABC):
         """
 
     def bytes_after_epoch(self, validation: Sequence[Clip]) -> int:
-        """Bytes that :meth:`after_epoch` will take on the device and keep, with these videos."""
+        """Return the bytes that :meth:`after_epoch` will take on the device and keep, with these videos."""
         return 0
 
     @abstractmethod
@@ -290,7 +290,7 @@ class Method(ABC):
         """Return the query encoder of the current state.
 
         Args:
-            pinned: Release of every task's shard by task id; by default the current state for all tasks.
+            pinned: Release of every task's shard by task ID; by default the current state for all tasks.
         """
         state = self.release()
         return open_query_encoder(
@@ -390,7 +390,7 @@ class Method(ABC):
 
 
 def in_task_loss(texts: Tensor, videos: Tensor, scale: float) -> Tensor:
-    """½ (L_v2t + L_t2v) of ctvr-ffa-tame, equations 7 and 9: contrast within the batch in both directions.
+    """Return ½ (L_v2t + L_t2v) of ctvr-ffa-tame, equations 7 and 9: contrast within the batch in both directions.
 
     Args:
         texts: Query vectors ``[B, D]``; row i belongs to video i.
@@ -403,7 +403,7 @@ def in_task_loss(texts: Tensor, videos: Tensor, scale: float) -> Tensor:
 
 
 def cross_task_loss(texts: Tensor, videos: Tensor, references: Tensor, scale: float) -> Tensor:
-    """L_CT of ctvr-ffa-tame, equation 8: text to video, with stored videos of earlier tasks as negatives.
+    """Return L_CT of ctvr-ffa-tame, equation 8: text to video, with stored videos of earlier tasks as negatives.
 
     Args:
         texts: Query vectors ``[B, D]``; row i belongs to video i.

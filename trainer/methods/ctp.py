@@ -122,7 +122,7 @@ class Ctp(Finetune):
         return self.pair_loss(frames, self.model.tokenize(texts))
 
     def pair_loss(self, frames: Tensor, ids: Tensor) -> Tensor:
-        """Return equation 10 of videos and their captions' token ids ``[B, L]``."""
+        """Return equation 10 of videos and their captions' token IDs ``[B, L]``."""
         config = self.config
         ids = ids.to(self.model.device)
         queries, videos, tokens = self.online.encode(ids, frames)
@@ -306,13 +306,13 @@ def mask_words(ids: Tensor, end: Tensor, share: float, words: range) -> tuple[Te
     Of the selected words, 80 % are masked, 10 % are replaced by a random word, and 10 % are unchanged.
 
     Args:
-        ids: ``[B, L]`` token ids, from start-of-text to end-of-text.
+        ids: ``[B, L]`` token IDs, from start-of-text to end-of-text.
         end: ``[B]`` positions of the end-of-text token.
         share: Expected share of selected words.
-        words: Ids that replace selected words.
+        words: IDs that replace selected words.
 
     Returns:
-        Input ids, mask of selected words, and mask of masked words, each ``[B, L]``.
+        Input IDs, mask of selected words, and mask of masked words, each ``[B, L]``.
     """
     position = torch.arange(ids.shape[1], device=ids.device)
     is_word = (position > 0) & (position < end.unsqueeze(1))

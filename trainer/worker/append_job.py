@@ -151,7 +151,7 @@ def measure_append(
 
 
 def _appended_captions(append: str, domain: str, ids: Ids) -> list[Query]:
-    """First captions of the newest appended videos of a domain, those of earlier appends included."""
+    """Return the first captions of the newest appended videos of a domain, those of earlier appends included."""
     of_domain = (Video.task_id == domain) & (Video.effective_split == "appended")
     return _first_captions(
         select(Video.vector_id, Video.captions)
@@ -162,7 +162,7 @@ def _appended_captions(append: str, domain: str, ids: Ids) -> list[Query]:
 
 
 def _domain_captions(domain: str, ids: Ids, splits: Sequence[str]) -> list[Query]:
-    """First captions of a domain's videos with some splits."""
+    """Return the first captions of a domain's videos with some splits."""
     return _first_captions(
         select(Video.vector_id, Video.captions)
         .where(
@@ -193,7 +193,7 @@ def _drift_record(found: DriftMeasurement | None) -> Drift | None:
 
 
 def _first_captions(query: Select[int, list[str]], ids: Ids) -> list[Query]:
-    """First captions of the first videos of a query that have captions and are among some ids."""
+    """Return the first captions of the first videos of a query that have captions and are among some IDs."""
     with session_scope() as session:
         rows = session.execute(query.limit(_MAX_ROWS)).all()
     stored = np.isin(np.array([vector_id for vector_id, _ in rows], np.int64), ids).tolist()
@@ -225,7 +225,7 @@ def process_append(claim: Claim) -> None:
     Raises:
         LeaseLost, TaskCancelled, WorkerStopping: See ``Claim.progress``.
         LibraryDamaged: The shard of the domain is missing or cannot be read.
-        VectorIdsTaken: The shard of the domain has some of the ids already.
+        VectorIdsTaken: The shard of the domain has some of the IDs already.
     """
     claim.progress("loading")
     backbone, library = task_backbone(), open_library()
@@ -294,7 +294,7 @@ def _require_own_vectors(
     cosines = np.einsum("nd,nd->n", found, own[np.isin(videos, stored)], dtype=np.float64)
     if cosines.min() < _SAME_VECTOR:
         raise VectorIdsTaken(
-            f"The shard of task {domain} has vectors of other videos with {len(stored)} of the {len(videos)} ids of "
+            f"The shard of task {domain} has vectors of other videos with {len(stored)} of the {len(videos)} IDs of "
             "this append"
         )
 
@@ -327,7 +327,7 @@ def _measure(
     domain: str,
     segments: Sequence[SegmentEntry],
 ) -> AppendMeasurement:
-    """Measurement of the append in the shard as it will be published with these segments."""
+    """Return the measurement of the append in the shard as it will be published with these segments."""
     if not any(clip.captions for clip in task.clips):
         return AppendMeasurement()
     manifest = library.manifest

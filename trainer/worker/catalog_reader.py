@@ -1,4 +1,4 @@
-"""Catalog queries of the learning job: videos, captions and vector ids of tasks."""
+"""Catalog queries of the learning job: videos, captions and vector IDs of tasks."""
 
 from __future__ import annotations
 
@@ -31,20 +31,20 @@ Ids = npt.NDArray[np.int64]
 
 
 def load_task(claim: Claim, backbone: Backbone) -> TaskData:
-    """The accepted videos of the claimed task, by vector id; the backbone determines their frame files."""
+    """Return the accepted videos of the claimed task, by vector ID; the backbone determines their frame files."""
     return TaskData(claim.task.id, claim.task.name, load_clips(claim.task.id, backbone))
 
 
 def load_clips(
     task_id: str, backbone: Backbone, first_id: int = 0, last_id: int | None = None
 ) -> tuple[Clip, ...]:
-    """The accepted videos of a task in a range of vector ids, by vector id.
+    """Return the accepted videos of a task in a range of vector IDs, by vector ID.
 
     Texts that people confirmed are captions of training videos; those of held-out videos stay unseen.
 
     Args:
         backbone: Backbone, which determines the frame files.
-        last_id: Last vector id; None: no limit.
+        last_id: Last vector ID; None: no limit.
     """
     frames, size = backbone.spec
     query = (
@@ -79,13 +79,13 @@ def load_clips(
 
 
 def load_target(task_id: str) -> str | None:
-    """The domain that an append extends; None for a domain."""
+    """Return the domain that an append extends; None for a domain."""
     with session_scope() as session:
         return session.scalar(select(Task.target_id).where(Task.id == task_id))
 
 
 def remaining_videos(task: TaskData) -> TaskData:
-    """The task without the videos that were deleted since it was loaded."""
+    """Return the task without the videos that were deleted since it was loaded."""
     with session_scope() as session:
         remaining = set(session.scalars(select(Video.vector_id).where(Video.task_id == task.task_id)))
     return TaskData(
@@ -105,14 +105,14 @@ def restarted_without_deleted_videos(task: TaskData) -> Iterator[None]:
 
 
 def video_uris(task_id: str) -> dict[str, str]:
-    """URI of each video of a task, by video id."""
+    """Return the URI of each video of a task, by video ID."""
     with session_scope() as session:
         query = select(Video.id, Video.uri).where(Video.task_id == task_id)
         return {video: uri for video, uri in session.execute(query)}
 
 
 def training_video_ids(library: Library) -> dict[str, Ids]:
-    """Vector ids of the training videos of every published task, by task id."""
+    """Return the vector IDs of the training videos of every published task, by task ID."""
     query = select(Video.task_id, Video.vector_id).where(
         Video.status == "accepted",
         Video.effective_split == "train",
@@ -126,7 +126,7 @@ def training_video_ids(library: Library) -> dict[str, Ids]:
 
 
 def held_out_videos(task_id: str) -> dict[str, HeldOutVideos]:
-    """Held-out videos of the task and of every learned task, by task id."""
+    """Return the held-out videos of the task and of every learned task, by task ID."""
     by_task: dict[str, list[tuple[int, list[str]]]] = {}
     for task, vector_id, captions in _captions_of_split(task_id, "test"):
         by_task.setdefault(task, []).append((vector_id, captions))
@@ -136,7 +136,9 @@ def held_out_videos(task_id: str) -> dict[str, HeldOutVideos]:
 def excluding_originals(
     held_out: Mapping[str, HeldOutVideos], task: ClaimedTask
 ) -> Mapping[str, HeldOutVideos]:
-    """Held-out videos, with the videos that a relearned domain takes over held out from their former domain."""
+    """Return the held-out videos, with the videos that a relearned domain takes over held out from their
+    former domain.
+    """
     if task.relearns_id is None:
         return held_out
     with session_scope() as session:
@@ -147,7 +149,7 @@ def excluding_originals(
 
 
 def calibration_captions(task_id: str) -> dict[str, list[tuple[int, str]]]:
-    """Vector ids and captions of validation videos, by task id: a sample of fixed size over all tasks.
+    """Return the vector IDs and captions of validation videos, by task id: a sample of fixed size over all tasks.
 
     Validation videos are neither trained on nor held out.
     """
@@ -162,7 +164,7 @@ def calibration_captions(task_id: str) -> dict[str, list[tuple[int, str]]]:
 
 
 def appended_captions(tasks: Collection[str], unpublished: str | None = None) -> dict[str, AppendedCaptions]:
-    """Captions of the training videos and of the appended videos of tasks with appended videos, by task id.
+    """Return the captions of the training videos and of the appended videos of tasks with appended videos, by task ID.
 
     Args:
         tasks: Identifiers of the tasks; others are left out.
@@ -185,7 +187,7 @@ def appended_captions(tasks: Collection[str], unpublished: str | None = None) ->
 
 
 def _captions_of_split(task_id: str, split: str) -> list[tuple[str, int, list[str]]]:
-    """Task id, vector id and captions of the split's videos, of the task and of every learned task."""
+    """Return the task ID, vector ID and captions of the split's videos, of the task and of every learned task."""
     query = (
         select(Video.task_id, Video.vector_id, Video.captions)
         .join(Task)

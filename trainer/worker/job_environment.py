@@ -45,7 +45,7 @@ log = structlog.get_logger(__name__)
 
 
 def task_backbone() -> Backbone:
-    """The backbone of the library, as the worker computes with it."""
+    """Return the backbone of the library, as the worker computes with it."""
     backbone = load_worker_backbone(library_backbone(), settings().frames, settings().torch_threads)
     # Evaluation encodes queries in the precision in which the query service encodes them.
     backbone.query_precision = settings().query_precision
@@ -53,7 +53,7 @@ def task_backbone() -> Backbone:
 
 
 def open_library() -> Library:
-    """The published library.
+    """Return the published library.
 
     Raises:
         ManifestError: The manifest is missing, or cannot be trusted.
@@ -65,7 +65,7 @@ def open_library() -> Library:
 
 @lru_cache(maxsize=1)
 def load_worker_backbone(name: str, frames: int | None, threads: int | None) -> Backbone:
-    """The worker's backbone, loaded once per process onto its compute device.
+    """Return the worker's backbone, loaded once per process onto its compute device.
 
     Args:
         frames: Frames per video; None for the backbone's own number.
@@ -112,7 +112,7 @@ class FailureMessage(NamedTuple):
 
 
 def failure_message(error: BaseException, task_id: str) -> FailureMessage | None:
-    """Reason, hint and remedy for an error of the learning job; None for an unexpected error."""
+    """Return the reason, hint and remedy for an error of the learning job; None for an unexpected error."""
     message = next(iter(str(error).splitlines()), "").rstrip(".") or type(error).__name__
     retry, add = Action(name="retry_task", id=task_id), Action(name="add_domain")
     if isinstance(error, TrainingDiverged):
@@ -135,7 +135,7 @@ def failure_message(error: BaseException, task_id: str) -> FailureMessage | None
     if isinstance(error, VectorIdsTaken):
         return FailureMessage(
             f"{message}.",
-            "Delete the task, then add its videos again: they get other ids.",
+            "Delete the task, then add its videos again: they get other IDs.",
             Action(name="delete_task", id=task_id),
         )
     reason = f"{message}."

@@ -334,7 +334,7 @@ def publish_task(
 def evaluate_task(
     claim: Claim, backbone: Backbone, library: Library, written: WrittenRelease, task: TaskData
 ) -> tuple[list[RecallRecord], RankLedger]:
-    """Cells of the recall matrix for the task's release, and the rank ledger after it."""
+    """Return the cells of the recall matrix for the task's release, and the rank ledger after it."""
     held_out = held_out_videos(task.task_id)
     own = held_out.get(task.task_id, HeldOutVideos.from_captions([]))
     total = max(len(own.ids), 1)

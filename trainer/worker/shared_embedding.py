@@ -117,7 +117,7 @@ class PartFolder:
         Args:
             number: Number of the chunk.
             token: Fencing token of the chunk's claim.
-            ids: Vector ids ``int64 [n]``.
+            ids: Vector IDs ``int64 [n]``.
             vectors: Vectors ``float32 [n, dim]``.
 
         Returns:
@@ -140,7 +140,7 @@ class PartFolder:
         return hashlib.sha256(content).hexdigest()
 
     def read(self, number: int, token: int, checksum: str | None) -> tuple[Ids, Vectors] | None:
-        """Ids and vectors of a part; None if the file is missing or differs from its checksum."""
+        """Return the IDs and vectors of a part; None if the file is missing or differs from its checksum."""
         try:
             content = self._part(number, token).read_bytes()
             if hashlib.sha256(content).hexdigest() != checksum:
@@ -177,7 +177,7 @@ def embed_shared(
     fingerprint: str,
     encoder: Callable[[Path], None] | None = None,
 ) -> Vectors:
-    """Unit vectors ``[n, dim]`` of the clips of a claimed task, in their order.
+    """Return unit vectors ``[n, dim]`` of the clips of a claimed task, in their order.
 
     Args:
         encode: Video encoder, ``uint8 [n, M, H, W, 3]`` to ``[n, dim]``.
@@ -239,7 +239,7 @@ def embed_free_chunks(task_id: str, owner: str) -> None:
 
 
 def write_encoder(state: ReleaseState) -> Callable[[Path], None]:
-    """Function that writes the video encoder of a release into a folder."""
+    """Return the function that writes the video encoder of a release into a folder."""
     own = replace(select_video_tensors(state), tasks=state.tasks[-1:], confidence=None, calibration=())
     own = replace(own, profiles=state.profiles.without_first(len(state.profiles) - 1))
     return lambda folder: write_release(folder, own)
@@ -299,7 +299,9 @@ def _embed_chunk(
 
 
 def _open_encoder(task_id: str, folder: PartFolder, backbone: Backbone) -> Encode:
-    """The encoder of a task's chunks: of the domain that an append extends, or of the release that was just learned."""
+    """Return the encoder of a task's chunks: of the domain that an append extends, or of the release that was just
+    learned.
+    """
     target = load_target(task_id)
     if target is not None:
         return open_library().video_encoder(backbone, target)
@@ -309,7 +311,10 @@ def _open_encoder(task_id: str, folder: PartFolder, backbone: Backbone) -> Encod
 
 
 def _join_parts(claim: Claim, folder: PartFolder, clips: Sequence[Clip], encode: Encode) -> Vectors:
-    """Vectors of all clips from the parts. Videos that no part has, and unreadable parts, are embedded again."""
+    """Return the vectors of all clips from the parts.
+
+    Videos that no part has, and unreadable parts, are embedded again.
+    """
     with session_scope() as session:
         parts = session.execute(
             select(Chunk.number, Chunk.fencing_token, Chunk.checksum)

@@ -97,7 +97,7 @@ def plan_moments(claim: Claim) -> list[tuple[LongVideo, str]]:
     """Divide the task's long videos into moments and record these in the catalog.
 
     Returns:
-        The videos with moments and their URIs, ordered by vector id.
+        The videos with moments and their URIs, ordered by vector ID.
     """
     query = (
         select(Video.id, Video.vector_id, Video.content_hash, Video.duration, Video.uri)
@@ -122,7 +122,7 @@ def plan_moments(claim: Claim) -> list[tuple[LongVideo, str]]:
 def embed_task_moments(
     claim: Claim, encode: Callable[[Tensor], Tensor], backbone: Backbone
 ) -> Iterator[tuple[Ids, Vectors]]:
-    """Plan the moments of the task's long videos, then yield the ids and vectors ``[n, dim]`` of each video's moments.
+    """Plan the moments of the task's long videos, then yield the IDs and vectors ``[n, dim]`` of each video's moments.
 
     Moments of a video that cannot be decoded are removed from the catalog, and a new attempt replaces all moments of
     the one before, so that the catalog lists exactly the moments that are published.

@@ -16,7 +16,7 @@ PATTERNS = ("none", "grid", "dots", "stripes", "specks", "rings", "checks", "ray
 
 @lru_cache(maxsize=48)
 def draw_background(setting: Setting, seed: int, side: int, wobble: float = 0.0) -> Image.Image:
-    """The still background of a scene, RGB, ``side`` pixels square. Callers copy before they draw."""
+    """Return the still background of a scene, RGB, ``side`` pixels square. Callers copy before they draw."""
     image = _gradient(setting.top, setting.bottom, side)
     rng = np.random.default_rng([seed, 1])
     pen = ImageDraw.Draw(image, "RGBA")

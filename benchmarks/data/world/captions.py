@@ -68,7 +68,7 @@ def caption(
     details: frozenset[str],
     rng: random.Random,
 ) -> str:
-    """One sentence about a scene.
+    """Return one sentence about a scene.
 
     Args:
         verbs: Verb phrases of the domain by motion.
@@ -119,7 +119,7 @@ class VerbPhrase(NamedTuple):
 
 @lru_cache(maxsize=4096)
 def verb_phrase(text: str) -> VerbPhrase:
-    """Forms of a phrase in the notation ``"drift | to the left"``: the verb, then the words after it."""
+    """Return the forms of a phrase in the notation ``"drift | to the left"``: the verb, then the words after it."""
     verb, _, tail = (piece.strip() for piece in text.partition("|"))
     tail = f" {tail}" if tail else ""
     return VerbPhrase(verb + tail, _third_person(verb) + tail, _present_participle(verb) + tail)

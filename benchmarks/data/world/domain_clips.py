@@ -85,7 +85,7 @@ def make_domain(
 def _scenes(
     domain: Domain, kind: Entity, split: str, count: int, seed: int, seen: set[Attributes]
 ) -> list[Scene]:
-    """``count`` scenes with attributes that are not in ``seen``; their attributes are added to it."""
+    """Return ``count`` scenes with attributes that are not in ``seen``; their attributes are added to it."""
     # random.Random hashes string seeds with SHA-512, which does not depend on the process.
     rng = random.Random(f"{domain.name}/{seed}/{kind.name}/{split}")
     scenes: list[Scene] = []
@@ -111,7 +111,7 @@ def _scenes(
 
 
 def _vocabulary(domain: Domain, shared: float, seed: int) -> SharedVocabulary | None:
-    """Words that the domain shares with others; None if it has its own words only."""
+    """Return the words that the domain shares with others; None if it has its own words only."""
     if not shared:
         return None
     if domain.name in PRETRAIN_DOMAINS:
@@ -152,12 +152,14 @@ def _add_distinguishing_details(
 
 
 def _required_attributes(attributes: Attributes) -> Attributes:
-    """Entity and motion, which every caption mentions."""
+    """Return the entity and motion, which every caption mentions."""
     return attributes[0], attributes[6]
 
 
 def _describes_rival(attributes: Attributes, rival: Attributes, details: set[str]) -> bool:
-    """Whether a caption of ``attributes`` with these details also describes a rival with the same entity and motion."""
+    """Return whether a caption of ``attributes`` with these details also describes a rival with the same entity and
+    motion.
+    """
     _, hue, size, setting, other, other_hue, _ = attributes
     return (
         ("hue" not in details or hue == rival[1])

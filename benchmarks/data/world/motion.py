@@ -54,29 +54,31 @@ def _ease(u: float) -> float:
 
 
 def _appearance(u: float) -> float:
-    """Opacity of an appearing object: 0, a short fade, then 1; symmetric in time."""
+    """Return the opacity of an appearing object: 0, a short fade, then 1; symmetric in time."""
     return _ease(min(max((u - 0.38) / 0.24, 0.0), 1.0))
 
 
 def _between(u: float, marks: tuple[float, ...]) -> tuple[int, float]:
-    """Index of the interval between ``marks`` that contains ``u``, and the relative position in it."""
+    """Return the index of the interval between ``marks`` that contains ``u``, and the relative position in it."""
     index = max(i for i, mark in enumerate(marks[:-1]) if u >= mark)
     return index, min((u - marks[index]) / (marks[index + 1] - marks[index]), 1.0)
 
 
 def _hop(u: float) -> float:
-    """Height of three hops, the second one shorter, so that equally spaced frames cannot all have the same height."""
+    """Return the height of three hops, the second one shorter, so that equally spaced frames cannot all have the same
+    height.
+    """
     return math.sin(math.pi * _between(u, (0.0, 0.36, 0.64, 1.0))[1])
 
 
 def _swing(u: float) -> float:
-    """Four swings of unequal length, for the same reason; swing(1 - u) = -swing(u)."""
+    """Return four swings of unequal length, for the same reason; swing(1 - u) = -swing(u)."""
     index, share = _between(u, (0.0, 0.31, 0.5, 0.69, 1.0))
     return (1 - abs(2 * share - 1)) * (-1) ** index
 
 
 def _blink_visibility(u: float) -> float:
-    """Visibility of a blinking object: 0 in three short intervals, otherwise 1."""
+    """Return the visibility of a blinking object: 0 in three short intervals, otherwise 1."""
     return 0.0 if 0.07 < u < 0.19 or 0.4 < u < 0.6 or 0.81 < u < 0.93 else 1.0
 
 
@@ -111,7 +113,7 @@ def _advance(event: Event, u: float, at: MotionStart) -> tuple[MotionStart, floa
 
 
 def pose(events: tuple[Event, ...], start: MotionStart, t: float) -> Pose:
-    """The pose at time ``t`` in [0, 1]; events share the time equally."""
+    """Return the pose at time ``t`` in [0, 1]; events share the time equally."""
     at, dx, dy, angle, shown = start, 0.0, 0.0, 0.0, 1.0
     place = t * len(events)
     for index, event in enumerate(events):
@@ -122,7 +124,7 @@ def pose(events: tuple[Event, ...], start: MotionStart, t: float) -> Pose:
 
 
 def start_around(events: tuple[Event, ...], center: tuple[float, float]) -> MotionStart:
-    """The start state from which the events cover an area around ``center``, at medium size."""
+    """Return the start state from which the events cover an area around ``center``, at medium size."""
     hidden = next((event.motion for event in events if event.motion in ("appear", "vanish")), "") == "appear"
     xs, ys, scales = _visited_positions(events)
     return (
@@ -134,14 +136,14 @@ def start_around(events: tuple[Event, ...], center: tuple[float, float]) -> Moti
 
 
 def limit_extent(events: tuple[Event, ...], room: float) -> tuple[Event, ...]:
-    """The events, with paths shortened if they extend over more than ``room`` frame sides."""
+    """Return the events, with paths shortened if they extend over more than ``room`` frame sides."""
     xs, ys, _ = _visited_positions(events)
     distance = max(max(xs) - min(xs), max(ys) - min(ys))
     return events if distance <= room else tuple(replace(event, reach=room / distance) for event in events)
 
 
 def _visited_positions(events: tuple[Event, ...]) -> tuple[list[float], list[float], list[float]]:
-    """Positions and log scales reached by the events from a start at zero."""
+    """Return the positions and log scales reached by the events from a start at zero."""
     at: MotionStart = (0.0, 0.0, 0.0, 1.0)
     xs, ys, scales = [0.0], [0.0], [0.0]
     for event in events:
@@ -156,7 +158,7 @@ def _visited_positions(events: tuple[Event, ...]) -> tuple[list[float], list[flo
 
 
 def reverse(events: tuple[Event, ...], start: MotionStart) -> tuple[tuple[Event, ...], MotionStart]:
-    """The events and the start state that run through the same poses in the opposite order."""
+    """Return the events and the start state that run through the same poses in the opposite order."""
     at = start
     for event in events:
         at = _advance(event, 1.0, at)[0]

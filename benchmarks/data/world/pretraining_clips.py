@@ -31,7 +31,7 @@ _DARK = ("on a dark background", "in the dark")
 
 
 def sample_pretraining_clip(rng: np.random.Generator) -> Clip:
-    """A clip with a random object in a random style, and captions of basic words.
+    """Return a clip with a random object in a random style, and captions of basic words.
 
     Of ten clips, one is from a named pre-training domain. Two fifths of the others show everyday objects, and the
     rest geometric shapes.

@@ -78,13 +78,13 @@ def write_mp4(clip: Clip, path: Path, *, size: int = 192, fps: int = 10, seconds
 
 
 def _companion_pose(actor: Actor, time: float) -> Pose:
-    """Pose of a companion: still, or swaying symmetrically in time."""
+    """Return the pose of a companion: still, or swaying symmetrically in time."""
     tilt = 14.0 * math.cos(6 * math.pi * time) if actor.sways else 0.0
     return Pose(actor.x, actor.y, 1.0, tilt, 1.0)
 
 
 def _shade(color: Color, factor: float) -> Color:
-    """A darker color for factors below 1, a lighter one above 1."""
+    """Return a darker color for factors below 1, a lighter one above 1."""
     if factor <= 1:
         return int(color[0] * factor), int(color[1] * factor), int(color[2] * factor)
     lightening = factor - 1
@@ -93,12 +93,12 @@ def _shade(color: Color, factor: float) -> Color:
 
 @lru_cache(maxsize=4096)
 def _parse_color(role: str) -> Color:
-    """The color ``#rrggbb``."""
+    """Return the color ``#rrggbb``."""
     return int(role[1:3], 16), int(role[3:5], 16), int(role[5:7], 16)
 
 
 def _part_color(part: Part, actor: Actor, scene: Scene) -> Color:
-    """Color of the role of a part."""
+    """Return the color of the role of a part."""
     role = part.role
     if role == "main":
         return actor.hue.color
@@ -118,13 +118,13 @@ def _part_color(part: Part, actor: Actor, scene: Scene) -> Color:
 
 @lru_cache(maxsize=2048)
 def _part_points(part: Part) -> npt.NDArray[np.float64]:
-    """Outline of a part in the unit square of its object."""
+    """Return the outline of a part in the unit square of its object."""
     return part_outline(part) + np.array([part.x, part.y])
 
 
 @lru_cache(maxsize=512)
 def _hand_drawn_points(part: Part, amount: float, seed: int) -> npt.NDArray[np.float64]:
-    """Outline of a part with additional points, each with a small random offset."""
+    """Return the outline of a part with additional points, each with a small random offset."""
     points = _part_points(part)
     closed = part.shape not in OPEN_SHAPES or part.shape == "ring"
     if closed:
@@ -183,7 +183,7 @@ def _draw(canvas: Image.Image, scene: Scene, actor: Actor, at: Pose, layer: int)
 
 
 def _glow(scene: Scene, at: Pose, size: int) -> Image.Image:
-    """Glow of the main actor, drawn at a third of the size because it is blurred."""
+    """Return the glow of the main actor, drawn at a third of the size because it is blurred."""
     side = max(24, size // 3)
     layer = Image.new("RGB", (side, side))
     if at.alpha > 0.01:
@@ -235,7 +235,7 @@ class _Finish:
 
 @lru_cache(maxsize=64)
 def _shading(size: int, scanlines: float, vignette: float) -> npt.NDArray[np.float32] | None:
-    """Brightness factor of each pixel, ``float32 [size, size, 1]``; None without scanlines and vignette."""
+    """Return the brightness factor of each pixel, ``float32 [size, size, 1]``; None without scanlines and vignette."""
     if not scanlines and not vignette:
         return None
     axis = (np.arange(size, dtype=np.float32) + 0.5) / size * 2 - 1

@@ -94,7 +94,7 @@ OPEN_SHAPES = frozenset({"ring", "arc", "stroke", "zigzag", "spiral"})
 
 
 def part_outline(part: Part) -> Outline:
-    """Outline of a part around the origin, scaled and rotated."""
+    """Return the outline of a part around the origin, scaled and rotated."""
     points = SHAPES[part.shape] * (part.rx, part.ry)
     if part.turn:
         angle = math.radians(part.turn)

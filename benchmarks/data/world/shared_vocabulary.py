@@ -116,7 +116,7 @@ class SharedVocabulary:
         }
 
     def reword(self, scene: Scene) -> Scene:
-        """The scene with the words of this vocabulary."""
+        """Return the scene with the words of this vocabulary."""
         companion = scene.companion and self._reword_actor(scene.companion)
         return replace(
             scene,
@@ -130,7 +130,7 @@ class SharedVocabulary:
 
 
 def _mix(own: Sequence[str], common: Sequence[str], share: float) -> tuple[str, ...]:
-    """Words of both lists, repeated so that ``share`` of them are common."""
+    """Return the words of both lists, repeated so that ``share`` of them are common."""
     count = round(_MENTIONS * share)
     counts = ((common, count), (own, _MENTIONS - count))
     return tuple(words[place % len(words)] for words, number in counts for place in range(number))

@@ -103,7 +103,8 @@ class ExpertLayer(nn.Module):
         self.used.zero_()
 
     def gates(self, first: Tensor, tasks: Tensor) -> Tensor:
-        """Weights of the experts, ``[n, E]``: k positive ones that sum to one, or all zero for ``NO_ROUTER``.
+        """Return the weights of the experts, ``[n, E]``: k positive ones that sum to one, or all zero for
+        ``NO_ROUTER``.
 
         Args:
             first: First token of each input, ``[n, width]``.
@@ -216,7 +217,7 @@ class TaskSelector(nn.Module):
         self.encoders = nn.ModuleList()
 
     def __len__(self) -> int:
-        """Number of tasks."""
+        """Count the tasks."""
         return len(self.encoders)
 
     def add_task(self) -> None:
@@ -225,13 +226,15 @@ class TaskSelector(nn.Module):
         self.encoders.append(nn.Sequential(*code, nn.Linear(self.width, self.dim), nn.Sigmoid()))
 
     def reconstruction_error(self, features: Tensor, task: int) -> Tensor:
-        """Mean squared reconstruction error ``[n]`` of the sigmoid of unit vectors ``[n, dim]`` for a task."""
+        """Compute the mean squared reconstruction error ``[n]`` of the sigmoid of unit vectors ``[n, dim]``
+        for a task.
+        """
         target = (features * math.sqrt(self.dim)).sigmoid()  # scaled to about unit variance
         squares: Tensor = (self.encoders[task](target) - target) ** 2
         return squares.mean(dim=-1)
 
     def select(self, features: Tensor) -> Tensor:
-        """Task with the lowest reconstruction error for each feature vector.
+        """Return the task with the lowest reconstruction error for each feature vector.
 
         Args:
             features: Unit vectors, ``[n, dim]``.
@@ -254,7 +257,7 @@ class TaskSelector(nn.Module):
 
 
 def encode_frames_with_experts(backbone: Backbone, frames: Tensor, tower: ExpertTower, task: int) -> Tensor:
-    """Unit video vectors ``[n, dim]`` with the experts of an image tower; the class token routes each frame.
+    """Return unit video vectors ``[n, dim]`` with the experts of an image tower; the class token routes each frame.
 
     Args:
         backbone: Backbone with open blocks.
@@ -275,13 +278,13 @@ def encode_frames_with_experts(backbone: Backbone, frames: Tensor, tower: Expert
 def encode_texts_with_experts(
     backbone: Backbone, ids: Tensor, tower: ExpertTower, tasks: Tensor | Sequence[int]
 ) -> Tensor:
-    """Unit text vectors ``[n, dim]`` with the experts of a text tower.
+    """Return unit text vectors ``[n, dim]`` with the experts of a text tower.
 
     The first token is the same for all texts, so the experts of a text depend only on its task.
 
     Args:
         backbone: Backbone with open blocks.
-        ids: Token ids ``[n, L]``.
+        ids: Token IDs ``[n, L]``.
         tasks: Number of the router of each text, or ``NO_ROUTER``, ``[n]``.
     """
     ids = ids.to(backbone.device)
@@ -353,7 +356,7 @@ class ExpertsVideoEncoder(FamilyVideoEncoder):
 
     @staticmethod
     def fingerprint_tensors(release: ReleaseState) -> dict[str, Array]:
-        """Experts and the newest task's router: the tensors that the video encoder computes with."""
+        """Return the experts and the newest task's router: the tensors that the video encoder computes with."""
         router = _newest_router(release)
         if router == NO_ROUTER:
             return {}
@@ -365,7 +368,7 @@ class ExpertsVideoEncoder(FamilyVideoEncoder):
 
 
 def _newest_router(release: ReleaseState) -> int:
-    """Number of the router of the newest task, or ``NO_ROUTER``."""
+    """Return the number of the router of the newest task, or ``NO_ROUTER``."""
     routers = release.tensors[_TASKS].tolist()
     return int(routers[-1]) if routers else NO_ROUTER
 

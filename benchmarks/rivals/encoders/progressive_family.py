@@ -80,7 +80,7 @@ class ProgressiveTower:
         self.laterals: list[nn.ModuleList] = []
 
     def __len__(self) -> int:
-        """Number of columns."""
+        """Count the columns."""
         return len(self.columns)
 
     def columns_below(self, column: int) -> tuple[list[Backbone], int]:
@@ -112,7 +112,7 @@ class ProgressiveTower:
         yield from self.laterals[-1].parameters()
 
     def tensors(self) -> dict[str, Tensor]:
-        """Weights of all columns as ``<column>.<name>``."""
+        """Return the weights of all columns as ``<column>.<name>``."""
         named: dict[str, Tensor] = {}
         for number, (column, laterals) in enumerate(zip(self.columns, self.laterals, strict=True)):
             for name, tensor in column.clip.state_dict().items():
@@ -138,7 +138,7 @@ class ProgressiveTower:
 
 
 def encode_frames_with_column(tower: ProgressiveTower, frames: Tensor, column: int) -> Tensor:
-    """Unit video vectors ``[n, dim]`` of one column.
+    """Return unit video vectors ``[n, dim]`` of one column.
 
     Args:
         tower: Columns of the image tower.
@@ -156,10 +156,10 @@ def encode_frames_with_column(tower: ProgressiveTower, frames: Tensor, column: i
 
 
 def encode_texts_with_columns(tower: ProgressiveTower, ids: Tensor, columns: Sequence[int]) -> Tensor:
-    """Unit text vectors ``[C, n, dim]`` of several columns, in one pass through all columns below.
+    """Return unit text vectors ``[C, n, dim]`` of several columns, in one pass through all columns below.
 
     Args:
-        ids: Token ids ``[n, L]``.
+        ids: Token IDs ``[n, L]``.
         columns: Numbers of the C columns, or ``NO_COLUMN``.
     """
     ids = ids.to(tower.backbone.device)
@@ -175,7 +175,7 @@ def encode_texts_with_columns(tower: ProgressiveTower, ids: Tensor, columns: Seq
 def _encode_texts(
     tower: ProgressiveTower, ids: Tensor, last: int, wanted: Sequence[int]
 ) -> dict[int, Tensor]:
-    """Unit text vectors ``[n, dim]`` of the wanted columns up to the last."""
+    """Return unit text vectors ``[n, dim]`` of the wanted columns up to the last."""
     columns, _ = tower.columns_below(last)
     blocks = [backbone.text_blocks for backbone in columns]
     mask = tower.backbone.text.attn_mask[: ids.shape[1], : ids.shape[1]]
@@ -189,7 +189,7 @@ def _encode_texts(
 def _run_blocks(
     tower: ProgressiveTower, states: Sequence[Tensor], run_block: RunBlock, wanted: Sequence[int]
 ) -> dict[int, Tensor]:
-    """States of the wanted columns after the last block, by column.
+    """Return the states of the wanted columns after the last block, by column.
 
     Args:
         states: Inputs of the first block of each column up to the last wanted one, ``[n, L, width]`` each.

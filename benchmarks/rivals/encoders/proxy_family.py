@@ -56,7 +56,7 @@ class VideoProxies(nn.Module):
 
 
 def encode_with_proxies(backbone: Backbone, frames: Tensor, proxies: VideoProxies) -> Tensor:
-    """Unit video vectors ``[n, dim]`` of frames ``uint8 [n, M, H, W, 3]``."""
+    """Return unit video vectors ``[n, dim]`` of frames ``uint8 [n, M, H, W, 3]``."""
     with forward_precision(backbone.device):
         shared, patches = _embed(backbone, frames, proxies)
         for block in backbone.visual_blocks:
@@ -66,7 +66,7 @@ def encode_with_proxies(backbone: Backbone, frames: Tensor, proxies: VideoProxie
 
 
 def _embed(backbone: Backbone, frames: Tensor, proxies: VideoProxies) -> tuple[Tensor, Tensor]:
-    """Proxies ``[n, K, width]`` and patches ``[n, M, P, width]``, the input of the first block."""
+    """Return the proxies ``[n, K, width]`` and patches ``[n, M, P, width]``, the input of the first block."""
     visual = backbone.clip.visual
     n, m = frames.shape[:2]
     grid = visual.conv1(backbone.pixels(frames)).flatten(2).transpose(1, 2)  # [n·M, P, width]

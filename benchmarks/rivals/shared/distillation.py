@@ -134,9 +134,9 @@ def similarity_distillation_loss(
 
 
 def random_sentences(backbone: Backbone, count: int, words: int) -> Tensor:
-    """Return token ids ``[count, words + 2]`` of random tokens between start-of-text and end-of-text."""
+    """Return token IDs ``[count, words + 2]`` of random tokens between start-of-text and end-of-text."""
     start, end = backbone.tokenize([""])[0].tolist()
     ids = torch.randint(backbone.vocabulary - 2, (count, words))
-    for special in sorted((start, end)):  # skip the ids of both special tokens
+    for special in sorted((start, end)):  # skip the IDs of both special tokens
         ids += ids >= special
     return torch.cat([torch.full((count, 1), start), ids, torch.full((count, 1), end)], dim=1)

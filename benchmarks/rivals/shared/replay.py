@@ -268,22 +268,22 @@ class ReplayMethod(Finetune):
     # -- helpers of subclasses --------------------------------------------------------------------------
 
     def tokenize(self, texts: Sequence[str]) -> Tensor:
-        """Return token ids ``[n, L]``, padded to one length for all texts, so that they can be stored and joined."""
+        """Return token IDs ``[n, L]``, padded to one length for all texts, so that they can be stored and joined."""
         ids = self.model.tokenize(texts)
         padded = ids.new_zeros(len(ids), self._text_length())
         padded[:, : ids.shape[1]] = ids
         return padded
 
     def encode_ids(self, ids: Tensor, model: Backbone | None = None) -> Tensor:
-        """Return unit query vectors ``[B, dim]`` of token ids ``[B, L]`` by ``model`` (default: the trained model)."""
+        """Return unit query vectors ``[B, dim]`` of token IDs ``[B, L]`` by ``model`` (default: the trained model)."""
         return encode_texts(model or self.model, self.trim(ids))[0]
 
     def trim(self, ids: Tensor) -> Tensor:
-        """Return token ids ``[B, L]`` without the columns after the end of the longest text."""
+        """Return token IDs ``[B, L]`` without the columns after the end of the longest text."""
         return ids[:, : int(self.model.end_of_text(ids).max()) + 1]
 
     def encode(self, frames: Tensor, ids: Tensor, model: Backbone | None = None) -> tuple[Tensor, Tensor]:
-        """Return unit query and video vectors like :meth:`embed`, of token ids ``[B, L]``."""
+        """Return unit query and video vectors like :meth:`embed`, of token IDs ``[B, L]``."""
         model = model or self.model
         return self.encode_ids(ids, model), encode_frames(model, frames)[0]
 
@@ -292,7 +292,7 @@ class ReplayMethod(Finetune):
 
         Args:
             frames: Frames from the training loop, before mixing or augmentation.
-            ids: ``[B, L]`` token ids.
+            ids: ``[B, L]`` token IDs.
             vectors: Query and video vectors, for methods that store them.
         """
         self._step_rows = self._rows(frames, ids, vectors)
@@ -303,7 +303,7 @@ class ReplayMethod(Finetune):
         return rows and {name: values.to(device) for name, values in rows.items()}
 
     def append_past(self, frames: Tensor, ids: Tensor, count: int) -> tuple[Tensor, Tensor]:
-        """Return frames and token ids of a batch, followed by up to ``count`` pairs of past tasks."""
+        """Return frames and token IDs of a batch, followed by up to ``count`` pairs of past tasks."""
         past = self.sample_past(count, frames.device)
         if past is None:
             return frames, ids

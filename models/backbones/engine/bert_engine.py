@@ -1,4 +1,4 @@
-"""BERT as a compiled text tower: from token ids to unit vectors in the joint space.
+"""BERT as a compiled text tower: from token IDs to unit vectors in the joint space.
 
 Texts of equal length form a batch, so that no product is computed for padding and the attention needs no mask. Word
 embeddings stay outside of the graph: the table is not copied, and a text reads a few of its rows.
@@ -51,7 +51,7 @@ class BertEngine:
         self._graph = _text_vectors(weights, heads, epsilon, projection, center)
 
     def __call__(self, ids: npt.NDArray[np.int64], threads: int = 1) -> Array:
-        """Unit vectors ``[n, dim]`` of token ids ``[n, L]``, which end before the padding."""
+        """Return unit vectors ``[n, dim]`` of token IDs ``[n, L]``, which end before the padding."""
         lengths = np.max((ids != PADDING) * np.arange(1, ids.shape[1] + 1), axis=1, initial=1)
         order = np.argsort(lengths, kind="stable")
         batches = []
@@ -71,7 +71,7 @@ class BertEngine:
 def _text_vectors(
     weights: Mapping[str, Array], heads: int, epsilon: float, projection: Array, center: Array | None
 ) -> CompiledGraph:
-    """Unit vectors ``[n, dim]`` of embedded tokens ``[n, L, width]``."""
+    """Return unit vectors ``[n, dim]`` of embedded tokens ``[n, L, width]``."""
     width = weights["embeddings.LayerNorm.bias"].shape[0]
     graph = GraphBuilder("embedded", np.float32, ["n", "L", width])
 

@@ -66,7 +66,7 @@ class GraphBuilder:
         return name
 
     def compile(self, result: str, shape: Sequence[int | str]) -> CompiledGraph:
-        """The graph up to a result ``float32`` of the given shape."""
+        """Return the graph up to a result ``float32`` of the given shape."""
         nodes = [*self._nodes, helper.make_node("Identity", [result], [_OUTPUT])]
         output = helper.make_tensor_value_info(_OUTPUT, _element_type(np.float32), shape)
         graph = helper.make_graph(nodes, "tower", [self._input], [output], self._constants)
@@ -97,7 +97,7 @@ class CompiledGraph:
         self._input = name
 
     def __call__(self, values: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
-        """Result of the graph for its input."""
+        """Return the result of the graph for its input."""
         result: npt.NDArray[np.float32] = self._session.run([_OUTPUT], {self._input: values})[0]
         return result
 

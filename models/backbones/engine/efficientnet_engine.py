@@ -34,7 +34,7 @@ class EfficientNetEngine:
         self._graph = _feature_maps(weights, size)
 
     def __call__(self, frames: npt.NDArray[np.uint8], threads: int = 1) -> Array:
-        """Feature maps ``[n, 1280, size / 32, size / 32]`` of frames ``[n, size, size, 3]``."""
+        """Return the feature maps ``[n, 1280, size / 32, size / 32]`` of frames ``[n, size, size, 3]``."""
         return np.concatenate(map_in_threads(self._graph, np.split(frames, len(frames)), threads))
 
 

@@ -29,17 +29,17 @@ class DerivedConstants(NamedTuple):
 
 
 def small_frame_spec(frames: int | None = None) -> FrameSpec:
-    """Frames per video and frame size."""
+    """Return the frames per video and frame size."""
     return FrameSpec(frames or _DEFAULT_FRAMES, _SIZE)
 
 
 def constants_path() -> Path:
-    """File of the derived constants in this package."""
+    """Return the file of the derived constants in this package."""
     return Path(str(resources.files("models.backbones.small") / "derived.safetensors"))
 
 
 def load_constants() -> DerivedConstants:
-    """The derived constants of this package.
+    """Return the derived constants of this package.
 
     Raises:
         BackboneUnavailable: The file is missing.

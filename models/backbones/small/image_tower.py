@@ -51,13 +51,13 @@ class ImageTower(nn.Module):
         self.proj = nn.Parameter(projection)
 
     def forward(self, pixels: Tensor) -> Tensor:
-        """Feature maps ``[n, 1280, h, w]`` of normalized pixels ``[n, 3, H, W]``."""
+        """Return the feature maps ``[n, 1280, h, w]`` of normalized pixels ``[n, 3, H, W]``."""
         size = _CHUNK if pixels.device.type == "cpu" else max(1, len(pixels))
         return torch.cat([self.cnn.forward_features(chunk) for chunk in torch.split(pixels, size)])
 
 
 def folded_weights() -> dict[str, Tensor]:
-    """Weights of the convolutions, from the cache or the installed package.
+    """Return the weights of the convolutions, from the cache or the installed package.
 
     Raises:
         BackboneUnavailable: The package is missing or altered.
@@ -74,7 +74,7 @@ def folded_weights() -> dict[str, Tensor]:
 
 
 def published_classifier() -> Tensor:
-    """Weights of the ImageNet classifier, ``[1000, 1280]``, which is not a part of the image tower.
+    """Return the weights of the ImageNet classifier, ``[1000, 1280]``, which is not a part of the image tower.
 
     Raises:
         BackboneUnavailable: The package is missing or altered.
@@ -83,7 +83,7 @@ def published_classifier() -> Tensor:
 
 
 def tensor_digest(tensors: Mapping[str, Tensor]) -> str:
-    """SHA-256 digest of names, shapes and values."""
+    """Compute the SHA-256 digest of names, shapes and values."""
     digest = hashlib.sha256()
     for name, tensor in sorted(tensors.items()):
         digest.update(f"{name} {tensor.dtype} {list(tensor.shape)}".encode() + tensor.numpy().tobytes())
@@ -91,7 +91,7 @@ def tensor_digest(tensors: Mapping[str, Tensor]) -> str:
 
 
 def _architecture() -> Any:
-    """The network without weights, without classifier, and with biases in place of batch normalization."""
+    """Return the network without weights, without classifier, and with biases in place of batch normalization."""
     with torch.device("meta"):
         cnn = timm.create_model("tf_efficientnet_lite0", pretrained=False, num_classes=0)
         for parent in cnn.modules():
@@ -113,7 +113,7 @@ def _published_weights() -> dict[str, Tensor]:
 
 
 def _fold(published: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Published weights under the names of :func:`_architecture`.
+    """Return the published weights under the names of :func:`_architecture`.
 
     Both implementations list the convolutions, each followed by its batch normalization, in the order of computation.
     """
@@ -134,7 +134,7 @@ def _fold(published: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _cache_path() -> Path | None:
-    """File of the cached weights; None if the user has no home folder."""
+    """Return the file of the cached weights; None if the user has no home folder."""
     configured = Path(os.environ.get("XDG_CACHE_HOME", ""))
     try:
         folder = configured if configured.is_absolute() else Path.home() / ".cache"
@@ -144,7 +144,7 @@ def _cache_path() -> Path | None:
 
 
 def _read_cached(path: Path) -> dict[str, Tensor] | None:
-    """Weights in the cache; None if there are none, or others."""
+    """Return the weights in the cache; None if there are none, or others."""
     try:
         tensors = load(path.read_bytes())
     except (OSError, SafetensorError):

@@ -44,7 +44,7 @@ TEXT_PACKAGE = WeightPackage(
 
 
 def verified_folder(package: WeightPackage) -> Path:
-    """Folder with the files of a package, after comparison with their digests.
+    """Return the folder with the files of a package, after comparison with their digests.
 
     Raises:
         BackboneUnavailable: The package or a file is missing, or a file differs from the published one.

@@ -93,7 +93,8 @@ class SmallBackbone(BertBackbone):
 
     @torch.no_grad()
     def embed_frames(self, frames: Tensor) -> Tensor:
-        """Pooled features ``[n, M, 1+4, 1280]`` of frames and of overlapping quarters of them, in single precision.
+        """Return the pooled features ``[n, M, 1+4, 1280]`` of frames and of overlapping quarters of them, in single
+        precision.
 
         Args:
             frames: ``uint8 [n, M, 224, 224, 3]``.
@@ -107,7 +108,7 @@ class SmallBackbone(BertBackbone):
 
     @torch.no_grad()
     def video_features(self, frames: Tensor) -> Tensor:
-        """Square root of the mean over frames of the pooled features, which are not negative.
+        """Return the square root of the mean over frames of the pooled features, which are not negative.
 
         The root compresses the few large features of a frame, as the power normalization of Fisher vectors does
         (Perronnin et al., ECCV 2010).
@@ -147,7 +148,7 @@ class SmallBackbone(BertBackbone):
         super()._load(module, {**own, **tensors})
 
     def _feature_maps(self, frames: Tensor) -> Tensor:
-        """Feature maps ``[n·M, 1280, 7, 7]`` of frames ``uint8 [n, M, 224, 224, 3]``."""
+        """Return the feature maps ``[n·M, 1280, 7, 7]`` of frames ``uint8 [n, M, 224, 224, 3]``."""
         is_float32 = self.device.type == "cpu" and not torch.is_autocast_enabled("cpu")
         if is_float32 and (engine := self._frozen_images.engine()) is not None:
             return torch.from_numpy(engine(frames.flatten(0, 1).cpu().numpy(), torch.get_num_threads()))
@@ -170,7 +171,7 @@ class SmallBackbone(BertBackbone):
 
 
 def _with_weights(backbone: Backbone) -> Backbone:
-    """The backbone, whose image blocks can be trained."""
+    """Return the backbone, whose image blocks can be trained."""
     for block in backbone.visual_blocks:
         block.add_weights(backbone.device)
     return backbone
@@ -186,7 +187,7 @@ def load_small(frames: int | None = None) -> SmallBackbone:
 
 
 def build_small(constants: DerivedConstants, frames: int | None = None) -> SmallBackbone:
-    """``small`` with given constants.
+    """Return ``small`` with given constants.
 
     Raises:
         BackboneUnavailable: A package with weights is missing or altered.

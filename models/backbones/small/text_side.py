@@ -108,7 +108,7 @@ def write_identity(fingerprint: str, vectors: Vectors) -> None:
 
 
 def read_identity() -> tuple[str, Vectors]:
-    """Result of :func:`write_identity`.
+    """Return the result of :func:`write_identity`.
 
     Raises:
         EngineUnavailable: The file cannot be read, or the constants have changed since.
@@ -133,7 +133,7 @@ def _constants_digest() -> str:
 
 
 def _map_weights(path: Path) -> dict[str, npt.NDArray[Any]]:
-    """Weights of a safetensors file in float32, mapped: of the word embeddings, texts read a few rows."""
+    """Return the weights of a safetensors file in float32, mapped: of the word embeddings, texts read a few rows."""
     content = np.memmap(path, np.uint8, "r")
     start = 8 + int.from_bytes(content[:8].tobytes(), "little")
     header = json.loads(content[8:start].tobytes())

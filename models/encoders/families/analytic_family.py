@@ -127,11 +127,11 @@ class AnalyticQueryEncoder(QueryEncoder):
         )
 
     def _maps(self, mode: str) -> AnalyticMapSet:
-        """Maps of all tasks; in mode ``latest``, the newest map as the only one."""
+        """Return the maps of all tasks; in mode ``latest``, the newest map as the only one."""
         return self._newest if mode == "latest" else self._pinned
 
     def _load(self, release: ReleaseState) -> AnalyticQueryMap | None:
-        """Query map of a release; None for a frozen release, whose shard is queried with the backbone alone.
+        """Return the query map of a release; None for a frozen release, whose shard is queried with the backbone alone.
 
         Raises:
             ReleaseError: The tensors of the release do not fit the backbone.

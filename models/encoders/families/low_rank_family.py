@@ -101,7 +101,9 @@ class LowRankQueryEncoder(AdaptedQueryEncoder):
         return encode_texts(self._backbone, ids, condition, start)[0]
 
     def _start_states_save_time(self, texts: int) -> bool:
-        """Whether stored states of the start token save more than they cost, for so many pairs of text and task."""
+        """Return whether stored states of the start token save more than they cost, for so many pairs of
+        text and task.
+        """
         return self._has_start_states and self._multiplications(texts) >= _MIN_SAVED_MULTIPLICATIONS
 
 
@@ -125,7 +127,7 @@ class LowRankVideoEncoder(FamilyVideoEncoder):
 
 
 def _load_text_update(backbone: Backbone, release: ReleaseState) -> TextUpdateSet:
-    """Text update of a release, as the only candidate.
+    """Return the text update of a release, as the only candidate.
 
     Raises:
         ReleaseError: The tensors of the release are not an update of this backbone's text tower.

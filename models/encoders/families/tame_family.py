@@ -127,7 +127,7 @@ class TameVideoEncoder(FamilyVideoEncoder):
 
 
 def load_frame_fusion(backbone: Backbone, release: ReleaseState) -> FrameFusion:
-    """Frame Fusion Adapters of a release.
+    """Return the frame Fusion Adapters of a release.
 
     Raises:
         KeyError, RuntimeError: The tensors or settings of the release do not fit the backbone.
@@ -143,7 +143,7 @@ def load_frame_fusion(backbone: Backbone, release: ReleaseState) -> FrameFusion:
 
 
 def _load_words(backbone: Backbone, release: ReleaseState) -> TextUpdateSet | None:
-    """Changed token embeddings of a release, as one candidate; None if it changes none.
+    """Return the changed token embeddings of a release, as one candidate; None if it changes none.
 
     Raises:
         ReleaseError: The tensors do not fit the backbone.
@@ -158,7 +158,7 @@ def _load_words(backbone: Backbone, release: ReleaseState) -> TextUpdateSet | No
 
 
 def _load_tame(backbone: Backbone, release: ReleaseState) -> Tame:
-    """Text adapters of a release, in evaluation mode.
+    """Return the text adapters of a release, in evaluation mode.
 
     Raises:
         ReleaseError: The tensors of the release do not fit its configuration.

@@ -13,7 +13,7 @@ _Z = 1.959964  # 97.5th percentile of the normal distribution: intervals cover 9
 
 
 def wilson_interval(share: float, queries: int) -> tuple[float, float]:
-    """95 % interval of a share; Wilson, "Probable inference" (J. Am. Stat. Assoc. 1927).
+    """Return 95 % interval of a share; Wilson, "Probable inference" (J. Am. Stat. Assoc. 1927).
 
     Args:
         share: Measured share, 0..1.
@@ -26,7 +26,7 @@ def wilson_interval(share: float, queries: int) -> tuple[float, float]:
 
 
 def paired_interval(lost: int, gained: int, queries: int, comparisons: int = 1) -> tuple[float, float]:
-    """95 % interval of a loss on the same queries; Bonett and Price (J. Educ. Behav. Stat. 2012), adjusted Wald.
+    """Return 95 % interval of a loss on the same queries; Bonett and Price (J. Educ. Behav. Stat. 2012), adjusted Wald.
 
     Args:
         lost: Number of queries that only the earlier release ranks first.
@@ -42,7 +42,7 @@ def paired_interval(lost: int, gained: int, queries: int, comparisons: int = 1) 
 
 
 def difference_interval(before: float, after: float, queries: int) -> tuple[float, float]:
-    """95 % interval of ``before - after``; Newcombe, method 10 (Statistics in Medicine 1998).
+    """Return 95 % interval of ``before - after``; Newcombe, method 10 (Statistics in Medicine 1998).
 
     Both shares are treated as independent samples of the same number of queries. For shares of the same queries the
     interval is too wide rather than too narrow.

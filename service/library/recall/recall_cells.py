@@ -59,7 +59,7 @@ class _State:
         return self.tasks[-1].order if self.tasks else 0
 
     def extends(self, earlier: _State) -> bool:
-        """Whether this state adds tasks to an earlier one, and its cells are unchanged."""
+        """Return whether this state adds tasks to an earlier one, and its cells are unchanged."""
         return self.tasks[: len(earlier.tasks)] == earlier.tasks
 
 
@@ -80,7 +80,7 @@ class GalleryCells:
 
     @classmethod
     def empty(cls, orders: int) -> GalleryCells:
-        """Cells of a library of learned tasks without measurements."""
+        """Return the cells of a library of learned tasks without measurements."""
         size = orders + 1
         return cls(
             np.full((size, size), np.nan),
@@ -90,14 +90,14 @@ class GalleryCells:
         )
 
     def extended(self, orders: int) -> GalleryCells:
-        """A copy with space for more learned tasks."""
+        """Return a copy with space for more learned tasks."""
         larger, size = GalleryCells.empty(orders), len(self.routed)
         larger.r1[:size, :size], larger.queries[:size, :size] = self.r1, self.queries
         larger.routed[:size], larger.routable[:size] = self.routed, self.routable
         return larger
 
     def router_accuracy(self, order: int) -> float | None:
-        """Share of the queries of all tasks up to a release whose own task was the first candidate."""
+        """Compute the share of the queries of all tasks up to a release whose own task was the first candidate."""
         queries = int(self.routable[order])
         return float(self.routed[order]) / queries if queries else None
 
@@ -121,25 +121,25 @@ class RecallCells:
     galleries: dict[str, GalleryCells]
 
     def matrix(self, gallery: str) -> npt.NDArray[np.float64]:
-        """Recall@1 of the measured releases on the tasks ``[R, T]``; NaN where undefined."""
+        """Compute Recall@1 of the measured releases on the tasks ``[R, T]``; NaN where undefined."""
         return self._select(self.galleries[gallery].r1)
 
     def queries(self, gallery: str) -> npt.NDArray[np.int64]:
-        """Numbers of queries of the cells of :meth:`matrix`."""
+        """Return the numbers of queries of the cells of :meth:`matrix`."""
         return self._select(self.galleries[gallery].queries)
 
     def when_learned(self, gallery: str) -> npt.NDArray[np.float64]:
-        """Recall@1 of each task with the release that learned it ``[T]``; NaN where it was not measured."""
+        """Compute Recall@1 of each task with the release that learned it ``[T]``; NaN where it was not measured."""
         orders = [task.order for task in self.tasks]
         return np.asarray(self.galleries[gallery].r1[orders, orders])
 
     def square(self, gallery: str) -> npt.NDArray[np.float64]:
-        """Recall@1 of all measured orders on themselves; a task without queries has an empty column."""
+        """Compute Recall@1 of all measured orders on themselves; a task without queries has an empty column."""
         orders = sorted({task.order for task in (*self.releases, *self.tasks)})
         return np.asarray(_lower(self.galleries[gallery].r1)[np.ix_(orders, orders)])
 
     def until(self, order: int) -> RecallCells:
-        """The cells of the releases and tasks up to a learned order."""
+        """Return the cells of the releases and tasks up to a learned order."""
         return replace(
             self,
             version=f"{self.version}-{order}",
@@ -205,7 +205,9 @@ def nullable(values: npt.NDArray[np.float64]) -> Any:
 
 
 def query_mean(values: npt.NDArray[np.float64], queries: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
-    """Mean of the measured cells of each row ``[R, T]``, weighted by queries ``[R, T]``; NaN without measured cells."""
+    """Compute the mean of the measured cells of each row ``[R, T]``, weighted by queries ``[R, T]``; NaN without
+    measured cells.
+    """
     used = np.where(np.isnan(values), 0, queries)
     count = used.sum(axis=1)
     total = (np.nan_to_num(values) * used).sum(axis=1)

@@ -81,12 +81,15 @@ def _measured_loss(cells: RecallCells, gallery: str) -> MeasuredLoss | None:
 
 
 def _is_frozen(cells: RecallCells, gallery: str) -> bool:
-    """Whether ranks cannot change: pinned queries in their own shard. No loss is then exact, and not only measured."""
+    """Return whether ranks cannot change: pinned queries in their own shard.
+
+    No loss is then exact, and not only measured.
+    """
     return cells.mode == "pinned" and gallery == "local"
 
 
 def _worst(columns: list[_Column], *, is_frozen: bool) -> DomainLoss | None:
-    """The domain with the largest loss, of those with enough queries if there are any; None without a loss.
+    """Return the domain with the largest loss, of those with enough queries if there are any; None without a loss.
 
     It is chosen among several, so its interval is widened (Bonferroni).
     """
@@ -120,7 +123,7 @@ def _interval(
 
 
 def _earlier_columns(cells: RecallCells, gallery: str) -> list[_Column]:
-    """Measured domains that were learned before the newest of the releases."""
+    """Return the measured domains that were learned before the newest of the releases."""
     if not cells.releases:
         return []
     learned, now = cells.when_learned(gallery), cells.matrix(gallery)[-1]
@@ -140,7 +143,9 @@ def _earlier_columns(cells: RecallCells, gallery: str) -> list[_Column]:
 
 
 def _read_changes(cells: RecallCells, gallery: str) -> Mapping[int, _Changes | None]:
-    """Changes of the queries by learned order, for domains with outcomes of both releases; None for other queries."""
+    """Return the changes of the queries by learned order, for domains with outcomes of both releases; None for other
+    queries.
+    """
     newest = cells.releases[-1].order
     with session_scope() as session:
         rows = session.execute(

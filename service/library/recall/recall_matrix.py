@@ -38,7 +38,7 @@ _NAMED = 5
 
 @dataclass(frozen=True)
 class ForgettingMeasures:
-    """Measures of forgetting of a library; None where undefined."""
+    """Measures of forgetting of a library; None if undefined."""
 
     bwf_local: float | None
     bwf_global: float | None
@@ -137,13 +137,13 @@ def newest_recall(task_id: str) -> dict[str, RecallFigures]:
 
 
 def recall_figures(cell: Recall) -> RecallFigures:
-    """The figures of a cell of the recall matrix, with the confidence interval of its Recall@1."""
+    """Return the figures of a cell of the recall matrix, with the confidence interval of its Recall@1."""
     low, high = wilson_interval(cell.r1, max(1, cell.queries))
     return RecallFigures(queries=cell.queries, r1=cell.r1, r5=cell.r5, r10=cell.r10, r1_low=low, r1_high=high)
 
 
 def read_served_recall(served: RecallCells | None = None) -> ServedRecall:
-    """Recall of the served release on the domains that it has learned.
+    """Compute the recall of the served release on the domains that it has learned.
 
     Every mean is weighted by queries: one large and one tiny domain have nearly the recall of the large one.
 
@@ -201,7 +201,7 @@ def _measured_share(share: float, queries: int) -> MeasuredShare:
 
 
 def _unfound(cells: RecallCells, gallery: str) -> list[UnfoundDomain]:
-    """Domains without a query that ranks its video first in a gallery, those with most queries first."""
+    """Return the domains without a query that ranks its video first in a gallery, those with most queries first."""
     row, queries = cells.matrix(gallery)[-1:].ravel(), cells.queries(gallery)[-1:].ravel()
     columns = sorted(np.flatnonzero((row == 0) & (queries > 0)), key=lambda column: -queries[column])
     return [

@@ -35,7 +35,7 @@ class AppendedProfile(NamedTuple):
 
     Attributes:
         version: Version of the shard, the captions and the factor that the profile was computed for.
-        tokens: Token ids, ascending, ``[N]``.
+        tokens: Token IDs, ascending, ``[N]``.
         values: Values of the profile, ``[N]``; see :func:`models.routing.token_statistics.token_profile`.
     """
 
@@ -50,7 +50,7 @@ def appended_profiles(
     vocabulary: int,
     known: Mapping[str, AppendedProfile],
 ) -> dict[str, AppendedProfile]:
-    """Profiles of the domains with appends or edited captions, by task.
+    """Return the profiles of the domains with appends or edited captions, by task.
 
     Args:
         encoder: Query encoder of the release, whose method weights routing profiles.
@@ -77,7 +77,7 @@ def appended_profiles(
 def profile_row(
     captions: Iterable[TokenIds], vocabulary: int, factor: float = 1.0
 ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float32]]:
-    """Tokens and values of the routing profile of captions.
+    """Return the tokens and values of the routing profile of captions.
 
     Args:
         vocabulary: Vocabulary size V.
@@ -98,7 +98,7 @@ def _profile(
 
 
 def _has_appended_videos(task: str, shard: SearchableShard) -> bool:
-    """Whether a shard contains appended videos that are not deleted."""
+    """Return whether a shard contains appended videos that are not deleted."""
     with session_scope() as session:
         # The manifest is replaced before the catalog assigns the videos to the domain, maybe between these reads.
         unfinished = (
@@ -114,7 +114,7 @@ def _has_appended_videos(task: str, shard: SearchableShard) -> bool:
 
 
 def _captions(task: str, shard: SearchableShard) -> list[str]:
-    """Captions of the videos in a shard that are not held out, those of appends included."""
+    """Return the captions of the videos in a shard that are not held out, those of appends included."""
     with session_scope() as session:
         rows = session.execute(
             select(Video.vector_id, Video.task_id, Video.effective_split, Video.captions).where(

@@ -58,7 +58,7 @@ class GenerationLoader:
             raise ModelError(f"CINESTRATA_QUERY_DEVICE: {error}") from error
 
     def stamp(self) -> tuple[int, int, int] | None:
-        """Value that changes whenever the manifest is replaced."""
+        """Return the value that changes whenever the manifest is replaced."""
         try:
             stat = self._store.manifest_path.stat()
         except OSError:
@@ -66,13 +66,13 @@ class GenerationLoader:
         return stat.st_ino, stat.st_mtime_ns, stat.st_size
 
     def load_newest(self, previous: SearchSnapshot | None) -> SearchSnapshot | None:
-        """The newest generation as a new snapshot, with the release that it serves.
+        """Return the newest generation as a new snapshot, with the release that it serves.
 
         Args:
             previous: Current snapshot; the new snapshot shares memory with it.
 
         Returns:
-            None where the current snapshot is up to date, or where nothing is published yet.
+            None if the current snapshot is up to date, or where nothing is published yet.
 
         Raises:
             Unavailable: The catalog cannot be read.
@@ -111,7 +111,7 @@ class GenerationLoader:
         return None if is_same else fresh
 
     def read_changed_ids(self, snapshot: SearchSnapshot, tasks: Sequence[str]) -> dict[str, Ids]:
-        """IDs in the manifest on the disk, by task, for tasks whose shards are not those of a snapshot.
+        """Return the IDs in the manifest on the disk, by task, for tasks whose shards are not those of a snapshot.
 
         Raises:
             ShardStoreError, OSError: The index cannot be read.
@@ -131,13 +131,14 @@ class GenerationLoader:
         return changed
 
     def load_earlier(self, reason: str) -> SearchSnapshot | None:
-        """The last release before the served one that can be loaded. Tasks that the served one adds are degraded.
+        """Return the last release before the served one that can be loaded. Tasks that the served one adds are
+        degraded.
 
         Args:
             reason: Reason why the served release is refused.
 
         Returns:
-            None where no release can be served.
+            None if no release can be served.
 
         Raises:
             Unavailable: The catalog cannot be read.
@@ -171,7 +172,7 @@ class GenerationLoader:
 
 
 def _read_names(tasks: Sequence[str]) -> dict[str, str]:
-    """Task ID → name; the ID itself where the catalog cannot be read."""
+    """Map task IDs to name; the ID itself where the catalog cannot be read."""
     names = dict(zip(tasks, tasks, strict=True))
     with suppress(Unavailable), session_scope() as session:
         for chunk in id_chunks(tasks):
@@ -197,7 +198,7 @@ class EarlierReleases:
         self._lock = Lock()
 
     def __iter__(self) -> Iterator[str]:
-        """IDs of the releases in memory."""
+        """Return the IDs of the releases in memory."""
         return iter(list(self._cached))
 
     @contextmanager
@@ -214,7 +215,7 @@ class EarlierReleases:
     def load(
         self, release_id: str, read_current: Callable[[], SearchSnapshot], backbone: QueryBackbone
     ) -> SearchSnapshot:
-        """The snapshot of an earlier release, from memory where it is cached.
+        """Return the snapshot of an earlier release, from memory where it is cached.
 
         Args:
             read_current: Returns the snapshot that answers new searches.

@@ -29,7 +29,7 @@ class _CachedText:
     vectors: dict[tuple[str, str], Vector] = field(default_factory=dict)
 
     def size(self) -> int:
-        """Approximate memory in bytes."""
+        """Return the approximate memory in bytes."""
         vector_bytes = sum(_ENTRY_BYTES + vector.nbytes for vector in self.vectors.values())
         return _ENTRY_BYTES + 4 * len(self.text) + self.tokens.nbytes + vector_bytes
 
@@ -69,18 +69,21 @@ class QueryVectorCache:
             self._texts.clear()
 
     def tokens(self, texts: Sequence[str]) -> list[TokenIds]:
-        """Tokens of each text, including the start and end tokens.
+        """Return the tokens of each text, including the start and end tokens.
 
         Where tasks share an encoding, new texts are encoded, too.
         """
         return [cached.tokens for cached in self._cached(texts)]
 
     def are_words(self, texts: Sequence[str]) -> list[bool]:
-        """Whether the tokenizer knows each text as one word."""
+        """Return whether the tokenizer knows each text as one word."""
         return [len(tokens) == 3 for tokens in self.encoder.tokenize(texts)]  # with the start and end tokens
 
     def __call__(self, pairs: Sequence[tuple[str, str, str]]) -> list[Vector]:
-        """The unit vector ``float32 [dim]`` of each (text, mode, task). Those that are not cached share a batch."""
+        """Return the unit vector ``float32 [dim]`` of each (text, mode, task).
+
+        Those that are not cached share a batch.
+        """
         texts = list(dict.fromkeys(text for text, _, _ in pairs))
         cached = dict(zip(texts, self._cached(texts), strict=True))
         is_shared = {mode: self.encoder.is_task_independent(mode) for mode in {mode for _, mode, _ in pairs}}
@@ -108,7 +111,9 @@ class QueryVectorCache:
         return self.encoder.encode_pairs(self.encoder.tokenize(texts), [task] * len(texts), mode)
 
     def encoding_identity(self, task: str, mode: str) -> str | None:
-        """Identifier of the parameters that encode texts for a task, where no later release can change them."""
+        """Return the identifier of the parameters that encode texts for a task, where no later release can
+        change them.
+        """
         key = task, mode
         if key not in self._identities:  # hashes weights, and may read them first
             self._identities[key] = self.encoder.encoding_identity(task, mode)

@@ -70,7 +70,7 @@ def check_probes(
 
 
 def _vector_difference(probes: ProbeQueries, row: int, vector: Vectors) -> float:
-    """Euclidean distance between the query vector of a probe and the recorded one."""
+    """Compute the Euclidean distance between the query vector of a probe and the recorded one."""
     expected = probes.vectors[row].astype(np.float32)
     return float(np.linalg.norm(vector - expected)) if vector.shape == expected.shape else np.inf
 
@@ -78,7 +78,7 @@ def _vector_difference(probes: ProbeQueries, row: int, vector: Vectors) -> float
 def _score_difference(
     probes: ProbeQueries, row: int, vector: Vectors, shard: SearchableShard, is_searched: bool
 ) -> float:
-    """Largest score difference of a probe's stored vectors, and of the ranks that a search returns."""
+    """Return the largest score difference of a probe's stored vectors, and of the ranks that a search returns."""
     has_vector = probes.ids[row] >= 0
     ids, expected = probes.ids[row][has_vector], probes.scores[row][has_vector]
     try:
@@ -98,7 +98,7 @@ def _score_difference(
 
 
 def _contains(shard: SearchableShard, vector_id: np.int64) -> bool:
-    """Whether a shard contains a vector. A vector that compaction removed has no tombstone."""
+    """Return whether a shard contains a vector. A vector that compaction removed has no tombstone."""
     try:
         shard.vectors(np.array([vector_id]))
     except ShardMissing:

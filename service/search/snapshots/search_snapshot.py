@@ -86,7 +86,7 @@ class TextRouting(NamedTuple):
     def of(
         cls, tasks: Sequence[str], log_weights: npt.NDArray[np.float32], evidence: TextEvidence
     ) -> TextRouting:
-        """The routing with tasks in any order; of tasks with equal weights, the first one stays first."""
+        """Return the routing with tasks in any order; of tasks with equal weights, the first one stays first."""
         order = np.argsort(-log_weights, kind="stable")
         return cls([tasks[place] for place in order.tolist()], log_weights[order], evidence)
 
@@ -289,7 +289,7 @@ class SearchSnapshot:
         return {self.task_names.get(task, task): reason for task, reason in self.degraded.items()}
 
     def locate(self, ids: Ids) -> npt.NDArray[np.int32]:
-        """Positions of the tasks of videos.
+        """Return the positions of the tasks of videos.
 
         Args:
             ids: ``int64``; vector IDs of videos, not of moments.
@@ -310,7 +310,7 @@ class SearchSnapshot:
             raise self.unavailable_error(task)
 
     def unavailable_error(self, task: str) -> Unavailable:
-        """Error of a request for a degraded task."""
+        """Return the error of a request for a degraded task."""
         name = self.task_names.get(task, task)
         return Unavailable(f"Task {name!r} cannot be searched: {self.degraded[task]}", DEGRADED_RETRY_SECONDS)
 
@@ -339,7 +339,7 @@ class SearchSnapshot:
         return [routing[number] for number in range(len(texts))]
 
     def scan(self, scans: Sequence[ShardScan]) -> list[Hits]:
-        """Hits of each scan, in order.
+        """Return the hits of each scan, in order.
 
         Scans that differ only in the query share one pass over their shard. Shards are scanned in parallel where that
         is faster. A shard that can no longer be read is set aside, and its scans have no hits.
@@ -359,7 +359,7 @@ class SearchSnapshot:
         return [hits[number] for number in range(len(scans))]
 
     def _scan_shard(self, scans: Sequence[ShardScan]) -> list[Hits]:
-        """Hits of scans that differ only in the query."""
+        """Return the hits of scans that differ only in the query."""
         task, _, k, among, group, exclude = scans[0]
         if task not in self.degraded:
             shard = self.shards[task]
@@ -375,7 +375,7 @@ class SearchSnapshot:
 
 
 def _read_video_ids(shards: Mapping[str, SearchableShard], degraded: dict[str, str]) -> dict[str, Ids]:
-    """Task ID → ascending IDs of the videos in its shard; a shard whose IDs cannot be read is degraded."""
+    """Map task IDs to ascending IDs of the videos in its shard; a shard whose IDs cannot be read is degraded."""
     videos: dict[str, Ids] = {}
     for task, shard in shards.items():
         try:

@@ -53,8 +53,8 @@ class SnapshotManager:
         words: Words of the videos of all snapshots; they follow the current one.
 
     Attributes:
-        last_error: Reason why the newest generation or the backbone cannot be loaded; None where it is loaded.
-        retry_at: Monotonic time of the next attempt to load a refused release or degraded shards; None where no attempt
+        last_error: Reason why the newest generation or the backbone cannot be loaded; None if it is loaded.
+        retry_at: Monotonic time of the next attempt to load a refused release or degraded shards; None if no attempt
             is scheduled.
     """
 
@@ -100,7 +100,9 @@ class SnapshotManager:
         return self._loader.backbone
 
     def backbone_of_snapshots(self) -> QueryBackbone:
-        """Text side of the backbone with which the snapshots of this process were loaded; there must be one."""
+        """Return the text side of the backbone with which the snapshots of this process were loaded; there
+        must be one.
+        """
         if self.backbone is None:
             raise AssertionError("a snapshot is loaded with a backbone")
         return self.backbone
@@ -118,7 +120,7 @@ class SnapshotManager:
     # -- access -------------------------------------------------------------------------------------------------
 
     def current(self) -> SearchSnapshot:
-        """The snapshot that answers new searches.
+        """Return the snapshot that answers new searches.
 
         Raises:
             Unavailable: No snapshot is loaded.
@@ -134,11 +136,12 @@ class SnapshotManager:
         raise Unavailable(f"The library is empty: {NOTHING_LEARNED}.", 10, Action(name="add_domain"))
 
     def loaded(self) -> SearchSnapshot | None:
-        """The current snapshot; None where none is loaded."""
+        """Return the current snapshot; None if none is loaded."""
         return self._current
 
     def changed_ids(self, snapshot: SearchSnapshot, tasks: Sequence[str]) -> dict[str, Ids]:
-        """IDs that are stored and not deleted in the manifest on the disk. Loads no release, and reads no catalog.
+        """Return the IDs that are stored and not deleted in the manifest on the disk. Loads no release, and reads no
+        catalog.
 
         Args:
             snapshot: Snapshot that found hits.
@@ -163,7 +166,7 @@ class SnapshotManager:
             ) from error
 
     def of_release(self, release_id: str) -> SearchSnapshot:
-        """The snapshot that answers later pages of a list: the current one, or one of an earlier release.
+        """Return the snapshot that answers later pages of a list: the current one, or one of an earlier release.
 
         Raises:
             Gone: The release is no longer kept.
@@ -184,7 +187,7 @@ class SnapshotManager:
             used: Snapshot that does not contain the task.
 
         Returns:
-            A snapshot that replaced the given one; None where the catalog has no such ready task.
+            A snapshot that replaced the given one; None if the catalog has no such ready task.
 
         Raises:
             TaskNotServed: The task was learned after the release that is served.
@@ -209,7 +212,7 @@ class SnapshotManager:
         )
 
     def readiness(self) -> Readiness:
-        """Whether this process can answer requests, and the reason where it cannot.
+        """Return whether this process can answer requests, and the reason where it cannot.
 
         A process with an empty library is ready: a client that waits for readiness before it posts the first task would
         otherwise wait forever.
@@ -219,7 +222,7 @@ class SnapshotManager:
         )
 
     def degraded(self) -> dict[str, str]:
-        """Task ID → reason why it cannot be searched."""
+        """Map task IDs to reason why it cannot be searched."""
         return dict(self._current.degraded) if self._current else {}
 
     # -- loading ------------------------------------------------------------------------------------------------
@@ -261,7 +264,7 @@ class SnapshotManager:
             return fresh is not None
 
     def _load_newest_or_earlier(self) -> SearchSnapshot | None:
-        """The snapshot that replaces the current one; None if that stays. Raises Unavailable."""
+        """Return the snapshot that replaces the current one; None if that stays. Raises Unavailable."""
         try:
             fresh = self._loader.load_newest(self._current)
         except Unavailable:
@@ -350,7 +353,7 @@ class SnapshotManager:
             deadline: Monotonic time.
 
         Returns:
-            Whether this call started the refresh; None where the deadline passed.
+            Whether this call started the refresh; None if the deadline passed.
         """
         with self._catch_up_lock:
             is_own = self._catch_up is None or self._catch_up.done()
@@ -364,7 +367,7 @@ class SnapshotManager:
         return is_own
 
     def _seconds_to_retry(self) -> int:
-        """Retry-After of requests that wait for the next attempt to load a generation."""
+        """Return the Retry-After of requests that wait for the next attempt to load a generation."""
         if self.last_error is None or self.retry_at is None:
             return _CATCH_UP_RETRY_SECONDS
         return max(_CATCH_UP_RETRY_SECONDS, round(self.retry_at - time.monotonic()))
@@ -387,7 +390,7 @@ class SnapshotManager:
 
 
 def _is_ready(task: str) -> bool:
-    """Whether the catalog has a ready task of this name or ID."""
+    """Return whether the catalog has a ready task of this name or ID."""
     with session_scope() as session:
         found = find_task(session, task)
         return found is not None and found.state == "ready" and found.target_id is None
@@ -423,10 +426,10 @@ class EditedCaptions:
 def describe_readiness(
     snapshot: SearchSnapshot | None, error: str | None, *, is_loaded: bool, has_looked: bool
 ) -> Readiness:
-    """Readiness of a process.
+    """Return the readiness of a process.
 
     Args:
-        snapshot: Current snapshot; None where none is loaded.
+        snapshot: Current snapshot; None if none is loaded.
         error: Reason why the newest generation or the backbone cannot be loaded.
         is_loaded: Whether the backbone is loaded.
         has_looked: Whether the process has read the index at least once.
@@ -452,7 +455,7 @@ def describe_readiness(
 
 
 def _describe_pin(snapshot: SearchSnapshot | None) -> dict[str, str]:
-    """The release that an operator pinned."""
+    """Return the release that an operator pinned."""
     if snapshot is None or not snapshot.is_pinned:
         return {}
     later = len(snapshot.index_snapshot.manifest.releases_after(snapshot.release_id))
@@ -460,7 +463,7 @@ def _describe_pin(snapshot: SearchSnapshot | None) -> dict[str, str]:
 
 
 def _describe_verification(snapshot: SearchSnapshot | None) -> dict[str, str]:
-    """Progress of shard verification, while it runs."""
+    """Return the progress of shard verification, while it runs."""
     unread = snapshot.index_snapshot.unverified_segments if snapshot else []
     if snapshot is None or not unread:
         return {}

@@ -62,7 +62,7 @@ class SnapshotLineage:
         return self.contributions[release_id]
 
     def _reconstruct(self, release_id: str) -> TaskLineage:
-        """The tasks whose shards a release made, without their names and routing profiles."""
+        """Return the tasks whose shards a release made, without their names and routing profiles."""
         shards = list(self._index_snapshot.manifest.shards.values())
         own = [place for place, shard in enumerate(shards) if shard.release == release_id]
         before = ParentRelease(shards[own[0] - 1].release, own[0]) if own and own[0] else None

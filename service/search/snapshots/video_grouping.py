@@ -21,12 +21,12 @@ _DEPTH_FACTOR = 4  # hits fetched per requested video, and growth of the depth w
 
 
 def has_moments(shard: SearchableShard) -> bool:
-    """Whether a shard may contain moments, judged by its manifest entries alone."""
+    """Return whether a shard may contain moments, judged by its manifest entries alone."""
     return any(segment.last_id >= FIRST_MOMENT_ID for segment in shard.segments)
 
 
 def best_per_video(hits: Hits) -> Hits:
-    """The best hit of each video, by falling score, then by ID."""
+    """Return the best hit of each video, by falling score, then by ID."""
     videos = video_ids_of(hits.ids)
     order = np.lexsort((videos, -hits.scores))
     _, firsts = np.unique(videos[order], return_index=True)
@@ -35,7 +35,7 @@ def best_per_video(hits: Hits) -> Hits:
 
 
 def drop_moments(hits: Hits) -> Hits:
-    """The hits of whole videos."""
+    """Return the hits of whole videos."""
     is_whole = ~is_moment(hits.ids)
     return Hits(hits.ids[is_whole], hits.scores[is_whole])
 
@@ -43,7 +43,7 @@ def drop_moments(hits: Hits) -> Hits:
 def nearest_videos(
     search: Callable[[Rows, int], Sequence[Hits]], count: int, k: int, group: Callable[[Hits], Hits]
 ) -> list[Hits]:
-    """The k best videos of each query, or all videos where there are fewer, as if every vector were scored.
+    """Return the k best videos of each query, or all videos where there are fewer, as if every vector were scored.
 
     Each query's hits are fetched to a growing depth, until no hit below that depth can change the result. All queries
     share the first fetch; those that need more depth share the next.

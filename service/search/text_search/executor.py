@@ -232,7 +232,7 @@ def advance_searches(snapshot: SearchSnapshot, states: Sequence[SearchState]) ->
 
 
 def _with_words(meaning: TextRouting, words: SearchWords) -> TextRouting:
-    """Routing of a text by its meaning, and by the words that texts of videos contain."""
+    """Return the routing of a text by its meaning, and by the words that texts of videos contain."""
     if not words.is_written:
         return meaning
     evidence = words.route(meaning.tasks, meaning.log_weights)
@@ -247,7 +247,9 @@ class _PlannedScan(NamedTuple):
 
 
 def _plan_scans(state: SearchState, vectors: Sequence[Vector]) -> list[_PlannedScan]:
-    """Scans of the shards of a wave for the nearest videos, if any can enter, and for those with more evidence."""
+    """Return the scans of the shards of a wave for the nearest videos, if any can enter, and for those with more
+    evidence.
+    """
     planned: list[_PlannedScan] = []
     for task, vector in zip(state.wave, vectors, strict=True):
         allowed, words = state.allowed_ids[task], state.words.domain(task)

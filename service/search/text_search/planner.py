@@ -144,7 +144,7 @@ class WavePlanner:
         return 1 + max((self._places[task] for task in self.searched), default=-1)
 
     def next_wave(self) -> list[str]:
-        """Tasks to search next; empty when the list of hits is complete."""
+        """Return the tasks to search next; empty when the list of hits is complete."""
         while True:
             tier = self._tiers[0]
             bar = self._lowest_useful_score()
@@ -164,7 +164,7 @@ class WavePlanner:
             del self._tiers[0]
 
     def can_enter(self, task: str, term: float) -> bool:
-        """Whether a video of a task with a term of the words could still enter the results."""
+        """Return whether a video of a task with a term of the words could still enter the results."""
         bar, bound = self._lowest_useful_score(), self._cosine_bound()
         return bool(can_reach_score(np.array(self.lifts[task] + term), bar, bound))
 
@@ -204,30 +204,30 @@ class WavePlanner:
         ]
 
     def hits(self) -> list[Hit]:
-        """The best hits so far."""
+        """Return the best hits so far."""
         return (self._earlier_hits + self._tier_hits)[: self._depth]
 
     def rank_key(self, hit: Hit) -> tuple[bool, float, int, int]:
-        """Value by which the list of hits is ordered, also for a hit that is no longer in it."""
+        """Return the value by which the list of hits is ordered, also for a hit that is no longer in it."""
         is_in_later_tier = self._places[hit.task] >= self._first_tier
         return is_in_later_tier, -hit.score, self._orders.get(hit.task, -1), hit.id
 
     def without_lift(self, hit: Hit) -> Hit:
-        """A hit without the lift of its task, which changes when a domain loses its last video."""
+        """Return a hit without the lift of its task, which changes when a domain loses its last video."""
         return replace(hit, score=hit.score - float(np.float32(self.lifts[hit.task])))
 
     def with_lift(self, hit: Hit) -> Hit:
-        """The inverse of :meth:`without_lift`, with the lifts of this search."""
+        """Return the inverse of :meth:`without_lift`, with the lifts of this search."""
         return replace(hit, score=hit.score + float(np.float32(self.lifts[hit.task])))
 
     def _lowest_useful_score(self) -> float:
-        """Score that a further hit must reach to change the results."""
+        """Return the score that a further hit must reach to change the results."""
         room = self._depth - len(self._earlier_hits)
         kth_score = self._tier_hits[room - 1].score if len(self._tier_hits) >= room else -np.inf
         return max(kth_score, self._min_score)
 
     def _cosine_bound(self) -> float:
-        """Upper bound of the cosine of further videos; only a likely one with ``auto``."""
+        """Return the upper bound of the cosine of further videos; only a likely one with ``auto``."""
         if not self._uses_likely_bound or self._highest_cosine is None:
             return COSINE_LIMIT
         return min(COSINE_LIMIT, self._highest_cosine + self._limits.cosine_slack)
@@ -240,7 +240,7 @@ def _split_tiers(
     routes: Routes,
     tasks_in_first_page: int | None,
 ) -> list[list[str]]:
-    """Selected tasks, highest reach first, in tiers: hits of a tier precede those of the next."""
+    """Return the selected tasks, highest reach first, in tiers: hits of a tier precede those of the next."""
     cut = len(tasks)
     if isinstance(routes, int):
         cut = int((reaches >= reaches[min(routes, cut) - 1]).sum())

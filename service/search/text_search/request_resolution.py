@@ -15,7 +15,7 @@ _MAX_LISTED_TASKS = 20  # in an error
 
 
 def resolve_tasks(snapshot: SearchSnapshot, request: SearchRequest, mirror: CatalogMirror) -> tuple[str, ...]:
-    """IDs of the tasks to search, in learned order, independent of the order in the request.
+    """Return the IDs of the tasks to search, in learned order, independent of the order in the request.
 
     Tasks whose videos are all deleted are left out where other tasks remain: routing evidence for them would take
     weight from the other tasks, and results would seem to belong to a domain that the library knows.
@@ -33,7 +33,7 @@ def resolve_tasks(snapshot: SearchSnapshot, request: SearchRequest, mirror: Cata
 
 
 def resolve_mode(snapshot: SearchSnapshot, request: SearchRequest) -> QueryMode:
-    """Query mode of a request.
+    """Return the query mode of a request.
 
     Raises:
         InvalidInput: The release does not offer the requested mode.
@@ -60,7 +60,7 @@ def _resolve_task(snapshot: SearchSnapshot, task: str, field: str, mirror: Catal
 
 
 def _find_named(snapshot: SearchSnapshot, name: str, mirror: CatalogMirror) -> str | None:
-    """ID of the task with a name or a slug; None where the snapshot contains none."""
+    """Return the ID of the task with a name or a slug; None if the snapshot contains none."""
     named = [task_id for task_id, known in snapshot.task_names.items() if known == name]
     if len(named) == 1:
         return named[0]

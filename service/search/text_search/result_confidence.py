@@ -25,13 +25,13 @@ _SPEAKS_AGAINST = -4.0  # nats; a video whose captions say something else does n
 
 
 def applicable_calibration(snapshot: SearchSnapshot, mode: str) -> ConfidenceModel | None:
-    """Calibration of a release for a query mode; None where the release has none for it."""
+    """Return the calibration of a release for a query mode; None if the release has none for it."""
     model = snapshot.confidence_model
     return model if model is not None and model.applies_to(mode, DEFAULT_PRIOR) else None
 
 
 def compute_confidence(state: SearchState, hits: Sequence[Hit]) -> ListConfidence:
-    """Confidence of a list and of its hits.
+    """Return the confidence of a list and of its hits.
 
     What a video looks like gives the log odds that it is right, by the calibration of the release and the scores
     without words. The evidence of the words adds its nats. A video whose texts contain the whole query matches, and so
@@ -86,7 +86,7 @@ class _Looks:
     is_near: npt.NDArray[np.bool_] | None = None
 
     def answer(self, probabilities: npt.NDArray[np.floating]) -> float:
-        """Probability that a video is right, given the probabilities of the hits.
+        """Return the probability that a video is right, given the probabilities of the hits.
 
         Without a model of the answer, at most one video is the described one, so the first probabilities add up.
         """
@@ -96,7 +96,7 @@ class _Looks:
 
 
 def _judge_looks(state: SearchState, hits: Sequence[Hit], nats: npt.NDArray[np.float64]) -> _Looks | None:
-    """What hits look like, by their scores without words; None where the release is not calibrated."""
+    """What hits look like, by their scores without words; None if the release is not calibrated."""
     model = applicable_calibration(state.snapshot, state.mode)
     if model is None or not hits:
         return None
@@ -116,7 +116,7 @@ def _judge_looks(state: SearchState, hits: Sequence[Hit], nats: npt.NDArray[np.f
 
 
 def _complete_videos(state: SearchState) -> Ids:
-    """Vector IDs of the videos that pass the filter and whose texts contain the whole query, ascending."""
+    """Return the vector IDs of the videos that pass the filter and whose texts contain the whole query, ascending."""
     videos, positions = state.words.complete_videos()
     tasks = list(state.snapshot.shards)
     is_counted = np.zeros(len(tasks), np.bool_)
@@ -134,7 +134,7 @@ def _complete_videos(state: SearchState) -> Ids:
 
 
 def _nearest_scores(state: SearchState, lifts: Mapping[str, float]) -> npt.NDArray[np.float64]:
-    """The highest scores without words, descending."""
+    """Return the highest scores without words, descending."""
     scores = [hits.scores[:CONFIDENCE_DEPTH] + lifts[task] for task, hits in state.nearest.items()]
     ordered = np.sort(np.concatenate([np.empty(0), *scores]))[::-1]
     return np.asarray(ordered[:CONFIDENCE_DEPTH], np.float64)

@@ -44,7 +44,7 @@ Vector = npt.NDArray[np.float32]
 def finish_searches(
     snapshot: SearchSnapshot, states: Sequence[SearchState], cache: VideoMetadataCache
 ) -> list[SearchResponse]:
-    """Responses of searches that the snapshot has started and whose waves are all searched.
+    """Return the responses of searches that the snapshot has started and whose waves are all searched.
 
     The catalog is read once for all of them.
     """
@@ -88,7 +88,7 @@ def _passes_thresholds(hit: Hit, state: SearchState) -> bool:
 
 
 def _find_page_start(state: SearchState) -> int:
-    """Number of ranked hits that earlier pages have shown.
+    """Count the ranked hits that earlier pages have shown.
 
     A cursor counts the hits of earlier pages. A server that has read the tombstones of some of them ranks the list
     without them, and would leave out as many hits that no page has shown. So a page starts behind the last hit of the
@@ -125,7 +125,7 @@ def _find_moments(state: SearchState, cache: VideoMetadataCache) -> None:
 
 
 def _last_hit(state: SearchState) -> Hit:
-    """The last hit of the page, as a later page can place it even if it is deleted.
+    """Return the last hit of the page, as a later page can place it even if it is deleted.
 
     Its score has neither the lift of its domain nor the evidence of missing words, which changes for all videos of the
     domain when videos that have the words are deleted.
@@ -140,7 +140,7 @@ def _results_before(state: SearchState) -> int:
 
 
 def _facets(state: SearchState, cache: VideoMetadataCache) -> list[Facet]:
-    """Facets of the matching videos, or of the ranked ones where none matches."""
+    """Return the facets of the matching videos, or of the ranked ones where none matches."""
     if not state.request.query.facets:
         return []
     matching = state.confidence.matching
@@ -251,7 +251,7 @@ def build_results(
 
 
 def _spoken(texts: Sequence[MatchedText], duration: float | None) -> VideoMoment | None:
-    """The part of a video whose transcript has the words; None if there is none before its end."""
+    """Return the part of a video whose transcript has the words; None if there is none before its end."""
     for text in texts:
         if text.start is not None and text.end is not None and (duration is None or text.start < duration):
             return VideoMoment(start=text.start, end=text.end)
@@ -267,7 +267,7 @@ def find_best_moments(
     cache: VideoMetadataCache,
     words: SearchWords | None = None,
 ) -> dict[int, list[MomentMatch]]:
-    """The best moments of each video, by falling score, then by time.
+    """Return the best moments of each video, by falling score, then by time.
 
     All moments of the videos are scored, because only some of them may be among the hits.
 

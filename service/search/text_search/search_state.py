@@ -27,9 +27,9 @@ class ListConfidence:
     Attributes:
         results: Vector ID → probability that the video is right for the text, in list order; without the videos of
             which neither a calibration nor a text tells.
-        answer: Probability that a searched video is right; None where nothing tells.
-        matches: Whether a searched video is right; None where nothing tells.
-        reached: Vector IDs of the hits that match; None where nothing tells.
+        answer: Probability that a searched video is right; None if nothing tells.
+        matches: Whether a searched video is right; None if nothing tells.
+        reached: Vector IDs of the hits that match; None if nothing tells.
         matching: Vector IDs of all videos that match, also those behind the hits, ascending; None as ``reached``.
     """
 
@@ -53,7 +53,7 @@ class SearchState:
         words: Evidence of the words of the query.
         routing: Routing of the text to the candidate tasks, with the words that texts of videos contain.
         meaning: Routing of the text by its meaning alone.
-        allowed_ids: Task ID → IDs that pass the filter, with those of moments; None where all pass. Tasks without a
+        allowed_ids: Task ID → IDs that pass the filter, with those of moments; None if all pass. Tasks without a
             passing video are left out.
         with_moments: Returns the IDs of videos of a task, and of their moments.
         planner: Order of the tasks, and the hits so far.

@@ -84,7 +84,8 @@ class DomainWords:
     refused: int
 
     def groups(self, depth: int) -> list[tuple[Ids, int]]:
-        """Groups of videos to search besides the whole domain, and the number of nearest videos to find in each.
+        """Return the groups of videos to search besides the whole domain, and the number of nearest videos to find in
+        each.
 
         The groups contain the videos without captions, where others have evidence against them, and the videos with
         evidence for them. A small domain has one group. A large one has groups of equal evidence, best first, as many
@@ -169,15 +170,15 @@ class SearchWords:
         self._starts = np.searchsorted(found.domains[better], np.arange(len(snapshot.shards) + 1)).tolist()
 
     def absent(self, task: str) -> float:
-        """Evidence of captioned videos of a task without a matched text, in nats."""
+        """Compute the evidence of captioned videos of a task without a matched text, in nats."""
         return float(self._evidence.absent[self._positions[task]])
 
     def highest(self, tasks: Sequence[str]) -> npt.NDArray[np.float32]:
-        """Highest evidence that a video of each task can have, in nats, ``[len(tasks)]``."""
+        """Return the highest evidence that a video of each task can have, in nats, ``[len(tasks)]``."""
         return self._highest[self._places(tasks)]
 
     def domain(self, task: str) -> DomainWords:
-        """Videos of a domain by their evidence."""
+        """Return the videos of a domain by their evidence."""
         position = self._positions[task]
         own = slice(self._starts[position], self._starts[position + 1])
         return DomainWords(
@@ -189,7 +190,7 @@ class SearchWords:
         )
 
     def nats(self, videos: Ids) -> npt.NDArray[np.float32]:
-        """Evidence for videos of the snapshot, given by their vector IDs, ``[len(videos)]``."""
+        """Compute the evidence for videos of the snapshot, given by their vector IDs, ``[len(videos)]``."""
         positions = self._snapshot.locate(videos)
         nats = np.where(self._captions.are_captioned(videos, positions), self._evidence.absent[positions], 0)
         is_matched, places = find_ids(self._evidence.videos, videos)
@@ -197,23 +198,25 @@ class SearchWords:
         return np.asarray(nats, np.float32)
 
     def complete_videos(self) -> tuple[Ids, npt.NDArray[np.integer]]:
-        """Vector IDs of the videos whose texts contain the whole query, and the positions of their tasks."""
+        """Return the vector IDs of the videos whose texts contain the whole query, and the positions of their tasks."""
         complete = self._evidence.is_complete
         return self._evidence.videos[complete], self._evidence.domains[complete]
 
     def matched_videos(self, ids: Sequence[int]) -> set[int]:
-        """Those of some videos whose texts contain a word of the query."""
+        """Return those of some videos whose texts contain a word of the query."""
         wanted = np.array(ids, np.int64)
         return set(wanted[find_ids(self._evidence.videos, wanted)[0]].tolist())
 
     def passages(self, videos: Iterable[int]) -> list[int]:
-        """IDs of the passages of transcripts that have the words, one for each of the videos with such a passage."""
+        """Return the IDs of the passages of transcripts that have the words, one for each of the videos with such a
+        passage.
+        """
         return [self._passages[video] for video in videos if video in self._passages]
 
     def matched_texts(
         self, video: int, row: VideoRow, passage: Sequence[TimedText] = ()
     ) -> list[MatchedText]:
-        """Texts of a video that contain words of the query, best first; at most :data:`_MAX_TEXTS`.
+        """Return the texts of a video that contain words of the query, best first; at most :data:`_MAX_TEXTS`.
 
         Args:
             video: Vector ID of the video.
@@ -235,7 +238,7 @@ class SearchWords:
         return list(shown.values())[:_MAX_TEXTS]
 
     def _shortest_part(self, cues: Sequence[TimedText]) -> Sequence[TimedText]:
-        """The fewest cues in a row with all words of the query that the cues have; none without any word."""
+        """Return the fewest cues in a row with all words of the query that the cues have; none without any word."""
         marks = sorted(self._mark(split_words(spoken_text(cues))))
         ends = np.cumsum([len(text) + 1 for *_, text in cues])
         firsts = np.searchsorted(ends, [mark.start for mark in marks], side="right").tolist()
@@ -255,7 +258,7 @@ class SearchWords:
         return best
 
     def _mark(self, words: Sequence[Word]) -> list[_Mark]:
-        """Spans of the words of a text that are units of the query; a phrase stands side by side."""
+        """Return the spans of the words of a text that are units of the query; a phrase stands side by side."""
         marks: list[_Mark] = []
         for place, word in enumerate(words):
             for number in self._units_of_term.get(word.term, ()):
@@ -289,7 +292,7 @@ class SearchWords:
         return units
 
     def _places(self, tasks: Sequence[str]) -> npt.NDArray[np.intp]:
-        """Positions of tasks in the snapshot, ``[len(tasks)]``."""
+        """Return the positions of tasks in the snapshot, ``[len(tasks)]``."""
         return np.fromiter(map(self._positions.__getitem__, tasks), np.intp, len(tasks))
 
     def _find_evidence(self, matches: WordMatches, searched: npt.NDArray[np.bool_]) -> WordEvidence:
@@ -336,7 +339,7 @@ class SearchWords:
         return with_transcripts(found, videos[kept], domains[kept], nats[kept], says_it[kept])
 
     def _with_refusals(self, searched: npt.NDArray[np.bool_]) -> WordEvidence:
-        """The evidence with what people refused for these words."""
+        """Return the evidence with what people refused for these words."""
         videos, votes = self._judged.refused([self.query.typed, self.query.text])
         if not len(videos):
             return self._evidence
@@ -347,7 +350,7 @@ class SearchWords:
         return self._evidence.with_refused(videos, domains, votes[kept], self.nats(videos).astype(np.float64))
 
     def _count_typed(self) -> npt.NDArray[np.int64]:
-        """Number of videos of each task of the snapshot whose texts contain the query as it was typed, ``[T]``."""
+        """Count the videos of each task of the snapshot whose texts contain the query as it was typed, ``[T]``."""
         units, evidence = self.query.units, self._evidence
         is_typed = evidence.is_typed if evidence.is_typed.any() else evidence.is_complete
         videos = evidence.videos[is_typed]
@@ -364,7 +367,7 @@ def find_words(
     transcripts: TranscriptWords,
     are_known: Callable[[Sequence[str]], Sequence[bool]],
 ) -> tuple[QueryWords, WordMatches]:
-    """Words of a query, and the texts that contain them.
+    """Return the words of a query, and the texts that contain them.
 
     A word that no text contains and no tokenizer knows is corrected by one letter.
 
@@ -396,7 +399,7 @@ def find_words(
 
 
 def _join_spans(marks: Sequence[_Mark]) -> list[tuple[int, int]]:
-    """Spans of marks without overlaps, ascending."""
+    """Return the spans of marks without overlaps, ascending."""
     joined: list[tuple[int, int]] = []
     for start, end, _ in sorted(marks):
         if joined and start < joined[-1][1]:
@@ -407,7 +410,7 @@ def _join_spans(marks: Sequence[_Mark]) -> list[tuple[int, int]]:
 
 
 def _show(text: VideoText, marks: Sequence[tuple[int, int]], spoken: Sequence[TimedText]) -> MatchedText:
-    """A text with its matched words; the part around the first one where the text is long.
+    """Return a text with its matched words; the part around the first one where the text is long.
 
     Args:
         spoken: Cues of the text, if it is of a transcript.

@@ -49,20 +49,20 @@ class DomainCaptions:
 
     @classmethod
     def unknown(cls, positions: VideoPositions) -> DomainCaptions:
-        """The facts for searches that know no words."""
+        """Return the facts for searches that know no words."""
         zeros = np.zeros(len(positions.starts) - 1)
         captions = np.zeros(len(positions.by_task), np.bool_)
         return cls(WordIndex.empty(), positions, CaptionStatistics(zeros, zeros, zeros), captions)
 
     def uncaptioned(self, position: int) -> Ids:
-        """Vector IDs of the videos without captions of the task at a position, ascending."""
+        """Return the vector IDs of the videos without captions of the task at a position, ascending."""
         if not self.uncaptioned_counts[position]:
             return self._positions.by_task[:0]
         own = slice(self._positions.starts[position], self._positions.starts[position + 1])
         return self._positions.by_task[own][~self._is_captioned[own]]
 
     def are_captioned(self, videos: Ids, positions: npt.NDArray[np.integer]) -> npt.NDArray[np.bool_]:
-        """Whether each video has a caption.
+        """Return whether each video has a caption.
 
         Args:
             videos: Vector IDs of videos of the snapshot.
@@ -74,7 +74,10 @@ class DomainCaptions:
         return np.asarray(found)
 
     def updated(self, words: WordIndex) -> DomainCaptions:
-        """The facts for another state of the words. Statistics stay while few texts were added or removed since."""
+        """Return the facts for another state of the words.
+
+        Statistics stay while few texts were added or removed since.
+        """
         if abs(words.documents - self._counted) * _RECOUNTED > self._counted:
             return DomainCaptions(words, self._positions)
         if words.captioned_version == self.version:
@@ -95,7 +98,7 @@ class CaptionsOfSnapshots:
         self._lock = Lock()
 
     def of(self, words: WordIndex, positions: VideoPositions) -> DomainCaptions:
-        """The facts for the videos of a snapshot."""
+        """Return the facts for the videos of a snapshot."""
         with self._lock:
             known = self._known.get(positions)
             current = DomainCaptions(words, positions) if known is None else known.updated(words)

@@ -72,11 +72,13 @@ class JudgedTexts:
         return JudgedTexts({video: own for video, own in kept.items() if own}, refusals)
 
     def confirmed(self, video: int) -> list[VideoText]:
-        """Confirmed texts of a video."""
+        """Return the confirmed texts of a video."""
         return [text for text in self._texts.get(video, ()) if text.votes > 0]
 
     def refused(self, queries: Sequence[str]) -> tuple[Ids, npt.NDArray[np.int64]]:
-        """Vector IDs of the videos that are refused for any of some texts, ascending, and the votes against each."""
+        """Return the vector IDs of the videos that are refused for any of some texts, ascending, and the votes against
+        each.
+        """
         if not self._refusals:
             return _NONE, _NONE
         votes: dict[int, int] = {}

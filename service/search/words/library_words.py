@@ -58,7 +58,7 @@ class ReadTexts(NamedTuple):
 
     @classmethod
     def none(cls, videos: Ids) -> ReadTexts:
-        """No texts of videos."""
+        """Return no texts of videos."""
         return cls(dict.fromkeys(videos.tolist(), ()), {video: [] for video in videos.tolist()})
 
 
@@ -151,7 +151,7 @@ class LibraryWords:
         return self._state.judged
 
     def current(self) -> WordIndex:
-        """The index with all edits that were committed before the call.
+        """Return the index with all edits that were committed before the call.
 
         While the catalog cannot be reached, the index has the edits that were read before.
         """

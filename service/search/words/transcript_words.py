@@ -26,7 +26,7 @@ class TranscriptWords:
 
     @classmethod
     def empty(cls) -> TranscriptWords:
-        """Words of no transcript."""
+        """Return the words of no transcript."""
         return cls(WordIndex.empty(), {})
 
     def replace(self, passages: Mapping[int, Sequence[Sequence[TimedText]]]) -> TranscriptWords:
@@ -50,5 +50,5 @@ class TranscriptWords:
 
 
 def spoken_text(cues: Sequence[TimedText]) -> str:
-    """The text of cues."""
+    """Return the text of cues."""
     return " ".join(text for *_, text in cues)

@@ -45,11 +45,11 @@ class VideoPositions:
             self._table[self.videos - self._first] = self._tasks
 
     def places(self, ids: Ids) -> npt.NDArray[np.int64]:
-        """Places in ``by_task`` of those of the IDs that are in it."""
+        """Return the places in ``by_task`` of those of the IDs that are in it."""
         return self._order[find_ids(self.videos, ids)[1]]
 
     def locate(self, ids: Ids) -> npt.NDArray[np.int32]:
-        """Positions of the tasks of videos, ``int32 [len(ids)]``; -1 for unknown IDs."""
+        """Return the positions of the tasks of videos, ``int32 [len(ids)]``; -1 for unknown IDs."""
         if self._table is not None:
             places = ids - self._first
             last = len(self._table) - 1

@@ -73,14 +73,14 @@ def plan_chunks(
     Args:
         session: Transaction that locks the task.
         stage: Stage that processes the chunks.
-        vector_ids: Vector ids of the videos, ascending.
+        vector_ids: Vector IDs of the videos, ascending.
         run: Identity of the work; see :attr:`ChunkClaim.run`.
     """
     last = session.scalar(
         select(func.max(Chunk.number)).where(Chunk.task_id == task_id, Chunk.stage == stage)
     )
     first_number = 0 if last is None else last + 1
-    # The ids and numbers of deleted chunks are used again, so tokens must differ from those of former plans.
+    # The IDs and numbers of deleted chunks are used again, so tokens must differ from those of former plans.
     task_token = session.scalars(select(Task.fencing_token).where(Task.id == task_id)).one()
     rows = []
     for number, start in enumerate(range(0, len(vector_ids), size), first_number):
@@ -117,7 +117,7 @@ def read_totals(task_id: str, stage: Stage) -> ChunkTotals:
 
 
 def free_chunk(stage: Stage, at: datetime) -> ColumnElement[bool]:
-    """Condition of chunks of a stage that every worker may claim."""
+    """Return the condition of chunks of a stage that every worker may claim."""
     return and_(
         Chunk.stage == stage,
         Chunk.done_at.is_(None),
@@ -184,7 +184,7 @@ class ChunkClaim:
 
     Attributes:
         number: Number of the chunk in its stage, from 0.
-        first_id, last_id: Range of the vector ids of its videos.
+        first_id, last_id: Range of the vector IDs of its videos.
         run: Identity of the work that the chunk is a part of, for stages whose results depend on more than the video.
         request_id: Identifier of the HTTP request that created the task.
     """
@@ -309,5 +309,5 @@ class ChunkClaim:
 
 
 def is_unleased(at: datetime) -> ColumnElement[bool]:
-    """Condition of chunks that no worker processes."""
+    """Return the condition of chunks that no worker processes."""
     return or_(Chunk.lease_expires_at.is_(None), Chunk.lease_expires_at < at)

@@ -225,7 +225,7 @@ class AppendPublication(_OpenPublication):
     """The open transaction in which an append becomes ready; created by ``Claim.appending``.
 
     Attributes:
-        rejected: Vector ids of rejected videos of the append. Vectors of those that were rejected after their embedding
+        rejected: Vector IDs of rejected videos of the append. Vectors of those that were rejected after their embedding
             must be deleted.
     """
 
@@ -244,7 +244,7 @@ class AppendPublication(_OpenPublication):
         Args:
             vectors: Number of vectors in all segments of the shard.
             size: Size of all segments of the shard in bytes.
-            drift: Recall of the domain's encoder on appended videos; None where it cannot be measured.
+            drift: Recall of the domain's encoder on appended videos; None if it cannot be measured.
         """
         session, append, domain = self._session, self._task, self._domain
         accepted = (Video.task_id == append.id) & (Video.status == "accepted")

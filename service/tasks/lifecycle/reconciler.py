@@ -29,7 +29,7 @@ from service.tasks.lifecycle.state_machine import (
 
 @dataclass(frozen=True)
 class ReconcileReport:
-    """Task ids that one reconciliation changed.
+    """Task IDs that one reconciliation changed.
 
     Attributes:
         recovered: Tasks of dead workers, which are due again.
@@ -74,7 +74,7 @@ def send_due() -> tuple[str, ...]:
     Messages in a queue start a worker anyway; more of them would only let the queue grow while no worker runs.
 
     Returns:
-        Ids of the tasks whose messages were sent.
+        IDs of the tasks whose messages were sent.
     """
     with session_scope() as session:
         at = now(session)
@@ -125,7 +125,7 @@ def _is_empty(queue: str) -> bool:
 
 
 def _abandoned(at: datetime) -> ColumnElement[bool]:
-    """Condition of tasks whose worker died, or that have no worker and can get none."""
+    """Return the condition of tasks whose worker died, or that have no worker and can get none."""
     stuck = or_(Task.cancel_requested.is_(True), Task.attempts >= state_machine.MAX_ATTEMPTS)
     return and_(
         Task.state.in_(ACTIVE_STATES),

@@ -132,7 +132,9 @@ def record_lost_worker(session: Session, task_id: str, owner: str | None, *, pub
 
 
 def is_lost_training() -> ColumnElement[bool]:
-    """Condition of tasks with an expired lease whose training ended its worker too often to be tried again."""
+    """Return the condition of tasks with an expired lease whose training ended its worker too often to be
+    tried again.
+    """
     return and_(Task.state == "training", Task.attempts >= MAX_LOST_TRAININGS)
 
 
@@ -174,7 +176,7 @@ def is_published(session: Session, task: Task) -> bool:
         task: A domain, or an append. The videos of an append belong to the domain once the catalog is complete.
 
     Raises:
-        Unavailable: the manifest or the ids of the shard cannot be read.
+        Unavailable: the manifest or the IDs of the shard cannot be read.
     """
     if task.target_id is None:
         return index_manifest.is_published(task.id)

@@ -1,6 +1,6 @@
 """Takeover of videos by a relearned domain, within the transaction that makes it ready.
 
-The copies take over the ids of their originals, with their current captions, metadata and feedback. An
+The copies take over the IDs of their originals, with their current captions, metadata and feedback. An
 original whose copy was rejected stays in its domain; a copy whose original was deleted meanwhile is deleted.
 """
 
@@ -30,10 +30,10 @@ class Takeover:
 
     Attributes:
         domain: Identifier of the former domain.
-        originals: Vector ids that leave the shard of the former domain.
-        orphans: Vector ids of copies whose original was deleted.
-        thumbnails: Former and new id of each copy.
-        copies: Vector ids of the copies that took over captions and metadata.
+        originals: Vector IDs that leave the shard of the former domain.
+        orphans: Vector IDs of copies whose original was deleted.
+        thumbnails: Former and new ID of each copy.
+        copies: Vector IDs of the copies that took over captions and metadata.
     """
 
     domain: str
@@ -118,7 +118,7 @@ class Takeover:
         number_edits(session, self.copies)
 
     def move_thumbnails(self) -> None:
-        """Give the thumbnails of the copies the names of their new ids. A repetition changes nothing."""
+        """Give the thumbnails of the copies the names of their new IDs. A repetition changes nothing."""
         for former, video_id in self.thumbnails:
             with suppress(FileNotFoundError):
                 library_paths.thumbnail_path(former).replace(library_paths.thumbnail_path(video_id))

@@ -278,7 +278,7 @@ def _read_coco(document: dict[str, Any], name: str) -> Rows:
         )
     if captions:
         missing = next(iter(captions))
-        raise InvalidInput.at(f"{name}:annotations", f"{missing!r} is the id of none of the {of}.", "Add it.")
+        raise InvalidInput.at(f"{name}:annotations", f"{missing!r} is the ID of none of the {of}.", "Add it.")
 
 
 def _read_dense(items: Iterable[tuple[str, Any]], name: str) -> Rows:

@@ -61,7 +61,7 @@ class FileMatcher:
 
 
 def is_video_name(path: str) -> bool:
-    """Whether the ending of a path is that of a video."""
+    """Return whether the ending of a path is that of a video."""
     return PurePosixPath(path).suffix.lower() in VIDEO_SUFFIXES
 
 

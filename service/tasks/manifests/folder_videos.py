@@ -131,7 +131,7 @@ def list_folder_videos(
 
 
 def _find_full_manifest(folder: Path) -> Path | None:
-    """The file of a folder that lists all of its videos; None if there is none."""
+    """Return the file of a folder that lists all of its videos; None if there is none."""
     names = [name for name in MANIFEST_NAMES if name not in CAPTION_TABLE_NAMES]
     return next(
         (folder / name for name in (*names, *TYPED_MANIFEST_NAMES) if (folder / name).is_file()), None
@@ -139,7 +139,7 @@ def _find_full_manifest(folder: Path) -> Path | None:
 
 
 def find_manifest(folder: Path) -> Path | None:
-    """The file of a folder that lists its videos and captions; None if there is none."""
+    """Return the file of a folder that lists its videos and captions; None if there is none."""
     names = MANIFEST_NAMES + TYPED_MANIFEST_NAMES
     return next((folder / name for name in names if (folder / name).is_file()), None)
 
@@ -230,7 +230,7 @@ def _read_folder(
 
 
 def _is_uploaded(top: str, name: str) -> bool:
-    """Whether a path in a folder named ``top`` leads through the folder of an upload of any library."""
+    """Return whether a path in a folder named ``top`` leads through the folder of an upload of any library."""
     folders = (top, *PurePosixPath(name).parts[:-1])
     return any(
         parent == "uploads" and UPLOAD_FOLDER.fullmatch(folder) for parent, folder in pairwise(folders)

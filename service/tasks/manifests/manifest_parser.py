@@ -164,7 +164,7 @@ class ManifestEntries:
             raise InvalidInput.at(
                 entry.location,
                 f"{field[:80]!r} of {uri!r} differs from its row at {earlier.location}.",
-                "Repeat the same id, split and metadata, or omit them.",
+                "Repeat the same ID, split and metadata, or omit them.",
             )
 
 

@@ -117,7 +117,7 @@ def subtitle_aliases(paths: Iterable[str]) -> dict[str, str]:
 
 
 def is_sidecar(path: str, stems: Collection[str]) -> bool:
-    """Whether a path is that of a sidecar file.
+    """Return whether a path is that of a sidecar file.
 
     Args:
         stems: Paths of the videos without their endings.
@@ -126,7 +126,7 @@ def is_sidecar(path: str, stems: Collection[str]) -> bool:
 
 
 def is_hidden(path: str) -> bool:
-    """Whether a path is that of a hidden file, such as those that systems add to folders and archives."""
+    """Return whether a path is that of a hidden file, such as those that systems add to folders and archives."""
     return any(part.startswith(".") or part == "__MACOSX" for part in path.split("/"))
 
 

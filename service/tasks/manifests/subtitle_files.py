@@ -85,7 +85,7 @@ def _parse(lines: Sequence[str], name: str) -> Sequence[Caption]:
 
 
 def _plain_lines(caption: Caption) -> list[str]:
-    """Lines of a cue without markup; names of speakers are part of them."""
+    """Return the lines of a cue without markup; names of speakers are part of them."""
     caption.text = _SPEAKER.sub(r"\1: ", caption.raw_text)
     lines = (_plain_text(line) for line in caption.text.split("\n"))
     return [line for line in lines if line]

@@ -55,12 +55,12 @@ def file_columns(names: Iterable[str]) -> list[str]:
 
 
 def has_files(names: Iterable[str]) -> bool:
-    """Whether a column names files. The IDs of a data set often include videos that a folder does not have."""
+    """Return whether a column names files. The IDs of a data set often include videos that a folder does not have."""
     return not {name.strip().lower() for name in names}.isdisjoint(FILE_COLUMNS)
 
 
 def count_known_columns(names: Sequence[str]) -> int:
-    """Number of names that are fields of a video."""
+    """Count the names that are fields of a video."""
     known = {*_FIELDS, *_ID_COLUMNS, *_SENTENCE_COLUMNS}
     return sum(name.strip().lower() in known for name in names)
 
@@ -236,7 +236,7 @@ def read_delimited_table(lines: Iterable[str], name: str) -> Iterator[tuple[str,
 
 
 def is_lsmdc(line: str) -> bool:
-    """Whether a line is a row of an LSMDC table, which has no header."""
+    """Return whether a line is a row of an LSMDC table, which has no header."""
     cells = line.split("\t")
     return len(cells) == len(_LSMDC_FIELDS) and _LSMDC_CLIP.fullmatch(cells[0]) is not None
 

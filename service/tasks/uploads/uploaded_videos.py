@@ -107,7 +107,7 @@ def storable_paths(names: Sequence[str]) -> list[str]:
 
 
 def _is_taken(path: PurePosixPath, files: set[str], folders: set[str]) -> bool:
-    """Whether a file or a folder has the path, or a file has the path of one of its folders."""
+    """Return whether a file or a folder has the path, or a file has the path of one of its folders."""
     key = _key(path)
     return key in files or key in folders or not files.isdisjoint(map(_key, path.parents))
 

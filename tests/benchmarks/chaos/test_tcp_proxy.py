@@ -46,7 +46,7 @@ def _exchange(connection: socket.socket, text: bytes) -> bytes:
 
 
 def _is_cut(connection: socket.socket) -> bool:
-    """Whether a connection no longer answers: an error, or the end of the stream."""
+    """Return whether a connection no longer answers: an error, or the end of the stream."""
     try:
         return _exchange(connection, b"again") == b""
     except ConnectionError:
@@ -54,7 +54,7 @@ def _is_cut(connection: socket.socket) -> bool:
 
 
 def _is_refused(proxy: TcpProxy) -> bool:
-    """Whether a new connection fails, or is cut at once."""
+    """Return whether a new connection fails, or is cut at once."""
     try:
         with _connect(proxy) as connection:
             return _is_cut(connection)

@@ -105,7 +105,7 @@ def test_image_without_objects_or_captions_is_left_out(tmp_path: Path) -> None:
         (
             "captions_train2017",
             lambda c: c["annotations"][1].update(image_id=5),
-            r"annotations\.1\.image_id: 5 is not the id of an image",
+            r"annotations\.1\.image_id: 5 is not the ID of an image",
         ),
         (
             "captions_train2017",
@@ -120,7 +120,7 @@ def test_image_without_objects_or_captions_is_left_out(tmp_path: Path) -> None:
         (
             "instances_val2017",
             lambda c: c["annotations"][3].update(category_id=99),
-            r"annotations\.3\.category_id: 99 is not the id of a category",
+            r"annotations\.3\.category_id: 99 is not the ID of a category",
         ),
         (
             "instances_val2017",

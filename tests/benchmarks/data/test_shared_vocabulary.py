@@ -30,7 +30,7 @@ def _words(texts: Iterable[str]) -> set[str]:
 
 
 def _listed_words(domains: Iterable[Domain], common: CommonWords) -> set[str]:
-    """Words of the names, hues, places, sizes and verbs of domains and their common words."""
+    """Return the words of the names, hues, places, sizes and verbs of domains and their common words."""
     texts = [*common.names, *common.hues, *common.places]
     verbs = [phrase for phrases in common.verbs.values() for phrase in phrases]
     texts += [word for words in common.sizes.values() for word in words]

@@ -19,7 +19,7 @@ _event_sequences = st.lists(
 
 
 def _mirrored_pairs(clips: list[Clip]) -> list[tuple[Clip, Clip]]:
-    """Consecutive clips of which one is the time reversal of the other."""
+    """Return consecutive clips of which one is the time reversal of the other."""
     return [
         (one, two)
         for one, two in pairwise(clips)

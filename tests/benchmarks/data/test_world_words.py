@@ -16,7 +16,7 @@ PLAIN_COLORS = {word: hue.words[0] for hue in HUES for word in hue.words}
 
 
 def _senses() -> dict[str, dict[str, str]]:
-    """Meaning of each word in each domain that uses it.
+    """Return the meaning of each word in each domain that uses it.
 
     A noun has the gloss of its entity, an adjective a plain color, a verb phrase its motion.
     """

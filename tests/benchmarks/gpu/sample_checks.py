@@ -45,7 +45,7 @@ def crash(plan: str) -> dict[str, Any]:
 
 
 def hang_with_a_server(plan: str) -> dict[str, Any]:
-    """Start a process, write its id to the file of the plan, and never end."""
+    """Start a process, write its ID to the file of the plan, and never end."""
     server = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1000)"])
     Path(plan).write_text(str(server.pid))
     time.sleep(1000)

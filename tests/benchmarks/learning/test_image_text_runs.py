@@ -113,7 +113,7 @@ def test_fused_precisions_grow_with_the_tasks_and_equal_loops(
     method = start_method("ctp", backbone, {"seed": 1, **ONE_LAYER}, None)
 
     def by_hand(tasks: list[TaskData]) -> float:
-        """mAP@1: the share of queries whose best pair has their label."""
+        """Compute mAP@1: the share of queries whose best pair has their label."""
         queries = [clip for task in tasks for clip in getattr(task, "pair_queries", ())]
         gallery = [clip for task in tasks for clip in getattr(task, "pair_gallery", ())]
         fused = [

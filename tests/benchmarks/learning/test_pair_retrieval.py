@@ -17,7 +17,7 @@ def _random_pairs(rng: np.random.Generator, count: int, start: int, labels: int)
 
 
 def _equation_11(queries: LabeledVectors, gallery: LabeledVectors, depth: int) -> float:
-    """The mean over the queries, written as the equation: a sum over ranks with indicators."""
+    """Return the mean over the queries, written as the equation: a sum over ranks with indicators."""
     values = []
     for vector, name, label in zip(queries.vectors, queries.ids, queries.labels, strict=True):
         others = [n for n in range(len(gallery.ids)) if gallery.ids[n] != name]
@@ -37,7 +37,7 @@ def _equation_11(queries: LabeledVectors, gallery: LabeledVectors, depth: int) -
 def test_precisions_equal_equation_11(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(seed)
     gallery = _random_pairs(rng, 37, 0, labels=9)
-    queries = _random_pairs(rng, 23, 30, labels=11)  # seven ids and most labels occur in the gallery
+    queries = _random_pairs(rng, 23, 30, labels=11)  # seven IDs and most labels occur in the gallery
     expected = {depth: _equation_11(queries, gallery, depth) for depth in (1, 5, 10)}
     assert pair_precisions(queries, gallery) == pytest.approx(expected, abs=1e-9)
     monkeypatch.setattr(benchmarks.learning.labeled_pairs, "_SCORES", 100)  # two queries at a time

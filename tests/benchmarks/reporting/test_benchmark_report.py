@@ -27,7 +27,7 @@ FACTS: dict[str, Any] = {
 
 
 def _row(shares: list[float], queries: list[int]) -> dict[str, Any]:
-    """A row with equal local and global galleries; all measures are derived from the given R@1."""
+    """Return a row with equal local and global galleries; all measures are derived from the given R@1."""
     recalls: dict[str, Any] = {
         task: {"r1": r1, "r5": r1 + 0.1, "r10": r1 + 0.2, "medr": 10 * r1, "meanr": 20 * r1, "queries": count}
         for task, r1, count in zip(TASKS, shares, queries, strict=False)
@@ -82,7 +82,7 @@ def _result(
 
 
 def _cells(text: str, label: str) -> list[list[str]]:
-    """Cells of the rows with a label, from all tables of the text."""
+    """Return the cells of the rows with a label, from all tables of the text."""
     rows = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| ")]
     return [row[1:] for row in rows if row[0] == label]
 

@@ -27,7 +27,7 @@ def cosine(left: Tensor, right: Tensor) -> float:
 
 
 def slow_ranking(anchors: Tensor, targets: Tensor, current: int, margin: float, hardest: int) -> float:
-    """Margin ranking loss of past anchors, by sorted lists."""
+    """Return the margin ranking loss of past anchors, by sorted lists."""
     total = 0.0
     for i in range(current, len(anchors)):
         own = cosine(anchors[i], targets[i])

@@ -32,7 +32,7 @@ TEXTS = ["a red circle moves left", "a square vanishes", "two stars spin"]
 
 
 def numbered_rows(tasks: list[int], first: int = 0) -> MemoryRows:
-    """Return distinguishable pairs: pair n has the id n."""
+    """Return distinguishable pairs: pair n has the ID n."""
     numbers = torch.arange(first, first + len(tasks))
     frames = numbers.to(torch.uint8).view(-1, 1, 1, 1, 1).expand(-1, 1, 2, 2, 3)
     return {"frames": frames, "ids": numbers.unsqueeze(1), "tasks": torch.tensor(tasks)}

@@ -33,7 +33,7 @@ def _proxies(backbone: Backbone, count: int, *, times: bool = True) -> VideoProx
 
 
 def _attention(attention: nn.MultiheadAttention, tokens: Tensor, allowed: Tensor) -> Tensor:
-    """Attention of tokens ``[S, width]``, where ``allowed [S, S]`` is whether a query attends to a key."""
+    """Return the attention of tokens ``[S, width]``, where ``allowed [S, S]`` is whether a query attends to a key."""
     queries, keys, values = (tokens @ attention.in_proj_weight.T + attention.in_proj_bias).chunk(3, dim=1)
     size = attention.head_dim
     heads = []
@@ -45,7 +45,7 @@ def _attention(attention: nn.MultiheadAttention, tokens: Tensor, allowed: Tensor
 
 
 def _reference(backbone: Backbone, video: Tensor, proxies: VideoProxies) -> Tensor:
-    """Unit vector of one video ``[M, H, W, 3]``."""
+    """Return the unit vector of one video ``[M, H, W, 3]``."""
     visual = backbone.clip.visual
     first = [visual.class_embedding, *proxies.added]
     sequence = [proxy + visual.positional_embedding[0] for proxy in first]

@@ -20,7 +20,7 @@ MIX = RequestMix(["a b", "c"], seed=1)
 def _drive(
     response: bytes, send: Callable[[LoadGenerator], Awaitable[list[RequestRecord]]]
 ) -> list[RequestRecord]:
-    """Records of a load on a server that gives this response to each request."""
+    """Return the records of a load on a server that gives this response to each request."""
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:

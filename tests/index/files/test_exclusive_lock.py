@@ -11,7 +11,7 @@ from index.files.durable_files import exclusive_lock
 
 
 def _is_free(path: Path) -> bool:
-    """Whether another thread gets the lock at once."""
+    """Return whether another thread gets the lock at once."""
 
     def take() -> bool:
         try:

@@ -39,7 +39,7 @@ def _publish(store: ShardStore, write: Callable) -> None:
 
 
 def _incomplete_files(store: ShardStore) -> list[str]:
-    """Names of incomplete files."""
+    """Return the names of incomplete files."""
     return [path.name for path in (*(store.root / "tmp").iterdir(), *store.root.glob("*.new"))]
 
 

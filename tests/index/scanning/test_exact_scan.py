@@ -23,7 +23,7 @@ def _exact(vectors: np.ndarray) -> ExactScan:
 
 
 def _brute_force(stored: np.ndarray, query: np.ndarray, alive: np.ndarray) -> list[tuple[float, int]]:
-    """(−score, row) of the live rows, best first, by products that are computed one by one."""
+    """Return (−score, row) of the live rows, best first, by products that are computed one by one."""
     scores = [sum(float(a) * float(b) for a, b in zip(row, query, strict=True)) for row in stored]
     return sorted((-score, row) for row, score in enumerate(scores) if alive[row])
 

@@ -20,7 +20,7 @@ def _unrounded(count: int, dim: int, seed: int) -> np.ndarray:
 
 
 def _brute_force(stored: np.ndarray, query: np.ndarray) -> list[float]:
-    """Inner products of rounded rows, in double precision."""
+    """Return the inner products of rounded rows, in double precision."""
     return [sum(float(a) * float(b) for a, b in zip(row, query, strict=True)) for row in stored]
 
 
@@ -42,7 +42,7 @@ def test_scan_ranks_like_brute_force_on_rounded_vectors(store: ShardStore, dim: 
 
 
 def test_equal_vectors_have_equal_scores_in_every_row(store: ShardStore) -> None:
-    # A scan with a different order of summation in some rows would not order these by id.
+    # A scan with a different order of summation in some rows would not order these by ID.
     vectors = np.repeat(_unrounded(1, 515, seed=1), 1003, axis=0)
     entry = store.write_shard(task="t", release="r", fingerprint="f", ids=np.arange(1003), vectors=vectors)
     (hits,) = _open(store, entry).search_many(_unrounded(1, 515, seed=2), 1003)

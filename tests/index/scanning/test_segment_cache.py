@@ -41,7 +41,7 @@ def four_tasks(store: ShardStore, publish_task: Callable) -> ShardStore:
 
 
 def _unopened(store: ShardStore) -> tuple[ShardStore, IndexSnapshot]:
-    """Another store of the same folder, and its snapshot, whose segments are not open."""
+    """Return another store of the same folder, and its snapshot, whose segments are not open."""
     other = ShardStore(store.root)
     return other, IndexSnapshot.open(other, verify=False)
 

@@ -46,7 +46,7 @@ def _answers(snapshot: IndexSnapshot, task: str, queries: np.ndarray) -> list[tu
 
 
 def _files_with_vectors(root: Path, vectors: np.ndarray) -> list[Path]:
-    """Files below a folder that contain one of these vectors, in either precision."""
+    """Return the files below a folder that contain one of these vectors, in either precision."""
     rows = [row.astype(kind).tobytes() for row in vectors for kind in (np.float16, np.float32)]
     files = [path for path in root.rglob("*") if path.is_file()]
     return [path for path in files if any(row in path.read_bytes() for row in rows)]
@@ -185,7 +185,7 @@ def test_append_replaces_empty_segment(
     release, shard = write(store, "a", range(50, 54))
     with pytest.raises(ShardInvalid, match="never replaced"):  # a shard is published once
         store.publish(release=release, shards=[shard])
-    manifest = append(store, np.arange(3), unit(3, 9))  # the ids are free again
+    manifest = append(store, np.arange(3), unit(3, 9))  # the IDs are free again
     assert (len(manifest.segments("a")), manifest.live_count("a")) == (1, 3)
     shard = IndexSnapshot.open(store).shard("a", fingerprint="encoder of a")
     assert np.array_equal(shard.vectors(np.arange(3)), unit(3, 9))

@@ -15,7 +15,7 @@ Texts = Mapping[int, Sequence[VideoText]]
 
 
 def strength(unit: QueryUnit, text: str) -> float:
-    """Strength of a unit in an English text, 0 where it is absent."""
+    """Return the strength of a unit in an English text, 0 where it is absent."""
     words = analyze_text(text)
     places = list(zip(words.positions, words.terms, strict=True))
 
@@ -39,7 +39,7 @@ def strength(unit: QueryUnit, text: str) -> float:
 
 
 def matching_texts(texts: Texts, units: Sequence[QueryUnit]) -> list[tuple[int, int, int, tuple[float, ...]]]:
-    """Video, kind, length and strengths of each text that contains any unit, in ascending order."""
+    """Return the video, kind, length and strengths of each text that contains any unit, in ascending order."""
     found = []
     for video, group in texts.items():
         for text in group:
@@ -50,14 +50,14 @@ def matching_texts(texts: Texts, units: Sequence[QueryUnit]) -> list[tuple[int, 
 
 
 def rows(matches: WordMatches) -> list[tuple[int, int, int, tuple[float, ...]]]:
-    """The matches in the form of ``matching_texts``."""
+    """Return the matches in the form of ``matching_texts``."""
     strengths = [tuple(round(value, 3) for value in row) for row in matches.strengths.tolist()]
     columns = (matches.videos.tolist(), matches.kinds.tolist(), matches.lengths.tolist(), strengths)
     return sorted(zip(*columns, strict=True))
 
 
 def frequencies(texts: Texts, units: Sequence[QueryUnit]) -> list[int]:
-    """Number of texts with each unit."""
+    """Count the texts with each unit."""
     return [
         int(np.count_nonzero([strength(unit, text.text) for group in texts.values() for text in group]))
         for unit in units
@@ -65,7 +65,7 @@ def frequencies(texts: Texts, units: Sequence[QueryUnit]) -> list[int]:
 
 
 def videos_with_all(texts: Texts, units: Sequence[QueryUnit]) -> list[int]:
-    """Videos whose texts together contain all units."""
+    """Return the videos whose texts together contain all units."""
     return sorted(
         video
         for video, group in texts.items()
@@ -74,7 +74,7 @@ def videos_with_all(texts: Texts, units: Sequence[QueryUnit]) -> list[int]:
 
 
 def most_frequent_terms(texts: Texts, prefix: str, count: int) -> list[tuple[str, int]]:
-    """Terms that begin with a word, with the number of texts that contain each, most frequent first."""
+    """Return the terms that begin with a word, with the number of texts that contain each, most frequent first."""
     totals = Counter(
         term
         for group in texts.values()

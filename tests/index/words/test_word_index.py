@@ -34,7 +34,7 @@ def captions(*texts: str) -> list[VideoText]:
 
 
 def index_of(*texts: str) -> WordIndex:
-    """Index of one caption for each video, whose ids start at 0."""
+    """Return the index of one caption for each video, whose IDs start at 0."""
     return WordIndex.empty().replace((video, captions(text)) for video, text in enumerate(texts))
 
 
@@ -91,7 +91,7 @@ def test_suggestions_are_the_most_frequent_terms(
 
 
 def large_texts(videos: int, seed: int) -> dict[int, list[VideoText]]:
-    """Captions with words of very different frequencies; video ids in no order."""
+    """Captions with words of very different frequencies; video IDs in no order."""
     random = np.random.default_rng(seed)
     ids = random.permutation(10 * videos)[:videos]
     numbers = random.zipf(1.2, size=(videos, 5)) % 5000

@@ -11,7 +11,9 @@ from models.adapters.analytic_maps import MIN_LENGTH, AnalyticQueryMap, Floats, 
 def reference_vectors(
     query_map: AnalyticQueryMap, frozen: Floats, tokens: npt.NDArray[np.int64], layout: VectorLayout
 ) -> Floats:
-    """Unit query vectors ``[n, dim]`` of frozen vectors ``[n, ≥ semantic]`` and tokens ``[n, L]``, padded with −1."""
+    """Return unit query vectors ``[n, dim]`` of frozen vectors ``[n, ≥ semantic]`` and tokens ``[n, L]``, padded with
+    −1.
+    """
     semantic = frozen[:, : layout.semantic] - query_map.center
     semantic /= np.linalg.norm(semantic, axis=1, keepdims=True)
     lexical = np.zeros((len(frozen), layout.lexical), np.float32)

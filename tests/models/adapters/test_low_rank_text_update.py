@@ -15,7 +15,7 @@ LAYERS, WIDTH, VOCABULARY, RANK = 2, 8, 20, 3
 
 
 def _random_update(seed: int, *, scale: float = 0.5) -> TextUpdate:
-    """Update that changes the embeddings of five tokens."""
+    """Return the update that changes the embeddings of five tokens."""
     torch.manual_seed(seed)
     update = TextUpdate(WIDTH, LAYERS, VOCABULARY, rank=RANK, scale=scale).requires_grad_(False)
     update.b.normal_()
@@ -130,7 +130,7 @@ def test_gradients_reach_only_the_embeddings_of_present_tokens() -> None:
         (
             "tokens",
             torch.tensor([VOCABULARY, 1, 2, 3, 4]),
-            "a token id is not in the backbone's vocabulary of 20",
+            "a token ID is not in the backbone's vocabulary of 20",
         ),
         ("words", torch.zeros(4, WIDTH), "do not fit each other"),
         ("b", torch.zeros(LAYERS, 4, WIDTH, RANK + 1), "do not fit each other"),

@@ -21,7 +21,7 @@ TEXTS = ["a red circle moves left", "a square vanishes", "two stars spin, and th
 
 
 def _state(backbone: Backbone, kind: str, tasks: int) -> ReleaseState:
-    """A release with weights that depend on its number of tasks."""
+    """Return a release with weights that depend on its number of tasks."""
     torch.manual_seed(tasks)
     names = [f"t{n}" for n in range(tasks)]
     if kind == "tame":

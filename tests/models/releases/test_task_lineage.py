@@ -23,7 +23,9 @@ VOCABULARY, TOKENS_PER_TASK = 500, 20
 
 
 def _profiles(tasks: int) -> RoutingProfiles:
-    """Profiles of equal size with values that half precision represents exactly; the third task is silent."""
+    """Return the profiles of equal size with values that half precision represents exactly; the third task
+    is silent.
+    """
     rng = np.random.default_rng(0)
     rows = np.zeros((tasks, VOCABULARY), np.float32)
     for number, row in enumerate(rows):

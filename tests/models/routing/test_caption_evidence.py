@@ -32,7 +32,9 @@ def _scatter() -> CaptionScatter:
 
 
 def _reference(texts: Floats, means: list[Floats | None], factor: float) -> np.ndarray:
-    """Log-likelihood ratios of normal distributions, up to the common covariance, one text and task at a time."""
+    """Return the log-likelihood ratios of normal distributions, up to the common covariance, one text and task at a
+    time.
+    """
     background, captions = _background(), _captions()
     total = 200 * np.linalg.inv(background.precision.astype(np.float64))
     freedom = 200

@@ -22,7 +22,7 @@ def _nats(strengths: list[float], frequencies: list[int], passages: int = 60_000
 
 
 def _caption(units: int) -> float:
-    """Evidence of a caption that has all of some rare words."""
+    """Compute the evidence of a caption that has all of some rare words."""
     matches = MatchedDocuments(
         videos=np.array([1]),
         domains=np.array([0]),

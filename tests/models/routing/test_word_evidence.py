@@ -30,7 +30,9 @@ def _evidence(
     captioned: bool = True,
     votes: Sequence[int] | None = None,
 ) -> WordEvidence:
-    """Evidence of texts (video, whether it is a caption, length, strengths of units); videos 100 n… are in domain n."""
+    """Compute the evidence of texts (video, whether it is a caption, length, strengths of units); videos 100 n… are in
+    domain n.
+    """
     videos = np.array([text[0] for text in texts], np.int64)
     return word_evidence(
         MatchedDocuments(

@@ -77,7 +77,7 @@ class IdentityProvider:
         return f"http://127.0.0.1:{self._server.server_port}"
 
     def metadata(self) -> dict[str, Any]:
-        """The discovery document."""
+        """Return the discovery document."""
         return {
             "issuer": self.issuer,
             "authorization_endpoint": f"{self.issuer}/authorize",

@@ -1,4 +1,4 @@
-"""The catalog: schema, ids that are never reused, transactions."""
+"""The catalog: schema, IDs that are never reused, transactions."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ print(*sorted(Base.metadata.tables))
 
 
 def _output(code: str, url: str) -> list[str]:
-    """Lines that a fresh interpreter prints, since this one has imported all modules of the tables."""
+    """Return the lines that a fresh interpreter prints, since this one has imported all modules of the tables."""
     run = [sys.executable, "-c", code, url]
     return subprocess.run(run, check=True, capture_output=True, text=True, timeout=120).stdout.splitlines()
 

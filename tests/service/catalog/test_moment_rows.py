@@ -1,4 +1,4 @@
-"""Moments in the catalog: ids, rows and schema migrations."""
+"""Moments in the catalog: IDs, rows and schema migrations."""
 
 from __future__ import annotations
 

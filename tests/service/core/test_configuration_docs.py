@@ -18,7 +18,7 @@ ROWS = dict(re.findall(r"^\| `(CINESTRATA_\w+)` \| (.+?) \|", DOCS, re.MULTILINE
 
 
 def _variables(model: type[BaseModel], prefix: str = "CINESTRATA_") -> Iterator[tuple[str, Any]]:
-    """Every leaf setting: its variable and its default."""
+    """Yield every leaf setting: its variable and its default."""
     for name, field in model.model_fields.items():
         kind = field.annotation
         if isinstance(kind, type) and issubclass(kind, BaseModel):

@@ -40,7 +40,7 @@ def open_kinds() -> list[str]:
 
 
 def set_recall(value: float) -> None:
-    """Recall of the second release on the first domain; a new cell marks the change of the matrix."""
+    """Compute the recall of the second release on the first domain; a new cell marks the change of the matrix."""
     with session_scope(write=True) as session:
         row = session.scalars(select(Recall).where(Recall.release_order == 2, Recall.task_order == 1)).one()
         session.delete(row)

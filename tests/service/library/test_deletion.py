@@ -121,7 +121,7 @@ def test_maintenance_deletes_the_files_that_a_killed_deletion_left(
 
 
 def test_files_of_a_video_that_takes_over_an_id_stay(owned: Callable[..., dict[str, Path]]) -> None:
-    """An id, a content and an uploaded file may be used again before a killed deletion continues."""
+    """An ID, a content and an uploaded file may be used again before a killed deletion continues."""
     files = owned("birds-1", "upload://tsk_birds/a.mp4", "a" * 64)
     with session_scope(write=True) as session:
         register_removals(session, Video.id == "birds-1")
@@ -294,7 +294,7 @@ def test_counts_and_shares_exclude_deleted_videos(served: Served) -> None:
     assert [d.task_id for d in compaction.storage_usage("cars")] == ["tsk_cars"]
     library.add_task("tsk_cars", SEA)
     assert [d.task_id for d in compaction.storage_usage("tsk_cars")] == ["tsk_cars"], (
-        "whose id it is, not whose name"
+        "whose ID it is, not whose name"
     )
     with pytest.raises(NotFound, match="No task 'boats' has a shard"):
         compaction.storage_usage("boats")

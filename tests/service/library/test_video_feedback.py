@@ -41,7 +41,7 @@ def sqlite_video(sqlite_catalog: Settings, post: Post) -> int:
 
 
 def _add_videos(post: Post) -> int:
-    """Vector ID of the video ``a``; there are also ``b``, and its rejected copy ``c``."""
+    """Return the vector ID of the video ``a``; there are also ``b``, and its rejected copy ``c``."""
     task = post("birds", videos=1).id
     with session_scope(write=True) as session:
         for name in "abc":

@@ -143,7 +143,7 @@ class Library:
         return self.method.query_encoder().encode_with_backbone(texts)
 
     def stored(self, captions: Sequence[str]) -> np.ndarray:
-        """Features with the precision of a shard."""
+        """Return the features with the precision of a shard."""
         return self.features(captions).astype(np.float16).astype(np.float32)
 
     def _catalogue(

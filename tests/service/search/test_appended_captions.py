@@ -17,7 +17,7 @@ VOCABULARY = 50
 
 
 def test_profile_row_equals_the_profile_of_a_release() -> None:
-    """Texts are token ids with a start and an end token; a repeated token of a text counts once."""
+    """Texts are token IDs with a start and an end token; a repeated token of a text counts once."""
     rng = np.random.default_rng(0)
     texts = [np.r_[48, rng.integers(0, 40, rng.integers(0, 9)), 49] for _ in range(30)]
     counts = np.zeros(VOCABULARY)

@@ -37,7 +37,7 @@ torch.set_num_threads(1)
 
 @st.composite
 def _shards(draw: st.DrawFn) -> Hits:
-    """Hits of all vectors of a shard, with few distinct scores, so that many are equal."""
+    """Return the hits of all vectors of a shard, with few distinct scores, so that many are equal."""
     ids: list[int] = []
     for video in draw(st.lists(st.integers(0, 30), unique=True, min_size=1, max_size=8)):
         ids += [video, *moment_ids(video, draw(st.integers(0, 6))).tolist()]
@@ -140,7 +140,7 @@ def served(
 def _expected(
     library: Library, answer: SearchResponse, text: str
 ) -> list[tuple[str, float, list[tuple[float, float, float]]]]:
-    """Videos, scores and scored moments, computed from all vectors in a loop."""
+    """Return the videos, scores and scored moments, computed from all vectors in a loop."""
     query_vector = library.features([text])[0]
     lift = {entry.task: DEFAULT_PRIOR * math.log(entry.weight) for entry in answer.routing}
     found = []

@@ -43,7 +43,7 @@ def served(configured: Settings, backbone: Backbone, service: SearchEngine) -> S
 def _pages(
     service: SearchEngine, sizes: list[int], between: Callable[[], None], **parameters: Any
 ) -> list[SearchResult]:
-    """All results, page by page; the last page size is repeated."""
+    """Return all results, page by page; the last page size is repeated."""
     found: list[SearchResult] = []
     cursor = None
     while True:

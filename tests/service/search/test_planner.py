@@ -17,11 +17,11 @@ from service.search.search_request import Routes, parse_routes
 from service.search.snapshots.video_grouping import best_per_video, nearest_videos
 from service.search.text_search.planner import SEPARATE_ENCODINGS, SHARED_ENCODING, WavePlanner
 
-Shards = dict[str, list[tuple[int, float]]]  # task → ids and cosines
+Shards = dict[str, list[tuple[int, float]]]  # task → IDs and cosines
 
 
 def _nearest(shard: list[tuple[int, float]], k: int) -> Hits:
-    """The k best hits of a shard."""
+    """Return the k best hits of a shard."""
     best = sorted(shard, key=lambda hit: (-hit[1], hit[0]))[:k]
     return Hits(np.array([i for i, _ in best], np.int64), np.array([c for _, c in best], np.float32))
 
@@ -42,7 +42,9 @@ def _search(planner: WavePlanner, shards: Shards, k: int) -> list[list[str]]:
 def _exhaustive(
     shards: Shards, lifts: dict[str, float], tasks: Sequence[str], k: int, min_score: float | None
 ) -> list[Hit]:
-    """All videos of some tasks by falling score, then by task order, then by ID; each ID once, at its best score."""
+    """Return all videos of some tasks by falling score, then by task order, then by ID; each ID once, at its best
+    score.
+    """
     scored = [
         (-(np.float32(cosine) + np.float32(lifts[task])), place, identifier, task)
         for place, task in enumerate(shards)
@@ -63,7 +65,7 @@ _lifts = st.lists(st.integers(0, 24), min_size=40, max_size=40)
 
 
 def _library(cosines: list[list[float]], steps: list[int], shared: bool) -> tuple[Shards, dict[str, float]]:
-    """Shards and lifts. Each ID belongs to one task, or to several tasks where IDs are shared."""
+    """Return the shards and lifts. Each ID belongs to one task, or to several tasks where IDs are shared."""
     number = iter(range(10**6))
     shards = {
         f"t{place}": [(next(number) if not shared else row, cosine) for row, cosine in enumerate(shard)]
@@ -155,7 +157,7 @@ Scenes = dict[str, dict[int, list[float]]]  # task → video → cosines of the 
 
 
 def _nearest_by_moments(videos: dict[int, list[float]], k: int) -> Hits:
-    """The k best videos of a shard, found in the ranking of all its vectors as the service does."""
+    """Return the k best videos of a shard, found in the ranking of all its vectors as the service does."""
     ids = np.concatenate(
         [np.zeros(0, np.int64), *([video, *moment_ids(video, len(c) - 1)] for video, c in videos.items())]
     ).astype(np.int64)

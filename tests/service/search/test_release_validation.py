@@ -141,7 +141,7 @@ def test_rounding_differences_are_accepted(
     learning: Probed, service: SearchEngine, backbone: Backbone
 ) -> None:
     def bfloat16(probes: ProbeQueries) -> ProbeQueries:
-        """Probes as recorded by a worker that computes in bfloat16, rounded twelve times."""
+        """Return the probes as recorded by a worker that computes in bfloat16, rounded twelve times."""
         rng = np.random.default_rng(0)
         noise = rng.normal(size=probes.vectors.shape) * 0.02 / np.sqrt(probes.vectors.shape[1])
         scores = torch.tensor(probes.scores).bfloat16().float().numpy()

@@ -62,7 +62,7 @@ def test_confidence_equals_the_calibration_of_scores_and_tokens(
 
 
 def _expected(library: Library, backbone: Backbone, scores: Sequence[float]) -> np.ndarray:
-    """Expected confidences of a list over all tasks, by its scores."""
+    """Return the expected confidences of a list over all tasks, by its scores."""
     state = library.method.release()
     presence = open_query_encoder(
         backbone, state, dict.fromkeys((t.task_id for t in state.tasks), state)

@@ -66,7 +66,7 @@ def served(
 
 
 def _expected(library: Library, video: str, tasks: list[str]) -> list[tuple[str, float]]:
-    """Expected results, computed with NumPy from the stored vectors."""
+    """Return the expected results, computed with NumPy from the stored vectors."""
     name, _, number = video.partition("-")
     vector = library.stored(VIDEOS[name])[int(number)]
     scored = [

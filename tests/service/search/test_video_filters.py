@@ -30,7 +30,7 @@ NUMBER = 24  # videos of a task
 
 
 def _facts(task: int, number: int) -> dict[str, Any]:
-    """Metadata of a video: values of every kind, each missing in some videos."""
+    """Return the metadata of a video: values of every kind, each missing in some videos."""
     dice = random.Random(100 * task + number)
     metadata: dict[str, Any] = {
         "place": dice.choice(PLACES),

@@ -71,7 +71,7 @@ def register(**fields: object) -> SyncDetails:
 
 
 def run(sync: SyncDetails) -> SyncDetails:
-    """The sync after a run, which is due."""
+    """Return the sync after a run, which is due."""
     with session_scope(write=True) as session:
         session.execute(update(Sync).where(Sync.id == sync.id).values(next_run_at=datetime.now(UTC)))
     run_sync(sync.id)
@@ -79,7 +79,7 @@ def run(sync: SyncDetails) -> SyncDetails:
 
 
 def counts_of(sync: SyncDetails) -> SyncCounts:
-    """The counts of a run that ends without an error."""
+    """Return the counts of a run that ends without an error."""
     done = run(sync)
     assert done.error is None
     assert done.counts is not None
@@ -98,7 +98,7 @@ def finish(state: str = "ready") -> None:
 
 
 def appends() -> list[int]:
-    """Numbers of videos of the appends."""
+    """Return the numbers of videos of the appends."""
     return [task.counts.videos for task in commands.list_tasks() if task.into]
 
 

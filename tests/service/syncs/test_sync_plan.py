@@ -48,7 +48,7 @@ def source_files(folder: Path, *videos: VideoSpec) -> SourceFiles:
 
 
 def stored(video: VideoSpec, folder: Path, **fields: object) -> VideoSummary:
-    """The stored video of a file, as the service lists it."""
+    """Return the stored video of a file, as the service lists it."""
     path = folder / video.uri
     return VideoSummary.model_validate(
         {
@@ -72,12 +72,12 @@ def stored(video: VideoSpec, folder: Path, **fields: object) -> VideoSummary:
 
 
 def synced(folder: Path, **fields: object) -> list[VideoSummary]:
-    """The stored videos after a first sync of all files."""
+    """Return the stored videos after a first sync of all files."""
     return [stored(video, folder, **fields) for video in plan_sync(listed(folder), ()).new]
 
 
 def summary(plan: SyncPlan) -> tuple[int, int, int, int, int]:
-    """Numbers of new, changed, outdated, vanished and unchanged videos."""
+    """Return the numbers of new, changed, outdated, vanished and unchanged videos."""
     return len(plan.new), len(plan.changed), len(plan.outdated), len(plan.vanished), plan.unchanged
 
 

@@ -116,7 +116,7 @@ def test_refusals_name_the_reason(domain: str, append: Callable[..., TaskDetails
     view = append(domain)
     with pytest.raises(Conflict, match=f"append to task {domain}"):
         append(view.id, "other")
-    with pytest.raises(Conflict, match=r"videos\[0\]\.id: The id 'new' belongs to a video"):
+    with pytest.raises(Conflict, match=r"videos\[0\]\.id: The ID 'new' belongs to a video"):
         append(domain)
 
 

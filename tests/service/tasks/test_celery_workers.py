@@ -28,7 +28,7 @@ from tests.catalog_rows import accepted_videos
 
 
 def learn_slowly(task_id: str) -> None:
-    """Training job that learns nothing, slowly, and publishes a shard."""
+    """Return the training job that learns nothing, slowly, and publishes a shard."""
     claim = lifecycle.claim_training(task_id, worker_name())
     if claim is None:
         return

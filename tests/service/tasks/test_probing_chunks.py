@@ -72,7 +72,7 @@ class InstantDecoder:
 
     @classmethod
     def decoded_by(cls, worker: str) -> list[str]:
-        """Names of the files that a worker has decoded."""
+        """Return the names of the files that a worker has decoded."""
         lines = cls.log.read_text().splitlines() if cls.log is not None and cls.log.exists() else []
         return [line.split()[1] for line in lines if line.startswith(f"{worker} ")]
 
@@ -121,7 +121,7 @@ def _expire_chunks(task_id: str) -> None:
 
 
 def _start_worker(task_id: str, **attributes: Any) -> int:
-    """A process that handles messages of the task until it is probed; returns its process id.
+    """Return a process that handles messages of the task until it is probed; returns its process ID.
 
     The attributes are those of its :class:`InstantDecoder`.
     """
@@ -340,7 +340,7 @@ def test_worker_of_a_chunk_cannot_write_after_the_task_was_retried(
 
 
 def test_worker_of_a_deleted_chunk_cannot_write_to_a_later_one(catalog: Settings, post: Post) -> None:
-    """SQLite gives the ids of deleted rows to new ones."""
+    """SQLite gives the IDs of deleted rows to new ones."""
     former, task = post(videos=CHUNK), post("later", videos=CHUNK)
     _plan(former.id)
     stale = lifecycle.claim_chunk(former.id, "probing", "stale")

@@ -197,7 +197,7 @@ def test_any_caption_is_kept_or_refused_by_name(sqlite_catalog: Settings, captio
 
 
 class TestConflicts:
-    """Names and ids of other tasks."""
+    """Names and IDs of other tasks."""
 
     def test_video_id_of_another_task_is_refused(
         self, catalog: Settings, make_file: Callable[[str], Path]

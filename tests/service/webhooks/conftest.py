@@ -27,7 +27,7 @@ def emit_event(number: int = 1) -> None:
 
 
 def stored() -> list[Delivery]:
-    """All messages, oldest first."""
+    """Return all messages, oldest first."""
     with session_scope() as session:
         return list(session.scalars(select(Delivery).order_by(Delivery.id)))
 

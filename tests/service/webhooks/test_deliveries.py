@@ -27,7 +27,7 @@ Register = Callable[..., WebhookSecret]
 
 
 def _signature(webhook: WebhookSecret, headers: Mapping[str, str], body: bytes) -> str:
-    """The signature of a message by the text of the specification (Standard Webhooks, "Signature scheme")."""
+    """Return the signature of a message by the text of the specification (Standard Webhooks, "Signature scheme")."""
     signed = f"{headers['webhook-id']}.{headers['webhook-timestamp']}.".encode() + body
     key = base64.b64decode(webhook.secret.removeprefix("whsec_"))
     return f"v1,{base64.b64encode(hmac.digest(key, signed, hashlib.sha256)).decode()}"
@@ -189,7 +189,7 @@ def test_silent_endpoint_is_left(
     release = threading.Event()
 
     def drip(request: Handler) -> None:
-        """A byte of the header at a time, so that no single read times out."""
+        """Return a byte of the header at a time, so that no single read times out."""
         try:
             while not release.wait(0.05):
                 request.wfile.write(b"X")

@@ -16,7 +16,7 @@ START, END = 48, 49
 
 
 class DigitEncoder:
-    """A text is a row of token ids; its vector is the one-hot vector of its first token."""
+    """A text is a row of token IDs; its vector is the one-hot vector of its first token."""
 
     modes = ("pinned",)
 

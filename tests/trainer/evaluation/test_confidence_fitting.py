@@ -61,7 +61,9 @@ class NumberEncoder(WordRouting):
 def _library(
     encoder: NumberEncoder, tasks: int = 3, videos: int = 30, captions: int = 12
 ) -> list[CalibrationTask]:
-    """Tasks whose video vectors encode their texts without noise; captions belong to the first videos of each task."""
+    """Return the tasks whose video vectors encode their texts without noise; captions belong to the first videos of
+    each task.
+    """
     clean = NumberEncoder()
     known = []
     for task in range(tasks):

@@ -20,7 +20,7 @@ from trainer.video_embedding import MemoryShard, embed_clips
 
 
 def _task(folder: Path, name: str, first: int, shades: Sequence[int]) -> TaskData:
-    """Single-color videos: the first is for training, the others are held out with two captions each."""
+    """Return the single-color videos: the first is for training, the others are held out with two captions each."""
     clips = []
     for number, shade in enumerate(shades):
         path = folder / f"{first + number}.npy"
@@ -36,12 +36,12 @@ def _at(degrees: Tensor) -> Tensor:
 
 
 def _encode(turn: float) -> object:
-    """A video encoder that maps a shade to an angle, starting at ``turn``."""
+    """Return a video encoder that maps a shade to an angle, starting at ``turn``."""
     return lambda frames: _at(frames[:, 0, 0, 0, 0].float() + turn)
 
 
 def _embedded_gallery(encode: object, task: TaskData) -> Gallery:
-    """The gallery of a task whose videos are embedded by ``encode``."""
+    """Return the gallery of a task whose videos are embedded by ``encode``."""
     vectors = embed_clips(encode, task.clips)  # type: ignore[arg-type]
     return task_gallery(task, MemoryShard(np.array([clip.vector_id for clip in task.clips]), vectors))
 

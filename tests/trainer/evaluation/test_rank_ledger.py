@@ -73,7 +73,7 @@ def _unit(vectors: np.ndarray, grid: float = 0.0) -> Vectors:
 
 
 def _galleries(grid: float = 0.0) -> list[Gallery]:
-    """Nine videos each; six are held out, of which five have two captions; most videos have a class."""
+    """Return the nine videos each; six are held out, of which five have two captions; most videos have a class."""
     rng = np.random.default_rng(2)
     galleries = []
     for task, name in enumerate(NAMES):
@@ -164,7 +164,7 @@ def _other_vectors(galleries: list[Gallery]) -> None:
 
 
 def _other_ids(galleries: list[Gallery]) -> None:
-    """The same videos in another order."""
+    """Return the same videos in another order."""
     shard = galleries[0].shard
     ids = shard.ids[::-1].copy()
     galleries[0] = replace(galleries[0], shard=MemoryShard(ids, shard.vectors(ids)))
@@ -275,7 +275,7 @@ def test_second_row_of_the_same_tasks_encodes_nothing() -> None:
 
 
 def _values(ledger: RankLedger) -> object:
-    """All values of a ledger, for comparison."""
+    """Return all values of a ledger, for comparison."""
 
     def plain(of: object) -> object:
         if isinstance(of, np.ndarray):

@@ -103,7 +103,7 @@ class Library(WordRouting):
 
 
 def _lean(row: RecallRow) -> RecallRow:
-    """The part of a full row that a lean row has."""
+    """Return the part of a full row that a lean row has."""
     for found in (row.recalls, row.first_hits, row.pooled):
         for galleries in found.values():
             del galleries["global_raw"]

@@ -132,7 +132,7 @@ def write_task(
         name: Identifier and name of the task; determines the frames.
         captions: Captions of each video.
         splits: Split of the first videos; the others are training videos.
-        first_id: Vector id of the first video.
+        first_id: Vector ID of the first video.
         side: Height and width of the frames in pixels.
         identical: Whether all videos have the same frames.
     """

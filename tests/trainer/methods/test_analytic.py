@@ -42,7 +42,7 @@ def _captions(backbone: Backbone, texts: list[str]) -> Tensor:
 
 
 def _learn(backbone: Backbone, *tasks: tuple[int, list[str]], **settings: Any) -> Any:
-    """Method after tasks, each given by the seed of its frames and its captions, one per video."""
+    """Return the method after tasks, each given by the seed of its frames and its captions, one per video."""
     method = create_method("analytic", backbone, **SETTINGS, **settings)
     for seed, texts in tasks:
         learn_steps(method, f"task-{seed}", [seed], texts)

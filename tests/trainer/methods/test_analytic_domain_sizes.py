@@ -46,7 +46,7 @@ DOMAINS: dict[str, list[list[str]]] = {}
 
 
 def _captions(domain: int, count: int) -> list[str]:
-    """Distinct captions that share most words with those of all other domains."""
+    """Return the distinct captions that share most words with those of all other domains."""
     rng = np.random.default_rng([7, domain])
     texts = [
         f"{subject} {verb} the {noun} {place}"
@@ -115,12 +115,14 @@ def others(backbone: Backbone, make_task: Callable[..., TaskData]) -> Sequential
 
 
 def _draw(*seed: int) -> np.ndarray:
-    """Features of which few are large, like pooled features of a network."""
+    """Return the features of which few are large, like pooled features of a network."""
     return np.random.default_rng(seed).gamma(0.3, 1, 1280)
 
 
 def _ranks(learner: SequentialLearner, task: TaskData) -> list[tuple[str, int, int]]:
-    """Rank of the nearest video with each caption, in the own shard and over all shards, merged as in a search."""
+    """Return the rank of the nearest video with each caption, in the own shard and over all shards, merged as in a
+    search.
+    """
     encoder, names = learner.query_encoder(), list(learner.shards)
     router, own = Router(learner.release.profiles), names.index(task.task_id)  # type: ignore[union-attr]
     texts = list(dict.fromkeys(task.training_captions))
@@ -178,7 +180,7 @@ def test_captions_of_a_first_domain_find_its_videos_after_ten_others(
 
 
 def _continue(learner: SequentialLearner, *tasks: TaskData) -> SequentialLearner:
-    """A copy of a learner that has learned further tasks."""
+    """Return a copy of a learner that has learned further tasks."""
     later = copy.copy(learner)
     later.tasks, later.shards, later.pinned = list(learner.tasks), dict(learner.shards), dict(learner.pinned)
     later.learn(tasks)

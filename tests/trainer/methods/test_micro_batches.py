@@ -25,7 +25,7 @@ PAPERS = ["bmu_moco", "ccmr", "ctp", "ffa_tame", "finetune", "joint", "strata"]
 def _gradients(
     name: str, backbone: Backbone, size: int | None, *, noisy: bool = False, **settings: Any
 ) -> tuple[float, list[Tensor]]:
-    """Loss and gradients of the second task's first step."""
+    """Compute the loss and gradients of the second task's first step."""
     torch.manual_seed(3)
     method = create_method(name, backbone, **settings)
     learn_steps(method, "first", [0])

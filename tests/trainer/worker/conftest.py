@@ -77,7 +77,7 @@ def shared_decoder() -> Iterator[VideoDecoder]:
 
 @pytest.fixture
 def post_videos(shared_decoder: VideoDecoder, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
-    """``post_videos(name, videos=6, captions=1, **fields)``: id of a task whose real videos were probed.
+    """``post_videos(name, videos=6, captions=1, **fields)``: ID of a task whose real videos were probed.
 
     The first ``tests`` videos are held out. Videos last a second, or as given in ``seconds`` by their number.
     """
@@ -119,7 +119,7 @@ def write_video(path: Path, content: str, seconds: int = 1) -> None:
 
 @lru_cache(maxsize=256)
 def encode_video(content: str, seconds: int) -> bytes:
-    """MP4 file as bytes; cached, because encoding a long video twice gives slightly different files."""
+    """Return the MP4 file as bytes; cached, because encoding a long video twice gives slightly different files."""
     rng = np.random.default_rng(list(content.encode()))
     scenes = [
         rng.integers(0, 255, (4, 4, 3), dtype=np.uint8).repeat(16, axis=0).repeat(16, axis=1)

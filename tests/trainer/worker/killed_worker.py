@@ -22,12 +22,12 @@ def die(*_: Any, **__: Any) -> None:
 
 
 def die_before(owner: Any, name: str) -> Callable[[], None]:
-    """A patch with which the process dies instead of calling a function."""
+    """Return a patch with which the process dies instead of calling a function."""
     return lambda: setattr(owner, name, die)
 
 
 def die_after(owner: Any, name: str) -> Callable[[], None]:
-    """A patch with which the process dies at the end of a function."""
+    """Return a patch with which the process dies at the end of a function."""
 
     def patch() -> None:
         original = getattr(owner, name)

@@ -37,12 +37,12 @@ def learn(task: str) -> TaskDetails:
 
 
 def open_store() -> ShardStore:
-    """The shard store of the library."""
+    """Return the shard store of the library."""
     return ShardStore(settings().index_dir)
 
 
 def current_release() -> ReleaseState:
-    """The newest published release."""
+    """Return the newest published release."""
     store = open_store()
     release = store.manifest().release
     assert release is not None
@@ -52,21 +52,23 @@ def current_release() -> ReleaseState:
 
 
 def shard_vectors(task: str) -> dict[int, np.ndarray]:
-    """Searchable vectors of a task, by vector id."""
+    """Return the searchable vectors of a task, by vector ID."""
     store = open_store()
     shard = IndexSnapshot.open(store).shard(task, fingerprint=store.manifest().shards[task].fingerprint)
     return dict(zip(shard.ids.tolist(), shard.vectors(shard.ids), strict=True))
 
 
 def catalog_vector_ids(task: str) -> dict[str, int]:
-    """Vector ids of a task's videos in the catalog, by video id."""
+    """Return the vector IDs of a task's videos in the catalog, by video ID."""
     with session_scope() as session:
         query = select(Video.id, Video.vector_id).where(Video.task_id == task)
         return {video: vector_id for video, vector_id in session.execute(query)}
 
 
 def recall_cells() -> dict[tuple[int, int, str, str], Recall]:
-    """Cells of the recall matrix by release, task, query mode and gallery; release 0 is the unchanged backbone."""
+    """Return the cells of the recall matrix by release, task, query mode and gallery; release 0 is the unchanged
+    backbone.
+    """
     with session_scope() as session:
         return {
             (cell.release_order, cell.task_order, cell.mode, cell.gallery): cell
@@ -88,11 +90,11 @@ def call_before(patch: pytest.MonkeyPatch, owner: Any, name: str, action: Callab
 def post_append(
     domain: str, videos: Mapping[str, str], captions: Sequence[str] = (), seconds: int = 1
 ) -> str:
-    """Id of a probed append of new videos.
+    """Return the ID of a probed append of new videos.
 
     Args:
-        domain: Id of the domain.
-        videos: Content of each video by its name; its id is ``new-<name>``.
+        domain: ID of the domain.
+        videos: Content of each video by its name; its ID is ``new-<name>``.
         captions: Captions of each video, in which ``{}`` stands for its content.
         seconds: Duration of the videos.
     """

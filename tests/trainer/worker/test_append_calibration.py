@@ -29,7 +29,7 @@ def append(
     colors: Sequence[str] = COLORS,
     min_captions: int = len(COLORS),
 ) -> str:
-    """Id of a probed append of captioned videos."""
+    """Return the ID of a probed append of captioned videos."""
     monkeypatch.setattr(append_job, "MIN_CAPTIONS", min_captions)
     captions = [f"the {{}} video number {number}" for number in range(CAPTIONS)]
     return post_append(domain, {color: color for color in colors}, captions)
@@ -40,7 +40,7 @@ def load_snapshot() -> SearchSnapshot:
 
 
 def served_captions() -> int | None:
-    """Number of captions behind the confidence model of a new search snapshot; None without a model."""
+    """Count the captions behind the confidence model of a new search snapshot; None without a model."""
     snapshot = load_snapshot()
     return snapshot.confidence_model.captions if snapshot.confidence_model else None
 

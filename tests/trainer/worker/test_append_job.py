@@ -47,7 +47,7 @@ pytestmark = pytest.mark.usefixtures("library")
 
 
 def post_append(domain: str, *names: str, seconds: int = 1, copy: str | None = None) -> str:
-    """Id of a probed append of new videos, ``new-<name>`` with the content ``<name>``, and a copy of one."""
+    """Return the ID of a probed append of new videos, ``new-<name>`` with the content ``<name>``, and a copy of one."""
     contents = {name: name for name in names} | ({"copy": copy} if copy else {})
     return library_state.post_append(domain, contents, ["the {} video"], seconds)
 
@@ -66,7 +66,7 @@ def append(domain: str, *names: str) -> TaskDetails:
 
 
 def files(task: str) -> dict[str, bytes]:
-    """Contents of all files of the shard's segments."""
+    """Return the contents of all files of the shard's segments."""
     store = open_store()
     folders = [store.shard_folder(entry.id) for entry in store.manifest().segments(task)]
     return {
@@ -141,7 +141,7 @@ def test_two_appends_of_the_same_file_store_it_once(learned_task: str) -> None:
 
 
 def test_append_with_ids_of_other_videos_fails(learned_task: str) -> None:
-    """A catalog that was restored from an earlier state than the index assigns ids that the shard has already."""
+    """A catalog that was restored from an earlier state than the index assigns IDs that the shard has already."""
     append_id = post_append(learned_task, "red", "blue")
     with session_scope() as session:
         first = session.scalars(select(Video.vector_id).where(Video.task_id == append_id)).all()[0]

@@ -43,17 +43,17 @@ pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("library")]
 
 
 def searchable_ids(task: str) -> set[int]:
-    """Vector ids of a task that a search can return."""
+    """Return the vector IDs of a task that a search can return."""
     return set(shard_vectors(task))
 
 
 def catalog_ids(task: str) -> set[int]:
-    """Vector ids of a task's videos in the catalog."""
+    """Return the vector IDs of a task's videos in the catalog."""
     return set(catalog_vector_ids(task).values())
 
 
 def vector_id(video: str) -> int:
-    """Vector id of a video in the catalog."""
+    """Return the vector ID of a video in the catalog."""
     with session_scope() as session:
         return session.scalars(select(Video.vector_id).where(Video.id == video)).one()
 

@@ -77,7 +77,7 @@ def _post_append(domain: str) -> str:
 
 
 def _searchable_videos(task: str) -> list[int]:
-    """Vector ids of the whole videos in all segments of a shard, without deleted ones, ascending."""
+    """Return the vector IDs of the whole videos in all segments of a shard, without deleted ones, ascending."""
     store = open_store()
     manifest = store.manifest()
     found = [store.open([entry]).ids for entry in manifest.segments(task) if entry.count]

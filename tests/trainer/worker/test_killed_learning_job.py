@@ -75,7 +75,7 @@ def _sorted_vectors(task: str) -> np.ndarray:
 
 
 def _published_moments(task: str) -> list[tuple[float, float]]:
-    """Start and end of the published moments, ordered by vector id."""
+    """Start and end of the published moments, ordered by vector ID."""
     store = ShardStore(settings().index_dir)
     ids = IndexSnapshot.open(store).shard(task, fingerprint=store.manifest().shards[task].fingerprint).ids
     with session_scope() as session:

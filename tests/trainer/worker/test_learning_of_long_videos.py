@@ -52,7 +52,7 @@ def reuse_decoder(library: Any, shared_decoder: VideoDecoder, monkeypatch: pytes
 
 
 def _frame_at(path: Path, seconds: float, size: int) -> np.ndarray:
-    """The last frame that starts at or before a time, found by decoding the whole file."""
+    """Return the last frame that starts at or before a time, found by decoding the whole file."""
     with av.open(str(path)) as container:
         shown = [frame for frame in container.decode(video=0) if frame.time <= seconds]
     return crop_square(Image.fromarray(shown[-1].to_ndarray(format="rgb24")), size)
@@ -149,7 +149,7 @@ def test_moments_change_no_bit_of_anything_else(
 def test_compaction_does_not_change_the_next_row(
     post_videos: Post, settings_factory: Callable[..., Any], tmp_path: Path
 ) -> None:
-    """Whole videos and moments are distinguished by their ids, not by their segment."""
+    """Whole videos and moments are distinguished by their IDs, not by their segment."""
     fields = {"frames": 2, "torch_threads": 1, "lease_seconds": 600}
 
     def learn_both(folder: str, *, compacted: bool) -> Any:

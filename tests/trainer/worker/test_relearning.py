@@ -68,17 +68,17 @@ def grown_task(learned_task: str, saved_libraries: Path, monkeypatch: pytest.Mon
 
 
 def relearn(domain: str, name: str | None = None) -> str:
-    """Id of a probed task that relearns the appended videos of a domain."""
+    """Return the ID of a probed task that relearns the appended videos of a domain."""
     return probe(relearn_appended_videos(domain, RelearnSpec(name=name)).task.id).id
 
 
 def find_words(words: LibraryWords, query: str) -> list[int]:
-    """Vector ids of the videos whose texts contain a word."""
+    """Return the vector IDs of the videos whose texts contain a word."""
     return sorted(set(words.current().lookup(parse_query(query)).videos.tolist()))
 
 
 def require_consistent_library(domain: str, task: str, moved: set[str]) -> None:
-    """Check that the moved videos are in the new domain alone, under their ids, and that index and catalog agree."""
+    """Check that the moved videos are in the new domain alone, under their IDs, and that index and catalog agree."""
     kept, taken = catalog_vector_ids(domain), catalog_vector_ids(task)
     assert set(taken) == moved
     assert not set(kept) & moved

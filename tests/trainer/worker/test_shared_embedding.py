@@ -58,7 +58,7 @@ def _after_planning(monkeypatch: pytest.MonkeyPatch, work: Callable[[], None]) -
 
 
 def _expected(post_videos: Post, tmp_path: Path, settings_factory: Callable[..., Any]) -> np.ndarray:
-    """Vectors of the same videos, embedded without chunks in another library."""
+    """Return the vectors of the same videos, embedded without chunks in another library."""
     settings_factory(tmp_path / "whole", frames=2, torch_threads=1, lease_seconds=600)
     vectors = shard_vectors(task := learn(post_videos("day")).id)
     return np.stack([vectors[i] for i in sorted(catalog_vector_ids(task).values())])
@@ -259,7 +259,7 @@ def test_error_of_a_chunk_that_fails_for_the_owner_is_the_reason_of_the_failed_t
 
 
 def _post_append(domain: str) -> str:
-    """Id of a probed append of three videos."""
+    """Return the ID of a probed append of three videos."""
     return post_append(domain, {name: name for name in ("red", "green", "blue")})
 
 

@@ -63,7 +63,7 @@ def library(
 
 
 def _learn(body: dict[str, Any]) -> str:
-    """Id of a task that was posted, probed and learned; its videos are real files with random content."""
+    """Return the ID of a task that was posted, probed and learned; its videos are real files with random content."""
     for video in body["videos"]:
         write_video(settings().media_root / video["uri"], video["uri"])
     task = probe(commands.create_task(TaskSpec.model_validate(body)).task.id)
@@ -79,7 +79,7 @@ def _domain(name: str) -> dict[str, Any]:
 
 
 def _kitchen() -> dict[str, Any]:
-    """Body of the request in docs/using.md that adds a domain."""
+    """Return the body of the request in docs/using.md that adds a domain."""
     readme = (Path(__file__).parents[3] / "docs" / "using.md").read_text(encoding="utf-8")
     (body,) = re.findall(r"-d '(\{\s*\"name\": \"kitchen\".*?\})'", readme, re.DOTALL)
     parsed: dict[str, Any] = json.loads(body)

@@ -57,7 +57,7 @@ def sync(source: Path | str, vanished: Any = "keep", dry_run: bool = False) -> N
 
 
 def synced_videos(name: str) -> dict[str, int]:
-    """Vector ids of the videos of the only domain, whose shard and catalog agree."""
+    """Return the vector IDs of the videos of the only domain, whose shard and catalog agree."""
     (task,) = [task for task in commands.list_tasks() if task.into is None]
     assert task.name == name
     assert set(shard_vectors(task.id)) == set(catalog_vector_ids(task.id).values())

@@ -18,7 +18,7 @@ class Lexicon:
     """Tokens of a domain and their vectors.
 
     Attributes:
-        tokens: Token ids, ascending, ``[V]``.
+        tokens: Token IDs, ascending, ``[V]``.
         weights: Inverse document frequency of each token, ``[V]``.
         unknown_weight: Weight of a token that occurs in no video of the domain.
         vectors: Vector of each token: its row of the basis, ``[V, dim]``. A text has the sum over its tokens, each
@@ -34,14 +34,14 @@ class Lexicon:
 
 
 def build_lexicon(documents: Sequence[Sequence[int]], dim: int, center: float) -> Lexicon:
-    """Lexicon of videos.
+    """Return the lexicon of videos.
 
     The TF-IDF vector of a video has a coordinate (1 + log tf) · idf per token, with idf = 1 + log((1 + n) / (1 + df)),
     and unit length. The basis consists of the leading right singular vectors of the centered vectors, so the inner
     product with the compressed vector of a video is that with its best approximation of rank ``dim``.
 
     Args:
-        documents: Token ids of all captions of each video, n ≥ 1 videos.
+        documents: Token IDs of all captions of each video, n ≥ 1 videos.
         dim: Number of coordinates; a domain with fewer directions leaves the rest zero.
         center: Share of the mean vector that is subtracted, 0..1; less than 1 for small domains.
     """
@@ -68,7 +68,7 @@ def build_lexicon(documents: Sequence[Sequence[int]], dim: int, center: float) -
 
 
 def _right_singular_vectors(matrix: Tensor) -> Tensor:
-    """Right singular vectors of ``[n, V]`` with non-zero singular values, the largest first, ``[V, r]``."""
+    """Return the right singular vectors of ``[n, V]`` with non-zero singular values, the largest first, ``[V, r]``."""
     if not matrix.shape[1]:
         return matrix.new_empty(0, 0)
     if matrix.shape[0] <= matrix.shape[1]:

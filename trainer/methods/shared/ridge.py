@@ -35,12 +35,12 @@ class RegressionSums:
 
     @classmethod
     def empty(cls, features: int, targets: int) -> RegressionSums:
-        """Sums over no videos."""
+        """Compute the sums over no videos."""
         sizes = ((), (features,), (features, features), (targets,), (features, targets))
         return cls(*(torch.zeros(size, dtype=torch.float64) for size in sizes))
 
     def add(self, features: Tensor, targets: Tensor) -> RegressionSums:
-        """Sums that include further videos.
+        """Compute the sums that include further videos.
 
         Args:
             features: ``[n, F]``.
@@ -56,7 +56,7 @@ class RegressionSums:
         )
 
     def solve(self, penalty: float) -> tuple[Tensor, Tensor]:
-        """Weights W and offset b of the ridge regression xW + b on standardized features.
+        """Return the weights W and offset b of the ridge regression xW + b on standardized features.
 
         Args:
             penalty: Penalty ρ on the squared weights of standardized features.
@@ -78,7 +78,7 @@ class RegressionSums:
         return weights, target_mean - mean @ weights
 
     def tensors(self) -> dict[str, Tensor]:
-        """Sums by name as a release stores them: float32, and of the symmetric matrix one triangle."""
+        """Compute the sums by name as a release stores them: float32, and of the symmetric matrix one triangle."""
         rows, columns = torch.triu_indices(*self.products.shape).unbind()
         stored = {name: getattr(self, name) for name in ("count", "features", "targets", "cross")}
         stored["products"] = self.products[rows, columns]
@@ -86,7 +86,7 @@ class RegressionSums:
 
     @classmethod
     def from_tensors(cls, tensors: dict[str, Tensor]) -> RegressionSums:
-        """Sums from :meth:`tensors`."""
+        """Compute the sums from :meth:`tensors`."""
         loaded = {name: tensor.double().cpu() for name, tensor in tensors.items()}
         size = len(loaded["features"])
         upper = torch.zeros(size, size, dtype=torch.float64)
@@ -96,7 +96,7 @@ class RegressionSums:
 
 
 def fit_ridge(features: Tensor, targets: Tensor, penalty: float) -> tuple[Tensor, Tensor]:
-    """Weights and offset of a ridge regression on standardized features; see :meth:`RegressionSums.solve`.
+    """Return the weights and offset of a ridge regression on standardized features; see :meth:`RegressionSums.solve`.
 
     With fewer videos than features, the dual problem is solved, whose size is the number of videos.
 

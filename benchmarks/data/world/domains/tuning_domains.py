@@ -48,7 +48,7 @@ def _domain(
     settings: tuple[Setting, ...],
     number: int,
 ) -> Domain:
-    """A domain with objects in the notation ``"loaf/bread = half; …"``: words, and the name of a drawing."""
+    """Return a domain with objects in the notation ``"loaf/bread = half; …"``: words, and the name of a drawing."""
     parsed = []
     for line in things.split(";"):
         words, drawing = (piece.strip() for piece in line.split("="))

@@ -15,7 +15,7 @@ from tests.measured_library import add_measured_domains
 
 
 def _of_domains(*queries: int) -> Callable[[int, int], int]:
-    """Numbers of queries of the cells of each domain."""
+    """Return the numbers of queries of the cells of each domain."""
     return lambda i, t: queries[t - 1]
 
 

@@ -41,7 +41,7 @@ def appended(library: Library) -> Library:
 
 
 def _store_append(library: Library, *, state: str = "queued") -> int:
-    """An append of one probed video in the catalog, with a confidence model; returns the vector ID."""
+    """Return an append of one probed video in the catalog, with a confidence model; returns the vector ID."""
     with session_scope(write=True) as session:
         task = Task(
             id="tsk_append",
@@ -84,7 +84,7 @@ def _publish_append(library: Library, vector_id: int) -> None:
 
 
 def _assign_videos() -> None:
-    """The catalog part of the publication: the videos belong to the domain, and the append is ready."""
+    """Return the catalog part of the publication: the videos belong to the domain, and the append is ready."""
     with session_scope(write=True) as session:
         session.execute(
             update(Video)

@@ -42,7 +42,7 @@ def words(reads: CatalogReads) -> LibraryWords:
 
 
 def _add(post: Post, *captions: str, name: str = "birds") -> Ids:
-    """Vector IDs of new videos with a caption each, ``<name>-<number>``."""
+    """Return the vector IDs of new videos with a caption each, ``<name>-<number>``."""
     task = post(name, videos=1).id
     with session_scope(write=True) as session:
         videos = [
@@ -55,7 +55,7 @@ def _add(post: Post, *captions: str, name: str = "birds") -> Ids:
 
 
 def _found(words: LibraryWords, query: str) -> list[int]:
-    """IDs of the videos with a text that contains a word."""
+    """Return the IDs of the videos with a text that contains a word."""
     return sorted(set(words.current().lookup(parse_query(query)).videos.tolist()))
 
 
@@ -96,7 +96,7 @@ def test_edits_are_seen_by_the_next_search_in_all_processes(
 
 
 def _said(words: LibraryWords, query: str) -> list[int]:
-    """IDs of the videos in which a word is said."""
+    """Return the IDs of the videos in which a word is said."""
     words.current()
     found = words.transcripts.index.lookup(parse_query(query)).videos
     return sorted(set(video_ids_of(found).tolist()))

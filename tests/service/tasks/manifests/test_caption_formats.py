@@ -207,7 +207,7 @@ def test_sidecars_of_a_downloader_are_read(tmp_path: Path) -> None:
         (
             "x.json",
             {"images": [], "annotations": [{"image_id": 1, "caption": "x"}]},
-            ["'1' is the id of none of the"],
+            ["'1' is the ID of none of the"],
         ),
         (
             "x.json",

@@ -21,7 +21,7 @@ TALL = [[1, 2], [2], [3, 3], [1, 3], [2, 3, 3], [1], [1, 1, 1, 2], [3, 2]]
 
 
 def _tfidf(documents: Sequence[Sequence[int]]) -> tuple[list[int], Doubles]:
-    """Tokens and unit TF-IDF vectors, one entry after the other."""
+    """Return the tokens and unit TF-IDF vectors, one entry after the other."""
     tokens = sorted({token for document in documents for token in document})
     vectors = np.zeros((len(documents), len(tokens)))
     for row, document in enumerate(documents):

@@ -16,14 +16,14 @@ Doubles = npt.NDArray[np.float64]
 
 
 def _videos(seed: int, videos: int, features: int = 7, targets: int = 3) -> tuple[Tensor, Tensor]:
-    """Features of different scales and offsets, and targets."""
+    """Return the features of different scales and offsets, and targets."""
     rng = np.random.default_rng(seed)
     x = rng.normal(size=(videos, features)) * np.linspace(0.1, 4, features) + np.linspace(-2, 5, features)
     return torch.tensor(x), torch.tensor(rng.normal(size=(videos, targets)) + 0.5)
 
 
 def _textbook_ridge(features: Tensor, targets: Tensor, penalty: float) -> tuple[Doubles, Doubles]:
-    """Ridge regression on standardized features with an offset that is not penalized."""
+    """Return the ridge regression on standardized features with an offset that is not penalized."""
     x, y = features.numpy(), targets.numpy()
     std = x.std(axis=0) + 0.02 * math.sqrt((x**2).mean())
     z = (x - x.mean(axis=0)) / std
