@@ -143,7 +143,7 @@ class AuditListParameters(_LimitedPageParameters):
             "may be repeated.",
         ),
     ] = None
-    target: Annotated[_Text | None, Query(description="Only changes of the resource with this ID.")] = None
+    target: Annotated[_Text | None, Query(description="Only changes to the resource with this ID.")] = None
     address: Annotated[_Text | None, Query(description="Only requests from this network address.")] = None
     request_id: Annotated[_Text | None, Query(description="Only changes made by this request.")] = None
     text: Annotated[

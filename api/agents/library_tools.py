@@ -55,7 +55,7 @@ def create_agent_server(open_client: OpenClient) -> MCPServer:
         "cinestrata",
         title="Cinestrata",
         version=__version__,
-        instructions=f"Search a library of videos by what they show and by their words. {NOTICE}",
+        instructions=f"Search a video library by what the videos show and by their words. {NOTICE}",
         log_level="WARNING",
         subscriptions=False,
     )

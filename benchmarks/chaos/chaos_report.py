@@ -93,7 +93,7 @@ def write_chaos_report(path: Path, records: Sequence[FaultRecord], seed: int) ->
 
 
 def chaos_table(records: Sequence[FaultRecord]) -> str:
-    """Markdown table with a row per group of faults, and their sum."""
+    """Return the Markdown table with a row per group of faults, and their sum."""
     return markdown_table(_COLUMNS, [list(map(str, row)) for row in _rows(records)])
 
 

@@ -52,7 +52,7 @@ def ingest_domain(
         folder: Folder of the clips and the library.
         count: Number of videos.
         frames: Frames per video.
-        part: Maximum number of videos of a request; further videos are appended to the domain.
+        part: Maximum number of videos per request; further videos are appended to the domain.
         keep: Whether to keep the library.
 
     Returns:
@@ -255,7 +255,7 @@ def main() -> None:
     commands = parser.add_subparsers(required=True)
     videos = commands.add_parser("videos", help="domains of many videos")
     videos.add_argument("--sizes", default="1000,5000", help="numbers of videos, separated by commas")
-    videos.add_argument("--part", type=int, default=20_000, help="maximum videos of a request")
+    videos.add_argument("--part", type=int, default=20_000, help="maximum videos per request")
     videos.add_argument("--keep", action="store_true", help="keep the libraries")
     videos.set_defaults(run=_measure_videos)
     domains = commands.add_parser("domains", help="a library of many domains")

@@ -25,7 +25,7 @@ def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 def format_interval(
     value: Sequence[float], difference: Sequence[float] | None = None, decimals: int = 1
 ) -> str:
-    """Mean with its interval, marked if it is better than the product.
+    """Compute the mean with its interval, marked if it is better than the product.
 
     Args:
         value: Mean, and the bounds of its interval.

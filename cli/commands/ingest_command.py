@@ -46,7 +46,7 @@ def run_ingest(
         wait: Whether to follow the task until it reaches a final state.
         in_place: Whether to send paths instead of file contents, for a service that reads the same files.
         encoding: Encoding of the manifest or the sidecar files; None is UTF-8.
-        captions_from_names: Whether the file name becomes the caption of a video without captions.
+        captions_from_names: Whether to use the file name as the caption of a video without captions.
         url: URL of a running service; None: use the data folder in this process.
         data: Data folder; None: from the environment.
     """

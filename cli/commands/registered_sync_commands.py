@@ -79,8 +79,8 @@ def run_register(
         source: Folder of videos, or its manifest, below the service's media root or in an allowed source.
         name: Name of the domain; None: derived from the path.
         every: Interval, such as ``15m``.
-        vanished: Whether videos whose file is gone are kept or deleted.
-        captions_from_names: Whether the file name becomes the caption of a video without captions.
+        vanished: Whether to keep or delete videos whose file is gone.
+        captions_from_names: Whether to use the file name as the caption of a video without captions.
         url: URL of a running service; None: use the data folder in this process.
         data: Data folder; None: from the environment.
     """

@@ -288,7 +288,7 @@ def result_table(
 def answer_line(response: SearchResponse) -> str:
     """How many videos match, or why the answer of a search in the served mode does not tell."""
     if response.matches is False:
-        return f"No video matches this text (probability of a match {response.confidence or 0:.0%})."
+        return f"No video matches this query (probability of a match: {response.confidence or 0:.0%})."
     if response.matching is None:
         return (
             "The library has too few captions to tell which videos match: it needs at least 20, not counting those "

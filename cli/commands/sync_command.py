@@ -43,11 +43,11 @@ def run_sync(
     Args:
         source: Path or URI of a folder of videos, or of its manifest.
         name: Name of the domain; None: derived from the path.
-        vanished: Whether videos whose file is gone are kept or deleted.
+        vanished: Whether to keep or delete videos whose file is gone.
         dry_run: Whether to only print the plan.
         in_place: Whether to send paths instead of file contents.
         encoding: Encoding of the manifest or the sidecar files; None is UTF-8.
-        captions_from_names: Whether the file name becomes the caption of a video without captions.
+        captions_from_names: Whether to use the file name as the caption of a video without captions.
         url: URL of a running service; None: use the data folder in this process.
         data: Data folder; None: from the environment.
     """

@@ -100,7 +100,7 @@ def open_source(
     Args:
         source: Path or URI.
         encoding: Encoding of the manifest or the sidecar files; None is UTF-8.
-        captions_from_names: Whether the file name becomes the caption of a video without captions.
+        captions_from_names: Whether to use the file name as the caption of a video without captions.
         in_place: Whether to always send paths of local files.
         is_remote: Whether the service runs elsewhere, so that its media root is unknown.
 

@@ -272,6 +272,6 @@ class MediaSource(Protocol):
 
         Raises:
             MediaError: The file does not exist, or the source forbids access to it.
-            RangeOutside: The file has no byte of the range.
-            SourceOutage: The source cannot be reached at the moment.
+            RangeOutside: The file has no byte in the range.
+            SourceOutage: The source is currently unreachable.
         """

@@ -83,7 +83,7 @@ class TextUpdateSet:
         )
 
     def part(self, start: int, stop: int) -> TextUpdateSet:
-        """Candidates ``start`` to ``stop - 1``. With ``start`` 0, nothing is copied."""
+        """Return the candidates ``start`` to ``stop - 1``. With ``start`` 0, nothing is copied."""
         bounds = torch.tensor([0, start, stop]).to(self.keys.device) * self.vocabulary
         shared, low, high = torch.searchsorted(self.keys, bounds).cpu().tolist()
         words, keys = self.words[low:high], self.keys[low:high] - start * self.vocabulary

@@ -90,7 +90,9 @@ class QueryBackbone(ABC):
         """Return the token IDs of each text, ``[L]``, including the start and end tokens, without padding."""
 
     def encode_alone(self, texts: Sequence[TokenIds]) -> Vectors:
-        """Unit vectors ``[n, dim]`` of texts, each encoded alone: its vector does not depend on the other texts."""
+        """Return unit vectors ``[n, dim]`` of texts, each encoded alone: its vector does not depend on the
+        other texts.
+        """
         return self._encode_missing(texts, self._caches.single, self._encode_each)
 
     def encode_together(self, texts: Sequence[TokenIds]) -> Vectors:
@@ -98,7 +100,7 @@ class QueryBackbone(ABC):
         return self._encode_missing(texts, self._caches.batched, self._encode_batch)
 
     def _encode_each(self, texts: Sequence[TokenIds]) -> Iterable[Vectors]:
-        """Unit vectors ``[dim]`` of n ≥ 1 texts, each encoded alone."""
+        """Return unit vectors ``[dim]`` of n ≥ 1 texts, each encoded alone."""
         threads = core_count() if self._encodes_in_one_thread() else 1
         return map_in_threads(self._encode_one, texts, threads)
 

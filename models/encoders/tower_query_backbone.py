@@ -73,7 +73,7 @@ class TowerQueryBackbone(QueryBackbone):
         return self._encode_batches(texts, batches_by_length(texts, self.packed.device))
 
     def _encode_batches(self, texts: Sequence[TokenIds], batches: Sequence[TokenIds]) -> Vectors:
-        """Unit vectors ``[n, dim]`` of texts whose positions are in one batch each."""
+        """Return unit vectors ``[n, dim]`` of texts whose positions are in one batch each."""
         parts = []
         with self.inference():
             for rows in batches:
@@ -89,7 +89,8 @@ class TowerQueryBackbone(QueryBackbone):
 
 
 def read_vectors(parts: Sequence[Tensor], batches: Sequence[npt.NDArray[np.int64]]) -> Vectors:
-    """Vectors of encoded batches in the order of their rows, in one copy: only here the host waits for a device.
+    """Return the vectors of encoded batches in the order of their rows, in one copy: only here the host waits for a
+    device.
 
     Args:
         parts: Vectors of each batch, ``[rows, dim]``; at least one.

@@ -140,7 +140,7 @@ class AuditFilter:
         action: An action such as ``task.cancel``, or all of a resource, such as ``task``.
         target: Identifier of the changed resource.
         address: Network address of the client.
-        request_id: Identifier of the HTTP request.
+        request_id: ID of the HTTP request.
         text: A text in the actor, the action, the target or the details, regardless of case.
         after: Earliest time, included. A time without a zone is UTC.
         before: Latest time, excluded.

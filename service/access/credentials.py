@@ -102,7 +102,7 @@ def find_session(token: str, environment_key: str | None) -> Principal | None:
     """Return the sender of a request with the cookie of a session; None if the session has ended.
 
     Args:
-        environment_key: Key of the environment; None without one.
+        environment_key: The key in the environment; None if there is none.
     """
     with session_scope() as session:
         at = now(session)

@@ -68,7 +68,7 @@ class SnapshotReport:
 def write_snapshot(
     settings: Settings, target: Path, *, index_only: bool = False, progress: ProgressReport | None = None
 ) -> SnapshotReport:
-    """Write a backup and verify it. After an error nothing is left of it.
+    """Write a backup and verify it. An error leaves nothing behind.
 
     Args:
         settings: Settings of the library.

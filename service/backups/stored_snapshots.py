@@ -66,7 +66,7 @@ def snapshot_path(name: str) -> Path:
 
 
 def delete_snapshot(name: str) -> None:
-    """Delete a backup. Downloads that have begun are completed.
+    """Delete a backup. Running downloads are completed.
 
     Raises:
         NotFound: there is no such backup.

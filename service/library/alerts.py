@@ -209,7 +209,7 @@ def count_open_alerts(session: Session) -> int:
 
 
 def dismiss_alert(alert_id: int) -> AlertDetails:
-    """Hide an alert. It is raised again only after its measure has recovered. Idempotent.
+    """Dismiss an alert. It is raised again only after its measure has recovered. Idempotent.
 
     Raises:
         NotFound: the alert does not exist.

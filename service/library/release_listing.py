@@ -41,8 +41,8 @@ def list_releases(
 
     Args:
         task: Only the release after this task (name or ID).
-        kind: Only releases of this kind of encoder.
-        method: Only releases of this learning method.
+        kind: Only releases with this kind of encoder.
+        method: Only releases with this learning method.
         current: Only the release that answers searches, or only the others.
         sort: ``learned`` (order of learning), ``created`` or ``bytes``; with ``-`` in reverse.
         cursor: ``next_cursor`` of the page before.
@@ -107,7 +107,7 @@ def list_shards(
     Args:
         degraded: Reasons by task ID from the search snapshot of this process. Differences between the manifest and the
             catalog are added.
-        text: Only shards of domains whose name or ID contains this text, regardless of case.
+        text: Only shards whose domain name or ID contains this text (case-insensitive).
         sort: ``created``, ``count`` or ``bytes``; with ``-`` in reverse.
         cursor: ``next_cursor`` of the page before.
         limit: Maximum number of shards; None: all.

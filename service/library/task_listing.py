@@ -56,7 +56,7 @@ def list_tasks(
         state: Only tasks in one of these states.
         kind: Only domains, or only appends.
         into: Only appends to this domain (name or ID).
-        method: Only tasks of this learning method.
+        method: Only tasks with this learning method.
         text: Only tasks whose name or ID contains this text, regardless of case; an append has the name of its domain.
         searched: Only domains that the served release searches, or only those that it does not search; None: both.
         sort: ``position`` (place in the queue), ``name``, ``created`` or ``learned``; with ``-`` in reverse.

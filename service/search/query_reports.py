@@ -230,7 +230,7 @@ class CaptionSample(NamedTuple):
         task_id: Identifier of the domain's task.
         task_name: Name of the domain's task.
         split: Split of the videos; None if no video of the domain has a caption.
-        videos: Number of videos of the split that have captions.
+        videos: Number of captioned videos in the split.
         captions: The sampled captions.
     """
 

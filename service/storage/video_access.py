@@ -82,7 +82,7 @@ def open_remote_video(uri: str, part: ByteRange | None) -> Iterator[RemoteStream
 
     Raises:
         MediaError: The video no longer exists, or its source is not allowed.
-        SourceOutage: The source cannot be reached at the moment.
+        SourceOutage: The source is currently unreachable.
     """
     parsed = _parse_file(uri)
     with _source(parsed).open(parsed, part) as stream:

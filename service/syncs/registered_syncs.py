@@ -127,7 +127,7 @@ class SyncRun:
         name: Name of the domain.
         source: Folder or manifest below the media root.
         vanished: Whether videos of vanished files are kept or deleted.
-        captions_from_names: Whether the file name becomes the caption of a video without captions.
+        captions_from_names: Whether to use the file name as the caption of a video without captions.
         task_id: Task of the domain, if an earlier run found it.
         token: Fencing token of the claim.
     """

@@ -80,7 +80,7 @@ def list_source(
     """Return the files of a folder or manifest below the media root, or in an allowed source.
 
     Args:
-        captions_from_names: Whether the file name becomes the caption of a video without captions.
+        captions_from_names: Whether to use the file name as the caption of a video without captions.
         report_progress: Called for each folder, page of a listing, part of a manifest, and file.
 
     Raises:
@@ -232,7 +232,7 @@ def _require_files(found: SourceFiles) -> None:
         named = [f"{shown_path(path)}: {reason}" for path, reason in found.left_out.items()]
         more = f" ({len(named) - _MAX_LISTED} more)" if len(named) > _MAX_LISTED else ""
         raise InvalidInput.at(
-            "source", f"No file of the source can be used. {' '.join(named[:_MAX_LISTED])}{more}"
+            "source", f"No file in the source can be used. {' '.join(named[:_MAX_LISTED])}{more}"
         )
 
 

@@ -69,7 +69,7 @@ def _synchronize(run: SyncRun) -> SyncCounts | None:
         plan = _plan(run, source, (), run.name)
         if not plan.new:
             lines = [f"{path}: {reason}" for path, reason in plan.left_out_lines(_MAX_LISTED)]
-            raise InvalidInput.at("source", f"No file of the source can be used. {' '.join(lines)}")
+            raise InvalidInput.at("source", f"No file in the source can be used. {' '.join(lines)}")
         task = _create_domain(run, source, plan.new)
         run.renew(task_id=task.id)
         return SyncCounts(new=len(plan.new), **_left_out_counts(plan))

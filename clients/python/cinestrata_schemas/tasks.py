@@ -114,7 +114,7 @@ class StageTimes(ResponseModel):
 
     @classmethod
     def of(cls, progress: Mapping[str, Any]) -> Self | None:
-        """the stage times in a task's stored progress; None if it has none."""
+        """Return the stage times in a task's stored progress; None if it has none."""
         times = progress.get("times")
         return None if times is None else cls.model_validate(times)
 

@@ -83,7 +83,7 @@ def list_folder_videos(
 
     Args:
         encoding: Encoding of the manifest or the sidecar files; None is UTF-8.
-        captions_from_names: Whether the file name becomes the caption of a video without captions.
+        captions_from_names: Whether to use the file name as the caption of a video without captions.
         root: Folder, without links in its path, that the links of manifests and sidecar files must not leave; None:
             they may lead anywhere.
         typed_tables: Whether a manifest may be a Parquet file or a spreadsheet; only for commands.

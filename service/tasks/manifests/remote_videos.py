@@ -92,7 +92,7 @@ def list_remote_videos(
         source: URI of the folder or the manifest.
         reader: Access to the source.
         encoding: Encoding of the manifest or the sidecar files; None is UTF-8.
-        captions_from_names: Whether the file name becomes the caption of a video without captions.
+        captions_from_names: Whether to use the file name as the caption of a video without captions.
         report_progress: Called for each page of a listing and for each part of a file.
         typed_tables: Whether a manifest may be a Parquet file or a spreadsheet; only for commands.
 

@@ -54,7 +54,9 @@ def test_figures_in_the_text_are_those_of_the_files(document: Path) -> None:
 
 
 def _figures(value: Any) -> Iterator[str]:
-    """Decimal numbers of a file as they may be written: those of texts, and numbers to 0, 1 and 2 decimals."""
+    """Yield the decimal numbers of a file as they may be written: those of texts, and numbers to 0, 1 and 2
+    decimals.
+    """
     if isinstance(value, str):
         yield from DECIMAL.findall(value)
     elif isinstance(value, dict):
