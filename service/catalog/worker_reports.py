@@ -32,7 +32,7 @@ def report_worker(session: Session, free_bytes: int | None, gpus: Sequence[Mappi
     """Store a sign of life of this process.
 
     Args:
-        session: Session of the caller.
+        session: The caller's session.
         free_bytes: Free disk space of the data folder; None if it cannot be read.
         gpus: Memory of the GPUs of this machine, with the fields of ``GpuMemory``.
     """

@@ -1,4 +1,4 @@
-"""Keys of domain names, which decide whether two are equal, slugs, and characters that no name shows."""
+"""Domain names: keys that decide equality, slugs, and characters to strip from untrusted text."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from cinestrata_schemas.domain_names import JOINERS
 _MAX_KEY_CHARS = 240
 _MAX_SLUG_CHARS = 64
 
-# Ranges of a character class of a regular expression: C0 and C1 controls, separators of lines and paragraphs, and
-# overrides of the writing direction, with which a text shows another ending than it has.
+# Ranges for a regular expression class: C0 and C1 controls, line and paragraph separators, and bidi overrides, which
+# can disguise how a text ends.
 CONTROL_CHARACTERS = r"\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069"
 
 
 def name_key(name: str) -> str:
-    """Return the key of a name: names that differ in case or in compatible forms of characters have the same key."""
+    """Return the key of a name. Names that differ only in case or in compatible character forms share a key."""
     plain = unicodedata.normalize("NFKC", name).translate(dict.fromkeys(map(ord, JOINERS)))
     return unicodedata.normalize("NFC", plain.casefold())[:_MAX_KEY_CHARS]
 
 
 def make_slug(name: str) -> str:
     """Return the slug of a name: lower-case ASCII letters, digits and ``-``; not unique."""
-    from anyascii import anyascii  # a table of all characters, which clients of the API do not need
+    from anyascii import anyascii  # a table of all characters, which API clients do not need
 
     words = re.sub(r"(?<=[a-z])(?=[A-Z])", "-", anyascii(name)) if not name.isascii() else name
     slug = re.sub(r"[^a-z0-9]+", "-", words.lower()).strip("-")[:_MAX_SLUG_CHARS].rstrip("-")

@@ -1,6 +1,6 @@
-"""Names of environment variables: those of settings and of other programs.
+"""Names of environment variables: settings, and those of other programs.
 
-An unknown variable with the prefix ``CINESTRATA_`` is an error, since a misspelled setting would have no effect.
+An unknown variable with the prefix ``CINESTRATA_`` is an error, because a misspelled setting would be silently ignored.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from pydantic import BaseModel
 
 OTHER_VARIABLES = frozenset(
     {
-        "CINESTRATA_URL",  # the option --url of the command line
+        "CINESTRATA_URL",  # the command-line option --url
         "CINESTRATA_MEDIA",  # Docker Compose, from .env
         "CINESTRATA_WEIGHTS",
         "CINESTRATA_BIND",
         "CINESTRATA_TEST_MILVUS_URI",  # the test suite
     }
 )
-"""Variables that are not settings and may be in the environment of a process."""
+"""Variables that are not settings but may be in a process's environment."""
 
 # Kubernetes sets NAME=value like these for a service whose name begins with "cinestrata".
 _SERVICE_LINK = re.compile(r"CINESTRATA_(\w+_)?(SERVICE_(HOST|PORT)|PORT(_\d+_(TCP|UDP|SCTP)|=\w+://))")
@@ -30,7 +30,7 @@ def variable_name(settings_class: type[BaseModel], location: Sequence[str | int]
     """Return the environment variable of a setting.
 
     Args:
-        location: Location of an error in pydantic's ``ValidationError``; parts below a leaf setting are ignored.
+        location: Error location from pydantic's ``ValidationError``; parts below a leaf setting are ignored.
     """
     names: list[str] = []
     model: type[BaseModel] | None = settings_class
@@ -44,7 +44,7 @@ def variable_name(settings_class: type[BaseModel], location: Sequence[str | int]
 
 
 def explain_unknown_variable(settings_class: type[BaseModel], name: str, value: str) -> str | None:
-    """Return the error of a variable that no setting reads; None for settings and variables of other programs.
+    """Return the error for an unknown variable; None for settings and other programs' variables.
 
     Args:
         name: Name of the variable, in upper case.
@@ -54,7 +54,7 @@ def explain_unknown_variable(settings_class: type[BaseModel], name: str, value: 
     valid = set(_variable_names(settings_class))
     if name in valid or _SERVICE_LINK.match(f"{name}={value}"):
         return None
-    # The common prefix would make all names similar.
+    # The common prefix would make all names look similar.
     names = sorted(each.removeprefix("CINESTRATA_") for each in valid | OTHER_VARIABLES)
     closest = get_close_matches(name.removeprefix("CINESTRATA_"), names, n=1)
     if closest:
@@ -63,7 +63,7 @@ def explain_unknown_variable(settings_class: type[BaseModel], name: str, value: 
 
 
 def _variable_names(model: type[BaseModel], prefix: str = "CINESTRATA_") -> Iterator[str]:
-    """Yield the variables of the fields of a model. A nested model has a variable too, whose value is JSON."""
+    """Yield the variables of a model's fields. A nested model also has one, whose value is JSON."""
     for name, field in model.model_fields.items():
         yield f"{prefix}{name.upper()}"
         if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):

@@ -1,4 +1,4 @@
-"""Errors of the service, one tree.
+"""The service's errors, in one tree.
 
 ::
 
@@ -38,17 +38,17 @@ from typing import Any, ClassVar
 from cinestrata_schemas.problems import Action
 from service.core.validation_messages import describe_validation_error
 
-_MAX_LISTED_ERRORS = 100  # the address of a request may contain 10,000 unknown parameters
+_MAX_LISTED_ERRORS = 100  # a URL may contain 10,000 unknown parameters
 
 
 @dataclass(frozen=True)
 class FieldError:
-    """Error of one field.
+    """An error in one field.
 
     Attributes:
         field: Path of the field, such as ``videos[3].captions[0]``.
         message: The error, as a sentence.
-        hint: Remedy for the caller.
+        hint: How the caller can fix it.
     """
 
     field: str
@@ -57,13 +57,13 @@ class FieldError:
 
 
 class CinestrataError(Exception):
-    """Root of the tree. ``str(error)`` is one sentence for the user.
+    """Base of all service errors. ``str(error)`` is one sentence for the user.
 
     Attributes:
         status: HTTP status of the response.
-        title: Short name of the class of errors.
+        title: Short name of the error class.
         detail: Description of this error.
-        errors: Errors of single fields.
+        errors: Errors in single fields.
         headers: Headers of the response.
         remedy: What the caller may do next.
     """
@@ -86,7 +86,7 @@ class CinestrataError(Exception):
 
     @classmethod
     def problem_type(cls) -> str:
-        """Return the URI that identifies this class of errors in responses (RFC 9457, member ``type``)."""
+        """Return the URI that identifies this error class in responses (RFC 9457, member ``type``)."""
         return problem_type(cls.title)
 
 
@@ -98,12 +98,12 @@ class InvalidInput(CinestrataError):
 
     @classmethod
     def at(cls, field: str, message: str, hint: str = "") -> InvalidInput:
-        """Return the error of a single field."""
+        """Create the error for a single field."""
         return cls.of([FieldError(field, message, hint)])
 
     @classmethod
     def of(cls, errors: Sequence[FieldError]) -> InvalidInput:
-        """Return the error of one or more fields; its detail describes the first."""
+        """Create the error for one or more fields; its detail describes the first."""
         first = errors[0]
         detail = f"{first.field}: {first.message}" + (f" {first.hint}" if first.hint else "")
         if len(errors) > 1:
@@ -112,11 +112,11 @@ class InvalidInput(CinestrataError):
 
     @classmethod
     def from_pydantic(cls, errors: Iterable[Mapping[str, Any]], model: Any = None) -> InvalidInput:
-        """Return the error of a failed validation, with at most 100 fields.
+        """Create the error for a failed validation, with at most 100 fields.
 
         Args:
-            errors: The result of ``ValidationError.errors()``; an item may have a ``hint`` in addition.
-            model: Model of the body, whose names are hints for unknown ones.
+            errors: The result of ``ValidationError.errors()``; items may also have a ``hint``.
+            model: Model of the body; its field names serve as hints for unknown ones.
         """
         listed = islice(errors, _MAX_LISTED_ERRORS)
         return cls.of(
@@ -129,7 +129,7 @@ class InvalidInput(CinestrataError):
 
 
 class IdempotencyMismatch(InvalidInput):
-    """The same Idempotency-Key was used before with another body."""
+    """The Idempotency-Key was already used with another body."""
 
     title = "Idempotency-Key was used for another request"
 
@@ -156,16 +156,16 @@ class Conflict(CinestrataError):
 
 
 class IdempotencyInFlight(Conflict):
-    """The first request with this Idempotency-Key is still in execution."""
+    """The first request with this Idempotency-Key is still running."""
 
-    title = "Request is still in execution"
+    title = "Request is still running"
 
     def __init__(self, detail: str) -> None:
         super().__init__(detail, headers={"Retry-After": "1"})
 
 
 class Gone(CinestrataError):
-    """The state that the request refers to is no longer kept."""
+    """The requested state is no longer kept."""
 
     status = 410
     title = "Gone"
@@ -179,7 +179,7 @@ class PreconditionFailed(CinestrataError):
 
 
 class TooLarge(CinestrataError):
-    """An upload above a limit."""
+    """An upload exceeds a limit."""
 
     status = 413
     title = "Too large"
@@ -208,10 +208,10 @@ class Unavailable(CinestrataError):
 
 
 class InsufficientStorage(Unavailable):
-    """The disk of the data folder has no space for the videos or files of a request.
+    """The data folder's disk has no space for a request's videos or files.
 
     Attributes:
-        needed_bytes: Estimated need.
+        needed_bytes: Estimated number of bytes needed.
         free_bytes: Free space, without a reserve for the catalog and the index.
     """
 
@@ -227,27 +227,27 @@ class InsufficientStorage(Unavailable):
 
 
 class InDoubt(Unavailable):
-    """The database did not confirm a commit; files that belong to the rows must not be deleted."""
+    """The database did not confirm a commit; files belonging to its rows must not be deleted."""
 
     title = "Commit not confirmed"
 
 
 class SourceUnavailable(Unavailable):
-    """The source of a video cannot be reached at the moment; nothing is known about the video."""
+    """A video's source is currently unreachable; nothing is known about the video."""
 
-    title = "Source of videos unavailable"
+    title = "Video source unavailable"
     awaited: ClassVar[str] = "the source"  # in the progress of the task
 
 
 class DecoderOutage(SourceUnavailable):
-    """The decoder of a worker does not work: nothing is known about the video, and other workers may decode it."""
+    """A worker's decoder does not work: nothing is known about the video, and other workers may decode it."""
 
     title = "Decoder unavailable"
     awaited = "a decoder"
 
 
 class CatalogDamaged(CinestrataError):
-    """A row of the catalog has a value that no version writes, such as a list where an object is expected."""
+    """A catalog row has a value that no version writes, such as a list where an object is expected."""
 
     status = 503
     title = "Catalog damaged"
@@ -257,10 +257,10 @@ class CatalogDamaged(CinestrataError):
 
 
 class DataFolderNotWritable(CinestrataError):
-    """A folder of the data folder cannot be written: wrong owner, read-only, or a full disk.
+    """Part of the data folder cannot be written: wrong owner, read-only, or full disk.
 
     Attributes:
-        hint: Remedy for the operator.
+        hint: How the operator can fix it.
     """
 
     status = 503
@@ -271,7 +271,7 @@ class DataFolderNotWritable(CinestrataError):
             f"The folder {folder} cannot be written ({cause.strerror or cause}).",
             headers={"Retry-After": "30"},
         )
-        self.hint = "Give the user of this process write access to it, and check the free space of its disk."
+        self.hint = "Give this process's user write access, and check the disk's free space."
 
 
 class TaskInterruption(CinestrataError):
@@ -302,19 +302,19 @@ class WorkerStopping(TaskInterruption):
 
 
 class VideosDeleted(TaskInterruption):
-    """Videos of the task were deleted during its training."""
+    """Videos of the task were deleted during training."""
 
     status = 409
     title = "Videos were deleted"
 
 
 def problem_type(title: str) -> str:
-    """Return the URI of the problem type with a title: ``urn:cinestrata:problem:not-found``."""
+    """Return the problem type URI for a title, such as ``urn:cinestrata:problem:not-found``."""
     return f"urn:cinestrata:problem:{title.lower().replace(' ', '-')}"
 
 
 def field_path(location: Sequence[str | int]) -> str:
-    """Return a pydantic location as a path: ``("videos", 3, "captions", 0)`` → ``videos[3].captions[0]``."""
+    """Format a pydantic location as a path: ``("videos", 3, "captions", 0)`` → ``videos[3].captions[0]``."""
     path = ""
     for part in location:
         path += f"[{part}]" if isinstance(part, int) else f".{part}" if path else part

@@ -1,4 +1,4 @@
-"""Log output of every process: one line per event, for a terminal (``console``) or as a JSON object (``json``)."""
+"""Logging for every process: one line per event, for a terminal (``console``) or as a JSON object (``json``)."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from service.core.request_ids import current_request_id
 
 
 def configure_logging(log_format: Literal["console", "json"], level: str) -> None:
-    """Send events of structlog, of the standard library's loggers and of ``warnings`` to standard error.
+    """Send events from structlog, standard library loggers and ``warnings`` to standard error.
 
-    In JSON format, uncaught exceptions of the process and of its threads become events, too.
+    In JSON format, uncaught exceptions in the process and its threads become events, too.
 
     Args:
         log_format: ``console`` or ``json``.
@@ -33,7 +33,7 @@ def configure_logging(log_format: Literal["console", "json"], level: str) -> Non
         _drop_color_message,
         structlog.processors.StackInfoRenderer(),
     ]
-    # Tracebacks have no local variables in either format: they may hold keys, or data of users.
+    # Tracebacks have no local variables in either format, because they may hold keys or user data.
     renderers: list[structlog.typing.Processor] = (
         [
             structlog.processors.ExceptionRenderer(ExceptionDictTransformer(show_locals=False)),

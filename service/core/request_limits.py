@@ -1,4 +1,4 @@
-"""Fixed limits on requests. Limits that an operator can set are in :class:`service.core.settings.Settings`.
+"""Fixed limits on requests. Configurable limits are in :class:`service.core.settings.Settings`.
 
 Modules read them as attributes (``request_limits.MAX_QUERY_CHARS``), so that a test can replace one in a single place.
 """
@@ -10,15 +10,13 @@ _GIB = 1024**3
 
 # Searches.
 MAX_QUERY_CHARS = 1000
-MAX_RESULTS = 100  # of one page
-MAX_WAITING_TEXTS = 512  # texts that one process answers or queues at a time
-MAX_PAGED_RESULTS = (
-    10_000  # results of one search over all its pages: every page ranks the results before it again
-)
-MAX_WORST_QUERIES = 50  # of a report on a domain
-MAX_CLIP_BYTES = 256 * _MIB  # a clip or picture to search with
+MAX_RESULTS = 100  # per page
+MAX_WAITING_TEXTS = 512  # queries that one process runs or queues at a time
+MAX_PAGED_RESULTS = 10_000  # results of one search over all pages: every page re-ranks the results before it
+MAX_WORST_QUERIES = 50  # per domain report
+MAX_CLIP_BYTES = 256 * _MIB  # clip or picture to search with
 MAX_CLIP_SECONDS = 30.0  # time to decode it
-MAX_FEEDBACK = 10_000  # entries of one caller
+MAX_FEEDBACK = 10_000  # entries per caller
 MAX_FEEDBACK_ON_A_VIDEO = 100  # of these
 
 # Tasks.
@@ -27,14 +25,14 @@ MAX_VIDEO_BYTES = 4 * _GIB
 MAX_CAPTIONS = 64  # per video
 MAX_CAPTION_CHARS = 2000
 MAX_CUE_CHARS = 2000
-MAX_TRANSCRIPT_CHARS = 1_000_000  # of all cues of a video
-MAX_SETTINGS_BYTES = 4096  # settings of a task's method, as JSON
-MAX_METADATA_BYTES = 16_384  # metadata of a video, as JSON
-MAX_TEXT_LINES = 1_000_000  # of a caption table or another text; a line may have all captions of a video
-MAX_TABLE_BYTES = 256 * _MIB  # of a caption table that is read line by line
-MAX_DOCUMENT_BYTES = 64 * _MIB  # of a caption table that is one JSON document, which is parsed as a whole
-MAX_DOCUMENT_VALUES = 5_000_000  # objects, lists and items of it, each of which takes up to 72 bytes
+MAX_TRANSCRIPT_CHARS = 1_000_000  # of all cues in a video
+MAX_SETTINGS_BYTES = 4096  # method settings of a task, as JSON
+MAX_METADATA_BYTES = 16_384  # metadata per video, as JSON
+MAX_TEXT_LINES = 1_000_000  # of a caption table or other text; a line may hold all captions of a video
+MAX_TABLE_BYTES = 256 * _MIB  # of a caption table read line by line
+MAX_DOCUMENT_BYTES = 64 * _MIB  # of a caption table that is one JSON document and parsed as a whole
+MAX_DOCUMENT_VALUES = 5_000_000  # its objects, lists and items, each of which takes up to 72 bytes
 MAX_ARCHIVE_FILES = 100_001  # the videos of a task and the manifest
 MAX_UNPACKED_BYTES = 16 * _GIB
-MAX_PENDING_UPLOADS = 100_000  # resumable uploads that no task uses yet
+MAX_PENDING_UPLOADS = 100_000  # resumable uploads not yet used by a task
 MAX_PENDING_BYTES = 256 * _GIB  # of these uploads together

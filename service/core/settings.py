@@ -25,7 +25,8 @@ from models.backbones import Precision
 from service.core.environment_variables import explain_unknown_variable
 
 DEFAULT_BACKBONE = "small"  # of a new library
-# Methods that a task may select: from their recipes, since the methods import torch and the trainer is out of reach.
+# Methods that a task may select, by recipe: the methods themselves import torch, and the service cannot import the
+# trainer.
 METHOD_NAMES: tuple[str, ...] = tuple(
     sorted(
         recipe.name.removesuffix(".yaml")
@@ -35,7 +36,7 @@ METHOD_NAMES: tuple[str, ...] = tuple(
 )
 
 _GIB = 1024**3
-# A browser sends the origin in lower case, without a path and without the default port.
+# Browsers send the origin in lower case, without path or default port.
 _ORIGIN = re.compile(r"https?://([a-z0-9-]+(\.[a-z0-9-]+)*|\[[0-9a-f:]+\])(:\d{1,5})?")
 
 
@@ -47,9 +48,9 @@ class MilvusSettings(BaseModel):
     # http://host:19530, or the path of a file that ends in .db (milvus-lite, one process at a time)
     uri: str = Field(default="", repr=False)
     token: SecretStr | None = None  # user:password, or an API key
-    # prefix of the names of the collections; libraries that share a server need different ones
+    # prefix for collection names; libraries that share a server need different ones
     collection: str = Field(default="cinestrata", pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,99}$")
-    # FLAT is exact; the recall of the others must be measured with text queries first
+    # FLAT is exact; measure the recall of others with text queries first
     index: MilvusIndex = "FLAT"
 
     @field_validator("token")
@@ -59,15 +60,15 @@ class MilvusSettings(BaseModel):
 
 
 class OidcSettings(BaseModel):
-    """The OpenID provider at which users sign in, ``CINESTRATA_OIDC__…``."""
+    """The OpenID provider where users sign in, ``CINESTRATA_OIDC__…``."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
     issuer: str = ""  # https://id.example.com; none: users sign in with a password only
     client_id: str = ""
     client_secret: SecretStr | None = None
-    claim: str = "groups"  # claim with the roles of a user; a path such as realm_access.roles
-    roles: str = ""  # role=scope, separated by commas; * is every user of the provider
+    claim: str = "groups"  # claim with the user's roles; a path such as realm_access.roles
+    roles: str = ""  # role=scope, separated by commas; * matches every user
 
     @field_validator("client_secret")
     @classmethod
@@ -83,18 +84,18 @@ class OidcSettings(BaseModel):
             raise ValueError("CINESTRATA_OIDC__ISSUER is not an https address")
         if not self.client_id:
             raise ValueError(
-                "CINESTRATA_OIDC__ISSUER is set, and CINESTRATA_OIDC__CLIENT_ID is empty: set it too"
+                "CINESTRATA_OIDC__ISSUER is set but CINESTRATA_OIDC__CLIENT_ID is empty: set it too"
             )
         if not self.role_scopes:
             raise ValueError(
-                "CINESTRATA_OIDC__ROLES is empty, so that no user of the provider has a scope: set it, for example to "
+                "CINESTRATA_OIDC__ROLES is empty, so no user has a scope: set it, for example, to "
                 "staff=search,operators=admin"
             )
         return self
 
     @property
     def role_scopes(self) -> dict[str, AccessScope]:
-        """Role → scope; raises ValueError for an entry of another form."""
+        """Scopes by role; raises ValueError for a malformed entry."""
         found: dict[str, AccessScope] = {}
         for entry in filter(None, (part.strip() for part in self.roles.split(","))):
             role, _, scope = entry.rpartition("=")
@@ -122,12 +123,12 @@ class Settings(BaseSettings):
 
     # Locations
     data_dir: Path = Path("cinestrata-data")
-    media_root: Path = Path()  # root folder of videos that are named by path; default data_dir/media
-    # prefixes of the remote videos that tasks may name, such as s3://bucket/videos/; default: none
+    media_root: Path = Path()  # root folder for videos named by path; default data_dir/media
+    # prefixes of remote videos that tasks may use, such as s3://bucket/videos/; default: none
     sources: Annotated[tuple[str, ...], NoDecode] = ()
     # prefixes of webhook endpoints besides public https:// servers, such as private+http://hooks.internal:8080/
     webhook_targets: Annotated[tuple[str, ...], NoDecode] = ()
-    # URLs may contain passwords, so the representation of the settings omits them.
+    # URLs may contain passwords, so repr() omits them.
     database_url: str = Field(
         default="", repr=False
     )  # sqlite:///… or postgresql://…; default data_dir/catalog.sqlite3
@@ -144,36 +145,35 @@ class Settings(BaseSettings):
     oidc: OidcSettings = OidcSettings()
     mcp: bool = True  # whether agents may use the tools of POST /mcp
 
-    # Vectors: faiss stores them as files in data_dir, milvus on a server. Shards of the other store stay searchable.
+    # Vectors: faiss stores them as files in data_dir, milvus on a server. Shards in the other store stay searchable.
     vector_store: Literal["faiss", "milvus"] = "faiss"
     milvus: MilvusSettings = MilvusSettings()
-    index_device: Device = "cpu"  # device that scans shards; auto: a GPU where there is one
+    index_device: Device = "cpu"  # device that scans shards; auto: a GPU if there is one
 
-    # Search
-    # precision of the text tower: bfloat16 is 1.5 times as fast where the hardware supports it, and shifts a cosine
-    # by up to 0.001, depending on the other queries of the forward pass
+    # Search precision of the text tower: bfloat16 is 1.5 times as fast on hardware that supports it, but shifts a
+    # cosine by up to 0.001, depending on the other queries in the forward pass
     query_precision: Precision = "float32"
-    query_device: Device = "cpu"  # device of the text tower and of clips; auto: a GPU where there is one
-    # tasks per query: those that can enter the results (auto), all, or a number of the likeliest; see the search
-    # planner
+    query_device: Device = "cpu"  # device for the text tower and clips; auto: a GPU if there is one
+    # tasks to search per query: those that can enter the results (auto), all, or a number of the likeliest; see the
+    # search planner
     routes: Literal["auto", "all"] | Annotated[int, Field(ge=1)] = "auto"
     max_wait_seconds: float = Field(
         default=10, gt=0
-    )  # expected until the answer, and until the start; then 429
+    )  # expected until the response, and until the start; beyond that, 429
 
     # Learning
-    backbone: str | None = None  # default: that of the library, and "small" for a new library
+    backbone: str | None = None  # default: the library's, or "small" for a new library
     frames: int | None = Field(default=None, ge=1, le=256)  # per video; default: the backbone's
     method: str | None = None  # default: "analytic" with the backbone "small", otherwise "strata"
     moment_seconds: float = Field(
         default=20, ge=1
-    )  # length of a moment; longer videos are searchable by moments
+    )  # length of a moment; longer videos are searched by moments
     torch_threads: int | None = Field(default=None, ge=1)
-    # processes that train a task together, with a GPU each where there are GPUs; methods that draw noise need 1
+    # processes that train a task together, each with its own GPU if there are GPUs; methods that draw noise need 1
     training_processes: int = Field(default=1, ge=1, le=64)
-    held_out_share: float = Field(default=0.2, ge=0, lt=1)  # share of the test split where none is given
-    lease_seconds: float = Field(default=60, gt=0)  # a worker that is silent for this long counts as dead
-    max_upload_bytes: int = Field(default=4 * _GIB, ge=1)  # of an uploaded archive
+    held_out_share: float = Field(default=0.2, ge=0, lt=1)  # share of the test split if none is given
+    lease_seconds: float = Field(default=60, gt=0)  # a worker silent for this long counts as dead
+    max_upload_bytes: int = Field(default=4 * _GIB, ge=1)  # per uploaded archive
 
     # Logs
     log_format: Literal["console", "json"] = "console"
@@ -209,7 +209,7 @@ class Settings(BaseSettings):
             return value
         if not value.startswith(("http://", "https://")):
             raise ValueError(
-                f"{value!r} is not the URL of a collector: write for example http://collector:4318"
+                f"{value!r} is not the URL of a collector: write, for example, http://collector:4318"
             )
         if find_spec("opentelemetry") is None or find_spec("opentelemetry.exporter.otlp.proto.http") is None:
             raise ValueError("traces need OpenTelemetry: pip install 'cinestrata[otel]'")
@@ -278,12 +278,12 @@ class Settings(BaseSettings):
         uri = self.milvus.uri
         if self.vector_store == "milvus" and not uri:
             raise ValueError(
-                "CINESTRATA_VECTOR_STORE is milvus, and CINESTRATA_MILVUS__URI is empty: set it, for example to "
-                "http://milvus:19530"
+                "CINESTRATA_VECTOR_STORE is milvus but CINESTRATA_MILVUS__URI is empty: set it, for "
+                "example, to http://milvus:19530"
             )
         if self.milvus.token and not uri:
             raise ValueError(
-                "CINESTRATA_MILVUS__TOKEN is set, and CINESTRATA_MILVUS__URI is empty: set it too"
+                "CINESTRATA_MILVUS__TOKEN is set but CINESTRATA_MILVUS__URI is empty: set it too"
             )
         if not uri:
             return self
@@ -295,7 +295,7 @@ class Settings(BaseSettings):
             )
         if find_spec("pymilvus") is None:
             raise ValueError(
-                "CINESTRATA_MILVUS__URI needs the client of Milvus: pip install 'cinestrata[milvus]'"
+                "CINESTRATA_MILVUS__URI needs the Milvus client: pip install 'cinestrata[milvus]'"
             )
         if is_file and find_spec("milvus_lite") is None:
             raise ValueError(
@@ -305,22 +305,22 @@ class Settings(BaseSettings):
 
     @property
     def index_dir(self) -> Path:
-        """Folder of shards, releases and their manifest."""
+        """Folder with shards, releases and their manifest."""
         return self.data_dir / "index"
 
     @property
     def cache_dir(self) -> Path:
-        """Folder of sampled frames; may be deleted at any time."""
+        """Folder with sampled frames; may be deleted at any time."""
         return self.data_dir / "cache" / "frames"
 
     @property
     def sources_dir(self) -> Path:
-        """Folder of remote videos while they are processed; may be deleted while no process runs."""
+        """Folder for remote videos while they are processed; may be deleted while no process runs."""
         return self.data_dir / "cache" / "sources"
 
     @property
     def checkpoints_dir(self) -> Path:
-        """Folder with one subfolder for each task in training."""
+        """Folder with one subfolder per task in training."""
         return self.data_dir / "checkpoints"
 
     @property
@@ -330,22 +330,22 @@ class Settings(BaseSettings):
 
     @property
     def uploads_dir(self) -> Path:
-        """Folder of unpacked archives, one subfolder for each task."""
+        """Folder with unpacked archives, one subfolder per task."""
         return self.data_dir / "media" / "uploads"
 
     @property
     def backups_dir(self) -> Path:
-        """Folder of the backups that workers write on request."""
+        """Folder with backups that workers write on request."""
         return self.data_dir / "backups"
 
     @property
     def run_dir(self) -> Path:
-        """Folder of the socket, lock and logs of running processes."""
+        """Folder with the sockets, locks and logs of running processes."""
         return self.data_dir / "run"
 
     @property
     def redis_client_url(self) -> str:
-        """The broker's URL as a plain Redis client writes it (``unix://`` instead of ``redis+socket://``)."""
+        """The broker's URL in the form that Redis clients expect (``unix://`` instead of ``redis+socket://``)."""
         return self.redis_url.replace("redis+socket://", "unix://", 1)
 
 
@@ -354,8 +354,7 @@ def settings() -> Settings:
     """Return the settings of this process.
 
     Raises:
-        pydantic.ValidationError: a variable has an invalid value, or an old or unknown name; the error names each of
-            them.
+        pydantic.ValidationError: a variable has an invalid value or an unknown name; the error names each.
     """
     return Settings()
 
@@ -366,7 +365,7 @@ def _nonempty_secret(value: SecretStr | None) -> SecretStr | None:
 
 
 def _with_driver(url: str) -> str:
-    # The installed driver is psycopg 3; SQLAlchemy selects another one for a plain postgresql:// URL.
+    # The installed driver is psycopg 3, but SQLAlchemy selects another one for a plain postgresql:// URL.
     for plain in ("postgresql://", "postgres://"):
         if url.startswith(plain):
             return "postgresql+psycopg://" + url.removeprefix(plain)

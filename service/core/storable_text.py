@@ -1,4 +1,4 @@
-"""Texts that the catalog can store and a tokenizer can read."""
+"""Check that text can be stored in the catalog and read by a tokenizer."""
 
 from __future__ import annotations
 

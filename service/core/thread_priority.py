@@ -11,10 +11,9 @@ _LOWEST_PRIORITY = 19  # niceness
 
 
 def lower_thread_priority(increment: int = _LOWEST_PRIORITY) -> None:
-    """Return the lower the priority of this thread, and of the threads that it starts.
+    """Lower the priority of this thread and of the threads it starts.
 
-    Only Linux has priorities of threads; elsewhere, and in sandboxes that do not permit the call, the function does
-    nothing.
+    Only Linux has thread priorities. Elsewhere, and in sandboxes that forbid the call, the function does nothing.
 
     Args:
         increment: Niceness to add; the default gives the lowest priority.

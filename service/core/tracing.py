@@ -1,6 +1,6 @@
 """Traces with OpenTelemetry: spans of requests, search stages and task stages, sent by OTLP over HTTP.
 
-Without ``CINESTRATA_OTLP_ENDPOINT`` no module of OpenTelemetry is imported, and every function returns at once.
+Without ``CINESTRATA_OTLP_ENDPOINT``, no OpenTelemetry module is imported and every function returns at once.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def start_tracing(endpoint: str | None, service: str) -> None:
     """Send the spans of this process to a collector.
 
     Args:
-        endpoint: URL of the collector, such as ``http://collector:4318``; None: nothing is traced.
+        endpoint: URL of the collector, such as ``http://collector:4318``; None: trace nothing.
     """
     if endpoint is None or _tracer is not None:
         return
@@ -46,7 +46,7 @@ def start_tracing(endpoint: str | None, service: str) -> None:
 
 
 def use_provider(provider: TracerProvider | None) -> None:
-    """Record the spans of this process with a provider, and send those of the former provider; None: record nothing."""
+    """Record this process's spans with a provider, after flushing the previous one; None: record nothing."""
     global _provider, _tracer
     if _provider is not None:
         _provider.shutdown()
@@ -61,7 +61,7 @@ def is_tracing() -> bool:
 
 @contextmanager
 def request_span(method: str, headers: Mapping[str, str]) -> Iterator[Span]:
-    """Record the span of an HTTP request, as a part of the trace that its ``traceparent`` names.
+    """Record the span of an HTTP request as part of the trace named by its ``traceparent``.
 
     Args:
         headers: Headers by lower-case name.
@@ -70,7 +70,7 @@ def request_span(method: str, headers: Mapping[str, str]) -> Iterator[Span]:
     from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
     if _tracer is None:
-        raise AssertionError("spans are started only after tracing was configured")
+        raise AssertionError("spans are started only after tracing is configured")
     context = TraceContextTextMapPropagator().extract(headers)
     attributes = _attributes({"http.request.method": method})
     with _tracer.start_as_current_span(
@@ -80,7 +80,7 @@ def request_span(method: str, headers: Mapping[str, str]) -> Iterator[Span]:
 
 
 def record_stages(name: str, stages: Sequence[tuple[str, float]], attributes: Mapping[str, Any]) -> None:
-    """Record a span and its consecutive stages, which have just ended, below the current span.
+    """Record a span and its consecutive stages, all just ended, below the current span.
 
     Args:
         stages: Names and milliseconds of the stages, in order.
@@ -100,7 +100,7 @@ def record_stages(name: str, stages: Sequence[tuple[str, float]], attributes: Ma
 
 
 class TaskTrace:
-    """The span of a worker's work on a task, with a span for each stage."""
+    """The span for a worker's work on a task, with a span per stage."""
 
     def __init__(self, attributes: Mapping[str, Any]) -> None:
         self._attributes = attributes
@@ -114,7 +114,7 @@ class TaskTrace:
             self._task = _tracer.start_span("task", attributes=_attributes(self._attributes))
 
     def enter_stage(self, name: str) -> None:
-        """Begin the span of a stage, and end that of the stage before; repetitions have no effect."""
+        """Begin a stage's span and end the previous one's; repeated calls have no effect."""
         if _tracer is None or self._task is None or name == self._stage_name:
             return
         from opentelemetry import trace
@@ -145,6 +145,6 @@ class TaskTrace:
 
 
 def _attributes(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the attributes without missing values, and with the identifier of the request."""
+    """Drop missing attributes and add the request ID."""
     with_request = {"cinestrata.request_id": current_request_id(), **values}
     return {name: value for name, value in with_request.items() if value is not None}

@@ -1,4 +1,4 @@
-"""Sentences and hints for errors of pydantic, in the form of the other errors of the service."""
+"""Sentences and hints for pydantic errors, in the style of the service's own errors."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ _Describe = Callable[[str, Mapping[str, Any]], tuple[str, str]]
 
 
 def describe_validation_error(error: Mapping[str, Any], model: Any = None) -> tuple[str, str]:
-    """Return the message and the hint for an item of ``ValidationError.errors()``.
+    """Return the message and hint for an item of ``ValidationError.errors()``.
 
-    Items that state a hint, in themselves or in their context, keep it together with their message.
+    Items that already have a hint, directly or in their context, keep it and their message.
 
     Args:
-        model: Model of the body, whose names are hints for unknown ones.
+        model: Model of the body; its field names serve as hints for unknown ones.
     """
     context: Mapping[str, Any] = error.get("ctx", {})
     hint = str(error.get("hint") or context.get("hint", ""))
@@ -32,11 +32,11 @@ def describe_validation_error(error: Mapping[str, Any], model: Any = None) -> tu
 
 
 def _unknown_field_hint(model: Any, location: Sequence[str | int]) -> str:
-    """Return the known name that is closest to that of an unknown field, or all known names.
+    """Suggest the known name closest to an unknown field, or list all known names.
 
     Args:
         model: Model of the body, or another annotation.
-        location: Path of the field below the body, as in ``ValidationError.errors()``.
+        location: Path of the field within the body, as in ``ValidationError.errors()``.
     """
     *parents, unknown = location
     for name in parents:
@@ -80,7 +80,7 @@ def _describe_choice(value: str, context: Mapping[str, Any]) -> tuple[str, str]:
     return f"{value} is not a known value.", f"{guess}Send one of {choices}."
 
 
-_INTEGER = _type_error("an integer", "Send a number without a fraction.")
+_INTEGER = _type_error("an integer", "Send a whole number.")
 _NUMBER = _type_error("a number", "Send a number.")
 _BOOLEAN = _type_error("a boolean", "Send true or false.")
 _TIME = _type_error("a time", "Send a date or time in ISO 8601, such as 2026-01-31 or 2026-01-31T08:00:00Z.")
@@ -109,7 +109,7 @@ _DESCRIPTIONS: Mapping[str, _Describe] = {
         "The text is empty." if context["min_length"] == 1 else "The text is too short.",
         f"Send at least {context['min_length']} characters, or omit the field."
         if context["min_length"] > 1
-        else "Send a text, or omit the field.",
+        else "Send a string, or omit the field.",
     ),
     "too_long": lambda _value, context: (
         "The list is too long.",

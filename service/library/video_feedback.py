@@ -146,7 +146,7 @@ def _checked(text: str) -> str:
         raise InvalidInput.at("text", f"The text has {len(text)} characters.", f"Use at most {limit}.")
     if not is_storable(text):
         raise InvalidInput.at(
-            "text", "The text contains characters that are not text.", "Send plain Unicode."
+            "text", "The text contains characters that are not text.", "Send valid Unicode text."
         )
     return text
 

@@ -1,1 +1,1 @@
-"""Search: text, clip, similar and caption queries answered from one snapshot of the index."""
+"""Search: text, clip, similar and caption queries, answered from one index snapshot."""

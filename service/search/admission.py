@@ -1,4 +1,4 @@
-"""Admission control of searches: by their number, and by the time that they would take at the present speed."""
+"""Admission control for searches, by their number and by their expected duration at the current speed."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from threading import Lock
 from service.core.errors import TooManyRequests
 
 _MEMORY_SECONDS = 2.0  # time constant of the measured speed
-_FORGOTTEN_SECONDS = 60.0  # a speed that was measured this long ago says nothing
+_FORGOTTEN_SECONDS = 60.0  # a speed measured this long ago says nothing
 
 
 class AdmissionControl:
-    """Admits searches of a process, and refuses those that would wait too long. Thread-safe.
+    """Admits a process's searches, and refuses those that would wait too long. Thread-safe.
 
-    A number alone bounds no time, because the speed varies with the queries and with the other load of the machine. The
-    time until a new search is answered is therefore estimated by Little's law as *n·s*, with *n* admitted requests of
-    one search and *s* seconds per answer to them. Requests of several searches count in their number alone: they have
-    threads of their own, and none of their searches is answered before all are. The speed of a process that is not
-    saturated is unknown: a few searches at a time take longer each than those of full batches. So *s* is measured only
-    while at least ``saturated`` requests of one search are admitted, and fewer are never refused.
+    A limit on the number does not bound the time, because the speed varies with the queries and with other load on the
+    machine. The time until a new search is answered is therefore estimated by Little's law as *n·s*, for *n* admitted
+    single-search requests that take *s* seconds per response. Requests with several searches only count toward the
+    number: they have separate threads, and are answered only when all of their searches are. The speed of an
+    unsaturated process is unknown, because a few searches at a time each take longer than in full batches. So *s* is
+    measured only while at least ``saturated`` single-search requests are admitted, and fewer are never refused.
 
     Args:
-        max_admitted: Maximum number of searches at a time. A single request of any size is admitted.
+        max_admitted: Maximum number of searches at a time. A single request is always admitted, whatever its size.
         max_seconds: Maximum estimated time until a search is answered.
         clock: Monotonic time in seconds.
     """
@@ -43,15 +43,15 @@ class AdmissionControl:
         self._clock = clock
         self._lock = Lock()
         self._admitted = 0
-        self._single = 0  # of them, those of requests of one search
-        # Decaying sums over the time in which the process was saturated.
+        self._single = 0  # of these, single-search requests
+        # Decaying sums over the time that the process was saturated.
         self._busy_seconds = 0.0
         self._answered = 0.0
-        self._saturated_since = -math.inf  # or since the last answer
+        self._saturated_since = -math.inf  # or since the last response
 
     @contextmanager
     def admit(self, count: int) -> Iterator[None]:
-        """Admit a request for the duration of the context.
+        """Admit a request for the duration of the ``with`` block.
 
         Args:
             count: Number of searches in the request.
@@ -78,7 +78,7 @@ class AdmissionControl:
                 self._single -= single
 
     def check(self) -> None:
-        """Check whether a request of one search would be admitted now.
+        """Check whether a single-search request would be admitted now.
 
         Raises:
             TooManyRequests: As :meth:`admit`.
@@ -91,20 +91,18 @@ class AdmissionControl:
             return
         if self._admitted + count > self._max_admitted:
             raise TooManyRequests(
-                f"The server is busy: {self._admitted} searches are waiting or running, the request adds {count}, "
-                f"and the limit is {self._max_admitted}. Try again in a second."
+                f"The server is busy: {self._admitted} searches are waiting or running, this request "
+                f"adds {count}, and the limit is {self._max_admitted}. Try again in a second."
             )
         seconds = self._expected_seconds(self._single + 1)
         if seconds > self._max_seconds:
             raise TooManyRequests(
-                f"The server is busy: an answer would take about {seconds:.1f} seconds, and the limit is "
-                f"{self._max_seconds:g}. Try again in a second."
+                f"The server is busy: a response would take about {seconds:.1f} seconds, and the limit "
+                f"is {self._max_seconds:g}. Try again in a second."
             )
 
     def _expected_seconds(self, count: int) -> float:
-        """Return the estimated time until this number of requests is answered; 0 if they do not saturate
-        the process.
-        """
+        """Estimate the time until this many requests are answered; 0 if they do not saturate the process."""
         is_forgotten = self._clock() - self._saturated_since > _FORGOTTEN_SECONDS
         if count <= self._saturated or self._answered < 1 or is_forgotten:
             return 0.0

@@ -1,4 +1,4 @@
-"""Stepwise batches of concurrent work on an event loop."""
+"""Batches of concurrent work on an event loop, processed step by step."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from typing import Generic, TypeVar
 
 from service.core.errors import TooManyRequests
 
-# Turns of the event loop between two steps of a lane. Responses are written in the first turn, the next requests of the
-# same clients are read in the second and queued in the third; a turn begins with the callbacks of the turn before.
+# Event loop turns between two steps of a lane. Responses are written in the first turn; the same clients' next requests
+# are read in the second and queued in the third. A turn begins with the callbacks from the previous one.
 _TURNS_BETWEEN_STEPS = 4
-_BLOCKING_THREADS = min(32, (os.cpu_count() or 1) + 4)  # as the default executor of asyncio
+_BLOCKING_THREADS = min(32, (os.cpu_count() or 1) + 4)  # like asyncio's default executor
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -27,10 +27,10 @@ Value = TypeVar("Value")
 
 @dataclass(frozen=True)
 class Unfinished(Generic[Item]):
-    """Outcome of an item that needs another step.
+    """The outcome for an item that needs another step.
 
     Attributes:
-        item: State of the item for its next step.
+        item: The item's state for its next step.
     """
 
     item: Item
@@ -42,15 +42,15 @@ class BatchScheduler(Generic[Item, Result]):
     A *step* takes a list of items and returns one outcome for each, in order: a result, an exception, or
     :class:`Unfinished` with the item's next state.
 
-    Items of one event loop share steps on ``lanes`` threads. Waiting coroutines occupy no thread. A function that may
+    Items on one event loop share steps on ``lanes`` threads. Waiting coroutines occupy no thread. A function that may
     wait for the catalog or the disk runs in a second thread pool (:meth:`run_blocking`), so that it delays neither the
     event loop nor a lane.
 
     No item is delayed to fill a batch: batches grow because items queue while a step runs.
 
     Args:
-        step: Function that takes a batch one step further. It runs outside the event loop's thread. An exception that
-            it raises becomes the outcome of every item of its batch.
+        step: Function that advances a batch by one step. It runs outside the event loop's thread. An exception that it
+            raises becomes the outcome of every item in its batch.
         lanes: Maximum number of concurrent steps of submitted items.
         max_wait: Maximum time in seconds that an item waits for its first step. Items that waited longer
             are refused.
@@ -67,36 +67,36 @@ class BatchScheduler(Generic[Item, Result]):
         self._step = step
         self._max_batch = max_batch
         self._max_wait = max_wait
-        # Used only in the thread of the event loop, except for reading the length of the queue.
+        # Used only in the event loop's thread, except for reading the queue length.
         self._lanes = lanes
         self._free_lanes = lanes
         self._loop: AbstractEventLoop | None = None
-        # Items with the time after which they are refused; infinite after their first step.
+        # Items and the times after which they are refused; infinite after their first step.
         self._queue: deque[tuple[Item, Future[Result], float]] = deque()
         self._lane_threads = ThreadPoolExecutor(lanes, "search-lane")
         self._blocking_threads = ThreadPoolExecutor(_BLOCKING_THREADS, "search-blocking")
 
     @property
     def queue_length(self) -> int:
-        """Number of submitted items that wait for a step."""
+        """Number of submitted items waiting for a step."""
         return len(self._queue)
 
     async def submit(self, item: Item) -> Result:
         """Queue an item and wait for its result.
 
-        Items that arrive while a lane is free start together at the end of the current turn of the event loop. Later
-        items join a lane after its current step: finished items leave, unfinished items keep their places, and no item
-        waits for the last step of another. A lane pauses for a few turns after each step, until the next requests of
-        the clients that it answered have been read, because one large step costs less than two small ones.
+        Items that arrive while a lane is free start together at the end of the current event loop turn. Later items
+        join a lane after its current step: finished items leave, unfinished items keep their places, and no item waits
+        for another's last step. A lane pauses for a few turns after each step, so that the clients it answered can send
+        their next requests, because one large step costs less than two small ones.
 
-        A cancelled item leaves before its next step; other items are not affected.
+        A cancelled item leaves before its next step without affecting others.
 
         Raises:
             TooManyRequests: The item waited longer than ``max_wait``.
             Exception: The exception that the step returned for the item or raised.
         """
         loop = get_running_loop()
-        if loop is not self._loop:  # the former event loop has ended, together with its callbacks
+        if loop is not self._loop:  # the previous event loop has ended, along with its callbacks
             self._loop, self._free_lanes, self._queue = loop, self._lanes, deque()
         future: Future[Result] = loop.create_future()
         self._queue.append((item, future, time.monotonic() + self._max_wait))
@@ -105,7 +105,7 @@ class BatchScheduler(Generic[Item, Result]):
         return await future
 
     async def run_blocking(self, function: Callable[..., Value], *args: object) -> Value:
-        """Run a function in the pool of blocking threads, with the context variables of the caller.
+        """Run a function in the pool for blocking calls, with the caller's context variables.
 
         Raises:
             TooManyRequests: No thread was free within ``max_wait``.
@@ -129,7 +129,7 @@ class BatchScheduler(Generic[Item, Result]):
                 self._lane_threads.submit(self._run_lane, loop, batch)
 
     def _take_batch(self) -> list[tuple[Item, Future[Result]]]:
-        """Remove items from the head of the queue; those that waited too long are refused."""
+        """Remove items from the head of the queue, refusing those that waited too long."""
         batch: list[tuple[Item, Future[Result]]] = []
         now = time.monotonic()
         while self._queue and len(batch) < self._max_batch:
@@ -144,11 +144,11 @@ class BatchScheduler(Generic[Item, Result]):
 
     def _late_error(self) -> TooManyRequests:
         return TooManyRequests(
-            f"The server is busy: the search was not started within {self._max_wait:g} seconds. Try again in a second."
+            f"The server is busy: the search didn't start within {self._max_wait:g} seconds. Try again in a second."
         )
 
     def _run_lane(self, loop: AbstractEventLoop, batch: list[tuple[Item, Future[Result]]]) -> None:
-        """Run steps in a lane's thread until an item is finished or another item waits to join."""
+        """Run steps in a lane's thread until an item finishes or another waits to join."""
         pending = [item for item, _ in batch]
         outcomes: Sequence[Result | Exception | Unfinished[Item]] = ()
         while len(pending) == len(batch):
@@ -179,7 +179,7 @@ class BatchScheduler(Generic[Item, Result]):
     def _release_lane(
         self, loop: AbstractEventLoop, turns: int, unfinished: list[tuple[Item, Future[Result]]]
     ) -> None:
-        """Free a lane after a number of turns of the event loop; unfinished items return to the head of the queue."""
+        """Free a lane after some event loop turns; unfinished items return to the head of the queue."""
         if turns:
             loop.call_soon(self._release_lane, loop, turns - 1, unfinished)
         else:

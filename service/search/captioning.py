@@ -1,9 +1,9 @@
-"""Captioning of a video with texts of the library.
+"""Captioning of a video with captions from the library.
 
-No text is generated. The captions of library videos are encoded as queries for the task of the given video and compared
-with its vector. They are encoded when a task is first requested and cached up to a memory bound, so the first request
-takes longer. A text is attributed to the first video that has it. Results are checked against the catalog. No
-video file is read.
+No text is generated. The library's captions are encoded as queries for the given video's task and compared with its
+vector. A task's captions are encoded on first request and cached up to a memory bound, so the first request takes
+longer. A caption is attributed to the first video that has it. Results are checked against the catalog. No video file
+is read.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from service.search.snapshots.search_snapshot import SearchSnapshot
 
 Vector = npt.NDArray[np.float32]
 
-_MAX_TEXTS = 4096  # per task, from its first videos; encoding them takes the time
+_MAX_TEXTS = 4096  # per task, from its first videos; encoding them takes most of the time
 _ENCODING_BATCH = 256  # texts
 _MAX_BYTES = 256 * 1024**2  # of cached vectors
 
 
 @dataclass(frozen=True)
 class _EncodedCaptions:
-    """Distinct captions of a task, encoded for a task.
+    """Distinct captions of one task, encoded for another.
 
     Attributes:
         texts: The captions.
@@ -58,17 +58,17 @@ class _RankedCaption(NamedTuple):
 
 
 class CaptionIndex:
-    """Cache of encoded captions. Thread-safe.
+    """A cache of encoded captions. Thread-safe.
 
-    The captions of a task are read and encoded once, however many requests need them at the same time; requests for
-    other tasks do not wait for them.
+    A task's captions are read and encoded once, however many requests need them at the same time. Requests for other
+    tasks don't wait for them.
 
     Args:
         max_bytes: Maximum memory of cached vectors.
     """
 
     def __init__(self, max_bytes: int = _MAX_BYTES) -> None:
-        # By anchor or release of the encoder, task that texts are encoded for, source task, and query mode.
+        # By encoder anchor or release, target task, source task, and query mode.
         self._captions: SingleFlightCache[tuple[str, str, str, str], _EncodedCaptions] = SingleFlightCache(
             max_bytes, lambda captions: captions.vectors.nbytes
         )
@@ -90,17 +90,17 @@ class CaptionIndex:
         mode: QueryMode,
         own_captions: Collection[str] = (),
     ) -> tuple[list[CaptionMatch], int]:
-        """Return the distinct captions whose vectors are nearest to that of a video.
+        """Find the distinct captions whose vectors are nearest to a video's.
 
         Args:
             snapshot: Snapshot that contains the tasks.
             vector: Unit vector ``float32 [dim]`` of the video, in the space of ``task``.
-            task: ID of the task that captions are encoded for.
-            sources: IDs of the tasks whose captions are compared.
-            own_captions: Captions of the video itself, which are marked.
+            task: ID of the task to encode captions for.
+            sources: IDs of the tasks whose captions to compare.
+            own_captions: The video's own captions, which are marked.
 
         Returns:
-            The captions by falling score, and the number of compared captions.
+            The captions, best first, and the number of compared captions.
         """
         edits = read_caption_edits()
         captions = {source: self._load(snapshot, task, source, mode, edits) for source in sources}
@@ -110,7 +110,7 @@ class CaptionIndex:
             outdated = {caption.task for caption in ranked if caption.video not in video_ids}
             if not outdated:
                 break
-            # A video was deleted after the shard was loaded; its captions must not be returned.
+            # A video deleted after the shard was loaded: its captions must not be returned.
             captions |= {
                 source: self._load(snapshot, task, source, mode, edits, is_outdated=True)
                 for source in outdated
@@ -138,7 +138,7 @@ class CaptionIndex:
         *,
         is_outdated: bool = False,
     ) -> _EncodedCaptions:
-        # The parameters that encode texts for a pinned shard never change, and neither do the vectors.
+        # The parameters that encode texts for a pinned shard never change, so neither do the vectors.
         anchor = snapshot.query_vectors.encoding_identity(task, mode) or snapshot.release_id
         return self._captions.get(
             (anchor, task, source, mode),
@@ -151,12 +151,12 @@ class CaptionIndex:
 def caption_video(
     snapshot: SearchSnapshot, settings: Settings, index: CaptionIndex, video_id: str, k: int, scope: str
 ) -> CaptionsResponse:
-    """Return the k captions of the library that are nearest to a video.
+    """Return the k library captions nearest to a video.
 
     Args:
         settings: Settings of the process.
         index: Cache of encoded captions.
-        scope: ``task`` for captions of the video's own task; ``all`` for captions of every searchable task.
+        scope: ``task`` for captions from the video's own task; ``all`` for captions from every searchable task.
 
     Raises:
         InvalidInput: A parameter is invalid.
@@ -187,7 +187,7 @@ def caption_video(
 
 
 def _rank(captions: Mapping[str, _EncodedCaptions], vector: Vector, k: int) -> list[_RankedCaption]:
-    """Return the k best captions of all tasks; a caption of several tasks has its highest score."""
+    """Return the k best captions over all tasks; a caption in several tasks gets its highest score."""
     best: dict[str, _RankedCaption] = {}
     for source, encoded in captions.items():
         scores = encoded.vectors.astype(np.float32) @ vector
@@ -199,7 +199,7 @@ def _rank(captions: Mapping[str, _EncodedCaptions], vector: Vector, k: int) -> l
 
 
 def _read_video_ids(vector_ids: Iterable[int]) -> dict[int, str]:
-    """Return the vector ID → video ID, for videos in the catalog."""
+    """Map vector IDs to video IDs, for videos in the catalog."""
     with session_scope() as session:
         rows = session.execute(select(Video.vector_id, Video.id).where(Video.vector_id.in_(set(vector_ids))))
         return {vector_id: video_id for vector_id, video_id in rows}
@@ -208,7 +208,7 @@ def _read_video_ids(vector_ids: Iterable[int]) -> dict[int, str]:
 def _encode_captions(
     snapshot: SearchSnapshot, task: str, source: str, mode: str, former: _EncodedCaptions | None
 ) -> _EncodedCaptions:
-    """Return the current captions of a task; vectors of captions that the former version contains are reused."""
+    """Encode a task's current captions, reusing vectors from the previous version."""
     videos = _read_captions(source, snapshot.shards[source])
     texts = tuple(videos)
     vectors = dict(zip(former.texts, former.vectors, strict=True)) if former else {}
@@ -224,8 +224,8 @@ def _encode_captions(
 
 
 def _read_captions(task: str, shard: SearchableShard) -> dict[str, int]:
-    """Return the distinct captions of the first videos in a shard, each with the vector ID of the first video that has
-    it.
+    """Return the distinct captions of a shard's first videos, each with the vector ID of the first video
+    that has it.
     """
     videos: dict[str, int] = {}
     stored = shard.ids

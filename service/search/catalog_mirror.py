@@ -1,10 +1,9 @@
-"""A copy of the catalog rows that text searches need, which answers them while the database cannot be reached.
+"""A copy of the catalog rows that text searches need, used while the database is unreachable.
 
-Searches read the catalog, so that edits and deletions apply at once. A background thread copies the rows of the
-searched domains to memory. If a read of the catalog fails, the copy takes its place: results then have the captions of
-the time of the copy, and videos that were added since are left out. A deleted video is not found either, because a
-deletion is written to the index before it is acknowledged, and the manifest of the index is read before the copy is
-used.
+Searches read the catalog, so that edits and deletions apply at once. A background thread copies the searched domains'
+rows to memory. If a catalog read fails, the copy takes its place: results then show captions as of the copy, and leave
+out videos added since. Deleted videos stay hidden, because a deletion is written to the index before it is
+acknowledged, and the index manifest is read before the copy is used.
 """
 
 from __future__ import annotations
@@ -42,10 +41,10 @@ log = structlog.get_logger(__name__)
 
 MAX_BYTES = 256 * 1024**2  # of all copied rows
 _POLL_SECONDS = 1.0
-_MAX_SHARE = 0.1  # of the time: the rows of a large domain take seconds to read
+_MAX_SHARE = 0.1  # of the time: a large domain's rows take seconds to read
 _IDS_PER_QUERY = 500
-_NOT_COPIED = "the catalog database cannot be reached, and the copy of its rows has no space for this domain"
-# Columns of the table instead of its class, and compiled once: in every search, this takes half the time.
+_NOT_COPIED = "the catalog database can't be reached, and the copy of its rows has no room for this domain"
+# Table columns instead of the class, compiled once: this halves the time in every search.
 _VIDEOS = Video.__table__.c
 _BY_VECTOR_ID = select(
     _VIDEOS.vector_id, _VIDEOS.id, _VIDEOS.uri, _VIDEOS.captions, _VIDEOS.duration, _VIDEOS["metadata"]
@@ -53,12 +52,12 @@ _BY_VECTOR_ID = select(
 
 
 class ResultRows(NamedTuple):
-    """Rows of the videos of a list of hits.
+    """Rows of the videos in a list of hits.
 
     Attributes:
-        rows: Vector ID → row. Deleted videos have none.
-        as_of: Time of the copy that the rows are from; None for rows of the catalog.
-        not_copied: Tasks whose rows are missing in the copy → reason.
+        rows: Rows by vector ID. Deleted videos have none.
+        as_of: Time of the copy that the rows came from; None for rows from the catalog.
+        not_copied: Reasons by task, for tasks whose rows are missing from the copy.
     """
 
     rows: Mapping[int, VideoRow]
@@ -67,7 +66,7 @@ class ResultRows(NamedTuple):
 
 
 class _TaskRow(NamedTuple):
-    """Columns of a domain; their versions tell whether its videos have to be read again."""
+    """Columns of a domain; their versions tell whether its videos must be re-read."""
 
     name_key: str
     slug: str | None
@@ -76,7 +75,7 @@ class _TaskRow(NamedTuple):
 
 @dataclass(frozen=True)
 class _Copy:
-    """The copy at a time; replaced as a whole."""
+    """The copy at one time; replaced as a whole."""
 
     as_of: datetime
     tasks: Mapping[str, _TaskRow]
@@ -86,12 +85,12 @@ class _Copy:
 
 
 class CatalogMirror:
-    """Reads result rows from the catalog, or from a copy while the catalog cannot be reached. Thread-safe.
+    """Reads result rows from the catalog, or from a copy while the catalog is unreachable. Thread-safe.
 
     Args:
-        changed_ids: Function that returns the IDs of tasks in the current manifest, where they are not those of a
-            snapshot; see :meth:`SnapshotManager.changed_ids`. None: the index does not change.
-        max_bytes: Maximum memory of copied rows. Domains beyond it are not copied.
+        changed_ids: Function that returns the current manifest's IDs for tasks in which they differ from a snapshot's;
+            see :meth:`SnapshotManager.changed_ids`. None: the index does not change.
+        max_bytes: Maximum memory of copied rows. Domains that exceed it are not copied.
     """
 
     def __init__(
@@ -131,18 +130,18 @@ class CatalogMirror:
 
     @property
     def as_of(self) -> datetime | None:
-        """Time at which the copy was equal to the catalog; None without a copy."""
+        """Time at which the copy matched the catalog; None without a copy."""
         return self._copy.as_of if self._copy else None
 
     def read_results(self, hits: Sequence[Hit], snapshot: SearchSnapshot) -> ResultRows:
-        """Return the rows of the videos of hits.
+        """Read the rows of the videos in a list of hits.
 
         Args:
             hits: Hits of a search.
             snapshot: Snapshot that found them.
 
         Raises:
-            Unavailable: The catalog cannot be reached, and there is no copy, or the deletions cannot be read.
+            Unavailable: The catalog is unreachable, and there is no copy or the deletions cannot be read.
         """
         try:
             return ResultRows(self._reads.read(lambda: read_rows([hit.id for hit in hits])))
@@ -159,7 +158,7 @@ class CatalogMirror:
         )
 
     def read_passages(self, passages: Sequence[int]) -> Mapping[int, Sequence[TimedText]]:
-        """Return the cues of passages of transcripts by ID; of none while the catalog cannot be read."""
+        """Read the cues of transcript passages by ID; empty while the catalog cannot be read."""
         if not passages:
             return {}
         try:
@@ -168,10 +167,10 @@ class CatalogMirror:
             return {}
 
     def find_task(self, name: str) -> str | None:
-        """Return the ID of the task with an ID, a name or a slug; None if there is none.
+        """Find a task by ID, name or slug, and return its ID; None if there is none.
 
         Raises:
-            Unavailable: The catalog cannot be reached, and the copy does not have the task.
+            Unavailable: The catalog is unreachable, and the copy does not have the task.
         """
         try:
             return self._reads.read(lambda: _find_task_id(name))
@@ -184,16 +183,14 @@ class CatalogMirror:
             return (by_key or by_slug)[0]
 
     def videos(self, task: str) -> tuple[str, VideoRows]:
-        """Return the version and copied rows of a domain.
+        """Return a domain's version and copied rows.
 
         Raises:
             Unavailable: The domain is not copied.
         """
         copy = self._copy
         if copy is None or task not in copy.videos:
-            raise Unavailable(
-                "The catalog database cannot be reached, and the filter needs it; try again.", 5
-            )
+            raise Unavailable("The catalog database can't be reached, and the filter needs it; try again.", 5)
         return copy.versions[task], copy.videos[task]
 
     def update(self, snapshot: SearchSnapshot) -> bool:
@@ -239,7 +236,7 @@ class CatalogMirror:
         return True
 
     def _live_ids(self, hits: Sequence[Hit], snapshot: SearchSnapshot) -> dict[str, list[int]]:
-        """Return the task → IDs of the hits that are not deleted in the current manifest."""
+        """Return the IDs of hits that the current manifest does not list as deleted, by task."""
         by_task: dict[str, list[int]] = {}
         for hit in hits:
             by_task.setdefault(hit.task, []).append(hit.id)
@@ -260,12 +257,12 @@ class CatalogMirror:
             try:
                 if self.update(snapshot):
                     preload(snapshot)
-            except Exception as error:  # the former copy stays
+            except Exception as error:  # the previous copy stays
                 log.warning("catalog_not_copied", error=str(error), kind=type(error).__name__)
 
 
 def read_rows(vector_ids: Sequence[int]) -> dict[int, VideoRow]:
-    """Return the vector ID → row of the result, from the catalog."""
+    """Read result rows by vector ID from the catalog."""
     ids = list(dict.fromkeys(vector_ids))
     rows: dict[int, VideoRow] = {}
     if not ids:
@@ -278,7 +275,7 @@ def read_rows(vector_ids: Sequence[int]) -> dict[int, VideoRow]:
 
 
 def read_cues(passages: Sequence[int]) -> dict[int, list[TimedText]]:
-    """Return the cues of passages of transcripts by ID.
+    """Read the cues of transcript passages by ID.
 
     Raises:
         CatalogDamaged, Unavailable: The catalog cannot be read.
@@ -294,14 +291,14 @@ def _find_task_id(name: str) -> str | None:
 
 
 def _read_tasks() -> dict[str, _TaskRow]:
-    """Return the domains by ID, in the order of their arrival."""
+    """Read the domains by ID, in order of arrival."""
     with session_scope() as session:
         rows = session.execute(
             select(Task.id, Task.name_key, Task.slug, Task.state, Task.caption_edits, Task.metadata_edits)
             .where(Task.target_id.is_(None))
             .order_by(Task.position)
         ).all()
-    # A relearned domain turns ready when its videos take over the identifiers of those that they replace.
+    # A relearned domain becomes ready when its videos take over the IDs of those they replace.
     return {
         task: _TaskRow(key, slug, f"{state}+{captions}+{metadata}")
         for task, key, slug, state, captions, metadata in rows
@@ -309,7 +306,7 @@ def _read_tasks() -> dict[str, _TaskRow]:
 
 
 def _read_videos(task: str) -> VideoRows:
-    """Return the rows of the videos of a domain, and of its appends: the manifest is replaced before the catalog."""
+    """Read the rows of a domain's videos and of its appends, because the manifest is replaced before the catalog."""
     with session_scope() as session:
         rows = session.execute(
             select(Video.vector_id, Video.id, Video.uri, Video.captions, Video.duration, Video.extra).where(
@@ -323,10 +320,10 @@ def _read_videos(task: str) -> VideoRows:
 
 
 class VideoRow(NamedTuple):
-    """Columns of a video that searches use.
+    """The columns of a video that searches use.
 
     Attributes:
-        uri: URI of its file, as it was sent.
+        uri: URI of its file, as sent.
         duration: Seconds; None if unknown.
         metadata: Metadata of the user.
     """
@@ -339,7 +336,7 @@ class VideoRow(NamedTuple):
 
 
 class VideoRows:
-    """Rows of videos as JSON in one buffer: objects of Python would need several times the memory.
+    """Video rows as JSON in one buffer: Python objects would need several times the memory.
 
     Args:
         rows: Vector ID and row of each video, by ascending vector ID.
@@ -366,7 +363,7 @@ class VideoRows:
         return len(self._buffer) + self._ids.nbytes + self._ends.nbytes
 
     def find(self, vector_ids: Iterable[int]) -> dict[int, VideoRow]:
-        """Return the vector ID → row; IDs of other videos are left out."""
+        """Return rows by vector ID, leaving out unknown videos."""
         wanted = np.fromiter(vector_ids, np.int64)
         is_known, places = find_ids(self._ids, wanted)
         return {

@@ -1,12 +1,12 @@
-"""Search by an uploaded clip or picture. Nothing of the upload is kept.
+"""Search by an uploaded clip or picture. Nothing from the upload is kept.
 
-The file is untrusted. It is copied to a temporary folder under a fixed name and decoded by the child process that also
-decodes the videos of tasks; the folder is removed in any case.
+The file is untrusted. It is copied to a temporary folder under a fixed name and decoded by the same kind of child
+process as the videos of tasks. The folder is always removed.
 
-Every shard was embedded by the video side of its own release, and no encoder covers all shards. The clip is therefore
-embedded once per distinct encoder and compared with each shard by the shard's own vector. Routing needs text and is not
-used. Cosines of two shards are not comparable, because in some shards all videos are similar; they are rescaled so that
-0 is the mean cosine between two videos of the shard and 1 stays 1.
+Every shard was embedded by its own release's video encoder, and no encoder covers all shards. The clip is therefore
+embedded once per distinct encoder and compared with each shard by the shard's own vector. Routing needs text, so it is
+not used. Cosines from two shards are not comparable, because in some shards all videos are similar. They are rescaled
+so that 0 is the mean cosine between two videos in the shard and 1 stays 1.
 """
 
 from __future__ import annotations
@@ -60,10 +60,10 @@ Vectors = npt.NDArray[np.float32]
 Frames = npt.NDArray[np.uint8]
 
 MAX_CONCURRENT_CLIPS = 4  # each occupies a thread that could answer searches
-_SAMPLED_VECTORS = 512  # of a shard, for its mean cosine
+_SAMPLED_VECTORS = 512  # per shard, for its mean cosine
 _BUSY_RETRY_SECONDS = 2
-_CLIP_NAME = "the clip"  # in errors of the decoder
-_MIN_SPREAD = 1e-3  # lower bound of 1 - mean cosine, for shards whose videos are all alike
+_CLIP_NAME = "the clip"  # in decoder errors
+_MIN_SPREAD = 1e-3  # lower bound on 1 - mean cosine, for shards whose videos are all alike
 
 
 class ClipSearch:
@@ -71,11 +71,11 @@ class ClipSearch:
 
     Args:
         settings: Settings of the process.
-        metadata_cache: Source of the metadata that filters need.
+        metadata_cache: Source of metadata for filters.
         caption_index: Cache of encoded captions.
 
     Attributes:
-        slots: Semaphore of the clips that may be in progress.
+        slots: Semaphore that limits clips in progress.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class ClipSearch:
         )
         self._decoding = Lock()
         self._encoder: tuple[SearchSnapshot, VideoEncoder] | None = None
-        self._mean_cosines: dict[str, tuple[str, float]] = {}  # task ID → state of its shard, and mean cosine
+        self._mean_cosines: dict[str, tuple[str, float]] = {}  # shard state and mean cosine by task ID
 
     def close(self) -> None:
         """Stop the decoder process."""
@@ -110,10 +110,10 @@ class ClipSearch:
         """Return the videos most similar to a clip.
 
         Args:
-            backbone: Backbone of its releases, whose towers the first clip loads.
+            backbone: Backbone of the releases; the first clip loads its towers.
             upload: Video or picture; read to its end.
-            query: Parameters of the search other than the text: ``k``, ``task``, filters and ``min_score``.
-            captions: Number of captions that describe the clip; None returns none.
+            query: Search parameters other than the text: ``k``, ``task``, filters and ``min_score``.
+            captions: Number of captions to return that describe the clip; None: none.
 
         Raises:
             InvalidInput: A parameter is invalid, or the file (field ``clip``) cannot be used.
@@ -126,14 +126,14 @@ class ClipSearch:
         if captions is not None and not 1 <= captions <= request_limits.MAX_RESULTS:
             raise InvalidInput.at(
                 "captions",
-                f"{describe_count(captions, 'captions')} cannot be returned.",
+                f"{describe_count(captions, 'captions')} can't be returned.",
                 f"Request 1 to {request_limits.MAX_RESULTS}.",
             )
         tasks = resolve_tasks(snapshot, request, self._metadata_cache.mirror)
         start = time.perf_counter()
         if not self.slots.acquire(blocking=False):
             raise TooManyRequests(
-                "Other clips are being searched with; try again in a moment.", _BUSY_RETRY_SECONDS
+                "Other clip searches are running; try again in a moment.", _BUSY_RETRY_SECONDS
             )
         try:
             towers = backbone.towers()
@@ -172,7 +172,7 @@ class ClipSearch:
         )
 
     def decode(self, upload: BinaryIO, spec: FrameSpec) -> tuple[VideoInfo, Frames]:
-        """Return the media properties of an upload, and its frames ``uint8 [1, M, H, W, 3]``.
+        """Decode an upload into its media properties and frames ``uint8 [1, M, H, W, 3]``.
 
         Raises:
             InvalidInput: The file cannot be decoded.
@@ -193,17 +193,17 @@ class ClipSearch:
         except MediaError as error:
             raise InvalidInput.at("clip", f"{error.reason[:1].upper()}{error.reason[1:]}.") from None
         except DecoderUnavailable as error:
-            raise Unavailable(f"Clips cannot be decoded: {error}.", DEGRADED_RETRY_SECONDS) from None
+            raise Unavailable(f"Clips can't be decoded: {error}.", DEGRADED_RETRY_SECONDS) from None
         except OSError as error:
             raise Unavailable(
-                f"The clip cannot be stored for decoding ({error.strerror}).", DEGRADED_RETRY_SECONDS
+                f"The clip can't be stored for decoding ({error.strerror}).", DEGRADED_RETRY_SECONDS
             ) from None
         return info, frames[None]
 
     def _embed(
         self, snapshot: SearchSnapshot, backbone: Backbone, frames: Frames, tasks: Sequence[str]
     ) -> tuple[dict[str, Vectors], dict[str, str]]:
-        """Map task IDs to vector of the clip; and task name → reason, for tasks whose encoder cannot be read."""
+        """Embed a clip: return its vector by task ID, and reasons by task name for encoders that cannot be read."""
         # Imported on use: other searches need no torch.
         import torch
 
@@ -231,7 +231,7 @@ class ClipSearch:
             vectors |= dict.fromkeys(group, vector)
         if not vectors:
             raise Unavailable(
-                f"No task can be searched by a clip: {'; '.join(broken.values()) or 'there is none'}",
+                f"No task can be searched by clip: {'; '.join(broken.values()) or 'there is none'}",
                 DEGRADED_RETRY_SECONDS,
             )
         return {task: vectors[task] for task in tasks if task in vectors}, broken
@@ -239,7 +239,7 @@ class ClipSearch:
     def _find(
         self, snapshot: SearchSnapshot, request: SearchRequest, vectors: Mapping[str, Vectors]
     ) -> tuple[list[SearchResult], str]:
-        """Return the results, and the task of the best result; the first searched task where there is no result."""
+        """Return the results and the task of the best one; without results, the first searched task."""
         shards = {task: snapshot.shards[task] for task in vectors}
         passing = find_passing_videos(
             request.filter,
@@ -256,14 +256,14 @@ class ClipSearch:
         hits = {
             scan.task: _rescale(found, self._mean_cosine(snapshot, scan.task))
             for scan, found in zip(scans, snapshot.scan(scans), strict=True)
-            if len(found.ids)  # a shard that cannot be read has no hits
+            if len(found.ids)  # an unreadable shard has no hits
         }
         merged = [hit for hit in merge_hits(hits, k) if min_score is None or hit.score >= min_score]
         results = build_results(merged, read_rows([hit.id for hit in merged]), snapshot)
         return results, merged[0].task if merged else next(iter(vectors))
 
     def _mean_cosine(self, snapshot: SearchSnapshot, task: str) -> float:
-        """Compute the mean cosine between two videos of a shard, estimated from a sample."""
+        """Estimate the mean cosine between two videos in a shard from a sample."""
         shard = snapshot.shards[task]
         state, mean = self._mean_cosines.get(task, ("", 0.0))
         if state != shard.state:
@@ -276,7 +276,7 @@ class ClipSearch:
 
 
 def mean_cosine(vectors: Vectors) -> float:
-    """Compute the mean cosine over all pairs of videos with unit vectors ``float32 [n, dim]``; 0 for one video."""
+    """Compute the mean cosine over all pairs of unit vectors ``float32 [n, dim]``; 0 for a single video."""
     n = len(vectors)
     total = vectors.sum(axis=0, dtype=np.float64)
     own = float(np.einsum("nd,nd->", vectors, vectors, dtype=np.float64))
@@ -284,13 +284,13 @@ def mean_cosine(vectors: Vectors) -> float:
 
 
 def _rescale(hits: Hits, mean: float) -> Hits:
-    """Return the scores that are 0 at the mean cosine of the shard and 1 at a cosine of 1."""
+    """Rescale scores to 0 at the shard's mean cosine and 1 at a cosine of 1."""
     scores = (hits.scores - mean) / max(1 - mean, _MIN_SPREAD)
     return Hits(hits.ids, scores.astype(np.float32))
 
 
 class _BoundedReader:
-    """File reader that raises TooLarge beyond a limit."""
+    """A file reader that raises TooLarge beyond a limit."""
 
     def __init__(self, file: BinaryIO, limit: int) -> None:
         self._file, self._remaining, self._limit = file, limit, limit

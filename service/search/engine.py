@@ -1,7 +1,7 @@
-"""The search engine of a process: answers text, similar, clip and caption queries from the current snapshot.
+"""The search engine: answers text, similar, clip and caption queries from the current snapshot.
 
-A query is answered from start to end by one :class:`~service.search.snapshots.search_snapshot.SearchSnapshot`, so no
-response mixes two releases.
+One :class:`~service.search.snapshots.search_snapshot.SearchSnapshot` answers a query from start to end, so no response
+mixes two releases.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from service.search.video_filters import NO_FILTER
 from service.search.video_metadata_cache import VideoMetadataCache
 from service.search.words.library_words import LibraryWords
 
-MAX_BATCH = 32  # searches per step; with more, each search waits longer for the others
+MAX_BATCH = 32  # searches per step; with more, each waits longer for the others
 # Steps take turns at the interpreter lock, so a few large ones are faster than many; scans release the lock.
 LANES = max(1, len(os.sched_getaffinity(0)) // 2)
 
@@ -54,23 +54,23 @@ Response = TypeVar("Response")
 
 
 class SearchEngine:
-    """Answers searches; one per process. Thread-safe.
+    """Answers a process's searches. Thread-safe.
 
     A server calls :meth:`start` and :meth:`close`. A command calls ``snapshots.refresh()`` once instead.
 
     Args:
-        configured: Settings; those of the process by default.
+        configured: Settings; default: the process's.
 
     Attributes:
         settings: Settings of the engine.
         snapshots: Snapshots of the process.
         scheduler: Scheduler of searches.
         admission: Admission control of searches.
-        mirror: Copy of the catalog that answers searches while it cannot be reached.
+        mirror: Copy of the catalog, used while it is unreachable.
         metadata_cache: Cache of video metadata.
         caption_index: Cache of encoded captions.
         clips: Search by uploaded clips.
-        query_reports: Reports on the queries of domains.
+        query_reports: Reports on domains' own queries.
     """
 
     def __init__(self, configured: Settings | None = None) -> None:
@@ -95,8 +95,8 @@ class SearchEngine:
 
     def start(self) -> None:
         """Load the newest generation and follow the index in background threads."""
-        # Requests run concurrently, and a worker may train on the same machine. More threads per request do not make
-        # one query faster, and make it ten times slower where cores are scarce.
+        # Requests run concurrently, and a worker may train on the same machine. More threads per request don't make a
+        # query faster, but make it ten times slower if cores are scarce.
         use_one_thread_per_search()
         set_torch_threads(self.settings.torch_threads or 1)
         self.snapshots.start()
@@ -119,31 +119,31 @@ class SearchEngine:
         mode: str | None = None,
         **parameters: Any,
     ) -> SearchResponse:
-        """Return the k videos that match a text best.
+        """Return the k videos that best match a query.
 
         Args:
-            q: Text of the query.
-            k: Number of results; fewer are returned where the catalog contains fewer.
+            q: Query text.
+            k: Number of results; fewer if the catalog contains fewer.
             task: Names or IDs of the tasks to search (one: known task); all by default.
-            mode: ``pinned`` or ``latest``; by default ``pinned`` where the release offers it.
+            mode: ``pinned`` or ``latest``; by default ``pinned`` if the release offers it.
             parameters: Other fields of :class:`~cinestrata_schemas.search.SearchQuery`.
 
         Raises:
             InvalidInput: A parameter is invalid.
             Unavailable: No snapshot is loaded, or a requested task cannot be searched.
         """
-        # Built without validation by pydantic; the values are validated when the request is parsed.
+        # Built without pydantic validation; the values are validated when the request is parsed.
         query = SearchQuery.model_construct(q=q, k=k, task=task, mode=mode, **parameters)
         return self._answer(parse_requests([query], self.settings))[0]
 
     async def search_async(self, query: SearchQuery) -> SearchResponse:
-        """Return the response of :meth:`search`, without blocking the event loop. Concurrent queries share batches.
+        """Run :meth:`search` without blocking the event loop. Concurrent queries share batches.
 
         Raises:
             InvalidInput, Unavailable: As :meth:`search`.
         """
         (request,) = parse_requests([query], self.settings)
-        # Filters and earlier releases may have to be read first, which must not delay the other searches of a batch.
+        # Filters and earlier releases may have to be read first, which must not delay other searches in the batch.
         if request.cursor is None and request.filter == NO_FILTER:
             try:
                 return await self.scheduler.submit(request)
@@ -152,11 +152,11 @@ class SearchEngine:
         return (await self.scheduler.run_blocking(self._answer, [request]))[0]
 
     def search_many(self, queries: Sequence[SearchQuery]) -> list[SearchResponse]:
-        """Return the responses of :meth:`search` for several queries. One release answers all queries without a cursor.
+        """Run :meth:`search` for several queries, all on one release except those with a cursor.
 
         Raises:
-            InvalidInput: The batch is empty or too large, or some queries are invalid, named by their positions; no
-                query is answered.
+            InvalidInput: The batch is empty or too large, or some queries (named by position) are invalid; no query
+                runs.
             Unavailable: As :meth:`search`.
         """
         maximum = MAX_BATCH_QUERIES
@@ -169,7 +169,7 @@ class SearchEngine:
         return self._answer(parse_requests(queries, self.settings, is_batch=True))
 
     def _answer(self, requests: Sequence[SearchRequest]) -> list[SearchResponse]:
-        """Answer requests, those with a cursor by the release of their list."""
+        """Answer requests; those with a cursor on their list's release."""
         current = self.snapshots.current()
         by_release: dict[str, list[int]] = {}
         for number, request in enumerate(requests):
@@ -194,7 +194,7 @@ class SearchEngine:
     def _run_step(
         self, items: Sequence[SearchRequest | SearchState]
     ) -> Sequence[SearchResponse | Exception | Unfinished[SearchRequest | SearchState]]:
-        """Take concurrent searches one wave further. An invalid search does not affect the others."""
+        """Advance concurrent searches by one wave. An invalid search does not affect the others."""
         try:
             return self._run_shared_step(items)
         except Exception as error:
@@ -209,7 +209,7 @@ class SearchEngine:
         started = iter(start_searches(self.snapshots.current(), new, self.settings, self.metadata_cache))
         states = [item if isinstance(item, SearchState) else next(started) for item in items]
         responses: dict[SearchState, SearchResponse] = {}
-        # Searches that started before a new generation was loaded are completed by their own snapshot.
+        # Searches that started before a new generation was loaded finish on their own snapshot.
         for snapshot in dict.fromkeys(state.snapshot for state in states):
             group = [state for state in states if state.snapshot is snapshot]
             advance_searches(snapshot, group)
@@ -218,8 +218,7 @@ class SearchEngine:
         return [responses[state] if state in responses else Unfinished(state) for state in states]
 
     def suggest(self, q: str, k: int = 8) -> SuggestionsResponse:
-        """Return the words of the library that continue the last word of a query; see
-        :mod:`service.search.suggestions`.
+        """Suggest library words that complete a query's last word; see :mod:`service.search.suggestions`.
 
         Raises:
             InvalidInput: A parameter is invalid.
@@ -229,17 +228,17 @@ class SearchEngine:
     # -- explanations -------------------------------------------------------------------------------------------
 
     def report_queries(self, name_or_id: str, worst: int = 10) -> QueryReport:
-        """Return the captions of a domain, searched like queries; see :mod:`service.search.query_reports`.
+        """Search with a domain's captions, and report on them; see :mod:`service.search.query_reports`.
 
         Args:
-            name_or_id: Name or identifier of the domain's task.
+            name_or_id: Name or ID of the domain's task.
         """
         return self._with_loaded_tasks(
             lambda snapshot: self.query_reports.report(snapshot, name_or_id, worst)
         )
 
     def explain(self, video_id: str, query: SearchQuery) -> ResultExplanation:
-        """Return the parts of the score of a video; see :func:`service.search.result_explanation.explain_result`."""
+        """Explain a video's score; see :func:`service.search.result_explanation.explain_result`."""
         (request,) = parse_requests([query], self.settings)
         return self._with_loaded_tasks(
             lambda snapshot: explain_result(snapshot, self.settings, self.metadata_cache, video_id, request)
@@ -268,7 +267,7 @@ class SearchEngine:
         Args:
             k: Number of results.
             task: Names or IDs of the tasks to search; all by default.
-            captions: Number of captions that describe the clip; None returns none.
+            captions: Number of captions to return that describe the clip; None: none.
             parameters: Filters and ``min_score`` of :class:`~cinestrata_schemas.search.SearchQuery`.
         """
         query = SearchQuery.model_construct(q=_CLIP_QUERY, k=k, task=task, **parameters)
@@ -280,7 +279,7 @@ class SearchEngine:
         return self._with_loaded_tasks(search)
 
     def caption_video(self, video_id: str, k: int = 10, scope: str = "task") -> CaptionsResponse:
-        """Return the k captions of the library nearest to a video; see :mod:`service.search.captioning`."""
+        """Return the k library captions nearest to a video; see :mod:`service.search.captioning`."""
         return self._with_loaded_tasks(
             lambda snapshot: caption_video(snapshot, self.settings, self.caption_index, video_id, k, scope)
         )
@@ -288,7 +287,7 @@ class SearchEngine:
     def _with_loaded_tasks(
         self, answer: Callable[[SearchSnapshot], Response], snapshot: SearchSnapshot | None = None
     ) -> Response:
-        """Answer with the current snapshot, or with a newer one where a ready task is missing from it."""
+        """Answer with the current snapshot, or with a newer one if a ready task is missing."""
         snapshot = snapshot or self.snapshots.current()
         while True:
             try:

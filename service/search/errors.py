@@ -1,4 +1,4 @@
-"""Errors about tasks that a snapshot does not contain."""
+"""Errors about tasks that are missing from a snapshot."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class UnknownTask(InvalidInput):
 
 
 class TaskNotLoaded(Conflict):
-    """A request names a video of a task that the snapshot does not contain."""
+    """A request names a video whose task the snapshot does not contain."""
 
     def __init__(self, video_id: str, task: str) -> None:
         super().__init__(
@@ -34,11 +34,11 @@ class TaskNotLoaded(Conflict):
 
 
 class TaskNotServed(Conflict):
-    """A request names a task that was learned after the release that is served."""
+    """A request names a task learned after the served release."""
 
     def __init__(self, task: str) -> None:
         super().__init__(
-            f"Task {task[:100]!r} was learned after the release that is served, so it is not searched: serve a later "
-            "release.",
+            f"Task {task[:100]!r} was learned after the served release, so it isn't searched: serve a "
+            "later release.",
             remedy=Action(name="serve_release", id="newest"),
         )

@@ -1,4 +1,4 @@
-"""Facets of search results: domains and metadata values by which they can be filtered, with counts."""
+"""Facets of search results: domains and metadata values to filter by, with counts."""
 
 from __future__ import annotations
 
@@ -22,11 +22,12 @@ MAX_VALUE_CHARS = 80  # longer texts describe a video
 def count_facets(cache: VideoMetadataCache, snapshot: SearchSnapshot, ids: Ids) -> list[Facet]:
     """Count the domains and metadata values of videos.
 
-    The domains come first, then the metadata fields that most of the videos have. A value of one video among several is
-    no filter, and neither is a field with the same value for all of them, or another value for nearly each.
+    Domains come first, then the metadata fields that most videos have. A value that only one of several videos has is
+    useless as a filter, and so is a field with the same value for all videos, or a different value for nearly every
+    one.
 
     Args:
-        ids: ``int64``; vector IDs of distinct videos. Those that the snapshot does not contain are ignored.
+        ids: ``int64``; vector IDs of distinct videos. Unknown ones are ignored.
 
     Returns:
         Fields with their values, most frequent values first. While the catalog cannot be reached and the metadata is
@@ -62,7 +63,7 @@ class _Field:
 
     Attributes:
         videos: Number of videos with a value.
-        counts: Whether a value is a truth value, and the value → number of videos.
+        counts: Number of videos by (whether the value is a truth value, value).
     """
 
     videos: int = 0
@@ -94,6 +95,6 @@ def _is_short(value: MetadataValue) -> bool:
 
 
 def _most_frequent(counts: Mapping[tuple[bool, MetadataValue], int]) -> list[FacetValue]:
-    """Return the most frequent values; those of the same frequency by their text."""
+    """Return the most frequent values; equally frequent ones in text order."""
     ordered = sorted(counts.items(), key=lambda item: (-item[1], str(item[0][1])))
     return [FacetValue(value=value, count=count) for (_, value), count in ordered[:MAX_VALUES]]

@@ -1,8 +1,8 @@
-"""Reports on the queries of a domain: its own captions that do not find their video, and the results that they find.
+"""Reports on a domain's queries: captions that do not find their video, and what they find instead.
 
-The recall matrix contains shares only. A report repeats a bounded number of these queries with the served release, as
-searches of all videos of the library, and keeps their first results. The captions are unknown to these searches: their
-words in the texts of videos do not count.
+The recall matrix contains only shares. A report repeats a bounded number of these queries with the served release over
+the whole library, and keeps their first results. These searches ignore the words of captions and other texts, so the
+captions are unknown to them.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ _BATCH = 16  # captions searched at a time; other searches run between batches
 _MAX_CACHED_DOMAINS = 256
 
 MAX_SAMPLED_CAPTIONS = 128  # about a second of searches with the default backbone
-# Held-out captions come first: the ranks of learned captions are better than those of new queries.
+# Held-out captions come first: learned captions rank better than new queries would.
 _SPLITS = ("test", "val", "appended", "train")
 
 
 @dataclass(frozen=True)
 class _Outcome:
-    """A searched caption: the rank of its video, and the first hits."""
+    """A searched caption: its video's rank, and the first hits."""
 
     caption: SampledCaption
     rank: int | None
@@ -60,7 +60,7 @@ class _Outcome:
 
 @dataclass(frozen=True)
 class _SearchedSample:
-    """Searches of all captions of a sample; ``worst`` are those that do not rank their video first."""
+    """Searches with all captions of a sample; ``worst`` are those that do not rank their video first."""
 
     mode: QueryMode
     depth: int
@@ -70,11 +70,11 @@ class _SearchedSample:
 
 
 class QueryReports:
-    """Reports on the queries of domains, computed at first use and cached per generation of the index. Thread-safe.
+    """Reports on domains' queries, computed on first use and cached per index generation. Thread-safe.
 
     Args:
         settings: Settings of the process.
-        cache: Source of the metadata that searches need.
+        cache: Source of metadata for searches.
     """
 
     def __init__(self, settings: Settings, cache: VideoMetadataCache) -> None:
@@ -83,10 +83,10 @@ class QueryReports:
         self._searched: SingleFlightCache[str, _SearchedSample] = SingleFlightCache(_MAX_CACHED_DOMAINS)
 
     def report(self, snapshot: SearchSnapshot, name_or_id: str, worst: int) -> QueryReport:
-        """Return the report on a domain.
+        """Report on a domain.
 
         Args:
-            name_or_id: Name or identifier of the domain's task.
+            name_or_id: Name or ID of the domain's task.
             worst: Maximum number of worst queries.
 
         Raises:
@@ -102,7 +102,7 @@ class QueryReports:
         if task_id not in snapshot.task_names:
             raise UnknownTask(task_id, "task_id", list(snapshot.task_names.values())[:20])
         snapshot.require_searchable(task_id)
-        # Captions, and the routing profiles that they give, can change without a new generation.
+        # Captions, and hence routing profiles, can change without a new generation.
         profiles = frozenset((task, profile.version) for task, profile in snapshot.appended_profiles.items())
         version = (snapshot.release_id, snapshot.generation, sample.captions, profiles)
         searched = self._searched.get(
@@ -227,7 +227,7 @@ class CaptionSample(NamedTuple):
     """Captions of one split of a domain.
 
     Attributes:
-        task_id: Identifier of the domain's task.
+        task_id: ID of the domain's task.
         task_name: Name of the domain's task.
         split: Split of the videos; None if no video of the domain has a caption.
         videos: Number of captioned videos in the split.
@@ -244,8 +244,8 @@ class CaptionSample(NamedTuple):
 def sample_captions(name_or_id: str, limit: int = MAX_SAMPLED_CAPTIONS) -> CaptionSample:
     """Return up to ``limit`` captions of a domain, from the first split that has any.
 
-    The videos are ordered by the hash of their content, so the sample is unrelated to the order of arrival and the same
-    for each call. Further captions of a video follow after the first captions of all videos.
+    Videos are ordered by content hash, so the sample is unrelated to the order of arrival and the same for each call. A
+    video's other captions follow after the first captions of all videos.
 
     Args:
         name_or_id: Name or identifier of a domain's task.
@@ -269,7 +269,7 @@ def sample_captions(name_or_id: str, limit: int = MAX_SAMPLED_CAPTIONS) -> Capti
 
 
 def _captioned(task_id: str, split: str) -> ColumnElement[bool]:
-    # An empty list of captions is stored as the text "[]" on both databases.
+    # An empty caption list is stored as the text "[]" in both databases.
     return (
         (Video.task_id == task_id)
         & (Video.status == "accepted")
@@ -296,5 +296,5 @@ def _read_captions(
 
 
 def _query_text(caption: str) -> str:
-    """Return the caption as a query, which may be shorter than a caption."""
+    """Shorten a caption to the maximum length of a query."""
     return caption[: request_limits.MAX_QUERY_CHARS].strip()

@@ -1,4 +1,4 @@
-"""Explanation of a search result: the parts of its score."""
+"""Explain a search result: the parts of its score."""
 
 from __future__ import annotations
 
@@ -39,18 +39,18 @@ def explain_result(
     video_id: str,
     request: SearchRequest,
 ) -> ResultExplanation:
-    """Return the parts of the score that a search gives a video, whether or not the video is among its results.
+    """Return the parts of the score that a search gives a video, whether or not it is among the results.
 
     Args:
         settings: Settings of the process.
-        cache: Source of the metadata that filters and moments need.
+        cache: Source of metadata for filters and moments.
         request: The search; the video has a rank among its first k results.
 
     Raises:
         NotFound: There is no such video.
         TaskNotLoaded: The snapshot does not contain the video's task.
         Conflict: The video has no vector.
-        InvalidInput: A parameter is invalid, or the search leaves out the domain of the video.
+        InvalidInput: A parameter is invalid, or the search excludes the video's domain.
         Unavailable: The shard of a task cannot be searched.
     """
     vector_id, task, _ = load_stored_vector(snapshot, video_id)
@@ -58,8 +58,8 @@ def explain_result(
     if task not in state.planner.lifts:
         raise InvalidInput.at(
             "task",
-            f"The search does not include {snapshot.task_names[task]!r}, the domain of the video.",
-            "Name this domain, or leave the parameter out.",
+            f"The search does not include {snapshot.task_names[task]!r}, the video's domain.",
+            "Add this domain, or leave the parameter out.",
         )
     while state.wave:
         advance_searches(snapshot, [state])
@@ -112,7 +112,7 @@ def _texts(state: SearchState, vector_id: int) -> list[MatchedText]:
 
 
 def _video_cosine(snapshot: SearchSnapshot, task: str, query: Vector, vector_id: int) -> float:
-    """Compute the cosine of the whole video, from the scan that searches use."""
+    """Compute the whole video's cosine with the same scan that searches use."""
     (found,) = snapshot.scan([ShardScan(task, query, 1, np.array([vector_id], np.int64), group=None)])
     if not len(found.scores):  # the shard broke since the vector was read
         raise snapshot.unavailable_error(task)
@@ -130,7 +130,7 @@ def _moments(
 
 
 def _routing(snapshot: SearchSnapshot, state: SearchState, task: str) -> list[TaskRouting]:
-    """Return the likeliest tasks, and the task of the video."""
+    """Return the likeliest tasks and the video's own."""
     return [
         TaskRouting(
             task=snapshot.task_names[other],
@@ -144,7 +144,7 @@ def _routing(snapshot: SearchSnapshot, state: SearchState, task: str) -> list[Ta
 
 
 def _words(snapshot: SearchSnapshot, text: str, task: str, tasks: Sequence[str]) -> list[QueryWord]:
-    """Return the words of a text, and how much the routing profile of a task knows them."""
+    """Return the words of a query with their evidence for a task, from its routing profile."""
     positions = np.array([snapshot.router_positions[other] for other in tasks], np.int64)
     own = tasks.index(task)
     words = text.split()[:_MAX_WORDS]

@@ -1,6 +1,6 @@
-"""Number and duration of the searches of this process in the last minutes, from its Prometheus histogram.
+"""Number and duration of this process's recent searches, from its Prometheus histogram.
 
-Searches themselves cost nothing more: a background thread samples the counters every few seconds.
+This costs searches nothing: a background thread samples the counters every few seconds.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _SAMPLE_SECONDS = 5.0
 
 
 class SearchRate:
-    """Samples of the histogram of search times in a window of five minutes. Thread-safe."""
+    """Samples of the search time histogram over five minutes. Thread-safe."""
 
     def __init__(self) -> None:
         self._samples: deque[tuple[float, Mapping[float, float]]] = deque()
@@ -40,7 +40,7 @@ class SearchRate:
             self.sample()
 
     def sample(self) -> None:
-        """Add a sample, and forget those before the window."""
+        """Add a sample, and forget those older than the window."""
         at = time.monotonic()
         with self._lock:
             self._samples.append((at, _cumulative_counts()))
@@ -63,9 +63,7 @@ class SearchRate:
 
 
 def _cumulative_counts() -> dict[float, float]:
-    """Return the upper bound of each bucket in seconds → searches since the start of the process that were
-    not slower.
-    """
+    """Return the cumulative number of searches by the upper bound of each bucket, in seconds."""
     return {
         float(sample.labels["le"]): sample.value
         for metric in SEARCH_SECONDS.collect()
@@ -75,9 +73,7 @@ def _cumulative_counts() -> dict[float, float]:
 
 
 def _percentile(counts: Mapping[float, float], share: float) -> float:
-    """Compute the percentile by linear interpolation in its bucket, as ``histogram_quantile`` of Prometheus computes
-    it.
-    """
+    """Compute a percentile by linear interpolation within its bucket, like Prometheus's ``histogram_quantile``."""
     wanted = share * max(counts.values())
     lower, below = 0.0, 0.0
     for bound, count in sorted(counts.items()):

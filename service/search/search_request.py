@@ -32,7 +32,7 @@ _MAX_CHARS = 2000
 # Created once, because every response with a next page encodes several values.
 _BODY_ENCODER = json.JSONEncoder(separators=(",", ":"))
 _VALUE_ENCODER = json.JSONEncoder(sort_keys=True)
-# Attribute → key in the encoded form.
+# Key in the encoded form, by attribute.
 _KEYS = {
     "release": "release",
     "generation": "generation",
@@ -48,17 +48,17 @@ _ATTRIBUTES = {key: attribute for attribute, key in _KEYS.items()}
 
 @dataclass(frozen=True)
 class SearchRequest:
-    """A valid query with parsed values. Checks that depend on a release follow when the request is executed.
+    """A valid query with parsed values. Checks that depend on a release follow on execution.
 
     Attributes:
-        query: The query as sent. It is echoed in the response and digested for cursors.
+        query: The query as sent; echoed in the response and digested for cursors.
         text: Query text without surrounding white space.
         tasks: Names or IDs of the tasks to search; None searches all tasks.
         filter: Filter on videos.
         cursor: Position of the page in its list; None for the first page.
-        mode: Requested query mode; that of the cursor on later pages; None for the mode that the release is served in.
-        routes: Selection of tasks, with the default of the server applied.
-        field_prefix: Prefix of field names in errors: ``queries[3].`` in a batch.
+        mode: Requested query mode; on later pages, the cursor's; None: the release's own.
+        routes: Selection of tasks, with the server's default applied.
+        field_prefix: Prefix for field names in errors: ``queries[3].`` in a batch.
     """
 
     query: SearchQuery
@@ -72,7 +72,7 @@ class SearchRequest:
 
     @cached_property
     def parameter_digests(self) -> dict[str, str]:
-        """Digests of the parameters that determine the results and their order, other than the release."""
+        """Digests of the parameters, other than the release, that determine the results and their order."""
         query, has_routes = self.query, self.query.routes is not None
         return digest_parameters(
             {
@@ -98,9 +98,9 @@ def parse_requests(
     """Parse and validate queries.
 
     Args:
-        queries: Queries as sent; their types are valid, their values are not checked yet.
+        queries: Queries as sent, with valid types but unchecked values.
         settings: Limits and defaults.
-        is_batch: Whether errors name the position of their query.
+        is_batch: Whether errors name their query's position.
 
     Raises:
         InvalidInput: Some queries are invalid; lists up to 20 invalid fields.
@@ -127,14 +127,14 @@ def parse_routes(value: object) -> Routes | None:
 
 
 def describe_count(count: int, noun: str) -> str:
-    """Return a count and its noun for an error text; a number of many digits is not repeated."""
+    """Format a count and its noun for an error text, without repeating an overlong number."""
     return f"{count} {noun}" if abs(count) < 10**9 else f"That many {noun}"
 
 
 def _parse(
     query: SearchQuery, settings: Settings, field_prefix: str, all_errors: list[FieldError]
 ) -> SearchRequest:
-    """Parse a query; its errors are appended to the list. The request is meaningful only where there are none."""
+    """Parse a query, appending its errors to the list. The request is meaningful only if there are none."""
     errors: list[FieldError] = []
 
     def report_error(field: str, message: str, hint: str) -> None:
@@ -152,17 +152,17 @@ def _parse(
             "q", f"The query has {len(query.q)} characters.", f"Use at most {max_chars}; a sentence is best."
         )
     elif not is_storable(query.q):
-        report_error("q", "The query contains characters that are not text.", "Send plain Unicode.")
+        report_error("q", "The query contains characters that are not text.", "Send valid Unicode text.")
     if not 1 <= query.k <= max_results:
         report_error(
             "k",
-            f"{describe_count(query.k, 'results')} cannot be returned.",
+            f"{describe_count(query.k, 'results')} can't be returned.",
             f"Request 1 to {max_results} results.",
         )
     if not 0 <= query.moments <= _MAX_MOMENTS:
         report_error(
             "moments",
-            f"{describe_count(query.moments, 'moments')} per video cannot be returned.",
+            f"{describe_count(query.moments, 'moments')} per video can't be returned.",
             f"Request 0 to {_MAX_MOMENTS} moments.",
         )
     if query.min_score is not None and not math.isfinite(query.min_score):
@@ -175,7 +175,9 @@ def _parse(
             "routes", "The value is not a selection of tasks.", "Give auto, all, or a number of 1 or more."
         )
     if query.task == []:
-        report_error("task", "The list of tasks is empty.", "Name a task, or leave it out to search all.")
+        report_error(
+            "task", "The list of tasks is empty.", "Give a task, or leave the parameter out to search all."
+        )
     video_filter = parse_filter(query, report_error)
     cursor = None
     if query.cursor is not None and not errors:
@@ -184,7 +186,7 @@ def _parse(
             report_error(
                 "cursor",
                 "The value is not an intact cursor of this service.",
-                "Send the next_cursor of the previous page unchanged, or leave it out for the first page.",
+                "Send the previous page's next_cursor unchanged, or leave it out for the first page.",
             )
     request = SearchRequest(
         query=query,
@@ -197,13 +199,13 @@ def _parse(
         field_prefix=field_prefix,
     )
     if cursor is not None and (differing := cursor.differing_parameters(request.parameter_digests)):
-        if "routes" in differing:  # the parameter replaces the setting, so only the parameter was changed
+        if "routes" in differing:  # the parameter overrides the setting, so only the parameter changed
             differing = [name for name in differing if name != "CINESTRATA_ROUTES"]
         verb = "differ" if len(differing) > 1 else "differs"
         report_error(
             "cursor",
             f"The cursor belongs to another search: {' and '.join(differing)} {verb}.",
-            "Repeat the parameters of the first page, other than k and moments, or leave the cursor out.",
+            "Repeat the first page's parameters (except k and moments), or leave the cursor out.",
         )
     all_errors += errors
     return request
@@ -216,25 +218,25 @@ def _parse_tasks(task: str | list[str] | None) -> tuple[str, ...] | None:
 
 
 def _seconds_since_epoch(time: datetime | None) -> float | None:
-    """Return the seconds since 2000. Conversion to UTC would fail for the first and last representable times."""
+    """Return the seconds since 2000. Converting to UTC would fail for the first and last representable times."""
     return None if time is None else (time - _EPOCH).total_seconds()
 
 
 @dataclass(frozen=True)
 class Cursor:
-    """Position in a list of results at which the next page starts, and the release that produced the list.
+    """The position in a result list where the next page starts, and the release that produced the list.
 
-    It is opaque to clients. The server keeps no state for it, and its checksum reveals damage. It is neither secret nor
-    signed, because a forged cursor gives access to nothing that is not accessible without it.
+    It is opaque to clients. The server keeps no state for it, and a checksum reveals damage. It is neither secret nor
+    signed, because a forged cursor gives access to nothing new.
 
     Attributes:
         hit_offset: Number of hits on the earlier pages.
-        result_offset: Number of results on the earlier pages; smaller than ``hit_offset`` where the catalog no longer
+        result_offset: Number of results on the earlier pages; smaller than ``hit_offset`` if the catalog no longer
             contained some of the videos.
-        parameters: Parameter name → digest of its value, for all parameters that determine the list.
-        tasks_in_first_page: Number of likeliest tasks that the first page took into account; see
+        parameters: Digests by name of all parameters that determine the list.
+        tasks_in_first_page: Number of likeliest tasks considered by the first page; see
             :class:`service.search.text_search.planner.WavePlanner`.
-        last_hit: Last hit of the page before; its score leaves out what deletions of other videos change.
+        last_hit: Last hit of the previous page; its score leaves out what deleting other videos changes.
     """
 
     release: str
@@ -253,7 +255,7 @@ class Cursor:
         return base64.urlsafe_b64encode(_checksum(body) + body).rstrip(b"=").decode()
 
     def differing_parameters(self, parameters: Mapping[str, str]) -> list[str]:
-        """Return the names of the parameters whose digests differ from those of the given search."""
+        """Return the names of the parameters whose digests differ from the given search's."""
         names = {*parameters, *self.parameters}
         return sorted(name for name in names if parameters.get(name) != self.parameters.get(name))
 

@@ -1,8 +1,8 @@
-"""Search by example: the videos whose stored vectors are nearest to that of a library video.
+"""Search by example: the videos whose stored vectors are nearest to a library video's.
 
-Vectors of two shards are comparable only where one encoder made both, that is, where their fingerprints are equal. A
-method that adapts the video side makes a new encoder with every task, and cosines across its shards have no meaning. By
-default, a video is therefore compared with the videos of its own task.
+Vectors from two shards are comparable only if one encoder made both, that is, if their fingerprints are equal. A method
+that adapts the video side makes a new encoder with every task, so cosines across its shards are meaningless. By
+default, a video is therefore compared with its own task's videos.
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ def search_similar(
     Args:
         settings: Settings of the process.
         k: Number of results.
-        scope: ``task`` for the video's own task; ``all`` for every task embedded by the same encoder.
+        scope: ``task`` for the video's own task; ``all`` for every task that uses the same encoder.
         min_score: Lowest score of a result; None accepts all scores.
 
     Raises:
         InvalidInput: A parameter is invalid.
         NotFound: There is no such video.
-        Conflict: The video has no vector, or with ``all`` there is no other task that it can be compared with.
+        Conflict: The video has no vector, or with ``all`` there is no other comparable task.
         Unavailable: The shard of its task cannot be searched.
     """
     errors = find_scope_errors(settings, k, scope, "results")
@@ -82,7 +82,7 @@ def search_similar(
 
 
 def find_scope_errors(settings: Settings, k: int, scope: str, noun: str) -> list[FieldError]:
-    """Return the errors of the parameters ``k`` and ``scope``.
+    """Return the errors in the parameters ``k`` and ``scope``.
 
     Args:
         settings: Settings with the maximum of ``k``.
@@ -95,7 +95,7 @@ def find_scope_errors(settings: Settings, k: int, scope: str, noun: str) -> list
         errors.append(
             FieldError(
                 "k",
-                f"{describe_count(k, noun)} cannot be returned.",
+                f"{describe_count(k, noun)} can't be returned.",
                 f"Request 1 to {request_limits.MAX_RESULTS}.",
             )
         )
@@ -107,7 +107,7 @@ def find_scope_errors(settings: Settings, k: int, scope: str, noun: str) -> list
 
 
 def load_stored_vector(snapshot: SearchSnapshot, video_id: str) -> tuple[int, str, Vector]:
-    """Return the vector ID, task ID and stored vector of a video.
+    """Load a video's vector ID, task ID and stored vector.
 
     Raises:
         NotFound: There is no such video.
@@ -142,9 +142,7 @@ def load_stored_vector(snapshot: SearchSnapshot, video_id: str) -> tuple[int, st
 def _comparable_tasks(
     snapshot: SearchSnapshot, task: str, scope: str
 ) -> tuple[Sequence[str], dict[str, str]]:
-    """Return the IDs of the tasks to search, and the reason why videos of other tasks cannot be compared,
-    by task name.
-    """
+    """Return the IDs of comparable tasks, and the reason by task name why others cannot be compared."""
     if scope == "task":
         return [task], {}
     fingerprints = {other: shard.entry.fingerprint for other, shard in snapshot.shards.items()}
@@ -153,14 +151,15 @@ def _comparable_tasks(
     not_compared = {
         snapshot.task_names[
             other
-        ]: f"its videos were embedded by encoder {fingerprint[:12]}, those of this task by {own[:12]}"
+        ]: f"its videos were embedded by encoder {fingerprint[:12]}, this task's by {own[:12]}"
         for other, fingerprint in fingerprints.items()
         if fingerprint != own
     }
     if len(tasks) == 1 and not_compared:
         raise Conflict(
-            f"scope: Videos of other tasks cannot be compared with those of {snapshot.task_names[task]!r}: every task "
-            "has its own video encoder, so cosines between their vectors have no meaning. Leave scope out to search "
-            "the video's own task, or search all tasks by text."
+            "scope: Videos of other tasks can't be compared with those of "
+            f"{snapshot.task_names[task]!r}: every task has its own video encoder, so cosines between "
+            "their vectors are meaningless. Leave scope out to search the video's own task, or search "
+            "all tasks by text."
         )
     return tasks, not_compared

@@ -14,10 +14,10 @@ Value = TypeVar("Value")
 
 
 class SingleFlightCache(Generic[Key, Value]):
-    """Versioned LRU cache with one computation per key and version. Thread-safe.
+    """A versioned LRU cache with one computation per key and version. Thread-safe.
 
-    Values are computed without the lock, so a thread never waits for the value of another key. Threads that need the
-    value that another thread computes wait for that computation and share its exception. Exceptions are not cached.
+    Values are computed without holding the lock, so a thread never waits for another key's value. Threads that need a
+    value being computed wait for it and share its exception. Exceptions are not cached.
 
     Args:
         max_size: Maximum total size of the values. A value larger than this is cached alone.
@@ -49,8 +49,8 @@ class SingleFlightCache(Generic[Key, Value]):
 
         Args:
             version: Version that the value must have; a value of another version is replaced.
-            compute: Function that computes the value. It receives the replaced value, or None.
-            is_outdated: Whether to replace a cached value although its version matches.
+            compute: Function that computes the value, given the replaced value or None.
+            is_outdated: Whether to replace a cached value even if its version matches.
 
         Raises:
             Exception: The exception of ``compute``.

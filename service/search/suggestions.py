@@ -1,4 +1,4 @@
-"""Suggestions for queries: words of the library's texts that continue the last word."""
+"""Query suggestions: words from the library's texts that complete the last word."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ MAX_SUGGESTIONS = 20
 
 
 def suggest_words(words: WordIndex, q: str, k: int) -> SuggestionsResponse:
-    """Return at most k words that begin with the last word of a query, the most frequent first.
+    """Return at most k words that begin with a query's last word, most frequent first.
 
-    A query that ends with a space or a punctuation mark has no word to continue.
+    A query that ends with a space or punctuation mark has no word to complete.
 
     Raises:
         InvalidInput: The query is too long, or k is out of range.
@@ -25,7 +25,7 @@ def suggest_words(words: WordIndex, q: str, k: int) -> SuggestionsResponse:
         errors.append(FieldError("q", f"The query has {len(q)} characters.", hint))
     if not 1 <= k <= MAX_SUGGESTIONS:
         hint = f"Request 1 to {MAX_SUGGESTIONS} suggestions."
-        errors.append(FieldError("k", "That many suggestions cannot be returned.", hint))
+        errors.append(FieldError("k", "That many suggestions can't be returned.", hint))
     if errors:
         raise InvalidInput.of(errors)
     # The last part of a hyphenated word, not the compound.

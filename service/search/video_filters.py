@@ -92,7 +92,7 @@ class VideoFilter:
         return self.duration is not None or bool(self.where)
 
     def admits_task(self, created_at: datetime | None) -> bool:
-        """Return whether videos of a task created at the given time may pass; None is an unknown time."""
+        """Return whether videos of a task created at this time may pass; None: unknown time."""
         if self.arrived_after is None and self.arrived_before is None:
             return True
         return (
@@ -102,7 +102,7 @@ class VideoFilter:
         )
 
     def passing_ids(self, metadata: VideoMetadata) -> Ids:
-        """Return the ascending vector IDs of the videos that pass the conditions on duration and metadata."""
+        """Return the ascending vector IDs of videos that meet the duration and metadata conditions."""
         rows = [] if self.duration is None else [self.duration.rows(metadata.durations)]
         empty = MetadataColumn(())
         rows += [condition.rows(metadata.fields.get(name, empty)) for name, condition in self.where]
@@ -123,11 +123,11 @@ def find_passing_videos(
         field_prefix: Prefix of field names in errors.
 
     Returns:
-        Task ID → vector IDs that pass; None if all videos pass. Tasks without a passing video are left out.
+        Passing vector IDs by task ID; None if all videos pass. Tasks without a passing video are left out.
 
     Raises:
-        InvalidInput: No video of the tasks has a field of the filter, or a field with a range has no numbers.
-        Unavailable: The catalog cannot be reached, and there is no copy of the rows of a task.
+        InvalidInput: No video in the tasks has a field used by the filter, or a field with a range has no numbers.
+        Unavailable: The catalog is unreachable, and a task's rows are not copied.
     """
     tasks: Sequence[str] = list(shards)
     metadata = cache.current_metadata(shards) if video_filter.has_video_conditions else {}
@@ -162,7 +162,7 @@ def parse_where_json(text: str) -> dict[str, Any]:
 
 
 def parse_filter(query: SearchQuery, report_error: Callable[[str, str, str], None]) -> VideoFilter:
-    """Parse and validate the filter fields of a query, as far as possible without the videos.
+    """Parse and validate a query's filter fields, as far as possible without the videos.
 
     Args:
         query: Query as sent.
@@ -205,7 +205,7 @@ def parse_filter(query: SearchQuery, report_error: Callable[[str, str, str], Non
 
 
 class _InvalidCondition(ValueError):
-    """A condition is invalid; the arguments are the message and the hint."""
+    """A condition is invalid; the arguments are message and hint."""
 
 
 def _with_time_zone(time: datetime | None) -> datetime | None:
@@ -260,14 +260,14 @@ def _require_known_fields(
             known = sorted({field for metadata in metadata_list for field in metadata.fields})
             raise InvalidInput.at(
                 field,
-                f"No video of the searched tasks has a field {name[:100]!r}.",
+                f"No video in the searched tasks has a field {name[:100]!r}.",
                 f"Known fields: {', '.join(map(repr, known[:20]))}{' …' if len(known) > 20 else ''}."
                 if known
-                else "The videos have no metadata; it is sent with the videos when they are added.",
+                else "The videos have no metadata. Send metadata with the videos when you add them.",
             )
         if isinstance(condition, _Range) and not any(column.has_numbers for column in columns):
             raise InvalidInput.at(
                 field,
-                f"No video of the searched tasks has a number in field {name[:100]!r}, so the field has no range.",
-                "Filter by a value. Cells of a CSV manifest are texts; a JSONL manifest keeps numbers.",
+                f"No video in the searched tasks has a number in field {name[:100]!r}, so it has no range.",
+                "Filter by a value. Cells in a CSV manifest are strings; a JSONL manifest keeps numbers.",
             )

@@ -1,7 +1,7 @@
-"""Columns of video metadata that filters and moments need, cached by task.
+"""Video metadata columns for filters and moments, cached by task.
 
-Parsing the metadata of every video for every search would dominate the time of a filtered search. It is read once and
-kept until the shard changes or metadata is edited.
+Parsing every video's metadata would dominate the time of a filtered search. It is read once and kept until the shard
+changes or metadata is edited.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ from service.search.words.library_words import LibraryWords
 Ids = npt.NDArray[np.int64]
 MetadataValue = str | int | float | bool
 
-_FEW_VALUES = 64  # of a column that may be different for all videos
+_FEW_VALUES = 64  # of a column whose values may all differ
 MAX_CACHED_VIDEOS = 2_000_000  # also the maximum number of cached moments
 
 
 class MetadataColumn:
-    """Index of one metadata field over the videos of a task.
+    """An index of one metadata field over a task's videos.
 
     Values are compared exactly: 1 equals 1.0, and neither equals ``True`` or ``"1"``.
 
     Args:
-        values: Pairs of row and value. Each text of a list is indexed by itself; values of other types are ignored.
+        values: Pairs of row and value. Each string in a list is indexed separately; values of other types are ignored.
     """
 
     def __init__(self, values: Iterable[tuple[int, Any]]) -> None:
@@ -65,12 +65,12 @@ class MetadataColumn:
 
     @property
     def has_repeated_values(self) -> bool:
-        """Whether the column groups videos; titles or times, for example, are different for nearly all of them."""
+        """Whether the column groups videos; titles and times, for example, differ for nearly all of them."""
         return len(self._rows) <= max(_FEW_VALUES, sum(map(len, self._rows.values())) // 4)
 
     @cached_property
     def _values_by_row(self) -> tuple[list[tuple[bool, MetadataValue]], Ids, Ids]:
-        """Values; start of each row in an array of numbers of values, with the end of the last row; that array."""
+        """Values; start of each row (and end of the last) in an array of value numbers; that array."""
         rows = np.concatenate([np.empty(0, np.int64), *self._rows.values()])
         numbers = np.repeat(np.arange(len(self._rows)), [len(own) for own in self._rows.values()])
         order = np.argsort(rows, kind="stable")
@@ -86,7 +86,7 @@ class MetadataColumn:
         return bool(self._numbers)
 
     def rows_equal_to(self, value: MetadataValue) -> Ids:
-        """Return the rows whose value equals the given value, or is a list that contains the given text."""
+        """Return the rows whose value equals the given value, or is a list containing it."""
         return self._rows.get((isinstance(value, bool), value), np.empty(0, np.int64))
 
     def count_values(self, rows: Ids) -> tuple[int, dict[tuple[bool, MetadataValue], int]]:
@@ -96,7 +96,7 @@ class MetadataColumn:
             rows: Distinct rows.
 
         Returns:
-            Number of rows with a value; whether a value is a truth value, and the value → number of rows.
+            Number of rows with a value; and number of rows by (whether the value is a truth value, value).
         """
         values, starts, numbers = self._values_by_row
         last = len(starts) - 1  # later rows have no value
@@ -106,14 +106,14 @@ class MetadataColumn:
         return int(np.count_nonzero(end > first)), counted
 
     def rows_between(self, low: float | None, high: float | None) -> Ids:
-        """Return the rows with a number in a closed range; None is an open end."""
+        """Return the rows with a number in a closed range; None leaves an end open."""
         first = 0 if low is None else bisect_left(self._numbers, low)
         last = len(self._numbers) if high is None else bisect_right(self._numbers, high)
         return self._number_rows[first:last]
 
 
 class VideoMetadata:
-    """Metadata of the accepted videos of a task.
+    """Metadata of a task's accepted videos.
 
     Args:
         videos: Vector ID, duration in seconds and metadata of each video, by ascending vector ID.
@@ -121,7 +121,7 @@ class VideoMetadata:
     Attributes:
         ids: ``int64 [n]`` ascending; the vector ID of each row.
         durations: Column of durations in seconds.
-        fields: Field name → column; fields without a filterable value are left out.
+        fields: Columns by field name; fields without a filterable value are left out.
     """
 
     def __init__(self, videos: Sequence[tuple[int, float | None, Mapping[str, Any]]]) -> None:
@@ -135,13 +135,13 @@ class VideoMetadata:
         self.fields = {name: column for name, column in columns.items() if column}
 
     def rows_of(self, ids: Ids) -> Ids:
-        """Return the rows of videos, in their order; unknown IDs are left out."""
+        """Return the rows of the given videos, in order; unknown IDs are left out."""
         first, end = (np.searchsorted(self.ids, ids, side) for side in ("left", "right"))
         return first[end > first]
 
 
 class MomentSpans:
-    """Moments of the videos of a task.
+    """Moments of a task's videos.
 
     Args:
         moments: Vector ID, start and end in seconds of each moment, by ascending vector ID.
@@ -162,21 +162,21 @@ class MomentSpans:
         return _ranges(first, end)
 
     def with_moments(self, videos: Ids) -> Ids:
-        """Return the vector IDs of the given videos and of their moments."""
+        """Return the vector IDs of the given videos and their moments."""
         return np.concatenate([videos, self.ids[self.rows_of(videos)]])
 
 
 class VideoMetadataCache:
-    """Metadata and moments of tasks, read from the catalog at first use. Thread-safe.
+    """Metadata and moments by task, read from the catalog on first use. Thread-safe.
 
     Args:
         max_videos: Maximum number of videos whose metadata is cached, and of cached moments.
-        mirror: Copy of the catalog that replaces it while it cannot be reached; None: an empty one.
-        words: Words of the videos; None: of none.
+        mirror: Copy of the catalog, used while it is unreachable; None: an empty one.
+        words: Words of the videos; None: no words.
 
     Attributes:
         mirror: The copy of the catalog.
-        words: Words of the videos of the snapshots of the process.
+        words: Words of the videos in the process's snapshots.
     """
 
     def __init__(
@@ -199,14 +199,13 @@ class VideoMetadataCache:
         self._arrivals_lock = Lock()
 
     def current_metadata(self, shards: Mapping[str, str]) -> dict[str, VideoMetadata]:
-        """Return the metadata of the videos of tasks, with all edits; from the copy while the catalog cannot be
-        reached.
+        """Return the tasks' metadata with all edits; from the copy while the catalog is unreachable.
 
         Args:
-            shards: Task ID → version of its shard.
+            shards: Shard versions by task ID.
 
         Raises:
-            Unavailable: The catalog cannot be reached, and the videos of a task are not copied.
+            Unavailable: The catalog is unreachable, and a task's videos are not copied.
         """
         try:
             edits = self._reads.read(read_metadata_edits)
@@ -225,7 +224,7 @@ class VideoMetadataCache:
         )
 
     def preload(self, snapshot: SearchSnapshot) -> None:
-        """Read the metadata for searches without a filter: moments, and the creation times of tasks.
+        """Read what searches without a filter need: moments, and creation times of tasks.
 
         Raises:
             Unavailable: The catalog cannot be reached.
@@ -236,11 +235,11 @@ class VideoMetadataCache:
                 self.moments(task, shard.state)
 
     def metadata(self, task: str, version: str) -> VideoMetadata:
-        """Return the metadata of the videos of a task.
+        """Return the metadata of a task's videos.
 
         Args:
-            version: Version of the task's shard and of its metadata. Another version may hold other videos or values,
-                so its metadata is read again and replaces that of the former version.
+            version: Version of the task's shard and of its metadata. Another version may have other videos or values,
+                so its metadata is read again and replaces the previous one.
         """
         return self.metadata_by_task.get(task, version, lambda _: read_metadata(task))
 
@@ -248,10 +247,10 @@ class VideoMetadataCache:
         """Return the moments of the videos of a task.
 
         Args:
-            shard_state: Version of the task's shard; moments of another version are read again.
+            shard_state: Version of the task's shard; moments are re-read for a new version.
 
         Raises:
-            Unavailable: The moments are not cached, and the catalog cannot be reached.
+            Unavailable: The moments are not cached, and the catalog is unreachable.
         """
 
         def read(_former: MomentSpans | None) -> MomentSpans:
@@ -261,7 +260,7 @@ class VideoMetadataCache:
         return self.moments_by_task.get(task, shard_state, read)
 
     def arrivals(self, tasks: Sequence[str]) -> dict[str, datetime]:
-        """Return the creation time of each task; tasks that the catalog does not contain are left out."""
+        """Return each task's creation time; tasks missing from the catalog are left out."""
         with self._arrivals_lock:
             missing = [task for task in tasks if task not in self._arrivals]
         if missing:
@@ -276,7 +275,7 @@ class VideoMetadataCache:
 
 
 def _ranges(first: Ids, end: Ids) -> Ids:
-    """Return the numbers of half-open ranges, concatenated."""
+    """Concatenate the numbers of half-open ranges."""
     counts = end - first
     # A running count, shifted to the start of each range.
     return np.repeat(first - np.cumsum(counts) + counts, counts) + np.arange(counts.sum())
@@ -295,7 +294,7 @@ def read_arrivals(tasks: Sequence[str]) -> dict[str, datetime]:
 
 
 def read_metadata(task: str) -> VideoMetadata:
-    """Read the metadata of the accepted videos of a task and of its appends: the manifest precedes the catalog."""
+    """Read the metadata of a task's accepted videos and its appends, because the manifest precedes the catalog."""
     with session_scope() as session:
         rows = session.execute(
             select(Video.vector_id, Video.duration, Video.extra)

@@ -44,7 +44,7 @@ def register_sync(spec: SyncSpec) -> SyncDetails:
 
     Raises:
         InvalidInput: the source is not allowed, or does not exist.
-        Unavailable: nothing was stored; the request can be sent again.
+        Unavailable: nothing was stored; the request can be retried.
     """
     check_source(spec.source)
     with session_scope(write=True) as session:

@@ -159,7 +159,7 @@ def remote_files(listing: RemoteVideos) -> SourceFiles:
         file = listing.files.get(video.uri)
         if file is None:
             found.left_out[video.uri] = (
-                f"It is outside of the folder {listing.base.shown}; a sync follows the files of one folder."
+                f"It is outside the folder {listing.base.shown}; a sync follows the files of one folder."
             )
         elif problem := _content_problem(video):
             found.left_out[video.uri] = problem
@@ -182,7 +182,7 @@ def local_files(listing: FolderVideos, report_progress: Callable[[], object] = l
     for video in listing.videos:
         report_progress()
         if is_source_uri(video.uri):
-            found.left_out[video.uri] = "It is outside of the folder; a sync follows the files of one folder."
+            found.left_out[video.uri] = "It is outside the folder; a sync follows the files of one folder."
             continue
         path = listing.base / video.uri
         try:

@@ -1,1 +1,1 @@
-"""Tasks: commands, archives, validation, probing, messages and the life cycle."""
+"""Tasks: commands, archives, validation, probing, messages and life cycle."""

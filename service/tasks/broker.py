@@ -1,4 +1,4 @@
-"""The broker: messages that start workers. A message carries the ID of a task, a sync or a job and nothing else.
+"""The broker: messages that start workers. A message carries only the ID of a task, sync or job.
 
 Messages may be lost or duplicated; the catalog decides which jobs run (``service.tasks.lifecycle``).
 """
@@ -19,7 +19,7 @@ EMBED = "cinestrata.embed"
 SYNC = "cinestrata.sync"
 MAINTAIN = "cinestrata.maintain"
 CPU_QUEUE, GPU_QUEUE = "cpu", "gpu"
-_VISIBILITY_SECONDS = 12 * 3600  # Redis delivers an unacknowledged message again after this time
+_VISIBILITY_SECONDS = 12 * 3600  # Redis redelivers an unacknowledged message after this time
 _UNREACHABLE = (OperationalError, RedisError, OSError)
 
 log = structlog.get_logger(__name__)
@@ -27,7 +27,7 @@ log = structlog.get_logger(__name__)
 
 def _configuration() -> dict[str, Any]:
     configured = settings()
-    # The smallest of these three values applies, including the default of an unset one, so all are set.
+    # The smallest of these three values applies, including the default of any unset one, so set them all.
     visibility = {"visibility_timeout": _VISIBILITY_SECONDS}
     return {
         "broker_url": configured.redis_url,
@@ -55,11 +55,11 @@ def _configuration() -> dict[str, Any]:
 
 
 celery_app = Celery("cinestrata", set_as_current=False)
-celery_app.add_defaults(_configuration)  # a function, so that the import of this module reads no settings
+celery_app.add_defaults(_configuration)  # a function, so that importing this module reads no settings
 
 
 def send_probe(task_id: str) -> bool:
-    """Send the message that a task is due for probing.
+    """Send a message that a task is due for probing.
 
     Returns:
         False if the broker is unreachable; the reconciler sends the message later.
@@ -68,7 +68,7 @@ def send_probe(task_id: str) -> bool:
 
 
 def send_learn(task_id: str) -> bool:
-    """Send the message that a task is due for training.
+    """Send a message that a task is due for training.
 
     Returns:
         False if the broker is unreachable; the reconciler sends the message later.
@@ -77,7 +77,7 @@ def send_learn(task_id: str) -> bool:
 
 
 def send_append(task_id: str) -> bool:
-    """Send the message that the videos of an append are due for embedding.
+    """Send a message that an append's videos are due for embedding.
 
     Returns:
         False if the broker is unreachable; the reconciler sends the message later.
@@ -86,17 +86,17 @@ def send_append(task_id: str) -> bool:
 
 
 def send_sync(sync_id: str) -> bool:
-    """Send the message that a registered sync is due; False if the broker is unreachable."""
+    """Send a message that a registered sync is due; False if the broker is unreachable."""
     return _send(SYNC, CPU_QUEUE, sync_id)
 
 
 def send_maintenance(job_id: str) -> bool:
-    """Send the message that a maintenance job is due; False if the broker is unreachable."""
+    """Send a message that a maintenance job is due; False if the broker is unreachable."""
     return _send(MAINTAIN, CPU_QUEUE, job_id)
 
 
 def send_embed(task_id: str) -> bool:
-    """Send the message that chunks of a task are due for embedding.
+    """Send a message that chunks of a task are due for embedding.
 
     Returns:
         False if the broker is unreachable; the reconciler sends the message later.
@@ -117,12 +117,12 @@ def queue_length(queue: str) -> int | None:
 
 
 def is_reachable() -> bool:
-    """Return whether the broker answers."""
+    """Return whether the broker responds."""
     return queue_length(CPU_QUEUE) is not None
 
 
 def _connection() -> Any:
-    # Short timeouts: POST /tasks must not wait for an unreachable broker, since the reconciler sends again.
+    # Short timeouts: POST /tasks must not wait for an unreachable broker, because the reconciler resends.
     return celery_app.connection_for_write(
         settings().redis_url,
         transport_options={"max_retries": 1, "interval_start": 0, "socket_timeout": 3},

@@ -56,7 +56,7 @@ _Spec = TypeVar("_Spec", TaskSpec, AppendSpec)
 
 
 def create_task(spec: TaskSpec, *, idempotency_key: str | None = None, caller: str = "") -> CreateOutcome:
-    """Store a task and send a message to the workers. A returned task is durable.
+    """Store a task and notify the workers. A returned task is durable.
 
     Args:
         spec: Specification of the task.
@@ -67,8 +67,8 @@ def create_task(spec: TaskSpec, *, idempotency_key: str | None = None, caller: s
         InvalidInput: fields are invalid; the error names each of them.
         Conflict: the name or an ID belongs to another task.
         IdempotencyMismatch, IdempotencyInFlight: see ``service.tasks.idempotency``.
-        Unavailable: nothing was stored; the request can be sent again.
-        InDoubt: the task may be stored; a repetition with the same Idempotency-Key stores it once.
+        Unavailable: nothing was stored; the request can be retried.
+        InDoubt: the task may be stored; retrying with the same Idempotency-Key stores it only once.
     """
     request = TaskRequest(idempotency_key, caller)
     return _create_from_spec(request, spec, validate_task)
@@ -77,13 +77,13 @@ def create_task(spec: TaskSpec, *, idempotency_key: str | None = None, caller: s
 def append_videos(
     task_id: str, spec: AppendSpec, *, idempotency_key: str | None = None, caller: str = ""
 ) -> CreateOutcome:
-    """Store an append of videos to a learned domain and send a message to the workers.
+    """Store an append of videos to a learned domain and notify the workers.
 
-    The append is a task of its own. Workers probe its videos, embed them with the release that the domain's shard pins,
-    and publish them as a segment of the shard; nothing is trained.
+    The append is a separate task. Workers probe its videos, embed them with the release pinned by the domain's shard,
+    and publish them as a segment of that shard. Nothing is trained.
 
     Args:
-        task_id: Identifier of the domain's task.
+        task_id: ID of the domain's task.
         idempotency_key, caller: As for :func:`create_task`.
 
     Raises:
@@ -96,11 +96,11 @@ def append_videos(
 
 
 def check_destination(name: str | None, target_id: str | None, videos: Sequence[VideoSpec]) -> str | None:
-    """Check that a task of these videos can be stored now, and return the name of its domain.
+    """Check that a task with these videos can be stored now, and return its domain name.
 
     Args:
         name: Name of a new domain; None is not checked.
-        target_id: Identifier of the task whose domain receives the videos; None for a new domain.
+        target_id: ID of the task whose domain receives the videos; None for a new domain.
 
     Raises:
         NotFound, Conflict: as for :func:`create_task` and :func:`append_videos`.
@@ -126,8 +126,8 @@ def create_task_from_archive(
 ) -> CreateOutcome:
     """Create a task from an archive of videos with a manifest (see ``service.tasks.manifests.manifest_parser``).
 
-    After an error no file of the archive is left, except if the catalog did not confirm the commit: the task may be
-    stored, so its files stay, and ``uploaded_videos.sweep_uploads`` removes them if the task is not stored.
+    An error leaves no files behind, unless the catalog did not confirm the commit: the task may then be stored, so its
+    files stay, and ``uploaded_videos.sweep_uploads`` removes them if it is not.
 
     Raises:
         InvalidInput, TooLarge: the archive or its manifest is invalid.
@@ -162,7 +162,7 @@ def append_archive(
 
 
 def list_tasks() -> list[TaskDetails]:
-    """Return all tasks in the order of their positions."""
+    """Return all tasks by position."""
     with session_scope() as session:
         return task_details(session, session.scalars(select(Task).order_by(Task.position)).all())
 
@@ -181,7 +181,7 @@ def get_task(task_id: str) -> TaskDetails:
 
 
 def cancel_task(task_id: str) -> TaskDetails:
-    """Cancel a task: at once if no worker owns it, otherwise at the next step of the worker. Idempotent.
+    """Cancel a task: immediately if no worker owns it, otherwise at the worker's next step. Idempotent.
 
     Raises:
         NotFound: the task does not exist.
@@ -195,7 +195,7 @@ def cancel_task(task_id: str) -> TaskDetails:
         if task.state in ACTIVE_STATES:
             if is_published(session, task):
                 raise Conflict(
-                    f"The shard of task {task_id} is already published; the task is about to be ready."
+                    f"The shard of task {task_id} is already published; the task will be ready in a moment."
                 )
             if task.lease_owner is None or (task.lease_expires_at or now(session)) <= now(session):
                 set_state(session, task, "cancelled")
@@ -215,13 +215,13 @@ def retry_task(task_id: str, spec: RetrySpec | None = None) -> TaskDetails:
     """Queue a failed or cancelled task again, at the end.
 
     Args:
-        spec: Another method and other settings; None: those of the task.
+        spec: New method and settings; None keeps the task's.
 
     Raises:
-        InvalidInput: the method or the settings are invalid, or the task is an append.
+        InvalidInput: the method or settings are invalid, or the task is an append.
         NotFound: the task does not exist.
         Conflict: the task is neither failed nor cancelled.
-        InsufficientStorage: the disk has no space for its videos; the task stays as it is.
+        InsufficientStorage: the disk has no space for its videos; the task is unchanged.
     """
     spec = spec or RetrySpec()
     raise_first(task_errors(spec))
@@ -238,7 +238,7 @@ def retry_task(task_id: str, spec: RetrySpec | None = None) -> TaskDetails:
         task.progress = progress_with_times(
             task, TaskProgress(stage="queued").model_dump(exclude_none=True), {}
         )
-        # All other videos: their files may have been replaced. Those of rejected uploads are removed.
+        # All other videos: their files may have been replaced. Rejected uploads are removed.
         session.execute(
             update(Video)
             .where(Video.task_id == task_id, ~is_rejected_upload())
@@ -264,9 +264,7 @@ def _change_method(task: Task, spec: RetrySpec) -> None:
     method, chosen = spec.method or task.method, dict(spec.settings or {})
     raise_first(settings_errors(method, chosen))
     task.method, task.settings = method, chosen
-    shutil.rmtree(
-        configured().checkpoints_dir / task.id, ignore_errors=True
-    )  # of the other method or settings
+    shutil.rmtree(configured().checkpoints_dir / task.id, ignore_errors=True)  # of the new method or settings
 
 
 def _create_from_spec(
@@ -300,7 +298,7 @@ def _create_from_archive(
         if is_append:  # before the archive is unpacked
             with session_scope() as session:
                 require_learned(session.get(Task, request.target_id), request.target_id)
-        # Videos are compressed already, so their files in the archive have about their size.
+        # Videos are already compressed, so unpacking does not enlarge them much.
         require_disk_space(0, files_bytes=archive_bytes(archive), is_append=is_append)
         try:
             videos = unpack_archive(archive, filename, task_id)
@@ -316,7 +314,7 @@ def _create_from_archive(
             if not isinstance(error, InDoubt):
                 uploaded_videos.remove_upload(task_id)
             raise
-        # Outside of the try block: the stored task needs its files even if sending fails.
+        # Outside the try block: the stored task needs its files even if sending fails.
         broker.send_probe(task_id)
         return stored
 

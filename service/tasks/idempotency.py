@@ -1,9 +1,9 @@
-"""Idempotency keys: a request that is sent several times with the same key is executed once.
+"""Idempotency keys: requests with the same key are executed once.
 
-A short transaction reserves the key, so that a concurrent second request is refused. The reservation is a lease: the
-process of the request renews it, so that the key of a process that died is free when the lease expires. The transaction
-that stores the task also stores the response under the key, so that both exist or neither, and only the first of two
-requests whose reservations overlap because one of them could not renew its own.
+A short transaction reserves the key, so that a concurrent second request is refused. The reservation is a lease that
+the process renews, so a dead process's key becomes free when the lease expires. The transaction that stores the task
+also stores the response under the key, so both exist or neither does. If two reservations overlap because one could not
+be renewed, only the first request is stored.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def check_key(key: str) -> None:
 
 
 def caller_scope(caller: str) -> str:
-    """Return the hash under which keys of a caller are stored; an API key is never stored as plain text."""
+    """Return the hash under which a caller's keys are stored; API keys are never stored as plain text."""
     return hashlib.sha256(caller.encode()).hexdigest()
 
 
@@ -49,11 +49,11 @@ def reserve(caller: str, key: str, body_hash: str) -> dict[str, Any] | None:
         key: The Idempotency-Key.
 
     Returns:
-        The stored response of the same earlier request; None if the request must be executed.
+        The stored response to the same request; None if the request must be executed.
 
     Raises:
         IdempotencyMismatch: the key belongs to another body.
-        IdempotencyInFlight: the same request is in execution.
+        IdempotencyInFlight: the same request is running.
     """
     check_key(key)
     caller = caller_scope(caller)
@@ -74,11 +74,11 @@ def settle(session: Session, caller: str, key: str, task_id: str, response: dict
         _unsettled(caller, key).values(task_id=task_id, response=response).returning(IdempotencyKey.key)
     )
     if settled.scalar() is None:
-        raise IdempotencyInFlight("Another request with this Idempotency-Key has been executed.")
+        raise IdempotencyInFlight("Another request with this Idempotency-Key was executed.")
 
 
 def renew(caller: str, key: str) -> bool:
-    """Extend the reservation of a request in execution; returns whether its key has no response yet."""
+    """Extend a running request's reservation; returns whether its key has no response yet."""
     with session_scope(write=True) as session:
         renewed = session.execute(
             _unsettled(caller, key).values(locked_until=now(session) + _lease()).returning(IdempotencyKey.key)
@@ -87,7 +87,7 @@ def renew(caller: str, key: str) -> bool:
 
 
 def drop(caller: str, key: str) -> None:
-    """Delete the key of a failed request: nothing was stored, so a corrected request may use it again."""
+    """Delete a failed request's key: nothing was stored, so a corrected request may reuse it."""
     with session_scope(write=True) as session:
         session.execute(
             delete(IdempotencyKey).where(
@@ -133,7 +133,7 @@ def _reserve(session: Session, caller: str, key: str, body_hash: str) -> dict[st
 
 
 def _unsettled(caller: str, key: str) -> Update:
-    """Return the update of a key without a response."""
+    """Return an UPDATE statement for a key without a response."""
     return update(IdempotencyKey).where(
         IdempotencyKey.caller == caller_scope(caller),
         IdempotencyKey.key == key,

@@ -1,4 +1,4 @@
-"""Validation of a task's specification beyond its schema. Every error names the field and a hint."""
+"""Validate a task's specification beyond its schema. Every error names the field and a hint."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from service.storage.library_paths import normalize_uri
 from service.storage.video_access import check_video_uri
 from service.tasks.method_checks import find_method_error, settings_errors
 
-_MAX_ERRORS = 20  # enough to correct a file; 100,000 errors are useless
+_MAX_ERRORS = 20  # enough to correct a file; 100,000 errors would be useless
 _MAX_DEPTH = 16
 
 
@@ -57,7 +57,7 @@ class AppendRecord:
 
 
 def validate_task(spec: TaskSpec) -> TaskRecord:
-    """Validate a specification against the limits and the files that it names.
+    """Validate a specification against the limits and the files it names.
 
     Raises:
         InvalidInput: fields are invalid; the error lists up to 20 of them.
@@ -83,7 +83,7 @@ def validate_edit(
     """Validate the content of an edited video; errors as for :func:`validate_task`.
 
     Returns:
-        The captions and the transcript as they are stored.
+        The captions and transcript in stored form.
     """
     raise_first(
         chain(
@@ -116,17 +116,17 @@ def _records(videos: Sequence[VideoSpec]) -> list[VideoRecord]:
 
 
 def normalize_caption(caption: str) -> str:
-    """Return a caption as it is stored: composed characters (NFC) and single spaces, otherwise unchanged."""
+    """Return a caption in stored form: composed characters (NFC) and single spaces, otherwise unchanged."""
     return " ".join(unicodedata.normalize("NFC", caption).split())
 
 
 def normalize_transcript(cues: Sequence[Cue]) -> list[TimedText]:
-    """Return a transcript as it is stored: in order of time, with texts like captions."""
+    """Return a transcript in stored form: ordered by time, with texts normalized like captions."""
     return sorted((cue.start, cue.end, normalize_caption(cue.text)) for cue in cues)
 
 
 def task_errors(spec: TaskSpec | RetrySpec) -> Iterator[FieldError]:
-    """Yield the errors of the method and the settings of a task."""
+    """Yield the errors in a task's method and settings."""
     method = spec.method or (default_method() if isinstance(spec, TaskSpec) else None)
     settings = spec.settings or {}
     if method and (error := find_method_error(method, settings, library_backbone())):
@@ -150,7 +150,7 @@ def _videos_errors(videos: list[VideoSpec]) -> Iterator[FieldError]:
 
 
 def duplicate_ids(videos: Sequence[VideoSpec]) -> Iterator[FieldError]:
-    """Yield an error for each video whose ID an earlier video has."""
+    """Yield an error for each video that repeats an earlier video's ID."""
     first: dict[str, int] = {}
     for number, video in enumerate(videos):
         if video.id is None:
@@ -172,7 +172,7 @@ def _video_errors(field: str, video: VideoSpec) -> Iterator[FieldError]:
 
 
 def content_errors(field: str, video: VideoSpec) -> Iterator[FieldError]:
-    """Yield the errors of the captions, the transcript and the metadata of a video."""
+    """Yield the errors in a video's captions, transcript and metadata."""
     yield from _captions_errors(f"{field}.captions", video.captions)
     yield from _transcript_errors(f"{field}.transcript", video.transcript)
     yield from _json_errors(f"{field}.metadata", video.metadata or {}, request_limits.MAX_METADATA_BYTES)
@@ -217,7 +217,7 @@ def _transcript_errors(field: str, cues: Sequence[Cue]) -> Iterator[FieldError]:
 
 
 def uri_errors(field: str, uri: str) -> Iterator[FieldError]:
-    """Yield the errors of the URI of a video."""
+    """Yield the errors in a video's URI."""
     if any(unicodedata.category(c) == "Cc" for c in uri):
         yield FieldError(field, "The path contains a control character.", "Remove it.")
         return
@@ -243,7 +243,7 @@ def _text_errors(field: str, kind: str, text: str, max_chars: int) -> Iterator[F
 def _json_errors(field: str, value: dict[str, Any], max_bytes: int) -> Iterator[FieldError]:
     problem = storage_problem(value)
     if problem:
-        yield FieldError(field, problem, "Keep to plain JSON values.")
+        yield FieldError(field, problem, "Use plain JSON values only.")
         return
     size = len(json.dumps(value, ensure_ascii=False).encode())
     if size > max_bytes:
@@ -251,11 +251,11 @@ def _json_errors(field: str, value: dict[str, Any], max_bytes: int) -> Iterator[
 
 
 def storage_problem(value: Any, depth: int = 0) -> str | None:
-    """Return why a value cannot be stored and read unchanged on both databases, or None."""
+    """Return why a value cannot be stored and read back unchanged in both databases, or None."""
     if depth > _MAX_DEPTH:
         return f"It is nested more than {_MAX_DEPTH} levels deep."
     if isinstance(value, str):
-        return None if is_storable(value) else "A text contains a NUL or a lone surrogate."
+        return None if is_storable(value) else "A string contains a NUL or a lone surrogate."
     if isinstance(value, float) and not math.isfinite(value):
         return "A number is not finite."
     if isinstance(value, int) and abs(value) >= 2**63:

@@ -1,4 +1,4 @@
-"""Methods that the backbone of the library can run, and their settings: neither methods nor backbones are loaded."""
+"""Check which methods the library's backbone can run, and their settings, without loading methods or backbones."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from service.core.errors import FieldError
 from service.core.settings import METHOD_NAMES
 
 _TYPES = {
-    "integer": "a number without a fraction",
+    "integer": "a whole number",
     "number": "a number",
     "boolean": "true or false",
     "string": "a text",
@@ -49,14 +49,14 @@ def find_method_error(method: str, settings: Mapping[str, Any], backbone: str) -
     setting = f", or set {needed} to false in its settings" if isinstance(needed, str) else ""
     return FieldError(
         "method",
-        f"Method {method!r} works inside the transformer blocks of its backbone, and backbone {backbone!r} does not "
-        "expose those of its image tower.",
+        f"Method {method!r} works inside the backbone's transformer blocks, but backbone {backbone!r} "
+        "does not expose those of its image tower.",
         f"Choose one of {others}{setting}; or start a library with backbone 'small' or 'open_clip:…'.",
     )
 
 
 def settings_errors(method: str, settings: Mapping[str, Any]) -> Iterator[FieldError]:
-    """Yield an error for each setting that a method does not know, and for each value that is out of range.
+    """Yield an error for each unknown setting and each value that is out of range.
 
     Args:
         method: Name of the method.
@@ -81,7 +81,7 @@ def settings_errors(method: str, settings: Mapping[str, Any]) -> Iterator[FieldE
 
 
 def _describe(schema: Mapping[str, Any]) -> str:
-    """Return what to send for a setting."""
+    """Describe what to send for a setting."""
     if "enum" in schema:
         return f"Send one of {', '.join(map(str, schema['enum']))}."
     types = schema["type"] if isinstance(schema["type"], list) else [schema["type"]]
@@ -104,5 +104,5 @@ def _setting_schemas() -> dict[str, dict[str, dict[str, Any]]]:
 
 
 def _read_config(name: str) -> str:
-    """Return the text of a file beside the recipes."""
+    """Read a file next to the recipes."""
     return (resources.files("trainer") / "methods" / "configs" / name).read_text(encoding="utf-8")

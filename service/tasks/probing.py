@@ -1,7 +1,7 @@
-"""The probing job: hash, decode and sample every video of a task, and reject those that cannot be used.
+"""The probing job: hash, decode and sample every video in a task, and reject unusable ones.
 
-The videos are divided into chunks. The worker that has claimed the task plans them, processes chunks as other workers
-do, and completes the stage when all chunks are done.
+The videos are divided into chunks. The worker that claimed the task plans them, processes chunks like other workers,
+and completes the stage when all chunks are done.
 """
 
 from __future__ import annotations
@@ -59,17 +59,15 @@ from service.tasks.lifecycle.publishing import SAME_CONTENT
 from service.tasks.probing_completion import complete_probing, isolate_failures
 from service.tasks.task_events import record
 
-CHUNK_VIDEOS = 64  # a kill loses at most the results of one chunk
+CHUNK_VIDEOS = 64  # a kill loses at most one chunk's results
 SAVE_SECONDS = 1.0  # time between two transactions that store results of a chunk
 
 _MAX_OUTAGES = (
-    3  # videos of a chunk whose source is unavailable, until the rest of the chunk is postponed, too
+    3  # videos of a chunk with an unavailable source, until the rest of the chunk is also postponed
 )
-_MAX_FAILURES = 8  # chunks in a row that end with an error, until the task fails
-_TURN_SECONDS = (
-    30.0  # time for which a worker processes chunks of a task before the next message has its turn
-)
-_WAIT_SECONDS = 0.25  # between two looks for the end of the chunks of other workers
+_MAX_FAILURES = 8  # consecutive chunks that end with an error, until the task fails
+_TURN_SECONDS = 30.0  # time that a worker spends on a task's chunks before the next message gets its turn
+_WAIT_SECONDS = 0.25  # between checks whether other workers' chunks are done
 _REPORT_SECONDS = 0.5
 
 log = structlog.get_logger(__name__)
@@ -84,7 +82,7 @@ class _PendingVideo:
 
 @dataclass(frozen=True)
 class _Result:
-    """Outcome of a video: its properties, or the reason of its rejection."""
+    """Outcome for a video: its properties, or the reason for rejection."""
 
     video: _PendingVideo
     info: VideoInfo | None = None
@@ -93,7 +91,7 @@ class _Result:
 
 @dataclass
 class _Progress:
-    """Progress of the stage over all workers, as the owner of the task reports it."""
+    """Progress of the stage over all workers, as reported by the task's owner."""
 
     claim: Claim
     total: int
@@ -111,7 +109,7 @@ class _Progress:
 
 
 def probe(claim: Claim) -> None:
-    """Probe the pending videos of a claimed task, then give the task back until its training is due.
+    """Probe a claimed task's pending videos, then give the task back until its training is due.
 
     The task fails when more than ``MAX_BAD_SHARE`` of its videos are bad, when no video is left, or when the
     data folder cannot be written. An append rejects bad videos, and fails only if all of its videos are bad.
@@ -123,7 +121,7 @@ def probe(claim: Claim) -> None:
         require_writable(settings().cache_dir, settings().thumbnails_dir)
         _probe_chunks(claim)
     except DataFolderNotWritable as error:
-        # Every video of every task would be rejected for a fault of the installation.
+        # A broken installation would otherwise reject every video of every task.
         remedy = Action(name="retry_task", id=claim.task.id)
         claim.fail(error.detail, f"{error.hint} Then retry the task.", remedy)
         return
@@ -131,7 +129,7 @@ def probe(claim: Claim) -> None:
 
 
 def probe_free_chunks(task_id: str, owner: str) -> None:
-    """Probe free chunks of a task that another worker has claimed; see :func:`process_free_chunks`."""
+    """Probe free chunks of another worker's task; see :func:`process_free_chunks`."""
 
     def probe_chunks(chunks: Iterator[ChunkClaim]) -> None:
         require_writable(settings().cache_dir, settings().thumbnails_dir)
@@ -166,18 +164,20 @@ def _probe_chunks(claim: Claim) -> None:
                 outages.clear()
                 failures = 0
             except LeaseLost:
-                claim.tick()  # raises if the task is lost, too; a lost chunk alone belongs to another worker
-            except SourceUnavailable as error:  # the videos of other chunks may have another source
+                claim.tick()  # raises if the task is also lost; a chunk lost alone belongs to another worker
+            except SourceUnavailable as error:  # videos in other chunks may have a different source
                 outages.append(error)
                 if isinstance(error, DecoderOutage):
-                    raise  # this worker cannot process any chunk
-                if len(outages) == _MAX_OUTAGES:  # otherwise the pauses of the first chunks end meanwhile
+                    raise  # this worker can't process any chunk
+                if (
+                    len(outages) == _MAX_OUTAGES
+                ):  # otherwise the first chunks' pauses would end in the meantime
                     raise
             except (CinestrataError, SQLAlchemyError):
                 raise
             except Exception:
                 failures += 1
-                if failures == _MAX_FAILURES:  # every video is an error for this worker
+                if failures == _MAX_FAILURES:  # every video fails on this worker
                     raise
                 log.exception("chunk_failed", task=task_id, chunk=chunk.number)
     claim.progress("probing", 1.0, done=total, total=total)
@@ -192,7 +192,7 @@ def _open_decoder() -> VideoDecoder:
 
 
 def _plan(claim: Claim, spec: FrameSpec) -> int:
-    """Plan chunks of the pending videos that no unfinished chunk covers; returns the number of all videos.
+    """Plan chunks for pending videos not covered by an unfinished chunk; returns the total number of videos.
 
     An accepted video without its frame cache is pending again.
     """
@@ -238,7 +238,7 @@ def _probe_chunk(
         videos, target_id = _load_videos(chunk)
         results: list[_Result] = []
         outages: list[SourceUnavailable] = []
-        accepted: dict[str, str] = {}  # URIs by content hash, of this chunk
+        accepted: dict[str, str] = {}  # URIs by content hash, in this chunk
         saved = time.monotonic()
         try:
             for video in videos:
@@ -262,13 +262,13 @@ def _probe_chunk(
             _store_results(session, chunk, results)
             if not outages:
                 chunk.complete(session)
-        remove_deleted_files()  # of videos that were deleted meanwhile
+        remove_deleted_files()  # of videos deleted in the meantime
         if outages:
             raise outages[0]
 
 
 def _load_videos(chunk: ChunkClaim) -> tuple[list[_PendingVideo], str | None]:
-    """Load the pending videos of a chunk, and the ID of the domain if the task is an append."""
+    """Load a chunk's pending videos, and the domain's ID if the task is an append."""
     with session_scope() as session:
         rows = session.execute(
             select(Video.vector_id, Video.id, Video.uri)
@@ -284,9 +284,9 @@ def _load_videos(chunk: ChunkClaim) -> tuple[list[_PendingVideo], str | None]:
 
 
 def _find_copy(chunk: ChunkClaim, video: _PendingVideo, digest: str, target_id: str | None) -> str | None:
-    """Return the URI of an accepted video with the same content: an earlier one of the task, or any of the domain.
+    """Return the URI of an accepted video with the same content: an earlier one in the task, or any in the domain.
 
-    A copy in a chunk that is in process is found when the stage is completed.
+    Copies in chunks still being processed are found when the stage is completed.
     """
     earlier = (Video.task_id == chunk.task_id) & (Video.vector_id < video.vector_id)
     known = earlier if target_id is None else or_(earlier, Video.task_id == target_id)
@@ -326,7 +326,7 @@ def _read_video(
     path: Path,
     find_copy: Callable[[str], str | None],
 ) -> VideoInfo:
-    """Hash and decode a file; raises MediaError if it cannot be used, or if an accepted video has the same content."""
+    """Hash and decode a file; raises MediaError if it is unusable, or if an accepted video has the same content."""
     try:
         decoder.limits.check_file(path, redact_uri(video.uri))
         digest = content_hash(path)
@@ -353,8 +353,10 @@ def _decode(decoder: VideoDecoder, spec: FrameSpec, path: Path, video: _PendingV
             cache=settings().cache_dir,
         )
     except DecoderUnavailable as error:
-        raise DecoderOutage(f"The decoder of this worker cannot be used: {error}.") from error
-    except OSError as error:  # the decoder reports unreadable files as MediaError: this is about its output
+        raise DecoderOutage(f"This worker's decoder can't be used: {error}.") from error
+    except (
+        OSError
+    ) as error:  # the decoder reports unreadable files as MediaError, so this is about its output
         raise DataFolderNotWritable(settings().data_dir, error) from error
 
 
@@ -373,7 +375,7 @@ def _store_results(session: Session, chunk: ChunkClaim, results: Sequence[_Resul
                 row.status, row.reason, row.content_hash = "rejected", result.reason, None
                 facts = {"uri": redact_uri(video.uri), "video_id": video.id, "reason": result.reason}
                 record(session, chunk.task_id, "rejected", facts)
-        elif row is None:  # deleted during decoding, which has written its files again
+        elif row is None:  # deleted during decoding, which rewrote its files
             session.add(FileRemoval(video_id=video.id, uri=video.uri, content_hash=info.content_hash))
         else:
             row.status, row.reason = "accepted", None

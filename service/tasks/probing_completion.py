@@ -1,4 +1,4 @@
-"""Completion of probing: failed chunks, copies and splits; the task is given back or failed."""
+"""Complete probing: handle failed chunks, copies and splits, then give the task back or fail it."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from service.tasks.lifecycle.state_machine import lock_owned_task
 from service.tasks.task_events import record
 
 MAX_BAD_SHARE = 0.2  # a task with a larger share of unusable videos fails
-CALIBRATION_SHARE = 0.05  # share of the validation split, which calibrates confidences, where none is given
-_TRANSACTION_ROWS = 5000  # short enough that other writers of the catalog hardly wait
+CALIBRATION_SHARE = 0.05  # share of the validation split, which calibrates confidences, if none is given
+_TRANSACTION_ROWS = 5000  # short enough that other catalog writers hardly wait
 
-_MAX_ATTEMPTS = 2  # of a single video
+_MAX_ATTEMPTS = 2  # for a single video
 
 
 def complete_probing(claim: Claim) -> None:
@@ -43,7 +43,7 @@ def complete_probing(claim: Claim) -> None:
     held_out = None if is_append else _assign_splits(claim)
     with claim.transaction() as session:
         counts = count_task_videos(session, claim.task.id)
-        lock_owned_task(session, claim.task.id, claim.token).counts = counts  # a failed task keeps them, too
+        lock_owned_task(session, claim.task.id, claim.token).counts = counts  # a failed task also keeps them
         is_uploaded = bool(
             session.scalar(
                 select(Video.vector_id)
@@ -65,22 +65,22 @@ def complete_probing(claim: Claim) -> None:
     total, accepted = counts["videos"], counts["accepted"]
     if not total:
         claim.fail(
-            "All videos of the task were deleted.",
-            "Add a domain with the videos that you want to keep.",
+            "All videos in the task were deleted.",
+            "Add a domain with the videos you want to keep.",
             Action(name="add_domain"),
         )
         return
     bad = counts["rejected"] - (copies or 0)
-    # An append of rejected videos alone changes nothing: a domain can do without them.
+    # An append with only rejected videos changes nothing: the domain can do without them.
     if not is_append and (not accepted or bad > MAX_BAD_SHARE * total):
         claim.fail(
-            f"{bad} of {total} videos cannot be used ({bad / total:.0%}; {MAX_BAD_SHARE:.0%} are allowed)."
+            f"{bad} of {total} videos can't be used ({bad / total:.0%}; the limit is {MAX_BAD_SHARE:.0%})."
             if accepted
             else f"None of the {total} videos can be used.",
-            # A retry would read the same bytes of uploaded files again.
-            "Correct the rejected files, then delete the task and add the videos again."
+            # A retry would read the same uploaded bytes again.
+            "Fix the rejected files, then delete the task and add the videos again."
             if is_uploaded
-            else "Correct the rejected files, then retry the task; or delete it and add the other videos again.",
+            else "Fix the rejected files, then retry the task; or delete it and add the other videos again.",
             Action(name="delete_task" if is_uploaded else "retry_task", id=claim.task.id),
         )
         return
@@ -88,9 +88,9 @@ def complete_probing(claim: Claim) -> None:
 
 
 def _reject_copies(claim: Claim) -> None:
-    """Reject accepted videos whose content an accepted video with a smaller vector ID has.
+    """Reject accepted videos with the same content as one with a smaller vector ID.
 
-    Workers that process chunks at the same time do not see the content of each other's videos.
+    Workers that process chunks at the same time do not see each other's videos.
     """
     earlier = aliased(Video)
     has_original = (
@@ -136,7 +136,7 @@ def _reject_copies(claim: Claim) -> None:
 
 
 def _assign_splits(claim: Claim) -> str | None:
-    """Assign the splits of a domain's accepted videos; returns the origin of the held-out split."""
+    """Assign splits to a domain's accepted videos; returns the origin of the held-out split."""
     with session_scope() as session:
         rows = session.execute(
             select(Video.vector_id, Video.content_hash, Video.captions, Video.split, Video.effective_split)
@@ -172,11 +172,11 @@ def _write_split(claim: Claim, split: str | None, vector_ids: Sequence[int]) -> 
 
 
 def isolate_failures(claim: Claim) -> None:
-    """Divide the failed chunks of a task, and reject single videos that failed again.
+    """Divide a task's failed chunks, and reject single videos that failed again.
 
-    A chunk may fail because of one of its videos, or because a worker is broken: it dies at once, or every video is an
-    error for it. The owner of the task therefore divides a failed chunk into chunks of one video each, which it
-    processes itself. A video whose own chunk fails twice is rejected.
+    A chunk may fail because of one video, or because a worker is broken: it dies at once, or fails on every video. The
+    task's owner therefore divides a failed chunk into single-video chunks, which it processes itself. A video whose own
+    chunk fails twice is rejected.
 
     Raises:
         LeaseLost, TaskCancelled: see ``Claim.transaction``.
@@ -197,7 +197,7 @@ def isolate_failures(claim: Claim) -> None:
                 )
                 .order_by(Video.vector_id)
             ).all()
-            # The row stays: SQLite would give its ID, and with it the claim of its last worker, to a new chunk.
+            # The row stays: SQLite would reuse its ID, and with it the last worker's claim, for a new chunk.
             chunk.fencing_token += 1
             chunk.done_at = at
             if chunk.run == ISOLATED:
@@ -211,9 +211,7 @@ def isolate_failures(claim: Claim) -> None:
                     )
                 chunk.finished = chunk.videos
                 task = session.get_one(Task, chunk.task_id)
-                task.attempts = min(
-                    task.attempts, 1
-                )  # progress, of which there is as much as there are videos
+                task.attempts = min(task.attempts, 1)  # progress, as many steps as there are videos
                 continue
             chunk.videos -= len(pending)
             chunk.finished = chunk.videos
@@ -234,7 +232,7 @@ def _failed(task_id: str) -> ColumnElement[bool]:
 
 
 def _reject(video: Video, chunk: Chunk) -> None:
-    cause = f"It cannot be processed ({chunk.error})" if chunk.error else "Its decoding ended the worker"
+    cause = f"It can't be processed ({chunk.error})" if chunk.error else "Decoding it killed the worker"
     video.status, video.content_hash = "rejected", None
     video.reason = (
         f"{cause} in {chunk.attempts} attempts with this video alone. Export it again, or leave it out."
@@ -243,7 +241,7 @@ def _reject(video: Video, chunk: Chunk) -> None:
 
 @dataclass(frozen=True)
 class SplitCandidate:
-    """The properties of an accepted video that determine its split. ``split`` is the one given by the user."""
+    """The properties of an accepted video that determine its split. ``split`` is the user's choice."""
 
     vector_id: int
     content_hash: str
@@ -256,8 +254,7 @@ class Splits:
     """Effective splits of a task.
 
     Attributes:
-        by_vector_id: Split of each video; None for a video without captions and without a given split, which is only
-            indexed.
+        by_vector_id: Split of each video; None for a video without captions or a given split, which is only indexed.
         held_out: Origin of the test split; None if there is none.
     """
 
@@ -268,7 +265,7 @@ class Splits:
 def assign_splits(
     candidates: Sequence[SplitCandidate], test_share: float, calibration_share: float = 0.0
 ) -> Splits:
-    """Keep given splits, and derive a test and a validation split where none is given.
+    """Keep given splits, and derive a test and a validation split if none is given.
 
     The choice depends on content alone (lowest hashes first), so the same videos are held out every time, in any order.
     A derived test split has at least one video and leaves at least one for training.
@@ -276,8 +273,8 @@ def assign_splits(
     Args:
         candidates: Accepted videos of the task.
         test_share: Share of the captioned videos, 0..1; 0 derives no test split.
-        calibration_share: Share of the captioned videos, 0..1, rounded down, that validates if no captioned video has
-            the given split ``val``; taken from the training videos without a given split.
+        calibration_share: Share of captioned videos, 0..1, rounded down, used for validation if no captioned video has
+            the given split ``val``; taken from training videos without a given split.
     """
     splits = _assign_test(candidates, test_share)
     if any(c.captioned and c.split == "val" for c in candidates):
@@ -293,7 +290,7 @@ def assign_splits(
 
 
 def _assign_test(candidates: Sequence[SplitCandidate], share: float) -> Splits:
-    """Keep given splits, and derive a test split where none is given."""
+    """Keep given splits, and derive a test split if none is given."""
     effective = {c.vector_id: c.split or ("train" if c.captioned else None) for c in candidates}
     if any(c.captioned and c.split == "test" for c in candidates):
         return Splits(effective, "given")

@@ -1,12 +1,12 @@
-"""Relearning: the appended videos of a domain become a domain of their own.
+"""Relearning: a domain's appended videos become a new domain.
 
 ::
 
     copies of the appended videos ─▶ a task that learns them ─▶ publication: originals replaced by the copies
 
-The originals stay searchable until the new domain is ready. Its publication deletes them from the shard of the former
-domain in the same generation, and the copies take over their IDs (:mod:`service.tasks.lifecycle.takeover`), so that no
-search returns a video twice. A task that fails or is cancelled changes nothing.
+The originals stay searchable until the new domain is ready. Its publication deletes them from the original domain's
+shard in the same generation, and the copies take over their IDs (:mod:`service.tasks.lifecycle.takeover`), so that no
+search returns a video twice. A failed or cancelled task changes nothing.
 """
 
 from __future__ import annotations
@@ -35,24 +35,24 @@ from service.tasks.task_storage import CreateOutcome, TaskRequest, insert_queued
 def relearn_appended_videos(
     task_id: str, spec: RelearnSpec, *, idempotency_key: str | None = None, caller: str = ""
 ) -> CreateOutcome:
-    """Store a task that learns the appended videos of a domain as a new domain.
+    """Store a task that learns a domain's appended videos as a new domain.
 
-    A repeated request returns the task while it is unfinished, and with the same key also afterwards.
+    A repeated request returns the task while it is unfinished; with the same key, also afterwards.
 
     Args:
-        task_id: Identifier of the domain's task, or of an append to it.
+        task_id: ID of the domain's task, or of an append to it.
         idempotency_key: The ``Idempotency-Key`` of the request.
         caller: Identity of the caller; keys of different callers are independent.
 
     Returns:
-        The new task; an unfinished one of an earlier request is returned as replayed.
+        The new task; an unfinished one from an earlier request is returned as replayed.
 
     Raises:
         NotFound: the task does not exist.
         Conflict: the task is not a learned domain, has no appended videos, or the name belongs to another task.
         InsufficientStorage: the disk has no space for the copies of the videos.
         IdempotencyMismatch, IdempotencyInFlight: see ``service.tasks.idempotency``.
-        Unavailable: nothing was stored; the request can be sent again.
+        Unavailable: nothing was stored; the request can be retried.
     """
     request = TaskRequest(idempotency_key, caller)
     content = ["relearn", task_id, spec.model_dump()]
@@ -61,7 +61,7 @@ def relearn_appended_videos(
 
 def _create(task_id: str, spec: RelearnSpec, request: TaskRequest) -> CreateOutcome:
     with session_scope(write=True) as session:
-        # The position is taken first: its lock makes concurrent requests wait, so the following checks stay valid.
+        # Take the position first: its lock makes concurrent requests wait, so the following checks stay valid.
         position = next_position(session)
         domain = _require_domain(session, task_id)
         unfinished = session.scalars(
@@ -125,7 +125,7 @@ def _require_domain(session: Session, task_id: str) -> Task:
     if task is None:
         raise NotFound(f"There is no task {task_id!r}.")
     if task.deleted_at is not None:
-        raise Conflict(f"The domain of task {task.id} was deleted; its videos cannot be relearned.")
+        raise Conflict(f"The domain of task {task.id} was deleted; its videos can't be relearned.")
     if task.state != "ready":
         raise Conflict(
             f"Task {task.id} is {task.state}; its appended videos can be relearned once it is ready."

@@ -1,4 +1,4 @@
-"""The sample domain: drawn videos with captions, for a first search without own videos."""
+"""The sample domain: drawn videos with captions, for a first search without videos of your own."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ SAMPLE_VIDEOS = _TRAIN + _TEST
 
 
 def create_sample_task(*, caller: str = "") -> CreateOutcome:
-    """Draw the videos of the sample domain, which takes some seconds, and create its task.
+    """Draw the sample domain's videos, which takes a few seconds, and create its task.
 
-    The service owns the files: they are stored like those of an archive, and deleted with the domain.
+    The service owns the files: they are stored like an archive's, and deleted with the domain.
 
     Raises:
         Conflict: the name, or an ID of a video, belongs to another task.
@@ -34,7 +34,7 @@ def create_sample_task(*, caller: str = "") -> CreateOutcome:
         try:
             _write_archive(archive)
         except OSError as error:
-            raise Unavailable(f"The sample videos cannot be written: {error.strerror}.", 60) from error
+            raise Unavailable(f"The sample videos can't be written: {error.strerror}.", 60) from error
         return commands.create_task_from_archive(archive, "samples.tar", name=SAMPLE_DOMAIN, caller=caller)
 
 

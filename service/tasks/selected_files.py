@@ -1,4 +1,4 @@
-"""Files that a person selected for an upload, and which of them are caption tables, sidecar files and videos."""
+"""Files selected for an upload, sorted into caption tables, sidecar files and videos."""
 
 from __future__ import annotations
 
@@ -47,15 +47,15 @@ class SelectedFiles:
         """Return the paths of the caption tables.
 
         Args:
-            path: Path that the client names; None searches them. A manifest that is found lists all videos.
+            path: Path given by the client; None: search for tables. A manifest that is found lists all videos.
 
         Raises:
-            InvalidInput: the named table was not sent or is not a text, or there are several manifests.
+            InvalidInput: the named table was not sent or is not text, or there are several manifests.
         """
         if path is not None:
             if normalize_path(path) not in self._texts:
                 raise InvalidInput.at(
-                    "table", f"{path!r} is not one of the texts.", "Select the table again."
+                    "table", f"{path!r} is not one of the text files.", "Select the table again."
                 )
             if not path.lower().endswith(TABLE_SUFFIXES):
                 raise InvalidInput.at(
@@ -86,7 +86,7 @@ class SelectedFiles:
         """Return the paths of the videos in order, and skip all other files.
 
         Args:
-            named: Paths that the table names; they are videos with any ending.
+            named: Paths named by the table; these are videos whatever their extension.
         """
         stems = {str(PurePosixPath(path).with_suffix("")) for path in self.files if is_video_name(path)}
         videos = []

@@ -1,4 +1,4 @@
-"""Details of tasks as clients see them, with estimates of the remaining time."""
+"""Task details as clients see them, with estimates of the remaining time."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from service.catalog.database import id_chunks
 from service.catalog.domain_videos import read_counts
 from service.catalog.tables import ACTIVE_STATES, Task, Video, describe_damage, is_damaged
 
-MAX_REJECTED = 100  # rejected videos in the details of a task
+MAX_REJECTED = 100  # rejected videos in a task's details
 
-_READ_TASKS = 200  # newest finished tasks that are compared
+_READ_TASKS = 200  # newest finished tasks to compare with
 _USED_TASKS = 5
-_DAMAGE_HINT = "Run `cinestrata doctor`, and correct these values, or restore the catalog from a backup."
+_DAMAGE_HINT = "Run `cinestrata doctor` and correct these values, or restore the catalog from a backup."
 
 
 def task_details(session: Session, tasks: Sequence[Task]) -> list[TaskDetails]:
-    """Return the details of tasks, in their order."""
+    """Return the details of tasks, in order."""
     damage = {task.id: describe_damage(task) for task in tasks}
     rejected = _rejected(session, [task.id for task in tasks])
     remaining = remaining_seconds(session) if any(task.state in ACTIVE_STATES for task in tasks) else {}
@@ -81,7 +81,7 @@ def _rejected(session: Session, task_ids: list[str]) -> dict[str, list[RejectedV
 
 
 def _progress(task: Task) -> TaskProgress:
-    """Return the progress of a task; without a worker, nothing is known about the end of its stage."""
+    """Return a task's progress; without a worker, the end of its stage is unknown."""
     if is_damaged(task.progress):
         return TaskProgress(stage=task.state)
     progress = TaskProgress.model_validate(task.progress)
@@ -89,7 +89,7 @@ def _progress(task: Task) -> TaskProgress:
 
 
 class StageClock:
-    """Measures the stages of an attempt, and the rate of the current one.
+    """Measures an attempt's stages, and the rate of the current one.
 
     Args:
         seconds: Seconds that earlier attempts spent in each stage.
@@ -99,7 +99,7 @@ class StageClock:
         self._finished = dict(seconds)
         self._stage: str | None = None
         self._began = 0.0
-        self._reports: list[tuple[float, float]] = []  # time and share of the first and the last report
+        self._reports: list[tuple[float, float]] = []  # time and share of the first and last report
 
     def observe(self, stage: str, share: float | None = None) -> None:
         """Report the completed share of a stage, 0..1, or only that it is the current stage."""
@@ -107,7 +107,7 @@ class StageClock:
         if stage != self._stage:
             self._finished, self._stage, self._began, self._reports = self.seconds, stage, now, []
         if share is not None:
-            # Earlier attempts, or other workers, have made the progress of the first report.
+            # Progress in the first report comes from earlier attempts or other workers.
             is_first = not self._reports or share < self._reports[-1][1]
             self._reports = [(now, share)] if is_first else [self._reports[0], (now, share)]
 
@@ -129,13 +129,13 @@ class StageClock:
 
     @property
     def seconds_left(self) -> float | None:
-        """Seconds until the end of the current stage at its rate; None without a rate."""
+        """Seconds until the current stage ends at its rate; None without a rate."""
         rate = self.share_per_second
         return None if rate is None else round(max(1 - self._reports[-1][1], 0.0) / rate, 1)
 
 
 def progress_with_times(task: Task, view: dict[str, Any], seconds: Mapping[str, float]) -> dict[str, Any]:
-    """Return a progress of a task together with what all stages share: its stage times, and its peak of memory."""
+    """Add to a task's progress what all stages share: stage times and peak memory."""
     shared = {key: task.progress[key] for key in ("peak_memory",) if key in task.progress}
     if (times := StageTimes.of(task.progress)) is not None:
         shared["times"] = {**times.model_dump(), "seconds": dict(seconds)}
@@ -145,8 +145,8 @@ def progress_with_times(task: Task, view: dict[str, Any], seconds: Mapping[str, 
 def remaining_seconds(session: Session) -> dict[str, float | None]:
     """Estimate the seconds until each unfinished task is ready, by task ID.
 
-    A domain waits for the unfinished domains ahead of it; appends wait for none. None: no task with the same kind and
-    method, both with or both without captions, has finished, or the source of the videos does not answer.
+    A domain waits for the unfinished domains ahead of it; appends wait for none. None if no comparable task (same kind
+    and method, both with or both without captions) has finished, or the videos' source does not respond.
     """
     paces: dict[tuple[object, ...], list[float]] = {}
     finished = select(Task).where(Task.state == "ready").order_by(Task.position.desc()).limit(_READ_TASKS)

@@ -1,4 +1,4 @@
-"""Events of tasks, in order, for the dashboard and ``GET /tasks/{id}/events``."""
+"""Task events in order, for the dashboard and ``GET /tasks/{id}/events``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requests that create a task, their repetition with the same Idempotency-Key, and the storage of the task."""
+"""Store tasks, and replay requests with the same Idempotency-Key."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from service.tasks.task_details import task_details
 from service.tasks.task_events import record
 from service.tasks.uploads.archive_unpacking import archive_digest
 
-_INSERTED_ROWS = 1000  # videos of one statement
+_INSERTED_ROWS = 1000  # videos per statement
 
 
 def insert_queued_task(
@@ -43,10 +43,10 @@ def insert_queued_task(
     """Insert a task in the state ``queued`` with its videos, and record its first event.
 
     Args:
-        session: Session that holds the lock of the queue, see ``service.tasks.lifecycle.state_machine.next_position``.
-        task: Task with its ID, position, name, method and settings, and the domain that it appends to or relearns.
-        videos: Columns of each video: ``uri``, ``captions``, ``extra`` and others; an ``id`` is generated if absent.
-            A ``transcript`` is stored in the table of passages.
+        session: Session that holds the queue lock, see ``service.tasks.lifecycle.state_machine.next_position``.
+        task: Task with its ID, position, name, method, settings, and the domain that it appends to or relearns.
+        videos: Columns of each video: ``uri``, ``captions``, ``extra`` and others; an ``id`` is generated if absent. A
+            ``transcript`` is stored in the passages table.
         times: Number of videos, and whether they have captions.
     """
     task.state, task.created_at, task.request_id = "queued", now(session), current_request_id()
@@ -69,12 +69,12 @@ def insert_queued_task(
 
 
 def new_id(prefix: str) -> str:
-    """Return a random identifier of a task (``tsk``), a video (``vid``) or a sync (``syn``)."""
+    """Return a random ID for a task (``tsk``), video (``vid``) or sync (``syn``)."""
     return f"{prefix}_{secrets.token_hex(8)}"
 
 
 def store_task(task_id: str, checked: TaskRecord | AppendRecord, request: TaskRequest) -> CreateOutcome:
-    """Store a validated task with its videos, and the outcome of its request, in one transaction.
+    """Store a validated task with its videos and its request's outcome, in one transaction.
 
     Args:
         checked: Specification of a task, or of an append.
@@ -87,7 +87,7 @@ def store_task(task_id: str, checked: TaskRecord | AppendRecord, request: TaskRe
     """
     try:
         with session_scope(write=True) as session:
-            # The position is taken first: its lock makes concurrent requests wait, so the following checks stay valid.
+            # Take the position first: its lock makes concurrent requests wait, so the following checks stay valid.
             position = next_position(session)
             if isinstance(checked, TaskRecord):
                 name, method, settings = checked.name, checked.method, checked.settings
@@ -126,7 +126,7 @@ def store_task(task_id: str, checked: TaskRecord | AppendRecord, request: TaskRe
             request.settle(session, view)
     except IntegrityError as error:
         raise Conflict(
-            "The name or an ID of this task belongs to a task that was created at the same moment; choose another."
+            "This task's name, or one of its IDs, belongs to a task created at the same moment; choose another."
         ) from error
     return CreateOutcome(view, replayed=False)
 
@@ -153,7 +153,7 @@ def require_learned(task: Task | None, task_id: str | None) -> Task:
 
 
 def refuse_duplicates(session: Session, videos: Sequence[VideoRecord | VideoSpec]) -> None:
-    """Check that no video of the catalog has one of the IDs.
+    """Check that none of the IDs belongs to an existing video.
 
     Raises:
         Conflict: an ID belongs to another video; the error names the first one.
@@ -204,13 +204,13 @@ class TaskRequest:
     def create_once(
         self, content: Any, create: Callable[[], CreateOutcome], *, archive: BinaryIO | None = None
     ) -> CreateOutcome:
-        """Return the outcome of an earlier request with the same key; otherwise create the task.
+        """Return the outcome of an earlier request with the same key, or create the task.
 
         Args:
-            content: JSON value that identifies the request; the same key with another value is refused.
+            content: JSON value that identifies the request; the same key with a different value is refused.
             create: Function that stores the task and calls :meth:`settle` in the same transaction. If it fails and no
                 task is stored, the key can be used again.
-            archive: Archive of the videos; a part of the content. It is rewound.
+            archive: Archive with the videos; part of the content. It is rewound.
 
         Raises:
             IdempotencyMismatch, IdempotencyInFlight: see ``service.tasks.idempotency``.
@@ -225,7 +225,7 @@ class TaskRequest:
 
     @contextmanager
     def _holding(self, key: str) -> Iterator[None]:
-        """Hold the reserved key until the end of the ``with`` statement; free it if no task was stored."""
+        """Hold the reserved key until the ``with`` statement ends; free it if no task was stored."""
         finished = threading.Event()
         heartbeat = Heartbeat(partial(idempotency.renew, self.caller, key), finished, "idempotency-key")
         heartbeat.start()
@@ -240,7 +240,7 @@ class TaskRequest:
             finished.set()
 
     def settle(self, session: Session, task: TaskDetails) -> None:
-        """Store the answer under the key, in the transaction that stores the task."""
+        """Store the response under the key, in the transaction that stores the task."""
         if self.key is not None:
             idempotency.settle(session, self.caller, self.key, task.id, task.model_dump(mode="json"))
 

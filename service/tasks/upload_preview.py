@@ -1,6 +1,6 @@
-"""Preview of a task: its videos with captions, the files that are left out, and the reasons why it would be refused.
+"""Preview of a task: its videos with captions, left-out files, and reasons why it would be refused.
 
-The same functions check the task when it is created, so an upload does not end with an error that was known before.
+The same functions check the task on creation, so no upload ends with an error that could have been known before.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from service.tasks.selected_files import SelectedFiles
 from service.tasks.uploads import upload_store
 
 _MAX_PROBLEMS = 20
-_OTHER_ENCODING = "cp1252"  # of texts that are not UTF-8: Windows
+_OTHER_ENCODING = "cp1252"  # for text files that are not UTF-8: Windows
 
 
 def preview_upload(request: PreviewRequest) -> UploadPreview:
-    """Return the task that selected files would become. Nothing is stored."""
+    """Preview the task that selected files would become. Nothing is stored."""
     selection = _Selection(request)
     problems: list[FieldError] = []
     for step in (selection.read_table, selection.read_videos):
@@ -91,7 +91,7 @@ class _Selection:
         self.videos: list[VideoSpec] = []
 
     def read_table(self) -> None:
-        """Read the caption tables, and find the files of their rows; raises InvalidInput."""
+        """Read the caption tables, and find their rows' files; raises InvalidInput."""
         tables = CaptionTables(lambda: list(self.files), is_searched=True)
         encodings: dict[str, str] = {}
         for path in self._selected.choose_tables(self._request.table):
@@ -117,7 +117,7 @@ class _Selection:
         self._rows = {row.uri: row for row in tables.videos()}
 
     def read_videos(self) -> None:
-        """Read the sidecar files: of a video that a table names, its subtitles alone. Raises InvalidInput."""
+        """Read the sidecar files; for videos named by a table, only subtitles. Raises InvalidInput."""
         request = self._request
         open_text = self._selected.open_text
         videos = []
@@ -132,7 +132,7 @@ class _Selection:
 
 
 def _other_encoding(request: PreviewRequest) -> str | None:
-    """Return an encoding for texts that are not UTF-8; None if they are, or cannot be read with it either."""
+    """Suggest an encoding for text files that are not UTF-8; None if they are, or if it would not help."""
     if request.encoding.lower() not in ("utf-8", "utf8"):
         return None
     for text in request.texts:
@@ -150,7 +150,7 @@ def _other_encoding(request: PreviewRequest) -> str | None:
 def _check_destination(
     request: PreviewRequest, videos: Sequence[VideoSpec]
 ) -> tuple[str | None, list[FieldError]]:
-    """Return the name of the domain, and the errors of the task without those of its videos."""
+    """Return the domain name, and the task's errors other than those in its videos."""
     errors: list[FieldError] = []
     domain = request.name if request.into is None else None
     if request.into is None:

@@ -214,7 +214,7 @@ def last_served_order(session: Session, manifest: Manifest) -> int | None:
     """Return the learned order of the last domain that is searched; None: all learned domains are searched.
 
     Args:
-        session: Session of the caller.
+        session: The caller's session.
         manifest: Manifest of the index, which names a pinned release.
     """
     if manifest.pinned is None:

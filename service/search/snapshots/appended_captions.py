@@ -1,10 +1,9 @@
 """Routing profiles of domains with appended videos or edited captions: they route queries, but no release learned them.
 
-A release stores the profile of each task's training captions and never changes. For a domain with appended videos in
-its shard, or with edits, a snapshot computes the profile again from the current captions of the videos in the shard
-that are not held out, so that it equals the profile of one task with these captions. Appends that are not published
-yet, failed or were cancelled do not count: the profile depends on the shard and its captions alone, not on the time at
-which it is computed.
+A release stores the profile of each task's training captions and never changes. For a domain with appended videos or
+edits, a snapshot recomputes the profile from the current captions of all videos in the shard that are not held out, so
+that it equals the profile of one task with these captions. Unpublished, failed or cancelled appends do not count: the
+profile depends only on the shard and its captions, not on when it is computed.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ class AppendedProfile(NamedTuple):
     """Routing profile of a domain with appended videos or edited captions.
 
     Attributes:
-        version: Version of the shard, the captions and the factor that the profile was computed for.
+        version: Version of the shard, captions and factor that the profile was computed from.
         tokens: Token IDs, ascending, ``[N]``.
         values: Values of the profile, ``[N]``; see :func:`models.routing.token_statistics.token_profile`.
     """
@@ -50,12 +49,12 @@ def appended_profiles(
     vocabulary: int,
     known: Mapping[str, AppendedProfile],
 ) -> dict[str, AppendedProfile]:
-    """Return the profiles of the domains with appends or edited captions, by task.
+    """Compute the profiles of domains with appends or edited captions, by task.
 
     Args:
         encoder: Query encoder of the release, whose method weights routing profiles.
         vocabulary: Size of its vocabulary.
-        known: Profiles of an earlier snapshot, which are reused while shard and captions are the same.
+        known: Profiles from an earlier snapshot, reused while shard and captions are the same.
 
     Raises:
         Unavailable: the catalog cannot be read.
@@ -77,7 +76,7 @@ def appended_profiles(
 def profile_row(
     captions: Iterable[TokenIds], vocabulary: int, factor: float = 1.0
 ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float32]]:
-    """Return the tokens and values of the routing profile of captions.
+    """Compute the tokens and values of a routing profile from captions.
 
     Args:
         vocabulary: Vocabulary size V.
@@ -100,7 +99,7 @@ def _profile(
 def _has_appended_videos(task: str, shard: SearchableShard) -> bool:
     """Return whether a shard contains appended videos that are not deleted."""
     with session_scope() as session:
-        # The manifest is replaced before the catalog assigns the videos to the domain, maybe between these reads.
+        # The manifest is replaced before the catalog assigns the videos to the domain, possibly between these reads.
         unfinished = (
             select(Video.vector_id)
             .join(Task, Task.id == Video.task_id)
@@ -114,7 +113,7 @@ def _has_appended_videos(task: str, shard: SearchableShard) -> bool:
 
 
 def _captions(task: str, shard: SearchableShard) -> list[str]:
-    """Return the captions of the videos in a shard that are not held out, those of appends included."""
+    """Read the captions of a shard's videos that are not held out, including appends."""
     with session_scope() as session:
         rows = session.execute(
             select(Video.vector_id, Video.task_id, Video.effective_split, Video.captions).where(
@@ -134,7 +133,7 @@ log = structlog.get_logger(__name__)
 
 
 def read_appended_confidence(release_id: str, generation: int) -> dict[str, Any] | None:
-    """Return the JSON object of the model that an append fitted again for a release; None without one.
+    """Read the JSON of the confidence model that an append refitted for a release; None without one.
 
     Args:
         generation: Generation of the index.
@@ -147,7 +146,7 @@ def read_appended_confidence(release_id: str, generation: int) -> dict[str, Any]
 
 
 def parse_confidence(stored: Mapping[str, Any] | None) -> ConfidenceModel | None:
-    """Return the model of a JSON object; None if it is not valid."""
+    """Parse a model from JSON; None if it is invalid."""
     if stored is None:
         return None
     try:

@@ -1,4 +1,4 @@
-"""Loading of snapshots: the newest generation, or an earlier release where it is refused or a list continues."""
+"""Load snapshots: the newest generation, or an earlier release if that is refused or a list continues."""
 
 from __future__ import annotations
 
@@ -35,17 +35,17 @@ BYTES_BEFORE_READY = (
 )  # shards verified before readiness; larger libraries are verified afterwards
 Ids = npt.NDArray[np.int64]
 
-_MAX_EARLIER_RELEASES = 3  # earlier releases tried at start-up where the newest release is refused
+_MAX_EARLIER_RELEASES = 3  # earlier releases tried at start-up if the newest is refused
 
 
 class GenerationLoader:
-    """Loads the backbone once, and generations of the index as snapshots.
+    """Loads the backbone once, and index generations as snapshots.
 
     Args:
         settings: Settings of the process.
 
     Attributes:
-        backbone: Text side of the backbone of all releases; None until it is loaded.
+        backbone: Text side of the backbone shared by all releases; None until loaded.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -58,7 +58,7 @@ class GenerationLoader:
             raise ModelError(f"CINESTRATA_QUERY_DEVICE: {error}") from error
 
     def stamp(self) -> tuple[int, int, int] | None:
-        """Return the value that changes whenever the manifest is replaced."""
+        """Return a value that changes whenever the manifest is replaced."""
         try:
             stat = self._store.manifest_path.stat()
         except OSError:
@@ -66,13 +66,13 @@ class GenerationLoader:
         return stat.st_ino, stat.st_mtime_ns, stat.st_size
 
     def load_newest(self, previous: SearchSnapshot | None) -> SearchSnapshot | None:
-        """Return the newest generation as a new snapshot, with the release that it serves.
+        """Load the newest generation as a new snapshot, with the release that it serves.
 
         Args:
             previous: Current snapshot; the new snapshot shares memory with it.
 
         Returns:
-            None if the current snapshot is up to date, or where nothing is published yet.
+            None if the current snapshot is up to date or nothing is published yet.
 
         Raises:
             Unavailable: The catalog cannot be read.
@@ -86,7 +86,7 @@ class GenerationLoader:
                 precision=self._settings.query_precision,
             )
         if self.stamp() is not None:
-            ping()  # a snapshot needs the catalog; files are not read again and again while it cannot be reached
+            ping()  # a snapshot needs the catalog; don't reread files again and again while it is unreachable
         index_snapshot = IndexSnapshot.open(
             self._store,
             previous=previous.index_snapshot if previous else None,
@@ -94,7 +94,7 @@ class GenerationLoader:
         )
         if previous is None:
             if index_snapshot.release_id is None:
-                with suppress(Unavailable):  # readiness reports the catalog by itself
+                with suppress(Unavailable):  # readiness reports the catalog separately
                     require_manifest(index_snapshot.manifest)
                 return None
             return SearchSnapshot.load(index_snapshot, self.backbone)
@@ -111,7 +111,7 @@ class GenerationLoader:
         return None if is_same else fresh
 
     def read_changed_ids(self, snapshot: SearchSnapshot, tasks: Sequence[str]) -> dict[str, Ids]:
-        """Return the IDs in the manifest on the disk, by task, for tasks whose shards are not those of a snapshot.
+        """Return the IDs from the manifest on disk, by task, for tasks whose shards differ from a snapshot's.
 
         Raises:
             ShardStoreError, OSError: The index cannot be read.
@@ -131,11 +131,10 @@ class GenerationLoader:
         return changed
 
     def load_earlier(self, reason: str) -> SearchSnapshot | None:
-        """Return the last release before the served one that can be loaded. Tasks that the served one adds are
-        degraded.
+        """Load the last usable release before the served one. Tasks added by the served one are degraded.
 
         Args:
-            reason: Reason why the served release is refused.
+            reason: Why the served release is refused.
 
         Returns:
             None if no release can be served.
@@ -172,7 +171,7 @@ class GenerationLoader:
 
 
 def _read_names(tasks: Sequence[str]) -> dict[str, str]:
-    """Map task IDs to name; the ID itself where the catalog cannot be read."""
+    """Map task IDs to names, or to themselves if the catalog cannot be read."""
     names = dict(zip(tasks, tasks, strict=True))
     with suppress(Unavailable), session_scope() as session:
         for chunk in id_chunks(tasks):
@@ -186,10 +185,10 @@ _RETRY_SECONDS = 5
 
 
 class EarlierReleases:
-    """Cache of the snapshots of earlier releases. Thread-safe.
+    """A cache of snapshots of earlier releases. Thread-safe.
 
     Args:
-        words: Words of the videos of all snapshots.
+        words: Words of the videos in all snapshots.
     """
 
     def __init__(self, words: LibraryWords) -> None:
@@ -205,8 +204,8 @@ class EarlierReleases:
     def dropped(self) -> Iterator[None]:
         """Drop all snapshots, and load none while the caller replaces the current one.
 
-        They are loaded again on demand. They then share memory with the new snapshot, and use no folder that its
-        generation has dropped.
+        They are reloaded on demand. They then share memory with the new snapshot, and use no folder dropped by its
+        generation.
         """
         with self._lock:
             self._cached.clear()
@@ -215,39 +214,39 @@ class EarlierReleases:
     def load(
         self, release_id: str, read_current: Callable[[], SearchSnapshot], backbone: QueryBackbone
     ) -> SearchSnapshot:
-        """Return the snapshot of an earlier release, from memory where it is cached.
+        """Load the snapshot of an earlier release, or return it from memory.
 
         Args:
             read_current: Returns the snapshot that answers new searches.
 
         Raises:
             Gone: The release is no longer kept, or is no longer served.
-            Unavailable: The memory of the process or of the GPU has no space for the release.
+            Unavailable: The process or GPU has no memory for the release.
         """
         with self._lock:
             snapshot = self._cached.get(release_id)
             if snapshot is not None:
                 return snapshot
             current = read_current()
-            reason = "The release that began this list is no longer kept"
+            reason = "The release of this list is no longer kept"
             manifest = current.index_snapshot.manifest
             if release_id not in manifest.releases:
                 raise _gone(f"{reason}.")
-            # A list that began with a withdrawn release would show videos that are no longer searchable.
+            # A list from a withdrawn release would show videos that are no longer searchable.
             if manifest.pinned and release_id in manifest.releases_after(manifest.pinned):
-                raise _gone("The release that began this list is no longer served.")
+                raise _gone("The release of this list is no longer served.")
             try:
                 snapshot = SearchSnapshot.load(current.index_snapshot, backbone, release_id, other=current)
             except (ModelError, ShardStoreError, OSError) as error:
                 raise _gone(f"{reason} intact: {error}.") from error
-            except (MemoryError, RuntimeError) as error:  # PyTorch and FAISS raise either where a GPU is full
+            except (MemoryError, RuntimeError) as error:  # PyTorch and FAISS raise either if a GPU is full
                 log.warning("earlier_release_not_loaded", release=release_id, error=str(error))
                 raise Unavailable(
-                    "The release that began this list cannot be loaded now; search again without the cursor, or try "
-                    f"again in {_RETRY_SECONDS} seconds.",
+                    "The release of this list can't be loaded now; search again without the cursor, or "
+                    f"try again in {_RETRY_SECONDS} seconds.",
                     _RETRY_SECONDS,
                 ) from error
-            # Those of a shard that only the current snapshot cannot search.
+            # Hits in a shard that only the current snapshot cannot search.
             self._words.prepare(snapshot.video_positions.videos)
             self._words.count_captions(snapshot.video_positions)
             self._cached[release_id] = snapshot

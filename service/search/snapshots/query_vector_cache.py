@@ -22,7 +22,7 @@ _ENTRY_BYTES = 200  # overhead of a Python object per text and per vector
 
 @dataclass(eq=False)
 class _CachedText:
-    """A text with its tokens, and its vectors by query mode and task; "" is the task of a shared vector."""
+    """A text with its tokens, and its vectors by query mode and task ("" for a shared vector)."""
 
     text: str
     tokens: TokenIds
@@ -71,7 +71,7 @@ class QueryVectorCache:
     def tokens(self, texts: Sequence[str]) -> list[TokenIds]:
         """Return the tokens of each text, including the start and end tokens.
 
-        Where tasks share an encoding, new texts are encoded, too.
+        If tasks share an encoding, new texts are also encoded.
         """
         return [cached.tokens for cached in self._cached(texts)]
 
@@ -82,7 +82,7 @@ class QueryVectorCache:
     def __call__(self, pairs: Sequence[tuple[str, str, str]]) -> list[Vector]:
         """Return the unit vector ``float32 [dim]`` of each (text, mode, task).
 
-        Those that are not cached share a batch.
+        Uncached ones share a batch.
         """
         texts = list(dict.fromkeys(text for text, _, _ in pairs))
         cached = dict(zip(texts, self._cached(texts), strict=True))
@@ -103,7 +103,7 @@ class QueryVectorCache:
                 cached[key[0]].vectors.setdefault(key[1:], vectors[key])
             for text in dict.fromkeys(text for text, _, _ in missing):
                 if self._texts.get(text) is cached[text]:
-                    self._texts[text] = cached[text]  # stored again, because its size has changed
+                    self._texts[text] = cached[text]  # stored again, because its size changed
         return [vectors[key] for key in keys]
 
     def encode_uncached(self, texts: Sequence[str], mode: str, task: str) -> Vectors:
@@ -111,9 +111,7 @@ class QueryVectorCache:
         return self.encoder.encode_pairs(self.encoder.tokenize(texts), [task] * len(texts), mode)
 
     def encoding_identity(self, task: str, mode: str) -> str | None:
-        """Return the identifier of the parameters that encode texts for a task, where no later release can
-        change them.
-        """
+        """Identify the parameters that encode texts for a task, unless a later release can change them."""
         key = task, mode
         if key not in self._identities:  # hashes weights, and may read them first
             self._identities[key] = self.encoder.encoding_identity(task, mode)

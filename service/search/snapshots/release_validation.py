@@ -16,9 +16,9 @@ from models.releases.probe_queries import ProbeQueries, read_probes
 Vectors = npt.NDArray[np.float32]
 Encode = Callable[[Sequence[tuple[str, str, str]]], Sequence[Vectors]]
 
-# Maximum difference between a unit query vector, or any cosine of it, and that of the worker. float32 on another device
-# and storage in half precision differ by about 0.001, a text tower of twelve blocks in bfloat16 by about 0.02. The
-# adapters of another task differ by more.
+# Maximum difference between a unit query vector, or any of its cosines, and the worker's. Another device in float32, or
+# half-precision storage, differs by about 0.001; a twelve-block text tower in bfloat16 by about 0.02; another task's
+# adapters by more.
 PROBE_TOLERANCE = 0.05
 MAX_SCANNED_ROWS = 10**6  # a larger shard is not searched for probes; only a few of its rows are read
 
@@ -26,10 +26,10 @@ MAX_SCANNED_ROWS = 10**6  # a larger shard is not searched for probes; only a fe
 def check_probes(
     folder: Path, release: str, encode: Encode, shards: Mapping[str, SearchableShard], modes: Sequence[str]
 ) -> None:
-    """Compare the answers to the probe queries of a release with those recorded when it was learned.
+    """Compare a release's results for its probe queries with those recorded when it was learned.
 
-    Encodes one batch of short texts and searches the newest shard only. Tasks whose shards are not served and stored
-    vectors that have been deleted are left out.
+    Encodes one batch of short texts and searches only the newest shard. Skips tasks without a served shard, and deleted
+    vectors.
 
     Args:
         folder: Folder of the release; a release without probes is accepted.
@@ -38,8 +38,7 @@ def check_probes(
         modes: Query modes that the release offers.
 
     Raises:
-        ReleaseError: An answer differs by more than :data:`PROBE_TOLERANCE`; names the release, the probe and the
-            difference.
+        ReleaseError: A result differs by more than :data:`PROBE_TOLERANCE`; names the release, probe and difference.
     """
     probes = read_probes(folder)
     if probes is None:
@@ -58,19 +57,19 @@ def check_probes(
                 _vector_difference(probes, row, vector),
                 _score_difference(probes, row, vector, shards[task], is_newest),
             )
-        except ShardStoreError:  # the shard is broken and not the release; a search sets the shard aside
+        except ShardStoreError:  # the shard is broken, not the release; a search sets the shard aside
             continue
         if not difference <= PROBE_TOLERANCE:
             raise ReleaseError(
-                f"release {release[:12]} does not answer as it did when it was learned: probe {row} "
-                f"({probes.texts[row]!r} in task {task}, mode {probes.mode}) differs by {difference:.3f}, and "
-                f"{PROBE_TOLERANCE} is allowed; compare versions and precision of worker and server, or learn the "
-                "task again"
+                f"release {release[:12]} doesn't answer as it did when it was learned: probe {row} "
+                f"({probes.texts[row]!r} in task {task}, mode {probes.mode}) differs by "
+                f"{difference:.3f}, and {PROBE_TOLERANCE} is allowed; compare versions and precision of "
+                "worker and server, or learn the task again"
             )
 
 
 def _vector_difference(probes: ProbeQueries, row: int, vector: Vectors) -> float:
-    """Compute the Euclidean distance between the query vector of a probe and the recorded one."""
+    """Compute the Euclidean distance between a probe's query vector and the recorded one."""
     expected = probes.vectors[row].astype(np.float32)
     return float(np.linalg.norm(vector - expected)) if vector.shape == expected.shape else np.inf
 
@@ -91,14 +90,14 @@ def _score_difference(
         return 0.0
     difference = float(np.abs(stored @ vector - expected).max())
     if is_searched and shard.count <= MAX_SCANNED_ROWS:
-        # Segments that were appended later can only add nearer vectors, so scores may rise but not fall.
+        # Segments appended later can only add nearer vectors, so scores may rise but not fall.
         scores = shard.search(vector, len(ids)).scores
         difference = max(difference, float((expected - scores).max()))
     return difference
 
 
 def _contains(shard: SearchableShard, vector_id: np.int64) -> bool:
-    """Return whether a shard contains a vector. A vector that compaction removed has no tombstone."""
+    """Return whether a shard contains a vector. Vectors removed by compaction have no tombstone."""
     try:
         shard.vectors(np.array([vector_id]))
     except ShardMissing:

@@ -46,18 +46,18 @@ Vectors = npt.NDArray[np.float32]
 Grouping = Callable[[Hits], Hits]
 
 DEGRADED_RETRY_SECONDS = 30  # Retry-After of responses about a shard that cannot be searched
-_WARM_UP_QUERY = "a first query, so that no client waits for one-time initialization"
+_WARM_UP_QUERY = "a warm-up query, so that no client waits for one-time initialization"
 
 
 class ShardScan(NamedTuple):
-    """Search of one shard for the k nearest videos of a query.
+    """A search of one shard for a query's k nearest videos.
 
     Attributes:
         task: Task ID of the shard.
         query: Query vector ``float32 [dim]``.
         k: Number of videos.
-        among: IDs to search, including those of moments; None searches the whole shard.
-        group: Reduction of hits to videos in a shard with moments; None returns hits as they are.
+        among: IDs to search, including moments; None: the whole shard.
+        group: Function that reduces hits to videos, for shards with moments; None keeps the hits.
         exclude: IDs to leave out.
     """
 
@@ -70,7 +70,7 @@ class ShardScan(NamedTuple):
 
 
 class TextRouting(NamedTuple):
-    """Routing of one text.
+    """The routing of one text.
 
     Attributes:
         tasks: Task IDs, likeliest first.
@@ -86,13 +86,13 @@ class TextRouting(NamedTuple):
     def of(
         cls, tasks: Sequence[str], log_weights: npt.NDArray[np.float32], evidence: TextEvidence
     ) -> TextRouting:
-        """Return the routing with tasks in any order; of tasks with equal weights, the first one stays first."""
+        """Create a routing from tasks in any order; tasks with equal weights keep their order."""
         order = np.argsort(-log_weights, kind="stable")
         return cls([tasks[place] for place in order.tolist()], log_weights[order], evidence)
 
     @property
     def weights(self) -> dict[str, float]:
-        """Task ID → log weight, likeliest first."""
+        """Log weights by task ID, likeliest first."""
         return dict(zip(self.tasks, self.log_weights.tolist(), strict=True))
 
 
@@ -102,21 +102,21 @@ class SearchSnapshot:
 
     Attributes:
         index_snapshot: Snapshot of the index.
-        release_id: Identifier of the release that encodes queries: the newest one, a pinned one, or an earlier one.
+        release_id: ID of the release that encodes queries: the newest, a pinned or an earlier one.
         shards: Searchable shards by task ID, in learned order.
         task_names: Task ID → name.
-        degraded: Task ID → reason why it cannot be searched. Grows when a shard breaks while it is served.
+        degraded: Reasons by task ID why a task cannot be searched. Grows if a shard breaks while being served.
         modes: Query modes that the release's method offers.
-        router_positions: Task ID → position of the task in the router.
-        router: Router of the release, with the captions of appended videos and of edits.
+        router_positions: Position of each task in the router, by task ID.
+        router: Router of the release, including appended and edited captions.
         query_vectors: Query encoder of the release, with its cache.
-        shard_releases: Task ID → identifier of the release that made its shard, for searchable shards.
-        contributions: Release ID → tasks and routing profiles that the release added, for all releases read so far.
-        appended_profiles: Task ID → routing profile with the captions of appended videos and of edits.
-        video_positions: Positions of the tasks of videos, in the order of ``shards``.
-        confidence_model: Calibration of the release, with the captions of appended videos; None without one.
+        shard_releases: ID of the release that made each searchable shard, by task ID.
+        contributions: Tasks and routing profiles added by each release read so far, by release ID.
+        appended_profiles: Routing profiles including appended and edited captions, by task ID.
+        video_positions: Each video's task, as a position in ``shards``.
+        confidence_model: Calibration of the release, including appended captions; None without one.
         release_confidence: Calibration of the release alone.
-        appended_confidence: JSON object of the calibration that the newest append stored; None without one.
+        appended_confidence: JSON of the calibration stored by the newest append; None without one.
     """
 
     index_snapshot: IndexSnapshot
@@ -138,7 +138,7 @@ class SearchSnapshot:
 
     @property
     def served_mode(self) -> QueryMode:
-        """Query mode of searches that name none: the mode with the least forgetting."""
+        """Default query mode: the one with the least forgetting."""
         return cast(QueryMode, self.modes[-1])
 
     @classmethod
@@ -152,20 +152,20 @@ class SearchSnapshot:
     ) -> SearchSnapshot:
         """Read the releases of an index snapshot, encode a first query, and check the probes of the release.
 
-        Shards never change, so an index snapshot can also be searched with an earlier release: it then contains the
-        tasks which that release has learned. A shard that is broken, was made by another encoder, or whose own release
-        is broken, is left out and recorded in ``degraded``.
+        Shards never change, so an index snapshot can also be searched with an earlier release; it then contains the
+        tasks learned by that release. Shards that are broken, made by another encoder, or pinned to a broken release
+        are left out and recorded in ``degraded``.
 
         Args:
-            release_id: Identifier of a release in the manifest; the served one by default.
-            other: Snapshot of the same library with the same backbone. Releases never change, so its loaded
-                releases are reused without reading or checking them again. It is not modified.
+            release_id: ID of a release in the manifest; default: the served one.
+            other: Snapshot of the same library with the same backbone. Releases never change, so its loaded releases
+                are reused without rereading or rechecking them. It is not modified.
 
         Raises:
             ModelError, ShardStoreError: The release cannot be read, does not fit the backbone, or has no searchable
                 shard.
-            Unavailable: The catalog cannot be read. Without the captions of appends and edits, scores would differ from
-                those of the same generation before.
+            Unavailable: The catalog cannot be read. Without appended and edited captions, scores would differ from
+                earlier ones of the same generation.
         """
         release_id = release_id or index_snapshot.served_release_id
         is_newest = release_id == index_snapshot.release_id
@@ -234,7 +234,7 @@ class SearchSnapshot:
         )
 
     def with_current_captions(self) -> SearchSnapshot | None:
-        """This snapshot with the routing profiles of captions that were edited since; None without such edits.
+        """Return this snapshot with the routing profiles of captions edited since; None without such edits.
 
         Raises:
             Unavailable: The catalog cannot be read.
@@ -248,7 +248,7 @@ class SearchSnapshot:
         return replace(self, router=Router(profiles), appended_profiles=appended)
 
     def with_current_confidence(self) -> SearchSnapshot | None:
-        """This snapshot with the calibration that an append has stored since; None without a new one.
+        """Return this snapshot with the calibration stored since by an append; None without a new one.
 
         A resumed append stores its calibration without a new generation of the index.
 
@@ -275,21 +275,21 @@ class SearchSnapshot:
 
     @cached_property
     def positions(self) -> Mapping[str, int]:
-        """Task ID → position in ``shards``, as in :meth:`locate`."""
+        """Position in ``shards`` by task ID, as in :meth:`locate`."""
         return {task: position for position, task in enumerate(self.shards)}
 
     @cached_property
     def nonempty_tasks(self) -> tuple[str, ...]:
-        """Searchable tasks whose videos are not all deleted, in learned order."""
+        """Searchable tasks with undeleted videos, in learned order."""
         return tuple(task for task, shard in self.shards.items() if shard.count)
 
     @property
     def degraded_by_name(self) -> dict[str, str]:
-        """Task name → reason why it cannot be searched."""
+        """Reasons by task name why tasks cannot be searched."""
         return {self.task_names.get(task, task): reason for task, reason in self.degraded.items()}
 
     def locate(self, ids: Ids) -> npt.NDArray[np.int32]:
-        """Return the positions of the tasks of videos.
+        """Return each video's task position.
 
         Args:
             ids: ``int64``; vector IDs of videos, not of moments.
@@ -310,19 +310,19 @@ class SearchSnapshot:
             raise self.unavailable_error(task)
 
     def unavailable_error(self, task: str) -> Unavailable:
-        """Return the error of a request for a degraded task."""
+        """Create the error for requests for a degraded task."""
         name = self.task_names.get(task, task)
-        return Unavailable(f"Task {name!r} cannot be searched: {self.degraded[task]}", DEGRADED_RETRY_SECONDS)
+        return Unavailable(f"Task {name!r} can't be searched: {self.degraded[task]}", DEGRADED_RETRY_SECONDS)
 
     def mark_degraded(self, task: str, error: ShardStoreError) -> None:
-        """Leave a shard out of further searches, because reading it failed."""
+        """Exclude a shard from future searches, because reading it failed."""
         self.index_snapshot.mark_degraded(task, str(error))
         self.degraded[task] = str(error)
 
     def route(self, texts: Sequence[TokenIds], tasks: Sequence[Sequence[str]]) -> list[TextRouting]:
         """Route each text, given its tokens, to its tasks."""
         routing: dict[int, TextRouting] = {}
-        # Texts that share their tasks share a call of the encoder.
+        # Texts with the same tasks share an encoder call.
         groups: dict[tuple[str, ...], list[int]] = {}
         for number, task_ids in enumerate(tasks):
             groups.setdefault(tuple(task_ids), []).append(number)
@@ -339,10 +339,10 @@ class SearchSnapshot:
         return [routing[number] for number in range(len(texts))]
 
     def scan(self, scans: Sequence[ShardScan]) -> list[Hits]:
-        """Return the hits of each scan, in order.
+        """Run scans and return the hits of each, in order.
 
-        Scans that differ only in the query share one pass over their shard. Shards are scanned in parallel where that
-        is faster. A shard that can no longer be read is set aside, and its scans have no hits.
+        Scans that differ only in the query share one pass over their shard. Shards are scanned in parallel if that is
+        faster. A shard that becomes unreadable is set aside, and its scans have no hits.
         """
         groups: dict[tuple[str, int, int, Grouping | None, Sequence[int]], list[int]] = {}
         for number, scan in enumerate(scans):
@@ -359,7 +359,7 @@ class SearchSnapshot:
         return [hits[number] for number in range(len(scans))]
 
     def _scan_shard(self, scans: Sequence[ShardScan]) -> list[Hits]:
-        """Return the hits of scans that differ only in the query."""
+        """Run scans of one shard that differ only in the query."""
         task, _, k, among, group, exclude = scans[0]
         if task not in self.degraded:
             shard = self.shards[task]
@@ -375,7 +375,7 @@ class SearchSnapshot:
 
 
 def _read_video_ids(shards: Mapping[str, SearchableShard], degraded: dict[str, str]) -> dict[str, Ids]:
-    """Map task IDs to ascending IDs of the videos in its shard; a shard whose IDs cannot be read is degraded."""
+    """Read the ascending video IDs of each shard, by task ID; a shard whose IDs are unreadable is degraded."""
     videos: dict[str, Ids] = {}
     for task, shard in shards.items():
         try:

@@ -1,4 +1,4 @@
-"""The snapshots of a process: follows the index, and keeps earlier releases for later pages."""
+"""The snapshots of a process: follow the index, and keep earlier releases for later pages."""
 
 from __future__ import annotations
 
@@ -33,29 +33,29 @@ log = structlog.get_logger(__name__)
 Ids = npt.NDArray[np.int64]
 
 POLL_SECONDS = 0.5
-RETRY_SECONDS = 30.0  # between attempts to load a refused release or a degraded shard; it may be repaired
+RETRY_SECONDS = 30.0  # between attempts to load a refused release or degraded shard, which may be repaired
 CATCH_UP_SECONDS = 10.0  # maximum time that a search waits for a new generation
-_CATCH_UP_RETRY_SECONDS = 2  # Retry-After where that time is not enough
+_CATCH_UP_RETRY_SECONDS = 2  # Retry-After if that time is not enough
 
-MAX_EDIT_SHARE = 0.1  # of the time: captions of a domain of many videos take seconds to read
+MAX_EDIT_SHARE = 0.1  # of the time: a large domain's captions take seconds to read
 NOTHING_LEARNED = "no domain has been learned yet"
 
 
 class SnapshotManager:
-    """Loads the newest generation of the index and replaces the current snapshot with one reference assignment.
+    """Loads the newest index generation and replaces the current snapshot in one reference assignment.
 
-    No request waits for a new generation, and none sees two of them. A generation that cannot be served is refused: the
+    No request waits for a new generation or sees two of them. A generation that cannot be served is refused: the
     current snapshot stays, and a process without one falls back to an earlier release.
 
     Args:
         settings: Settings of the process.
         reads: Reads of the catalog.
-        words: Words of the videos of all snapshots; they follow the current one.
+        words: Words of the videos in all snapshots; they follow the current one.
 
     Attributes:
-        last_error: Reason why the newest generation or the backbone cannot be loaded; None if it is loaded.
-        retry_at: Monotonic time of the next attempt to load a refused release or degraded shards; None if no attempt
-            is scheduled.
+        last_error: Why the newest generation or the backbone cannot be loaded; None if it is loaded.
+        retry_at: Monotonic time of the next attempt to load a refused release or degraded shards; None if none is
+            scheduled.
     """
 
     def __init__(self, settings: Settings, reads: CatalogReads, words: LibraryWords | None = None) -> None:
@@ -96,13 +96,11 @@ class SnapshotManager:
 
     @property
     def backbone(self) -> QueryBackbone | None:
-        """Text side of the backbone of all releases; None until it is loaded."""
+        """Text side of the backbone shared by all releases; None until loaded."""
         return self._loader.backbone
 
     def backbone_of_snapshots(self) -> QueryBackbone:
-        """Return the text side of the backbone with which the snapshots of this process were loaded; there
-        must be one.
-        """
+        """Return the text side of the backbone that loaded this process's snapshots; there must be one."""
         if self.backbone is None:
             raise AssertionError("a snapshot is loaded with a backbone")
         return self.backbone
@@ -114,7 +112,7 @@ class SnapshotManager:
 
     @property
     def cached_releases(self) -> list[str]:
-        """IDs of the earlier releases that are in memory for cursor pagination."""
+        """IDs of earlier releases in memory for cursor pagination."""
         return list(self._earlier)
 
     # -- access -------------------------------------------------------------------------------------------------
@@ -130,7 +128,7 @@ class SnapshotManager:
         if self._current is not None:
             return self._current
         if self.last_error:
-            raise Unavailable(f"Searches cannot be answered: {self.last_error}", self._seconds_to_retry())
+            raise Unavailable(f"Searches can't be answered: {self.last_error}", self._seconds_to_retry())
         if not self._has_looked:
             raise Unavailable("The model is still being loaded; try again in a few seconds.", 2)
         raise Unavailable(f"The library is empty: {NOTHING_LEARNED}.", 10, Action(name="add_domain"))
@@ -140,15 +138,14 @@ class SnapshotManager:
         return self._current
 
     def changed_ids(self, snapshot: SearchSnapshot, tasks: Sequence[str]) -> dict[str, Ids]:
-        """Return the IDs that are stored and not deleted in the manifest on the disk. Loads no release, and reads no
-        catalog.
+        """Return the stored, undeleted IDs from the manifest on disk, without loading a release or reading the catalog.
 
         Args:
             snapshot: Snapshot that found hits.
             tasks: Tasks of the hits.
 
         Returns:
-            Task ID → vector IDs, for tasks whose shards are not those of the snapshot.
+            Vector IDs by task ID, for tasks whose shards differ from the snapshot's.
 
         Raises:
             Unavailable: The index cannot be read.
@@ -161,16 +158,16 @@ class SnapshotManager:
             return self._loader.read_changed_ids(snapshot, tasks)
         except (ShardStoreError, OSError) as error:
             raise Unavailable(
-                f"The catalog cannot be reached, and the deletions of the index cannot be read: {error}",
+                f"The catalog can't be reached, and the deletions in the index can't be read: {error}",
                 _CATCH_UP_RETRY_SECONDS,
             ) from error
 
     def of_release(self, release_id: str) -> SearchSnapshot:
-        """Return the snapshot that answers later pages of a list: the current one, or one of an earlier release.
+        """Return the snapshot for later pages of a list: the current one, or one of an earlier release.
 
         Raises:
             Gone: The release is no longer kept.
-            Unavailable: No snapshot is loaded, or the memory has no space for another one.
+            Unavailable: No snapshot is loaded, or there is no memory for another one.
         """
         current = self.current()
         if release_id == current.release_id:
@@ -180,8 +177,8 @@ class SnapshotManager:
     def catch_up(self, task: str, used: SearchSnapshot) -> SearchSnapshot | None:
         """Load the generation that contains a task which the catalog reports as ready.
 
-        The catalog turns a task ready right after its shard is published, so a snapshot may lag behind it until the
-        next poll. Concurrent callers share one load.
+        The catalog marks a task ready right after its shard is published, so a snapshot may lag until the next poll.
+        Concurrent callers share one load.
 
         Args:
             used: Snapshot that does not contain the task.
@@ -201,18 +198,18 @@ class SnapshotManager:
         while (is_own_refresh := self._wait_for_refresh(deadline)) is not None:
             if self._current is not None and self._current is not used:
                 return self._current
-            if is_own_refresh:  # it has seen the manifest as it was published before the task turned ready
+            if is_own_refresh:  # it saw the manifest, which was published before the task became ready
                 break
         if used.is_pinned and self.last_error is None:
             raise TaskNotServed(task)
         reason = f": {self.last_error}" if self.last_error else "; try again in a few seconds."
         raise Unavailable(
-            f"Task {task[:100]!r} is ready, and this process has not loaded its shard{reason}",
+            f"Task {task[:100]!r} is ready, but this process hasn't loaded its shard{reason}",
             self._seconds_to_retry(),
         )
 
     def readiness(self) -> Readiness:
-        """Return whether this process can answer requests, and the reason where it cannot.
+        """Return whether this process can answer requests, and the reason if it can't.
 
         A process with an empty library is ready: a client that waits for readiness before it posts the first task would
         otherwise wait forever.
@@ -222,7 +219,7 @@ class SnapshotManager:
         )
 
     def degraded(self) -> dict[str, str]:
-        """Map task IDs to reason why it cannot be searched."""
+        """Return the reasons by task ID why tasks cannot be searched."""
         return dict(self._current.degraded) if self._current else {}
 
     # -- loading ------------------------------------------------------------------------------------------------
@@ -232,7 +229,7 @@ class SnapshotManager:
 
         A generation that cannot be served is refused and recorded in :attr:`last_error`. The current snapshot then
         stays; a process without one loads an earlier release. While the catalog cannot be read, nothing is loaded: the
-        snapshot would lack the captions of appends and edits, which the previous process may have searched with.
+        snapshot would lack appended and edited captions, which the previous process may have used.
 
         Returns:
             Whether the current snapshot was replaced.
@@ -240,7 +237,7 @@ class SnapshotManager:
         with self._refresh_lock:
             stamp = self._loader.stamp()
             is_due = self.retry_at is not None and time.monotonic() >= self.retry_at
-            # A shard that broke since the last refresh is checked at once, and then after each retry interval.
+            # A shard that broke since the last refresh is checked at once, then at each retry interval.
             is_due = is_due or (self.retry_at is None and bool(self.degraded()))
             if self._has_looked and stamp == self._seen_stamp and not is_due:
                 return False
@@ -254,7 +251,7 @@ class SnapshotManager:
                 fresh = loaded
             except Unavailable as error:
                 self._refuse(error, 0.0)
-            except Exception as error:  # the search for an earlier release may raise anything, too
+            except Exception as error:  # the search for an earlier release may also raise anything
                 self._refuse(error, RETRY_SECONDS)
             if fresh is not None:
                 self._replace_current(fresh)
@@ -264,7 +261,7 @@ class SnapshotManager:
             return fresh is not None
 
     def _load_newest_or_earlier(self) -> SearchSnapshot | None:
-        """Return the snapshot that replaces the current one; None if that stays. Raises Unavailable."""
+        """Load the snapshot that replaces the current one; None if that stays. Raises Unavailable."""
         try:
             fresh = self._loader.load_newest(self._current)
         except Unavailable:
@@ -287,7 +284,7 @@ class SnapshotManager:
         return reason
 
     def refresh_captions(self) -> bool:
-        """Replace the routing profiles of domains whose captions were edited, and the calibration of appends.
+        """Update the routing profiles of domains with edited captions, and the calibration from appends.
 
         Returns:
             Whether the current snapshot was replaced.
@@ -310,7 +307,7 @@ class SnapshotManager:
                 return True
 
     def verify_next_shard(self) -> bool:
-        """Verify the checksums of one served shard that is not verified yet; a damaged shard is set aside.
+        """Verify the checksums of one unverified served shard; a damaged shard is set aside.
 
         Readiness does not wait for this, because a large library takes minutes to read.
 
@@ -326,7 +323,7 @@ class SnapshotManager:
             snapshot.index_snapshot.verify_segment(unread[0])
         except ShardStoreError as error:
             log.error("shard_set_aside", task=unread[0].task, error=str(error))
-            # In the snapshot that is current by now; one that is being loaded verifies the shard again.
+            # In the snapshot that is current by now; one being loaded will verify the shard again.
             current = self._current or snapshot
             if unread[0] in current.index_snapshot.unverified_segments:
                 current.mark_degraded(unread[0].task, error)
@@ -367,7 +364,7 @@ class SnapshotManager:
         return is_own
 
     def _seconds_to_retry(self) -> int:
-        """Return the Retry-After of requests that wait for the next attempt to load a generation."""
+        """Return the Retry-After for requests that wait for the next attempt to load a generation."""
         if self.last_error is None or self.retry_at is None:
             return _CATCH_UP_RETRY_SECONDS
         return max(_CATCH_UP_RETRY_SECONDS, round(self.retry_at - time.monotonic()))
@@ -397,14 +394,14 @@ def _is_ready(task: str) -> bool:
 
 
 class EditedCaptions:
-    """Follows the caption edits of the catalog. Calls must not overlap."""
+    """Follows caption edits in the catalog. Calls must not overlap."""
 
     def __init__(self) -> None:
         self._seen: tuple[SearchSnapshot, dict[str, int]] | None = None
         self._due = 0.0  # monotonic time
 
     def apply(self, snapshot: SearchSnapshot) -> SearchSnapshot | None:
-        """Return a snapshot with the routing profiles of edited captions; None if nothing has changed or is due.
+        """Return a snapshot with the routing profiles of edited captions; None if nothing changed or is due.
 
         Raises:
             Unavailable: the catalog cannot be read.
@@ -426,7 +423,7 @@ class EditedCaptions:
 def describe_readiness(
     snapshot: SearchSnapshot | None, error: str | None, *, is_loaded: bool, has_looked: bool
 ) -> Readiness:
-    """Return the readiness of a process.
+    """Describe the readiness of a process.
 
     Args:
         snapshot: Current snapshot; None if none is loaded.
@@ -455,15 +452,15 @@ def describe_readiness(
 
 
 def _describe_pin(snapshot: SearchSnapshot | None) -> dict[str, str]:
-    """Return the release that an operator pinned."""
+    """Describe the release that an operator pinned."""
     if snapshot is None or not snapshot.is_pinned:
         return {}
     later = len(snapshot.index_snapshot.manifest.releases_after(snapshot.release_id))
-    return {"release": f"{snapshot.release_id[:12]} is pinned; later releases that are not searched: {later}"}
+    return {"release": f"{snapshot.release_id[:12]} is pinned; later releases not searched: {later}"}
 
 
 def _describe_verification(snapshot: SearchSnapshot | None) -> dict[str, str]:
-    """Return the progress of shard verification, while it runs."""
+    """Describe the progress of shard verification, while it runs."""
     unread = snapshot.index_snapshot.unverified_segments if snapshot else []
     if snapshot is None or not unread:
         return {}

@@ -19,18 +19,18 @@ from models.routing.routing_profiles import RoutingProfiles
 class SnapshotLineage:
     """Reads the contribution of a release by its ID. Checksums are verified; weights are not read.
 
-    Where a contribution cannot be read, it is reconstructed from the manifest, which still says which shards the
-    release made and which release made the shard before them. All other tasks then keep their positions and are served,
-    and only the tasks of that release are degraded.
+    An unreadable contribution is reconstructed from the manifest, which still says which shards the release made and
+    which release made the previous shard. All other tasks then keep their positions and are served; only that release's
+    tasks are degraded.
 
     Args:
         index_snapshot: Snapshot that contains the releases.
         vocabulary: Vocabulary size V of the backbone.
-        known: Contributions that are already in memory, by release ID.
+        known: Contributions already in memory, by release ID.
 
     Attributes:
         contributions: Contributions that were read, by release ID.
-        broken: Task ID → reason why the release that learned it cannot be read.
+        broken: Reasons by task ID why the release that learned a task cannot be read.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class SnapshotLineage:
         return self.contributions[release_id]
 
     def _reconstruct(self, release_id: str) -> TaskLineage:
-        """Return the tasks whose shards a release made, without their names and routing profiles."""
+        """Reconstruct a contribution: the tasks whose shards a release made, without names and routing profiles."""
         shards = list(self._index_snapshot.manifest.shards.values())
         own = [place for place, shard in enumerate(shards) if shard.release == release_id]
         before = ParentRelease(shards[own[0] - 1].release, own[0]) if own and own[0] else None
@@ -74,7 +74,7 @@ class SnapshotLineage:
 
 
 class _PinnedReleases(Mapping[str, ReleaseState]):
-    """Task ID → release. Releases may be large and encoders keep little of them, so none is cached."""
+    """Releases by task ID. Releases may be large and encoders keep little of them, so none is cached."""
 
     def __init__(self, index_snapshot: IndexSnapshot, tasks: Sequence[str]) -> None:
         self._index_snapshot = index_snapshot
@@ -91,7 +91,7 @@ class _PinnedReleases(Mapping[str, ReleaseState]):
 
 
 class PinnedVideoReleases(_PinnedReleases):
-    """Task ID → video side of the release that produced the task's shard, read on access.
+    """The video side of the release that made each task's shard, by task ID, read on access.
 
     Args:
         index_snapshot: Snapshot that contains the shards and releases.
@@ -103,16 +103,16 @@ class PinnedVideoReleases(_PinnedReleases):
 
 
 class PinnedQueryReleases(_PinnedReleases):
-    """Task ID → query side of the release that produced the task's shard, read on access.
+    """The query side of the release that made each task's shard, by task ID, read on access.
 
-    Where that release is broken, the current release takes its place so that other tasks can be served, and the task is
+    If that release is broken, the current release takes its place so that other tasks can be served, and the task is
     recorded in :attr:`broken`.
 
     Args:
         index_snapshot: Snapshot that contains the shards and releases.
 
     Attributes:
-        broken: Task ID → reason why its release cannot be read, for the tasks that were accessed.
+        broken: Reasons by task ID why a release cannot be read, for accessed tasks.
     """
 
     def __init__(self, index_snapshot: IndexSnapshot, release_id: str, release: ReleaseState) -> None:

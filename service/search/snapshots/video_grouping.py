@@ -1,7 +1,7 @@
-"""Grouping of hits by video: each video once, with the best score of the whole video and its moments.
+"""Group hits by video: each video once, with the best score among the whole video and its moments.
 
-A video and its moments are in one shard. Hits are therefore grouped within each shard, before shards are merged: the
-result of a shard is its k best videos, so merging shards and bounding the k-th best score need not know of moments.
+A video and its moments are in one shard. Hits are therefore grouped within each shard before shards are merged: a
+shard's result is its k best videos, so merging shards and bounding the k-th best score can ignore moments.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from index.vector_ids import FIRST_MOMENT_ID, is_moment, video_ids_of
 
 Rows = npt.NDArray[np.int64]
 
-_DEPTH_FACTOR = 4  # hits fetched per requested video, and growth of the depth where they were too few
+_DEPTH_FACTOR = 4  # hits fetched per requested video, and growth of the depth if they were too few
 
 
 def has_moments(shard: SearchableShard) -> bool:
@@ -26,7 +26,7 @@ def has_moments(shard: SearchableShard) -> bool:
 
 
 def best_per_video(hits: Hits) -> Hits:
-    """Return the best hit of each video, by falling score, then by ID."""
+    """Return the best hit of each video, best first, then by ID."""
     videos = video_ids_of(hits.ids)
     order = np.lexsort((videos, -hits.scores))
     _, firsts = np.unique(videos[order], return_index=True)
@@ -43,17 +43,17 @@ def drop_moments(hits: Hits) -> Hits:
 def nearest_videos(
     search: Callable[[Rows, int], Sequence[Hits]], count: int, k: int, group: Callable[[Hits], Hits]
 ) -> list[Hits]:
-    """Return the k best videos of each query, or all videos where there are fewer, as if every vector were scored.
+    """Return each query's k best videos, or all if there are fewer, as if every vector were scored.
 
-    Each query's hits are fetched to a growing depth, until no hit below that depth can change the result. All queries
-    share the first fetch; those that need more depth share the next.
+    Hits are fetched to a growing depth, until no deeper hit can change the result. All queries share the first fetch;
+    those that need more depth share the next.
 
     Args:
-        search: Function that returns the best hits of a shard, by falling score, then by ID. Its arguments are the
-            numbers of the queries and the number of hits.
+        search: Function that returns a shard's best hits, best first, then by ID, given the query numbers and the
+            number of hits.
         count: Number of queries.
         k: Number of videos per query.
-        group: Function that reduces hits to videos. It keeps the best score of its input, and the order.
+        group: Function that reduces hits to videos, keeping the best score and the order.
     """
     results: dict[int, Hits] = {}
     remaining, depth = np.arange(count), _DEPTH_FACTOR * k

@@ -1,4 +1,4 @@
-"""Execution of text searches on one snapshot: start and waves; :mod:`.search_responses` completes them."""
+"""Execute text searches on one snapshot: start and waves; :mod:`.search_responses` completes them."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def execute(
         snapshot: Snapshot that answers all of them.
         requests: Valid requests.
         settings: Settings of the process.
-        cache: Source of the metadata that filters and moments need.
+        cache: Source of metadata for filters and moments.
 
     Raises:
         InvalidInput, Unavailable: As :func:`start_searches`.
@@ -75,8 +75,7 @@ def start_searches(
     """Resolve requests, evaluate their filters and plan their first waves.
 
     Args:
-        with_words: Whether the words in texts of videos count. Without, the captions of videos are unknown, as in
-            measures of recall.
+        with_words: Whether words in the texts of videos count. If not, captions are unknown, as in recall measurements.
 
     Raises:
         InvalidInput: A request names an unknown task, a mode that the release does not offer, a threshold without
@@ -147,7 +146,7 @@ def start_searches(
         cursor = request.cursor
         offset = cursor.hit_offset if cursor else 0
         end = min(offset + request.query.k, request_limits.MAX_PAGED_RESULTS)
-        # Confidence depends on the head of the list, independently of the page and of thresholds.
+        # Confidence depends on the head of the list, regardless of page and thresholds.
         depth = max(end + 1, CONFIDENCE_DEPTH) if is_calibrated else end + 1
         allowed_ids = find_allowed_ids(request.filter, tasks, request.field_prefix)
         planner = WavePlanner(
@@ -190,9 +189,9 @@ def start_searches(
 
 
 def advance_searches(snapshot: SearchSnapshot, states: Sequence[SearchState]) -> None:
-    """Search the next waves of searches that the snapshot has started.
+    """Run the next wave of each of a snapshot's searches.
 
-    The texts of all waves are encoded in one batch. Where the batch is full, the last searches keep their waves for the
+    The texts of all waves are encoded in one batch. If the batch is full, the last searches keep their waves for the
     next call.
     """
     batch: list[SearchState] = []
@@ -232,7 +231,7 @@ def advance_searches(snapshot: SearchSnapshot, states: Sequence[SearchState]) ->
 
 
 def _with_words(meaning: TextRouting, words: SearchWords) -> TextRouting:
-    """Return the routing of a text by its meaning, and by the words that texts of videos contain."""
+    """Combine a text's routing by meaning with its routing by the words in the texts of videos."""
     if not words.is_written:
         return meaning
     evidence = words.route(meaning.tasks, meaning.log_weights)
@@ -240,21 +239,19 @@ def _with_words(meaning: TextRouting, words: SearchWords) -> TextRouting:
 
 
 class _PlannedScan(NamedTuple):
-    """A scan of a wave, and whether it finds the nearest videos of its whole domain."""
+    """A scan in a wave, and whether it finds the nearest videos in its whole domain."""
 
     scan: ShardScan
     is_whole: bool
 
 
 def _plan_scans(state: SearchState, vectors: Sequence[Vector]) -> list[_PlannedScan]:
-    """Return the scans of the shards of a wave for the nearest videos, if any can enter, and for those with more
-    evidence.
-    """
+    """Plan a wave's scans: for the nearest videos, if any can enter, and for those with more evidence."""
     planned: list[_PlannedScan] = []
     for task, vector in zip(state.wave, vectors, strict=True):
         allowed, words = state.allowed_ids[task], state.words.domain(task)
         groups = words.groups(state.depth)
-        # Of the videos of a domain, only those in the groups may still enter.
+        # Only videos in the groups may still enter.
         if not groups or state.planner.can_enter(task, DEFAULT_PRIOR * words.absent):
             count = state.depth + words.refused
             planned.append(_PlannedScan(ShardScan(task, vector, count, allowed), True))
@@ -268,7 +265,7 @@ def _plan_scans(state: SearchState, vectors: Sequence[Vector]) -> list[_PlannedS
 
 
 def _add_hits(state: SearchState, planned: Sequence[_PlannedScan], found: Sequence[Hits]) -> None:
-    """Add the hits of the scans of a wave, with the terms of their words."""
+    """Add the hits from a wave's scans, with the terms of their words."""
 
     def words_terms(ids: Ids) -> npt.NDArray[np.float32]:
         return np.float32(DEFAULT_PRIOR) * state.words.nats(ids)
@@ -282,7 +279,7 @@ def _add_hits(state: SearchState, planned: Sequence[_PlannedScan], found: Sequen
 
 
 def _keep_query_vectors(state: SearchState, vectors: Sequence[Vector]) -> None:
-    """Keep the vectors that moments will be scored with. A task without a hit so far will not have one later."""
+    """Keep the vectors for scoring moments. A task without a hit so far will not get one later."""
     new = {
         task: vector
         for task, vector in zip(state.wave, vectors, strict=True)

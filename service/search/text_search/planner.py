@@ -1,11 +1,11 @@
-"""Planning of a search: the order in which tasks are searched, and the point at which the results are complete.
+"""Plan a search: the order in which to search tasks, and the point at which the results are complete.
 
 The score of a video is the cosine of its vector with the query vector of its shard, plus the *lift* of its task, plus
-the term of the words in its texts. The lift is the routing prior times the log weight of the task. All lifts, and the
-highest term of the words in each task, are known before the text is encoded; their sum is the *reach* of the task.
-Tasks are therefore searched in waves, highest reach first, and the search ends when no remaining task can contain a
-video that would enter the results (:func:`models.routing.router.can_reach_score`). The cost follows from how clearly
-the text points to tasks, and not from the number of tasks.
+the term for words in its texts. The lift is the routing prior times the task's log weight. All lifts, and each task's
+highest word term, are known before the text is encoded; their sum is the task's *reach*. Tasks are therefore searched
+in waves, highest reach first, and the search ends when no remaining task can contain a video that would enter the
+results (:func:`models.routing.router.can_reach_score`). The cost depends on how clearly the text points to tasks, not
+on the number of tasks.
 
 ==========  =========================================================================================================
 ``routes``  searched tasks
@@ -16,13 +16,13 @@ the text points to tasks, and not from the number of tasks.
 a number    That many of the likeliest tasks.
 ==========  =========================================================================================================
 
-``auto`` is designed to keep 99 of 100 correct results that ``all`` has in its first ten. On videos of the video world
+``auto`` is designed to keep 99 of 100 correct results in the first ten of ``all``. On videos of the video world
 (another seed than the reported one, 60 domains that share much of their vocabulary) it keeps 99.5 % with whole
 captions, and all with captions cut to 6 or 4 words, and searches 2.4, 4.2 and 7.4 of the 60 domains; ``all`` searches
 17, and 50 with 4 words.
 
-Encoders that share one pass of the text tower between tasks have wider limits: a further task costs the scan of its
-shard alone, and few large waves cost less than many small ones. ``docs/ranking.md`` lists the limits.
+Encoders that share one text tower pass between tasks have wider limits: another task only costs the scan of its shard,
+and a few large waves cost less than many small ones. ``docs/ranking.md`` lists the limits.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ class WaveLimits:
     """Sizes of waves, and limits of ``auto``.
 
     Attributes:
-        cosine_slack: Difference of the likely bound to the highest cosine so far.
-        max_likely_tasks: Maximum number of tasks of ``auto``, once there are enough hits.
-        first_wave_margin: The first wave has the tasks whose reach differs from the highest one by at most this value.
+        cosine_slack: Slack added to the highest cosine so far for the likely bound.
+        max_likely_tasks: Maximum number of tasks with ``auto``, once there are enough hits.
+        first_wave_margin: The first wave has the tasks whose reach is within this value of the highest.
         max_first_wave: Maximum number of tasks in the first wave.
-        growth: Size of a wave in relation to the number of tasks searched before it.
+        growth: Size of a wave relative to the number of tasks searched before it.
     """
 
     cosine_slack: float
@@ -58,11 +58,11 @@ class WaveLimits:
     growth: int
 
 
-# Every task costs a pass of the text tower. The number of searched tasks doubles with each wave: few superfluous tasks.
+# Every task costs a text tower pass. The number of searched tasks doubles with each wave, so few are superfluous.
 SEPARATE_ENCODINGS = WaveLimits(
     cosine_slack=0.05, max_likely_tasks=16, first_wave_margin=0.1, max_first_wave=8, growth=1
 )
-# All tasks share a pass of the text tower, which takes as long as the scans of many small shards.
+# All tasks share a text tower pass, which takes as long as scanning many small shards.
 SHARED_ENCODING = WaveLimits(
     cosine_slack=0.15, max_likely_tasks=128, first_wave_margin=0.2, max_first_wave=16, growth=4
 )
@@ -76,26 +76,26 @@ _EMPTY_POOL: tuple[Ids, Scores, npt.NDArray[np.int64]] = (
 
 
 class WavePlanner:
-    """Order of the tasks of one search, and its hits so far.
+    """The order of tasks in one search, and its hits so far.
 
     Call :meth:`next_wave`, search its tasks, call :meth:`add_hits`, and repeat until the wave is empty.
 
     Args:
         tasks: Candidate tasks, highest lift first.
         lifts: Their lifts, ``[T]``.
-        words_terms: Highest term of the words in each of them, ``[T]``; None without words.
-        searchable: Candidate tasks that may contain hits, in learned order. Equal scores are ordered by it.
-        depth: Number of hits to find, each of another video.
+        words_terms: Highest word term in each of them, ``[T]``; None without words.
+        searchable: Candidate tasks that may contain hits, in learned order, which also orders equal scores.
+        depth: Number of hits to find, each from a different video.
         min_score: Lowest score of a hit; None accepts all scores.
         routes: Selection of tasks.
-        limits: Limits for the encoder of the snapshot.
-        tasks_in_first_page: With ``auto``, the number of likeliest tasks that the first page of the list took into
-            account; None on the first page. Their hits precede those of all other tasks, so that a list does
-            not depend on the sizes of its pages.
+        limits: Limits for the snapshot's encoder.
+        tasks_in_first_page: With ``auto``, the number of likeliest tasks considered by the list's first page; None on
+            the first page. Their hits precede those of all other tasks, so that a list does not depend on its page
+            sizes.
 
     Attributes:
-        searched: Tasks of all waves so far.
-        lifts: Task ID → lift, for all candidate tasks.
+        searched: Tasks in all waves so far.
+        lifts: Lifts of all candidate tasks by task ID.
     """
 
     def __init__(
@@ -126,16 +126,16 @@ class WavePlanner:
         self._depth = depth
         self._min_score = -np.inf if min_score is None else min_score
         self._uses_likely_bound = routes == "auto" and tasks_in_first_page is None
-        # Tasks of equal reach are equally likely, so none of them is cut off: tasks without captions have equal lifts.
+        # Tasks of equal reach are equally likely, so none is cut off: tasks without captions have equal lifts.
         most = limits.max_likely_tasks
         self._min_reach = reach[most - 1] if len(reach) >= most else -np.inf
         self._limits = limits
         self._tiers = _split_tiers(ranked, reach, self._orders.keys(), routes, tasks_in_first_page)
         lowest = (reach[0] if len(reach) else 0.0) - limits.first_wave_margin
         self._wave_size = int((reach[: limits.max_first_wave] >= lowest).sum())
-        self._earlier_hits: list[Hit] = []  # of the tiers before the current one
+        self._earlier_hits: list[Hit] = []  # of previous tiers
         self._pool = _EMPTY_POOL  # best hits of the current tier
-        self._tier_hits: list[Hit] = []  # those of them that can be results
+        self._tier_hits: list[Hit] = []  # those that can be results
         self._highest_cosine: float | None = None
 
     @property
@@ -152,7 +152,9 @@ class WavePlanner:
             is_reachable = can_reach_score(reaches, bar, self._cosine_bound())
             if self._uses_likely_bound and bar > self._min_score:  # there are enough results
                 is_reachable &= reaches >= self._min_reach
-            wave = tier[: int(is_reachable.sum())]  # reaches are falling, so the reachable tasks come first
+            wave = tier[
+                : int(is_reachable.sum())
+            ]  # reaches are in descending order, so reachable tasks come first
             if wave:
                 self._tiers[0] = tier[len(wave) :]
                 self.searched.update(wave)
@@ -164,7 +166,7 @@ class WavePlanner:
             del self._tiers[0]
 
     def can_enter(self, task: str, term: float) -> bool:
-        """Return whether a video of a task with a term of the words could still enter the results."""
+        """Return whether a video in a task, with a given word term, could still enter the results."""
         bar, bound = self._lowest_useful_score(), self._cosine_bound()
         return bool(can_reach_score(np.array(self.lifts[task] + term), bar, bound))
 
@@ -174,9 +176,9 @@ class WavePlanner:
         """Add the hits of a wave.
 
         Args:
-            found: Task IDs and hits in them with their cosines, best first. For each task the requested number of hits,
-                each of another video, or all; and any other hits.
-            words: Returns the term of the words for vector IDs.
+            found: Task IDs and their hits with cosines, best first: for each task the requested number of hits, each
+                from a different video, or all; plus any other hits.
+            words: Returns the word terms of vector IDs.
         """
         parts = [(task, hits) for task, hits in found if len(hits.ids)]
         if not parts:
@@ -185,7 +187,7 @@ class WavePlanner:
         ids = np.concatenate([hits.ids for _, hits in parts])
         cosines = np.concatenate([hits.scores for _, hits in parts])
         orders = np.repeat([self._orders[task] for task, _ in parts], counts)
-        # The lift makes cosines of differently adapted encoders comparable.
+        # The lift makes cosines from differently adapted encoders comparable.
         lifts = np.repeat(np.array([self.lifts[task] for task, _ in parts], np.float32), counts)
         scores = (cosines if words is None else cosines + words(ids)) + lifts
         highest = float(cosines.max())
@@ -208,26 +210,26 @@ class WavePlanner:
         return (self._earlier_hits + self._tier_hits)[: self._depth]
 
     def rank_key(self, hit: Hit) -> tuple[bool, float, int, int]:
-        """Return the value by which the list of hits is ordered, also for a hit that is no longer in it."""
+        """Return the sort key of a hit, even if it is no longer in the list."""
         is_in_later_tier = self._places[hit.task] >= self._first_tier
         return is_in_later_tier, -hit.score, self._orders.get(hit.task, -1), hit.id
 
     def without_lift(self, hit: Hit) -> Hit:
-        """Return a hit without the lift of its task, which changes when a domain loses its last video."""
+        """Remove its task's lift from a hit, because lifts change when a domain loses its last video."""
         return replace(hit, score=hit.score - float(np.float32(self.lifts[hit.task])))
 
     def with_lift(self, hit: Hit) -> Hit:
-        """Return the inverse of :meth:`without_lift`, with the lifts of this search."""
+        """Invert :meth:`without_lift` with this search's lifts."""
         return replace(hit, score=hit.score + float(np.float32(self.lifts[hit.task])))
 
     def _lowest_useful_score(self) -> float:
-        """Return the score that a further hit must reach to change the results."""
+        """Return the score that another hit must reach to change the results."""
         room = self._depth - len(self._earlier_hits)
         kth_score = self._tier_hits[room - 1].score if len(self._tier_hits) >= room else -np.inf
         return max(kth_score, self._min_score)
 
     def _cosine_bound(self) -> float:
-        """Return the upper bound of the cosine of further videos; only a likely one with ``auto``."""
+        """Return an upper bound on the cosine of other videos; with ``auto``, only a likely one."""
         if not self._uses_likely_bound or self._highest_cosine is None:
             return COSINE_LIMIT
         return min(COSINE_LIMIT, self._highest_cosine + self._limits.cosine_slack)
@@ -240,7 +242,7 @@ def _split_tiers(
     routes: Routes,
     tasks_in_first_page: int | None,
 ) -> list[list[str]]:
-    """Return the selected tasks, highest reach first, in tiers: hits of a tier precede those of the next."""
+    """Return the selected tasks, highest reach first, in tiers: a tier's hits precede the next one's."""
     cut = len(tasks)
     if isinstance(routes, int):
         cut = int((reaches >= reaches[min(routes, cut) - 1]).sum())

@@ -1,4 +1,4 @@
-"""Resolution of a request against a snapshot: IDs of the tasks to search, and the query mode."""
+"""Resolve a request against a snapshot: the IDs of the tasks to search, and the query mode."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _MAX_LISTED_TASKS = 20  # in an error
 
 
 def resolve_tasks(snapshot: SearchSnapshot, request: SearchRequest, mirror: CatalogMirror) -> tuple[str, ...]:
-    """Return the IDs of the tasks to search, in learned order, independent of the order in the request.
+    """Return the IDs of the tasks to search, in learned order regardless of the request's order.
 
-    Tasks whose videos are all deleted are left out where other tasks remain: routing evidence for them would take
-    weight from the other tasks, and results would seem to belong to a domain that the library knows.
+    Tasks whose videos are all deleted are left out if other tasks remain: routing evidence for them would take weight
+    from the others, and results would seem to belong to a known domain.
 
     Raises:
         UnknownTask: The snapshot does not know a task.
@@ -33,7 +33,7 @@ def resolve_tasks(snapshot: SearchSnapshot, request: SearchRequest, mirror: Cata
 
 
 def resolve_mode(snapshot: SearchSnapshot, request: SearchRequest) -> QueryMode:
-    """Return the query mode of a request.
+    """Resolve a request's query mode.
 
     Raises:
         InvalidInput: The release does not offer the requested mode.
@@ -50,7 +50,7 @@ def resolve_mode(snapshot: SearchSnapshot, request: SearchRequest) -> QueryMode:
 
 
 def _resolve_task(snapshot: SearchSnapshot, task: str, field: str, mirror: CatalogMirror) -> str:
-    # IDs take precedence, because the name of a task may equal the ID of another.
+    # IDs take precedence, because a task's name may equal another task's ID.
     names = snapshot.task_names
     task_id = task if task in names else _find_named(snapshot, task, mirror)
     if task_id is None:
@@ -60,11 +60,11 @@ def _resolve_task(snapshot: SearchSnapshot, task: str, field: str, mirror: Catal
 
 
 def _find_named(snapshot: SearchSnapshot, name: str, mirror: CatalogMirror) -> str | None:
-    """Return the ID of the task with a name or a slug; None if the snapshot contains none."""
+    """Find a task by name or slug and return its ID; None if the snapshot has none."""
     named = [task_id for task_id, known in snapshot.task_names.items() if known == name]
     if len(named) == 1:
         return named[0]
-    # A slug, another case, or a name that a deleted domain had before.
+    # A slug, another case, or the former name of a deleted domain.
     found = mirror.find_task(name)
     if found is not None and found in snapshot.task_names:
         return found

@@ -1,4 +1,4 @@
-"""Confidence of search results and of the whole answer, from the calibration of the release that answers."""
+"""Confidence of search results and of the whole answer, from the served release's calibration."""
 
 from __future__ import annotations
 
@@ -19,24 +19,23 @@ from service.search.text_search.search_state import UNKNOWN_CONFIDENCE, ListConf
 
 Ids = npt.NDArray[np.int64]
 
-_UNKNOWN_LOOKS = -4.0  # log odds of a video of whose looks nothing is known: one of fifty-five is right
-_NEARLY_WRITTEN = 0.9  # probability of a video that matches by its words although they are not all there
-_SPEAKS_AGAINST = -4.0  # nats; a video whose captions say something else does not match by its looks
+_UNKNOWN_LOOKS = -4.0  # log odds of a video whose looks tell nothing: one in fifty-five is right
+_NEARLY_WRITTEN = 0.9  # probability from which a video with some of the words matches
+_SPEAKS_AGAINST = -4.0  # nats; a video whose captions say otherwise does not match by its looks
 
 
 def applicable_calibration(snapshot: SearchSnapshot, mode: str) -> ConfidenceModel | None:
-    """Return the calibration of a release for a query mode; None if the release has none for it."""
+    """Return a release's calibration for a query mode; None if it has none."""
     model = snapshot.confidence_model
     return model if model is not None and model.applies_to(mode, DEFAULT_PRIOR) else None
 
 
 def compute_confidence(state: SearchState, hits: Sequence[Hit]) -> ListConfidence:
-    """Return the confidence of a list and of its hits.
+    """Compute the confidence of a list and its hits.
 
-    What a video looks like gives the log odds that it is right, by the calibration of the release and the scores
-    without words. The evidence of the words adds its nats. A video whose texts contain the whole query matches, and so
-    do videos that are likely right and have words of it, and those that look like it, where the calibration says that
-    any does.
+    A video's looks give the log odds that it is right, from the release's calibration and the scores without words.
+    Word evidence adds its nats. A video matches if its texts contain the whole query, if it is likely right and has
+    some of the words, or if it looks right and the calibration says that any video does.
 
     Args:
         hits: Hits of the search, from its first hit on.
@@ -49,7 +48,7 @@ def compute_confidence(state: SearchState, hits: Sequence[Hit]) -> ListConfidenc
         return UNKNOWN_CONFIDENCE
     is_written, _ = find_ids(written, ids)
     log_odds = np.full(len(hits), _UNKNOWN_LOOKS) if looks is None else looks.log_odds
-    # Where words speak for a video, an unlikely look is no evidence against it.
+    # If words speak for a video, unlikely looks are no evidence against it.
     log_odds = np.where(nats > 0, np.maximum(log_odds, _UNKNOWN_LOOKS), log_odds) + nats
     probabilities = np.minimum.accumulate(logistic(log_odds))  # in the order of the list
     is_known = is_written if looks is None else np.ones(len(hits), np.bool_)
@@ -59,7 +58,7 @@ def compute_confidence(state: SearchState, hits: Sequence[Hit]) -> ListConfidenc
     if looks is not None:
         answer = max(answer, looks.answer(probabilities))
         if looks.is_near is not None:
-            # A text that lacks a word such as "in" still speaks for its video.
+            # A text that lacks a word such as "in" still supports its video.
             is_nearly_written = (nats > 0) & (probabilities >= _NEARLY_WRITTEN)
             is_nearly_written[CONFIDENCE_DEPTH:] = False
             answer = max([answer, *probabilities[is_nearly_written].tolist()])
@@ -73,12 +72,12 @@ def compute_confidence(state: SearchState, hits: Sequence[Hit]) -> ListConfidenc
 
 @dataclass(frozen=True)
 class _Looks:
-    """What a calibration says about the looks of hits.
+    """What the calibration says about the looks of hits.
 
     Attributes:
         log_odds: Log odds that each hit is right by its looks, ``[n]``.
-        probability: Probability that the library has a video that looks like the text; None without a model of it.
-        is_near: Whether each hit looks like the text, ``[n]``; None as ``probability``.
+        probability: Probability that some library video looks right; None without a model for it.
+        is_near: Whether each hit looks right, ``[n]``; None as ``probability``.
     """
 
     log_odds: npt.NDArray[np.floating]
@@ -86,9 +85,9 @@ class _Looks:
     is_near: npt.NDArray[np.bool_] | None = None
 
     def answer(self, probabilities: npt.NDArray[np.floating]) -> float:
-        """Return the probability that a video is right, given the probabilities of the hits.
+        """Return the probability that any video is right, given the hits' probabilities.
 
-        Without a model of the answer, at most one video is the described one, so the first probabilities add up.
+        Without an answer model, at most one video is the described one, so the first probabilities add up.
         """
         if self.probability is None:
             return min(1.0, float(probabilities[:CONFIDENCE_DEPTH].sum()))
@@ -96,7 +95,7 @@ class _Looks:
 
 
 def _judge_looks(state: SearchState, hits: Sequence[Hit], nats: npt.NDArray[np.float64]) -> _Looks | None:
-    """What hits look like, by their scores without words; None if the release is not calibrated."""
+    """Judge the looks of hits by their scores without words; None if the release is not calibrated."""
     model = applicable_calibration(state.snapshot, state.mode)
     if model is None or not hits:
         return None
@@ -116,7 +115,7 @@ def _judge_looks(state: SearchState, hits: Sequence[Hit], nats: npt.NDArray[np.f
 
 
 def _complete_videos(state: SearchState) -> Ids:
-    """Return the vector IDs of the videos that pass the filter and whose texts contain the whole query, ascending."""
+    """Return the ascending vector IDs of videos that pass the filter and whose texts contain the whole query."""
     videos, positions = state.words.complete_videos()
     tasks = list(state.snapshot.shards)
     is_counted = np.zeros(len(tasks), np.bool_)
@@ -141,7 +140,7 @@ def _nearest_scores(state: SearchState, lifts: Mapping[str, float]) -> npt.NDArr
 
 
 def require_calibration(snapshot: SearchSnapshot, request: SearchRequest, mode: str) -> None:
-    """Check that a release is calibrated where a request has a confidence threshold.
+    """Check that the release is calibrated if a request has a confidence threshold.
 
     Raises:
         InvalidInput: The release is not calibrated for the mode.
@@ -150,7 +149,7 @@ def require_calibration(snapshot: SearchSnapshot, request: SearchRequest, mode: 
         return
     model = snapshot.confidence_model
     if model is None:
-        reason = "The release is not calibrated: too few captions of its library were kept from training."
+        reason = "The release is not calibrated: too few captions were held out from training."
     else:
         reason = f"The release is calibrated for mode {model.mode!r}."
     raise InvalidInput.at(

@@ -1,4 +1,4 @@
-"""Responses of completed text searches: results joined with the catalog, and their best moments."""
+"""Build responses of completed text searches: results joined with the catalog, and their best moments."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from service.search.text_search.search_state import UNKNOWN_CONFIDENCE, ListConf
 from service.search.text_search.written_words import SearchWords
 from service.search.video_metadata_cache import VideoMetadataCache
 
-_LISTED_TASKS = 10  # likeliest tasks listed in the routing of a response, in addition to the searched tasks
+_LISTED_TASKS = 10  # likeliest tasks listed in a response's routing, besides the searched tasks
 
 Vector = npt.NDArray[np.float32]
 
@@ -44,7 +44,7 @@ Vector = npt.NDArray[np.float32]
 def finish_searches(
     snapshot: SearchSnapshot, states: Sequence[SearchState], cache: VideoMetadataCache
 ) -> list[SearchResponse]:
-    """Return the responses of searches that the snapshot has started and whose waves are all searched.
+    """Build the responses of a snapshot's searches whose waves are all done.
 
     The catalog is read once for all of them.
     """
@@ -88,12 +88,12 @@ def _passes_thresholds(hit: Hit, state: SearchState) -> bool:
 
 
 def _find_page_start(state: SearchState) -> int:
-    """Count the ranked hits that earlier pages have shown.
+    """Count the ranked hits shown on earlier pages.
 
-    A cursor counts the hits of earlier pages. A server that has read the tombstones of some of them ranks the list
-    without them, and would leave out as many hits that no page has shown. So a page starts behind the last hit of the
-    page before. Videos that were appended meanwhile may move hits towards the end. The page then repeats these hits,
-    because the search was not deep enough for a page behind them.
+    A cursor counts the hits on earlier pages. If some of these were deleted since, the list is ranked without them, and
+    counting alone would skip as many unseen hits. So a page starts after the previous page's last hit. Videos appended
+    in the meantime may move hits towards the end. The page then repeats these hits, because the search was not deep
+    enough for a page after them.
     """
     cursor, count = state.request.cursor, state.offset
     if cursor is None:
@@ -102,8 +102,8 @@ def _find_page_start(state: SearchState) -> int:
     if last.id in ids[:count]:
         return ids.index(last.id) + 1
     if last.task not in state.planner.lifts:
-        return 0  # with all videos of its domain; a repetition is better than an omission
-    # The last hit was deleted or edited, or passes the filter no longer: its score tells its place.
+        return 0  # with all videos of its domain; repeating is better than omitting
+    # The last hit was deleted or edited, or no longer passes the filter: its score tells its place.
     term = DEFAULT_PRIOR * state.words.absent(last.task)
     end = state.planner.rank_key(state.planner.with_lift(replace(last, score=last.score + term)))
     return sum(state.planner.rank_key(hit) < end for hit in state.ranked[:count])
@@ -125,10 +125,10 @@ def _find_moments(state: SearchState, cache: VideoMetadataCache) -> None:
 
 
 def _last_hit(state: SearchState) -> Hit:
-    """Return the last hit of the page, as a later page can place it even if it is deleted.
+    """Return the page's last hit in a form that later pages can place even if it is deleted.
 
-    Its score has neither the lift of its domain nor the evidence of missing words, which changes for all videos of the
-    domain when videos that have the words are deleted.
+    Its score includes neither its domain's lift nor the evidence of missing words, which changes for all videos in the
+    domain when videos with the words are deleted.
     """
     last = state.planner.without_lift(state.page[-1])
     return replace(last, score=last.score - DEFAULT_PRIOR * state.words.absent(last.task))
@@ -140,7 +140,7 @@ def _results_before(state: SearchState) -> int:
 
 
 def _facets(state: SearchState, cache: VideoMetadataCache) -> list[Facet]:
-    """Return the facets of the matching videos, or of the ranked ones where none matches."""
+    """Return the facets of the matching videos, or of the ranked ones if none matches."""
     if not state.request.query.facets:
         return []
     matching = state.confidence.matching
@@ -210,12 +210,12 @@ def build_results(
     """Join hits with their catalog rows. Hits without a row (deleted videos) are left out.
 
     Args:
-        hits: Hits by falling score.
-        rows: Vector ID → row.
+        hits: Hits, best first.
+        rows: Rows by vector ID.
         snapshot: Snapshot that found the hits.
-        moments: Vector ID → best moments of the video.
+        moments: Best moments by the video's vector ID.
         words: Words of the query; None without a text.
-        passages: Cues of passages of transcripts by ID.
+        passages: Cues of transcript passages by ID.
     """
     results: list[SearchResult] = []
     matched = set() if words is None else words.matched_videos([hit.id for hit in hits])
@@ -251,7 +251,7 @@ def build_results(
 
 
 def _spoken(texts: Sequence[MatchedText], duration: float | None) -> VideoMoment | None:
-    """Return the part of a video whose transcript has the words; None if there is none before its end."""
+    """Return the part of a video whose transcript has the words; None if there is none before the video ends."""
     for text in texts:
         if text.start is not None and text.end is not None and (duration is None or text.start < duration):
             return VideoMoment(start=text.start, end=text.end)
@@ -267,21 +267,21 @@ def find_best_moments(
     cache: VideoMetadataCache,
     words: SearchWords | None = None,
 ) -> dict[int, list[MomentMatch]]:
-    """Return the best moments of each video, by falling score, then by time.
+    """Find each video's best moments, best first, then by time.
 
     All moments of the videos are scored, because only some of them may be among the hits.
 
     Args:
         snapshot: Snapshot that found the hits.
         hits: Hits of videos in tasks that may have moments.
-        query_vectors: Task ID → query vector ``float32 [dim]``.
-        lifts: Task ID → value added to cosines of the task.
+        query_vectors: Query vectors ``float32 [dim]`` by task ID.
+        lifts: Value to add to a task's cosines, by task ID.
         max_moments: Maximum number of moments per video.
-        words: Evidence of the words, which the score of a moment contains like that of its video; None leaves it out.
+        words: Word evidence, which a moment's score includes like its video's; None leaves it out.
         cache: Source of the moments' times.
 
     Returns:
-        Vector ID of the video → moments.
+        Moments by the video's vector ID.
     """
     moments_by_video: dict[int, list[MomentMatch]] = {}
     for task in dict.fromkeys(hit.task for hit in hits):

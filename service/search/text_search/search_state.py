@@ -1,4 +1,4 @@
-"""State of a search between its waves."""
+"""State of a search between waves."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ Vector = npt.NDArray[np.float32]
 
 @dataclass(frozen=True)
 class ListConfidence:
-    """Confidence of a list of hits.
+    """The confidence of a list of hits.
 
     Attributes:
-        results: Vector ID → probability that the video is right for the text, in list order; without the videos of
-            which neither a calibration nor a text tells.
-        answer: Probability that a searched video is right; None if nothing tells.
-        matches: Whether a searched video is right; None if nothing tells.
-        reached: Vector IDs of the hits that match; None if nothing tells.
-        matching: Vector IDs of all videos that match, also those behind the hits, ascending; None as ``reached``.
+        results: Probability that each video is right, by vector ID in list order; without videos for which neither
+            calibration nor text can tell.
+        answer: Probability that a searched video is right; None if unknown.
+        matches: Whether a searched video is right; None if unknown.
+        reached: Vector IDs of the hits that match; None if unknown.
+        matching: Vector IDs of all matching videos, including those beyond the hits, ascending; None as ``reached``.
     """
 
     results: Mapping[int, float] = field(default_factory=dict)
@@ -48,26 +48,26 @@ class SearchState:
     """A search in progress.
 
     Attributes:
-        snapshot: Snapshot that answers the search from its first wave to its response.
+        snapshot: Snapshot that the search uses from its first wave to its response.
         mode: Query mode.
         words: Evidence of the words of the query.
-        routing: Routing of the text to the candidate tasks, with the words that texts of videos contain.
-        meaning: Routing of the text by its meaning alone.
-        allowed_ids: Task ID → IDs that pass the filter, with those of moments; None if all pass. Tasks without a
-            passing video are left out.
-        with_moments: Returns the IDs of videos of a task, and of their moments.
+        routing: Routing to the candidate tasks, including the words in the texts of videos.
+        meaning: Routing by meaning alone.
+        allowed_ids: IDs that pass the filter, including moments, by task ID; None if all pass. Tasks without a passing
+            video are left out.
+        with_moments: Returns the IDs of a task's videos and their moments.
         planner: Order of the tasks, and the hits so far.
-        nearest: Task ID → nearest videos of the searched tasks, by cosine alone.
+        nearest: Nearest videos by cosine alone, by ID of the searched task.
         offset: Number of hits on earlier pages; when the search is complete, without those that were deleted since.
         end: Number of hits on earlier pages and this one.
         depth: Number of hits to find.
         can_have_next_page: Whether the depth limit allows another page.
         wave: Tasks to search next; empty when the search is complete.
-        ranked: Hits of the complete search that pass its thresholds, from the first page on.
+        ranked: Hits of the completed search that pass its thresholds, from the first page on.
         confidence: Confidence of the list and of its hits.
-        query_vectors: Task ID → query vector, for tasks with hits that may have moments, where moments are requested.
-        moments: Vector ID → best moments of the videos of the page.
-        times: Stage → milliseconds; the time of a shared batch is divided equally among its searches.
+        query_vectors: Query vectors by task ID, for tasks with hits that may have moments, if moments are requested.
+        moments: Best moments of the page's videos, by vector ID.
+        times: Milliseconds by stage; a shared batch's time is divided equally among its searches.
     """
 
     snapshot: SearchSnapshot
@@ -93,7 +93,7 @@ class SearchState:
 
     @property
     def page(self) -> Sequence[Hit]:
-        """Hits of the requested page."""
+        """Hits on the requested page."""
         return self.ranked[self.offset : self.end]
 
     @property

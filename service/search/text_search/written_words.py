@@ -1,4 +1,4 @@
-"""Evidence of the words of a search for videos whose texts contain them, and for their domains."""
+"""Evidence from a search's words for videos whose texts contain them, and for their domains."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ Floats = npt.NDArray[np.floating]
 _MAX_SCORED = 2048  # videos of a domain that are scored one by one
 _KINDS: dict[int, TextKindName] = dict(enumerate(get_args(TextKindName)))
 _MAX_TEXTS = 3  # shown with a result
-_MIN_TEXT_SHARE = 0.2  # of the query's mass that a shown text contains
+_MIN_TEXT_SHARE = 0.2  # of the query's mass in a shown text
 _IN_A_QUARTER_OF_THE_TEXTS = math.log(4)  # mass of a word; half of the texts are names
 _SHOWN_CHARS = 240  # of a long text, around its first matched word
-_MAX_CORRECTED = 8  # first units of a query that are corrected
-_STEP_NATS = 0.5  # more videos are searched in groups of about equal evidence
+_MAX_CORRECTED = 8  # first units of a query to correct
+_STEP_NATS = 0.5  # more videos are searched in groups of similar evidence
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class QueryWords:
     Attributes:
         units: Words and quoted phrases.
         typed: The query.
-        text: The text to encode: the query with corrected words and without the quotes of phrases.
+        text: The text to encode: the query with corrected words and without quotes.
         corrected: The query with corrected words; None without a correction.
     """
 
@@ -66,7 +66,7 @@ class QueryWords:
 
 @dataclass(frozen=True)
 class DomainWords:
-    """Videos of one domain by the evidence of the words.
+    """The videos in one domain by word evidence.
 
     Attributes:
         videos: Vector IDs of the videos with a matched text and more evidence than ``absent``, ascending.
@@ -74,7 +74,7 @@ class DomainWords:
         absent: Evidence of captioned videos without a matched text, in nats, at most 0.
         uncaptioned: Vector IDs of the videos without captions, whose evidence is 0 or more unless they are refused,
             ascending.
-        refused: Number of videos that people refused for the query: as many more are found where they may fall back.
+        refused: Number of videos that people refused for the query; as many more are found in case these fall back.
     """
 
     videos: Ids
@@ -84,12 +84,12 @@ class DomainWords:
     refused: int
 
     def groups(self, depth: int) -> list[tuple[Ids, int]]:
-        """Return the groups of videos to search besides the whole domain, and the number of nearest videos to find in
+        """Return the groups of videos to search besides the whole domain, with the number of nearest videos to find in
         each.
 
-        The groups contain the videos without captions, where others have evidence against them, and the videos with
-        evidence for them. A small domain has one group. A large one has groups of equal evidence, best first, as many
-        as fill a list.
+        The groups contain the videos with supporting evidence and, if other videos have evidence against them, those
+        without captions. A small domain has one group. A large one has groups of equal evidence, best first, as many as
+        fill a list.
 
         Args:
             depth: Length of the list.
@@ -112,7 +112,7 @@ class DomainWords:
 
 
 class _Mark(NamedTuple):
-    """Start and end of a unit of a query in a text."""
+    """Start and end of a query unit in a text."""
 
     start: int
     end: int
@@ -120,17 +120,17 @@ class _Mark(NamedTuple):
 
 
 class SearchWords:
-    """Evidence of the words of one search.
+    """Word evidence for one search.
 
     Args:
         query: Words of the query.
-        matches: Texts that contain its units; not kept, since they may be many.
+        matches: Texts that contain its units; not kept, because there may be many.
         index: Words of the library.
         transcripts: Words of its transcripts.
         judged: Texts that people confirmed or refused.
-        captions: Facts about the captions of the tasks of the snapshot.
-        snapshot: Snapshot that is searched.
-        tasks: Tasks that are searched.
+        captions: Facts about the captions of the snapshot's tasks.
+        snapshot: Searched snapshot.
+        tasks: Searched tasks.
 
     Attributes:
         query: Words of the query.
@@ -155,9 +155,9 @@ class SearchWords:
         self._index, self._judged, self._captions, self._snapshot = index, judged, captions, snapshot
         self._transcripts = transcripts.index
         self._positions = snapshot.positions
-        searched = np.zeros(len(snapshot.shards) + 1, np.bool_)  # the last one is that of unknown videos
+        searched = np.zeros(len(snapshot.shards) + 1, np.bool_)  # the last one is for unknown videos
         searched[self._places(tasks)] = True
-        self._passages: dict[int, int] = {}  # the passage of a video that has the words
+        self._passages: dict[int, int] = {}  # a video's passage with the words
         self._refused = np.empty(0, np.int32)  # positions of the tasks of refused videos
         self._evidence = self._add_transcripts(self._find_evidence(matches, searched), searched)
         self._evidence = found = self._with_refusals(searched)
@@ -170,15 +170,15 @@ class SearchWords:
         self._starts = np.searchsorted(found.domains[better], np.arange(len(snapshot.shards) + 1)).tolist()
 
     def absent(self, task: str) -> float:
-        """Compute the evidence of captioned videos of a task without a matched text, in nats."""
+        """Return the evidence of a task's captioned videos without a matched text, in nats."""
         return float(self._evidence.absent[self._positions[task]])
 
     def highest(self, tasks: Sequence[str]) -> npt.NDArray[np.float32]:
-        """Return the highest evidence that a video of each task can have, in nats, ``[len(tasks)]``."""
+        """Return the highest evidence that a video in each task can have, in nats, ``[len(tasks)]``."""
         return self._highest[self._places(tasks)]
 
     def domain(self, task: str) -> DomainWords:
-        """Return the videos of a domain by their evidence."""
+        """Return a domain's videos by their evidence."""
         position = self._positions[task]
         own = slice(self._starts[position], self._starts[position + 1])
         return DomainWords(
@@ -190,7 +190,7 @@ class SearchWords:
         )
 
     def nats(self, videos: Ids) -> npt.NDArray[np.float32]:
-        """Compute the evidence for videos of the snapshot, given by their vector IDs, ``[len(videos)]``."""
+        """Return the evidence for videos of the snapshot, given by vector IDs, ``[len(videos)]``."""
         positions = self._snapshot.locate(videos)
         nats = np.where(self._captions.are_captioned(videos, positions), self._evidence.absent[positions], 0)
         is_matched, places = find_ids(self._evidence.videos, videos)
@@ -198,25 +198,23 @@ class SearchWords:
         return np.asarray(nats, np.float32)
 
     def complete_videos(self) -> tuple[Ids, npt.NDArray[np.integer]]:
-        """Return the vector IDs of the videos whose texts contain the whole query, and the positions of their tasks."""
+        """Return the vector IDs of videos whose texts contain the whole query, and their tasks' positions."""
         complete = self._evidence.is_complete
         return self._evidence.videos[complete], self._evidence.domains[complete]
 
     def matched_videos(self, ids: Sequence[int]) -> set[int]:
-        """Return those of some videos whose texts contain a word of the query."""
+        """Return which of some videos have texts with a word of the query."""
         wanted = np.array(ids, np.int64)
         return set(wanted[find_ids(self._evidence.videos, wanted)[0]].tolist())
 
     def passages(self, videos: Iterable[int]) -> list[int]:
-        """Return the IDs of the passages of transcripts that have the words, one for each of the videos with such a
-        passage.
-        """
+        """Return the IDs of transcript passages that have the words, one per video with such a passage."""
         return [self._passages[video] for video in videos if video in self._passages]
 
     def matched_texts(
         self, video: int, row: VideoRow, passage: Sequence[TimedText] = ()
     ) -> list[MatchedText]:
-        """Return the texts of a video that contain words of the query, best first; at most :data:`_MAX_TEXTS`.
+        """Return a video's matching texts, best first; at most :data:`_MAX_TEXTS`.
 
         Args:
             video: Vector ID of the video.
@@ -238,7 +236,7 @@ class SearchWords:
         return list(shown.values())[:_MAX_TEXTS]
 
     def _shortest_part(self, cues: Sequence[TimedText]) -> Sequence[TimedText]:
-        """Return the fewest cues in a row with all words of the query that the cues have; none without any word."""
+        """Return the shortest run of cues with all query words that the cues have; empty without any."""
         marks = sorted(self._mark(split_words(spoken_text(cues))))
         ends = np.cumsum([len(text) + 1 for *_, text in cues])
         firsts = np.searchsorted(ends, [mark.start for mark in marks], side="right").tolist()
@@ -258,7 +256,7 @@ class SearchWords:
         return best
 
     def _mark(self, words: Sequence[Word]) -> list[_Mark]:
-        """Return the spans of the words of a text that are units of the query; a phrase stands side by side."""
+        """Return the spans of query units in a text; a phrase's words must be adjacent."""
         marks: list[_Mark] = []
         for place, word in enumerate(words):
             for number in self._units_of_term.get(word.term, ()):
@@ -339,7 +337,7 @@ class SearchWords:
         return with_transcripts(found, videos[kept], domains[kept], nats[kept], says_it[kept])
 
     def _with_refusals(self, searched: npt.NDArray[np.bool_]) -> WordEvidence:
-        """Return the evidence with what people refused for these words."""
+        """Add what people refused for these words to the evidence."""
         videos, votes = self._judged.refused([self.query.typed, self.query.text])
         if not len(videos):
             return self._evidence
@@ -350,7 +348,7 @@ class SearchWords:
         return self._evidence.with_refused(videos, domains, votes[kept], self.nats(videos).astype(np.float64))
 
     def _count_typed(self) -> npt.NDArray[np.int64]:
-        """Count the videos of each task of the snapshot whose texts contain the query as it was typed, ``[T]``."""
+        """Count each task's videos whose texts contain the query as typed, ``[T]``."""
         units, evidence = self.query.units, self._evidence
         is_typed = evidence.is_typed if evidence.is_typed.any() else evidence.is_complete
         videos = evidence.videos[is_typed]
@@ -367,7 +365,7 @@ def find_words(
     transcripts: TranscriptWords,
     are_known: Callable[[Sequence[str]], Sequence[bool]],
 ) -> tuple[QueryWords, WordMatches]:
-    """Return the words of a query, and the texts that contain them.
+    """Look up the words of a query and the texts that contain them.
 
     A word that no text contains and no tokenizer knows is corrected by one letter.
 
@@ -399,7 +397,7 @@ def find_words(
 
 
 def _join_spans(marks: Sequence[_Mark]) -> list[tuple[int, int]]:
-    """Return the spans of marks without overlaps, ascending."""
+    """Merge marks into ascending spans without overlaps."""
     joined: list[tuple[int, int]] = []
     for start, end, _ in sorted(marks):
         if joined and start < joined[-1][1]:
@@ -410,7 +408,7 @@ def _join_spans(marks: Sequence[_Mark]) -> list[tuple[int, int]]:
 
 
 def _show(text: VideoText, marks: Sequence[tuple[int, int]], spoken: Sequence[TimedText]) -> MatchedText:
-    """Return a text with its matched words; the part around the first one where the text is long.
+    """Return a text with its matched words; for a long text, the part around the first one.
 
     Args:
         spoken: Cues of the text, if it is of a transcript.

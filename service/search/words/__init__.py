@@ -1,1 +1,1 @@
-"""Words of the library's texts: what each video's texts are, and an index of them that follows the catalog."""
+"""Words in the library: the texts of each video, and an index of them that follows the catalog."""

@@ -1,4 +1,4 @@
-"""Captions of the domains of a snapshot: their statistics, and the videos without any."""
+"""Captions of a snapshot's domains: their statistics, and the videos without any."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from index.words.word_index import WordIndex
 from models.routing.word_evidence import CaptionStatistics
 from service.search.words.video_positions import VideoPositions
 
-_RECOUNTED = 50  # one of so many texts of the library
+_RECOUNTED = 50  # one in so many texts of the library
 
 
 class DomainCaptions:
-    """Facts about the captions of each task of a snapshot that the evidence of words needs. Immutable.
+    """Caption facts that word evidence needs for each task in a snapshot. Immutable.
 
     Args:
         words: Words of the library.
-        positions: Videos of the tasks of the snapshot.
+        positions: Videos of the snapshot's tasks.
         statistics: Statistics of the captions; counted if None.
         is_captioned: Whether each video of ``positions.by_task`` has a caption; looked up if None.
-        counted: Number of texts of the library when the statistics were counted; that of ``words`` if None.
+        counted: Number of texts in the library when the statistics were counted; None: that of ``words``.
 
     Attributes:
         statistics: Statistics of the captions of T tasks.
-        uncaptioned_counts: Number of videos without captions of each task, ``[T]``.
+        uncaptioned_counts: Number of videos without captions in each task, ``[T]``.
     """
 
     def __init__(
@@ -49,13 +49,13 @@ class DomainCaptions:
 
     @classmethod
     def unknown(cls, positions: VideoPositions) -> DomainCaptions:
-        """Return the facts for searches that know no words."""
+        """Return the facts for searches without words."""
         zeros = np.zeros(len(positions.starts) - 1)
         captions = np.zeros(len(positions.by_task), np.bool_)
         return cls(WordIndex.empty(), positions, CaptionStatistics(zeros, zeros, zeros), captions)
 
     def uncaptioned(self, position: int) -> Ids:
-        """Return the vector IDs of the videos without captions of the task at a position, ascending."""
+        """Return the ascending vector IDs of videos without captions in the task at a position."""
         if not self.uncaptioned_counts[position]:
             return self._positions.by_task[:0]
         own = slice(self._positions.starts[position], self._positions.starts[position + 1])
@@ -74,9 +74,9 @@ class DomainCaptions:
         return np.asarray(found)
 
     def updated(self, words: WordIndex) -> DomainCaptions:
-        """Return the facts for another state of the words.
+        """Return the facts for a new state of the words.
 
-        Statistics stay while few texts were added or removed since.
+        Statistics are kept while few texts were added or removed.
         """
         if abs(words.documents - self._counted) * _RECOUNTED > self._counted:
             return DomainCaptions(words, self._positions)
@@ -91,14 +91,14 @@ class DomainCaptions:
 
 
 class CaptionsOfSnapshots:
-    """The facts for each snapshot in use. Thread-safe."""
+    """The facts for every snapshot in use. Thread-safe."""
 
     def __init__(self) -> None:
         self._known: WeakKeyDictionary[VideoPositions, DomainCaptions] = WeakKeyDictionary()
         self._lock = Lock()
 
     def of(self, words: WordIndex, positions: VideoPositions) -> DomainCaptions:
-        """Return the facts for the videos of a snapshot."""
+        """Return the facts for a snapshot's videos."""
         with self._lock:
             known = self._known.get(positions)
             current = DomainCaptions(words, positions) if known is None else known.updated(words)

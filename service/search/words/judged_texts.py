@@ -16,7 +16,7 @@ from service.catalog.database import id_chunks
 from service.catalog.tables import Feedback
 from service.search.words.video_rows import VideoRows
 
-MAX_VOTES = 15  # more change no weight
+MAX_VOTES = 15  # more don't change the weight
 MAX_JUDGED_TEXTS = 256  # of a video
 _FEEDBACK = Feedback.__table__.c
 _ROWS = VideoRows(
@@ -30,11 +30,11 @@ _NONE = np.empty(0, np.int64)
 
 
 class JudgedTexts:
-    """Confirmed and refused texts of the videos of a library; immutable.
+    """A library's confirmed and refused texts; immutable.
 
     Args:
-        texts: Vector ID → confirmed texts, and refused ones with negative votes; of videos with any.
-        refusals: Key of the words → vector ID → votes against the video.
+        texts: Confirmed texts, and refused ones with negative votes, by vector ID of videos that have any.
+        refusals: Votes against each video, by key of the words and vector ID.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class JudgedTexts:
         self._refusals = refusals or {}
 
     def replace(self, texts: Mapping[int, Sequence[VideoText]]) -> JudgedTexts:
-        """Replace the texts of videos, which may also have texts of other kinds."""
+        """Replace the texts of videos, which may include other kinds of texts."""
         judged = {video: [text for text in own if text.votes] for video, own in texts.items()}
         changed = {video: own for video, own in judged.items() if own or video in self._texts}
         if not changed:
@@ -58,7 +58,7 @@ class JudgedTexts:
             for text in own
             if text.votes < 0
         }
-        # Each set of refusals is copied once, however many of these videos it has.
+        # Each set of refusals is copied once, however many of these videos it contains.
         copies = {
             key: {
                 other: votes for other, votes in self._refusals.get(key, {}).items() if other not in changed
@@ -76,9 +76,7 @@ class JudgedTexts:
         return [text for text in self._texts.get(video, ()) if text.votes > 0]
 
     def refused(self, queries: Sequence[str]) -> tuple[Ids, npt.NDArray[np.int64]]:
-        """Return the vector IDs of the videos that are refused for any of some texts, ascending, and the votes against
-        each.
-        """
+        """Return the ascending vector IDs of videos refused for any of some texts, and the votes against each."""
         if not self._refusals:
             return _NONE, _NONE
         votes: dict[int, int] = {}
@@ -90,10 +88,10 @@ class JudgedTexts:
 
 
 def read_judged_texts(session: Session, videos: Sequence[int]) -> dict[int, list[VideoText]]:
-    """Read the confirmed texts of videos, and the refused ones with negative votes, most votes first.
+    """Read videos' confirmed texts, and refused ones with negative votes, most votes first.
 
-    The votes of a text are the callers who confirmed it, less those who refused it. A text without a majority counts
-    as not judged.
+    A text's votes are the callers who confirmed it minus those who refused it. A text without a majority counts as not
+    judged.
 
     Args:
         videos: Vector IDs, ascending.
@@ -114,7 +112,7 @@ def read_judged_texts(session: Session, videos: Sequence[int]) -> dict[int, list
 
 
 def read_confirmed_texts(session: Session, videos: Sequence[int]) -> dict[int, list[str]]:
-    """Read the confirmed texts of videos, given by their vector IDs, that have any."""
+    """Read the confirmed texts of videos, given by vector ID; videos without any are left out."""
     found: dict[int, list[str]] = {}
     for chunk in id_chunks(sorted(videos)):
         for video, texts in read_judged_texts(session, chunk).items():

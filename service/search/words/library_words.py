@@ -1,8 +1,8 @@
-"""Index of the words of all searchable videos, in the memory of a process.
+"""An in-memory index of the words of all searchable videos.
 
-The index is computed from the rows of the catalog alone, so a process that is killed, or a restored backup, cannot
-differ from them. Videos are added before the first snapshot that contains them is served. Edits are read by the next
-search: each one compares the number of the last edit with that of the index, which is one read of one row.
+The index is computed from catalog rows alone, so no kill and no restored backup can make it differ from them. Videos
+are added before the first snapshot that contains them is served. The next search reads edits: each one compares the
+last edit's number with the index's, which takes one read of one row.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from service.search.words.video_texts import texts_of
 
 log = structlog.get_logger(__name__)
 
-_CHUNK = 10_000  # videos whose texts are in memory at a time
+_CHUNK = 10_000  # videos whose texts are in memory at once
 _IDS_PER_QUERY = 500
 _VIDEOS = Video.__table__.c
 _TEXTS = VideoRows(
@@ -46,11 +46,11 @@ _CUES = VideoRows(
 
 
 class ReadTexts(NamedTuple):
-    """Texts of videos by vector ID; those without any are contained.
+    """Texts by vector ID, including videos without any.
 
     Attributes:
         texts: Texts of each video.
-        passages: Cues of the passages of each video.
+        passages: Cues of each video's passages.
     """
 
     texts: dict[int, Sequence[VideoText]]
@@ -58,19 +58,19 @@ class ReadTexts(NamedTuple):
 
     @classmethod
     def none(cls, videos: Ids) -> ReadTexts:
-        """Return no texts of videos."""
+        """Return an empty result."""
         return cls(dict.fromkeys(videos.tolist(), ()), {video: [] for video in videos.tolist()})
 
 
 class _State(NamedTuple):
-    """The words at a time; replaced as a whole.
+    """The words at one time; replaced as a whole.
 
     Attributes:
-        words: Index of the texts of the videos.
+        words: Index of the videos' texts.
         transcripts: Index of their transcripts.
         judged: Confirmed and refused texts.
         videos: ``int64``, ascending; vector IDs of the videos.
-        edit: Number of the last edit that the index contains; None before the first videos.
+        edit: Number of the last edit in the index; None before the first videos.
     """
 
     words: WordIndex
@@ -80,7 +80,7 @@ class _State(NamedTuple):
     edit: int | None
 
     def replace(self, read: ReadTexts) -> _State:
-        """Replace the texts of videos. A refused text is none of the video."""
+        """Replace the texts of videos. A refused text does not count as a text of its video."""
         own = ((video, [text for text in found if text.votes >= 0]) for video, found in read.texts.items())
         return self._replace(
             words=self.words.replace(own),
@@ -90,13 +90,13 @@ class _State(NamedTuple):
 
 
 class LibraryWords:
-    """Words of the searchable videos of a process. Thread-safe.
+    """Words of a process's searchable videos. Thread-safe.
 
     Args:
-        reads: Reads of the catalog with a bounded wait.
+        reads: Catalog reads with a bounded wait.
 
     Attributes:
-        captions: Facts about the captions of domains, by snapshot.
+        captions: Caption facts by snapshot.
     """
 
     def __init__(self, reads: CatalogReads | None = None) -> None:
@@ -106,13 +106,13 @@ class LibraryWords:
             WordIndex.empty(), TranscriptWords.empty(), JudgedTexts(), np.empty(0, np.int64), None
         )
         self._preparation = Lock()  # one at a time
-        self._replacement = Lock()  # of the state; not held while many videos are read
+        self._replacement = Lock()  # for the state; not held while many videos are read
 
     def prepare(self, videos: Ids) -> None:
-        """Add the texts of videos that are not in the index yet. Searches go on meanwhile.
+        """Add the texts of videos that are not in the index yet. Searches continue.
 
         Args:
-            videos: ``int64``, ascending and distinct; vector IDs of all videos of a snapshot that is to be served.
+            videos: ``int64``, ascending and distinct; vector IDs of all videos in a snapshot about to be served.
 
         Raises:
             Unavailable: The catalog cannot be read. The videos read so far are in the index.
@@ -126,18 +126,18 @@ class LibraryWords:
                 read = read_texts(chunk)
                 with self._replacement:
                     known, edit = self._state.videos, self._state.edit
-                    # Edits since the read concerned videos that the index did not know: they are read again.
+                    # Edits since then concern videos that the index did not know; read them again.
                     self._state = self._state.replace(read)._replace(
                         videos=np.insert(known, np.searchsorted(known, chunk), chunk),
                         edit=since if edit is None else min(edit, since),
                     )
 
     def count_captions(self, positions: VideoPositions) -> None:
-        """Count the captions of a snapshot that is to be served, so that no search waits for it."""
+        """Count the captions of a snapshot about to be served, so that no search waits for it."""
         self.captions.of(self._state.words, positions)
 
     def retain(self, videos: Ids) -> None:
-        """Remove the words of all other videos, once the snapshot of the given videos is served."""
+        """Remove the words of all other videos, once the given videos' snapshot is served."""
         with self._preparation, self._replacement:
             known = self._state.videos
             gone = np.setdiff1d(known, videos, assume_unique=True)
@@ -147,13 +147,13 @@ class LibraryWords:
 
     @property
     def judged(self) -> JudgedTexts:
-        """Confirmed and refused texts, at least as new as the last answer of :meth:`current`."""
+        """Confirmed and refused texts, at least as new as the last result of :meth:`current`."""
         return self._state.judged
 
     def current(self) -> WordIndex:
-        """Return the index with all edits that were committed before the call.
+        """Return the index with all edits committed before the call.
 
-        While the catalog cannot be reached, the index has the edits that were read before.
+        While the catalog is unreachable, the index keeps the edits read before.
         """
         state = self._state
         if state.edit is None:
@@ -163,22 +163,22 @@ class LibraryWords:
             if number > state.edit:
                 self._apply_edits(number)
         except Unavailable:
-            pass  # results then have the captions of the mirror, which are as old
+            pass  # results then show the mirror's captions, which are as old
         return self._state.words
 
     @property
     def transcripts(self) -> TranscriptWords:
-        """Words of the transcripts, at least as new as the last answer of :meth:`current`."""
+        """Transcript words, at least as new as the last result of :meth:`current`."""
         return self._state.transcripts
 
     def _apply_edits(self, number: int) -> None:
         with self._replacement:
             state = self._state
             known, edit = state.videos, state.edit
-            if edit is None or number <= edit:  # another search has read them
+            if edit is None or number <= edit:  # another search read them
                 return
             edited = np.sort(np.array(self._reads.read(lambda: read_edited_videos(edit)), np.int64))
-            # Set operations of numpy would sort all known IDs.
+            # numpy's set operations would sort all known IDs.
             first, end = (np.searchsorted(known, edited, side) for side in ("left", "right"))
             for chunk in batches(edited[end > first], _IDS_PER_QUERY):
                 read = self._reads.read(lambda chunk=chunk: read_texts(chunk))  # type: ignore[misc]
@@ -189,7 +189,7 @@ class LibraryWords:
 def read_texts(videos: Ids) -> ReadTexts:
     """Read the texts and transcripts of videos from the catalog.
 
-    Damaged captions or metadata have no texts, and neither has a deleted video.
+    Damaged captions or metadata yield no texts, and neither does a deleted video.
 
     Args:
         videos: ``int64``, ascending; vector IDs.

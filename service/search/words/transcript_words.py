@@ -1,7 +1,7 @@
-"""Words of the transcripts of a library, apart from its other texts.
+"""Words in a library's transcripts, apart from its other texts.
 
-Two hours of subtitles have as many words as a thousand captions. In one index with them, they would make words of
-captions common, and a query would stop at the passages that it finds first.
+Two hours of subtitles have as many words as a thousand captions. In a shared index, they would make caption words look
+common, and a query would stop at the first passages it finds.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from service.catalog.transcripts import TimedText, with_following
 
 
 class TranscriptWords:
-    """Index of the passages of transcripts. Immutable.
+    """An index of transcript passages. Immutable.
 
     Attributes:
-        index: Words of passages, whose IDs are those of moments (:mod:`index.vector_ids`).
+        index: Words of passages, which use the IDs of moments (:mod:`index.vector_ids`).
     """
 
     def __init__(self, index: WordIndex, counts: Mapping[int, int]) -> None:
@@ -26,7 +26,7 @@ class TranscriptWords:
 
     @classmethod
     def empty(cls) -> TranscriptWords:
-        """Return the words of no transcript."""
+        """Return an empty index."""
         return cls(WordIndex.empty(), {})
 
     def replace(self, passages: Mapping[int, Sequence[Sequence[TimedText]]]) -> TranscriptWords:
@@ -50,5 +50,5 @@ class TranscriptWords:
 
 
 def spoken_text(cues: Sequence[TimedText]) -> str:
-    """Return the text of cues."""
+    """Join the text of cues."""
     return " ".join(text for *_, text in cues)

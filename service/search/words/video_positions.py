@@ -1,4 +1,4 @@
-"""Positions of the tasks that contain given videos, within a snapshot."""
+"""The task of each video in a snapshot, as a position."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ import numpy.typing as npt
 
 from index.vector_ids import Ids, find_ids
 
-_MAX_SPARSITY = 16  # entries of the table for each video; IDs that are scattered more widely are searched for
+_MAX_SPARSITY = 16  # table entries per video; more widely scattered IDs are found by search
 _FREE_ENTRIES = 1 << 20
 
 
 class VideoPositions:
-    """Position of the task of each video.
+    """Maps videos to their tasks' positions.
 
     Args:
         videos: Vector IDs of the videos of each task, without moments; a video belongs to one task.
 
     Attributes:
         videos: ``int64 [n]``, ascending; vector IDs of all videos.
-        by_task: ``int64 [n]``; the vector IDs of the videos of one task after the other, ascending within each.
-        starts: ``int64 [T + 1]``; where those of each of T tasks start.
+        by_task: ``int64 [n]``; vector IDs task by task, ascending within each.
+        starts: ``int64 [T + 1]``; start of each of T tasks in ``by_task``.
         counts: ``int64 [T]``; number of videos of each task.
     """
 
@@ -40,16 +40,16 @@ class VideoPositions:
         span = int(self.videos[-1]) - self._first + 1 if len(ids) else 0
         self._table: npt.NDArray[np.int32] | None = None
         if span <= _MAX_SPARSITY * len(ids) + _FREE_ENTRIES:
-            # The last entry is for all IDs outside of the table.
+            # The last entry is for all IDs outside the table.
             self._table = np.full(span + 1, -1, np.int32)
             self._table[self.videos - self._first] = self._tasks
 
     def places(self, ids: Ids) -> npt.NDArray[np.int64]:
-        """Return the places in ``by_task`` of those of the IDs that are in it."""
+        """Return the places in ``by_task`` of those IDs that it contains."""
         return self._order[find_ids(self.videos, ids)[1]]
 
     def locate(self, ids: Ids) -> npt.NDArray[np.int32]:
-        """Return the positions of the tasks of videos, ``int32 [len(ids)]``; -1 for unknown IDs."""
+        """Return each video's task position, ``int32 [len(ids)]``; -1 for unknown IDs."""
         if self._table is not None:
             places = ids - self._first
             last = len(self._table) - 1

@@ -1,4 +1,4 @@
-"""Reads of rows by the vector IDs of their videos."""
+"""Read rows by the vector IDs of their videos."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from sqlalchemy.sql.elements import KeyedColumnElement
 
 
 class VideoRows:
-    """A query of the rows of some videos, compiled once; consecutive IDs are read as a range.
+    """A query for rows by video, compiled once; consecutive IDs are read as a range.
 
     Args:
-        query: Rows of all videos, as columns of the table, which are faster to read than objects.
-        video: Column of the vector ID.
+        query: Rows of all videos as table columns, which are faster to read than objects.
+        video: Column with the vector ID.
     """
 
     def __init__(self, query: Select[Any], video: KeyedColumnElement[Any]) -> None:
@@ -23,7 +23,7 @@ class VideoRows:
         self._between = query.where(video.between(bindparam("first"), bindparam("last")))
 
     def read(self, session: Session, videos: Sequence[int]) -> Iterable[Any]:
-        """Read the rows of videos, which are given by their vector IDs, ascending; at most as many as fit a query."""
+        """Read the rows of videos, given by ascending vector IDs; at most as many as fit a query."""
         connection = session.connection()
         if videos and videos[-1] - videos[0] == len(videos) - 1:
             return connection.execute(self._between, {"first": videos[0], "last": videos[-1]})

@@ -1,4 +1,4 @@
-"""Texts of a video that searches look for words in: captions, values of metadata, and the name of its file."""
+"""A video's searchable texts: captions, metadata values and file name."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from index.words.word_index import TextKind, VideoText
 from media.sources.media_source import file_name, is_source_uri
 
-MAX_TEXT_CHARS = 2000  # of each text, as of a caption
+MAX_TEXT_CHARS = 2000  # per text, as for a caption
 MAX_VALUES = 256  # of a video's metadata
 _LOWER, _UPPER = "a-z\u00df-\u00f6\u00f8-\u00ff0-9", "A-Z\u00c0-\u00d6\u00d8-\u00de"
 _CAMEL_CASE = re.compile(
@@ -22,9 +22,9 @@ _CAMEL_CASE = re.compile(
 def texts_of(uri: str, captions: Sequence[str], metadata: Mapping[str, Any]) -> list[VideoText]:
     """Return the texts of a video.
 
-    Captions come first, then values of metadata: texts, numbers, and those in lists and objects, whose field is
-    ``outer.inner``. Truth values name nothing. The name of the file has no extension; a name in camel case is also
-    added with its words apart.
+    Captions come first, then metadata values: strings and numbers, including those in lists and objects, whose field is
+    ``outer.inner``. Truth values are skipped. The file name loses its extension; a name in camel case is also added as
+    separate words.
 
     Args:
         uri: URI of the file.
@@ -32,7 +32,7 @@ def texts_of(uri: str, captions: Sequence[str], metadata: Mapping[str, Any]) -> 
         metadata: Metadata of the user.
     """
     texts = [VideoText(TextKind.CAPTION, caption[:MAX_TEXT_CHARS]) for caption in captions]
-    if metadata:  # most videos have none, and a library has many videos
+    if metadata:  # most videos have none, and libraries are large
         texts += islice(_values(metadata), MAX_VALUES)
     texts += [VideoText(TextKind.NAME, name[:MAX_TEXT_CHARS]) for name in _names(uri)]
     return [text for text in texts if text.text.strip()]

@@ -1,7 +1,7 @@
-"""Chunks of a task: several workers process the videos of one task at the same time, each under a lease of its own.
+"""Chunks of a task: several workers process one task's videos at the same time, each under its own lease.
 
-The worker that has claimed the task plans the chunks, takes part in their processing, and completes the stage. Other
-workers claim chunks as long as the stage runs. A chunk of a dead worker is due again when its lease expires.
+The worker that claimed the task plans the chunks, helps process them, and completes the stage. Other workers claim
+chunks while the stage runs. A dead worker's chunk is due again when its lease expires.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ from service.tasks.lifecycle.state_machine import lock_task_if
 
 Stage = Literal["probing", "indexing"]
 
-ISOLATED = "isolated"  # ``run`` of a probing chunk of one video, which only the owner of the task processes
+ISOLATED = "isolated"  # ``run`` of a single-video probing chunk, which only the task's owner processes
 
-_TOKENS = 2**20  # of a chunk, per claim of its task
+_TOKENS = 2**20  # per chunk and claim of its task
 _SOURCE_PAUSE = 20.0  # seconds; shorter than the first pause of a task without a source
 
 log = structlog.get_logger(__name__)
@@ -45,11 +45,11 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True)
 class ChunkTotals:
-    """Sums over the chunks of a stage.
+    """Totals over a stage's chunks.
 
     Attributes:
         unfinished: Number of chunks that are not done.
-        claimed: Number of chunks that workers process.
+        claimed: Number of chunks being processed.
         remaining: Number of videos without a stored result.
     """
 
@@ -68,10 +68,10 @@ def plan_chunks(
     *,
     run: str | None = None,
 ) -> None:
-    """Divide videos into chunks that follow the existing chunks of the stage.
+    """Divide videos into chunks that follow the stage's existing chunks.
 
     Args:
-        session: Transaction that locks the task.
+        session: Transaction that holds the task's lock.
         stage: Stage that processes the chunks.
         vector_ids: Vector IDs of the videos, ascending.
         run: Identity of the work; see :attr:`ChunkClaim.run`.
@@ -80,7 +80,7 @@ def plan_chunks(
         select(func.max(Chunk.number)).where(Chunk.task_id == task_id, Chunk.stage == stage)
     )
     first_number = 0 if last is None else last + 1
-    # The IDs and numbers of deleted chunks are used again, so tokens must differ from those of former plans.
+    # IDs and numbers of deleted chunks are reused, so tokens must differ from those of earlier plans.
     task_token = session.scalars(select(Task.fencing_token).where(Task.id == task_id)).one()
     rows = []
     for number, start in enumerate(range(0, len(vector_ids), size), first_number):
@@ -104,7 +104,7 @@ def plan_chunks(
 
 
 def read_totals(task_id: str, stage: Stage) -> ChunkTotals:
-    """Return the sums over the chunks of a stage."""
+    """Read the totals over a stage's chunks."""
     with session_scope() as session:
         of_stage = (Chunk.task_id == task_id, Chunk.stage == stage)
         unfinished, claimed, remaining = session.execute(
@@ -117,7 +117,7 @@ def read_totals(task_id: str, stage: Stage) -> ChunkTotals:
 
 
 def free_chunk(stage: Stage, at: datetime) -> ColumnElement[bool]:
-    """Return the condition of chunks of a stage that every worker may claim."""
+    """Return the condition for a stage's chunks that any worker may claim."""
     return and_(
         Chunk.stage == stage,
         Chunk.done_at.is_(None),
@@ -130,15 +130,15 @@ def free_chunk(stage: Stage, at: datetime) -> ColumnElement[bool]:
 def claim_chunk(task_id: str, stage: Stage, owner: str, *, owns_task: bool = False) -> ChunkClaim | None:
     """Claim the first free chunk of a task.
 
-    Other workers stop after ``MAX_ATTEMPTS`` at a chunk, since they may be broken. The worker that owns the task claims
-    every chunk: its own errors, and its end, count as attempts of the task.
+    Other workers give up a chunk after ``MAX_ATTEMPTS``, because they may be broken. The task's owner claims every
+    chunk: its own errors and crashes count as attempts of the task.
 
     Args:
         owner: Name of the worker.
-        owns_task: Whether the worker has claimed the task.
+        owns_task: Whether the worker owns the task.
 
     Returns:
-        The claim; None if no chunk is free, or the task has no owner, is finished or about to be cancelled.
+        The claim; None if no chunk is free, or the task has no owner, is finished or is being cancelled.
     """
     with session_scope(write=True) as session:
         at = now(session)
@@ -156,7 +156,7 @@ def claim_chunk(task_id: str, stage: Stage, owner: str, *, owns_task: bool = Fal
         if owns_task:
             order = [Chunk.attempts, Chunk.number]  # a video that may end this worker comes last
             is_free = and_(Chunk.stage == stage, Chunk.done_at.is_(None), is_unleased(at))
-        # Other workers skip a row that is being claimed instead of waiting for it.
+        # Other workers skip a row that is being claimed instead of waiting.
         chunk = session.scalars(
             select(Chunk)
             .where(Chunk.task_id == task_id, is_free, is_active)
@@ -170,23 +170,23 @@ def claim_chunk(task_id: str, stage: Stage, owner: str, *, owns_task: bool = Fal
         chunk.lease_expires_at = at + timedelta(seconds=settings().lease_seconds)
         chunk.fencing_token += 1
         chunk.attempts += 1
-        if stage == "indexing":  # vectors are stored with the whole chunk; those of the former owner are lost
+        if stage == "indexing":  # vectors are stored per chunk; the previous owner's are lost
             chunk.finished = 0
         request_id = session.scalar(select(Task.request_id).where(Task.id == task_id))
         return ChunkClaim(chunk, request_id)
 
 
 class ChunkClaim:
-    """A claimed chunk. As a context manager it renews the lease, and gives an unfinished chunk back at the end.
+    """A claimed chunk. As a context manager, it renews the lease and gives an unfinished chunk back at the end.
 
-    A chunk that is given back because of an error counts an attempt; if the source of a video is unavailable, it is due
-    again after a pause instead. Exceptions leave the block.
+    A chunk given back because of an error counts an attempt; if a video's source is unavailable, it is due again after
+    a pause instead. Exceptions propagate.
 
     Attributes:
         number: Number of the chunk in its stage, from 0.
-        first_id, last_id: Range of the vector IDs of its videos.
-        run: Identity of the work that the chunk is a part of, for stages whose results depend on more than the video.
-        request_id: Identifier of the HTTP request that created the task.
+        first_id, last_id: Range of its videos' vector IDs.
+        run: Identity of the work that the chunk belongs to, for stages whose results depend on more than the video.
+        request_id: ID of the HTTP request that created the task.
     """
 
     def __init__(self, chunk: Chunk, request_id: str | None) -> None:
@@ -212,7 +212,7 @@ class ChunkClaim:
 
     @contextmanager
     def transaction(self) -> Iterator[Session]:
-        """Open a transaction that locks the rows of the task and of the chunk.
+        """Open a transaction that locks the task's and the chunk's rows.
 
         Raises:
             LeaseLost: another worker owns the chunk, or the task has ended.
@@ -230,14 +230,14 @@ class ChunkClaim:
             yield session
 
     def count_finished(self, session: Session, videos: int) -> None:
-        """Add stored results to the progress of the chunk, in a transaction of it."""
+        """Add stored results to the chunk's progress, in its own transaction."""
         session.get_one(Chunk, self.id).finished += videos
 
     def complete(self, session: Session, *, checksum: str | None = None) -> None:
-        """Mark the chunk as done, in a transaction of it. This counts as progress of the task.
+        """Mark the chunk as done, in its own transaction. Counts as progress of the task.
 
         Args:
-            checksum: SHA-256 of the part file of the chunk.
+            checksum: SHA-256 of the chunk's part file.
         """
         chunk, task = session.get_one(Chunk, self.id), session.get_one(Task, self.task_id)
         chunk.finished, chunk.done_at, chunk.checksum = chunk.videos, now(session), checksum
@@ -261,12 +261,14 @@ class ChunkClaim:
         is_failure = isinstance(error, Exception) and not isinstance(
             error, (TaskInterruption, SourceUnavailable)
         )
-        with suppress(CinestrataError):  # the lease expires by itself
+        with suppress(CinestrataError):  # the lease expires anyway
             self._release(str(error) or type(error).__name__ if is_failure else None, pause)
 
     def _release(self, failure: str | None, pause: float | None) -> None:
-        """Give the chunk back, for other workers after a pause in seconds. Without a failure, the attempt does not
-        count."""
+        """Give the chunk back, to other workers after a pause in seconds.
+
+        Without a failure, the attempt does not count.
+        """
         with session_scope(write=True) as session:
             chunk = self._lock(session)
             if chunk is None:
@@ -280,7 +282,7 @@ class ChunkClaim:
                 chunk.error = failure
 
     def _lock(self, session: Session) -> Chunk | None:
-        """Return the row, locked until commit; None if the chunk belongs to another worker, is done or is deleted."""
+        """Lock the row until commit; None if the chunk belongs to another worker, is done or was deleted."""
         return session.scalars(
             select(Chunk).where(self._is_own()).with_for_update().execution_options(populate_existing=True)
         ).one_or_none()
@@ -309,5 +311,5 @@ class ChunkClaim:
 
 
 def is_unleased(at: datetime) -> ColumnElement[bool]:
-    """Return the condition of chunks that no worker processes."""
+    """Return the condition for chunks that no worker is processing."""
     return or_(Chunk.lease_expires_at.is_(None), Chunk.lease_expires_at < at)

@@ -1,4 +1,4 @@
-"""A task as the worker that claimed it sees it, without a connection to the catalog."""
+"""A task as seen by the worker that claimed it, without a catalog connection."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from service.catalog.tables import Task
 
 @dataclass(frozen=True)
 class ClaimedTask:
-    """The columns of a task at the time of its claim."""
+    """A task's columns at the time of its claim."""
 
     id: str
     name: str

@@ -1,4 +1,4 @@
-"""Claiming of tasks: one conditional UPDATE decides, so lost and duplicate messages do no harm."""
+"""Claim tasks: one conditional UPDATE decides, so lost and duplicate messages do no harm."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from service.tasks.task_events import record
 
 
 def claim_training(task_id: str, owner: str) -> Claim | None:
-    """Claim a task for training, or for the rest of an interrupted training.
+    """Claim a task for training, or to resume an interrupted training.
 
     Args:
         owner: Name of the worker.
@@ -48,7 +48,7 @@ def _claim(task_id: str, owner: str, *due: ColumnElement[bool]) -> Claim | None:
     lease = settings().lease_seconds
     with session_scope(write=True) as session:
         at = now(session)
-        # The row stays locked, so this is the owner that the update replaces.
+        # The row stays locked, so this is the owner that the UPDATE replaces.
         former_owner = session.scalar(select(Task.lease_owner).where(Task.id == task_id).with_for_update())
         token = session.execute(
             update(Task)

@@ -1,4 +1,4 @@
-"""Help of further workers with the chunks of a task that another worker has claimed."""
+"""Let idle workers process chunks of another worker's task."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ log = structlog.get_logger(__name__)
 def process_free_chunks(
     task_id: str, stage: Stage, owner: str, seconds: float, process: Callable[[Iterator[ChunkClaim]], None]
 ) -> None:
-    """Process free chunks of a task until none is left or the time has passed.
+    """Process free chunks of a task until none is left or time is up.
 
-    Errors are logged and stored with the chunk; the owner of the task decides on its state.
+    Errors are logged and stored with the chunk; the task's owner decides on the task's state.
 
     Args:
         owner: Name of the worker.
-        seconds: Time after which no further chunk is claimed, so that the next message has its turn.
-        process: Function that processes the chunks of an iterator, each of which is claimed when it is taken. It is
-            not called if no chunk is free.
+        seconds: Time after which no more chunks are claimed, so that the next message gets its turn.
+        process: Function that processes chunks from an iterator, which claims each when it is taken. Not called if no
+            chunk is free.
     """
     deadline = time.monotonic() + seconds
     first = claim_chunk(task_id, stage, owner)
@@ -35,7 +35,7 @@ def process_free_chunks(
         return
 
     def claim_until_deadline(release: ExitStack) -> Iterator[ChunkClaim]:
-        release.pop_all()  # from here on, the chunk is released by the block that the function enters with it
+        release.pop_all()  # from here on, the block that the function enters releases the chunk
         chunk: ChunkClaim | None = first
         while chunk is not None:
             yield chunk

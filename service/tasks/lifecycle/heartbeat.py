@@ -1,4 +1,4 @@
-"""The heartbeat of a lease, and the stop request of a worker process."""
+"""The heartbeat of a lease, and a worker process's stop request."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def clear_stop_request() -> None:
 
 
 class Heartbeat:
-    """Renews a lease three times in its duration, until the job has finished or the lease is lost.
+    """Renews a lease three times within its duration, until the job finishes or the lease is lost.
 
     Args:
         renew: Renews the lease; returns whether it is still held. May raise Unavailable.
@@ -50,7 +50,7 @@ class Heartbeat:
         self._thread: threading.Thread | None = None
 
     def count_progress(self) -> None:
-        """Note that the job has made a step."""
+        """Note that the job has made progress."""
         self._progress_count += 1
 
     def start(self) -> None:
@@ -59,7 +59,7 @@ class Heartbeat:
         self._thread.start()
 
     def join(self) -> None:
-        """Wait for the end of the thread, which ``finished`` causes."""
+        """Wait for the thread to end, which ``finished`` causes."""
         if self._thread is not None:
             self._thread.join()
 

@@ -1,7 +1,7 @@
-"""The claim of a worker on a task, with its lease.
+"""A worker's claim on a task, with its lease.
 
-The heartbeat renews the lease only while progress is reported. So a hanging worker is treated like a dead one: its
-lease expires, the fencing token grows, and its further writes are refused.
+The heartbeat renews the lease only while progress is reported. A hanging worker is thus treated like a dead one: its
+lease expires, the fencing token grows, and its later writes are refused.
 """
 
 from __future__ import annotations
@@ -49,14 +49,14 @@ from service.tasks.lifecycle.state_machine import (
 from service.tasks.task_details import StageClock, progress_with_times
 from service.tasks.task_events import record
 
-EVENT_SECONDS = 0.5  # minimum time between two progress events of a task
+EVENT_SECONDS = 0.5  # minimum time between progress events of a task
 _VIDEO_STAGES = ("probing", "decoding", "indexing")  # stages whose items are videos
 
 log = structlog.get_logger(__name__)
 
 
 class Claim:
-    """A claimed task. As a context manager it renews the lease and brings the task to a defined state.
+    """A claimed task. As a context manager, it renews the lease and leaves the task in a defined state.
 
     Effects of an exception in the block:
 
@@ -96,7 +96,7 @@ class Claim:
     # --- progress ---
 
     def report_memory(self, peak: Callable[[], int]) -> None:
-        """Add the peak of memory in bytes, as ``peak`` returns it, to all later reports."""
+        """Add the peak memory in bytes, as returned by ``peak``, to all later reports."""
         self._peak_memory = peak
 
     def progress(
@@ -119,7 +119,7 @@ class Claim:
             done: Number of finished items.
             total: Number of all items.
             epoch: Current epoch, from 1.
-            videos_per_second: Throughput; by default that of the stage.
+            videos_per_second: Throughput; default: the stage's.
 
         Raises:
             LeaseLost, TaskCancelled, WorkerStopping: the job must stop.
@@ -151,11 +151,11 @@ class Claim:
                 task = lock_owned_task(session, self.task.id, self.token)
                 task.progress = progress_with_times(task, view, self._clock.seconds)
                 if is_new_epoch:
-                    task.attempts = 1  # further than every attempt before
+                    task.attempts = 1  # further than any previous attempt
                 cancelled = task.cancel_requested
                 record(session, task.id, "progress", view)
         except Unavailable:
-            return  # a lost progress event must not stop the job; the lease decides that
+            return  # a lost progress event must not stop the job; that is up to the lease
         self._stage, self._last_event = stage, time.monotonic()
         if is_new_epoch and epoch is not None:
             self._epoch = epoch
@@ -244,13 +244,12 @@ class Claim:
                 store.publish(release=release, shards=[shard], before_replace=publication.require_lock)
                 publication.complete(release=..., shard=..., recalls=[...], trained=True)
 
-        If the process dies between the two, the manifest lists the shard and the catalog does not. The next claim
-        finds the shard in the manifest and completes the publication with the same records: ``complete`` may be
-        repeated.
+        If the process dies between the two, the shard is in the manifest but not in the catalog. The next claim finds
+        it in the manifest and completes the publication with the same records: ``complete`` may be repeated.
 
         Raises:
             LeaseLost: another worker owns the task; nothing may be published.
-            TaskCancelled: the user cancelled the task before its publication.
+            TaskCancelled: the user cancelled the task before publication.
         """
         with self._publication() as (session, task):
             publication = Publication(session, task, self._clock.seconds)
@@ -262,12 +261,12 @@ class Claim:
     def appending(self) -> Iterator[AppendPublication]:
         """Lock the append and its domain while segments are appended, then commit the catalog rows.
 
-        Used like :meth:`publishing`, and resumed in the same way. Duplicates are rejected in a transaction of their own
-        before: if the process dies after the manifest is replaced, the accepted videos remain those that it lists.
+        Used like :meth:`publishing`, and resumed in the same way. Duplicates are rejected earlier in a separate
+        transaction: if the process dies after the manifest is replaced, the accepted videos remain those it lists.
 
         Raises:
             LeaseLost: another worker owns the append; nothing may be published.
-            TaskCancelled: the user cancelled the append before its publication.
+            TaskCancelled: the user cancelled the append before publication.
             Conflict: the domain was deleted.
         """
         with self.transaction() as session:
@@ -291,9 +290,9 @@ class Claim:
         """Fail the task with a reason and a hint.
 
         Args:
-            reason: Sentence that describes the failure.
-            hint: Sentence that describes the remedy.
-            remedy: What ends the failure after that.
+            reason: Sentence describing the failure.
+            hint: Sentence describing the remedy.
+            remedy: Action that ends the failure afterwards.
         """
         with self.transaction() as session:
             task = lock_owned_task(session, self.task.id, self.token)
@@ -308,7 +307,7 @@ class Claim:
         self._finished.set()
 
     def release(self, *, count_attempt: bool = False) -> None:
-        """Give the task back unfinished; it is due again at once.
+        """Give the task back unfinished; it is due again immediately.
 
         Args:
             count_attempt: Whether this attempt counts toward ``MAX_ATTEMPTS``.
@@ -324,7 +323,7 @@ class Claim:
     # --- the heartbeat ---
 
     def __enter__(self) -> Self:
-        # Log lines of the block carry the identifier of the request that created the task.
+        # Log lines in the block carry the ID of the request that created the task.
         self._context.enter_context(use_request_id(self.task.request_id))
         log.info("task_claimed", task=self.task.id, state=self.task.state, attempt=self.task.attempts)
         self._trace.start()
@@ -369,7 +368,7 @@ class Claim:
                 if not isinstance(error, (ValueError, CinestrataError))
                 else str(error),
                 getattr(error, "hint", None)
-                or "See the log of the worker, and correct the cause. Then retry the task.",
+                or "Check the worker's log and fix the cause, then retry the task.",
                 Action(name="retry_task", id=self.task.id),
             )
 

@@ -1,4 +1,4 @@
-"""Publication of a finished task in the catalog: rows of its release, shard and recall."""
+"""Publish a finished task in the catalog: rows for its release, shard and recall."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from service.tasks.lifecycle.takeover import Takeover
 from service.tasks.task_details import progress_with_times
 from service.tasks.task_events import record
 
-SAME_CONTENT = "same content as "  # prefix of the reason of a duplicate, which does not count as a bad video
+SAME_CONTENT = "same content as "  # reason prefix for duplicates, which do not count as bad videos
 
 
 @dataclass(frozen=True)
 class ReleaseRecord:
-    """Catalog columns of a release in the index."""
+    """Catalog columns for a release in the index."""
 
     id: str
     method: str
@@ -40,7 +40,7 @@ class ReleaseRecord:
 
 @dataclass(frozen=True)
 class ShardRecord:
-    """Catalog columns of a shard in the index. ``release`` is the release that embedded it."""
+    """Catalog columns for a shard in the index. ``release`` is the release that embedded it."""
 
     id: str
     release: str
@@ -52,16 +52,16 @@ class ShardRecord:
 
 @dataclass(frozen=True)
 class RecallRecord:
-    """Recall of the release in publication on the queries of one task.
+    """Recall of the release being published on one task's queries.
 
     Attributes:
-        task_id: Task of the queries: this task or an earlier one.
+        task_id: The queries' task: this one or an earlier one.
         zero_shot: Whether the untrained backbone was evaluated instead of the release.
         r1, r5, r10: Recall at 1, 5 and 10, as shares 0..1.
         medr, meanr: Median and mean rank, from 1.
         routing1: Share of queries whose own task was the first candidate; None without routing.
-        query_set: Digest of the queries in their order; None without ``first_hits``.
-        first_hits: A bit per query, packed from the highest bit on: whether its video ranks first.
+        query_set: Digest of the queries in order; None without ``first_hits``.
+        first_hits: A bit per query, packed from the highest bit: whether its video ranks first.
     """
 
     task_id: str
@@ -80,10 +80,10 @@ class RecallRecord:
 
 
 class _OpenPublication:
-    """An open transaction that locks the row of a task.
+    """An open transaction that locks a task's row.
 
     Attributes:
-        completed: Whether the rows of the ready task are written.
+        completed: Whether the ready task's rows are written.
     """
 
     def __init__(self, session: Session, task: Task, stage_seconds: dict[str, float]) -> None:
@@ -93,11 +93,11 @@ class _OpenPublication:
         self.completed = False
 
     def require_lock(self) -> None:
-        """Check that the transaction still locks the task: a restart of the database ends it without a notice.
+        """Check that the transaction still locks the task: a database restart silently ends it.
 
         Raises:
             LeaseLost: another worker owns the task; nothing may be published.
-            SQLAlchemyError: the connection of the transaction is lost.
+            SQLAlchemyError: the transaction's connection is lost.
         """
         query = select(Task.fencing_token).where(Task.id == self._task.id)
         with self._session.no_autoflush:
@@ -122,7 +122,7 @@ class Publication(_OpenPublication):
     def take_over_videos(self) -> Takeover | None:
         """Replace the originals of a relearned domain's videos in the catalog; None for other tasks.
 
-        The index must then be published without the originals and the orphans, before :meth:`complete`.
+        The index must then be published without the originals and orphans, before :meth:`complete`.
         """
         self._takeover = Takeover.prepare(self._session, self._task)
         return self._takeover
@@ -136,11 +136,11 @@ class Publication(_OpenPublication):
         trained: bool,
         unmeasured: str | None = None,
     ) -> int:
-        """Write the rows of the release, the shard and the recall matrix, and make the task ready.
+        """Write the rows for release, shard and recall matrix, and make the task ready.
 
         Args:
             trained: Whether the method was trained, not only applied.
-            unmeasured: Reason of missing ``recalls``.
+            unmeasured: Why ``recalls`` are missing.
 
         Returns:
             Learned order t of the task among all published tasks, from 1.
@@ -192,7 +192,7 @@ class Publication(_OpenPublication):
     def _write_recalls(self, order: int, recalls: Sequence[RecallRecord]) -> None:
         session = self._session
         session.flush()
-        # Locked until commit: if all videos of a task are deleted after this, its column is deleted with these cells.
+        # Locked until commit: if all of a task's videos are deleted afterwards, its column is deleted with these cells.
         learned = session.scalars(
             select(Task).where(Task.learned_order.is_not(None)).with_for_update(read=True)
         ).all()
@@ -200,7 +200,7 @@ class Publication(_OpenPublication):
         session.execute(delete(Recall).where(Recall.release_order == order))
         session.execute(delete(Recall).where(Recall.release_order == 0, Recall.task_order == order))
         for facts in recalls:
-            if facts.task_id not in orders:  # its videos were deleted during the evaluation
+            if facts.task_id not in orders:  # its videos were deleted during evaluation
                 continue
             session.add(
                 Recall(
@@ -225,8 +225,7 @@ class AppendPublication(_OpenPublication):
     """The open transaction in which an append becomes ready; created by ``Claim.appending``.
 
     Attributes:
-        rejected: Vector IDs of rejected videos of the append. Vectors of those that were rejected after their embedding
-            must be deleted.
+        rejected: Vector IDs of the append's rejected videos. Vectors of those rejected after embedding must be deleted.
     """
 
     def __init__(self, session: Session, append: Task, stage_seconds: dict[str, float]) -> None:
@@ -278,13 +277,13 @@ class AppendPublication(_OpenPublication):
 
 
 def reject_duplicates(session: Session, append: Task) -> None:
-    """Reject accepted videos of an append whose content its domain has received since they were probed.
+    """Reject accepted videos of an append whose content the domain has received since they were probed.
 
-    Two appends may carry the same file.
+    Two appends may contain the same file.
 
     Args:
-        session: Transaction that locks the append, under the write lock of the index: until that is released, no other
-            publication gives the domain videos.
+        session: Transaction that locks the append, under the index write lock: until that is released, no other
+            publication adds videos to the domain.
     """
     accepted = (Video.task_id == append.id) & (Video.status == "accepted")
     known = {
@@ -311,7 +310,7 @@ def reject_duplicates(session: Session, append: Task) -> None:
 def _store_final_progress(
     session: Session, task: Task, progress: TaskProgress, seconds: dict[str, float]
 ) -> None:
-    """Store the progress of a ready task with the measured seconds of its stages."""
+    """Store a ready task's progress with the measured seconds of its stages."""
     view = progress.model_dump(exclude_none=True)
     record(session, task.id, "progress", view)
     task.progress = progress_with_times(task, view, seconds)

@@ -1,4 +1,4 @@
-"""Reconciliation of tasks: recover those of dead workers, finish cancellations, repeat lost messages.
+"""Reconcile tasks: recover those of dead workers, finish cancellations, resend lost messages.
 
 Every worker reconciles every few seconds; concurrent runs do no harm.
 """
@@ -29,13 +29,13 @@ from service.tasks.lifecycle.state_machine import (
 
 @dataclass(frozen=True)
 class ReconcileReport:
-    """Task IDs that one reconciliation changed.
+    """Task IDs changed by one reconciliation.
 
     Attributes:
         recovered: Tasks of dead workers, which are due again.
         failed: Tasks without attempts left.
-        cancelled: Tasks with a cancellation request and without a worker.
-        sent: Tasks whose messages were sent again.
+        cancelled: Tasks with a cancellation request but no worker.
+        sent: Tasks whose messages were resent.
     """
 
     recovered: tuple[str, ...]
@@ -57,7 +57,7 @@ def reconcile() -> ReconcileReport:
         ).all()
     for task_id in abandoned:
         with session_scope(write=True) as session:
-            # A lost host may hold the lock of a row for seconds; the other tasks must not wait for it.
+            # A lost host may hold a row lock for seconds; other tasks must not wait for it.
             task = lock_task_if(session, task_id, _abandoned(now(session)), skip_locked=True)
             if task is not None:
                 outcomes[_settle(session, task)].append(task_id)
@@ -69,9 +69,9 @@ def reconcile() -> ReconcileReport:
 
 
 def send_due() -> tuple[str, ...]:
-    """Send a message for every task that waits for a worker, if the queue is empty.
+    """Send a message for every task waiting for a worker, if the queue is empty.
 
-    Messages in a queue start a worker anyway; more of them would only let the queue grow while no worker runs.
+    Messages in a queue start a worker anyway; more would only let the queue grow while no worker runs.
 
     Returns:
         IDs of the tasks whose messages were sent.
@@ -84,7 +84,7 @@ def send_due() -> tuple[str, ...]:
             .where(
                 Task.state.in_(("queued", "probing")),
                 Task.probed_at.is_(None),
-                # A task that another worker has claimed needs more workers as long as chunks are free.
+                # A claimed task needs more workers as long as chunks are free.
                 or_(
                     free,
                     Task.lease_owner.is_not(None)
@@ -125,7 +125,7 @@ def _is_empty(queue: str) -> bool:
 
 
 def _abandoned(at: datetime) -> ColumnElement[bool]:
-    """Return the condition of tasks whose worker died, or that have no worker and can get none."""
+    """Return the condition for tasks whose worker died, or that have no worker and can get none."""
     stuck = or_(Task.cancel_requested.is_(True), Task.attempts >= state_machine.MAX_ATTEMPTS)
     return and_(
         Task.state.in_(ACTIVE_STATES),
@@ -140,8 +140,8 @@ def _has_live_lease(task: Task, at: datetime) -> bool:
 def _settle(session: Session, task: Task) -> str:
     owner = task.lease_owner
     if is_published(session, task):
-        # Its shard is searchable already, so the task is finished despite failures and cancellation requests. The last
-        # attempt skips the evaluation, and one attempt always remains for that.
+        # Its shard is already searchable, so the task is finished despite failures and cancellation requests. The last
+        # attempt skips evaluation, and one attempt always remains for that.
         clear_lease(task)
         task.attempts = min(task.attempts, state_machine.MAX_ATTEMPTS - 1)
         task.cancel_requested = False
@@ -157,11 +157,11 @@ def _settle(session: Session, task: Task) -> str:
             session,
             task,
             "failed",
-            error=f"The worker was killed {task.attempts} times in a row while training this task, most likely because "
-            f"the machine or the container ran out of memory{reported}.",
-            hint="Give the worker more memory, or add the domain again with checkpointing: true or a smaller "
-            "batch_size in its settings, or with method 'analytic'. If something else stopped the worker, retry the "
-            "task.",
+            error=f"The worker was killed {task.attempts} times in a row while training this task, most "
+            f"likely because the machine or container ran out of memory{reported}.",
+            hint="Give the worker more memory, or add the domain again with checkpointing: true, a "
+            "smaller batch_size, or method 'analytic'. If something else stopped the worker, retry "
+            "the task.",
             remedy=Action(name="retry_task", id=task.id),
         )
         return "failed"
@@ -172,12 +172,12 @@ def _settle(session: Session, task: Task) -> str:
             task,
             "failed",
             error=f"The worker stopped {task.attempts} times in a row while {stage} this task, without a message.",
-            hint="Often it ran out of memory: give the worker more memory, or choose a smaller batch or model in the "
-            "settings of the task. Then retry it.",
+            hint="It may have run out of memory: give the worker more, or choose a smaller batch or "
+            "model in the task's settings. Then retry the task.",
             remedy=Action(name="retry_task", id=task.id),
         )
         return "failed"
     clear_lease(task)
-    if owner is not None:  # otherwise the pause of an unavailable source ended
+    if owner is not None:  # otherwise an unavailable source's pause ended
         record_lost_worker(session, task.id, owner, published=False)
     return "recovered"

@@ -1,4 +1,4 @@
-"""State changes of tasks, always with a locked row and an event."""
+"""Change the states of tasks, always with a locked row and an event."""
 
 from __future__ import annotations
 
@@ -22,20 +22,22 @@ from service.storage.video_files import register_rejected_uploads
 from service.tasks.task_events import record
 from service.webhooks.events import emit_task_state
 
-MAX_ATTEMPTS = 3  # claims of a task or chunk without progress in between
-MAX_LOST_TRAININGS = 2  # the same training takes the same memory, and a killed worker takes others with it
+MAX_ATTEMPTS = 3  # consecutive claims of a task or chunk without progress
+MAX_LOST_TRAININGS = (
+    2  # the same training takes the same memory, and a killed worker takes others down with it
+)
 
 _Row = TypeVar("_Row")
 
 log = structlog.get_logger(__name__)
 
-MAX_OUTAGES = 12  # attempts in a row in which no video was finished
-_FIRST_PAUSE = 30.0  # seconds; each further pause is twice as long
+MAX_OUTAGES = 12  # consecutive attempts in which no video was finished
+_FIRST_PAUSE = 30.0  # seconds; each following pause is twice as long
 _MAX_PAUSE = 900.0
 
 
 def lock_task(session: Session, task_id: str) -> Task:
-    """Return a task, with its row locked until commit.
+    """Lock a task's row until commit, and return the task.
 
     Raises:
         NotFound: the task does not exist.
@@ -49,18 +51,18 @@ def lock_task(session: Session, task_id: str) -> Task:
 def lock_task_if(
     session: Session, task_id: str, still: ColumnElement[bool], *, skip_locked: bool = False
 ) -> Task | None:
-    """Return a task, with its row locked until commit, if it fulfills a condition after locking.
+    """Lock a task's row until commit, and return the task if it meets a condition once locked.
 
     Args:
         session: Transaction.
-        skip_locked: Return None if another transaction has locked the row.
+        skip_locked: Whether to return None if another transaction has locked the row.
     """
     query = select(Task).where(Task.id == task_id, still)
     return session.scalars(_for_update(query, skip_locked=skip_locked)).one_or_none()
 
 
 def lock_owned_task(session: Session, task_id: str, token: int) -> Task:
-    """Return a task, with its row locked until commit, if the fencing token is still valid.
+    """Lock a task's row until commit, and return the task if the fencing token is still valid.
 
     Raises:
         LeaseLost: another worker owns the task, or the task has ended.
@@ -102,7 +104,7 @@ def set_state(
 
 
 def _log_state(task: Task) -> None:
-    """Log a state with the identifier of the current request, or else of the request that created the task."""
+    """Log a state with the current request's ID, or else that of the request that created the task."""
     with use_request_id(current_request_id() or task.request_id):
         if task.state == "failed":
             log.error("task_failed", task=task.id, reason=task.error, hint=task.error_hint)
@@ -111,16 +113,16 @@ def _log_state(task: Task) -> None:
 
 
 def clear_lease(task: Task) -> None:
-    """End the lease of a task; writes of the former owner are refused."""
+    """End a task's lease; the previous owner's writes are refused."""
     task.lease_owner = task.lease_expires_at = None
     task.fencing_token += 1
 
 
 def record_lost_worker(session: Session, task_id: str, owner: str | None, *, published: bool) -> None:
-    """Record that the lease of a task expired, and that the task is due again.
+    """Record that a task's lease expired and the task is due again.
 
     Args:
-        session: Session with the locked task.
+        session: Session that has the task locked.
         published: Whether the manifest lists a shard of the task.
     """
     continuation = (
@@ -132,9 +134,7 @@ def record_lost_worker(session: Session, task_id: str, owner: str | None, *, pub
 
 
 def is_lost_training() -> ColumnElement[bool]:
-    """Return the condition of tasks with an expired lease whose training ended its worker too often to be
-    tried again.
-    """
+    """Return the condition for tasks with an expired lease whose training killed its worker too often to retry."""
     return and_(Task.state == "training", Task.attempts >= MAX_LOST_TRAININGS)
 
 
@@ -149,14 +149,14 @@ def first_active_task(session: Session) -> Task | None:
 
 
 def next_position(session: Session) -> int:
-    """Return the next position in the queue of tasks, locked until commit so that positions become visible in order."""
+    """Return the next queue position, locked until commit so that positions become visible in order."""
     line = lock_positions(session)
     line.last_position += 1
     return line.last_position
 
 
 def lock_positions(session: Session) -> PositionCounter:
-    """Lock the positions of all tasks until commit, and return the row of the last assigned one."""
+    """Lock all queue positions until commit, and return the row with the last assigned one."""
     return session.scalars(_for_update(select(PositionCounter).where(PositionCounter.id == 1))).one()
 
 
@@ -166,13 +166,13 @@ def _for_update(query: Select[_Row], *, skip_locked: bool = False) -> Select[_Ro
 
 
 def is_published(session: Session, task: Task) -> bool:
-    """Return whether the vectors of a task are in the index.
+    """Return whether a task's vectors are in the index.
 
     The manifest is replaced just before the catalog commits. If a worker dies in between, the vectors are published and
-    only the rows of the catalog are missing: such a task must be finished, not failed or cancelled.
+    only the catalog rows are missing: such a task must be finished, not failed or cancelled.
 
     Args:
-        session: Session of the caller.
+        session: The caller's session.
         task: A domain, or an append. The videos of an append belong to the domain once the catalog is complete.
 
     Raises:
@@ -185,11 +185,11 @@ def is_published(session: Session, task: Task) -> bool:
 
 
 def postpone(session: Session, task: Task, former: Mapping[str, Any], error: SourceUnavailable) -> None:
-    """Give a task back until its source may be available again; the attempt does not count. Or fail it.
+    """Give a task back until its source may be available again, without counting the attempt; or fail it.
 
     Args:
-        session: Transaction that locks the task.
-        former: Progress of the task when it was claimed.
+        session: Transaction that holds the task's lock.
+        former: The task's progress when it was claimed.
         error: The outage.
     """
     finished = session.scalar(select(func.count()).where(Video.task_id == task.id, Video.status != "pending"))
@@ -200,7 +200,7 @@ def postpone(session: Session, task: Task, former: Mapping[str, Any], error: Sou
             task,
             "failed",
             error=error.detail,
-            hint=f"No video was rejected for this. Make {error.awaited} available, then retry the task.",
+            hint=f"No video was rejected because of this. Make {error.awaited} available, then retry the task.",
             remedy=Action(name="retry_task", id=task.id),
         )
         return
@@ -216,4 +216,4 @@ def postpone(session: Session, task: Task, former: Mapping[str, Any], error: Sou
         outages=outages,
         times=StageTimes.of(task.progress),
     ).model_dump(exclude_none=True)
-    record(session, task.id, "log", {"message": f"{error.detail} The task is repeated in {pause:.0f} s."})
+    record(session, task.id, "log", {"message": f"{error.detail} The task will be retried in {pause:.0f} s."})

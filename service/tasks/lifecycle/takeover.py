@@ -1,7 +1,7 @@
-"""Takeover of videos by a relearned domain, within the transaction that makes it ready.
+"""Let a relearned domain take over its videos, in the transaction that makes it ready.
 
-The copies take over the IDs of their originals, with their current captions, metadata and feedback. An
-original whose copy was rejected stays in its domain; a copy whose original was deleted meanwhile is deleted.
+Copies take over the IDs of their originals, with current captions, metadata and feedback. An original whose copy was
+rejected stays in its domain; a copy whose original was deleted in the meantime is deleted.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ class Takeover:
     """Videos that a relearned domain takes over.
 
     Attributes:
-        domain: Identifier of the former domain.
-        originals: Vector IDs that leave the shard of the former domain.
+        domain: ID of the original domain.
+        originals: Vector IDs that leave the original domain's shard.
         orphans: Vector IDs of copies whose original was deleted.
-        thumbnails: Former and new ID of each copy.
+        thumbnails: Old and new ID of each copy.
         copies: Vector IDs of the copies that took over captions and metadata.
     """
 
@@ -44,9 +44,9 @@ class Takeover:
 
     @classmethod
     def prepare(cls, session: Session, task: Task) -> Takeover | None:
-        """Replace the originals by their copies in the catalog; None for a task that relearns nothing.
+        """Replace the originals with their copies in the catalog; None for a task that relearns nothing.
 
-        The row of the former domain stays locked until commit, so that no deletion comes between catalog and index.
+        The original domain's row stays locked until commit, so that no deletion comes between catalog and index.
 
         Args:
             session: Transaction of the publication.
@@ -76,7 +76,7 @@ class Takeover:
         kept = [row for row in rows if row[2] is not None]
         originals = [row[2] for row in kept]
         copy_transcripts(session, task.id)
-        # The deletion of an original kept the file that its copy still named.
+        # Deleting an original kept the file that its copy still uses.
         for chunk in id_chunks(orphans):
             register_removals(session, Video.vector_id.in_(chunk))
         _move_feedback(session, {row[2]: row[0] for row in kept})
@@ -96,12 +96,12 @@ class Takeover:
         if taken:
             session.execute(update(Video), taken)
         session.expire_all()
-        # The release may have learned former captions, and searches may have cached former metadata.
+        # The release may have learned old captions, and searches may have cached old metadata.
         task.caption_edits += domain.caption_edits
         task.metadata_edits += domain.metadata_edits
         domain.counts = count_task_videos(session, domain.id)
         task.counts = count_task_videos(session, task.id)
-        # The recommendation to relearn is followed.
+        # The recommendation to relearn has been followed.
         for measured in (domain, *session.scalars(select(Task).where(Task.target_id == domain.id))):
             measured.progress = {name: value for name, value in measured.progress.items() if name != "drift"}
         videos = "1 appended video" if len(kept) == 1 else f"{len(kept)} appended videos"
@@ -113,19 +113,19 @@ class Takeover:
     def number_edits(self, session: Session) -> None:
         """Count the takeover of captions and metadata as an edit, once the transaction has locked all tasks.
 
-        Searches may know the copies already with former captions: the manifest is replaced before the commit.
+        Searches may already know the copies with old captions, because the manifest is replaced before the commit.
         """
         number_edits(session, self.copies)
 
     def move_thumbnails(self) -> None:
-        """Give the thumbnails of the copies the names of their new IDs. A repetition changes nothing."""
+        """Rename the copies' thumbnails to their new IDs. Idempotent."""
         for former, video_id in self.thumbnails:
             with suppress(FileNotFoundError):
                 library_paths.thumbnail_path(former).replace(library_paths.thumbnail_path(video_id))
 
 
 def _move_feedback(session: Session, copies: Mapping[int, int]) -> None:
-    """Give the copies the feedback on their originals."""
+    """Move the originals' feedback to the copies."""
     for chunk in id_chunks(list(copies)):
         judged = session.scalars(
             select(Feedback.video_vector_id).where(Feedback.video_vector_id.in_(chunk)).distinct()

@@ -1,1 +1,1 @@
-"""Lists of videos with captions: manifests in several formats, and sidecar files of bare folders."""
+"""Lists of videos with captions: manifests in several formats, and sidecar files in plain folders."""

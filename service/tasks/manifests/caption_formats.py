@@ -1,7 +1,7 @@
 """The table of caption formats (``FORMATS``): how each is recognized by its keys, and how it becomes videos.
 
 A format reads the fields of a video as in ``POST /tasks``, with the times of dense captions as ``transcript``. Its
-``uri`` is a path or an ID: the stem of the file's name. No caption of a whole video is made from timed texts.
+``uri`` is a path or an ID: the stem of the file's name. Timed texts never become captions of the whole video.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from service.tasks.manifests.video_tables import PLAIN_KEYS, SPLITS, file_column
 
 Rows = Iterator[tuple[str, Any]]  # location and fields of each video
 
-_SHORTEST = 1.0  # seconds of a timed text that does not end after its start
+_SHORTEST = 1.0  # seconds for a timed text that does not end after its start
 _KINDS: dict[type, str] = {dict: "an object", list: "a list", str: "a text"}
 _MAX_KEYS = 12  # of an error
 
@@ -34,10 +34,10 @@ class CaptionFormat:
         name: Name as users know it.
         layout: ``document``: an object with ``keys``. ``objects``: a list, or JSON lines, of objects with ``keys``.
             ``mapping``: an object of objects with ``keys``, by the ID of the video.
-        keys: Keys that only this format has together.
-        read: Yields the videos of a document, or of the ``(location, object)`` pairs of the other layouts. None: the
-            file describes a data set, and has no videos.
-        is_partial: Whether it usually lists videos that a folder does not have, as data sets do.
+        keys: Combination of keys that only this format has.
+        read: Yields the videos in a document, or in ``(location, object)`` pairs for the other layouts. None: the file
+            describes a data set and has no videos.
+        is_partial: Whether it usually lists videos missing from the folder, as data sets do.
     """
 
     name: str
@@ -48,10 +48,10 @@ class CaptionFormat:
 
 
 def recognize(value: Any, location: str) -> CaptionFormat:
-    """Return the format of a JSON document, or of the first object of JSON lines.
+    """Recognize the format of a JSON document, or of the first object of JSON lines.
 
     Raises:
-        InvalidInput: no format has these keys; the error has the keys and the nearest format.
+        InvalidInput: no format has these keys; the error names them and the nearest format.
     """
     layouts = _keys_by_layout(value)
     for known in FORMATS:
@@ -86,7 +86,7 @@ def read_document_rows(known: CaptionFormat, value: Any, name: str) -> Rows:
 
 
 def nearest_format(keys: Iterable[str]) -> str:
-    """Return the name and the keys of the format whose keys are most like these, as a part of a sentence."""
+    """Return the name and keys of the most similar format, as part of a sentence."""
     found = list(islice(keys, 100))
 
     def similarity(known: CaptionFormat) -> float:
@@ -122,14 +122,14 @@ def _keys_by_layout(value: Any) -> dict[str, frozenset[str]]:
 def _not_understood(layouts: Mapping[str, frozenset[str]]) -> tuple[str, str]:
     if not layouts:
         return (
-            "The file has no objects of videos.",
+            "The file has no objects for videos.",
             "Write one JSON object per line, with the keys 'file' and 'caption'.",
         )
     keys = sorted({*chain.from_iterable(layouts.values())})
     shown = ", ".join(repr(key[:40]) for key in keys[:_MAX_KEYS])
     more = f" and {len(keys) - _MAX_KEYS} more" if len(keys) > _MAX_KEYS else ""
     return (
-        f"The keys {shown}{more} are those of no known caption format.",
+        f"The keys {shown}{more} match no known caption format.",
         f"The nearest format is {nearest_format(keys)}. "
         "Correct the file, move it out of the folder, or list the videos in manifest.jsonl.",
     )
@@ -153,10 +153,10 @@ def _objects(record: Mapping[str, Any], key: str, location: str) -> Iterator[tup
 
 
 def _key(record: Mapping[str, Any], key: str, location: str) -> str:
-    """Return an ID, which some files have as a number."""
+    """Return an ID, which is a number in some files."""
     value = record.get(key)
     if not isinstance(value, str | int) or isinstance(value, bool):
-        raise InvalidInput.at(f"{location}.{key}", "The ID is neither a text nor a number.", "Correct it.")
+        raise InvalidInput.at(f"{location}.{key}", "The ID is neither a string nor a number.", "Correct it.")
     return str(value)
 
 
@@ -184,14 +184,14 @@ def _video(
 
 
 def _cue(times: Any, text: Any, location: str) -> dict[str, Any]:
-    """Return a timed text; some data sets have a few spans whose end is before the start."""
+    """Return a timed text; some data sets have spans that end before they start."""
     is_span = isinstance(times, list) and len(times) == 2
     if not is_span or not all(isinstance(t, int | float) and not isinstance(t, bool) for t in times):
         raise InvalidInput.at(location, "The times are not a list of start and end.", "Give both in seconds.")
     start, end = sorted(times)
     if not (start >= 0 and end < 2**53):  # also false for NaN
         raise InvalidInput.at(
-            location, f"{start} and {end} are no times of a video.", "Give seconds from its start."
+            location, f"{start} and {end} are not valid times in a video.", "Give seconds from its start."
         )
     end = end if end > start else start + _SHORTEST
     return {"start": float(start), "end": float(end), "text": shorten_caption(_typed(text, str, location))}
@@ -278,7 +278,7 @@ def _read_coco(document: dict[str, Any], name: str) -> Rows:
         )
     if captions:
         missing = next(iter(captions))
-        raise InvalidInput.at(f"{name}:annotations", f"{missing!r} is the ID of none of the {of}.", "Add it.")
+        raise InvalidInput.at(f"{name}:annotations", f"{missing!r} matches none of the {of}.", "Add it.")
 
 
 def _read_dense(items: Iterable[tuple[str, Any]], name: str) -> Rows:
@@ -326,7 +326,7 @@ def _read_label_studio(items: Iterable[tuple[str, Any]], name: str) -> Rows:
         key = next((key for key, path in paths.items() if path.lower().endswith(tuple(VIDEO_SUFFIXES))), None)
         if key is None:
             raise InvalidInput.at(
-                f"{location}.data", "No field of the task is a video.", "Export it with its data."
+                f"{location}.data", "The task has no video field.", "Export it with its data."
             )
         captions: list[Any] = []
         cues: list[dict[str, Any]] = []
@@ -357,7 +357,7 @@ def _read_label_studio(items: Iterable[tuple[str, Any]], name: str) -> Rows:
 
 
 def _label_studio_path(value: str) -> str:
-    """Return the path of a file that Label Studio serves, of an uploaded file without the server's folder."""
+    """Return the path of a file served by Label Studio; for uploads, without the server's folder."""
     try:
         parts = urlsplit(value)
         if parts.path.startswith("/data/local-files"):
@@ -385,7 +385,7 @@ def _read_fiftyone_samples(document: dict[str, Any], name: str) -> Rows:
 
 
 def _fiftyone_labels(value: Any) -> Any:
-    """Return the labels of classifications or temporal detections; any other value unchanged."""
+    """Return the labels in classifications or temporal detections; any other value unchanged."""
     if not isinstance(value, dict):
         return value
     parts = value.get("classifications", value.get("detections"))

@@ -1,4 +1,4 @@
-"""Caption tables beside videos: which files they are, and the videos of their rows."""
+"""Caption tables next to videos: which files they are, and the videos in their rows."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from service.tasks.manifests.video_tables import TYPED_SUFFIXES
 
 TABLE_SUFFIXES = (".csv", ".tsv", ".json", ".jsonl", ".ndjson")
 
-_REASONS = ("not found", "", "several files have this name")  # by the number of files that a row can name
+_REASONS = ("not found", "", "several files have this name")  # by the number of files that a row can refer to
 _MAX_MISSING = 100_000
 _MAX_NAMED = 3
 
@@ -26,9 +26,9 @@ _MAX_NAMED = 3
 def find_tables(
     paths: Iterable[str], suffixes: tuple[str, ...] = (*TABLE_SUFFIXES, *TYPED_SUFFIXES)
 ) -> list[str]:
-    """Return the paths of the files of a folder that are caption tables, unless their content says otherwise.
+    """Return the paths of likely caption tables in a folder, judged by name.
 
-    Hidden files and sidecar files are none, nor are the locks of spreadsheets.
+    Hidden files, sidecar files and spreadsheet lock files are excluded.
     """
     found = list(paths)
     stems = {path.removesuffix(PurePosixPath(path).suffix) for path in found if is_video_name(path)}
@@ -63,13 +63,13 @@ class CaptionTables:
     """Videos of the caption tables of a folder.
 
     Args:
-        list_files: Returns the paths of the files; called if a row has to be searched among them.
-        is_searched: Whether rows are searched in all tables, and not only in those of data sets, whose IDs have no
-            folders and endings. A row of another table names a path relative to the folder of the table.
+        list_files: Returns the paths of the files; called if a row must be searched among them.
+        is_searched: Whether to search for the files of all tables, not only of data sets, whose IDs lack folders and
+            extensions. Rows of other tables name paths relative to the table's folder.
 
     Attributes:
         tables: The tables that were read.
-        missing: Reasons of the rows that are left out, because they name none of the files, or several.
+        missing: Reasons for rows left out because they match no file or several.
     """
 
     def __init__(self, list_files: Callable[[], Sequence[str]], *, is_searched: bool = False) -> None:
@@ -89,11 +89,11 @@ class CaptionTables:
         """Read the rows of a table.
 
         Args:
-            path: Path of the table, to which the paths in it are relative.
+            path: Path of the table; paths in it are relative to its folder.
             typed_tables: As for :func:`read_rows`.
 
         Raises:
-            InvalidInput: the table is not understood, is invalid, or names no video, or none of those that are there.
+            InvalidInput: the table is not recognized, is invalid, or names no existing video.
         """
         table = read_rows(stream, path, encoding, typed_tables=typed_tables)
         folder = str(PurePosixPath(path).parent).removeprefix(".")
@@ -103,9 +103,7 @@ class CaptionTables:
             uri = fields.get("uri") if isinstance(fields, dict) else None
             if isinstance(uri, str) and not is_source_uri(uri):
                 if table.is_partial and ".." in uri.replace("\\", "/").split("/"):
-                    raise InvalidInput.at(
-                        location, f"{uri[:200]!r} is outside of the folder.", "Remove '..'."
-                    )
+                    raise InvalidInput.at(location, f"{uri[:200]!r} is outside the folder.", "Remove '..'.")
                 if table.is_partial or self._is_searched:
                     found = self._matcher.find(uri, folder)
                     reason = _REASONS[len(found)]
@@ -128,15 +126,15 @@ class CaptionTables:
             some = ", ".join(repr(uri[:80]) for uri in missing[:_MAX_NAMED])
             raise InvalidInput.at(
                 path,
-                f"None of the videos that it names is in the folder, such as {some} ({table.format}).",
-                "Put it into the folder of the videos. IDs are the names of files without their endings.",
+                f"None of the videos it names is in the folder, for example {some} ({table.format}).",
+                "Put it into the folder with the videos. IDs are file names without extension.",
             )
         if not named and not missing:
-            raise InvalidInput.at(path, "It lists no video.", "Write one video per line.")
+            raise InvalidInput.at(path, "It lists no videos.", "Write one video per line.")
         self.tables.append(
             CaptionTableSummary(path, table.format, table.delimiter, len(named) + len(missing))
         )
 
     def videos(self) -> list[VideoSpec]:
-        """Return the videos in the order of their first row; ``uri`` is the path of the file, if a row is searched."""
+        """Return the videos in the order of their first row; ``uri`` is the path of the matched file."""
         return self._entries.videos()

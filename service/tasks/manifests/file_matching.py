@@ -1,4 +1,4 @@
-"""Assignment of the paths and IDs in a caption table to files."""
+"""Match the paths and IDs in a caption table to files."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from pathlib import PurePosixPath
 
 from media.video_limits import VIDEO_SUFFIXES
 
-_MAX_FOLDERS = 64  # of a row that names a file by the end of its path; each folder is one lookup
+_MAX_FOLDERS = 64  # of a row that names a file by the end of its path; each folder takes one lookup
 
 
 def normalize_path(path: str) -> str:
     """Return a path with composed characters (NFC), slashes, and without a leading ``./`` or ``/``.
 
-    Some systems list names with decomposed characters, while tables contain composed ones.
+    Some systems list names with decomposed characters, but tables contain composed ones.
     """
     parts = unicodedata.normalize("NFC", path).replace("\\", "/").split("/")
     return "/".join(part for part in parts if part not in ("", "."))
@@ -27,12 +27,12 @@ def normalize_path(path: str) -> str:
 class FileMatcher:
     """Finds the file that a row of a table names.
 
-    Neither the browser nor the table knows the folder of the other, so the paths are compared from their ends: a row
+    Neither the browser nor the table knows the other's folder, so paths are compared from their ends: a row
     ``clips/a.mp4`` names the file ``kitchen/clips/a.mp4``, and a row ``/data/clips/a.mp4`` the file ``a.mp4``, if no
-    other file fits. IDs of data sets are paths of videos without the ending.
+    other file fits. Data set IDs are video paths without extension.
 
     Args:
-        paths: Paths of the files; spellings that :func:`normalize_path` unifies are the same.
+        paths: Paths of the files; spellings unified by :func:`normalize_path` are equal.
     """
 
     def __init__(self, paths: Sequence[str]) -> None:
@@ -45,7 +45,7 @@ class FileMatcher:
         self._ids = _PathEnds(self._stems)
 
     def find(self, uri: str, folder: str = "") -> list[str]:
-        """Return files that a row can name: one, if it is clear; two, if there are several.
+        """Return the file that a row names; two if it is ambiguous, none if there is no match.
 
         Args:
             folder: Folder of the table, which is searched first.
@@ -61,7 +61,7 @@ class FileMatcher:
 
 
 def is_video_name(path: str) -> bool:
-    """Return whether the ending of a path is that of a video."""
+    """Return whether a path has a video file extension."""
     return PurePosixPath(path).suffix.lower() in VIDEO_SUFFIXES
 
 
@@ -74,7 +74,7 @@ class _PathEnds:
 
     def __init__(self, paths: Iterable[str]) -> None:
         self._paths = set(paths)
-        # Paths with the same end are neighbors in this order, so that a row is compared with few of them.
+        # Paths with the same end are neighbors in this order, so a row is compared with only a few.
         self._reversed = sorted((_reverse(path), path) for path in self._paths)
 
     def find(self, wanted: str, folder: str) -> list[str]:
@@ -102,5 +102,5 @@ class _PathEnds:
 
 
 def _reverse(path: str) -> str:
-    """Return the parts of a path from the last to the first, each with a slash behind it."""
+    """Return the parts of a path from last to first, each followed by a slash."""
     return "".join(f"{part}/" for part in reversed(path.split("/")))

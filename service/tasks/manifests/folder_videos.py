@@ -1,4 +1,4 @@
-"""Videos of a local folder: those of its manifest, or its files with a table of captions and their sidecars."""
+"""Videos in a local folder: from its manifest, or its files with caption tables and sidecars."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ class FolderVideos:
     Attributes:
         base: Folder that the URIs are relative to.
         videos: The videos; their files may be missing.
-        left_out: Errors of the video files that are not listed, by path.
-        uploaded: Paths of the uploaded files of a library in the folder, which belong to their own domains and are not
+        left_out: Errors in video files that are not listed, by path.
+        uploaded: Paths of a library's uploaded files in the folder, which belong to their own domains and are not
             listed.
-        without_row: Paths of the videos that the caption tables in the folder do not name.
-        missing: Reasons of the rows that are left out, because they name none of the files, or several.
+        without_row: Paths of videos that the folder's caption tables do not mention.
+        missing: Reasons for rows left out because they match no file or several.
         formats: Format of each caption table or manifest by its path.
     """
 
@@ -71,26 +71,26 @@ def list_folder_videos(
 ) -> FolderVideos:
     """List the videos of a manifest or a folder.
 
-    Captions of a folder without a manifest are those of its caption tables and sidecar files. The tables need not name
-    all of its videos: the others have the captions of their sidecar files. A manifest, or a table that ``path`` names,
-    lists all videos. A video that a table or a manifest names without a transcript has that of its subtitles.
+    Without a manifest, captions come from caption tables and sidecar files. The tables need not name all videos: the
+    others get captions from sidecar files. A manifest, or a table given as ``path``, lists all videos. A listed video
+    without a transcript gets one from its subtitles.
 
-    All folders in the folder are listed, or none is. A video file is left out if its name is not Unicode, if a link
-    leads to no file, or if a sidecar file is invalid, cannot be read or is outside of ``root``.
+    All subfolders are listed, or none. A video file is left out if its name is not Unicode, if it is a broken link, or
+    if a sidecar file is invalid, unreadable or outside ``root``.
 
     A library keeps uploaded files below its media root. They are listed only if a manifest names them, or if ``path``
-    is the folder of an upload.
+    is an upload's folder.
 
     Args:
         encoding: Encoding of the manifest or the sidecar files; None is UTF-8.
         captions_from_names: Whether to use the file name as the caption of a video without captions.
-        root: Folder, without links in its path, that the links of manifests and sidecar files must not leave; None:
-            they may lead anywhere.
+        root: Folder, without links in its path, that links to manifests and sidecar files must not leave; None: they
+            may lead anywhere.
         typed_tables: Whether a manifest may be a Parquet file or a spreadsheet; only for commands.
 
     Raises:
-        InvalidInput: the manifest is invalid or outside of ``root``, the folder has no videos, or all are left out.
-        OSError: the folder, a folder in it, or the manifest cannot be read.
+        InvalidInput: the manifest is invalid or outside ``root``, the folder has no videos, or all are left out.
+        OSError: the folder, a subfolder, or the manifest cannot be read.
     """
     manifest = path if path.is_file() else _find_full_manifest(path)
     base = path if manifest is None else manifest.parent
@@ -131,7 +131,7 @@ def list_folder_videos(
 
 
 def _find_full_manifest(folder: Path) -> Path | None:
-    """Return the file of a folder that lists all of its videos; None if there is none."""
+    """Find the file in a folder that lists all of its videos; None if there is none."""
     names = [name for name in MANIFEST_NAMES if name not in CAPTION_TABLE_NAMES]
     return next(
         (folder / name for name in (*names, *TYPED_MANIFEST_NAMES) if (folder / name).is_file()), None
@@ -139,13 +139,13 @@ def _find_full_manifest(folder: Path) -> Path | None:
 
 
 def find_manifest(folder: Path) -> Path | None:
-    """Return the file of a folder that lists its videos and captions; None if there is none."""
+    """Find the file in a folder that lists its videos and captions; None if there is none."""
     names = MANIFEST_NAMES + TYPED_MANIFEST_NAMES
     return next((folder / name for name in names if (folder / name).is_file()), None)
 
 
 def _find_videos(folder: Path, names: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return the paths of the video files of a folder, and those of uploaded files."""
+    """Find the paths of a folder's video files, and of uploaded files."""
     found = [name for name in names if PurePosixPath(name).suffix.lower() in VIDEO_SUFFIXES]
     top = folder.resolve().name
     uploaded = [name for name in found if _is_uploaded(top, name)]
@@ -157,7 +157,7 @@ def _require_videos(folder: Path, files: Sequence[str], uploaded: Sequence[str])
     if not files:
         raise InvalidInput.at(
             str(folder),
-            "The folder has uploaded videos only, which belong to their own domains."
+            "The folder has only uploaded videos, which belong to their own domains."
             if uploaded
             else "The folder has no videos.",
             f"Expected a manifest, or files ending in {', '.join(sorted(VIDEO_SUFFIXES))}.",
@@ -165,7 +165,7 @@ def _require_videos(folder: Path, files: Sequence[str], uploaded: Sequence[str])
 
 
 def _without_row(folder: Path, files: Sequence[str], rows: Sequence[VideoSpec]) -> list[str]:
-    """Return the files that no row names; rows may name them by an absolute path, and in composed characters."""
+    """Return the files that no row names; rows may use absolute paths and composed characters."""
 
     @cache
     def resolve_folder(path: str) -> str:
@@ -187,10 +187,10 @@ def _read_folder(
     root: Path | None,
     report_progress: Callable[[], object],
 ) -> tuple[list[VideoSpec], dict[str, FieldError]]:
-    """Return the videos of a folder with their captions and subtitles, and the errors of those that are left out.
+    """Read a folder's videos with captions and subtitles, and the errors for left-out ones.
 
     Args:
-        rows: Videos of the tables.
+        rows: Videos from the tables.
         files: Paths of the other video files.
         encoding: Encoding of the sidecar files.
         root: Folder that links must not leave.
@@ -200,7 +200,7 @@ def _read_folder(
     def find_aliases(place: Path) -> Mapping[str, str]:
         try:
             return subtitle_aliases(name for name in os.listdir(place) if name.endswith(SUBTITLE_SUFFIXES))
-        except OSError:  # rows may name folders that do not exist
+        except OSError:  # rows may name missing folders
             return {}
 
     def open_sidecar(name: str) -> BinaryIO | None:
@@ -224,13 +224,13 @@ def _read_folder(
         except OSError as error:
             sidecar = Path(os.fsdecode(error.filename or name)).name
             left_out[name] = FieldError(
-                sidecar, f"The file cannot be read ({error.strerror}).", "Allow the service to read it."
+                sidecar, f"The file cannot be read ({error.strerror}).", "Let the service read it."
             )
     return videos, left_out
 
 
 def _is_uploaded(top: str, name: str) -> bool:
-    """Return whether a path in a folder named ``top`` leads through the folder of an upload of any library."""
+    """Return whether a path in a folder named ``top`` leads through any library's upload folder."""
     folders = (top, *PurePosixPath(name).parts[:-1])
     return any(
         parent == "uploads" and UPLOAD_FOLDER.fullmatch(folder) for parent, folder in pairwise(folders)
@@ -238,7 +238,7 @@ def _is_uploaded(top: str, name: str) -> bool:
 
 
 def _check_file(path: Path, name: str) -> None:
-    """Raise InvalidInput for a name that cannot be stored, and for a path that is not a file."""
+    """Raise InvalidInput for a name that cannot be stored, or a path that is not a file."""
     printable = repr(name)[1:-1]
     if not name.isascii() and name != name.encode("utf-8", "replace").decode():
         raise InvalidInput.at(printable, "The file name is not Unicode.", "Rename the file.")
@@ -246,13 +246,13 @@ def _check_file(path: Path, name: str) -> None:
         raise InvalidInput.at(printable, "The file name contains a control character.", "Rename the file.")
     if not path.is_file():
         kind = "a link to a missing file" if path.is_symlink() else "not a regular file"
-        raise InvalidInput.at(name, f"It is {kind}.", "Remove it, or replace it by the video.")
+        raise InvalidInput.at(name, f"It is {kind}.", "Remove it, or replace it with the video.")
 
 
 def _list_files(folder: Path, report_progress: Callable[[], object]) -> Iterator[str]:
     """Yield the paths of all files relative to a folder; links to folders are not followed.
 
-    ``Path.rglob`` omits folders that cannot be read, whose videos would look as if they had been deleted.
+    ``Path.rglob`` silently omits unreadable folders, whose videos would look deleted.
     """
     for place, _, names in os.walk(folder, onerror=_raise):
         report_progress()

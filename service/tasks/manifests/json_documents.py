@@ -1,4 +1,4 @@
-"""Bounded parsing of JSON that a user wrote: errors name the line, and no content exhausts the stack or the memory."""
+"""Parse JSON from users within bounds: errors name the line, and no content exhausts stack or memory."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ def parse_json(text: str, name: str, line: int | None = None) -> Any:
 
     Args:
         name: Name of the file in errors.
-        line: Number of the line that contains the value; None if the text is the whole file.
+        line: Line number of the value; None if the text is the whole file.
 
     Raises:
-        InvalidInput: the text is not JSON, an object has a key twice, or values are nested too deep.
+        InvalidInput: the text is not JSON, an object has a duplicate key, or values are nested too deep.
     """
     kind = "file" if line is None else "line"
     place = name if line is None else f"{name}:{line}"
@@ -42,8 +42,8 @@ def parse_json(text: str, name: str, line: int | None = None) -> Any:
             "Correct it, or write one object per line.",
         ) from None
     except RecursionError:
-        raise InvalidInput.at(place, f"The {kind} is nested too deep.", "Write a flat table.") from None
-    except ValueError:  # a number of thousands of digits
+        raise InvalidInput.at(place, f"The {kind} is nested too deeply.", "Write a flat table.") from None
+    except ValueError:  # a number with thousands of digits
         raise InvalidInput.at(
             place, f"The {kind} has a number with too many digits.", "Shorten it."
         ) from None
@@ -54,7 +54,7 @@ def read_document(stream: TextStream, name: str, encoding: str) -> Any:
     check_encoding(encoding)
     limit = request_limits.MAX_DOCUMENT_BYTES
     raw = stream.read(limit + 1)
-    hint = "Split it, or write JSON lines: one object per line for each video."
+    hint = "Split it, or write JSON lines: one object per line and video."
     if len(raw) > limit:
         raise InvalidInput.at(name, f"The JSON document is larger than {limit} bytes.", hint)
     values = raw.count(b",") + raw.count(b"[") + raw.count(b"{")

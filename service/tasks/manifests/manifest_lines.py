@@ -1,4 +1,4 @@
-"""Bounded decoding of text files that a user wrote, line by line."""
+"""Decode text files from users line by line, within bounds."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from typing import Any, Protocol
 from service.core import request_limits
 from service.core.errors import InvalidInput
 
-MAX_LINE_BYTES = 4 * 1024**2  # a video with all captions of the maximum length, escaped
+MAX_LINE_BYTES = 4 * 1024**2  # a video with all captions at maximum length, escaped
 
 UTF16_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
-# Python also names codecs of host names, escapes and mail as encodings; they decode ASCII to other characters, take
-# quadratic time, or raise errors of other types.
+# Python also registers codecs for host names, escapes and mail as encodings; they decode ASCII to other characters,
+# take quadratic time, or raise other errors.
 _PROBE = "".join(map(chr, range(32, 127))) + "\\u0041\t\r\n"
 
 
 class TextStream(Protocol):
-    """Bytes of a text."""
+    """A text as bytes."""
 
     def read(self, size: int, /) -> bytes:
         """Return at most ``size`` bytes."""
@@ -30,7 +30,7 @@ class TextStream(Protocol):
 
 
 class PeekedText:
-    """Bytes of a text, whose first lines can be looked at before they are read. UTF-16 is decoded to UTF-8.
+    """A text as bytes, whose first lines can be peeked at. UTF-16 is decoded to UTF-8.
 
     Args:
         stream: Content of the file.
@@ -61,7 +61,7 @@ class PeekedText:
         return self._lines[-1].removeprefix(codecs.BOM_UTF8)
 
     def read(self, size: int, /) -> bytes:
-        """Return at most ``size`` bytes that were not read."""
+        """Return at most ``size`` unread bytes."""
         head = b"".join(self._lines)
         self._lines = deque([head[size:]] if len(head) > size else [])
         return head[:size] + (self._stream.read(size - len(head)) if size > len(head) else b"")
@@ -72,7 +72,7 @@ class PeekedText:
 
 
 class _Utf16Reader(io.RawIOBase):
-    """UTF-8, with a byte order mark, of a text in UTF-16."""
+    """Converts UTF-16 text to UTF-8 with a byte order mark."""
 
     def __init__(self, first: bytes, stream: TextStream, name: str) -> None:
         self._decoder = codecs.getincrementaldecoder("utf-16")()
@@ -90,7 +90,7 @@ class _Utf16Reader(io.RawIOBase):
             try:
                 self._encoded = self._decoder.decode(raw, not raw).encode()
             except UnicodeDecodeError:
-                message = "The file begins with a mark of UTF-16, but is not UTF-16."
+                message = "The file begins with a UTF-16 byte order mark but is not UTF-16."
                 raise InvalidInput.at(self._name, message, "Save it as UTF-8.") from None
             if not raw:
                 break
@@ -101,12 +101,12 @@ class _Utf16Reader(io.RawIOBase):
 
 
 def read_lines(stream: TextStream, name: str, encoding: str = "utf-8") -> Iterator[str]:
-    """Yield the lines of a text with their ends. A byte order mark is removed and overrides the encoding.
+    """Yield the lines of a text with their line ends. A byte order mark is removed and overrides the encoding.
 
     Args:
         stream: Content of the file.
         name: Name of the file in errors.
-        encoding: Encoding of the text; ASCII characters must have their ASCII codes.
+        encoding: Encoding of the text, a superset of ASCII.
 
     Raises:
         InvalidInput: a line is too long, contains a NUL or cannot be decoded, or the encoding is not supported; the
@@ -148,7 +148,7 @@ def read_lines(stream: TextStream, name: str, encoding: str = "utf-8") -> Iterat
 
 
 def check_line_number(number: int, name: str) -> None:
-    """Bound the time that a text takes: a body of 128 MB may have a hundred million lines, of some microseconds each.
+    """Bound the time for a text: a 128 MB body may have a hundred million lines at a few microseconds each.
 
     Args:
         name: Name of the file in errors.
@@ -160,7 +160,7 @@ def check_line_number(number: int, name: str) -> None:
         raise InvalidInput.at(
             name,
             f"The file has more than {request_limits.MAX_TEXT_LINES} lines.",
-            "Write all captions of a video into one line, or split the file.",
+            "Put all captions of a video on one line, or split the file.",
         )
 
 
@@ -175,12 +175,12 @@ def check_encoding(encoding: str) -> None:
         raise InvalidInput.at(
             "encoding",
             f"{encoding[:50]!r} is not supported.",
-            "Name utf-8, cp1252 or another superset of ASCII.",
+            "Use utf-8, cp1252 or another superset of ASCII.",
         )
 
 
 def encoding_hint(encoding: str) -> str:
-    """Return what to do about bytes that an encoding does not have."""
+    """Suggest what to do about bytes that an encoding lacks."""
     if codecs.lookup(encoding).name == "utf-8":
         return "Save it as UTF-8, or read it as Windows text: cinestrata ingest --encoding cp1252."
-    return "Save it as UTF-8, or name another encoding."
+    return "Save it as UTF-8, or choose another encoding."

@@ -1,7 +1,7 @@
-"""Parser of manifests and caption tables, in the formats of :mod:`service.tasks.manifests.caption_formats`.
+"""Parse manifests and caption tables, in the formats of :mod:`service.tasks.manifests.caption_formats`.
 
-The content selects the format, not the name of the file: JSON, JSON lines, or a delimited table with the columns of
-:mod:`service.tasks.manifests.video_tables`. A video may have several rows: its captions are merged.
+The content, not the file name, selects the format: JSON, JSON lines, or a delimited table with the columns of
+:mod:`service.tasks.manifests.video_tables`. A video may have several rows, whose captions are merged.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _MAX_METADATA_BYTES = 64 * 1024**2  # of all videos, as in the body of a JSON re
 class _Entry:
     """Fields of a video; much smaller than a :class:`VideoSpec`, since a manifest may have millions of lines.
 
-    Captions and texts of the transcript are keys, so that further rows are merged without a copy of the earlier ones.
+    Captions and transcript texts are keys, so that more rows are merged without copying earlier ones.
     """
 
     location: str
@@ -54,7 +54,7 @@ class _Entry:
 
 
 class ManifestEntries:
-    """Videos of manifests in the order of their first row. Rows of the same file become one video."""
+    """Videos from manifests, in the order of their first row. Rows for the same file become one video."""
 
     def __init__(self) -> None:
         self._entries: dict[str, _Entry] = {}
@@ -65,12 +65,12 @@ class ManifestEntries:
         """Add the video of a row.
 
         Args:
-            location: Name of the manifest and place of the row in errors.
+            location: Manifest name and row position for errors.
             fields: Fields of a video as in ``POST /tasks``.
 
         Raises:
-            InvalidInput: a field is invalid, a file has too many captions, its row contradicts an earlier row, or
-                the rows name more videos than a task may have.
+            InvalidInput: a field is invalid, a file has too many captions, a row contradicts an earlier one, or the
+                rows name more videos than a task may have.
         """
         try:
             video = VideoSpec.model_validate(fields)
@@ -88,13 +88,13 @@ class ManifestEntries:
             ("metadata", video.metadata or {}),
         ):
             if problem := storage_problem(value):
-                raise InvalidInput.at(f"{location}.{field}", problem, "Keep to plain JSON values.")
+                raise InvalidInput.at(f"{location}.{field}", problem, "Use plain JSON values only.")
         self._check_metadata(location, video.metadata)
         self._cues += len(video.transcript)
         if self._cues > _MAX_CUES:
             raise InvalidInput.at(
                 f"{location}.transcript",
-                f"The transcripts of the manifest have more than {_MAX_CUES} texts.",
+                f"The transcripts in the manifest have more than {_MAX_CUES} texts.",
                 "Split the manifest.",
             )
         uri = video.uri.removeprefix("./") or video.uri
@@ -113,8 +113,8 @@ class ManifestEntries:
             limit = request_limits.MAX_VIDEOS_PER_TASK
             raise InvalidInput.at(
                 location,
-                f"The rows before it name {limit} other videos, which is the limit.",
-                f"Post {limit} videos at most, and append the others to the domain.",
+                f"The previous rows name {limit} other videos, which is the limit.",
+                f"Post at most {limit} videos, and append the others to the domain.",
             )
         if len(entry.captions) > request_limits.MAX_CAPTIONS:
             raise InvalidInput.at(
@@ -125,7 +125,7 @@ class ManifestEntries:
         self._entries[uri] = entry
 
     def _check_metadata(self, location: str, metadata: dict[str, Any] | None) -> None:
-        """Bound the metadata of a video and of all videos: parsed JSON takes up to 20 times as much memory as text."""
+        """Bound the metadata per video and in total: parsed JSON takes up to 20 times as much memory as text."""
         text = json.dumps(metadata, ensure_ascii=False) if metadata else ""
         size = len(text.encode())
         self._metadata_bytes += size
@@ -136,7 +136,7 @@ class ManifestEntries:
         if self._metadata_bytes > _MAX_METADATA_BYTES:
             raise InvalidInput.at(
                 f"{location}.metadata",
-                f"The metadata of the manifest takes more than {_MAX_METADATA_BYTES} bytes.",
+                f"The metadata in the manifest takes more than {_MAX_METADATA_BYTES} bytes.",
                 "Split the manifest.",
             )
 
@@ -145,7 +145,7 @@ class ManifestEntries:
         return [_make_video(uri, entry) for uri, entry in self._entries.items()]
 
     def _merge(self, uri: str, earlier: _Entry, entry: _Entry) -> None:
-        """Add a row to the earlier rows of its video."""
+        """Merge a row into the earlier rows of its video."""
         for field in ("id", "split"):
             self._check_equal(uri, field, getattr(earlier, field), getattr(entry, field), earlier, entry)
         earlier.id, earlier.split = earlier.id or entry.id, earlier.split or entry.split
@@ -169,32 +169,32 @@ class ManifestEntries:
 
 
 def _make_video(uri: str, entry: _Entry) -> VideoSpec:
-    """Return the video of an entry; `ManifestEntries.add` has validated its fields."""
+    """Build the video for an entry, whose fields `ManifestEntries.add` has validated."""
     texts = {"captions": list(entry.captions), "transcript": list(entry.transcript.values())}
     optional = {"id": entry.id, "split": entry.split, "metadata": entry.metadata}
     given: dict[str, Any] = {key: value for key, value in (texts | optional).items() if value}
     return VideoSpec.model_construct(uri=uri, **{"captions": [], **given})
 
 
-CAPTION_TABLE_NAMES = ("captions.csv", "captions.tsv")  # found beside videos, they need not name all of them
+CAPTION_TABLE_NAMES = ("captions.csv", "captions.tsv")  # found next to videos, they need not name all of them
 MANIFEST_NAMES = ("manifest.jsonl", "manifest.csv", "manifest.tsv", *CAPTION_TABLE_NAMES)
 TYPED_MANIFEST_NAMES = tuple(f"manifest{suffix}" for suffix in TYPED_SUFFIXES)
 
 
 def require_text_table(name: str, field: str) -> None:
-    """Check that a file that the service reads is no typed table, whose parsers do not bound the memory that it takes.
+    """Check that the service does not read typed tables, whose parsers use unbounded memory.
 
     Args:
         field: Field of the error.
 
     Raises:
-        InvalidInput: the ending of the file is that of a Parquet file or a spreadsheet.
+        InvalidInput: the file has the extension of a Parquet file or spreadsheet.
     """
     if PurePath(name).suffix.lower() in TYPED_SUFFIXES:
         raise InvalidInput.at(
             field,
-            f"The service does not read {name!r}: the memory for a Parquet file or a spreadsheet is not bounded by its "
-            "size.",
+            f"The service doesn't read {name!r}: the memory for a Parquet file or spreadsheet is not "
+            "bounded by its size.",
             "Convert it to CSV or JSONL.",
         )
 
@@ -205,10 +205,10 @@ class CaptionTableRows:
 
     Attributes:
         format: Name of the format.
-        rows: Location and fields of each video, as in ``POST /tasks``; the fields are not validated.
-        is_partial: Whether the table may list videos that are not there, as data sets do.
+        rows: Location and unvalidated fields of each video, as in ``POST /tasks``.
+        is_partial: Whether the table may list missing videos, as data sets do.
         delimiter: Delimiter of a table in text.
-        is_description: Whether the file describes a data set, and has no videos.
+        is_description: Whether the file only describes a data set, without videos.
     """
 
     format: str
@@ -221,16 +221,16 @@ class CaptionTableRows:
 def read_rows(
     stream: BinaryIO, name: str, encoding: str = "utf-8", *, typed_tables: bool = True
 ) -> CaptionTableRows:
-    """Recognize the format of a manifest, and read its rows.
+    """Recognize a manifest's format, and read its rows.
 
     Args:
         stream: Content of the manifest, which is read with the rows.
-        name: Name of the manifest in errors; the ending of a typed table selects its parser.
-        typed_tables: Whether Parquet files and spreadsheets are read. A few kilobytes of them may fill the memory, so
-            only a command reads them, for its own user.
+        name: Name of the manifest in errors; its extension selects the parser for typed tables.
+        typed_tables: Whether to read Parquet files and spreadsheets. A few kilobytes may fill the memory, so only
+            commands read them, for their own user.
 
     Raises:
-        InvalidInput: the format is not known, or a row is invalid; the error names the line or the key.
+        InvalidInput: the format is unknown, or a row is invalid; the error names the line or key.
     """
     if PurePath(name).suffix.lower() in TYPED_SUFFIXES:
         if not typed_tables:
@@ -268,7 +268,7 @@ def _read_table(text: PeekedText, line: bytes, name: str, encoding: str) -> Capt
 
 
 def _parse_object(line: str) -> dict[str, Any] | None:
-    """Return the object of a line; None if the line is only a part of a JSON document."""
+    """Parse the object on a line; None if the line is only part of a JSON document."""
     try:
         value = json.loads(line)
     except (ValueError, RecursionError):
@@ -285,11 +285,11 @@ def _parse_lines(lines: Iterable[str], name: str) -> Rows:
 def parse_manifest(
     stream: BinaryIO, name: str, encoding: str = "utf-8", *, typed_tables: bool = False
 ) -> list[VideoSpec]:
-    """Parse the videos of a manifest; arguments and errors as for :func:`read_rows`."""
+    """Parse the videos in a manifest; arguments and errors as for :func:`read_rows`."""
     entries = ManifestEntries()
     for location, fields in read_rows(stream, name, encoding, typed_tables=typed_tables).rows:
         entries.add(location, fields)
     videos = entries.videos()
     if not videos:
-        raise InvalidInput.at(name, "It lists no video.", "Write one video per line.")
+        raise InvalidInput.at(name, "It lists no videos.", "Write one video per line.")
     return videos

@@ -1,4 +1,4 @@
-"""Texts and metadata from files of other programs, within the limits of a video."""
+"""Texts and metadata from other programs' files, within the limits of a video."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from typing import Any
 from service.core import request_limits
 from service.core.storable_text import is_storable
 
-_MAX_METADATA_CHARS = 1000  # of one text; longer ones are prose or signed addresses
-# Local paths and addresses of a download, which may contain credentials.
+_MAX_METADATA_CHARS = 1000  # per text; longer ones are prose or signed addresses
+# Local paths and download addresses, which may contain credentials.
 _PRIVATE_FIELDS = frozenset(("filename", "url", "manifest_url", "fragment_base_url", "cookies"))
 
 
 def plain_fields(fields: Mapping[str, Any], omitted: frozenset[str] = frozenset()) -> dict[str, Any]:
-    """Return the texts, numbers, booleans and lists of texts, in order and within the limit of metadata.
+    """Return the strings, numbers, booleans and string lists, in order and within the metadata limit.
 
     Args:
         omitted: Keys that are left out, besides private ones.
@@ -47,7 +47,7 @@ def _is_plain(value: Any) -> bool:
 
 
 def shorten_caption(value: Any) -> str:
-    """Return a text as one line within the limit of a caption, without control characters."""
+    """Shorten a text to one line within the caption limit, without control characters."""
     text = "".join(
         c
         for c in str(value)[: 4 * request_limits.MAX_CAPTION_CHARS]

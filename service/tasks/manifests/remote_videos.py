@@ -1,4 +1,4 @@
-"""Videos of a folder in an object store, or of a remote manifest: as those of a local folder, through a listing."""
+"""Videos in an object store folder or a remote manifest, read like a local folder through a listing."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ from service.tasks.manifests.video_tables import TYPED_SUFFIXES
 
 @dataclass(frozen=True)
 class RemoteVideos:
-    """Videos of a remote folder or manifest.
+    """Videos in a remote folder or manifest.
 
     Attributes:
         base: URI of the folder that URIs are relative to, with a slash at the end.
-        files: The files of the folder by their path; None for a web server, which cannot be listed.
-        left_out: Errors of the videos that are not listed, by path.
-        without_row: Paths of the videos that the caption tables in the folder do not name.
-        missing: Reasons of the rows that are left out, because they name none of the files, or several.
+        files: The folder's files by path; None for a web server, which cannot be listed.
+        left_out: Errors in videos that are not listed, by path.
+        without_row: Paths of videos that the folder's caption tables do not mention.
+        missing: Reasons for rows left out because they match no file or several.
         formats: Format of each caption table or manifest by its path.
     """
 
@@ -79,21 +79,20 @@ def list_remote_videos(
     report_progress: Callable[[], object] = lambda: None,
     typed_tables: bool = False,
 ) -> RemoteVideos:
-    """List the videos of a folder in an object store, or of a manifest in an object store or on a web server.
+    """List the videos in an object store folder, or in a manifest in an object store or on a web server.
 
-    Caption tables that are found in the folder need not name all of its videos: the others have the captions of their
-    sidecar files. A manifest, or a table that ``source`` names, lists all videos. A video that a table or a manifest
-    names without a transcript has that of its subtitles.
+    Caption tables found in the folder need not name all videos: the others get captions from sidecar files. A manifest,
+    or a table given as ``source``, lists all videos. A listed video without a transcript gets one from its subtitles.
 
-    A video is left out if its name is no part of a URI, if a sidecar file is invalid or forbidden, or if the manifest
-    names a missing file or a file outside of its folder.
+    A video is left out if its name cannot be part of a URI, if a sidecar file is invalid or forbidden, or if the
+    manifest names a file that is missing or outside its folder.
 
     Args:
         source: URI of the folder or the manifest.
         reader: Access to the source.
         encoding: Encoding of the manifest or the sidecar files; None is UTF-8.
         captions_from_names: Whether to use the file name as the caption of a video without captions.
-        report_progress: Called for each page of a listing and for each part of a file.
+        report_progress: Called for each page of a listing and each part of a file.
         typed_tables: Whether a manifest may be a Parquet file or a spreadsheet; only for commands.
 
     Raises:
@@ -173,11 +172,11 @@ def _read_folder(
     encoding: str,
     report_progress: Callable[[], object],
 ) -> tuple[list[VideoSpec], dict[str, FieldError]]:
-    """Return the videos of a folder with their captions and subtitles, and the errors of those that are left out.
+    """Read a folder's videos with captions and subtitles, and the errors for left-out ones.
 
     Args:
         files: The files of the folder; none of a web server.
-        rows: Videos of the tables.
+        rows: Videos from the tables.
         names: Paths of the other videos.
     """
     aliases = subtitle_aliases(files)
@@ -209,7 +208,7 @@ def _read_folder(
 def _split(
     base: SourceUri, videos: Sequence[VideoSpec], files: Mapping[str, ListedFile] | None
 ) -> tuple[list[VideoSpec], dict[str, FieldError]]:
-    """Return the videos of a manifest, and the errors of those outside of the folder and of missing files."""
+    """Return a manifest's videos, and the errors for missing files and files outside the folder."""
     left_out: dict[str, FieldError] = {}
     for video in videos:
         uri = video.uri
@@ -218,7 +217,7 @@ def _split(
         if uri.startswith("/") or "://" in uri or ".." in uri.split("/"):
             left_out[uri] = FieldError(
                 uri,
-                "The file is outside of the manifest's folder.",
+                "The file is outside the manifest's folder.",
                 "Write paths relative to the manifest's folder, or complete URIs.",
             )
         elif files is not None and uri not in files:

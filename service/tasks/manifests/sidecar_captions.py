@@ -1,9 +1,9 @@
-"""Captions, transcript and metadata of a video from the sidecar files of downloaders, editors and datasets.
+"""Captions, transcript and metadata from sidecar files of downloaders, editors and data sets.
 
 For a video ``clip.mp4`` they are ``clip.txt`` (every line is a caption), ``clip.json`` (``caption``, ``captions``,
 ``text`` and ``description`` are captions, other plain fields are metadata), ``clip.info.json`` and ``clip.description``
 of yt-dlp (``title`` and ``description`` are captions), and ``clip.srt`` or else ``clip.vtt`` (the transcript), also
-with a language code, as in ``clip.en.vtt``. Of a video that a table names, only the subtitles are read.
+with a language code, as in ``clip.en.vtt``. For videos named by a table, only the subtitles are read.
 """
 
 from __future__ import annotations
@@ -43,15 +43,15 @@ _MAX_INFO_BYTES = 8 * 1024**2  # parsed JSON takes up to 20 times as much memory
 
 
 def read_sidecars(uri: str, open_sidecar: OpenSidecar, encoding: str = "utf-8") -> VideoSpec:
-    """Return a video with the captions, the transcript and the metadata of its sidecar files.
+    """Add the captions, transcript and metadata from its sidecar files to a video.
 
     Lines of a ``.txt`` are kept as they are. Other captions are shortened to their maximum length.
 
     Args:
-        open_sidecar: Opens the file of a path for reading; None if there is none.
+        open_sidecar: Opens the file at a path; returns None if there is none.
 
     Raises:
-        InvalidInput: a sidecar file is invalid; the error names the file, and the line of a text.
+        InvalidInput: a sidecar file is invalid; the error names the file, and the line if it is text.
     """
     stem = sidecar_stem(uri)
     captions: dict[str, None] = {}
@@ -72,18 +72,18 @@ def read_sidecars(uri: str, open_sidecar: OpenSidecar, encoding: str = "utf-8") 
     if len(captions) > request_limits.MAX_CAPTIONS:
         raise InvalidInput.at(
             f"{stem}.txt",
-            f"The sidecar files have {len(captions)} captions of one video.",
+            f"The sidecar files have {len(captions)} captions for one video.",
             f"Keep at most {request_limits.MAX_CAPTIONS}.",
         )
     return VideoSpec(uri=uri, captions=list(captions), transcript=transcript, metadata=metadata or None)
 
 
 def add_subtitles(row: VideoSpec, path: str, open_sidecar: OpenSidecar, encoding: str = "utf-8") -> VideoSpec:
-    """Return the video of a table with the transcript of its subtitles, unless the table gives one.
+    """Add the transcript from its subtitles to a table's video, unless the table gives one.
 
     Args:
         path: Path of the file; a URI of a remote source has no sidecar files.
-        open_sidecar: Opens the file of a path for reading; None if there is none.
+        open_sidecar: Opens the file at a path; returns None if there is none.
 
     Raises:
         InvalidInput: the subtitles are invalid.
@@ -95,15 +95,15 @@ def add_subtitles(row: VideoSpec, path: str, open_sidecar: OpenSidecar, encoding
 
 
 def sidecar_stem(path: str) -> str:
-    """Return the path of a video without its ending, to which the endings of its sidecar files are added."""
+    """Return a video's path without extension, to which those of its sidecar files are added."""
     pure = PurePosixPath(path)
     return str(pure).removesuffix(pure.suffix)
 
 
 def subtitle_aliases(paths: Iterable[str]) -> dict[str, str]:
-    """Return the subtitle files with a language code by the path without it: ``clip.vtt`` → ``clip.en.vtt``.
+    """Map paths without a language code to subtitle files with one: ``clip.vtt`` → ``clip.en.vtt``.
 
-    Of several languages English comes first, then the order of the codes.
+    English comes first, then the order of the codes.
     """
     found = (_LANGUAGE_SUBTITLES.fullmatch(path) for path in paths)
     ordered = sorted(
@@ -117,21 +117,21 @@ def subtitle_aliases(paths: Iterable[str]) -> dict[str, str]:
 
 
 def is_sidecar(path: str, stems: Collection[str]) -> bool:
-    """Return whether a path is that of a sidecar file.
+    """Return whether a path is a sidecar file.
 
     Args:
-        stems: Paths of the videos without their endings.
+        stems: Paths of the videos without extension.
     """
     return any(path.endswith(suffix) and path.removesuffix(suffix) in stems for suffix in SIDECAR_SUFFIXES)
 
 
 def is_hidden(path: str) -> bool:
-    """Return whether a path is that of a hidden file, such as those that systems add to folders and archives."""
+    """Return whether a path is a hidden file, such as systems add to folders and archives."""
     return any(part.startswith(".") or part == "__MACOSX" for part in path.split("/"))
 
 
 def add_caption_from_name(video: VideoSpec) -> VideoSpec:
-    """Return a video without captions with its file name as the caption, if the name has a word."""
+    """Use the file name as the caption of a video without captions, if the name has a word."""
     text = " ".join(re.sub(r"[\W_]+", " ", PurePosixPath(video.uri).stem).split())
     if video.captions or not re.search(r"[^\W\d_]{2}", text):
         return video

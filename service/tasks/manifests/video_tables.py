@@ -1,4 +1,4 @@
-"""Tables of videos: delimited texts, Parquet and spreadsheets, and the fields of a video that their columns contain.
+"""Tables of videos (delimited text, Parquet, spreadsheets), and the video fields in their columns.
 
 A column of files is named ``uri``, ``file``, ``file_name``, ``filename``, ``path`` or ``video``; a column of captions
 ``captions``, ``caption``, ``text`` or ``description``. Tables of data sets without these may have a column of IDs, such
@@ -48,31 +48,31 @@ _LSMDC_CLIP = re.compile(r".*_\d\d\.\d\d\.\d\d\.\d+-\d\d\.\d\d\.\d\d\.\d+")
 
 
 def file_columns(names: Iterable[str]) -> list[str]:
-    """Return the columns that name the file of a row: those of files, or else the first of IDs."""
+    """Return the columns that name a row's file: file columns, or else the first ID column."""
     by_key = {name.strip().lower(): name for name in names}
     files = [by_key[key] for key in FILE_COLUMNS if key in by_key]
     return files or [by_key[key] for key in _ID_COLUMNS if key in by_key][:1]
 
 
 def has_files(names: Iterable[str]) -> bool:
-    """Return whether a column names files. The IDs of a data set often include videos that a folder does not have."""
+    """Return whether a column names files. Data set IDs often include videos missing from the folder."""
     return not {name.strip().lower() for name in names}.isdisjoint(FILE_COLUMNS)
 
 
 def count_known_columns(names: Sequence[str]) -> int:
-    """Count the names that are fields of a video."""
+    """Count the names that are video fields."""
     known = {*_FIELDS, *_ID_COLUMNS, *_SENTENCE_COLUMNS}
     return sum(name.strip().lower() in known for name in names)
 
 
 def map_columns(names: Sequence[str], location: str) -> list[str]:
-    """Return the field of each column; metadata fields keep their name, and unnamed columns are empty.
+    """Map columns to fields; metadata fields keep their name, and unnamed columns are empty.
 
     Args:
         location: Location of the names in errors.
 
     Raises:
-        InvalidInput: there is no column of files, or two columns have the same meaning.
+        InvalidInput: there is no file column, or two columns have the same meaning.
     """
     keys = [name.strip().lower() for name in names]
     meanings = dict(_FIELDS)
@@ -104,12 +104,12 @@ def map_columns(names: Sequence[str], location: str) -> list[str]:
 
 
 def object_fields(value: Any, location: str) -> Any:
-    """Return the fields of a video of a JSON object, whose keys have the meanings of columns."""
+    """Return the video fields of a JSON object, whose keys have the meanings of columns."""
     return _move_unknown_to_metadata(_rename_aliases(value, location))
 
 
 def _rename_aliases(fields: Any, location: str) -> Any:
-    """Rename the fields of an object without ``uri`` as for the columns of a table."""
+    """Rename the fields of an object without ``uri`` like table columns."""
     if not isinstance(fields, dict) or "uri" in fields or not file_columns(fields):
         return fields
     renamed = dict(zip(map_columns(list(fields), location), fields.values(), strict=True))
@@ -121,7 +121,7 @@ def _rename_aliases(fields: Any, location: str) -> Any:
 
 
 def _move_unknown_to_metadata(fields: Any) -> Any:
-    """Move fields that a video does not have to its metadata, as for columns of a table."""
+    """Move unknown fields to the metadata, as for table columns."""
     if not isinstance(fields, dict) or not isinstance(fields.get("metadata") or {}, dict):
         return fields  # refused by the validation
     unknown = {key: value for key, value in fields.items() if key not in VideoSpec.model_fields}
@@ -130,11 +130,11 @@ def _move_unknown_to_metadata(fields: Any) -> Any:
 
 
 def row_fields(fields: Sequence[str], cells: Sequence[Any], location: str) -> dict[str, Any]:
-    """Return the video of a row, as in ``POST /tasks``; empty if all cells are empty.
+    """Return a row's video, as in ``POST /tasks``; empty if all cells are empty.
 
     Args:
         fields: Fields of the columns, from :func:`map_columns`.
-        cells: Texts, or values of a typed table. A text of captions is separated by ``|``.
+        cells: Strings, or values from a typed table. A string of captions is separated by ``|``.
         location: Location of the row in errors.
 
     Raises:
@@ -171,7 +171,7 @@ def row_fields(fields: Sequence[str], cells: Sequence[Any], location: str) -> di
 
 
 def _parse_cell(cell: Any, location: str) -> Any:
-    """Return the list or object of a cell that is JSON, as exports have it; any other cell unchanged."""
+    """Parse a cell that is a JSON list or object, as in exports; return any other cell unchanged."""
     is_json = isinstance(cell, str) and (cell[0], cell[-1]) in (("[", "]"), ("{", "}"))
     try:
         return parse_json(cell, location) if is_json else cell
@@ -188,7 +188,7 @@ _DELIMITERS = (",", ";", "\t", "|")
 
 
 def read_delimited_table(lines: Iterable[str], name: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the location and the fields of the video of each row. The header decides the delimiter.
+    """Yield the location and video fields of each row. The header determines the delimiter.
 
     Args:
         lines: Lines of the file with their ends.
@@ -206,7 +206,7 @@ def read_delimited_table(lines: Iterable[str], name: str) -> Iterator[tuple[str,
         blank += 1
     if not header.strip():
         return
-    # A quoted cell that never ends is refused at the field limit of the reader (131,072 characters).
+    # A quoted cell that never ends is refused at the reader's field limit (131,072 characters).
     fields: list[str] = []
     if is_headless := is_lsmdc(header):
         fields = [*_LSMDC_FIELDS]
@@ -221,7 +221,7 @@ def read_delimited_table(lines: Iterable[str], name: str) -> Iterator[tuple[str,
                 cells = [
                     *cells[:-1],
                     json.dumps(cells[-1:]),
-                ]  # a sentence may contain the separator of captions
+                ]  # a sentence may contain the caption separator
             if not fields:
                 fields = map_columns(cells, location)
             elif video := row_fields(fields, cells, location):
@@ -230,7 +230,7 @@ def read_delimited_table(lines: Iterable[str], name: str) -> Iterator[tuple[str,
     except csv.Error as error:
         raise InvalidInput.at(
             f"{name}:{number}",
-            f"The row that begins here is not a row of a table: {error}.",
+            f"The row that begins here is not a table row: {error}.",
             "Check its quotes.",
         ) from None
 
@@ -242,7 +242,7 @@ def is_lsmdc(line: str) -> bool:
 
 
 def find_delimiter(header: str) -> str:
-    """Return the delimiter that gives the most known columns; of several the first.
+    """Return the delimiter that yields the most known columns; the first if there are several.
 
     Args:
         header: First line of a table that is not blank.
@@ -252,7 +252,7 @@ def find_delimiter(header: str) -> str:
 
 
 def split_header(header: str, delimiter: str) -> list[str]:
-    """Return the columns of a header; none if it is no row of a table."""
+    """Split a header into columns; empty if it is not a table row."""
     try:
         return next(csv.reader([header], delimiter=delimiter), [])
     except csv.Error:
@@ -260,7 +260,7 @@ def split_header(header: str, delimiter: str) -> list[str]:
 
 
 def _limit(lines: Iterable[str], name: str) -> Iterator[str]:
-    """Yield lines up to their maximum number, of which one line of the file may have millions."""
+    """Yield lines up to the maximum number; one line of the file may contain millions."""
     for number, line in enumerate(lines, 1):
         check_line_number(number, name)
         yield line
@@ -275,12 +275,12 @@ TYPED_SUFFIXES = (".parquet", ".xlsx", ".xls", ".ods")
 
 
 def read_typed_table(stream: BinaryIO, name: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the location and the fields of the video of each row of a Parquet file or of a first sheet.
+    """Yield the location and video fields of each row in a Parquet file or first sheet.
 
-    The rows of a Parquet file are counted from 1, and the rows of a sheet like the spreadsheet does.
+    Rows of a Parquet file are counted from 1, rows of a sheet as in the spreadsheet.
 
     Args:
-        name: Name of the file; its ending selects the format.
+        name: Name of the file; its extension selects the format.
 
     Raises:
         InvalidInput: a package is not installed, or the file is damaged, or a row is invalid.
@@ -296,7 +296,7 @@ def read_typed_table(stream: BinaryIO, name: str) -> Iterator[tuple[str, dict[st
             f"Files of this kind are read with {packages.replace(' ', ' and ')}, which are not installed.",
             f"Install them (pip install {packages}), or save the table as CSV.",
         ) from None
-    except Exception as error:  # parsers of untrusted bytes raise exceptions of any type
+    except Exception as error:  # parsers of untrusted bytes may raise any exception
         raise InvalidInput.at(
             name, f"The table cannot be read ({type(error).__name__}).", "Save it again, or as CSV."
         ) from error

@@ -1,1 +1,1 @@
-"""Resumable uploads: files of videos that arrive in parts, and become files of a task."""
+"""Resumable uploads: video files that arrive in parts and become a task's files."""

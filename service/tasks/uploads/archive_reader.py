@@ -1,6 +1,6 @@
-"""Bounded reading of zip and tar archives that are not trusted.
+"""Read untrusted zip and tar archives within bounds.
 
-Names, sizes and counts that an archive states are checked, and the extracted bytes are counted again.
+The names, sizes and counts stated by an archive are checked, and the extracted bytes are counted again.
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ ARCHIVE_FIELD = "archive"
 
 
 def invalid_archive(message: str, hint: str) -> InvalidInput:
-    """Return the error of an archive that cannot be used."""
+    """Create the error for an unusable archive."""
     return InvalidInput.at(ARCHIVE_FIELD, message, hint)
 
 
 def archive_too_large() -> TooLarge:
-    """Return the error of an archive that unpacks to too many bytes."""
+    """Create the error for an archive that unpacks to too many bytes."""
     return TooLarge(
         f"{ARCHIVE_FIELD}: It unpacks to more than {request_limits.MAX_UNPACKED_BYTES} bytes. Split it."
     )
 
 
-_DRIVE = re.compile("[A-Za-z]:")  # of Windows, where such a path is absolute
+_DRIVE = re.compile("[A-Za-z]:")  # on Windows, such a path is absolute
 
 
 def safe_path(name: str, field: str = ARCHIVE_FIELD) -> PurePosixPath:
-    """Return the path of a file inside an archive.
+    """Validate the path of a file inside an archive.
 
     Args:
-        name: Path as the archive or the manifest states it.
+        name: Path as stated by the archive or manifest.
         field: Field that an error names.
 
     Raises:
@@ -67,25 +67,25 @@ def safe_path(name: str, field: str = ARCHIVE_FIELD) -> PurePosixPath:
     return path
 
 
-MAX_HEADER_CHARS = 32 * 1024**2  # characters in the headers of a tar
+MAX_HEADER_CHARS = 32 * 1024**2  # characters in tar headers
 
-_MAX_READ_BYTES = 40 * 1024**2  # of one read call: a central directory or a manifest
-_MAX_MEMBER_HEADER_BYTES = 1024**2  # of the headers of one member of a tar
-_RECORD_CHARS = 64  # memory of a record of a header besides its characters
-_ZIP_ENTRY = b"PK\x01\x02"  # begins an entry of a central directory
-# zipfile decompresses the other methods without a limit: 773 bytes of bzip2 become 600 MB by one read call.
+_MAX_READ_BYTES = 40 * 1024**2  # per read call: a central directory or a manifest
+_MAX_MEMBER_HEADER_BYTES = 1024**2  # of one tar member's headers
+_RECORD_CHARS = 64  # memory per header record, besides its characters
+_ZIP_ENTRY = b"PK\x01\x02"  # begins a central directory entry
+# zipfile decompresses other methods without a limit: 773 bytes of bzip2 become 600 MB in one read call.
 _ZIP_METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 
 
 @dataclass(frozen=True)
 class ArchiveMember:
-    """A plain file of an archive.
+    """A plain file in an archive.
 
     Attributes:
-        name: Path as the archive states it.
+        name: Path as stated by the archive.
         path: Validated path: relative, without ``..``.
-        size: Size in bytes that the archive states; the real size may differ.
-        handle: Object of the archive library.
+        size: Size in bytes stated by the archive; the real size may differ.
+        handle: The archive library's own object.
     """
 
     name: str
@@ -105,7 +105,7 @@ class Archive(Protocol):
 
 
 def list_members(archive: Archive) -> dict[PurePosixPath, ArchiveMember]:
-    """Return the files of an archive by path.
+    """List the files in an archive by path.
 
     Raises:
         InvalidInput: a member is not a plain file, or has an unsafe or duplicate path.
@@ -129,12 +129,12 @@ def list_members(archive: Archive) -> dict[PurePosixPath, ArchiveMember]:
 
 @contextmanager
 def open_archive(file: BinaryIO, filename: str) -> Iterator[Archive]:
-    """Open a zip, tar or tar.gz archive; the kind follows from its content.
+    """Open a zip, tar or tar.gz archive, recognized by content.
 
     Raises:
         InvalidInput: the file is none of these.
     """
-    # The magic number of a tar comes first: a zip near the end of a tar would be taken for the whole archive.
+    # Check for a tar first: a zip near the end of a tar would be mistaken for the whole archive.
     file.seek(257)
     if file.read(5) != b"ustar" and zipfile.is_zipfile(file):
         with zipfile.ZipFile(_ZipReader(file)) as opened:
@@ -190,8 +190,8 @@ class _TarArchive:
     def members(self) -> Iterator[ArchiveMember | None]:
         header_chars = 0
         for info in self._infos():
-            # All headers stay in memory, and repeated characters compress to almost nothing. Records of a global
-            # header are copied for each member.
+            # All headers stay in memory, and repeated characters compress to almost nothing. Global header records are
+            # copied for each member.
             records = info.pax_headers.items()
             header_chars += len(info.name) + len(info.linkname)
             header_chars += sum(len(key) + len(value) + _RECORD_CHARS for key, value in records)
@@ -207,7 +207,7 @@ class _TarArchive:
             yield ArchiveMember(info.name, safe_path(info.name), info.size, info)
 
     def _infos(self) -> Iterator[tarfile.TarInfo]:
-        """Yield the headers; the reader is bounded while one is parsed, and free for the content of the files."""
+        """Yield the headers; the reader is bounded while parsing one, and unbounded for file contents."""
         infos = iter(self._opened)
         while (info := next(infos, None)) is not None:
             self._reader.header_bytes = 0
@@ -222,7 +222,7 @@ class _TarArchive:
 
 
 class _BoundedReader:
-    """File object that bounds reads and seeks, so that no header makes a parser read or unpack without end."""
+    """A file object that bounds reads and seeks, so that no header makes a parser read or unpack endlessly."""
 
     def __init__(self, raw: Any) -> None:
         self._raw = raw
@@ -248,7 +248,7 @@ class _BoundedReader:
 
 
 class _ZipReader(_BoundedReader):
-    """Reader that refuses a directory of too many entries before zipfile creates an object for each."""
+    """A reader that refuses an oversized directory before zipfile creates an object per entry."""
 
     def read(self, size: int = -1) -> bytes:
         data = super().read(size)
@@ -258,11 +258,11 @@ class _ZipReader(_BoundedReader):
 
 
 class _TarReader(_BoundedReader):
-    """Reader that bounds the headers of a member, which tarfile parses completely before it returns the member.
+    """A reader that bounds a member's headers, which tarfile parses completely before it returns the member.
 
     Attributes:
-        is_in_header: Whether bytes belong to headers; afterwards they are contents of files.
-        header_bytes: Bytes read of the headers of the next member.
+        is_in_header: Whether bytes belong to headers; otherwise to file contents.
+        header_bytes: Bytes read from the next member's headers.
     """
 
     def __init__(self, raw: Any) -> None:

@@ -1,8 +1,8 @@
-"""Unpacking of uploaded archives: zip or tar(.gz) with a manifest, or with sidecar files of its videos.
+"""Unpack uploaded archives: zip or tar(.gz) with a manifest, or with sidecar files.
 
-An archive is not trusted. Only plain files that the manifest lists are written, each to a validated path; without a
-manifest, also files whose names end like those of videos. Manifests of typed tables are
-not read, because their parsers do not bound the memory that a file takes.
+Archives are untrusted. Only plain files listed in the manifest are written, each to a validated path; without a
+manifest, files with video extensions. Typed tables are not read as manifests, because their parsers use unbounded
+memory.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from service.tasks.uploads.archive_reader import (
 from service.tasks.uploads.uploaded_videos import remove_upload
 
 _MAX_MANIFEST_BYTES = 32 * 1024**2  # or of all sidecar files
-_MANIFEST_HINT = "Put one manifest.jsonl or manifest.csv at its top."
+_MANIFEST_HINT = "Put one manifest.jsonl or manifest.csv at the top level."
 _MAX_LISTED = 20
 _BLOCK_BYTES = 1024**2
 
@@ -70,12 +70,11 @@ def archive_digest(archive: BinaryIO) -> bytes:
 def unpack_archive(archive: BinaryIO, filename: str, upload: str) -> list[VideoSpec]:
     """Unpack the videos of an archive into ``uploads_dir / upload``. On an error nothing is left on disk.
 
-    A manifest lists all videos. Without one, all videos of the archive are unpacked; those that no caption table names
-    have the captions of their sidecar files. A video that a table or the manifest names without a transcript has that
-    of its subtitles.
+    A manifest lists all videos. Without one, all videos in the archive are unpacked; those not named by a caption table
+    get captions from sidecar files. A listed video without a transcript gets one from its subtitles.
 
     Returns:
-        The videos, with URIs ``upload://<upload>/<path>``; those of remote sources keep their URIs.
+        The videos, with URIs ``upload://<upload>/<path>``; remote videos keep their URIs.
 
     Raises:
         InvalidInput: the file is not an archive, a path is unsafe, the manifest is invalid, or a video is missing.
@@ -91,10 +90,10 @@ def unpack_archive(archive: BinaryIO, filename: str, upload: str) -> list[VideoS
     except BaseException as error:
         remove_upload(upload)
         if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise Unavailable("The disk of the server is full; nothing was stored.", 60) from error
+            raise Unavailable("The server's disk is full; nothing was stored.", 60) from error
         if isinstance(error, CinestrataError) or not isinstance(error, Exception):
             raise
-        # Parsers of untrusted bytes raise exceptions of any type.
+        # Parsers of untrusted bytes may raise any exception.
         raise invalid_archive(
             f"The archive {filename!r} is damaged ({type(error).__name__}).", "Pack it again."
         ) from error
@@ -107,14 +106,14 @@ def unpack_archive(archive: BinaryIO, filename: str, upload: str) -> list[VideoS
 
 
 def _read_videos(archive: Archive, members: dict[PurePosixPath, ArchiveMember]) -> list[VideoSpec]:
-    """Return the videos of the archive."""
+    """Read the archive's videos."""
     named = [p for p in members if p.name in MANIFEST_NAMES and p.stem == "manifest" and len(p.parts) <= 2]
     named = [p for p in named if len(p.parts) == 1] or named
     if len(named) > 1:
         raise invalid_archive("It contains several manifests.", _MANIFEST_HINT)
     tables = CaptionTables(lambda: [str(path) for path in members])
     budget = _MAX_MANIFEST_BYTES
-    # In the order of the archive: a gzip stream cannot seek backwards.
+    # In archive order, because a gzip stream cannot seek backwards.
     for path in named or map(PurePosixPath, find_tables(map(str, members))):
         require_text_table(str(path), str(path))
         with archive.open(members[path]) as stream:
@@ -136,14 +135,14 @@ def _read_videos(archive: Archive, members: dict[PurePosixPath, ArchiveMember]) 
     open_sidecar = _load_sidecars(archive, members, rows, others)
     videos = [add_subtitles(row, row.uri, open_sidecar) for row in rows]
     videos += [read_sidecars(uri, open_sidecar) for uri in sorted(others)]
-    # A manifest with a wrong name must not become a domain without captions.
+    # A misnamed manifest must not lead to a domain without captions.
     if not rows and not any(video.captions or video.transcript for video in videos):
-        raise invalid_archive("It contains no manifest, and no texts of its videos.", _MANIFEST_HINT)
+        raise invalid_archive("It contains no manifest and no captions.", _MANIFEST_HINT)
     return videos
 
 
 def _video_paths(members: Iterable[PurePosixPath]) -> list[str]:
-    """Return the paths of the files whose names end like those of videos."""
+    """Return the paths of files with video extensions."""
     return [str(path) for path in members if path.suffix.lower() in VIDEO_SUFFIXES and path.name[0] != "."]
 
 
@@ -162,7 +161,7 @@ def _load_sidecars(
     languages = {path for name, path in aliases.items() if sidecar_stem(name) in wanted}
     sidecars: dict[str, bytes] = {}
     budget = _MAX_MANIFEST_BYTES
-    # In the order of the archive: a gzip stream cannot seek backwards.
+    # In archive order, because a gzip stream cannot seek backwards.
     for path, member in members.items():
         if str(path) in languages or any(
             suffix in wanted.get(str(path).removesuffix(suffix), ())
@@ -174,7 +173,7 @@ def _load_sidecars(
             budget -= len(sidecars[str(path)])
             if budget < 0:
                 raise TooLarge(
-                    f"{path}: The texts are larger than {_MAX_MANIFEST_BYTES} bytes. Split the archive."
+                    f"{path}: The text files are larger than {_MAX_MANIFEST_BYTES} bytes. Split the archive."
                 )
 
     def open_sidecar(name: str) -> BinaryIO | None:
@@ -203,7 +202,7 @@ def _write_videos(
             missing[number] = video.uri
     if missing:
         raise _missing_files(missing)
-    # In the order of the archive: a gzip stream cannot seek backwards.
+    # In archive order, because a gzip stream cannot seek backwards.
     for path in (path for path in members if path in wanted):
         target = folder.joinpath(*path.parts)
         try:
@@ -220,18 +219,18 @@ def _write_videos(
             raise invalid_archive(
                 f"{str(path)!r} collides with another name in it.", "Rename one of them."
             ) from None
-    # A stored task survives a power cut, and so must its videos.
+    # A stored task survives a power cut, so its videos must, too.
     for inside in {folder.joinpath(*above.parts) for path in wanted for above in path.parents}:
         sync(inside)
     sync(folder.parent)
 
 
 def _missing_files(missing: dict[int, str]) -> InvalidInput:
-    """Return the error of all files that are missing, by the number of their video."""
+    """Create the error for all missing files, by video number."""
     listed = dict(list(missing.items())[:_MAX_LISTED])
     names = ", ".join(uri[:200] for uri in listed.values())
     more = f" and {len(missing) - len(listed)} more" if len(missing) > len(listed) else ""
-    hint = "Name files by their paths relative to the manifest."
+    hint = "Use file paths relative to the manifest."
     verb = "file is" if len(missing) == 1 else "files are"
     return InvalidInput(
         f"{len(missing)} {verb} not in the archive: {names}{more}. {hint}",

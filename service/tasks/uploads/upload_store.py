@@ -1,8 +1,7 @@
-"""Files of resumable uploads, from their creation until a task uses them or they expire.
+"""Files of resumable uploads, from creation until a task uses them or they expire.
 
 An upload consists of two files in the folder ``incoming`` of the uploads: ``<id>.<size>`` with the bytes received so
-far, and ``<id>.json`` with its name. The length of the first is the offset, so an upload survives a restart of any
-process.
+far, and ``<id>.json`` with its name. The length of the first is the offset, so an upload survives any restart.
 """
 
 from __future__ import annotations
@@ -37,13 +36,13 @@ from service.core.settings import settings
 
 
 class OffsetMismatch(Conflict):
-    """The bytes of a request do not begin where the stored bytes end."""
+    """A request's bytes do not begin where the stored bytes end."""
 
     title = "Offset mismatch"
 
 
 class UploadLocked(CinestrataError):
-    """Another request writes to the upload."""
+    """Another request is writing to the upload."""
 
     status = 423
     title = "Locked"
@@ -54,7 +53,7 @@ EXPIRES_AFTER = timedelta(days=3)  # since the last byte
 _ID = re.compile(r"upl_[0-9a-f]{32}")
 _FILE_NAME = re.compile(r"(upl_[0-9a-f]{32})\.(\d{1,16}|json)")
 _DISK_MARGIN_BYTES = 512 * 1024**2  # stays free for the catalog and the index
-_USAGE_SECONDS = 5.0  # between two readings of the folder, which may contain 100,000 files
+_USAGE_SECONDS = 5.0  # between reads of the folder, which may contain 100,000 files
 
 
 @dataclass(frozen=True)
@@ -62,8 +61,8 @@ class Upload:
     """A file that a client sends in parts.
 
     Attributes:
-        name: Path of the file on the machine of the client, relative to the selected folder. It is not trusted.
-        metadata: The header ``Upload-Metadata`` of the creation.
+        name: Path of the file on the client's machine, relative to the selected folder; untrusted.
+        metadata: The ``Upload-Metadata`` header from creation.
         size: Size of the complete file in bytes.
     """
 
@@ -82,13 +81,13 @@ class Upload:
         """Number of bytes received.
 
         Raises:
-            NotFound: the upload was deleted meanwhile.
+            NotFound: the upload was deleted in the meantime.
         """
         return self._status().st_size
 
     @property
     def expires_at(self) -> datetime:
-        """Time at which the upload may be deleted; every received byte moves it."""
+        """Time after which the upload may be deleted; every received byte extends it."""
         return datetime.fromtimestamp(self._status().st_mtime, UTC) + EXPIRES_AFTER
 
     def _status(self) -> os.stat_result:
@@ -100,7 +99,7 @@ class Upload:
 
 @dataclass
 class _Usage:
-    """Pending uploads of the folder, with those created since the folder was read."""
+    """The folder's pending uploads, including those created since it was read."""
 
     read_at: float
     uploads: int
@@ -164,8 +163,8 @@ def delete_upload(upload: Upload) -> None:
     """Delete an upload and its bytes.
 
     Raises:
-        NotFound: it was deleted meanwhile.
-        UploadLocked: a request writes to it.
+        NotFound: it was deleted in the meantime.
+        UploadLocked: a request is writing to it.
     """
     try:
         with upload.path.open("r+b") as file:
@@ -174,11 +173,11 @@ def delete_upload(upload: Upload) -> None:
     except FileNotFoundError:
         raise _unknown(upload.id) from None
     except BlockingIOError:
-        raise UploadLocked("A request writes to this upload; end it first, or try again.") from None
+        raise UploadLocked("A request is writing to this upload; end it first, or try again.") from None
 
 
 def available_bytes() -> int:
-    """Return the total size in bytes that further uploads may have now; it may be negative."""
+    """Return the total size in bytes that new uploads may have now; may be negative."""
     with _usages_lock:
         usage = _read_usage()
     limit = request_limits.MAX_PENDING_BYTES - usage.declared_bytes
@@ -186,10 +185,10 @@ def available_bytes() -> int:
 
 
 def sweep_incoming() -> list[str]:
-    """Delete uploads that received no byte for ``EXPIRES_AFTER``, and files that remain of deleted uploads.
+    """Delete uploads that received nothing for ``EXPIRES_AFTER``, and leftovers of deleted uploads.
 
     Returns:
-        Identifiers of the deleted uploads.
+        IDs of the deleted uploads.
     """
     expired_before = time.time() - EXPIRES_AFTER.total_seconds()
     files: dict[str, dict[str, os.DirEntry[str]]] = {}
@@ -198,7 +197,7 @@ def sweep_incoming() -> list[str]:
             files.setdefault(found[1], {})[found[2]] = entry
     removed = []
     for upload_id, entries in files.items():
-        with suppress(OSError):  # another process deletes it, or writes to it
+        with suppress(OSError):  # another process is deleting it or writing to it
             if max(entry.stat().st_mtime for entry in entries.values()) >= expired_before:
                 continue
             size = next((kind for kind in entries if kind.isdigit()), None)
@@ -222,18 +221,18 @@ def _folder() -> Path:
 
 
 def _reserve(size: int) -> None:
-    """Add an upload to the usage of the folder; raises TooLarge or InsufficientStorage if there is no room for it."""
+    """Add an upload to the folder's usage; raises TooLarge or InsufficientStorage if there is no room."""
     with _usages_lock:
         usage = _read_usage()
         if usage.uploads >= request_limits.MAX_PENDING_UPLOADS:
             raise TooLarge(
-                f"There are {usage.uploads} uploads that no task uses yet. Add their videos to a domain, or delete "
-                "some of them."
+                f"There are {usage.uploads} uploads not used by a task yet. Add their videos to a "
+                "domain, or delete some of them."
             )
         if usage.declared_bytes + size > request_limits.MAX_PENDING_BYTES:
             raise TooLarge(
-                f"Uploads that no task uses yet may have {request_limits.MAX_PENDING_BYTES} bytes together. Add their "
-                "videos to a domain first, or delete some of them."
+                f"Uploads not used by a task yet may take {request_limits.MAX_PENDING_BYTES} bytes in "
+                "total. Add their videos to a domain first, or delete some of them."
             )
         free = shutil.disk_usage(_folder()).free - usage.missing_bytes - _DISK_MARGIN_BYTES
         if size > free:
@@ -274,7 +273,7 @@ def _unknown(upload_id: str) -> NotFound:
 
 
 class UploadWriter:
-    """Exclusive access to the end of an upload, until :meth:`finish` or :meth:`interrupt`.
+    """Exclusive write access to an upload, until :meth:`finish` or :meth:`interrupt`.
 
     The kernel releases the lock if the process is killed; bytes written until then stay.
 
@@ -284,7 +283,7 @@ class UploadWriter:
     Raises:
         NotFound: the upload was deleted.
         UploadLocked: another request writes to the upload.
-        OffsetMismatch: another number of bytes is stored.
+        OffsetMismatch: a different number of bytes is stored.
     """
 
     def __init__(self, upload: Upload, offset: int) -> None:
@@ -304,12 +303,12 @@ class UploadWriter:
         """Append bytes.
 
         Raises:
-            TooLarge: the upload would become larger than its size; none of the bytes is written.
+            TooLarge: the upload would exceed its size; nothing is written.
             Unavailable: the disk is full; the bytes that fit are kept.
         """
         if self.offset + len(data) > self._upload.size:
             raise TooLarge(
-                f"The request has more bytes than are missing; the upload has {self._upload.size} bytes."
+                f"The request is longer than the missing part; the upload has {self._upload.size} bytes."
             )
         view = memoryview(data)
         try:
@@ -319,7 +318,7 @@ class UploadWriter:
                 view = view[written:]
         except OSError as error:
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
-                raise Unavailable("The disk of the server is full.", 60) from error
+                raise Unavailable("The server's disk is full.", 60) from error
             raise
 
     def finish(self) -> None:
@@ -333,14 +332,14 @@ class UploadWriter:
                     record_event("upload.finish", self._upload.id, details)
 
     def interrupt(self) -> None:
-        """End after an incomplete request; its bytes are kept."""
+        """End after an incomplete request, keeping its bytes."""
         self._file.close()
 
     def _lock_at(self, offset: int) -> None:
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise UploadLocked("Another request writes to this upload; try again.") from None
+            raise UploadLocked("Another request is writing to this upload; try again.") from None
         stored = self._upload.received
         if stored != offset:
             raise OffsetMismatch(

@@ -1,4 +1,4 @@
-"""Files of new tasks: adoption of complete uploads, and removal of folders that belong to no task."""
+"""Files of new tasks: adopt complete uploads, and remove folders that belong to no task."""
 
 from __future__ import annotations
 
@@ -31,26 +31,26 @@ _PREFIX = f"{UPLOAD_SCHEME}upl_"
 _MAX_ERRORS = 20
 _MAX_PART_BYTES = 200  # of 255, so that a number fits
 _MAX_DEPTH = 8
-_MAX_TRIES = 20  # consecutive numbers; then each is twice the former one
+_MAX_TRIES = 20  # consecutive numbers; then each is twice the previous one
 _UNSAFE = re.compile(rf"[{CONTROL_CHARACTERS}\\:]")
 
 _Spec = TypeVar("_Spec", TaskSpec, AppendSpec)
 
-# A running upload writes all the time, and its task is stored within seconds after unpacking, so an upload that nothing
-# has written to for a day is abandoned. The age counts from the ctime, which no copy preserves: uploads restored from a
-# backup before their catalog have a day, too.
+# A running upload writes continuously, and its task is stored within seconds of unpacking, so an upload without writes
+# for a day is abandoned. Age counts from the ctime, which no copy preserves, so uploads restored before their catalog
+# also get a day.
 _ABANDONED_AFTER = timedelta(days=1)
 
 
 @contextmanager
 def adopted_uploads(spec: _Spec, task_id: str) -> Iterator[_Spec]:
-    """Yield a specification whose uploads ``upload://<upload id>`` are files of a new task.
+    """Yield a specification whose uploads ``upload://<upload id>`` have become a new task's files.
 
     The files exist under both names until the ``with`` block ends, so a refused task leaves its uploads complete: the
-    corrected request can name them again.
+    corrected request can use them again.
 
     Args:
-        spec: Specification of the task or the append.
+        spec: Specification of the task or append.
 
     Raises:
         InvalidInput: an upload does not exist or is incomplete; the error names up to 20 videos.
@@ -82,10 +82,10 @@ def adopted_uploads(spec: _Spec, task_id: str) -> Iterator[_Spec]:
 
 
 def storable_paths(names: Sequence[str]) -> list[str]:
-    """Return a path for each name that the uploads folder can store; different for each, and similar to its name.
+    """Return a storable path for each name: unique, and similar to the name.
 
     Args:
-        names: Paths of files on the machine of a client; they are not trusted.
+        names: Untrusted file paths on a client's machine.
     """
     files: set[str] = set()
     folders: set[str] = set()
@@ -97,7 +97,7 @@ def storable_paths(names: Sequence[str]) -> list[str]:
         while _is_taken(candidate, files, folders):
             tried += 1
             number = last_numbers.get(_key(path), 1)
-            # Names that occupy all small numbers must not take a try for each.
+            # Names that use up all small numbers must not cost one try each.
             last_numbers[_key(path)] = number + (1 if tried < _MAX_TRIES else number)
             candidate = _add_number(path, last_numbers[_key(path)])
         files.add(_key(candidate))
@@ -107,7 +107,7 @@ def storable_paths(names: Sequence[str]) -> list[str]:
 
 
 def _is_taken(path: PurePosixPath, files: set[str], folders: set[str]) -> bool:
-    """Return whether a file or a folder has the path, or a file has the path of one of its folders."""
+    """Return whether a file or folder has the path, or a file blocks one of its folders."""
     key = _key(path)
     return key in files or key in folders or not files.isdisjoint(map(_key, path.parents))
 
@@ -117,7 +117,7 @@ def _key(path: PurePosixPath) -> str:
 
 
 def _add_number(path: PurePosixPath, number: int) -> PurePosixPath:
-    """Return a path with a number behind the name of its first folder, or of the file if it is in no folder."""
+    """Add a number to the name of a path's first folder, or of the file if it is in no folder."""
     if len(path.parts) == 1:
         return path.with_stem(f"{path.stem} ({number})")
     return PurePosixPath(f"{path.parts[0]} ({number})", *path.parts[1:])
@@ -133,8 +133,8 @@ def _storable_path(name: str) -> PurePosixPath:
 
 
 def _shorten(part: str) -> str:
-    """Return a name within the limits of file systems; its ending is kept."""
-    if len(part.encode()) <= _MAX_PART_BYTES:  # a split of "..." at its last dot would leave ".."
+    """Shorten a name to file system limits, keeping its extension."""
+    if len(part.encode()) <= _MAX_PART_BYTES:  # splitting "..." at its last dot would leave ".."
         return part
     stem, dot, ending = part.rpartition(".")
     if not dot or len(ending) > 10:
@@ -145,7 +145,7 @@ def _shorten(part: str) -> str:
 
 
 def _complete_uploads(videos: Sequence[VideoSpec]) -> dict[str, Upload]:
-    """Return the uploads that videos name, by URI; raises InvalidInput."""
+    """Return the uploads used by videos, by URI; raises InvalidInput."""
     uploads: dict[str, Upload] = {}
     errors: list[FieldError] = []
     for number, video in enumerate(videos):
@@ -190,17 +190,17 @@ def _link_files(uploads: dict[str, Upload], paths: dict[str, str], task_id: str)
             os.link(upload.path, target)
         except FileNotFoundError:
             raise InvalidInput.at(
-                "videos", "An upload was deleted or used meanwhile.", "Upload the files again."
+                "videos", "An upload was deleted or used in the meantime.", "Upload the files again."
             ) from None
         except FileExistsError:  # a copy would replace the file
             raise InvalidInput.at(
                 "videos",
-                f"The file system of the server cannot distinguish {paths[uri]!r} from the name of another video.",
+                f"The server's file system can't distinguish {paths[uri]!r} from another video's name.",
                 "Rename one of them, and upload it again.",
             ) from None
         except OSError:  # a file system without links
             shutil.copyfile(upload.path, target)
-        sync(target)  # a writer that was killed after the last byte has not done it
+        sync(target)  # a writer killed after the last byte has not done this
     for each in folders:
         sync(each)
 
@@ -211,9 +211,9 @@ def remove_upload(upload: str) -> None:
 
 
 def renew_uploads() -> list[str]:
-    """Restart the day after which unpacked files without a task are deleted; returns the names of their folders.
+    """Restart the day after which unpacked files without a task are deleted; returns their folders' names.
 
-    A restored catalog has no tasks for uploads that are newer than its backup.
+    A restored catalog has no tasks for uploads newer than its backup.
 
     Raises:
         OSError: a folder cannot be changed.
@@ -225,10 +225,10 @@ def renew_uploads() -> list[str]:
 
 
 def find_unstored_uploads() -> list[str]:
-    """Return the names of the folders of unpacked files whose task is not stored.
+    """Find the folders of unpacked files whose task is not stored.
 
-    A folder whose task has a shard in the index is not among them, nor is one whose files a video of another task is
-    named by, even if the row of its task is gone.
+    Excludes folders whose task has a shard in the index, and folders with files used by another task's video, even if
+    their own task's row is gone.
 
     Raises:
         Unavailable: the catalog or the index cannot be read.
@@ -253,10 +253,10 @@ def find_unstored_uploads() -> list[str]:
 
 
 def sweep_uploads() -> list[str]:
-    """Delete unpacked files of tasks that are not stored, because their process was killed or the commit failed.
+    """Delete unpacked files of tasks that were not stored, because their process was killed or the commit failed.
 
     Returns:
-        Names of the deleted folders, which nothing has written to for a day.
+        Names of the deleted folders, which had no writes for a day.
 
     Raises:
         Unavailable: the catalog or the index cannot be read; nothing was deleted.
@@ -278,7 +278,7 @@ def _list_uploads() -> list[str]:
 
 
 def _last_change(folder: Path) -> float:
-    """Return the newest ctime in a folder, in seconds since the epoch; infinity if another process removes it."""
+    """Return a folder's newest ctime in seconds since the epoch; infinity if another process is removing it."""
     try:
         return max(path.lstat().st_ctime for path in (folder, *folder.rglob("*")))
     except FileNotFoundError:

@@ -230,7 +230,7 @@ def test_caption_files_of_data_sets_are_previewed(form: WebDriver, clips: Callab
     assert "1 row of the table without a file: left out" in shown
     (folder / "more.json").write_text('{"clips": [1]}')
     form.find_element(By.ID, "f-folder").send_keys(str(folder))
-    assert "The keys 'clips' are those of no known caption format." in _preview(form, "more.json")
+    assert "The keys 'clips' match no known caption format." in _preview(form, "more.json")
 
 
 def test_used_name_is_reported_before_the_upload(form: WebDriver, clips: Callable[..., Path]) -> None:

@@ -27,8 +27,8 @@ class Form(BaseModel):
     [
         ("count", 0, "0 is below the minimum 1.", "Send at least 1."),
         ("count", 10, "10 is above the maximum 9.", "Send at most 9."),
-        ("count", "many", "'many' is not an integer.", "Send a number without a fraction."),
-        ("count", None, "None is not an integer.", "Send a number without a fraction."),
+        ("count", "many", "'many' is not an integer.", "Send a whole number."),
+        ("count", None, "None is not an integer.", "Send a whole number."),
         ("share", 0, "0 is not above 0.0.", "Send more than 0.0."),
         ("share", [1], "The value is not a number.", "Send a number."),
         (

@@ -525,4 +525,4 @@ def test_task_without_remaining_videos_fails_with_a_message(
     with claim:
         probing.probe(claim)
     view = commands.get_task(task.id)
-    assert (view.state, view.error) == ("failed", "All videos of the task were deleted.")
+    assert (view.state, view.error) == ("failed", "All videos in the task were deleted.")

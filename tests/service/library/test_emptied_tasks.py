@@ -205,7 +205,7 @@ def test_release_is_verified_after_its_probe_shard_was_compacted(
     )
     fresh = SearchEngine(library.settings)
     assert not fresh.snapshots.refresh(), "changed weights must be detected"
-    assert "does not answer as it did when it was learned: probe 0" in str(fresh.snapshots.last_error)
+    assert "doesn't answer as it did when it was learned: probe 0" in str(fresh.snapshots.last_error)
 
 
 def test_recall_column_of_a_deleted_task_is_removed_permanently(

@@ -268,7 +268,7 @@ def test_item_that_waits_too_long_is_refused(monkeypatch: pytest.MonkeyPatch) ->
         early = asyncio.create_task(scheduler.submit("early 1"))
         await _pass_turns(1)
         step.release.release()
-        with pytest.raises(TooManyRequests, match="not started within 2 seconds") as refused:
+        with pytest.raises(TooManyRequests, match="search didn't start within 2 seconds") as refused:
             await late
         assert refused.value.headers == {"Retry-After": "1"}
         step.release.release()

@@ -82,7 +82,7 @@ def test_filters_change_the_rank(served: tuple[Library, SearchEngine]) -> None:
     alone = _explain(served[1], "cars-0", task="cars", q=CARS[0])
     assert (alone.rank, alone.weight, alone.routing_term) == (1, 1.0, 0.0)
     assert [entry.task for entry in alone.routing] == ["cars"]
-    with pytest.raises(InvalidInput, match=r"task: .*'birds', the domain of the video"):
+    with pytest.raises(InvalidInput, match=r"task: .*'birds', the video's domain"):
         _explain(served[1], "birds-1", task="cars")
 
 

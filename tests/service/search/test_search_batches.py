@@ -154,7 +154,7 @@ def test_order_of_named_tasks_is_irrelevant(service: SearchEngine) -> None:
     ("wrong", "field", "message"),
     [
         ({"q": " "}, "queries[1].q", "empty"),
-        ({"q": "a", "k": 10**6}, "queries[1].k", "1000000 results cannot be returned"),
+        ({"q": "a", "k": 10**6}, "queries[1].k", "1000000 results can't be returned"),
         ({"q": "a", "task": ["birds", "boats"]}, "queries[1].task", "There is no searchable task 'boats'"),
         ({"q": "a", "task": []}, "queries[1].task", "list of tasks is empty"),
         ({"q": "a", "mode": "tomorrow"}, "queries[1].mode", "Use latest or pinned"),

@@ -114,7 +114,7 @@ def test_other_tasks_are_searched_only_where_the_encoder_is_equal(
     assert answer.searched == ["birds", "sea"]
     assert list(answer.not_compared) == ["cars"]
     assert "encoder ffffffffffff" in answer.not_compared["cars"]
-    with pytest.raises(Conflict, match="Videos of other tasks cannot be compared with those of 'cars'"):
+    with pytest.raises(Conflict, match="Videos of other tasks can't be compared with those of 'cars'"):
         service.search_similar("cars-0", scope="all")
 
 
@@ -173,7 +173,7 @@ def test_broken_shard_and_empty_library_are_unavailable(
     np.save(shard / "ids.npy", np.arange(3))
     (shard / "vectors.faiss").write_bytes(b"")
     service.snapshots.refresh()
-    with pytest.raises(Unavailable, match="'birds' cannot be searched"):
+    with pytest.raises(Unavailable, match="'birds' can't be searched"):
         service.search_similar("birds-0")
     answer = service.search_similar("cars-0", scope="all")
     assert list(answer.degraded) == ["birds"]
@@ -193,7 +193,7 @@ def test_shard_that_breaks_while_served_is_unavailable_and_set_aside(
 
     with monkeypatch.context() as patch:
         patch.setattr(FaissShard, "vectors", lost)
-        with pytest.raises(Unavailable, match="'birds' cannot be searched: the store does not answer"):
+        with pytest.raises(Unavailable, match="'birds' can't be searched: the store does not answer"):
             service.search_similar("birds-0")
     assert list(service.snapshots.degraded().values()) == ["the store does not answer"]
     assert service.search_similar("cars-0").results

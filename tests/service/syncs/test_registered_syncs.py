@@ -126,7 +126,7 @@ def test_domain_follows_its_source(films: Path, messages: list[str]) -> None:
 def test_typed_manifest_is_not_read(films: Path) -> None:
     sync = register()
     (films / "manifest.parquet").write_bytes(b"PAR1")
-    assert "does not read 'manifest.parquet'" in str(run(sync).error)
+    assert "doesn't read 'manifest.parquet'" in str(run(sync).error)
     assert commands.list_tasks() == []
     with pytest.raises(InvalidInput) as caught:
         register(source="films/manifest.parquet")
@@ -228,7 +228,7 @@ def test_uploads_are_followed_only_if_the_source_is_an_upload(source: str) -> No
     folder.mkdir(parents=True)
     write(folder, "a")
     result = run(register(source=source))
-    assert ("uploaded videos only" in (result.error or "")) == (source == "uploads")
+    assert ("only uploaded videos" in (result.error or "")) == (source == "uploads")
     assert len(commands.list_tasks()) == (source != "uploads")
 
 

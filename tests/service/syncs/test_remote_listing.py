@@ -49,7 +49,7 @@ def test_manifest_in_the_folder_lists_the_videos(bucket: Any) -> None:
     for source in ("s3://films/videos/", "s3://films/videos/manifest.csv"):
         (file,) = list_source(source, captions_from_names=False).files
         assert (file.video.uri, file.video.captions, file.bytes) == ("a.mp4", ["a cat sleeps"], 1)
-    for name, reason in (("none.mp4", "does not exist"), ("../secret.mp4", "is outside of the manifest")):
+    for name, reason in (("none.mp4", "does not exist"), ("../secret.mp4", "is outside the manifest")):
         put(bucket, manifest__csv=f"file,caption\n{name},a cat\na.mp4,a cat sleeps\n")
         source = list_source("s3://films/videos/", captions_from_names=False)
         assert [file.video.uri for file in source.files] == ["a.mp4"]
@@ -94,7 +94,7 @@ def test_typed_manifest_is_refused_before_its_download(bucket: Any, monkeypatch:
     monkeypatch.setattr(SourceReader, "read", lambda *_: pytest.fail("the manifest is downloaded"))
     put(bucket, manifest__parquet="PAR1")
     for source in ("s3://films/videos/", "s3://films/videos/manifest.parquet"):
-        with pytest.raises(InvalidInput, match=r"does not read 'manifest\.parquet'.*CSV or JSONL"):
+        with pytest.raises(InvalidInput, match=r"doesn't read 'manifest\.parquet'.*CSV or JSONL"):
             list_source(source, captions_from_names=False)
     with pytest.raises(InvalidInput) as caught:
         check_source("s3://films/videos/manifest.parquet")

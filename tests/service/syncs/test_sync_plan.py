@@ -185,7 +185,7 @@ def test_files_that_cannot_be_used_are_left_out_and_have_not_vanished(folder: Pa
     assert {path: reason.partition(".")[0] for path, reason in plan.left_out.items()} == {
         "a.mp4": "The file does not exist",
         "folder.mp4": "It is not a regular file",
-        "s3://films/x.mp4": "It is outside of the folder; a sync follows the files of one folder",
+        "s3://films/x.mp4": "It is outside the folder; a sync follows the files of one folder",
         NAMES[1]: "captions[0]: The caption has 100000 characters",
     }
 

@@ -236,11 +236,11 @@ class TestBombs:
     [
         ({"x": b""}, "no manifest"),
         ({"a.mp4": b"x", "notes.txt": b"x"}, "no manifest"),
-        ({"manifest.parquet": b"x", "a.mp4": b"x"}, "does not read 'manifest.parquet'"),
+        ({"manifest.parquet": b"x", "a.mp4": b"x"}, "doesn't read 'manifest.parquet'"),
         ({"manifest.csv": b"uri", "manifest.jsonl": b"{}"}, "several manifests"),
         ({"manifest.jsonl": b'{"uri": "a.mp4"}\n[1]', "a.mp4": b"x"}, "manifest.jsonl:2"),
         ({"manifest.csv": b"file\nK\xfcche.mp4", "a.mp4": b"x"}, "manifest.csv:2: Byte 2"),
-        ({"a.mp4": b"x", "a.info.json": b"[" * 100_000}, "a.info.json: The file is nested too deep"),
+        ({"a.mp4": b"x", "a.info.json": b"[" * 100_000}, "a.info.json: The file is nested too deeply"),
     ],
 )
 def test_invalid_manifest_is_refused_with_its_line(files: dict[str, bytes], expected: str) -> None:

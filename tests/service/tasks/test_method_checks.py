@@ -52,11 +52,11 @@ def test_misspelled_setting_names_the_closest_one() -> None:
 @pytest.mark.parametrize(
     ("settings", "hint"),
     [
-        ({"epochs": "many"}, "Send a number without a fraction of at least 1 and of at most 1000."),
-        ({"epochs": 0}, "Send a number without a fraction of at least 1 and of at most 1000."),
+        ({"epochs": "many"}, "Send a whole number of at least 1 and of at most 1000."),
+        ({"epochs": 0}, "Send a whole number of at least 1 and of at most 1000."),
         ({"logit_scale": 0}, "Send a number above 0 and of at most 1000."),
         ({"schedule": "slow"}, "Send one of cosine, step."),
-        ({"max_steps": 0.5}, "Send a number without a fraction or null of at least 1."),
+        ({"max_steps": 0.5}, "Send a whole number or null of at least 1."),
         ({"checkpointing": 1}, "Send true or false."),
     ],
 )

@@ -125,7 +125,7 @@ def test_file_that_changes_while_it_is_read_is_rejected(
 def test_too_many_invalid_videos_fail_the_task(with_clips: Settings) -> None:
     view = probe(_post("0.mp4", "empty.mp4", "cut.mp4").id)
     assert view.state == "failed"
-    assert "2 of 3 videos cannot be used (67%; 50% are allowed)" in (view.error or "")
+    assert "2 of 3 videos can't be used (67%; the limit is 50%)" in (view.error or "")
     assert len(view.rejected) == 2
     assert lifecycle.claim_training(view.id, "learner") is None
 

@@ -297,7 +297,7 @@ def test_video_that_ends_its_workers_is_rejected_by_name_and_the_others_are_kept
     view = commands.get_task(task.id)
     assert view.counts.accepted == CHUNK - 1
     assert [(found.uri, found.reason.partition(" in ")[0]) for found in view.rejected] == [
-        ("birds/1.mp4", "Its decoding ended the worker")
+        ("birds/1.mp4", "Decoding it killed the worker")
     ]
 
 

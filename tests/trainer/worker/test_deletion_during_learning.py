@@ -120,7 +120,7 @@ def test_task_without_remaining_videos_fails_with_hint(
         learning_job.run_learning_job(task)
     view = commands.get_task(task)
     assert (view.state, view.error) == ("failed", "All accepted videos of the task were deleted.")
-    assert view.error_hint == "Add a domain with the videos that you want to keep."
+    assert view.error_hint == "Add a domain with the videos you want to keep."
 
 
 def test_deleted_videos_are_excluded_from_negatives_and_evaluation(

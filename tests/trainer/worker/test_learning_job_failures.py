@@ -119,7 +119,7 @@ def test_missing_or_replaced_video_fails_the_task_and_names_it(post_videos: Post
             "Out of memory",
             "batch_size",
         ),
-        (RuntimeError("shapes cannot be multiplied"), "RuntimeError: shapes cannot", "log of the worker"),
+        (RuntimeError("shapes cannot be multiplied"), "RuntimeError: shapes cannot", "worker's log"),
     ],
 )
 def test_unexpected_errors_fail_the_task_with_reason_and_hint(

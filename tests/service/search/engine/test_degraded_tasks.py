@@ -43,7 +43,7 @@ def test_broken_shard_is_degraded_and_other_shards_are_searched(
         True,
         ["birds"],
     )
-    with pytest.raises(Unavailable, match=r"Task 'birds' cannot be searched: .*was altered"):
+    with pytest.raises(Unavailable, match=r"Task 'birds' can't be searched: .*was altered"):
         service.search("an owl", task="birds")
     pass_retry_interval()
     snapshot = service.snapshots.current()

@@ -23,7 +23,7 @@ from tests.service.search.caption_library import BIRDS, Library
         ("a\ud800b", {}, "q", "not text"),
         ("a", {"k": 0}, "k", "Request 1 to 20"),
         ("a", {"k": -3}, "k", "Request 1 to 20"),
-        ("a", {"k": 10**6}, "k", "1000000 results cannot be returned"),
+        ("a", {"k": 10**6}, "k", "1000000 results can't be returned"),
         ("a", {"k": 10**5000}, "k", "That many results"),
         ("a", {"task": "boats"}, "task", "Searchable tasks: 'birds', 'cars'"),
         ("a", {"task": ""}, "task", "Searchable tasks: 'birds', 'cars'"),

@@ -176,7 +176,7 @@ def test_process_starts_with_an_earlier_release_where_the_newest_is_refused(
     assert {result.task for result in found.results} == {"birds"}
     assert found.release == ready.release
     assert "weights.safetensors was altered" in found.degraded["cars"]
-    with pytest.raises(Unavailable, match="'cars' cannot be searched: the served release is refused"):
+    with pytest.raises(Unavailable, match="'cars' can't be searched: the served release is refused"):
         service.search("a taxi", task="cars")
     pass_retry_interval()
     assert not service.snapshots.refresh()

@@ -143,24 +143,24 @@ def test_sidecars_of_a_downloader_are_read(tmp_path: Path) -> None:
         (
             "x.json",
             {"items": [{"vid": 1}]},
-            ["x.json: The keys 'items' are those of no known", "nearest format is"],
+            ["x.json: The keys 'items' match no known", "nearest format is"],
         ),
         (
             "x.json",
             {"video": [], "sentence": []},
             ["'sentence', 'video'", "MSR-VTT, with 'sentences' and 'videos'"],
         ),
-        ("x.jsonl", '{"clip": 1, "cap": "x"}\n', ["The keys 'cap', 'clip' are those of no"]),
+        ("x.jsonl", '{"clip": 1, "cap": "x"}\n', ["The keys 'cap', 'clip' match no"]),
         (
             "x.json",
             [{"clip": "a.mp4", "cap": "x"}],
-            ["keys 'cap', 'clip' are", "nearest format is videos, with 'caption' and 'file'"],
+            ["keys 'cap', 'clip' match", "nearest format is videos, with 'caption' and 'file'"],
         ),
-        ("x.json", {"id_1": {"clip": 1, "cap": "x"}, "id_2": {}}, ["The keys 'cap', 'clip' are those of no"]),
+        ("x.json", {"id_1": {"clip": 1, "cap": "x"}, "id_2": {}}, ["The keys 'cap', 'clip' match no"]),
         ("x.csv", "clip;words\n1;x\n", ["x.csv:1: There is no column", "the columns are 'clip;words'"]),
-        ("x.json", [1, 2], ["x.json: The file has no objects of videos"]),
-        ("x.json", "", ["x.json: It lists no video"]),
-        ("x.json", {"videos": [], "sentences": []}, ["x.json: It lists no video"]),
+        ("x.json", [1, 2], ["x.json: The file has no objects for videos"]),
+        ("x.json", "", ["x.json: It lists no videos"]),
+        ("x.json", {"videos": [], "sentences": []}, ["x.json: It lists no videos"]),
         ("x.json", {"videos": 1, "sentences": []}, ["x.json.videos: The value is not a list"]),
         ("x.json", {"videos": [[]], "sentences": []}, ["x.json:videos[0]: The value is not an object"]),
         (
@@ -191,9 +191,9 @@ def test_sidecars_of_a_downloader_are_read(tmp_path: Path) -> None:
         (
             "x.json",
             '{"a": {"timestamps": [[NaN, 1]], "sentences": ["x"]}}',
-            ["x.json:a.timestamps[0]", "no times"],
+            ["x.json:a.timestamps[0]", "not valid times"],
         ),
-        ("x.json", '{"a": {"timestamps": [[0, 1e999]], "sentences": ["x"]}}', ["inf are no times"]),
+        ("x.json", '{"a": {"timestamps": [[0, 1e999]], "sentences": ["x"]}}', ["inf are not valid times"]),
         (
             "x.json",
             '{"a": {"timestamps": [["0", "1"]], "sentences": ["x"]}}',
@@ -207,17 +207,17 @@ def test_sidecars_of_a_downloader_are_read(tmp_path: Path) -> None:
         (
             "x.json",
             {"images": [], "annotations": [{"image_id": 1, "caption": "x"}]},
-            ["'1' is the ID of none of the"],
+            ["'1' matches none of the"],
         ),
         (
             "x.json",
             [{"data": {"text": "x"}, "annotations": []}],
-            ["x.json:[0].data: No field of the task is a video"],
+            ["x.json:[0].data: The task has no video field"],
         ),
         ("x.json", '{"a": 1,\n"a": 2}', ["x.json: An object has the key 'a' twice"]),
         ("x.json", '{"a": 1,\n"b"', ["x.json:2: The file is not JSON"]),
-        ("x.json", "[" * 100_000, ["x.json: The file is nested too deep"]),
-        ("x.json", '{"videos":' * 100_000, ["x.json: The file is nested too deep"]),
+        ("x.json", "[" * 100_000, ["x.json: The file is nested too deeply"]),
+        ("x.json", '{"videos":' * 100_000, ["x.json: The file is nested too deeply"]),
         (
             "x.json",
             b'[{"video": "a.mp4",\n"text": "K\xfcche"}]',
@@ -336,7 +336,7 @@ def test_blank_lines_before_a_table_are_read_once(tmp_path: Path) -> None:
 def test_time_of_many_digits_is_refused(tmp_path: Path) -> None:
     table = {"timestamps": [[0, 10**400]], "sentences": ["a cat"], "video_id": "a"}
     _write(tmp_path, {"a.mp4": b"video", "t.json": json.dumps([table]).encode()})
-    with pytest.raises(InvalidInput, match="no times of a video"):
+    with pytest.raises(InvalidInput, match="not valid times in a video"):
         list_folder_videos(tmp_path)
 
 

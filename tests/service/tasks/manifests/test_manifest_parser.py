@@ -156,7 +156,7 @@ def test_bad_line_of_a_table_is_named(content: str, expected: str) -> None:
         ('{"uri": "a.mp4"}\n\n{"uri": ', ":3: The line is not JSON"),
         ('{"a": ' * 100_000, "nested too deep"),
         ("[" * 100_000, "nested too deep"),
-        ('{"uri": "a.mp4"}\n' + '{"a": ' * 100_000, ":2: The line is nested too deep"),
+        ('{"uri": "a.mp4"}\n' + '{"a": ' * 100_000, ":2: The line is nested too deeply"),
         ('{"uri": "a.mp4", "split": "val", "split": "test"}', ":1: An object has the key 'split' twice"),
         ('{"uri": "a.mp4", "n": ' + "9" * 5000 + "}", "number with too many digits"),
         ('{"uri": "a.mp4", "n": 1e999}', ":1.metadata: A number is not finite"),
@@ -202,9 +202,7 @@ def test_lines_after_more_videos_than_a_task_may_have_are_not_read(monkeypatch: 
     monkeypatch.setattr(request_limits, "MAX_VIDEOS_PER_TASK", 1000)
     rows = [b'{"uri": "%d.mp4", "captions": ["x"]}\n' % number for number in range(3000)]
     stream = _Lines(iter(rows))
-    with pytest.raises(
-        InvalidInput, match=r"manifest\.jsonl:1001: The rows before it name 1000 other videos"
-    ):
+    with pytest.raises(InvalidInput, match=r"manifest\.jsonl:1001: The previous rows name 1000 other videos"):
         parse_manifest(stream, "manifest.jsonl")  # type: ignore[arg-type]
     assert stream.read_lines == 1001
     merged = parse_manifest(io.BytesIO(b"".join(rows[:1000] + rows[:1000])), "manifest.jsonl")

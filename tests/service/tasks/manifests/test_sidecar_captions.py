@@ -129,7 +129,11 @@ def test_texts_are_kept_within_the_limits() -> None:
         ("vtt", f"WEBVTT\n\n{cue_blocks(20_001, 'a')}".encode(), "clip.1.vtt: It has more than"),
         ("vtt", f"WEBVTT\n\n{cue_blocks(510, 'x' * 1990)}".encode(), "clip.1.vtt: It has more than"),
         ("srt", (b"x" * 999 + b"\n") * 9000, "clip.1.srt: The file has more than"),
-        ("srt", b"\xff\xfe1", "day/clip.1.srt: The file begins with a mark of UTF-16, but is not UTF-16"),
+        (
+            "srt",
+            b"\xff\xfe1",
+            "day/clip.1.srt: The file begins with a UTF-16 byte order mark but is not UTF-16",
+        ),
         ("info.json", b"{", "day/clip.1.info.json:1: The file is not JSON"),
         ("info.json", b'{"a":' * 100_000, "nested too deep"),
         ("info.json", b"[1]", "not a JSON object"),

@@ -36,7 +36,7 @@ def test_service_does_not_read_typed_tables(
     monkeypatch.setattr(importlib, "import_module", lambda module: _Pandas({"file": ["a.mp4"]}))
     (tmp_path / name).touch()
     for read in (lambda: parse_manifest(io.BytesIO(), name), lambda: list_folder_videos(tmp_path / name)):
-        with pytest.raises(InvalidInput, match=f"does not read '{name}'.*Convert it to CSV or JSONL"):
+        with pytest.raises(InvalidInput, match=f"doesn't read '{name}'.*Convert it to CSV or JSONL"):
             read()
     assert [video.uri for video in read_videos(tmp_path / name)[1]] == ["a.mp4"]  # a command does
 

@@ -170,7 +170,7 @@ def test_existing_file_is_not_replaced() -> None:
     first.parent.mkdir()
     first.write_bytes(b"first")
     spec = AppendSpec(videos=[VideoSpec(uri=f"upload://{upload.id}")])
-    with pytest.raises(InvalidInput, match="cannot distinguish"), adopted_uploads(spec, first.parent.name):
+    with pytest.raises(InvalidInput, match="can't distinguish"), adopted_uploads(spec, first.parent.name):
         pass
     assert find_upload(upload.id) == upload
 
