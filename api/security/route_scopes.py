@@ -114,10 +114,10 @@ class ScopedRoute(APIRoute):
 
 
 def check_declarations(app: FastAPI) -> None:
-    """Check that every route declares its scope, and enforces it.
+    """Check that every route declares its scope, and enforces it, and that every operation of the API has an ID.
 
     Raises:
-        TypeError: A route is not a :class:`ScopedRoute`, or its endpoint has no declaration.
+        TypeError: A route is not a :class:`ScopedRoute`, its endpoint has no declaration, or it has no operation ID.
     """
     for context in iter_route_contexts(app.routes):
         route = context.original_route
@@ -130,6 +130,10 @@ def check_declarations(app: FastAPI) -> None:
         if declared_scope(context.endpoint) is None:
             raise TypeError(
                 f"The route {context.path} declares no scope: decorate its endpoint with @requires(…)."
+            )
+        if context.include_in_schema and context.operation_id is None:
+            raise TypeError(
+                f"The route {context.path} has no operation_id: give it the name of the client's method."
             )
 
 

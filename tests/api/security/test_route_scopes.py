@@ -139,6 +139,14 @@ def test_route_without_declaration_is_refused_at_start() -> None:
             check_declarations(app)
 
 
+def test_route_without_operation_id_is_refused_at_start() -> None:
+    app, router = FastAPI(openapi_url=None, docs_url=None, redoc_url=None), APIRouter(route_class=ScopedRoute)
+    router.get("/nameless")(requires("search")(lambda: None))
+    app.include_router(router)
+    with pytest.raises(TypeError, match=r"nameless has no operation_id"):
+        check_declarations(app)
+
+
 def test_description_states_the_scope_of_each_operation(guarded: TestClient) -> None:
     document = guarded.get("/openapi.json").json()
     assert set(document["components"]["securitySchemes"]) == {"api_key", "bearer", "session"}
