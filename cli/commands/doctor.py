@@ -159,7 +159,7 @@ def check_catalog(settings: Settings) -> str:
         raise CheckFailed(
             f"Its schema has revision {current or 'none'}, but this version needs {newest}. Run: cinestrata migrate"
         )
-    if faults := [*library_checks.check_json_columns(), *library_checks.check_edit_counter()]:
+    if faults := [*library_checks.check_values(), *library_checks.check_edit_counter()]:
         hint = "Correct these values, or restore the catalog from a backup."
         raise CheckFailed("\n".join([*faults, hint]))
     return f"{engine(settings).url.render_as_string(hide_password=True)}, schema {current}"

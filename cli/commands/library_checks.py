@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -114,28 +113,28 @@ def check_releases(settings: Settings, audit: Audit) -> list[str]:
     return faults
 
 
-def check_json_columns() -> list[str]:
-    """Find catalog values whose JSON doesn't have the shape that their column requires; one sentence each."""
-    from sqlalchemy import Text, cast, null, select
+def check_values() -> list[str]:
+    """Find catalog values that don't have the shape that their column requires; one sentence each."""
+    from sqlalchemy import null, select, type_coerce
+    from sqlalchemy.types import NullType
 
+    from service.catalog.column_types import StoredType
     from service.catalog.database import session_scope
     from service.catalog.migrations import CATALOG_SCHEMA
-    from service.catalog.tables import StoredJson
 
     columns = [column for table in CATALOG_SCHEMA.sorted_tables for column in table.columns]
     faults: list[str] = []
     with session_scope() as session:
+        dialect = session.get_bind().dialect
         for column in columns:
-            if not isinstance(column.type, StoredJson):
+            if not isinstance(column.type, StoredType):
                 continue
             place, keys = f"{column.table.name}.{column.name}", column.table.primary_key.columns
-            values = select(cast(column, Text), *keys).where(column.is_not(null()))
-            for text, *key in session.execute(values.execution_options(yield_per=_PAGE_ROWS)):
-                try:
-                    value = json.loads(text)
-                except (ValueError, RecursionError):
-                    value = ...  # no JSON
-                if not column.type.accepts(value):
+            stored = [type_coerce(value, NullType()) for value in (column, *keys)]
+            accepts = column.type.checker(dialect)
+            values = select(*stored).where(column.is_not(null()))
+            for value, *key in session.execute(values.execution_options(yield_per=_PAGE_ROWS)):
+                if not accepts(value):
                     faults.append(f"{place} of row {', '.join(map(str, key))} is not {column.type.shape}")
     return faults
 

@@ -176,6 +176,8 @@ def _prepare_postgresql(connection: Any, _record: Any) -> None:
 def _prepare_sqlite(file: Path, connection: sqlite3.Connection, record: ConnectionPoolEntry) -> None:
     # Transactions begin in _begin_sqlite: the driver would begin them late and always deferred.
     connection.isolation_level = None
+    # Bytes that are no text would otherwise end the read of all rows.
+    connection.text_factory = partial(str, encoding="utf-8", errors="replace")
     try:
         _write_ahead(connection)
         connection.execute("PRAGMA synchronous = FULL")  # an acknowledged task survives a power cut

@@ -15,8 +15,9 @@ from sqlalchemy import ColumnElement, delete, func, insert, or_, select, update
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from index.vector_ids import moment_ids
+from service.catalog.column_types import is_damaged
 from service.catalog.database import id_chunks, session_scope
-from service.catalog.tables import FINAL_STATES, Calibration, EditCounter, Moment, Task, Video, is_damaged
+from service.catalog.tables import FINAL_STATES, Calibration, EditCounter, Moment, Task, Video
 
 Item = TypeVar("Item")
 Span = tuple[float, float]  # start and end, in seconds since the first frame

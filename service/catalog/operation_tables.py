@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any
+from typing import Any, Literal
 
 from sqlalchemy import (
     BigInteger,
@@ -19,9 +19,12 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import Mapped, mapped_column
 
+from cinestrata_schemas.alerts import AlertKind
+from cinestrata_schemas.choice_types import AccessScope, ActorKind
 from cinestrata_schemas.operations import GpuMemory
 from cinestrata_schemas.webhooks import WebhookEvent
-from service.catalog.tables import Base, GrowingId, StoredJson
+from service.catalog.column_types import StoredChoice, StoredJson
+from service.catalog.tables import Base, GrowingId
 
 _SCOPE = "scope IN ('search', 'ingest', 'admin')"
 
@@ -40,7 +43,7 @@ class AuditEntry(Base):
     id: Mapped[int] = mapped_column(GrowingId, primary_key=True, autoincrement=True)
     at: Mapped[datetime] = mapped_column(index=True)
     actor: Mapped[str] = mapped_column(String(255))
-    actor_kind: Mapped[str] = mapped_column(String(16))
+    actor_kind: Mapped[str] = mapped_column(StoredChoice(ActorKind, "anonymous"))
     action: Mapped[str] = mapped_column(String(64))
     target: Mapped[str] = mapped_column(String(255))  # ID of the changed resource; empty if there is none
     address: Mapped[str | None] = mapped_column(String(64))
@@ -58,7 +61,7 @@ class ApiKey(Base):
     name: Mapped[str] = mapped_column(String(80))
     name_key: Mapped[str] = mapped_column(String(240), index=True)
     secret_hash: Mapped[str] = mapped_column(String(64))  # SHA-256 of the whole key
-    scope: Mapped[str] = mapped_column(String(8))
+    scope: Mapped[str] = mapped_column(StoredChoice(AccessScope, "search", length=8))
     created_at: Mapped[datetime]
     created_by: Mapped[str] = mapped_column(String(255))
     expires_at: Mapped[datetime | None]
@@ -78,7 +81,7 @@ class User(Base):
     password_hash: Mapped[str | None] = mapped_column(Text)  # None: signs in at the provider
     issuer: Mapped[str | None] = mapped_column(String(255))
     subject: Mapped[str | None] = mapped_column(String(255))
-    scope: Mapped[str] = mapped_column(String(8))
+    scope: Mapped[str] = mapped_column(StoredChoice(AccessScope, "search", length=8))
     created_at: Mapped[datetime]
     last_sign_in_at: Mapped[datetime | None]
 
@@ -132,7 +135,9 @@ class Delivery(Base):
     message_id: Mapped[str] = mapped_column(String(64))  # the same in all attempts
     event: Mapped[str] = mapped_column(String(32))
     payload: Mapped[dict[str, Any]] = mapped_column(StoredJson(dict))
-    state: Mapped[str] = mapped_column(String(16), default="pending")
+    state: Mapped[str] = mapped_column(
+        StoredChoice(Literal["pending", "delivered", "failed"], "failed"), default="pending"
+    )
     attempts: Mapped[int] = mapped_column(Integer, default=0)
     next_attempt_at: Mapped[datetime | None]  # None: finished
     status: Mapped[int | None] = mapped_column(Integer)  # HTTP status of the last answer
@@ -148,7 +153,7 @@ class Alert(Base):
     __table_args__ = ({"sqlite_autoincrement": True},)
 
     id: Mapped[int] = mapped_column(GrowingId, primary_key=True, autoincrement=True)
-    kind: Mapped[str] = mapped_column(String(32))
+    kind: Mapped[str] = mapped_column(StoredChoice(AlertKind, "failed_tasks", length=32))
     task_id: Mapped[str | None] = mapped_column(String(128))  # of a threshold that applies to each task
     # Kind and task while the threshold is crossed: two processes never raise the same alert.
     open_key: Mapped[str | None] = mapped_column(String(200), unique=True)
@@ -170,9 +175,11 @@ class MaintenanceJob(Base):
     )
 
     id: Mapped[int] = mapped_column(GrowingId, primary_key=True, autoincrement=True)
-    kind: Mapped[str] = mapped_column(String(16))
+    kind: Mapped[str] = mapped_column(StoredChoice(Literal["compact", "snapshot"], "compact"))
     task_id: Mapped[str | None] = mapped_column(String(128))  # of a compaction; None: all domains
-    state: Mapped[str] = mapped_column(String(16), default="queued", index=True)
+    state: Mapped[str] = mapped_column(
+        StoredChoice(Literal["queued", "running", "done", "failed"], "failed"), default="queued", index=True
+    )
     created_at: Mapped[datetime]
     started_at: Mapped[datetime | None]
     finished_at: Mapped[datetime | None]

@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
-import structlog
-from pydantic import TypeAdapter, ValidationError
 from sqlalchemy import (
-    JSON,
     BigInteger,
     Boolean,
     CheckConstraint,
     Column,
-    DateTime,
-    Dialect,
     Float,
     ForeignKey,
     Index,
@@ -26,149 +19,35 @@ from sqlalchemy import (
     MetaData,
     String,
     Text,
-    TypeDecorator,
     UniqueConstraint,
     event,
     inspect,
     text,
 )
-from sqlalchemy.exc import DontWrapMixin
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, relationship, validates
 
+from cinestrata_schemas.choice_types import (
+    ActorKind,
+    EffectiveSplit,
+    Split,
+    TaskState,
+    VanishedVideos,
+    Verdict,
+    VideoStatus,
+)
 from cinestrata_schemas.problems import Action
 from cinestrata_schemas.syncs import SyncCounts
 from cinestrata_schemas.tasks import TaskProgress, VideoCounts
+from service.catalog.column_types import StoredChoice, StoredJson, UtcDateTime, check_values, is_damaged
 from service.core.domain_names import name_key
-from service.core.errors import CatalogDamaged
 
 LEARNING_STATES = ("training", "indexing", "evaluating")
 ACTIVE_STATES = ("queued", "probing", *LEARNING_STATES)
 FINAL_STATES = ("ready", "failed", "cancelled")
 STATES = (*ACTIVE_STATES, *FINAL_STATES)
 
-log = structlog.get_logger(__name__)
-
 # AUTOINCREMENT of SQLite requires INTEGER (64 bits wide there); IDs are never reused.
 GrowingId = BigInteger().with_variant(Integer, "sqlite")
-
-
-class UtcDateTime(TypeDecorator[datetime]):
-    """An aware UTC time, also on SQLite, which stores no time zone."""
-
-    impl = DateTime(timezone=True)
-    cache_ok = True
-
-    @property
-    def python_type(self) -> type[datetime]:
-        """Type of the values."""
-        return datetime
-
-    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
-        """Convert an aware time to UTC."""
-        return value.astimezone(UTC) if value is not None else None
-
-    def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:
-        """Return an aware time in UTC."""
-        if value is None:
-            return None
-        return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
-
-
-class DamagedObject(dict[str, Any]):
-    """An empty object in place of a damaged one."""
-
-
-class DamagedList(list[Any]):
-    """An empty list in place of a damaged one."""
-
-
-def is_damaged(value: object) -> bool:
-    """Return whether a value of the catalog could not be read."""
-    return isinstance(value, DamagedObject | DamagedList)
-
-
-class DamagedValueStored(CatalogDamaged, DontWrapMixin):
-    """A damaged value was to be copied to another row."""
-
-
-damaged_reads: Counter[str] = Counter()  # damaged values that this process has read, by table and column
-
-
-class StoredJson(TypeDecorator[Any]):
-    """A JSON object or a list of texts.
-
-    Another value is read as an empty object or list that :func:`is_damaged` recognizes, so that one damaged row does
-    not hide the other rows of a list. Such a value cannot be stored again, which would make the damage look intended.
-
-    Args:
-        kind: ``dict`` or ``list``.
-        nullable: Whether an object may be missing (NULL).
-        of: Type of pydantic for the whole value, if not each object or list of texts is valid.
-    """
-
-    impl = JSON
-    cache_ok = True
-
-    def __init__(
-        self, kind: type[dict[str, Any]] | type[list[Any]], *, nullable: bool = False, of: Any = None
-    ) -> None:
-        super().__init__(none_as_null=nullable)
-        self.kind, self.nullable, self.of = kind, nullable, of
-        self._validated = TypeAdapter(of or (list[str] if kind is list else dict[str, Any]))
-        self._column: Column[Any] | None = None
-
-    @property
-    def shape(self) -> str:
-        """The required shape, in words."""
-        words = "an object" if self.kind is dict else "a list" if self.of else "a list of texts"
-        return f"{words} with the required fields" if self.of else words
-
-    def accepts(self, value: Any) -> bool:
-        """Return whether a decoded value has the required shape."""
-        if value is None:
-            return self.nullable
-        try:
-            self._validated.validate_python(value)
-        except ValidationError:
-            return False
-        return isinstance(value, self.kind)
-
-    def result_processor(self, dialect: Dialect, coltype: object) -> Callable[[Any], Any]:
-        """Return the function that decodes a value and checks it."""
-        decode = super().result_processor(dialect, coltype) or (lambda value: value)
-
-        def process(value: Any) -> Any:
-            if value is None:  # a missing row of an outer join, too
-                return None
-            try:
-                found = decode(value)
-            except (ValueError, RecursionError):
-                found = ...  # no JSON
-            if self.accepts(found):
-                return found
-            if (place := str(self._column)) not in damaged_reads:
-                log.error("catalog_value_damaged", column=place, hint="`cinestrata doctor` names its row.")
-            damaged_reads[place] += 1
-            return DamagedObject() if self.kind is dict else DamagedList()
-
-        return process
-
-    def process_bind_param(self, value: Any, dialect: Dialect) -> Any:
-        """Refuse a damaged value.
-
-        Raises:
-            CatalogDamaged: the value is damaged.
-        """
-        if is_damaged(value):
-            raise DamagedValueStored(
-                f"a value of {self._column} is not {self.shape}; `cinestrata doctor` names its row"
-            )
-        return value
-
-
-@event.listens_for(StoredJson, "after_parent_attach", propagate=True)
-def _name_column(stored: StoredJson, column: Column[Any]) -> None:
-    stored._column = column
 
 
 class Base(DeclarativeBase):
@@ -186,8 +65,14 @@ class Base(DeclarativeBase):
     type_annotation_map = {datetime: UtcDateTime}  # noqa: RUF012
 
 
+@event.listens_for(Column, "after_parent_attach")
+def _check_values(column: Column[Any], table: Any) -> None:
+    if table.metadata is Base.metadata:
+        check_values(column)
+
+
 def describe_damage(row: Base) -> str | None:
-    """Return the name the damaged values of a row in a sentence; None without any."""
+    """Name the damaged values of a row in a sentence; None without any."""
     attributes = inspect(type(row)).column_attrs
     names = sorted(attributes[key].columns[0].name for key, value in vars(row).items() if is_damaged(value))
     return f"In the catalog, these values of its row are damaged: {', '.join(names)}." if names else None
@@ -238,7 +123,7 @@ class Task(Base):
     method: Mapped[str] = mapped_column(String(64))
     settings: Mapped[dict[str, Any]] = mapped_column(StoredJson(dict), default=dict)
 
-    state: Mapped[str] = mapped_column(String(16), default="queued")
+    state: Mapped[str] = mapped_column(StoredChoice(TaskState, "failed"), default="queued")
     progress: Mapped[dict[str, Any]] = mapped_column(
         StoredJson(dict, of=TaskProgress), default=lambda: {"stage": "queued"}
     )
@@ -265,7 +150,7 @@ class Task(Base):
     release_id: Mapped[str | None] = mapped_column(String(64))  # the release after this task
     learned_order: Mapped[int | None] = mapped_column(Integer, unique=True)  # t = 1, 2, …
     trained: Mapped[bool] = mapped_column(Boolean, default=False)
-    held_out: Mapped[str | None] = mapped_column(String(16))  # given | derived
+    held_out: Mapped[str | None] = mapped_column(StoredChoice(Literal["given", "derived"], "given"))
     target_id: Mapped[str | None] = mapped_column(String(128), index=True)  # of an append: the domain
     deleted_at: Mapped[datetime | None]  # set: the domain was deleted as a whole
     relearns_id: Mapped[str | None] = mapped_column(
@@ -305,9 +190,9 @@ class Video(Base):
     id: Mapped[str] = mapped_column(String(128), unique=True)
     task_id: Mapped[str] = mapped_column(ForeignKey("tasks.id", ondelete="RESTRICT"))
     uri: Mapped[str] = mapped_column(Text)
-    split: Mapped[str | None] = mapped_column(String(8))  # given by the user
+    split: Mapped[str | None] = mapped_column(StoredChoice(Split, "test", length=8))  # given by the user
     effective_split: Mapped[str | None] = mapped_column(
-        String(8)
+        StoredChoice(EffectiveSplit, "test", length=8)
     )  # train | val | test | appended, after probing
     captions: Mapped[list[str]] = mapped_column(StoredJson(list), default=list)
     extra: Mapped[dict[str, Any]] = mapped_column("metadata", StoredJson(dict), default=dict)
@@ -315,7 +200,7 @@ class Video(Base):
     # Of a video that is being relearned: vector ID of the original, whose ID it takes over when its domain is ready.
     copy_of: Mapped[int | None] = mapped_column(GrowingId, index=True)
     last_edit: Mapped[int | None] = mapped_column(BigInteger)  # number of the last edit; NULL: never edited
-    status: Mapped[str] = mapped_column(String(16), default="pending")
+    status: Mapped[str] = mapped_column(StoredChoice(VideoStatus, "rejected"), default="pending")
     reason: Mapped[str | None] = mapped_column(Text)
 
     content_hash: Mapped[str | None] = mapped_column(String(64))
@@ -423,9 +308,9 @@ class Feedback(Base):
     )
     text: Mapped[str] = mapped_column(Text)  # as typed
     words_key: Mapped[str] = mapped_column(String(64))  # digest of its words
-    verdict: Mapped[str] = mapped_column(String(8))
+    verdict: Mapped[str] = mapped_column(StoredChoice(Verdict, "wrong", length=8))
     caller: Mapped[str] = mapped_column(String(255))  # actor and its kind, as in the audit log
-    caller_kind: Mapped[str] = mapped_column(String(16))
+    caller_kind: Mapped[str] = mapped_column(StoredChoice(ActorKind, "anonymous"))
     created_at: Mapped[datetime]
 
 
@@ -494,7 +379,7 @@ class Event(Base):
     id: Mapped[int] = mapped_column(GrowingId, primary_key=True, autoincrement=True)
     task_id: Mapped[str] = mapped_column(ForeignKey("tasks.id", ondelete="CASCADE"))
     at: Mapped[datetime]
-    kind: Mapped[str] = mapped_column(String(16))  # state | progress | rejected | log
+    kind: Mapped[str] = mapped_column(StoredChoice(Literal["state", "progress", "rejected", "log"], "log"))
     data: Mapped[dict[str, Any]] = mapped_column(StoredJson(dict), default=dict)
 
 
@@ -522,7 +407,7 @@ class Sync(Base):
     name: Mapped[str] = mapped_column(String(255), unique=True)
     source: Mapped[str] = mapped_column(Text)
     every_seconds: Mapped[int] = mapped_column(Integer)
-    vanished: Mapped[str] = mapped_column(String(8))
+    vanished: Mapped[str] = mapped_column(StoredChoice(VanishedVideos, "keep", length=8))
     captions_from_names: Mapped[bool] = mapped_column(Boolean)
     task_id: Mapped[str | None] = mapped_column(String(128))  # set: the domain existed at the last run
     created_at: Mapped[datetime]

@@ -40,9 +40,10 @@ from cinestrata_schemas.videos import DeletionResult
 from index.errors import ShardStoreError
 from index.shard_store import ShardStore
 from service.access.audit_log import MAX_LISTED_IDS, record_change
+from service.catalog.column_types import is_damaged
 from service.catalog.database import id_chunks, now, session_scope
 from service.catalog.domain_videos import count_task_videos
-from service.catalog.tables import ACTIVE_STATES, Event, Recall, Task, Video, is_damaged
+from service.catalog.tables import ACTIVE_STATES, Event, Recall, Task, Video
 from service.core.errors import Conflict, NotFound, Unavailable
 from service.core.settings import settings
 from service.library.compaction import update_shard_rows

@@ -23,9 +23,10 @@ from sqlalchemy.orm import Session
 
 from cinestrata_schemas.alerts import ALERT_KINDS
 from cinestrata_schemas.tasks import StageTimes
+from service.catalog.column_types import damaged_reads
 from service.catalog.database import now, session_scope
 from service.catalog.operation_tables import Alert, WorkerReport
-from service.catalog.tables import ACTIVE_STATES, STATES, Shard, Task, damaged_reads
+from service.catalog.tables import ACTIVE_STATES, STATES, Shard, Task
 from service.catalog.worker_reports import ALIVE
 from service.core.errors import Unavailable
 from service.library.recall.recall_matrix import read_served_recall

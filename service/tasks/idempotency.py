@@ -16,8 +16,9 @@ from sqlalchemy import Update, delete, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
+from service.catalog.column_types import is_damaged
 from service.catalog.database import now, session_scope
-from service.catalog.tables import IdempotencyKey, is_damaged
+from service.catalog.tables import IdempotencyKey
 from service.core.errors import CatalogDamaged, IdempotencyInFlight, IdempotencyMismatch, InvalidInput
 from service.core.settings import settings
 

@@ -12,9 +12,10 @@ from sqlalchemy.orm import Session
 
 from cinestrata_schemas.problems import Action
 from cinestrata_schemas.tasks import RejectedVideo, StageTimes, TaskDetails, TaskProgress, VideoCounts
+from service.catalog.column_types import is_damaged
 from service.catalog.database import id_chunks
 from service.catalog.domain_videos import read_counts
-from service.catalog.tables import ACTIVE_STATES, Task, Video, describe_damage, is_damaged
+from service.catalog.tables import ACTIVE_STATES, Task, Video, describe_damage
 
 MAX_REJECTED = 100  # rejected videos in a task's details
 

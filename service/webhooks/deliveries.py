@@ -22,9 +22,9 @@ from sqlalchemy import ColumnElement, delete, exists, or_, select, update
 from sqlalchemy.orm import Session
 from standardwebhooks import Webhook as Signer
 
+from service.catalog.column_types import is_damaged
 from service.catalog.database import now, session_scope
 from service.catalog.operation_tables import Delivery, Webhook
-from service.catalog.tables import is_damaged
 from service.core.errors import CinestrataError
 from service.webhooks.sending import Answer, send_message
 

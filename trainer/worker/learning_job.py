@@ -23,7 +23,7 @@ from models.backbones.backbone import Backbone
 from models.backbones.device_memory import peak_bytes, reset_peak
 from models.releases.release_state import ReleaseState
 from models.routing import DEFAULT_PRIOR
-from service.catalog.tables import is_damaged
+from service.catalog.column_types import is_damaged
 from service.celery_worker import worker_name
 from service.core.errors import CatalogDamaged, CinestrataError
 from service.core.settings import settings

@@ -18,9 +18,10 @@ from sqlalchemy import select
 from index.vector_ids import Ids, batches
 from index.words.word_index import VideoText, WordIndex
 from service.catalog.catalog_reads import CatalogReads
+from service.catalog.column_types import is_damaged
 from service.catalog.database import session_scope
 from service.catalog.domain_videos import read_edited_videos, read_last_edit
-from service.catalog.tables import Passage, Video, is_damaged
+from service.catalog.tables import Passage, Video
 from service.catalog.transcripts import TimedText
 from service.core.errors import Unavailable
 from service.search.words.domain_captions import CaptionsOfSnapshots

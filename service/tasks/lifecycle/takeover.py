@@ -14,9 +14,10 @@ from typing import Any
 from sqlalchemy import delete, select, update
 from sqlalchemy.orm import Session, aliased
 
+from service.catalog.column_types import is_damaged
 from service.catalog.database import id_chunks
 from service.catalog.domain_videos import count_task_videos, number_edits
-from service.catalog.tables import Feedback, Task, Video, is_damaged
+from service.catalog.tables import Feedback, Task, Video
 from service.catalog.transcripts import copy_transcripts
 from service.storage import library_paths
 from service.storage.video_files import register_removals
