@@ -133,7 +133,8 @@ soak: $(VENV)/.runtime ## Load a service at 80 % and 200 % of its capacity (SOAK
 SUPPLY := .venv-supply
 $(SUPPLY)/.installed: Makefile | $(BIN)/python
 	@$(PYTHON) -m venv $(SUPPLY)
-	@$(SUPPLY)/bin/python -m pip install -q --disable-pip-version-check --no-input pip-audit==2.10.1 cyclonedx-bom==7.5.0
+	@$(SUPPLY)/bin/python -m pip install -q --disable-pip-version-check --no-input pip-audit==2.10.1 cyclonedx-bom==7.5.0 \
+	  build==1.6.1 twine==7.0.0 setuptools==80.9.0
 	@touch $@
 
 .PHONY: audit
@@ -147,9 +148,19 @@ sbom: $(VENV)/.runtime $(SUPPLY)/.installed ## Write the bill of materials of an
 	  --pyproject <(sed 's/^dynamic = .*/version = "$(VERSION)"/' pyproject.toml) --output-reproducible --of JSON -o $(OUT) -
 	@echo "$(OUT): $$($(BIN)/python -c 'import json, sys; print(len(json.load(open(sys.argv[1]))["components"]))' $(OUT)) packages"
 
+# The checksums are written last: a folder without them is no release.
+.PHONY: release
+release: OUT ?= dist
+release: $(VENV)/.runtime $(SUPPLY)/.installed ## Build the distributions of a commit, try them in empty environments (OUT=folder)
+	@$(SUPPLY)/bin/python deploy/release/build_distributions.py $(OUT)
+	@$(SUPPLY)/bin/python -m twine check --strict $(OUT)/*.whl $(OUT)/*.tar.gz
+	@$(MAKE) --no-print-directory sbom OUT=$(OUT)/cinestrata-$(VERSION).cdx.json
+	@$(SUPPLY)/bin/python deploy/release/try_distributions.py $(OUT)
+	@cd $(OUT) && sha256sum *.whl *.tar.gz *.json RELEASE_NOTES.md > SHA256SUMS && cat SHA256SUMS
+
 .PHONY: clean
 clean: ## Remove what the verbs created, except data folders
-	rm -rf $(VENV) $(SUPPLY) $(GPU_VENV) node_modules build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache demo-report.json chaos-report.json soak-report.json hostile-media.json gpu-check.json sbom.json
+	rm -rf $(VENV) $(SUPPLY) $(GPU_VENV) node_modules build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache demo-report.json chaos-report.json soak-report.json hostile-media.json gpu-check.json sbom.json
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(BIN)/python:
