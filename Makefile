@@ -158,6 +158,13 @@ release: $(VENV)/.runtime $(SUPPLY)/.installed ## Build the distributions of a c
 	@$(SUPPLY)/bin/python deploy/release/try_distributions.py $(OUT)
 	@cd $(OUT) && sha256sum *.whl *.tar.gz *.json RELEASE_NOTES.md > SHA256SUMS && cat SHA256SUMS
 
+# Learning needs CUDA, searching does not.
+.PHONY: images
+images: ## Build the images of the Kubernetes manifests, labelled with version and commit
+	@revision=$$(git rev-parse HEAD); for target in api worker-cpu worker-gpu; do \
+	  docker build -f docker/Dockerfile --target $$target --build-arg REVISION=$$revision \
+	    --build-arg ACCELERATOR=$$([ $$target = worker-gpu ] && echo gpu || echo cpu) -t cinestrata-$$target:$(VERSION) .; done
+
 .PHONY: clean
 clean: ## Remove what the verbs created, except data folders
 	rm -rf $(VENV) $(SUPPLY) $(GPU_VENV) node_modules build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache demo-report.json chaos-report.json soak-report.json hostile-media.json gpu-check.json sbom.json

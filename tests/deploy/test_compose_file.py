@@ -138,12 +138,14 @@ def test_every_image_has_a_health_check_and_an_unprivileged_user(root: Path) -> 
         recipes[name] = recipes.get(base, "") + stage
     for name in PRODUCT:
         assert "USER cinestrata" in recipes[name]
+        for label in ("version", "revision"):
+            assert f"org.opencontainers.image.{label}=${{{label.upper()}}}" in recipes[name]
         assert "HEALTHCHECK" in recipes[name]
 
 
 def test_only_images_for_a_gpu_ignore_the_wheels_for_the_cpu(root: Path, compose: dict[str, Any]) -> None:
     for name in (*PRODUCT, "migrate"):
-        assert "args" not in compose["services"][name]["build"]
+        assert "ACCELERATOR" not in compose["services"][name]["build"]["args"]
     recipe = (root / "docker/Dockerfile").read_text()
     assert re.findall(r"^ARG ACCELERATOR=(\w+)", recipe, re.MULTILINE) == ["cpu"]
     assert re.search(r'if \[ "\$\{ACCELERATOR\}" = cpu \] && ls wheels/\*\.whl; then pip install', recipe)

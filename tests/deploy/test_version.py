@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -34,6 +35,21 @@ def test_interfaces_show_the_version() -> None:
 def test_readme_of_the_client_names_its_wheel(root: Path) -> None:
     text = (root / "clients/python/README.md").read_text()
     assert re.findall(r"cinestrata_client-([\w.]+)-py3", text) == [__version__]
+
+
+def test_images_have_the_version(root: Path, manifests: list[dict[str, Any]]) -> None:
+    recipe = (root / "docker/Dockerfile").read_text()
+    assert re.findall(r"^ARG VERSION=(.+)$", recipe, re.MULTILINE) == [__version__]
+    pods = [
+        document["spec"]["template"]["spec"] for document in manifests if document["kind"] == "Deployment"
+    ]
+    images = [
+        container["image"]
+        for pod in pods
+        for container in (*pod.get("initContainers", ()), *pod["containers"])
+    ]
+    assert len(images) == 4
+    assert {image.partition(":")[2] for image in images} == {__version__}
 
 
 def test_changelog_begins_with_the_version(root: Path) -> None:

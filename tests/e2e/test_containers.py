@@ -21,6 +21,7 @@ import httpx
 import pytest
 import yaml
 
+from cinestrata_schemas import __version__
 from tests.e2e.conftest import Machine
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3000)]
@@ -32,6 +33,7 @@ PRODUCT = ("api", "worker-cpu", "worker-gpu")
 BASE_IMAGES = ("python:3.11-slim-bookworm", "redis:7-alpine", "postgres:16-alpine")
 DOMAINS = ("microscope", "pixel-arcade", "night-traffic")
 UID = 10001
+REVISION = "0123456789abcdef0123456789abcdef01234567"
 OBSERVABILITY = ("--profile", "observability")
 
 until = partial(Machine.until, seconds=600)
@@ -70,6 +72,7 @@ class Deployment:
         self.environment.write_text(
             f"POSTGRES_PASSWORD='{PASSWORD}'\nCINESTRATA_API_KEY={API_KEY}\nCINESTRATA_MEDIA={self.media}\n"
             f"CINESTRATA_PORT={port}\nCINESTRATA_BACKBONE=tiny\nCINESTRATA_WEIGHTS={folder / 'weights'}\n"
+            f"REVISION={REVISION}\n"
         )
         self.client = httpx.Client(base_url=self.url, headers={"X-API-Key": API_KEY}, timeout=60)
 
@@ -199,6 +202,15 @@ def test_every_service_becomes_healthy(deployment: Deployment) -> None:
     health = deployment.health()
     assert set(health) == {*PRODUCT, "redis", "postgres"}
     assert set(health.values()) == {"healthy"}
+
+
+def test_images_are_labelled_with_version_and_commit(deployment: Deployment) -> None:
+    for service in PRODUCT:
+        image = deployment.compose("images", "--quiet", service).strip()
+        command = ["docker", "image", "inspect", "--format", "{{json .Config.Labels}}", image]
+        labels = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+        assert labels["org.opencontainers.image.version"] == __version__
+        assert labels["org.opencontainers.image.revision"] == REVISION
 
 
 @pytest.mark.parametrize("service", PRODUCT)
