@@ -2,18 +2,26 @@
 
 To change the schema, change the tables and add the next file to ``versions/``; a test compares the two on both
 databases. SQLAlchemy knows a table once its module is imported, so ``CATALOG_SCHEMA`` imports all of them.
+
+SQLite changes no column in place: ``op.batch_alter_table`` writes a new table there. It reads neither check constraints
+nor AUTOINCREMENT from the old one, so pass them as ``table_args`` and ``table_kwargs``
+(tests/service/catalog/test_next_migration.py has an example).
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import structlog
 from alembic import command
 from alembic.config import Config
-from alembic.util import CommandError
-from sqlalchemy import Engine, text
+from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy import Connection, Engine, inspect, text
 from sqlalchemy.exc import OperationalError
 
 from service.catalog import operation_tables  # noqa: F401
@@ -57,20 +65,24 @@ def upgrade_engine(database: Engine) -> None:
 
     Raises:
         Unavailable: the database cannot be reached.
+        Conflict: the schema is that of another version.
     """
     config = alembic_config()
     try:
-        with database.execution_options(cinestrata_write=True).begin() as connection:
+        with (
+            database.execution_options(cinestrata_write=True).connect() as connection,
+            _suspend_foreign_keys(connection),
+            connection.begin(),
+        ):
             if connection.dialect.name == "postgresql":
                 # The migration of another process may take minutes: longer than the catalog waits for a lock otherwise.
                 connection.execute(text("SET LOCAL lock_timeout TO DEFAULT"))
                 connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _UPGRADE_LOCK})
             config.attributes["connection"] = connection
+            _require_known_revision(connection, config)
+            counters = _read_counters(connection)
             command.upgrade(config, "head")
-    except CommandError as error:
-        raise Conflict(
-            "The catalog was made by another version of Cinestrata; use that version, or another data folder."
-        ) from error
+            _restore_counters(connection, counters)
     except OperationalError as error:
         raise Unavailable(
             f"The catalog database cannot be reached ({_first_line(error)}); check CINESTRATA_DATABASE_URL.",
@@ -101,6 +113,54 @@ def upgrade_when_reachable(configured: Settings, wait_seconds: float | None = No
                 log.warning("waiting_for_database", reason=error.detail, timeout_seconds=wait_seconds)
                 is_waiting = True
         time.sleep(_RETRY_SECONDS)
+
+
+def _require_known_revision(connection: Connection, config: Config) -> None:
+    current = MigrationContext.configure(connection).get_current_revision()
+    scripts = ScriptDirectory.from_config(config)
+    if current not in (None, *(script.revision for script in scripts.walk_revisions())):
+        raise Conflict(
+            f"A newer version of Cinestrata has upgraded the catalog: its schema is {current}, and this version knows "
+            f"{scripts.get_current_head()}. Use the newer version, or restore a snapshot from before the "
+            "upgrade into a new data folder."
+        )
+
+
+@contextmanager
+def _suspend_foreign_keys(connection: Connection) -> Iterator[None]:
+    """Suspend the foreign keys of SQLite.
+
+    To replace a table, a migration drops it, which would delete the rows that refer to it.
+    """
+    if connection.dialect.name != "sqlite":
+        yield
+        return
+    # On the connection of the driver, because within a transaction these statements have no effect.
+    driver = connection.connection.cursor()
+    (previous,) = driver.execute("PRAGMA foreign_keys").fetchone()
+    driver.execute("PRAGMA foreign_keys = OFF")
+    try:
+        yield
+    finally:
+        driver.execute(f"PRAGMA foreign_keys = {previous}")
+        driver.close()
+
+
+def _read_counters(connection: Connection) -> list[dict[str, Any]]:
+    """Read the last generated ID of each table on SQLite, which forgets it with the table."""
+    if connection.dialect.name != "sqlite" or not inspect(connection).has_table("sqlite_sequence"):
+        return []
+    rows = connection.execute(text("SELECT name, seq FROM sqlite_sequence"))
+    return [dict(row) for row in rows.mappings()]
+
+
+def _restore_counters(connection: Connection, counters: list[dict[str, Any]]) -> None:
+    """Write the counters of tables that still exist, so that IDs of deleted rows are not assigned again."""
+    existing = inspect(connection).get_table_names()
+    for counter in counters:
+        if counter["name"] in existing:
+            connection.execute(text("DELETE FROM sqlite_sequence WHERE name = :name"), counter)
+            connection.execute(text("INSERT INTO sqlite_sequence (name, seq) VALUES (:name, :seq)"), counter)
 
 
 def _first_line(error: OperationalError) -> str:

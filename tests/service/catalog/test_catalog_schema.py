@@ -60,12 +60,3 @@ def test_catalog_with_other_tables_is_not_copied(tmp_path: Path, change: str) ->
         copy_catalog(reader, writer)
     source.dispose()
     target.dispose()
-
-
-def test_catalog_of_another_version_is_refused(tmp_path: Path) -> None:
-    engine = open_engine(f"sqlite:///{tmp_path}/catalog.sqlite3")
-    upgrade_engine(engine)
-    with engine.begin() as connection:
-        connection.execute(text("UPDATE alembic_version SET version_num = '0020'"))
-    with pytest.raises(Conflict, match="made by another version"):
-        upgrade_engine(engine)
