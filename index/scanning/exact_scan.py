@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import faiss
@@ -79,7 +80,7 @@ class CandidatePool:
 
 BLOCK_BYTES = 2 * 1024**2  # float32 bytes converted at a time: about the cache size of a core
 _GATHERED_ROWS = 16_384  # rows copied at a time
-_GATHER_COST = 4  # a gathered row takes as long as this many rows that are read in order
+_GATHER_COST = 16  # a gathered row takes as long as this many rows that are read in order
 _MATMUL_QUERIES = 8  # minimum number of queries for which a matrix product is faster than single scans
 _FLOAT32_ROUNDOFF = np.float64(2.0**-24)
 
@@ -118,17 +119,8 @@ class ExactScan:
             live_count = count_rows(live)
             if self.is_gather_faster(live_count):
                 return self.search_rows(query, np.flatnonzero(unpack_rows(live, 0, self.count)), k)
-        # FAISS does not specify which of several equal scores it returns: continue until the result ends between
-        # different scores.
-        wanted = k + 1
-        while True:
-            limit = min(wanted, self.count)
-            rows, scores = (
-                self._scan(query, limit) if live is None else self._scan_live(query, limit, live, live_count)
-            )
-            if len(rows) <= k or len(rows) < wanted or scores[-1] < scores[k - 1]:
-                return _top_k(rows, scores, k)
-            wanted *= 2
+            return _best_rows(lambda limit: self._scan_live(query, limit, live, live_count), live_count, k)
+        return _best_rows(lambda limit: _scan(self.flat, query, limit), self.count, k)
 
     def search_many(self, queries: Vectors, k: int, live: RowBitmap | None = None) -> list[RowHits]:
         """Return the results of :meth:`search` for each query ``float32 [n, dim]``; vectors are read once for all
@@ -156,13 +148,13 @@ class ExactScan:
 
     def search_rows(self, query: Vectors, rows: Rows, k: int) -> RowHits:
         """Return the k best of these rows, which are distinct, for one query ``float32 [dim]``."""
-        if len(rows) <= _GATHERED_ROWS:
-            return _top_k(*self._score(query, rows), k)
-        best = RowHits(np.empty(0, np.int64), np.empty(0, np.float32))
-        for batch in batches(rows, _GATHERED_ROWS):
-            found, scores = self._score(query, batch)
-            best = _top_k(np.concatenate([best.rows, found]), np.concatenate([best.scores, scores]), k)
-        return best
+        found = [self._search_copy(query, batch, k) for batch in batches(rows, _GATHERED_ROWS)]
+        if len(found) == 1:
+            return found[0]
+        found.append(RowHits(np.empty(0, np.int64), np.empty(0, np.float32)))
+        return _top_k(
+            np.concatenate([hits.rows for hits in found]), np.concatenate([hits.scores for hits in found]), k
+        )
 
     def vectors(self, rows: Rows) -> Vectors:
         """Return the stored vectors of these rows, ``float32 [len(rows), dim]``."""
@@ -194,32 +186,25 @@ class ExactScan:
         # a larger result without them is faster; the bitmap is only needed if excluded rows fill the top.
         extended = 2 * limit * self.count // live_count
         if extended <= min(4 * limit, self.count):
-            rows, scores = self._scan(query, extended)
+            rows, scores = _scan(self.flat, query, extended)
             kept = contains_rows(live, rows)
             if kept.sum() >= limit:
                 return rows[kept][:limit], scores[kept][:limit]
         selector = faiss.IDSelectorBitmap(self.count, faiss.swig_ptr(live))  # must outlive the search
         parameters = faiss.SearchParameters()
         parameters.sel = selector
-        return self._scan(query, limit, parameters)
+        return _scan(self.flat, query, limit, parameters)
 
-    def _score(self, query: Vectors, rows: Rows) -> tuple[Rows, Scores]:
-        """Return the scores of some rows, in any order."""
+    def _search_copy(self, query: Vectors, rows: Rows, k: int) -> RowHits:
+        """Return the result of :meth:`search_rows` for few rows."""
         copied = empty_flat_index(self.dim)
         copied.add_sa_codes(self._stored[rows].view(np.uint8))
-        with SearchThreadLimit():
-            scores, found = copied.search(query[None], max(1, len(rows)))
-        return rows[found[0][: len(rows)]], scores[0][: len(rows)]
 
-    def _scan(
-        self, query: Vectors, limit: int, parameters: faiss.SearchParameters | None = None
-    ) -> tuple[Rows, Scores]:
-        with SearchThreadLimit():
-            scores, rows = self.flat.search(query[None], limit, params=parameters)
-        if rows[0, -1] >= 0:
-            return rows[0], scores[0]
-        present = rows[0] >= 0  # FAISS pads short results with −1
-        return rows[0][present], scores[0][present]
+        def scan(limit: int) -> tuple[Rows, Scores]:
+            found, scores = _scan(copied, query, limit)
+            return rows[found], scores
+
+        return _best_rows(scan, len(rows), k)
 
 
 def empty_flat_index(dim: int) -> faiss.Index:
@@ -231,6 +216,33 @@ def is_flat_index(index: faiss.Index) -> bool:
     """Return whether an index is one of :func:`empty_flat_index`, with vectors."""
     half = isinstance(index, faiss.IndexScalarQuantizer) and index.sq.qtype == faiss.ScalarQuantizer.QT_fp16
     return half and index.metric_type == faiss.METRIC_INNER_PRODUCT
+
+
+def _scan(
+    index: faiss.Index, query: Vectors, limit: int, parameters: faiss.SearchParameters | None = None
+) -> tuple[Rows, Scores]:
+    with SearchThreadLimit():
+        scores, rows = index.search(query[None], limit, params=parameters)
+    if rows[0, -1] >= 0:
+        return rows[0], scores[0]
+    present = rows[0] >= 0  # FAISS pads short results with −1
+    return rows[0][present], scores[0][present]
+
+
+def _best_rows(scan: Callable[[int], tuple[Rows, Scores]], count: int, k: int) -> RowHits:
+    """Return the k best of ``count`` rows.
+
+    Args:
+        scan: Returns as many of the best rows as it is asked for.
+    """
+    # FAISS does not specify which of several equal scores it returns: continue until the result ends between different
+    # scores.
+    wanted = k + 1
+    while True:
+        rows, scores = scan(max(1, min(wanted, count)))
+        if len(rows) <= k or len(rows) < wanted or scores[-1] < scores[k - 1]:
+            return _top_k(rows, scores, k)
+        wanted *= 2
 
 
 def _top_k(rows: Rows, scores: Scores, k: int) -> RowHits:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from typing import TypeVar
@@ -60,7 +60,7 @@ def search_in_parallel(
 
     Args:
         search: Function that runs one job.
-        jobs: Jobs to run; the calling thread runs the first.
+        jobs: Jobs to run, in the calling thread and others.
         bytes_each: Approximate number of bytes that one search reads.
         remote: Whether searches wait for a server; these always run in parallel.
 
@@ -70,8 +70,18 @@ def search_in_parallel(
     threads = _REMOTE_SEARCHES if remote else len(os.sched_getaffinity(0))
     if threads < 2 or len(jobs) < 2 or (bytes_each < _MIN_PARALLEL_BYTES and not remote):
         return [search(job) for job in jobs]
-    futures = [_pool(threads).submit(search, job) for job in jobs[1:]]
-    return [search(jobs[0]), *(future.result() for future in futures)]
+    results: dict[int, Result] = {}
+    remaining: Iterator[tuple[int, Job]] = iter(list(enumerate(jobs)))  # safe to share between threads
+
+    def work() -> None:
+        for place, job in remaining:
+            results[place] = search(job)
+
+    others = [_pool(threads).submit(work) for _ in range(min(threads, len(jobs)) - 1)]
+    work()
+    for other in others:
+        other.result()
+    return [results[place] for place in range(len(jobs))]
 
 
 @cache

@@ -37,7 +37,9 @@ from service.search.words.video_texts import texts_of
 Ids = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.floating]
 
-_MAX_SCORED = 2048  # videos of a domain that are scored one by one
+_FEW = 256  # videos of a domain that are all found in one scan
+_MAX_SCORED = 2048  # as many where their evidence differs
+_MAX_LEVELS = 4  # different values of the evidence, each of which a group has
 _KINDS: dict[int, TextKindName] = dict(enumerate(get_args(TextKindName)))
 _MAX_TEXTS = 3  # shown with a result
 _MIN_TEXT_SHARE = 0.2  # of the query's mass in a shown text
@@ -88,22 +90,28 @@ class DomainWords:
         each.
 
         The groups contain the videos with supporting evidence and, if other videos have evidence against them, those
-        without captions. A small domain has one group. A large one has groups of equal evidence, best first, as many as
-        fill a list.
+        without captions. Few videos are one group, of which all are found. Of many videos, those of equal evidence are
+        a group, of which only the nearest are found: a word is the same evidence for most videos that have it. If the
+        evidence takes more values, groups have about equal evidence. The best groups that fill a list suffice.
 
         Args:
             depth: Length of the list.
         """
         videos = self.videos
         uncaptioned = self.uncaptioned if self.absent < 0 else self.uncaptioned[:0]
-        if len(videos) + len(uncaptioned) <= _MAX_SCORED:
+        count = len(videos) + len(uncaptioned)
+        steps = self.nats
+        levels = np.unique(steps) if count > _FEW else steps[:0]
+        if count <= (_MAX_SCORED if len(levels) > _MAX_LEVELS else _FEW):
             together = np.union1d(videos, uncaptioned) if len(uncaptioned) else videos
             return [(together, len(together))] if len(together) else []
+        if len(levels) > _MAX_LEVELS:
+            steps = np.floor(steps / _STEP_NATS)
+            levels = np.unique(steps)
         groups = [(uncaptioned, depth + self.refused)] if len(uncaptioned) else []
-        steps = np.floor(self.nats / _STEP_NATS).astype(np.int64)
         found = 0
-        for step in np.unique(steps)[::-1]:
-            group = videos[steps == step]
+        for level in levels[::-1]:
+            group = videos[steps == level]
             groups.append((group, min(depth, len(group))))
             found += len(group)
             if found >= max(depth, _MAX_SCORED):
@@ -222,7 +230,7 @@ class SearchWords:
             passage: Cues of the passage of its transcript that has the words.
         """
         found: list[tuple[float, int, int, VideoText, list[tuple[int, int]]]] = []
-        part = self._shortest_part(passage)
+        part = self._shortest_part(passage) if passage else ()
         spoken = [VideoText(TextKind.TRANSCRIPT, spoken_text(part))] if part else []
         texts = [*texts_of(row.uri, row.captions, row.metadata), *self._judged.confirmed(video), *spoken]
         for place, text in enumerate(texts):
