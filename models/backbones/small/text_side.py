@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import mmap
 from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
@@ -56,13 +57,17 @@ class SmallTextSide(QueryBackbone):
         config = json.loads((folder / "config.json").read_text())
         width = len(constants.text_center)
         self.vocabulary = int(config["vocab_size"])
+        mapped = _map_file(folder / "model.safetensors")
         self._engine = BertEngine(
-            _map_weights(folder / "model.safetensors"),
+            _read_weights(mapped),
             config["num_attention_heads"],
             config["layer_norm_eps"],
             np.eye(width, width + RESERVED, dtype=np.float32),
             constants.text_center,
         )
+        mapped.madvise(
+            mmap.MADV_DONTNEED
+        )  # the engine has copies; of the word embeddings, texts read a few rows
         require_equal(self._engine(probe_ids(self.vocabulary)), expected)
         self._tokenizer = BertTokenizer(
             TEXT_PACKAGE.name, Tokenizer.from_file(str(folder / "tokenizer.json")), TEXT_LENGTH
@@ -132,14 +137,18 @@ def _constants_digest() -> str:
     return hashlib.sha256(constants_path().read_bytes()).hexdigest()
 
 
-def _map_weights(path: Path) -> dict[str, npt.NDArray[Any]]:
-    """Return the weights of a safetensors file in float32, mapped: of the word embeddings, texts read a few rows."""
-    content = np.memmap(path, np.uint8, "r")
-    start = 8 + int.from_bytes(content[:8].tobytes(), "little")
-    header = json.loads(content[8:start].tobytes())
+def _map_file(path: Path) -> mmap.mmap:
+    with path.open("rb") as file:
+        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+
+
+def _read_weights(mapped: mmap.mmap) -> dict[str, npt.NDArray[Any]]:
+    """Return the weights of a mapped safetensors file in float32, without copying them."""
+    start = 8 + int.from_bytes(mapped[:8], "little")
+    header = json.loads(mapped[8:start])
     return {
         name: np.frombuffer(
-            content, np.float32, np.prod(entry["shape"], dtype=int), start + entry["data_offsets"][0]
+            mapped, np.float32, np.prod(entry["shape"], dtype=int), start + entry["data_offsets"][0]
         ).reshape(entry["shape"])
         for name, entry in header.items()
         if entry.get("dtype") == "F32"
