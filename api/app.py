@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from asgi_correlation_id import CorrelationIdMiddleware
-from fastapi import FastAPI
+from fastapi import APIRouter, FastAPI
 from fastapi.routing import iter_route_contexts
 from fastapi.staticfiles import StaticFiles
 from starlette.concurrency import run_in_threadpool
@@ -17,7 +17,7 @@ from starlette.responses import Response
 
 from api import openapi, openapi_document, problem_details
 from api.load_shedding import LoadSheddingMiddleware
-from api.pages import html_pages, openid_pages, reference_page, sign_in_pages, unknown_page
+from api.pages import html_pages, reference_page, sign_in_pages, unknown_page
 from api.request_observer import RequestObserver
 from api.request_paths import VersionPrefixMiddleware, first_segment
 from api.request_threads import limit_request_threads
@@ -29,7 +29,6 @@ from api.security.cross_origin import share_with_origins
 from api.security.route_scopes import check_declarations
 from api.security.security_middleware import SecurityMiddleware
 from cinestrata_schemas import __version__
-from service.access.openid_provider import OpenIdProvider
 from service.core import logging, request_ids, tracing
 from service.core.settings import Settings, settings
 from service.search.engine import SearchEngine
@@ -84,13 +83,12 @@ def create_app(configured: Settings | None = None) -> FastAPI:
     app.state.search_rate = SearchRate()
     app.state.settings = configured
     app.state.authenticator = authenticator
-    app.state.openid_provider = OpenIdProvider(configured.oidc) if configured.oidc.issuer else None
     for router in (
         *RESOURCE_ROUTERS,
         html_pages.router,
         reference_page.router,
         sign_in_pages.router,
-        openid_pages.router,
+        *_openid_routers(app, configured),
         *([agent_routes.router] if configured.mcp else []),
     ):
         app.include_router(router)
@@ -118,6 +116,19 @@ def create_app(configured: Settings | None = None) -> FastAPI:
         validator=request_ids.is_well_formed,
     )
     return app
+
+
+def _openid_routers(app: FastAPI, configured: Settings) -> list[APIRouter]:
+    """Return the pages for sign-in at an OpenID provider, where the settings have one."""
+    app.state.openid_provider = None
+    if not configured.oidc.issuer:
+        return []
+    # Imported here, because the client of the provider needs 11 MB of memory.
+    from api.pages import openid_pages
+    from service.access.openid_provider import OpenIdProvider
+
+    app.state.openid_provider = OpenIdProvider(configured.oidc)
+    return [openid_pages.router]
 
 
 def _api_resources(app: FastAPI) -> frozenset[str]:

@@ -16,7 +16,7 @@ from service.access import sessions, users
 from service.access.failed_attempts import SIGN_IN_LIMIT
 from service.access.openid_provider import FLOW_SECONDS, OpenIdProvider, RoleMissing, SignInRefused
 from service.access.sessions import SessionOwner
-from service.core.errors import NotFound, TooManyRequests
+from service.core.errors import TooManyRequests
 
 router = APIRouter(include_in_schema=False, route_class=ScopedRoute)
 
@@ -30,7 +30,7 @@ async def begin_sign_in(
     request: Request, next: Annotated[str, Query(max_length=MAX_PATH_CHARS)] = "/"
 ) -> Response:
     """Redirect the browser to the provider."""
-    provider = _provider(request)
+    provider: OpenIdProvider = request.app.state.openid_provider
     try:
         redirect_uri = str(request.url_for("complete_sign_in"))
         address, flow = await provider.begin(redirect_uri, local_path(next))
@@ -45,7 +45,8 @@ async def begin_sign_in(
 @requires("public")
 async def complete_sign_in(request: Request) -> Response:
     """Verify the provider's response, and set the cookie of a new session."""
-    provider, address = _provider(request), client_address(request)
+    provider: OpenIdProvider = request.app.state.openid_provider
+    address = client_address(request)
     authenticator: Authenticator = request.app.state.authenticator
     try:
         await run_in_threadpool(authenticator.limits.check, SIGN_IN_LIMIT, address, "")
@@ -66,10 +67,3 @@ async def complete_sign_in(request: Request) -> Response:
     response = await start_browser_session(request, owner, "oidc", identity.next)
     delete_cookie(request, response, _FLOW_COOKIE)
     return response
-
-
-def _provider(request: Request) -> OpenIdProvider:
-    provider: OpenIdProvider | None = request.app.state.openid_provider
-    if provider is None:
-        raise NotFound("This service has no OpenID provider; set CINESTRATA_OIDC__ISSUER.")
-    return provider

@@ -8,8 +8,6 @@ import tempfile
 from pathlib import Path
 from typing import IO
 
-from media.scenes.scene_domains import make_scenes
-from media.scenes.scene_files import manifest_line, write_scene
 from service.core.errors import Unavailable
 from service.tasks import commands
 from service.tasks.task_storage import CreateOutcome
@@ -39,6 +37,10 @@ def create_sample_task(*, caller: str = "") -> CreateOutcome:
 
 
 def _write_archive(archive: IO[bytes]) -> None:
+    # Drawing and encoding videos needs libraries that the processes which answer searches do not.
+    from media.scenes.scene_domains import make_scenes
+    from media.scenes.scene_files import manifest_line, write_scene
+
     scenes = make_scenes(SAMPLE_DOMAIN, train=_TRAIN, val=0, test=_TEST)
     with tempfile.TemporaryDirectory() as folder, tarfile.open(fileobj=archive, mode="w") as tar:
         for scene in scenes:
