@@ -80,7 +80,9 @@ def search_in_parallel(
     others = [_pool(threads).submit(work) for _ in range(min(threads, len(jobs)) - 1)]
     work()
     for other in others:
-        other.result()
+        # One that has not begun, because other searches occupy the pool, has nothing left to do.
+        if not other.cancel():
+            other.result()
     return [results[place] for place in range(len(jobs))]
 
 

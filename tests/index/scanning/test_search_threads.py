@@ -38,6 +38,24 @@ def test_small_remote_searches_run_in_parallel() -> None:
     assert search_in_parallel(wait, range(5), 0, remote=True) == [0, 1, 2, 3, 4]
 
 
+def test_search_does_not_wait_for_threads_that_others_use() -> None:
+    cores = len(os.sched_getaffinity(0))
+    is_over = threading.Event()
+    waited: list[bool] = []
+
+    def occupy() -> None:
+        waited.extend(search_in_parallel(lambda _: is_over.wait(timeout=20), range(cores), LARGE))
+
+    others = [threading.Thread(target=occupy) for _ in range(3)]  # more than the threads of the pool
+    for other in others:
+        other.start()
+    assert search_in_parallel(lambda n: n, range(3), LARGE) == [0, 1, 2]
+    is_over.set()
+    for other in others:
+        other.join()
+    assert waited == [True] * 3 * cores
+
+
 @pytest.mark.parametrize("size", [LARGE, SMALL])
 def test_exception_of_one_search_is_raised(size: int) -> None:
     with pytest.raises(ZeroDivisionError):
