@@ -42,7 +42,7 @@ def conditional_response(
     Args:
         request: The request; its ``If-None-Match`` lists the tags that the client has.
         body: The body, or a function that creates it; not called if the version is given and the client is current.
-        version: Identifier that changes with the body; None: a digest of the body.
+        version: ID that changes with the body; None: a digest of the body.
         entity_tag: Strong entity tag instead of a version.
         headers: Additional response headers.
     """

@@ -2,7 +2,7 @@
 
 Refusing a request here costs a seventh of the time that the framework needs to route, authenticate and validate it.
 Without this, a process under twice its capacity would spend its time on refusals and fall behind in reading its
-connections, where no limit applies.
+connections, if no limit applies.
 """
 
 from __future__ import annotations

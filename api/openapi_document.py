@@ -66,7 +66,7 @@ _TAGS = {
 _REQUEST_ID = {
     "name": request_ids.HEADER,
     "in": "header",
-    "description": "Identifier of the request, 1 to 64 letters, digits and `._:-`; default: a random one.",
+    "description": "ID of the request, 1 to 64 letters, digits and `._:-`; default: a random one.",
     "schema": {"type": "string"},
     "example": "7cebaf9dec42e87a9bad",
 }
@@ -114,24 +114,24 @@ _MEDIA_TYPES: Mapping[str, str | None] = {
 }
 # Descriptions of parameters of paths and headers that no signature describes.
 _PARAMETERS: Mapping[str, str] = {
-    "alert_id": "Id of the alert.",
+    "alert_id": "ID of the alert.",
     "content-type": "`application/offset+octet-stream`.",
-    "delivery_id": "Id of the message.",
-    "feedback_id": "Id of the feedback.",
+    "delivery_id": "ID of the message.",
+    "feedback_id": "ID of the feedback.",
     "idempotency-key": "Key of 1 to 255 characters. A repeated request with the key returns the task of the first.",
-    "key_id": "Id of the key, not the key itself.",
-    "last-event-id": "Id of the last event that the client has received; later ones are sent.",
+    "key_id": "ID of the key, not the key itself.",
+    "last-event-id": "ID of the last event that the client has received; later ones are sent.",
     "name": "Name of the snapshot.",
-    "release_id": "Id of the release, or `newest`.",
-    "session_id": "Id of the session.",
-    "task_id": "Id of the task.",
+    "release_id": "ID of the release, or `newest`.",
+    "session_id": "ID of the session.",
+    "task_id": "ID of the task.",
     "upload-length": "Size of the file in bytes.",
     "upload-metadata": "Pairs of a key and a value in Base64, separated by commas; `filename` names the file.",
     "upload-offset": "Number of bytes that the service has received.",
-    "upload_id": "Id of the upload, the end of its `Location`.",
-    "user_id": "Id of the user.",
-    "video_id": "Id of the video.",
-    "webhook_id": "Id of the webhook.",
+    "upload_id": "ID of the upload, the end of its `Location`.",
+    "user_id": "ID of the user.",
+    "video_id": "ID of the video.",
+    "webhook_id": "ID of the webhook.",
 }
 # Descriptions of answers that no model describes.
 _OUTCOMES: Mapping[str, str] = {
@@ -300,7 +300,7 @@ def _model(schema: _Json) -> str:
 def _message(event: str) -> _Json:
     """Return the operation that the service calls at an endpoint for an event."""
     headers = {
-        "webhook-id": "Id of the message, the same in all attempts.",
+        "webhook-id": "ID of the message, the same in all attempts.",
         "webhook-timestamp": "Time of the attempt in seconds since 1970.",
         "webhook-signature": "Signatures of ID, timestamp and body, as Standard Webhooks specifies.",
     }

@@ -40,7 +40,7 @@ async def remote_response(
     Args:
         request: Request of the client.
         caller: Identity of the caller, whose open videos are counted.
-        video_id: Identifier of the video, for errors.
+        video_id: ID of the video, for errors.
         uri: Address of the video.
         media_type: Media type of the answer.
         headers: Additional response headers.

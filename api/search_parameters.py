@@ -24,7 +24,7 @@ from cinestrata_schemas.choice_types import QueryMode, SearchScope
 from cinestrata_schemas.search import SearchQuery
 from service.core.request_limits import MAX_WORST_QUERIES
 
-# Stated in the OpenAPI document only: the service checks the values, for batches as well, with hints of its own. Upper
+# Stated in the OpenAPI document only: the service checks the values, for batches as well, with its own hints. Upper
 # limits are those of service.core.request_limits.
 _AT_LEAST_ONE: dict[str, Any] = {"minimum": 1}
 _NOT_NEGATIVE: dict[str, Any] = {"minimum": 0}

@@ -77,7 +77,7 @@ def compare_worlds(
     does not have, so that both differ in their vectors alone.
 
     Args:
-        protocol: Protocol whose source renders the world; further worlds have the next seeds.
+        protocol: Protocol whose source renders the world; more worlds have the next seeds.
         orders: Number of orders, each with another seed of the method; see
             :func:`~benchmarks.clips.method_on_clips.domain_order`. Without training, and for joint training in closed
             form, the order has no effect and there is one.

@@ -1,7 +1,7 @@
 """Errors of the index; every message names the shard, release or file.
 
 ShardStoreError
-├── ManifestError         the manifest is unreadable, altered, or of another schema
+├── ManifestError         the manifest is unreadable, altered, or has another schema
 ├── ShardCorrupt          a file does not match its checksum, or contradicts its description
 ├── ShardMissing          a shard, or an ID within a shard, does not exist
 ├── ShardInvalid          data to write or publish violates a rule of the format (also a ValueError)
@@ -15,7 +15,7 @@ from __future__ import annotations
 
 
 class ShardStoreError(Exception):
-    """Base class of the errors of the index."""
+    """Base class of index errors."""
 
 
 class ManifestError(ShardStoreError):

@@ -1,4 +1,4 @@
-"""Removal of folders that no manifest names."""
+"""Remove folders that no manifest lists."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _MIN_AGE_SECONDS = 3600  # readers and writers may still use younger folders
 
 
 class GarbageCollector:
-    """Removes leftovers of writers: staged folders, and sealed folders that the manifest does not name."""
+    """Removes writers' leftovers: staged folders, and sealed folders that the manifest does not list."""
 
     def __init__(self, store_folder: StoreFolder, remote: VectorStore | None) -> None:
-        """Return a garbage collector.
+        """Create a garbage collector.
 
         Args:
             remote: Store of the rows of segments whose entry names a place outside their folder.
@@ -36,7 +36,7 @@ class GarbageCollector:
             timeout: Maximum seconds to wait for the write lock; None: no limit.
 
         Raises:
-            TimeoutError: Another writer held the lock for so long; nothing was removed.
+            TimeoutError: Another writer held the lock that long; nothing was removed.
         """
         if not self._store_folder.manifest_path.exists():
             return

@@ -30,7 +30,7 @@ class IndexSnapshot:
         *,
         verify: bool,
     ) -> None:
-        """Return a snapshot; use :meth:`open`.
+        """Create a snapshot; use :meth:`open`.
 
         Args:
             store: Store of the generation.
@@ -105,12 +105,12 @@ class IndexSnapshot:
 
     @property
     def release_id(self) -> str | None:
-        """Id of the newest release; None before the first publication."""
+        """ID of the newest release; None before the first publication."""
         return self.manifest.release
 
     @property
     def served_release_id(self) -> str | None:
-        """Id of the release that searches use; None before the first publication."""
+        """ID of the release that searches use; None before the first publication."""
         return self.manifest.served
 
     @property

@@ -54,7 +54,7 @@ def audit(store: ShardStore) -> Audit:
     Raises:
         ManifestError: The manifest itself cannot be trusted.
     """
-    folders = store.folders()  # first: a folder that is published meanwhile is then no leftover
+    folders = store.folders()  # first: a folder that is published in the meantime is then not a leftover
     manifest = store.manifest()
     damaged_releases: dict[str, str] = {}
     damaged_shards: dict[str, str] = {}
@@ -114,4 +114,4 @@ def _shared_ids(ids: dict[str, Ids]) -> list[str]:
     order = np.argsort(all_ids, kind="stable")
     all_ids, owners = all_ids[order], owners[order]
     repeated = np.flatnonzero(all_ids[1:] == all_ids[:-1])[:_REPORTED_IDS]
-    return [f"id {all_ids[i]} belongs to task {owners[i]} and to task {owners[i + 1]}" for i in repeated]
+    return [f"ID {all_ids[i]} belongs to task {owners[i]} and to task {owners[i + 1]}" for i in repeated]

@@ -29,7 +29,7 @@ class ShardReader(StoreFolder):
     """
 
     def __init__(self, root: Path, local: VectorStore, remote: VectorStore | None) -> None:
-        """Return a reader.
+        """Create a reader.
 
         Args:
             root: Folder of the store.

@@ -40,7 +40,7 @@ class ShardStore(ShardReader):
         remote: VectorStore | None = None,
         write_remote: bool = False,
     ) -> None:
-        """Return a store in a folder, which is created by the first write.
+        """Create a store in a folder, which is created by the first write.
 
         Args:
             policy: Which new segments get an ANN structure; None: the defaults of :class:`AnnPolicy`.
@@ -72,7 +72,7 @@ class ShardStore(ShardReader):
         queries: Vectors | None = None,
         heartbeat: Callable[[], object] = lambda: None,
     ) -> SegmentEntry:
-        """Write the first or a further segment of a task's shard durably. It stays invisible until published.
+        """Write a segment of a task's shard durably. It stays invisible until published.
 
         Args:
             release: ID of the release that made the vectors.
@@ -133,7 +133,7 @@ class ShardStore(ShardReader):
         Args:
             release: Release that becomes the newest.
             shards: First segments of new shards.
-            segments: Further segments of these shards.
+            segments: Additional segments of these shards.
             deleted: IDs that were deleted while the shards were made; no generation ever shows them.
             replaced: A published task, and IDs that the same generation deletes from its shard, because the new shards
                 have vectors of these videos.
@@ -373,7 +373,7 @@ class ShardStore(ShardReader):
         return self._replace_shard(current, self._writer.copy(shard, target))
 
     def _replace_shard(self, current: Manifest, shard: SegmentEntry) -> Manifest:
-        """Publish a shard in place of all segments and tombstones of its task."""
+        """Publish a shard that replaces all segments and tombstones of its task."""
         task = shard.task
         self._validator.require_intact(f"shard {shard.id[:12]}", shard)
         return self.replace_manifest(

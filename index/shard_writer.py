@@ -136,7 +136,7 @@ def _sorted_rows(task: str, ids: Ids, vectors: Vectors) -> tuple[Ids, Vectors]:
     elif not vectors.size:
         problem = "it is empty"
     elif ids.min() < 0:
-        problem = f"id {int(ids.min())} is negative"
+        problem = f"ID {int(ids.min())} is negative"
     if problem:
         raise ShardInvalid(f"shard of task {task}: {problem}")
     order = np.argsort(ids)
@@ -145,7 +145,7 @@ def _sorted_rows(task: str, ids: Ids, vectors: Vectors) -> tuple[Ids, Vectors]:
     infinite = ids[~np.isfinite(vectors).all(axis=1)]
     not_unit = ids[~(np.abs(np.linalg.norm(vectors, axis=1) - 1) <= _UNIT_TOLERANCE)]
     if len(repeated):
-        problem = f"id {int(repeated[0])} occurs twice"
+        problem = f"ID {int(repeated[0])} occurs twice"
     elif len(infinite):
         problem = f"the vector of ID {int(infinite[0])} is not finite"
     elif len(not_unit):
@@ -162,7 +162,7 @@ class PublishValidator:
         self._reader = reader
 
     def require_release(self, release: ReleaseEntry) -> None:
-        """Require that the files of a release are those that were written."""
+        """Require that the files of a release are the ones that were written."""
         problem = find_damage(
             self._reader.release_folder(release.id), release.files, release.bytes, verify=True
         )
@@ -197,7 +197,7 @@ class PublishValidator:
         self._require_compatible(segment, manifest)
 
     def require_intact(self, name: str, segment: SegmentEntry) -> None:
-        """Require that the files and rows of a segment are those that were written.
+        """Require that the files and rows of a segment are the ones that were written.
 
         Args:
             name: Name of the segment in messages.

@@ -1,4 +1,4 @@
-"""Ids of vectors, and the array types of the index.
+"""IDs of vectors, and the array types of the index.
 
 There is an ID for each whole video, and one for each moment of a long video. A whole video has the ID that the catalog
 assigned, below 2^46. Its moments have IDs from 2^62 on, 2^16 for each video. An ID therefore shows whether it belongs

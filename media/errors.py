@@ -23,7 +23,7 @@ class DecoderUnavailable(RuntimeError):
 
 
 class SourceOutage(RuntimeError):
-    """A source cannot be reached at the moment, or refuses the server's credentials; its files may be intact.
+    """A source is currently unreachable, or refuses the server's credentials; its files may be intact.
 
     Attributes:
         reason: A sentence without credentials.

@@ -21,7 +21,7 @@ class FrameConverter:
     """
 
     def __init__(self, aspect: Fraction) -> None:
-        """Return a converter.
+        """Create a converter.
 
         Args:
             aspect: Width over height of a stored pixel.

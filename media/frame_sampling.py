@@ -117,7 +117,7 @@ class _StreamCursor:
     """
 
     def __init__(self, first: _TimedFrame, following: Iterator[_TimedFrame], tolerance: float) -> None:
-        """Return a position.
+        """Create a position.
 
         Args:
             following: Frames after it.

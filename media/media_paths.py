@@ -1,6 +1,6 @@
 """Paths of videos below the media root, and of the files that are made from them.
 
-Seals: a checksum at the end of a file whose format ignores further bytes, such as JPEG and zip.
+Seals: a checksum appended to a file whose format ignores trailing bytes, such as JPEG and zip.
 
 The checksum travels with the file when it is renamed or copied, and needs no row in the catalog.
 """
@@ -52,7 +52,7 @@ def resolve_uri(uri: str, media_root: Path) -> Path:
     try:
         text.encode()
     except UnicodeEncodeError as error:  # such names can be neither stored nor displayed
-        raise MediaError(f"{uri!r} is not a path: it is no valid Unicode; rename the file") from error
+        raise MediaError(f"{uri!r} is not a path: it is not valid Unicode; rename the file") from error
     root = media_root.resolve()
     try:
         path = (root / text).resolve()

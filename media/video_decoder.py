@@ -50,7 +50,7 @@ class _ChildHangs(Exception):
 
 
 class VideoDecoder:
-    """Decodes videos one after the other in a child process. A context manager; not thread-safe.
+    """Decodes videos one by one in a child process. A context manager; not thread-safe.
 
     The child is a plain subprocess, which also works in workers that may not have daemonic children.
     """

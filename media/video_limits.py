@@ -68,7 +68,7 @@ class VideoLimits:
             OSError: It does not exist, or cannot be accessed.
         """
         if path.exists() and not path.is_file():
-            raise MediaError(f"{name} is no file but a folder, pipe or device; give a video file")
+            raise MediaError(f"{name} is not a file but a folder, pipe or device; give a video file")
         size = path.stat().st_size
         if not size:
             raise MediaError(f"{name} is empty (0 bytes); copy it again")

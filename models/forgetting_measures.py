@@ -63,7 +63,7 @@ def forward_transfer(before: Sequence[float | None], zero_shot: Sequence[float |
     """Return FWT: mean over t > 1 of A[t−1][t] − Z[t], the effect of earlier tasks on a task that is not learned yet.
 
     Lopez-Paz and Ranzato, "Gradient episodic memory for continual learning" (NeurIPS 2017), with the backbone before
-    learning in place of a random initialization. None before the second task.
+    learning instead of a random initialization. None before the second task.
 
     Args:
         before: Recall just before the task was learned, for each task; the value of the first task is ignored.

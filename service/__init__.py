@@ -1,1 +1,1 @@
-"""The service: tasks and their life cycle, the catalog, workers, search, and figures of the library."""
+"""The service: tasks and their life cycle, catalog, workers, search, and library figures."""

@@ -1,4 +1,4 @@
-"""Celery workers: the probing job, and the start and stop of worker processes.
+"""Celery workers: the probing job, and starting and stopping worker processes.
 
 Start workers with ``cinestrata worker --queue cpu`` and ``cinestrata worker --queue gpu``, or with Celery's own
 command: ``celery -A service.celery_worker worker --queues cpu`` and
@@ -64,7 +64,7 @@ def maintain(job_id: str) -> None:
     maintenance_jobs.run_job(int(job_id))
 
 
-health_file: Path | None = None  # set by the worker command; the probes of containers read the file
+health_file: Path | None = None  # set by the worker command; container probes read the file
 _maintenance_threads: list[MaintenanceThread | DeliveryThread] = []
 
 
@@ -93,7 +93,7 @@ def _configure_worker_logging(**_: Any) -> None:
     configured = settings()
     configure_logging(configured.log_format, configured.log_level)
     start_tracing(configured.otlp_endpoint, "cinestrata-worker")
-    # Celery calls the job of a failed task succeeded, since its message needs no repetition; tasks log their own end.
+    # Celery reports a failed task's job as succeeded, because its message needs no retry; tasks log their own end.
     logging.getLogger("celery.app.trace").setLevel(logging.WARNING)
     if configured.log_format == "json":
         # Celery prints the messages of its signal handlers as plain text.

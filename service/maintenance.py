@@ -75,7 +75,7 @@ def write_health(path: Path) -> None:
     """Replace the health file of this worker, which container probes read (``docker/healthy.py``)."""
     checks = {
         "catalog": "ok",
-        "broker": "ok" if broker.is_reachable() else "The broker does not answer.",
+        "broker": "ok" if broker.is_reachable() else "The broker doesn't respond.",
         "data_folder": check_data_folder(settings()),
     }
     try:

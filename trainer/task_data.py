@@ -26,7 +26,7 @@ class Clip:
     """One accepted video of a task.
 
     Attributes:
-        id: Identifier that the user gave or sees.
+        id: ID that the user gave or sees.
         vector_id: Number of its vector in the shard.
         frames_path: ``.npy`` file with its decoded frames, ``uint8 [M, H, W, 3]``.
         captions: Captions of the video; may be empty.

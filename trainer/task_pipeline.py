@@ -66,7 +66,7 @@ class HeldOutVideos:
     """The held-out videos of a task.
 
     Attributes:
-        queries: First caption of each video that has one; further captions would cost more and add little.
+        queries: First caption of each video that has one; more captions would cost more and add little.
     """
 
     ids: Ids

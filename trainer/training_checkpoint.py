@@ -168,7 +168,7 @@ def _folder_problem(folder: Path, checkpoint: Checkpoint, error: Exception) -> C
         )
     needed = _stored_bytes([checkpoint.method, checkpoint.optimizer])
     free = _free_bytes(folder)
-    # Writers of tensors report a full disk with texts of their own.
+    # Writers of tensors report a full disk with their own texts.
     if number != errno.ENOSPC and "No space left" not in text and (number is not None or free >= needed):
         return None
     return CheckpointNotWritten(
@@ -194,7 +194,7 @@ def _free_bytes(folder: Path) -> int:
 
 
 def is_intact_checkpoint(folder: Path) -> bool:
-    """Return whether the files of a checkpoint are those that were written."""
+    """Return whether the files of a checkpoint are the ones that were written."""
     try:
         _read_description(folder)
     except _UNREADABLE:

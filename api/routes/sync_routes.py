@@ -36,7 +36,7 @@ def list_syncs(_parameters: Annotated[StrictParameters, Query()]) -> list[SyncDe
 @router.delete("/{sync}", status_code=204, operation_id="remove_sync")
 @requires("ingest")
 def remove_sync(
-    sync: Annotated[str, Path(description="Id of the sync, or name or slug of its domain.")],
+    sync: Annotated[str, Path(description="ID of the sync, or name or slug of its domain.")],
 ) -> None:
     """Remove a sync. Its domain and videos stay."""
     registered_syncs.remove_sync(sync)

@@ -38,7 +38,7 @@ from service.core.errors import CinestrataError, TooManyRequests, Unavailable
 from service.core.settings import Settings
 
 SESSION_COOKIE = "cinestrata_session"
-MIN_NETWORK_KEY_CHARS = 16  # of the key of the environment, outside of loopback
+MIN_NETWORK_KEY_CHARS = 16  # of the key of the environment, outside loopback
 
 _FRESH_SECONDS = 5.0  # a credential that was revoked by another process is refused after this time
 # While the catalog is unreachable, searches accept a credential that was valid this long ago.
@@ -111,7 +111,7 @@ class Authenticator:
 
         Raises:
             TooManyRequests: the address has sent too many wrong keys.
-            Unavailable: the catalog does not answer.
+            Unavailable: the catalog does not respond.
         """
         if await self.is_open():
             return OPEN_PRINCIPAL

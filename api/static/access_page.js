@@ -77,7 +77,7 @@ function userRow(user) {
   const remove = button(
     "Remove",
     () => {
-      if (confirm(`Remove the user ${user.name}? All sessions of the user end.`)) change(path);
+      if (confirm(`Remove the user ${user.name}? All of the user's sessions end.`)) change(path);
     },
     { "aria-label": `Remove the user ${user.name}` },
   );
@@ -190,7 +190,7 @@ $("new-key").addEventListener("submit", (event) => {
     $("created-key-text").textContent = created.key;
     $("created-key").hidden = false;
     event.target.reset();
-    if (isOpen) throw new Error("The service needs a key from now on: store this one, then sign in with it.");
+    if (isOpen) throw new Error("The service now requires a key: save this one, then sign in with it.");
   });
 });
 

@@ -40,7 +40,7 @@ async function request(path, options) {
     return await fetch(path, options);
   } catch (error) {
     if (error.name === "AbortError") throw error;
-    throw new Problem(0, { title: "No answer", detail: "The server does not answer. Is it running?" });
+    throw new Problem(0, { title: "No response", detail: "The server doesn't respond. Is it running?" });
   }
 }
 

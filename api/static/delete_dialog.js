@@ -22,8 +22,8 @@ export function confirmTaskDeletion({ id, name, learned_order: learned, counts }
     ],
     kept: [
       "Your own files below the media root.",
-      learned && "Its effect on the encoders, and its place in the order of learning.",
-      learned && "Its vectors use disk space until the library is compacted; searches cannot reach them.",
+      learned && "Its effect on the encoders, and its place in the learning order.",
+      learned && "Its vectors take disk space until the library is compacted, but searches can't reach them.",
       "Earlier backups.",
     ],
     onDeleted,
@@ -45,7 +45,7 @@ export function confirmVideoDeletion({ id, captions, uri }, onDeleted) {
     kept: [
       "Your own file below the media root.",
       "Its effect on the encoders, and evaluations that used it.",
-      "Its vector uses disk space until the domain is compacted; searches cannot reach it.",
+      "Its vector takes disk space until the domain is compacted, but searches can't reach it.",
       "Earlier backups.",
     ],
     onDeleted: () => onDeleted(videoTitle({ captions, uri })),
@@ -108,7 +108,7 @@ function createParts(title, name, lost, kept) {
     textContent: "Delete permanently",
     disabled: true,
   });
-  const warning = el("p", {}, el("strong", { textContent: "This cannot be undone." }));
+  const warning = el("p", {}, el("strong", { textContent: "This can't be undone." }));
   const label = el("label", { htmlFor: input.id }, "Type ", el("code", { textContent: name }), " to confirm");
   const form = el(
     "form",

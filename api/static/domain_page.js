@@ -46,7 +46,7 @@ async function load() {
 }
 
 function showMissing(error) {
-  const title = error.status === 404 ? "There is no such domain." : "The domain cannot be loaded.";
+  const title = error.status === 404 ? "This domain doesn't exist." : "The domain couldn't be loaded.";
   const link = el("p", { className: "act" }, el("a", { href: "/admin", textContent: "Open the library" }));
   $("missing").replaceChildren(el("strong", { textContent: title }), error.message, link);
   $("missing").hidden = false;
@@ -149,7 +149,7 @@ function learnedNote(task) {
 
 function drawAppends(task, appends) {
   if (!appends.length) {
-    setText($("appended-note"), "No videos were appended.");
+    setText($("appended-note"), "No appended videos.");
     return;
   }
   const lines = appends

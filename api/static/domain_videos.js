@@ -101,9 +101,7 @@ function emptyMessage() {
   if (isFiltered())
     return [el("strong", { textContent: "No video matches." }), "Change the text, or choose another use."];
   const isReady = view.task.state === "ready";
-  const text = isReady
-    ? "Append videos to fill the domain again."
-    : "They appear here once they are checked.";
+  const text = isReady ? "Append videos to fill the domain again." : "They appear here once checked.";
   return [el("strong", { textContent: "The domain has no videos." }), text];
 }
 

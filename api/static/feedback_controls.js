@@ -4,7 +4,7 @@ import { api } from "./api_client.js";
 import { button, drawing, el } from "./dom.js";
 
 const ICONS = { right: "M4 10.5l4 4 8-9", wrong: "M5 5l10 10M15 5L5 15" };
-const LABELS = { right: "Right for this text", wrong: "Wrong for this text" };
+const LABELS = { right: "Right for this query", wrong: "Wrong for this query" };
 const STATES = { right: "Marked right", wrong: "Marked wrong" };
 
 export function feedbackControls(text, videoId, title) {
@@ -43,7 +43,7 @@ export function feedbackControls(text, videoId, title) {
     await attempt(async () => {
       const response = await fetch(`/v1/feedback/${given}`, { method: "DELETE" });
       // Taken back elsewhere: nothing is left to undo.
-      if (!response.ok && response.status !== 404) throw new Error("The feedback could not be taken back.");
+      if (!response.ok && response.status !== 404) throw new Error("The feedback couldn't be taken back.");
       show(null);
       choices[0].focus();
     });

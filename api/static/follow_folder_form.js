@@ -32,7 +32,7 @@ export function openFollowFolderForm() {
 }
 
 function requireFields() {
-  const texts = { "follow-source": "Name a folder.", "follow-name": "Enter a name for the domain." };
+  const texts = { "follow-source": "Enter a folder.", "follow-name": "Enter a name for the domain." };
   const missing = Object.keys(texts).filter((id) => !$(id).value.trim());
   for (const id of missing) showFieldError($(id), texts[id]);
   if (missing.length) $(missing[0]).focus();

@@ -23,7 +23,7 @@ async function readHealth() {
     const response = await fetch("/readyz");
     readiness = await response.json();
   } catch {
-    return { state: "down", text: "No answer", faults: "" };
+    return { state: "down", text: "No response", faults: "" };
   }
   const faults = Object.entries({ ...readiness.checks, ...readiness.degraded })
     .filter(([, result]) => result !== "ok")

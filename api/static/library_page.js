@@ -159,7 +159,7 @@ async function downloadCsv() {
 
 function showUnreachable(error) {
   drawnStatus = null; // the next answer is drawn even if it is unchanged
-  $("healthy").textContent = "No answer";
+  $("healthy").textContent = "No response";
   $("healthy").className = "big bad";
   $("healthy-note").textContent = error.message;
   $("advice").textContent = "Check whether the server runs: cinestrata doctor";

@@ -49,7 +49,7 @@ function learnedNote(measures, overview) {
     ["among all videos", recall.global_all],
   ];
   const shares = places.filter(([, share]) => share).map(([place, share]) => `${interval(share)} ${place}`);
-  return `${note} Of ${count(recall.local.queries, "held-out query", "held-out queries")}, the right video is first for ${shares.join(", ")}.`;
+  return `${note} Of ${count(recall.local.queries, "held-out query", "held-out queries")}, the right video comes first for ${shares.join(", ")}.`;
 }
 
 function searchedNote({ domains, searchable_domains: searched, searchable: videos }) {
@@ -146,7 +146,7 @@ function drawHealth(overview) {
 function findFaults(overview) {
   const faults = Object.entries(overview.degraded).map(([name, reason]) => `${name}: ${reason}`);
   for (const part of ["database", "broker"]) if (overview[part] !== "ok") faults.push(overview[part]);
-  if (overview.missing_workers) faults.push("No worker runs: tasks wait, and alerts are not evaluated.");
+  if (overview.missing_workers) faults.push("No worker is running: tasks wait, and alerts aren't evaluated.");
   if (overview.open_failures) faults.push(`${count(overview.open_failures, "task")} failed.`);
   return faults;
 }
@@ -160,7 +160,7 @@ function wellNote({
 }) {
   const state = workers.length
     ? `${count(workers.length, "worker")} busy`
-    : `${live ? count(live, "worker") : "No worker"}, no task in work`;
+    : `${live ? count(live, "worker") : "No worker"}, no task in progress`;
   return `${state}. Generation ${generation} is served, ${bytes(shards + releases)} on disk.`;
 }
 
@@ -185,7 +185,7 @@ function adviseOnFaults(overview) {
   }
   if (overview.database !== "ok") return { text: "Start the database. Searches continue without it." };
   if (overview.broker !== "ok")
-    return { text: "Start the broker; tasks wait for it. Searches continue without it." };
+    return { text: "Start the broker; tasks are waiting for it. Searches continue without it." };
   if (overview.missing_workers)
     return { text: "Start a worker: cinestrata worker. Searches continue without it." };
   return null;
@@ -195,7 +195,7 @@ function adviseOnPin({ pinned }) {
   if (!pinned) return null;
   const { domains } = pinned.unsearchable;
   const lost = domains ? ` ${count(domains, "domain")} ${domains === 1 ? "is" : "are"} not searched.` : "";
-  return { text: `Serve a later release when the reason for the rollback is gone.${lost}` };
+  return { text: `Serve a later release once the reason for the rollback is gone.${lost}` };
 }
 
 function adviseOnAlerts({ alerts }) {
@@ -237,15 +237,15 @@ function rejectedSentences({ rejected, counts }) {
   const [{ uri, reason }] = rejected;
   const text = rejectionReason(reason);
   const named = text.includes(fileName(uri)) ? text : `${fileName(uri)}: ${text}`;
-  return [further > 0 ? `${named} (and ${count(further, "further file")}).` : `${named}.`.replace("..", ".")];
+  return [further > 0 ? `${named} (and ${count(further, "more file")}).` : `${named}.`.replace("..", ".")];
 }
 
 function activeTaskAdvice(task, overview) {
   if (task.state === "queued" && !overview.workers.length) {
-    return `“${task.name}” is next. If it does not start, check that a worker runs: cinestrata worker`;
+    return `“${task.name}” is next. If it doesn't start, check that a worker is running: cinestrata worker`;
   }
   if (task.progress.outages) {
-    return `Check the source of “${task.name}”: it does not answer. The task continues when it does.`;
+    return `Check the source of “${task.name}”: it doesn't respond. The task continues when it does.`;
   }
   return `Nothing. ${[`“${task.name}” is being learned`, timeLeft(task)].filter(Boolean).join(", ")}.`;
 }

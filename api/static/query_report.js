@@ -18,11 +18,11 @@ const CAPTION_KINDS = {
   test: ["held-out caption", "Neither the encoders nor the routing profiles have learned them."],
   val: [
     "validation caption",
-    "They were not learned, but they helped to select and calibrate the release. No video is held out.",
+    "They weren't learned, but helped to select and calibrate the release. No video is held out.",
   ],
   appended: [
     "caption of an appended video",
-    "They were not learned, but they route queries to the domain. No video is held out.",
+    "They weren't learned, but they route queries to the domain. No video is held out.",
   ],
   train: [
     "training caption",
@@ -33,13 +33,13 @@ const CAPTION_KINDS = {
 /** Search the captions of a domain, and show their ranks. */
 export async function showQueryReport(task) {
   $("queries").hidden = false;
-  setText($("queries-note"), "Captions of the domain are being searched …");
+  setText($("queries-note"), "Searching with the domain's captions …");
   $("found").setAttribute("aria-busy", "true");
   try {
     const report = await api(`/tasks/${encodeURIComponent(task.id)}/queries?worst=${MAX_WORST}`);
     drawReport(report);
   } catch (error) {
-    setText($("queries-note"), `The captions of the domain cannot be searched. ${error.message}`);
+    setText($("queries-note"), `The domain's captions can't be searched. ${error.message}`);
     setText($("found"), "–");
     setText($("found-note"), "");
     $("measures").hidden = false;
@@ -66,20 +66,20 @@ const fewNote = (queries) => (queries < FEW_QUERIES ? " (too few for a reliable 
 function drawFound(report) {
   if (!report.queries) {
     setText($("found"), "–");
-    setText($("found-note"), "No video of the domain has a caption to search with.");
+    setText($("found-note"), "No video in the domain has a caption to search with.");
     return;
   }
   const stored = report.measured.global;
   if (!stored) {
     setText($("found"), percent(report.recall_at_1, 0));
     const few = fewNote(report.queries);
-    setText($("found-note"), `of ${captionCount(report)}${few}, searched among all videos of the library.`);
+    setText($("found-note"), `of ${captionCount(report)}${few}, searched among all videos in the library.`);
     return;
   }
   const all = report.measured.global_all;
   const shown = all ?? stored;
   setText($("found"), percent(shown.r1, 0));
-  const among = all ? "among all videos of the library" : "among the held-out videos of all domains";
+  const among = all ? "among all videos in the library" : "among the held-out videos of all domains";
   const held = all
     ? ` Among the held-out videos of all domains: ${percent(stored.r1, 0)} first, ${percent(stored.r10, 0)} within the first ten.`
     : "";
@@ -103,15 +103,15 @@ function drawWorst(report) {
 }
 
 function worstNote(report) {
-  if (!report.queries) return "No video of the domain has a caption to search with.";
+  if (!report.queries) return "No video in the domain has a caption to search with.";
   const [, note] = CAPTION_KINDS[report.split];
-  const searched = `${captionCount(report)} searched among all videos of the library.`;
+  const searched = `${captionCount(report)} searched among all videos in the library.`;
   const failed = Math.round(report.queries * (1 - report.recall_at_1));
-  if (!failed) return `${searched} Each of them finds its own video first. ${note}`;
+  if (!failed) return `${searched} Each finds its own video first. ${note}`;
   const training = report.held_out
     ? " Results contain training videos, which the recall matrix leaves out."
     : "";
-  return `${searched} ${count(failed, "caption does", "captions do")} not find the own video first. ${note}${training}`;
+  return `${searched} ${count(failed, "caption does", "captions do")} not find their video first. ${note}${training}`;
 }
 
 function queryRow(outcome, report) {
@@ -145,7 +145,7 @@ function queryLink({ caption }) {
 function explainOutcome({ caption, domain_weight: weight }, first, { task_id: own }) {
   if (!first) return "The search has no results.";
   if (first.captions.includes(caption)) return "The first result has the same caption.";
-  if (first.task_id === own) return "Another video of the domain is nearer.";
+  if (first.task_id === own) return "Another video in the domain is nearer.";
   return `The first result is in ${first.task}; the words point to this domain with ${percent(weight, 0)}.`;
 }
 

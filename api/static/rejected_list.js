@@ -33,7 +33,7 @@ async function loadPage(task, cursor) {
     if (cursor) rows[0]?.focus();
   } catch (error) {
     $("rejected").hidden = false;
-    setText($("rejected-note"), `The rejected videos cannot be loaded. ${error.message}`);
+    setText($("rejected-note"), `The rejected videos couldn't be loaded. ${error.message}`);
   }
 }
 

@@ -20,7 +20,7 @@ export async function showExplanation(video, search) {
     return explanation;
   } catch (error) {
     $("why-body").replaceChildren(
-      el("p", { className: "muted", textContent: `The score cannot be explained. ${error.message}` }),
+      el("p", { className: "muted", textContent: `The score couldn't be explained. ${error.message}` }),
     );
     return null;
   }
@@ -76,15 +76,16 @@ function routingNote({ weight, task, routing_prior: prior }) {
 }
 
 function wordsNote({ words_evidence: evidence, routing_prior: prior, texts: found }) {
-  if (!evidence && !found.length) return "No text of the video speaks for or against it.";
+  if (!evidence && !found.length) return "No text of the video supports or contradicts it.";
   return `${prior} × ${evidence.toFixed(2).replace("-", "−")} nats, the evidence of the words in its texts.`;
 }
 
 function confidenceNote({ confidence, matches, rank }) {
   if (confidence == null)
     return rank ? "The release is not calibrated for this search." : "Only for results of the search.";
-  if (matches === false) return "Probability that the video is right for the text; too low for the answer.";
-  return "Probability that the video is right for the text.";
+  if (matches === false)
+    return "Probability that the video is right for the query; too low to count as a match.";
+  return "Probability that the video is right for the query.";
 }
 
 function texts({ texts: found }) {
@@ -96,7 +97,7 @@ function routing({ routing: weights, words: found }) {
   const bar = el("div", { className: "stack-bar", role: "img" });
   stackBar(
     bar,
-    "Share of each domain in the routing of this query",
+    "Each domain's share in the routing of this query",
     weights.map(({ task, weight }) => ({ name: task, share: weight })),
   );
   const shown = weights.filter(({ weight }) => weight >= MIN_SHOWN_WEIGHT);
@@ -105,7 +106,7 @@ function routing({ routing: weights, words: found }) {
   );
   const hasKnownWords = found.some(({ domains }) => domains > 0);
   const note =
-    "No searched domain has one of these words in its captions: the weights follow from parts of words, or are equal.";
+    "No searched domain has any of these words in its captions: the weights come from parts of words, or are equal.";
   return [
     el("h3", { textContent: hasKnownWords ? "Domains that the words point to" : "Routing of the query" }),
     hasKnownWords ? null : el("p", { className: "muted", textContent: note }),

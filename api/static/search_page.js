@@ -151,7 +151,7 @@ async function loadDomains() {
   try {
     [status, learned] = await Promise.all([api("/library"), readNewestDomains()]);
   } catch (error) {
-    showMessage("The library cannot be loaded.", error.message);
+    showMessage("The library couldn't be loaded.", error.message);
     return;
   }
   const { pinned, searchable_domains: domains } = status;
@@ -179,7 +179,7 @@ function drawUnsearched(pinned) {
 
 function drawLibrary({ searchable_domains: domains, searchable }) {
   $("lead").textContent =
-    `${count(searchable, "video")} in ${count(domains, "domain")}, learned one after the other and indexed once.`;
+    `${count(searchable, "video")} in ${count(domains, "domain")}, learned one by one and indexed once.`;
   const selectLayer = (name) => {
     selectNewestDomain(name);
     $("q").focus();
@@ -191,7 +191,7 @@ function drawLibrary({ searchable_domains: domains, searchable }) {
 function showEmptyLibrary({ active: [active], domains, release_count: releases }) {
   $("lead").textContent = "Text-to-video search that keeps learning and never re-indexes.";
   if (domains) {
-    showMessage("No video can be searched.", "An earlier release without videos is served.");
+    showMessage("No videos can be searched.", "An earlier release without videos is served.");
     return;
   }
   if (active) {
@@ -202,7 +202,7 @@ function showEmptyLibrary({ active: [active], domains, release_count: releases }
   }
   showMessage(
     releases ? "All videos were deleted." : "Nothing has been learned yet.",
-    "The library page leads to the first domain: with your videos, with a folder on the server, or with sample videos.",
+    "Go to the library page to add the first domain: your videos, a folder on the server, or sample videos.",
     el("a", { href: "/admin", textContent: "Open the library" }),
   );
 }

@@ -48,7 +48,7 @@ export function showMessage(title, text, ...actions) {
 
 /** Empty where the release does not tell what matches, and where thresholds leave no result. */
 function headlineOf({ matches, matching, results }) {
-  if (matches === false) return "No video matches this text";
+  if (matches === false) return "No video matches this query";
   if (matching === null || !results.length) return "";
   return `${count(matching, "video")} ${matching === 1 ? "matches" : "match"}`;
 }
@@ -63,7 +63,7 @@ function noteOf({ matches, results }, widerSearches) {
   if (matches !== null || !results.length || hasChosenMode) return [];
   return [
     "The library has too few captions to tell which videos match: " +
-      "it needs at least 20, not counting those of held-out videos.",
+      "it needs at least 20, not counting held-out videos.",
   ];
 }
 
@@ -138,7 +138,7 @@ function explainResults(response) {
     dateStyle: "medium",
     timeStyle: "medium",
   });
-  const note = `The catalog database cannot be reached: captions are those of ${time}, and later videos are missing.`;
+  const note = `The catalog database can't be reached: captions are from ${time}, and later videos are missing.`;
   if (!explanation) return ["The results come from a copy of the catalog.", note];
   const [title, text] = explanation;
   return [title, `${text} ${note}`];
@@ -148,9 +148,9 @@ function explainOutcome({ results, degraded }) {
   const faults = Object.entries(degraded);
   if (faults.length) {
     const names = faults.map(([name]) => name).join(", ");
-    return [`${names} could not be searched.`, `${faults[0][1].replace(/\.$/, "")}.`];
+    return [`${names} couldn't be searched.`, `${faults[0][1].replace(/\.$/, "")}.`];
   }
   if (results.length) return null;
-  if (hasFilters()) return ["No video was found.", "Relax the filters, or use other words."];
-  return ["No video was found.", "Use other words, or search all domains."];
+  if (hasFilters()) return ["No videos found.", "Relax the filters, or use other words."];
+  return ["No videos found.", "Use other words, or search all domains."];
 }

@@ -20,7 +20,7 @@ export async function refreshSyncs() {
 function syncRow(sync) {
   const remove = button("Remove", () => removeSync(sync), {
     "aria-label": `Remove the sync of ${sync.name}; its videos stay`,
-    title: "The domain no longer follows the folder; its videos stay",
+    title: "Stop following the folder; the videos stay",
   });
   const error = sync.error ? el("div", { className: "wrong", textContent: sync.error }) : null;
   return el(

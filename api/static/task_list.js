@@ -230,7 +230,7 @@ class TaskRow {
     this.cancelButton = hiddenButton("Cancel", () => this.request("cancel"));
     this.retryButton = hiddenButton("Retry", () => this.attempt(() => retryTask(this.task)));
     this.relearnButton = hiddenButton("Relearn", () => this.request("relearn"));
-    this.relearnButton.title = "Learn the appended videos as a new domain, which takes them over";
+    this.relearnButton.title = "Learn the appended videos as a new domain, and move them there";
     this.deleteButton = hiddenButton("Delete", () =>
       confirmTaskDeletion(this.task, ({ deleted }) => this.showDeletion(name, deleted)),
     );
@@ -374,7 +374,7 @@ function finalFacts(task) {
       : "indexed without training, because no training video has a caption",
     task.trained &&
       task.counts.train < SMALL_DOMAIN &&
-      `small domain (${count(task.counts.train, "training video")}): more captioned videos improve the search`,
+      `small domain (${count(task.counts.train, "training video")}): more captioned videos improve search`,
     isSearched(task, pinned)
       ? `searchable ${total} after it was added, ${timeAgo(task.finished_at)}`
       : `${NOT_SEARCHED}, learned ${timeAgo(task.finished_at)}`,

@@ -14,8 +14,8 @@ export function retryText({ remedy, method }) {
 export function remedyText({ remedy, method, error_hint }) {
   if (!remedy?.body) return error_hint ?? "";
   return remedy.body.method === method
-    ? "Its settings do not fit the library. A retry with the settings of the library does; the videos are kept."
-    : `Its method, ${method}, does not fit the library. A retry with ${remedy.body.method} does; the videos are kept.`;
+    ? "These settings don't match the library. Retry with the library's settings; no need to upload again."
+    : `The method ${method} doesn't match the library. Retry with ${remedy.body.method}; no need to upload again.`;
 }
 
 /** Queue a task again. */

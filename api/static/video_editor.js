@@ -51,7 +51,7 @@ function createParts(video) {
     rowGroup(
       "Captions",
       "Add a caption",
-      "Results show them, and those that are not held out route queries. The encoders are not trained again.",
+      "Results show them, and captions that aren't held out route queries. The encoders aren't retrained.",
       captions,
       () => addCaption(captions, ""),
     ),
@@ -144,7 +144,10 @@ function readPatch({ captions, fields }, video) {
     const key = name.value.trim();
     if (!key && !value.value.trim()) continue;
     if (!key || metadata.has(key)) {
-      showFieldError(name, key ? "Another field has this name." : "Name the field, or remove it.");
+      showFieldError(
+        name,
+        key ? "Another field has this name." : "Enter a name for the field, or remove it.",
+      );
       return null;
     }
     metadata.set(key, parseMetadata(value.value, video.metadata[key]));
@@ -163,7 +166,7 @@ function showFailure(parts, error) {
   const isPlaced = error.fields.length > 0 && !unplaced.length;
   const text =
     error.status === 412
-      ? "The video has changed meanwhile. Close the dialog and edit it again."
+      ? "The video has changed in the meantime. Close the dialog and edit it again."
       : error.message;
   setText(parts.failure, isPlaced ? "" : text);
   parts.failure.hidden = isPlaced;

@@ -33,7 +33,7 @@ export function videoElement(video, { autoplay } = { autoplay: true }) {
 
 function downloadNote(video) {
   const link = el("a", { href: video.stream_url, download: "", textContent: "Download it" });
-  return el("p", {}, "This browser cannot play the file, or the file is no longer on disk. ", link);
+  return el("p", {}, "This browser can't play the file, or the file is no longer on disk. ", link);
 }
 
 /** The part of a video that its address names; null without one. */

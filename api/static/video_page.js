@@ -65,7 +65,7 @@ function showUnsearched({ task }) {
 }
 
 function showMissing(error) {
-  const title = error.status === 404 ? "There is no such video." : "The video cannot be loaded.";
+  const title = error.status === 404 ? "This video doesn't exist." : "The video couldn't be loaded.";
   const link = el("p", { className: "act" }, el("a", { href: "/", textContent: "Open the search page" }));
   $("missing").replaceChildren(el("strong", { textContent: title }), error.message, link);
   $("missing").hidden = false;
@@ -126,7 +126,7 @@ function screenContent(video) {
   const text =
     video.status === "rejected"
       ? `The video was rejected. ${video.reason ?? ""}`
-      : "The video is not checked yet.";
+      : "The video hasn't been checked yet.";
   return el("p", { textContent: text });
 }
 
@@ -145,8 +145,8 @@ async function showSimilar(video) {
   $("similar").hidden = false;
   try {
     const response = await api(`${path}?k=${SIMILAR_VIDEOS}`);
-    const scope = `Nearest stored vectors of ${response.task}.`;
-    setText($("similar-note"), response.results.length ? scope : "There is no other video to compare.");
+    const scope = `Nearest stored vectors in ${response.task}.`;
+    setText($("similar-note"), response.results.length ? scope : "There are no other videos to compare.");
     $("similar-grid").replaceChildren(...response.results.map(resultCard));
   } catch (error) {
     setText($("similar-note"), error.message);

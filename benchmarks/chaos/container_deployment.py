@@ -120,7 +120,7 @@ class ContainerDeployment:
         return [int(line) for line in listed.split()[1:]]
 
     def start_worker(self, queue: str) -> subprocess.Popen[bytes]:
-        """Start a further worker of a queue, which the engine does not restart."""
+        """Start another worker of a queue, which the engine does not restart."""
         container = self._compose("run", "--detach", "--rm", "--no-deps", "-T", f"worker-{queue}").strip()
         # The command passes SIGTERM on to the container.
         command = ["docker", "attach", "--no-stdin", container]

@@ -85,7 +85,7 @@ class EmbeddedDeployment:
         return find_processes(self.faults, role)
 
     def start_worker(self, queue: str) -> subprocess.Popen[bytes]:
-        """Start a further worker of a queue, which nobody restarts."""
+        """Start another worker of a queue, which nobody restarts."""
         settings = SERVICE_SETTINGS | {
             "CINESTRATA_MEDIA_ROOT": str(self.media),
             "CINESTRATA_DATA_DIR": str(self.data),

@@ -129,7 +129,7 @@ def available_faults(deployment: Deployment, volume: DataVolume) -> list[Fault]:
         faults.append(Fault("full disk", _fill_disk, fails_tasks=True))
     if is_container:
         faults.append(_process_fault("postgresql"))
-    else:  # containers have a mount of their own, which stays writable
+    else:  # containers have their own mount, which stays writable
         faults += [
             Fault("read-only data folder", _make_read_only, fails_tasks=True),
             Fault("restart the workers with a read-only data folder", _restart_read_only, fails_tasks=True),
@@ -256,7 +256,7 @@ def _start_second_worker(context: FaultContext) -> bool:
 
 
 def _restart_in_swap(context: FaultContext) -> bool:
-    """Kill the API at the moment in which the manifest is replaced."""
+    """Kill the API at the moment at which the manifest is replaced."""
     manifest = context.deployment.data / "index" / "manifest.json"
     before = _modified(manifest)
     while _modified(manifest) == before:

@@ -192,7 +192,7 @@ class OperationDriver:
         return finished[0] if finished else None
 
     def _finish_sync(self, name: str, former: dict[str, Any] | None) -> bool:
-        """Wait for the end of a run after the former one, and of its tasks; returns whether the run succeeded."""
+        """Wait for the end of a run after the previous one, and of its tasks; returns whether the run succeeded."""
         before = former and former["finished_at"]
         while (sync := self._last_run(name)) is None or sync["finished_at"] == before:
             self._require_time(f"the sync of {name}")

@@ -58,7 +58,7 @@ class PostgresServer:
         return True
 
     def start(self, port: int | None = None) -> None:
-        """Start the server after it was killed; the attempt fails while children of the former process run.
+        """Start the server after it was killed; the attempt fails while children of the previous process run.
 
         Args:
             port: Port on the loopback address, which replaces that of the Unix socket; None: no TCP.

@@ -100,7 +100,7 @@ def disarm(folder: Path) -> bool:
 
 
 def killed_process(folder: Path) -> int | None:
-    """Return the identifier of the process that died at the armed kill point, if one has passed it."""
+    """Return the ID of the process that died at the armed kill point, if one has passed it."""
     try:
         return int((folder / _KILLED).read_text(encoding="utf-8"))
     except FileNotFoundError:

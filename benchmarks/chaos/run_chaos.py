@@ -148,7 +148,7 @@ class Chaos:
                 shutil.copytree(
                     deployment.data, evidence, ignore=_list_sockets, ignore_dangling_symlinks=True
                 )
-                break  # the damage would be reported again in each further round
+                break  # the damage would be reported again in each later round
         if searches is not None:
             searches.stop()
         driver.close()

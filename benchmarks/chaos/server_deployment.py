@@ -89,7 +89,7 @@ class ServerDeployment:
         return find_processes(self.faults, role)
 
     def start_worker(self, queue: str) -> subprocess.Popen[bytes]:
-        """Start a further worker of a queue, which nobody restarts."""
+        """Start another worker of a queue, which nobody restarts."""
         return self._start([*COMMAND, "worker", "--queue", queue], self._environment("workers"))
 
     def remove_messages(self) -> None:

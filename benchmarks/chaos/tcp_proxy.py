@@ -32,7 +32,7 @@ class TcpProxy:
         threading.Thread(target=self._accept, daemon=True, name="tcp-proxy").start()
 
     def cut(self) -> None:
-        """Reset all connections, and refuse further ones until :meth:`restore`."""
+        """Reset all connections, and refuse new ones until :meth:`restore`."""
         self._is_cut.set()
         self._close_pairs()
 

@@ -39,7 +39,7 @@ def run_variant(
     evidence: Sequence[Floats] | None = None,
     report: Callable[[str], None] = lambda line: None,
 ) -> ClipRun:
-    """Learn the domains one after the other, and rank all queries after the last domain.
+    """Learn the domains one by one, and rank all queries after the last domain.
 
     After each domain, the queries of all learned domains are ranked with the default query mode, for the recall matrix.
     Vectors are rounded as the vector store rounds them. A method that requires the videos of all domains is trained

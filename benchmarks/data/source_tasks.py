@@ -32,7 +32,7 @@ class SourceTask:
     """A task of a protocol before its frames are created.
 
     Attributes:
-        id: Identifier of the task.
+        id: ID of the task.
         name: Name of the task.
         videos: Videos of the task.
         pair_queries: Labeled pairs that search in multi-modal retrieval (ctp, section 5.1); most data sets have none.

@@ -1,4 +1,4 @@
-"""Run checks one after the other, each in a process of its own, within a budget of time.
+"""Run checks one by one, each in a process of its own, within a budget of time.
 
 A check that fails, crashes its process, runs out of memory or never ends does not affect the other checks. A check
 whose package is not installed is skipped with the name of the package.

@@ -4,9 +4,9 @@
     python -m benchmarks.gpu.gpu_check --out gpu-check.json
     python -m benchmarks.gpu.gpu_check --device cpu                  # the same checks with small sizes
 
-The checks need no network: towers have random weights, and videos are drawn. They run one after the other, each in a
-process of its own. A check whose package is not installed is skipped with the name of the package; checks that the
-time does not suffice for are skipped, too. The exit status is 0 if no check failed and at least one measured something.
+The checks need no network: towers have random weights, and videos are drawn. They run one by one, each in a process of
+its own. A check whose package is not installed is skipped with the name of the package; checks that the time does not
+suffice for are skipped, too. The exit status is 0 if no check failed and at least one measured something.
 """
 
 from __future__ import annotations

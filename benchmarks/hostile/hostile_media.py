@@ -1,8 +1,8 @@
 """Corrupted media files through the probing worker: ``python -m benchmarks.hostile.hostile_media``.
 
-The job of the probing worker runs in this process, on a library of its own with SQLite and without a broker. Its
-decoder processes have the limits of the product. The report counts the outcomes of each kind, and everything that must
-not happen: exceptions in the worker, connections of a decoder, and files outside the data folder.
+The job of the probing worker runs in this process, on its own library with SQLite and without a broker. Its decoder
+processes have the limits of the product. The report counts the outcomes of each kind, and everything that must not
+happen: exceptions in the worker, connections of a decoder, and files outside the data folder.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""``cinestrata up`` as a child process, with further workers on its data folder."""
+"""``cinestrata up`` as a child process, with more workers on its data folder."""
 
 from __future__ import annotations
 

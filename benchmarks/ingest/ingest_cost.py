@@ -213,7 +213,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--clips", type=int, default=24, help="number of videos of 640 × 360 pixels and 10 s")
     parser.add_argument(
-        "--videos", type=Path, help="folder of mp4 files to measure in place of generated ones"
+        "--videos", type=Path, help="folder of mp4 files to measure instead of generated ones"
     )
     parser.add_argument("--folder", type=Path, help="folder of generated clips (default: a temporary one)")
     parser.add_argument("--skip-workers", action="store_true", help="measure decoding and embedding only")
@@ -293,7 +293,7 @@ def bare_frames(path: Path, frames: int) -> list[npt.NDArray[np.uint8]]:
 
 
 def decode_all(paths: Sequence[Path], frames: int) -> float:
-    """Return the seconds of the bare decoding of several files, one after the other."""
+    """Return the seconds of the bare decoding of several files, one by one."""
     start = time.perf_counter()
     for path in paths:
         bare_frames(path, frames)

@@ -5,9 +5,9 @@
 
 Both commands print JSON and write it to DIR. They start ``cinestrata up`` with a backbone on an empty data folder, send
 the videos over HTTP as paths, and read states from the API. ``videos`` ingests one domain without captions for each
-size, each into a library of its own; ``domains`` ingests domains of three videos into one library: without captions, or
-with captions, which the default method of the backbone learns (``strata`` in one epoch) and of which one is held out.
-The files are those of :mod:`benchmarks.ingest.clip_files`. Only ratios between sizes are comparable between machines.
+size, each into its own library; ``domains`` ingests domains of three videos into one library: without captions, or with
+captions, which the default method of the backbone learns (``strata`` in one epoch) and of which one is held out. The
+files are those of :mod:`benchmarks.ingest.clip_files`. Only ratios between sizes are comparable between machines.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def ingest_domain(
         folder: Folder of the clips and the library.
         count: Number of videos.
         frames: Frames per video.
-        part: Maximum number of videos per request; further videos are appended to the domain.
+        part: Maximum number of videos per request; more videos are appended to the domain.
         keep: Whether to keep the library.
 
     Returns:
@@ -97,7 +97,7 @@ def ingest_domain(
 def ingest_domains(
     folder: Path, count: int, *, backbone: str, frames: int, is_captioned: bool, marks: Sequence[int]
 ) -> list[dict[str, Any]]:
-    """Ingest domains of three videos, one after the other.
+    """Ingest domains of three videos, one by one.
 
     Args:
         folder: Folder of the clips and the library.

@@ -37,8 +37,8 @@ class MethodVariant(BaseModel):
         prior: Routing prior in the global gallery; 0 merges raw cosines, None uses that of the protocol.
         jointly: Whether the method learns the union of all tasks at once, as joint training does, which measures its
             architecture and recipe without the continual scheme.
-        mixed_batches: Whether the batches of joint training have videos of all tasks; without, a pair has negatives of
-            its own task only, as in continual training (continual-cross-modal-retrieval, section 6).
+        mixed_batches: Whether the batches of joint training have videos of all tasks; without, a pair has only
+            negatives of its own task, as in continual training (continual-cross-modal-retrieval, section 6).
         independently: Whether each task is learned from the backbone alone and searched with its own encoder, which
             measures the gain from earlier tasks.
     """
@@ -88,7 +88,7 @@ class MethodVariant(BaseModel):
         return self
 
     def with_settings(self, overrides: Mapping[str, Any]) -> MethodVariant:
-        """Return a copy with further settings, which are added to the label."""
+        """Return a copy with more settings, which are added to the label."""
         if not overrides:
             return self
         settings, measurement = _split_settings(overrides)

@@ -34,7 +34,7 @@ Vectors = npt.NDArray[np.float32]
 
 
 class SequentialLearner:
-    """Learns tasks one after the other and keeps their releases and shards in memory.
+    """Learns tasks one by one and keeps their releases and shards in memory.
 
     As in the learning job, each task starts from the release of the task before, and the stored vectors of earlier
     training videos are available to the loss::

@@ -23,7 +23,7 @@ from models.backbones.backbone_description import FrameSpec
 from trainer.task_data import Clip, TaskData, clips_without_frames
 
 _MAX_LISTED_VIDEOS = 5  # in error messages
-_MIN_DISTRIBUTED_IMAGES = 500  # fewer images are decoded before further processes have started
+_MIN_DISTRIBUTED_IMAGES = 500  # fewer images are decoded before more processes have started
 Progress = Callable[[int, int], None]
 
 

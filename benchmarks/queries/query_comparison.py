@@ -193,7 +193,7 @@ class _Plan:
 
     @property
     def targets(self) -> list[Target]:
-        """What the queries should find, in their order; empty where no feedback is measured."""
+        """What the queries should find, in their order; empty if no feedback is measured."""
         if not self.with_feedback:
             return []
         return [

@@ -118,7 +118,7 @@ def write_report(folder: Path, results: Sequence[RunResult]) -> Path:
         "R@1 of the last release in the local gallery; in parentheses FR, the loss since the task was learned.",
         "",
         _by_task(results),
-        "## Further measures",
+        "## Other measures",
         "",
         "V→T: R@1 of captions, with held-out videos as queries. mAP: text to video, every video of the category of the "
         "query's video is relevant; where the data has categories. FWT: R@1 of a task directly before it is learned, "

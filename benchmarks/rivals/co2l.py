@@ -11,10 +11,10 @@ pairs: N texts, which cannot be augmented, and two views of each of their N vide
 one; the similarities are those across the modalities, in both directions, for the contrast and for the relations. (The
 original compares samples of one modality, each with all other samples.)
 
-Further differences: views differ in color only (bmu-moco: grayscale and jitter; strengths of Co2L's published code;
-see ``shared.color_jitter``), since crops and flips would contradict captions. Past pairs are a separate
-batch in every step, where the original distributes them over an epoch. Losses are means over anchors instead of sums.
-The retrieval temperature replaces τ = 0.5. See also ``shared.replay``.
+Other differences: views differ in color only (bmu-moco: grayscale and jitter; strengths of Co2L's published code; see
+``shared.color_jitter``), since crops and flips would contradict captions. Past pairs are a separate batch in every
+step, where the original distributes them over an epoch. Losses are means over anchors instead of sums. The retrieval
+temperature replaces τ = 0.5. See also ``shared.replay``.
 """
 
 from __future__ import annotations

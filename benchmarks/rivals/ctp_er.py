@@ -5,7 +5,7 @@ the momentum networks encode past pairs as well, and their keys enter the queues
 
 Difference from the paper: the published code fills the memory by a reservoir after every task and adds it to the next
 task's training pairs; here a ring is the default, and every batch has a fixed number of past pairs, as for ``er``.
-Further differences are in ``trainer.methods.ctp`` and ``shared.replay``.
+Other differences are in ``trainer.methods.ctp`` and ``shared.replay``.
 """
 
 from __future__ import annotations

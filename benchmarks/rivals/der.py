@@ -10,7 +10,7 @@ recomputed, so the memory stores both vectors of a pair, and the logits among th
 against stored. bmu-moco stores them in a ring (``fill: ring``), the original in a reservoir, whose responses come from
 the whole training path; the default is the reservoir.
 
-Further differences, notably that pairs of the current task are not drawn, are in ``shared.replay``.
+Other differences, notably that pairs of the current task are not drawn, are in ``shared.replay``.
 """
 
 from __future__ import annotations

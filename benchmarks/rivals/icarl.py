@@ -1,9 +1,9 @@
 """iCaRL: incremental classifier and representation learning (Rebuffi et al. 2017), for retrieval; a baseline of ctp.
 
 Three parts. Exemplars are selected by herding, and each task has an equal share of the memory (algorithms 4 and 5, with
-tasks in place of classes). Every step learns from the union of current and past pairs, and the outputs of the model
-from before the task on this union are soft targets (algorithm 3). A query is answered by the nearest class mean
-(algorithm 1).
+tasks instead of classes). Every step learns from the union of current and past pairs, and the outputs of the model from
+before the task on this union are soft targets (algorithm 3). A query is answered by the nearest class mean (algorithm
+1).
 
 Without classes, the loss is the adaptation of ctp: L = L_contrast + λ L_distill, where the contrastive loss takes the
 place of the classification loss, and L_distill that of the terms for old classes,

@@ -6,7 +6,7 @@ and past pairs:
 
 - Cosine normalization: scores are cosines with a scale, as in every method here.
 - Less-forget constraint: L_G = ½ mean_i[(1 − ⟨q_i, q_i*⟩) + (1 − ⟨v_i, v_i*⟩)], with the vectors q*, v* by the model
-  from before the task. Its weight is λ = λ_base √(|C_o| / |C_n|) as in the published code, with tasks in place of
+  from before the task. Its weight is λ = λ_base √(|C_o| / |C_n|) as in the published code, with tasks instead of
   classes: the root of the number of tasks in the memory.
 - Inter-class separation: L_mr = ½ mean over past pairs i of Σ_k max(m − ⟨q_i, v_i⟩ + ⟨q_i, v^k⟩, 0), plus the same with
   q and v exchanged; v^1 … v^K are the current videos nearest to q_i.

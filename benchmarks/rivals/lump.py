@@ -8,7 +8,7 @@ bmu-moco, and the other mixed samples of the batch are negatives.
 
 Differences from the papers: bmu-moco also pushes the mixed samples into its negative queues, and marks LUMP as using
 extra encoders without naming them; plain fine-tuning has neither. The original mixes two augmentations of an image;
-here video and text take their place. A memory smaller than a batch is used more than once. Further differences are in
+here video and text take their place. A memory smaller than a batch is used more than once. Other differences are in
 ``shared.replay``.
 """
 

@@ -2,9 +2,9 @@
 
 All domains draw words from one vocabulary with Zipf weights; each domain prefers some of them and has a few words of
 its own. The preference is set so that routing finds the domain of 45 % of the queries among a hundred domains, as on
-the published captions of MSR-VTT. Text vectors, query maps, lexicons and routing evidence are those that the method
-computes from the captions; queries are further captions. The vector of a video is a mixture of the vectors of two
-captions and noise, so that a domain contains videos that resemble the target.
+the published captions of MSR-VTT. Text vectors, query maps, lexicons and routing evidence are the ones that the method
+computes from the captions; queries are other captions. A video vector is a mixture of two caption vectors and noise, so
+that a domain contains videos that resemble the target.
 """
 
 from __future__ import annotations

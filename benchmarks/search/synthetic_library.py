@@ -1,10 +1,10 @@
 """Synthetic libraries of any size, created without training, since the cost of a search does not depend on weights.
 
 All data structures of a search are real: shards, one pinned release per task with low-rank updates and token updates,
-routing profiles and catalog rows. Only the numbers are random. Each task has fifty words of its own and a hundred words
-in common with all tasks; a caption mixes both. The query encoder of the task encodes its captions, and the video
-vectors are placed around these vectors: one target video per caption at a cosine of about 0.9, all others at about
-0.35, so that a search finds its target.
+routing profiles and catalog rows. Only the numbers are random. Each task has its own fifty words and a hundred words in
+common with all tasks; a caption mixes both. The query encoder of the task encodes its captions, and the video vectors
+are placed around these vectors: one target video per caption at a cosine of about 0.9, all others at about 0.35, so
+that a search finds its target.
 """
 
 from __future__ import annotations
@@ -207,7 +207,7 @@ def _release(
 
 
 def _videos(captions: npt.NDArray[np.float32], rows: int, rng: Rng) -> npt.NDArray[np.float32]:
-    """Return unit vectors: first the target video of each caption, then further videos around all captions."""
+    """Return unit vectors: first the target video of each caption, then more videos around all captions."""
     center = np.resize(np.arange(len(captions)), rows)
     is_target = np.arange(rows) < len(captions)
     cosine = np.where(is_target, _TARGET_COSINE, _OTHER_COSINE).astype(np.float32)[:, None]

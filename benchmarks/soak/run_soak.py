@@ -94,7 +94,7 @@ def parse_duration(text: str) -> float:
 
 
 class _Domains:
-    """Domains of tiny clips, posted one after the other."""
+    """Domains of tiny clips, posted one by one."""
 
     def __init__(self, media: Path) -> None:
         self._media, self._count = media, 0

@@ -31,7 +31,7 @@ app = typer.Typer()
 @report_errors
 def delete(
     videos: Annotated[
-        list[str] | None, typer.Argument(metavar="VIDEO_ID...", help="Ids of the videos.", show_default=False)
+        list[str] | None, typer.Argument(metavar="VIDEO_ID...", help="IDs of the videos.", show_default=False)
     ] = None,
     task: Annotated[
         str | None,

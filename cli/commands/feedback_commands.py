@@ -15,7 +15,7 @@ from cli.shared_options import AsJson, Data, Url
 app = typer.Typer(help="Tell the library which videos are right or wrong for a query.", no_args_is_help=True)
 
 _Text = Annotated[str, typer.Argument(help="Query that was searched.")]
-_Video = Annotated[str, typer.Argument(help="Id of the video.")]
+_Video = Annotated[str, typer.Argument(help="ID of the video.")]
 
 
 @app.command()
@@ -69,7 +69,7 @@ def list_feedback(
 @app.command("take-back")
 @report_errors
 def take_back(
-    feedback_id: Annotated[int, typer.Argument(help="Id of the entry.", metavar="ID")],
+    feedback_id: Annotated[int, typer.Argument(help="ID of the entry.", metavar="ID")],
     as_json: AsJson = False,
     url: Url = None,
     data: Data = None,

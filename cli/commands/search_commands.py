@@ -115,7 +115,7 @@ def search(
 @app.command()
 @report_errors
 def similar(
-    video: Annotated[str, typer.Argument(help="Id of the video.")],
+    video: Annotated[str, typer.Argument(help="ID of the video.")],
     k: Annotated[int, typer.Option("-k", min=1, help="Number of results.")] = 10,
     everywhere: Annotated[
         bool,
@@ -291,8 +291,8 @@ def answer_line(response: SearchResponse) -> str:
         return f"No video matches this query (probability of a match: {response.confidence or 0:.0%})."
     if response.matching is None:
         return (
-            "The library has too few captions to tell which videos match: it needs at least 20, not counting those "
-            "of held-out videos."
+            "The library has too few captions to tell which videos match: it needs at least 20, not "
+            "counting held-out videos."
         )
     return "1 video matches." if response.matching == 1 else f"{response.matching:,} videos match."
 

@@ -88,7 +88,7 @@ def list_(
 @app.command()
 @report_errors
 def edit(
-    video: Annotated[str, typer.Argument(metavar="VIDEO_ID", help="Id of the video.")],
+    video: Annotated[str, typer.Argument(metavar="VIDEO_ID", help="ID of the video.")],
     captions: Annotated[
         list[str] | None,
         typer.Option("--caption", help="Caption that replaces the current captions; may be repeated."),

@@ -104,7 +104,7 @@ def send_test(webhook: WebhookName, as_json: AsJson = False, url: Url = None, da
     result = client.test_webhook(_find_webhook(client, webhook).id)
     print_json(result)
     if result.state == "delivered":
-        console.print(f"The endpoint answered with status {result.status}.")
+        console.print(f"The endpoint responded with status {result.status}.")
         return
     status = f"status {result.status}: " if result.status else ""
     if as_json:

@@ -99,7 +99,7 @@ class OwnVideos:
         return len(self.videos[domain])
 
     def sample_searches(self, client: ServiceClient, media_root: Path) -> list[SampleSearch]:
-        """Return a search of each kind; without a sentence where no caption describes a held-out video alone."""
+        """Return a search of each kind; without a sentence if no caption describes a held-out video alone."""
         named: dict[str, set[str]] = defaultdict(set)
         for video in (video for videos in self.videos.values() for video in videos):
             for word in split_words("\n".join(video.captions)):

@@ -96,7 +96,7 @@ def exclusive_lock(path: Path, timeout: float | None = None) -> Iterator[None]:
         timeout: Maximum seconds to wait; None: no limit.
 
     Raises:
-        TimeoutError: Another holder kept the lock for so long.
+        TimeoutError: Another holder kept the lock that long.
     """
     if path in _held.paths:
         yield

@@ -9,10 +9,10 @@
     releases/<id>/…                  files of a release, opaque to the index
     tombstones/<id>/deleted.npy      int64, deleted IDs of one task
 
-Where a remote store holds the vectors (see :mod:`index.shards.vector_store`), the folder of a segment has
-``vectors.json``, a digest of its rows, in place of ``vectors.faiss``; all else is the same.
+If a remote store holds the vectors (see :mod:`index.shards.vector_store`), the folder of a segment has
+``vectors.json``, a digest of its rows, instead of ``vectors.faiss``; everything else is the same.
 
-The ID of a folder is the SHA-256 of the names and hashes of its files, so a folder can only ever have one content.
+A folder's ID is the SHA-256 of its files' names and hashes, so a folder can only ever have one content.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ class AnnStructure:
         recall: Share of the exact results that it returns; the minimum over the measured depths.
         target: Required recall.
         depth: Maximum number of results that it returns; deeper searches are exact.
-        queries: Number of text queries of the measurement.
-        rows: Number of vectors of the measurement.
+        queries: Number of text queries used in the measurement.
+        rows: Number of vectors in the measurement.
         work: Data read by a search, as a share of an exact scan.
-        refused: Kind → best recall within the permitted work, of the kinds that were tried before and did not pass.
+        refused: Best recall within the permitted work, by kind, for kinds that were tried earlier and failed.
     """
 
     kind: str
@@ -91,7 +91,7 @@ class SegmentEntry:
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> SegmentEntry:
-        """Compute the inverse of ``asdict``; raises KeyError or TypeError for unknown or missing fields."""
+        """Invert ``asdict``; raises KeyError or TypeError for unknown or missing fields."""
         structure = fields["structure"]
         return cls(**{**fields, "structure": AnnStructure(**structure) if structure is not None else None})
 
@@ -143,7 +143,7 @@ class Manifest:
 
     @property
     def served(self) -> str | None:
-        """Id of the release that searches use; None before the first publication."""
+        """ID of the release that searches use; None before the first publication."""
         return self.pinned or self.release
 
     def releases_after(self, release: str) -> list[str]:
@@ -170,11 +170,11 @@ class Manifest:
         return (self.shards[task], *self.appended.get(task, ()))
 
     def live_count(self, task: str) -> int:
-        """Count the vectors of a task that are not deleted."""
+        """Count the undeleted vectors of a task."""
         return sum(segment.count for segment in self.segments(task)) - self.deleted_count(task)
 
     def deleted_count(self, task: str) -> int:
-        """Count the deleted vectors of a task that its segments still contain."""
+        """Count the deleted vectors that a task's segments still contain."""
         return self.tombstones[task].count if task in self.tombstones else 0
 
     def dumps(self) -> str:

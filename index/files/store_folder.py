@@ -74,7 +74,7 @@ class StoreFolder:
 
     @contextmanager
     def staging(self) -> Iterator[Path]:
-        """A staging folder that is removed afterwards, unless it was sealed."""
+        """Yield a staging folder that is removed afterwards unless it was sealed."""
         folder = self.stage()
         try:
             yield folder
@@ -123,7 +123,7 @@ class StoreFolder:
             raise ManifestError(f"manifest.json cannot be read ({error.strerror})") from error
 
     def is_manifest_canonical(self) -> bool:
-        """Return whether the text of the manifest is as it was written; its checksum covers its values only."""
+        """Return whether the manifest's text is as written; its checksum covers only its values."""
         try:
             text = self.manifest_path.read_text(encoding="utf-8")
         except FileNotFoundError:
@@ -149,9 +149,9 @@ _State = dict[str, tuple[int, int, int]]  # inode, bytes and time of change in n
 
 
 class VerifiedFolders:
-    """Compares folders with checksums, and each folder again only after a file of it has changed.
+    """Compares folders with checksums, and repeats this for a folder only after one of its files changed.
 
-    A change is another inode, size or time of modification. A change of the medium that keeps all three is not noticed
+    A change is a different inode, size or modification time. Silent corruption that keeps all three goes unnoticed
     until the process ends; ``cinestrata doctor`` reads every byte.
     """
 

@@ -55,7 +55,7 @@ class MilvusConnection:
     def __init__(
         self, address: MilvusAddress, *, on_missing: Callable[[], object], on_lost: Callable[[], object]
     ) -> None:
-        """Return a connection.
+        """Create a connection.
 
         Args:
             address: Address of the server.

@@ -188,7 +188,7 @@ class MilvusPartitions:
         )
 
     def _call_loaded(self, collection: str, partition: str, call: Callable[[TimedClient], Any]) -> Any:
-        """Call a function with a loaded partition, and once more if another process has released it meanwhile."""
+        """Call a function with a loaded partition, and once more if another process has released it in the meantime."""
         from pymilvus import MilvusException
 
         for attempt in (1, 2):

@@ -166,7 +166,7 @@ class MilvusVectorStore(VectorStore):
         queries: Vectors | None,
         heartbeat: Callable[[], object],
     ) -> None:
-        """Write the digest. There is no ANN structure, because Milvus has an index of its own."""
+        """Write the digest. There is no ANN structure, because Milvus has its own index."""
         digest = {"sha256": digest_rows(rows())}
         (folder / DIGEST).write_text(json.dumps(digest) + "\n", encoding="utf-8")
 

@@ -152,7 +152,7 @@ def build_ann(kind: str, exact: ExactScan, heartbeat: Callable[[], object] = lam
 
 
 def write_ann(kind: str, index: Any, write: Callable[[bytes], object]) -> None:
-    """Write an ANN structure; a graph is written without the vectors, which have a file of their own."""
+    """Write an ANN structure; a graph is written without the vectors, which have their own file."""
     flags = faiss.IO_FLAG_SKIP_STORAGE if kind == "hnsw" else 0
     faiss.write_index(index, faiss.PyCallbackIOWriter(write), flags)  # type: ignore[attr-defined]
 

@@ -20,7 +20,7 @@ class CandidatePool:
     """Collects rows that can be among the k best of each query, from approximate scores of blocks of rows."""
 
     def __init__(self, k: int, error_bound: npt.NDArray[np.float64]) -> None:
-        """Return an empty pool.
+        """Create an empty pool.
 
         Args:
             k: Number of results of each query.
@@ -181,7 +181,7 @@ class ExactScan:
         return pool.settle()
 
     def _scan_live(self, query: Vectors, limit: int, live: RowBitmap, live_count: int) -> tuple[Rows, Scores]:
-        """Return the best ``limit`` live rows, or all of them where there are fewer."""
+        """Return the best ``limit`` live rows, or all of them if there are fewer."""
         # Checking every row against a bitmap takes FAISS twice as long as the scan itself. Where few rows are excluded,
         # a larger result without them is faster; the bitmap is only needed if excluded rows fill the top.
         extended = 2 * limit * self.count // live_count

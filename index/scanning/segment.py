@@ -214,7 +214,7 @@ class SegmentCache:
     """
 
     def __init__(self, *, gpu: bool = False) -> None:
-        """Return an empty cache, which searches copies of segments on a GPU if ``gpu``."""
+        """Create an empty cache, which searches copies of segments on a GPU if ``gpu``."""
         self._gpu = gpu
         self._lock = Lock()
         self._entries: dict[str, _CacheEntry] = {}

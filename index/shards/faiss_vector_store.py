@@ -27,7 +27,7 @@ class FaissVectorStore(VectorStore):
     """Vector store on the local disk: its rows are files in the segment folders."""
 
     def __init__(self, cache: SegmentCache, policy: Callable[[], AnnPolicy]) -> None:
-        """Return a store.
+        """Create a store.
 
         Args:
             cache: Cache of the mapped segments.

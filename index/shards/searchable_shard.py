@@ -63,7 +63,7 @@ class SearchableShard(ABC):
 
     @property
     def ids(self) -> Ids:
-        """Ids of the vectors that are not deleted, ``int64 [count]``, ascending."""
+        """IDs of the vectors that are not deleted, ``int64 [count]``, ascending."""
         segments = [self._segment_ids(folder, entry) for folder, entry in self._folders]
         if len(segments) == 1 and not len(self.deleted):
             return segments[0]

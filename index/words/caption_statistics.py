@@ -59,7 +59,7 @@ def count_captions(
         offsets = segment.offsets.astype(np.int64)
         terms = np.repeat(np.arange(len(segment.counts)), offsets[1:] - offsets[:-1])
         documents = segment.documents
-        # A document that repeats a term is listed several times, one after the other.
+        # A document that repeats a term is listed several times in a row.
         is_first = np.ones(len(documents), np.bool_)
         is_first[1:] = (documents[1:] != documents[:-1]) | (terms[1:] != terms[:-1])
         kept = is_first & is_counted[documents]

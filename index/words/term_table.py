@@ -22,7 +22,7 @@ Indices = npt.NDArray[np.int32]
 class TermTable:
     """Distinct terms in ascending order; a term is known by its index."""
 
-    content: bytes  # the terms in UTF-8, one after the other
+    content: bytes  # the terms in UTF-8, concatenated
     offsets: npt.NDArray[np.uint32]  # [terms + 1], the start of each term
     keys: npt.NDArray[np.uint64]  # [terms], the first eight bytes of each term
 

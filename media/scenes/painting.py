@@ -76,7 +76,7 @@ def star_points(x: float, y: float, radius: float, points: int = 5, inner: float
 
 
 class Canvas:
-    """Transparent picture with a unit of its own.
+    """Transparent picture with its own unit.
 
     Args:
         width: Width in units.

@@ -131,7 +131,7 @@ class DownloadLimits:
 
     Attributes:
         seconds: Maximum time of all attempts. A worker without progress for 15 minutes loses its lease.
-        pause: Seconds before the second attempt; each further pause is twice as long.
+        pause: Seconds before the second attempt; each later pause is twice as long.
         max_pause: Maximum seconds before an attempt, also if the source asks for more.
     """
 

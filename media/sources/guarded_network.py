@@ -27,7 +27,7 @@ from media.errors import MediaError, SourceOutage
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Resolver = Callable[[str, int], Iterable[str]]
 
-# Services of clouds that give credentials to every process of a machine, outside of the link-local ranges.
+# Services of clouds that give credentials to every process of a machine, outside the link-local ranges.
 _METADATA = frozenset(
     map(
         ipaddress.ip_address,

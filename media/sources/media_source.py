@@ -106,7 +106,7 @@ class SourceUri:
         if not _HOST.fullmatch(host):
             raise _invalid(text, "does not name a host")
         if url.port is not None and not 0 < url.port <= _MAX_PORT:
-            raise _invalid(text, f"has a port outside of 1 to {_MAX_PORT}")
+            raise _invalid(text, f"has a port outside 1 to {_MAX_PORT}")
         _refuse_dots(text, segments)
         return cls(text, scheme, host, url.port or _DEFAULT_PORTS[scheme], segments)
 
@@ -199,7 +199,7 @@ def find_prefix(uri: SourceUri, allowed: Sequence[SourcePrefix]) -> SourcePrefix
 
 
 def _refuse_dots(text: str, segments: Sequence[str]) -> None:
-    # Servers resolve these differently, so a path outside of an allowed prefix could look like one inside.
+    # Servers resolve these differently, so a path outside an allowed prefix could look like one inside.
     if any(part in (".", "..") or "/" in part or "\\" in part or "\0" in part for part in segments):
         raise _invalid(text, "contains . or .. or an encoded slash in its path; write the path without them")
 

@@ -119,7 +119,7 @@ def _translate_errors(uri: SourceUri) -> Iterator[None]:
     try:
         yield
     except httpcore.TimeoutException as error:
-        raise SourceOutage(f"{uri.origin} does not answer in time.") from error
+        raise SourceOutage(f"{uri.origin} does not respond in time.") from error
     except (httpcore.NetworkError, httpcore.ProtocolError) as error:
         if "CERTIFICATE_VERIFY_FAILED" in str(error):
             raise SourceOutage(f"The certificate of {uri.origin} is not trusted.") from error

@@ -4,8 +4,8 @@ A pair's semantic part is the frozen vector minus the center of the task. Its le
 rows of the known tokens, weighted by TF-IDF over known and unknown tokens.
 
 A set is a range of the tasks in a *storage*: concatenated arrays with spare capacity, so that the number of operations
-does not grow with the number of tasks. Sets are immutable and share storages. A set with further tasks writes them
-behind the tasks of the previous set; only where that place is taken, or the capacity is used up, are the maps copied.
+does not grow with the number of tasks. Sets are immutable and share storages. A set with more tasks writes them after
+the tasks of the previous set; the maps are copied only if that place is taken or the capacity is used up.
 
 The vector of a pair is the same bit for bit in any batch and in any set: all steps are elementwise, sums over a row of
 fixed length, or sums over the tokens of a text in their order.
@@ -73,7 +73,7 @@ class _Storage:
         return int(self.ends[task - 1]) if task else 0
 
     def has_space(self, tasks: int, rows: int, dtype: npt.DTypeLike) -> bool:
-        """Return whether further tasks with so many rows fit, and their lexicons keep their precision."""
+        """Return whether tasks with this many rows fit, and their lexicons keep their precision."""
         return (
             self.tasks + tasks <= len(self.ends)
             and self.start(self.tasks) + rows <= len(self.keys)
@@ -152,7 +152,7 @@ class AnalyticMapSet:
         return self._storage.caption_means[tasks], self._storage.has_captions[tasks]
 
     def extended(self, maps: Sequence[AnalyticQueryMap | None]) -> AnalyticMapSet:
-        """Return the tasks of this set, followed by those of further maps. This set does not change."""
+        """Return a new set with the tasks of this set, followed by those of other maps."""
         result = self.part(0, self._count)
         storage, rows = self._storage, sum(len(query_map.tokens) for query_map in maps if query_map)
         with storage.lock:
@@ -244,7 +244,7 @@ class AnalyticMapSet:
         return slice(self._storage.start(self._first), self._storage.start(self._first + self._count))
 
     def _precision(self, maps: Sequence[AnalyticQueryMap | None]) -> np.dtype[np.floating]:
-        """Compute the precision of the lexicons of this set and further maps; empty lexicons have none."""
+        """Return the common precision of this set's lexicons and others; empty lexicons have none."""
         lexicons = [query_map.lexicon for query_map in maps if query_map is not None]
         lexicons.append(self._storage.lexicon[self._rows])
         return np.result_type(np.float16, *(lexicon.dtype for lexicon in lexicons if len(lexicon)))
@@ -256,7 +256,7 @@ class AnalyticMapSet:
         self._count += len(maps)
 
     def _copy_and_append(self, maps: Sequence[AnalyticQueryMap | None]) -> None:
-        """Move this new set to a storage of its own, with further tasks."""
+        """Move this new set to a storage of its own, with more tasks."""
         own = [self.map(position) for position in range(self._count)]
         every = [*own, *maps]
         rows = sum(len(query_map.tokens) for query_map in every if query_map is not None)

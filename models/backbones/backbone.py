@@ -241,7 +241,7 @@ class Backbone(nn.Module, ABC):
     # -- weights ----------------------------------------------------------------------------------------
 
     def clone(self) -> Backbone:
-        """Return a copy with weights of its own, except for a frozen network, for methods that train the towers."""
+        """Return a copy with its own weights, except for a frozen network, for methods that train the towers."""
         return self._copy({})
 
     def unfreeze(self) -> None:
@@ -250,13 +250,13 @@ class Backbone(nn.Module, ABC):
         self.clip.logit_scale.requires_grad_(False)
 
     def clone_image_tower(self) -> Backbone:
-        """Return a copy with an image tower of its own that shares all other weights."""
+        """Return a copy with its own image tower that shares all other weights."""
         image_tower = {id(parameter) for parameter in self.clip.visual.parameters()}
         shared = {id(p): p for p in self.parameters() if id(p) not in image_tower}
         return self._copy(shared)
 
     def clone_text_tower(self) -> Backbone:
-        """Return a copy with a text tower of its own that shares the image tower."""
+        """Return a copy with its own text tower that shares the image tower."""
         return self._copy({id(parameter): parameter for parameter in self.clip.visual.parameters()})
 
     def _copy(self, shared: dict[int, Any]) -> Backbone:

@@ -27,7 +27,7 @@ MIN_MULTIPLICATIONS_PER_THREAD = 15 * 10**7
 
 
 class AdaptedQueryEncoder(QueryEncoder):
-    """Encodes texts with adapters in the text tower, or with a text tower of its own.
+    """Encodes texts with adapters in the text tower, or with its own text tower.
 
     All pairs of a batch share the frozen weights; low-rank updates are gathered per row.
 

@@ -64,9 +64,9 @@ class QueryEncoder(ABC):
         inputs: Backbone and releases.
 
     Attributes:
-        tasks: Identifiers of the learned tasks, in order.
+        tasks: IDs of the learned tasks, in order.
         modes: Query modes that the encoder family offers; the last one has the least forgetting, and is served.
-        shares_text_encoding: Whether a text passes the tower once for all tasks, so that a further task costs little.
+        shares_text_encoding: Whether a text passes the tower once for all tasks, so that another task costs little.
 
     Raises:
         ReleaseError: The release was learned on another backbone, its tensors do not fit, or a pinned release is
@@ -142,7 +142,7 @@ class QueryEncoder(ABC):
 
         Args:
             texts: Token IDs of each text, from :meth:`tokenize`.
-            tasks: Identifiers of the tasks.
+            tasks: IDs of the tasks.
 
         Returns:
             Evidence in nats, ``[n, len(tasks)]``; None if the family has no such evidence.

@@ -60,7 +60,7 @@ def distributed_batches(distribution: BatchDistribution | None) -> Iterator[None
 
 
 def slice_batch(batch: Tensor) -> Tensor:
-    """Return the rows that this process encodes: all rows outside of :func:`distributed_batches`."""
+    """Return the rows that this process encodes: all rows outside :func:`distributed_batches`."""
     distribution = _current.get()
     return batch if distribution is None else distribution.slice(batch)
 

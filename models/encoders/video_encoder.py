@@ -59,7 +59,7 @@ class VideoEncoder:
 
         Args:
             frames: ``uint8 [n, M, H, W, 3]``, in the frame size of the backbone, and its frame count or one frame each.
-            tasks: Identifiers of the tasks.
+            tasks: IDs of the tasks.
 
         Raises:
             ReleaseError: A task is unknown, the frames have another shape, or a release lacks the weights that its

@@ -1,8 +1,8 @@
 """Probe queries: queries that a release must reproduce before a service takes it over.
 
-Checksums verify that the files of a release are those that were written. Probe queries verify that the reader encodes
-the same query vectors from them as the worker that wrote them: they detect other library versions, another kernel, or a
-reader that omits some of the weights.
+Checksums verify that the files of a release are the ones that were written. Probe queries verify that the reader
+encodes the same query vectors from them as the worker that wrote them: they detect other library versions, another
+kernel, or a reader that omits some of the weights.
 
 The texts are constants and the same for every release. Captions would work too, but a release is immutable, and the
 deletion of a video must include its captions.
@@ -47,8 +47,8 @@ class ProbeQueries:
         texts: P texts.
         tasks: P task identifiers.
         vectors: Query vectors, ``float16 [P, dim]``.
-        ids: Identifiers of stored vectors of the task, ``int64 [P, PROBE_ANCHORS]``; −1 if the task has fewer. For the
-            newest task of the release they are the nearest vectors, best first.
+        ids: IDs of stored vectors of the task, ``int64 [P, PROBE_ANCHORS]``; −1 if the task has fewer. For the newest
+            task of the release they are the nearest vectors, best first.
         scores: Inner products of these vectors with the query vector, ``float32 [P, PROBE_ANCHORS]``.
     """
 

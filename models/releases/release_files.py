@@ -85,7 +85,7 @@ def read_release(
         tensor_prefixes: Function from the release's kind to the name prefixes of the tensors to read; None reads all.
         profiles: Whether to read the routing profiles and the ancestors' tasks. If false, the state has no profiles and
             only the tasks that the release adds.
-        read_parent: Function from the identifier of an ancestor to the tasks that it adds.
+        read_parent: Function from the ID of an ancestor to the tasks that it adds.
 
     Raises:
         ReleaseError: A file is missing, unreadable, of another schema, or lacks a field (the message names the file);

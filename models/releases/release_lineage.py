@@ -19,7 +19,7 @@ class ReleaseTask:
     """A task that a release has learned (or indexed).
 
     Attributes:
-        task_id: Identifier of the task in the catalog.
+        task_id: ID of the task in the catalog.
         name: Name that the user gave.
         fingerprint: Fingerprint of the video encoder that made the task's shard.
     """
@@ -34,7 +34,7 @@ class ParentRelease:
     """Reference to the release that another one continues.
 
     Attributes:
-        release: Identifier of the parent release.
+        release: ID of the parent release.
         tasks: Number of tasks that the parent knows, including those of its ancestors; at least one.
 
     Raises:
@@ -83,7 +83,7 @@ class TaskLineage:
         The number of tasks falls from release to parent, so every lineage ends.
 
         Args:
-            read_parent: Function from the identifier of a release to the tasks that it adds.
+            read_parent: Function from the ID of a release to the tasks that it adds.
 
         Raises:
             ReleaseError: The number of tasks of an ancestor differs from the one that its child recorded, two releases

@@ -88,7 +88,7 @@ class ReleaseState:
         profiles: Routing profile of each task.
         tensors: Adapters or towers, by name; :mod:`models.releases.release_tensors` converts them for torch.
         confidence: Calibration of searches; None if the release was not calibrated.
-        calibration: Training captions that further releases are calibrated with; query encoders do not read them.
+        calibration: Training captions that later releases are calibrated with; query encoders do not read them.
     """
 
     method: str

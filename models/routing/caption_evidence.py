@@ -46,7 +46,7 @@ class CaptionScatter:
         return cls(np.zeros((dim, dim), np.float32), np.zeros((), np.float32))
 
     def add(self, captions: Floats) -> CaptionScatter:
-        """Scatter that includes the captions of a further task, ``[n, D]``, n ≥ 1."""
+        """Scatter that includes the captions of another task, ``[n, D]``, n ≥ 1."""
         centered = (captions - captions.mean(axis=0)).astype(np.float64)
         scatter = (self.scatter + centered.T @ centered).astype(np.float32)
         return CaptionScatter(scatter, np.asarray(self.freedom + (len(captions) - 1), np.float32))

@@ -18,7 +18,7 @@ The first term speaks for the video, the second against it: where the text says 
 the query. A short name cannot say a long description, so how much a missing word says falls with the square of the
 share s that the text could have said. M and O are estimated from the number of words. Only captions speak against a
 video, and a video without them has evidence 0. This is how videos without captions come before captioned ones that say
-something else. Transcripts have evidence of their own (:mod:`models.routing.transcript_evidence`).
+something else. Transcripts have their own evidence (:mod:`models.routing.transcript_evidence`).
 
 A video whose texts together contain all units is *complete*, whatever their frequencies, and gets up to another 25
 nats, so that it precedes all others: all of them for the words as they were typed in a caption, fewer for another form
@@ -162,7 +162,7 @@ class WordEvidence:
             videos: Vector IDs.
             domains: Position of the domain of each.
             votes: People who refused each, less those who confirmed it.
-            unmatched: Evidence of each where no text of it matches.
+            unmatched: Evidence of each if no text of it matches.
         """
         found = self.including(videos, domains, unmatched)
         nats = found.nats.copy()

@@ -1,4 +1,4 @@
-"""API keys of the catalog: creation, listing, revocation."""
+"""API keys in the catalog: create, list and revoke."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def create_key(spec: KeySpec) -> KeySecret:
 
     Raises:
         InvalidInput: the expiry is in the past.
-        Conflict: another key that is not revoked has the name.
+        Conflict: another active key has the name.
     """
     key_id = "".join(secrets.choice(_ID_LETTERS) for _ in range(_ID_CHARS))
     secret = f"cine_{key_id}_{secrets.token_urlsafe(_SECRET_BYTES)}"
@@ -58,7 +58,7 @@ def create_key(spec: KeySpec) -> KeySecret:
 
 
 def list_keys() -> list[KeyDetails]:
-    """Return all keys, newest first; revoked keys included."""
+    """Return all keys, including revoked ones, newest first."""
     with session_scope() as session:
         at = now(session)
         rows = session.scalars(select(ApiKey).order_by(ApiKey.created_at.desc(), ApiKey.id))
@@ -66,7 +66,7 @@ def list_keys() -> list[KeyDetails]:
 
 
 def revoke_key(name_or_id: str) -> KeyDetails:
-    """Revoke a key and end the sessions that were started with it. Idempotent.
+    """Revoke a key and end the sessions started with it. Idempotent.
 
     Raises:
         NotFound: the key does not exist.

@@ -1,7 +1,7 @@
 """The audit log: the actor of a change, its entries, and their pages.
 
-An entry is part of the transaction of its change: a change that is rolled back leaves no entry, and no change is
-committed without its entry.
+An entry is part of its change's transaction: a change that is rolled back leaves no entry, and no change is committed
+without one.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from service.catalog.keyset_paging import KeysetOrders, contains_text
 from service.catalog.operation_tables import AuditEntry
 from service.core.errors import InvalidInput
 
-MAX_LISTED_IDS = 100  # IDs of a change of many resources; ``details`` contains the number of all
+MAX_LISTED_IDS = 100  # IDs in a change of many resources; ``details`` has the total
 _MAX_NAME_CHARS = 255
 _MAX_ACTION_CHARS = 64
 _MAX_ADDRESS_CHARS = 64
@@ -37,15 +37,15 @@ _ORDERS = KeysetOrders({"time": AuditEntry.id}, unique=AuditEntry.id)
 
 @dataclass(frozen=True)
 class Actor:
-    """The originator of a change.
+    """Who makes a change.
 
     Attributes:
-        kind: ``user`` (signed in), ``key`` (API key of the catalog), ``environment`` (key of the environment),
+        kind: ``user`` (signed in), ``key`` (API key of the catalog), ``environment`` (the key in the environment),
             ``anonymous`` (a request without credentials), ``cli`` (command on the data folder), ``worker``, or
             ``system`` (a process without a request).
-        name: Name of the user or of the key, login name of the operating system, or name of the process.
+        name: Name of the user or key, operating system login, or process name.
         address: Network address of the client; None if there is none.
-        request_id: Identifier of the HTTP request; None if there is none.
+        request_id: ID of the HTTP request; None if there is none.
     """
 
     kind: ActorKind
@@ -59,13 +59,13 @@ _process_actor = Actor("system", "system")
 
 
 def current_actor() -> Actor:
-    """Return the actor of this context; outside of :func:`acting_as`, the actor of the process."""
+    """Return the current context's actor; outside :func:`acting_as`, the process's actor."""
     return _current.get() or _process_actor
 
 
 @contextmanager
 def acting_as(actor: Actor) -> Iterator[None]:
-    """Set the actor of all changes in this context, including threads that copy the context."""
+    """Set the actor for all changes in this context, including threads that copy it."""
     token = _current.set(actor)
     try:
         yield
@@ -74,13 +74,13 @@ def acting_as(actor: Actor) -> Iterator[None]:
 
 
 def set_process_actor(actor: Actor) -> None:
-    """Set the actor of all changes of this process, and of processes that it forks."""
+    """Set the actor for all changes by this process and processes that it forks."""
     global _process_actor
     _process_actor = actor
 
 
 def command_line_actor() -> Actor:
-    """Return the login name of the operating system as an actor."""
+    """Return the operating system login as an actor."""
     try:
         name = getpass.getuser()
     except (KeyError, OSError):  # a container without an entry for the user
@@ -100,9 +100,9 @@ def record_change(
 
     Args:
         action: Resource and verb, such as ``task.cancel``.
-        target: Identifier of the changed resource.
-        details: Further facts, as JSON values. They must not contain secrets.
-        actor: The originator; None: the actor of the context.
+        target: ID of the changed resource.
+        details: Details as JSON values. They must not contain secrets.
+        actor: Who makes the change; None: the context's actor.
     """
     actor = actor or current_actor()
     session.add(
@@ -122,7 +122,7 @@ def record_change(
 def record_event(
     action: str, target: str = "", details: Mapping[str, Any] | None = None, *, actor: Actor | None = None
 ) -> None:
-    """Record a change outside of the catalog, in a transaction of its own. Arguments as for :func:`record_change`.
+    """Record a change outside the catalog, in a separate transaction. Arguments as for :func:`record_change`.
 
     Raises:
         Unavailable: the catalog cannot be written.
@@ -138,12 +138,12 @@ class AuditFilter:
     Attributes:
         kind: Kind of the actor.
         action: An action such as ``task.cancel``, or all of a resource, such as ``task``.
-        target: Identifier of the changed resource.
+        target: ID of the changed resource.
         address: Network address of the client.
         request_id: ID of the HTTP request.
-        text: A text in the actor, the action, the target or the details, regardless of case.
-        after: Earliest time, included. A time without a zone is UTC.
-        before: Latest time, excluded.
+        text: Text in actor, action, target or details (case-insensitive).
+        after: Earliest time, inclusive; UTC unless it has a time zone.
+        before: Latest time, exclusive.
     """
 
     actor: str | None = None
@@ -195,10 +195,10 @@ def list_entries(
 
     Args:
         sort: ``time`` (oldest first) or ``-time``.
-        cursor: ``next_cursor`` of the page before.
+        cursor: ``next_cursor`` from the previous page.
 
     Raises:
-        InvalidInput: the cursor is not one of this list, or the times are reversed.
+        InvalidInput: the cursor is not from this list, or the times are reversed.
     """
     query = conditions.apply(select(AuditEntry))
     with session_scope() as session:
@@ -221,7 +221,7 @@ def _as_record(row: AuditEntry) -> AuditRecord:
 
 
 def _in_utc(at: datetime | None) -> datetime | None:
-    """Return a time of any zone as UTC; a time that UTC cannot express becomes the nearest that it can."""
+    """Convert a time to UTC; a time that UTC cannot express becomes the nearest one that it can."""
     if at is None:
         return None
     try:
@@ -231,7 +231,7 @@ def _in_utc(at: datetime | None) -> datetime | None:
 
 
 def _storable(text: str, limit: int) -> str:
-    """Return a text that both databases store: no NUL, no lone surrogates, bounded length."""
+    """Return a text that both databases can store: no NUL, no lone surrogates, bounded length."""
     return text[:limit].encode("utf-8", "replace").decode().replace("\0", "\N{REPLACEMENT CHARACTER}")
 
 

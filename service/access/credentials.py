@@ -1,8 +1,7 @@
 """Lookup of API keys and sessions, which every request needs.
 
-Secrets have 256 random bits, so their SHA-256 suffices as a stored form; only passwords need a slow hash. The key of
-the environment, which a person may have chosen, is stored only as an HMAC with the token of a session; tokens are not
-stored.
+Secrets have 256 random bits, so storing their SHA-256 suffices; only passwords need a slow hash. The key in the
+environment, which a person may have chosen, is stored only as an HMAC with a session's token; tokens are not stored.
 """
 
 from __future__ import annotations
@@ -24,26 +23,26 @@ from service.catalog.operation_tables import ApiKey, BrowserSession, User
 SCOPES: tuple[AccessScope, ...] = get_args(AccessScope)
 
 KEY_PATTERN = re.compile(r"cine_([0-9a-z]{12})_[0-9A-Za-z_-]{43}")
-_USE_INTERVAL = timedelta(minutes=1)  # between two writes of the time of last use
+_USE_INTERVAL = timedelta(minutes=1)  # between writes of the time of last use
 _UNKNOWN_HASH = hashlib.sha256(b"unknown").hexdigest()
 _changes = 0
 
 
 def includes_scope(granted: AccessScope, required: AccessScope) -> bool:
-    """Return whether a scope permits what another scope permits."""
+    """Return whether a scope permits everything that another one permits."""
     return SCOPES.index(granted) >= SCOPES.index(required)
 
 
 @dataclass(frozen=True)
 class Principal:
-    """The authenticated originator of a request.
+    """The authenticated sender of a request.
 
     Attributes:
         kind: Kind of the actor in the audit log.
         name: Name in the audit log.
         scope: The granted scope.
-        caller: Identifier that distinguishes idempotency keys of different callers.
-        session_id: Identifier of the session of a browser; None for a key.
+        caller: ID that separates idempotency keys of different callers.
+        session_id: ID of the browser session; None for a key.
         expires_at: Time at which the key or the session ends; None if it does not end.
     """
 
@@ -60,27 +59,27 @@ OPEN_PRINCIPAL = Principal("anonymous", "anonymous", "admin", "")
 
 
 def digest(secret: str) -> str:
-    """Return the stored form of a key or of the token of a session."""
+    """Return the stored form of a key or session token."""
     return hashlib.sha256(secret.encode("utf-8", "replace")).hexdigest()
 
 
 def environment_key_code(token: str, environment_key: str) -> str:
-    """Return the stored form of the key of the environment: an HMAC-SHA256 that needs the token of the session.
+    """Return the stored form of the environment's key: an HMAC-SHA256 that needs the session token.
 
-    Without the token, which only the browser has, a stolen catalog permits no guesses of the key.
+    Without the token, which only the browser has, a stolen catalog doesn't help to guess the key.
     """
     key, message = (text.encode("utf-8", "replace") for text in (token, environment_key))
     return hmac.digest(key, message, hashlib.sha256).hex()
 
 
 def is_key(session: Session, key_id: str, secret_digest: str) -> bool:
-    """Return whether a digest is that of a key of the catalog, also of an expired or revoked one."""
+    """Return whether a digest belongs to a key in the catalog, even an expired or revoked one."""
     row = session.get(ApiKey, key_id)
     return row is not None and hmac.compare_digest(secret_digest, row.secret_hash)
 
 
 def find_key(text: str) -> Principal | None:
-    """Return the sender of a request with an API key; None if the key is unknown, expired or revoked."""
+    """Find the sender by API key; None if the key is unknown, expired or revoked."""
     match = KEY_PATTERN.fullmatch(text)
     if match is None:
         return None
@@ -99,7 +98,7 @@ def find_key(text: str) -> Principal | None:
 
 
 def find_session(token: str, environment_key: str | None) -> Principal | None:
-    """Return the sender of a request with the cookie of a session; None if the session has ended.
+    """Find the sender by session cookie; None if the session has ended.
 
     Args:
         environment_key: The key in the environment; None if there is none.
@@ -124,7 +123,7 @@ def find_session(token: str, environment_key: str | None) -> Principal | None:
 
 
 def has_credentials() -> bool:
-    """Return whether the catalog has a user, or a key that is not revoked."""
+    """Return whether the catalog has a user or an active key."""
     with session_scope() as session:
         return bool(
             session.scalar(select(func.count()).select_from(User))

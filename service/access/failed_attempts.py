@@ -1,11 +1,11 @@
-"""Failed sign-ins, wrong keys, and keys in URLs: their limits, and their entries in the audit log.
+"""Limit and record failed sign-ins, wrong keys, and keys in URLs.
 
-The counters are in Redis where the broker answers, so that all API processes share them, and otherwise in this process.
-Addresses and names are counted in a fixed number of buckets, which bounds the memory for any number of attempts. An
-exhausted address is also remembered in this process: its further attempts cost neither a thread nor a look-up.
+The counters are in Redis if the broker responds, so that all API processes share them; otherwise in this process.
+Addresses and names are counted in a fixed number of buckets, which bounds the memory. An exhausted address is also
+remembered in this process, so that more attempts cost neither a thread nor a lookup.
 
-One entry of the audit log counts the attempts of an address in seconds. Keys are kept as digests until it is written,
-and no entry contains them.
+One audit log entry counts an address's attempts within some seconds. Until it is written, keys are kept as digests; no
+entry contains them.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ _BLOCKED_ADDRESSES = 2**14
 _MIN_BLOCK_SECONDS = 1.0
 _REDIS_SECONDS = 0.5  # timeout of the counters
 _RETRY_SECONDS = 30.0  # between two attempts to reach Redis
-_MAX_GROUPS = 64  # addresses of one flush; further addresses share an entry
-_MAX_NAMES = 5  # names of an entry, and values of each of its facts
+_MAX_GROUPS = 64  # addresses per flush; other addresses share an entry
+_MAX_NAMES = 5  # names per entry, and values per fact
 _MAX_NAME_CHARS = 80
 
 log = structlog.get_logger(__name__)
@@ -62,7 +62,7 @@ class AttemptLimits:
         self._lock = threading.Lock()
 
     def check_address(self, limit: RateLimitItem, address: str) -> None:
-        """Refuse an address that this process knows as exhausted. Takes no I/O.
+        """Refuse an address known to be exhausted. No I/O.
 
         Raises:
             TooManyRequests: the address has too many failures.
@@ -73,7 +73,7 @@ class AttemptLimits:
             raise _too_many(left)
 
     def check(self, limit: RateLimitItem, address: str, name: str) -> None:
-        """Check the counters before an attempt, of the address only if the name is empty. Accesses Redis.
+        """Check the counters before an attempt; only the address's if the name is empty. Accesses Redis.
 
         Raises:
             TooManyRequests: the address or the name has too many failures.
@@ -130,7 +130,7 @@ class AttemptLimits:
 
 
 def address_group(address: str) -> str:
-    """Return an IPv4 address, or the /64 network of an IPv6 address: a client has all addresses of it."""
+    """Return an IPv4 address, or the /64 network of an IPv6 address, because a client owns all of it."""
     try:
         parsed = ipaddress.ip_address(address)
     except ValueError:
@@ -166,7 +166,7 @@ class _Attempts:
 
 
 class FailedAttempts:
-    """Attempts that are not recorded yet."""
+    """Attempts not recorded yet."""
 
     def __init__(self) -> None:
         self._groups: OrderedDict[tuple[str, str], _Attempts] = OrderedDict()
@@ -179,8 +179,8 @@ class FailedAttempts:
         Args:
             action: ``session.fail`` or ``key.fail``.
             address: Network address of the client.
-            name: Name of the user, or identifier of the key.
-            refused: Whether the attempt was refused by its rate limit, without a check of the credentials.
+            name: Name of the user, or ID of the key.
+            refused: Whether the rate limit refused the attempt, without checking credentials.
         """
         with self._lock:
             attempts = self._count(action, address)
@@ -195,9 +195,8 @@ class FailedAttempts:
         Args:
             address: Network address of the client.
             path: Path of the request, without its query.
-            key_id: Identifier that the key contains; empty if the parameter has no value in the form of a key.
-            digest: Digest of the key. The identifier is recorded if it is that of the key in the catalog, and without a
-                digest.
+            key_id: ID in the key; empty if the parameter's value does not look like a key.
+            digest: Digest of the key. The ID is recorded if the key is in the catalog, or without a digest.
         """
         with self._lock:
             attempts = self._count("key.exposed", address)

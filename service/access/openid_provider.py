@@ -1,7 +1,7 @@
 """Sign-in at an OpenID provider: authorization code flow with PKCE, state, nonce and a verified ID token.
 
-State, nonce and code verifier of a sign-in are in a cookie of the browser, encrypted with a key derived from the client
-secret, so that any API process can complete the sign-in.
+State, nonce and code verifier are in a browser cookie, encrypted with a key derived from the client secret, so that any
+API process can complete the sign-in.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ FLOW_SECONDS = 600  # from the redirect to the provider until the return
 
 _METADATA_SECONDS = 3600.0
 _TIMEOUT_SECONDS = 10.0
-_LEEWAY_SECONDS = 60  # difference of clocks
+_LEEWAY_SECONDS = 60  # clock skew
 _VERIFIER_CHARS = 64
 _MAX_FLOW_CHARS = 8000
 # With a symmetric algorithm, the client secret would be enough to sign tokens.
@@ -46,21 +46,21 @@ log = structlog.get_logger(__name__)
 
 
 class SignInRefused(CinestrataError):
-    """The provider or its answer does not permit the sign-in; the text is for the user."""
+    """The provider or its response does not permit the sign-in; the text is for the user."""
 
     status = 401
     title = "Unauthorized"
 
 
 class RoleMissing(SignInRefused):
-    """No role belongs to the claims of a verified identity.
+    """A verified identity has no role.
 
     Attributes:
         issuer, subject: The identity; unique together.
     """
 
     def __init__(self, issuer: str, subject: str) -> None:
-        super().__init__("Your account has no role in this service; ask its administrator.")
+        super().__init__("Your account has no role in this service. Ask the administrator for one.")
         self.issuer, self.subject = issuer, subject
 
 
@@ -71,7 +71,7 @@ class Identity:
     Attributes:
         issuer, subject: The identity; unique together.
         name: Preferred name, which the user may have chosen.
-        scope: Highest scope of the claims.
+        scope: Highest scope in the claims.
         next: Page that the user wanted to see.
     """
 
@@ -83,7 +83,7 @@ class Identity:
 
 
 class OpenIdProvider:
-    """Client of the provider in the settings.
+    """A client of the configured provider.
 
     Args:
         settings: Settings with an issuer.
@@ -111,7 +111,7 @@ class OpenIdProvider:
             The address of the provider, and the value of the cookie.
 
         Raises:
-            SignInRefused: the provider does not answer, or is not usable.
+            SignInRefused: the provider does not respond or is unusable.
         """
         metadata = await self._read_metadata()
         flow = {
@@ -136,12 +136,12 @@ class OpenIdProvider:
 
         Args:
             parameters: Query of the return to the service.
-            cookie: Value of the cookie of :meth:`begin`.
+            cookie: Cookie value from :meth:`begin`.
 
         Raises:
             SignInRefused: the sign-in belongs to another browser or is too old, the provider refused it, or its ID
                 token is not valid.
-            RoleMissing: no role belongs to the claims of the ID token.
+            RoleMissing: the ID token's claims give no role.
         """
         flow = self._read_flow(cookie)
         if not hmac.compare_digest(parameters.get("state", "").encode(), flow["state"].encode()):
@@ -150,7 +150,7 @@ class OpenIdProvider:
             raise SignInRefused("The provider refused the sign-in.")
         metadata = await self._read_metadata()
         if parameters.get("iss", metadata["issuer"]) != metadata["issuer"]:
-            raise SignInRefused("The answer belongs to another provider.")
+            raise SignInRefused("The response comes from another provider.")
         try:
             async with self._client(metadata, flow["redirect_uri"]) as client:
                 token = await client.fetch_token(
@@ -165,10 +165,12 @@ class OpenIdProvider:
             raise
         except (JoseError, AuthlibBaseError, ValueError, KeyError, TypeError) as error:
             log.warning("openid_sign_in_refused", error=f"{type(error).__name__}: {error}"[:300])
-            raise SignInRefused("The answer of the provider is not valid; the log has the reason.") from error
+            raise SignInRefused(
+                "The provider's response is not valid; see the log for the reason."
+            ) from error
         except Exception as error:  # authlib and this module use different releases of the HTTP client
             log.warning("openid_provider_unreachable", error=type(error).__name__)
-            raise SignInRefused("The provider does not answer; try again later.") from error
+            raise SignInRefused("The provider doesn't respond; try again later.") from error
         issuer, subject = metadata["issuer"], str(claims["sub"])[:255]
         scope = self._scope_of(claims)
         if scope is None:
@@ -194,7 +196,7 @@ class OpenIdProvider:
         )
 
     async def _read_metadata(self) -> dict[str, Any]:
-        """Return the discovery document of the provider, at most an hour old."""
+        """Return the provider's discovery document, at most an hour old."""
         if self._metadata and time.monotonic() < self._metadata_due:
             return self._metadata
         issuer = self._settings.issuer
@@ -209,7 +211,7 @@ class OpenIdProvider:
         except (httpx.HTTPError, ValueError, KeyError, TypeError) as error:
             log.warning("openid_discovery_failed", error=f"{type(error).__name__}: {error}"[:300])
             raise SignInRefused(
-                "The provider does not answer, or is not configured; the log has the reason."
+                "The provider doesn't respond, or is misconfigured; see the log for the reason."
             ) from error
         self._metadata, self._keys = document, None
         self._metadata_due = time.monotonic() + _METADATA_SECONDS
@@ -225,7 +227,7 @@ class OpenIdProvider:
         return document
 
     async def _verify(self, token: Mapping[str, Any], metadata: Mapping[str, Any], nonce: str) -> CodeIDToken:
-        """Return the claims of the ID token after all checks of OpenID Connect Core, 3.1.3.7."""
+        """Verify an ID token (OpenID Connect Core, 3.1.3.7) and return its claims."""
         if self._keys is None:
             self._keys = await self._read_keys(metadata)
         try:

@@ -11,7 +11,7 @@ from argon2.exceptions import Argon2Error, InvalidHashError
 from service.core.errors import InvalidInput
 
 MIN_PASSWORD_CHARS = 10
-MAX_PASSWORD_CHARS = 1024  # the time of a hash grows with the length of its input
+MAX_PASSWORD_CHARS = 1024  # hashing time grows with the input length
 
 _hasher = PasswordHasher()  # the second recommendation of RFC 9106: 3 passes over 64 MiB
 
@@ -26,7 +26,7 @@ def check_password(password: str) -> None:
         raise InvalidInput.at(
             "password",
             f"A password has {MIN_PASSWORD_CHARS} to {MAX_PASSWORD_CHARS} characters.",
-            "Several words are easier to remember than a short mixture of characters.",
+            "Several words are easier to remember than a short mix of characters.",
         )
 
 
@@ -36,7 +36,7 @@ def hash_password(password: str) -> str:
 
 
 def verify_password(password: str, stored: str | None) -> bool:
-    """Return whether a password has a stored hash; without a stored hash, false after the same time.
+    """Verify a password against its stored hash; without one, return false after the same time.
 
     Args:
         password: The password; longer than ``MAX_PASSWORD_CHARS`` is never right.

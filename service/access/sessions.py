@@ -1,4 +1,4 @@
-"""Sessions of browsers: start, listing, end."""
+"""Browser sessions: start, list and end."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class SessionOwner:
     """The identity that signs in; exactly one attribute is set.
 
     Attributes:
-        user_id: Identifier of a user.
-        key_id: Identifier of an API key.
+        user_id: ID of a user.
+        key_id: ID of an API key.
         environment_key: Key of the environment.
     """
 
@@ -40,7 +40,7 @@ class SessionOwner:
 
 
 def find_password_hash(name: str) -> tuple[str | None, str | None]:
-    """Return the ID and the hash of the user with a name; None each for an unknown user."""
+    """Return a user's ID and password hash by name; None for each if unknown."""
     text = name.replace("\0", "").encode("utf-8", "replace").decode()
     with session_scope() as session:
         row = session.scalars(
@@ -50,7 +50,7 @@ def find_password_hash(name: str) -> tuple[str | None, str | None]:
 
 
 def start_session(owner: SessionOwner, method: str, user_agent: str, former_token: str | None = None) -> str:
-    """Start a session with a new token, and return the token. The former session of the browser ends.
+    """Start a session and return its new token. The browser's previous session ends.
 
     Args:
         owner: The identity that signed in.
@@ -95,7 +95,7 @@ def start_session(owner: SessionOwner, method: str, user_agent: str, former_toke
 
 
 def list_sessions(current: str | None = None) -> list[SessionDetails]:
-    """Return the sessions that have not ended, newest first."""
+    """Return the active sessions, newest first."""
     with session_scope() as session:
         rows = session.execute(
             select(BrowserSession, User.name, ApiKey.name)
@@ -138,7 +138,7 @@ def end_session(session_id: str) -> None:
 
 
 def end_sessions_of_identity(issuer: str, subject: str) -> None:
-    """End all sessions of the user of an identity at an OpenID provider that no longer has a role.
+    """End all sessions of an OpenID user whose identity no longer has a role.
 
     The user stays, and can sign in again as soon as the identity has a role.
 

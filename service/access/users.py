@@ -29,7 +29,7 @@ def create_user(spec: UserSpec) -> UserDetails:
     """
     password = spec.password.get_secret_value()
     check_password(password)
-    hashed = hash_password(password)  # before the transaction, which would block other writers meanwhile
+    hashed = hash_password(password)  # before the transaction, which would block other writers
     try:
         with session_scope(write=True) as session:
             row = _new_user(session, spec.name, spec.scope)
@@ -57,7 +57,7 @@ def list_users() -> list[UserDetails]:
 
 
 def edit_user(name_or_id: str, patch: UserPatch) -> UserDetails:
-    """Change the password or the role of a user. A new password ends all sessions of the user.
+    """Change a user's password or role. A new password ends all of the user's sessions.
 
     Raises:
         NotFound: the user does not exist.
@@ -93,7 +93,7 @@ def edit_user(name_or_id: str, patch: UserPatch) -> UserDetails:
 
 
 def remove_user(name_or_id: str) -> UserDetails:
-    """Remove a user with all sessions.
+    """Remove a user and all of their sessions.
 
     Raises:
         NotFound: the user does not exist.
@@ -109,7 +109,7 @@ def remove_user(name_or_id: str) -> UserDetails:
 
 
 def adopt_provider_user(issuer: str, subject: str, name: str, scope: AccessScope) -> str:
-    """Create or update the user of an identity at an OpenID provider, and return the user's ID.
+    """Create or update the user for an OpenID identity, and return the user's ID.
 
     A user with a password is never adopted, because anyone can choose a name at a provider: if the name is taken, it
     gets a number.
@@ -117,7 +117,7 @@ def adopt_provider_user(issuer: str, subject: str, name: str, scope: AccessScope
     Args:
         issuer, subject: The identity; unique together.
         name: Preferred name; characters that names cannot contain are dropped.
-        scope: Role by the claims of the identity, which replaces an earlier one.
+        scope: Role from the identity's claims, which replaces an earlier one.
     """
     with session_scope(write=True) as session:
         row = session.scalars(

@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
 @contextmanager
 def open_catalog_copy(settings: Settings) -> Iterator[Callable[[Path], None] | None]:
-    """Fix the state of the catalog at this moment; yields a function that writes it to a new SQLite file.
+    """Freeze the catalog's current state; yields a function that writes it to a new SQLite file.
 
-    Other processes may change the catalog in the meantime. None is yielded if there is no catalog, before the first
-    start with SQLite.
+    Other processes may change the catalog in the meantime. Yields None if there is no catalog, that is, before the
+    first start with SQLite.
 
     Raises:
-        Conflict: The catalog has another schema than this version.
-        Unavailable: The database does not answer.
+        Conflict: The catalog's schema differs from this version's.
+        Unavailable: The database does not respond.
     """
     from service.catalog.database import SQLITE_BUSY_SECONDS, sqlite_path
 
@@ -64,7 +64,7 @@ def _write_rows(reader: Connection, target: Path) -> None:
 
 
 def find_catalog_rows(settings: Settings) -> str | None:
-    """Return the name of a table of the PostgreSQL catalog of the settings that has rows; None if there is none."""
+    """Return the name of a table with rows in the configured PostgreSQL catalog; None if there is none."""
     from service.catalog.catalog_copy import find_filled_table
 
     with _use_engine(settings.database_url) as engine, engine.connect() as connection:
@@ -72,7 +72,7 @@ def find_catalog_rows(settings: Settings) -> str | None:
 
 
 def reserve_vector_ids(settings: Settings, last_video: int) -> None:
-    """Raise the counter of vector IDs in a PostgreSQL catalog that another tool restored; without tables, do nothing.
+    """Raise the vector ID counter in a PostgreSQL catalog restored by another tool; without tables, do nothing.
 
     Args:
         last_video: As for :func:`install_catalog`.
@@ -91,15 +91,14 @@ def reserve_vector_ids(settings: Settings, last_video: int) -> None:
 def install_catalog(settings: Settings, source: Path, *, origin: Path, last_video: int) -> Iterator[None]:
     """Install a restored catalog when the ``with`` block succeeds; after an exception nothing is installed.
 
-    The audit log of the restored catalog has an entry of the restoration.
+    The restored catalog's audit log records the restoration.
 
     Args:
         settings: Settings that name the target, an absent SQLite file or an empty PostgreSQL database.
         source: Catalog of the backup.
-        origin: The backup, as the audit log names it.
-        last_video: Highest ID of a video in the index. The catalog assigns higher IDs only: an index that was
-            restored on its own may contain videos that the catalog does not know, and new videos must not take their
-            vectors over.
+        origin: Name of the backup for the audit log.
+        last_video: Highest ID of a video in the index. The catalog assigns only higher IDs: an index restored on its
+            own may contain videos unknown to the catalog, and new videos must not take over their vectors.
     """
     from service.catalog.database import sqlite_path
     from service.catalog.migrations import upgrade_engine

@@ -1,4 +1,4 @@
-"""The files of a backup: description, checksums, and reading and writing as a folder or a tar archive.
+"""The files of a backup: description and checksums, read and written as a folder or tar archive.
 
 A backup has these files::
 
@@ -36,12 +36,12 @@ ProgressReport = Callable[[int, int], object]  # copied bytes, bytes of all file
 
 
 class BackupDamaged(Exception):
-    """A file of a backup is missing, changed or not readable. The message names it."""
+    """A file in a backup is missing, changed or unreadable. The message names it."""
 
 
 @dataclass(frozen=True)
 class BackupFile:
-    """A file of a backup.
+    """A file in a backup.
 
     Attributes:
         path: Path of its source.
@@ -116,7 +116,7 @@ def read_description(open_file: FileOpener) -> dict[str, BackupFile]:
 
 
 def _byte_count(entry: Mapping[str, Any]) -> int:
-    """Return the size of a file, which bounds the bytes that are copied."""
+    """Parse a file size, which bounds the copied bytes."""
     size = entry["bytes"]
     if type(size) is not int or not 0 <= size < 2**63:
         raise ValueError(f"{size!r} is not a number of bytes")
@@ -128,8 +128,8 @@ def write_backup(
 ) -> None:
     """Write the files durably, to a tar archive if the target ends in ``.tar`` and to a folder otherwise.
 
-    Only the owner of the process can read a new archive or folder: a catalog contains secrets of webhooks, hashes of
-    passwords and captions.
+    Only the process's owner can read a new archive or folder: a catalog contains webhook secrets, password hashes and
+    captions.
     """
     (_write_tar if target.suffix == ".tar" else _write_folder)(target, _with_progress(files, progress))
 
@@ -169,7 +169,7 @@ def _with_progress(
 
 @contextmanager
 def open_backup(source: Path) -> Iterator[FileOpener]:
-    """A function that opens the files of a backup by name."""
+    """Yield a function that opens a backup's files by name."""
     if source.is_dir():
 
         def open_regular(name: str) -> IO[bytes]:
@@ -226,9 +226,9 @@ def require_intact_catalog(path: Path) -> None:
 
 
 def _copy(source: IO[bytes], target: Path | None = None, expected: int | None = None) -> tuple[int, str]:
-    """Return the size and SHA-256 of a file, which is written durably to ``target`` if that is given.
+    """Copy a file durably to ``target``, if given, and return its size and SHA-256.
 
-    A file with more than the expected bytes is copied no further.
+    Copying stops once a file exceeds its expected size.
     """
     digest, size = hashlib.sha256(), 0
     if target is not None:

@@ -82,7 +82,7 @@ def write_snapshot(
             index for ten minutes.
     """
     if target.exists():
-        raise Conflict(f"{target} already exists. Name a new folder, or a new .tar file.")
+        raise Conflict(f"{target} already exists. Choose a new folder, or a new .tar file.")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with snapshot_folder(target.parent) as temporary:
@@ -104,7 +104,7 @@ def write_snapshot(
         BackupDamaged,
     ) as error:
         raise Unavailable(
-            f"The backup failed: {error}. No files were left behind. Correct the reported cause, then try again.",
+            f"The backup failed: {error}. No files were left behind. Fix the reported cause, then try again.",
             60,
         ) from error
     external = sum(bool(shard.place) for shard in manifest.shards.values())
@@ -112,7 +112,7 @@ def write_snapshot(
 
 
 def _require_space(settings: Settings, temporary: Path, needed: int) -> None:
-    """Refuse a backup that would fill its disk, or use up the reserve of the library on the same disk."""
+    """Refuse a backup that would fill its disk, or use up the library's reserve on the same disk."""
     reserve = RESERVE_BYTES if _is_same_disk(temporary, settings.data_dir) else 0
     free = shutil.disk_usage(temporary).free
     if free < needed + reserve:
@@ -129,9 +129,9 @@ def _is_same_disk(first: Path, second: Path) -> bool:
 
 
 def _publish(settings: Settings, part: Path, target: Path, facts: dict[str, Any]) -> None:
-    """Rename a written backup in the transaction of its entry of the audit log.
+    """Rename a written backup in the transaction of its audit log entry.
 
-    A catalog that does not answer prevents no backup of the index.
+    An unresponsive catalog does not prevent a backup of the index.
     """
     file = sqlite_path(settings.database_url)
     if file is None or file.exists():

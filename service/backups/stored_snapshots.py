@@ -45,7 +45,7 @@ def list_snapshots() -> list[SnapshotDetails]:
     except FileNotFoundError:
         return []
     except OSError as error:
-        raise Unavailable(f"The folder of the snapshots cannot be read: {error.strerror}.", 30) from error
+        raise Unavailable(f"The snapshots folder can't be read: {error.strerror}.", 30) from error
     found = []
     for name in names:
         created, size = _creation_time(name), _size(name)
@@ -82,14 +82,14 @@ def delete_snapshot(name: str) -> None:
         except FileNotFoundError:
             raise _unknown(name) from None
         except OSError as error:
-            raise Unavailable(f"The snapshot {name} cannot be deleted: {error.strerror}.", 30) from error
+            raise Unavailable(f"The snapshot {name} can't be deleted: {error.strerror}.", 30) from error
 
 
 def _creation_time(name: str) -> datetime | None:
     match = _NAME.fullmatch(name)
     try:
         return datetime.strptime(match[1], _TIME).replace(tzinfo=UTC) if match else None
-    except ValueError:  # digits that are no date
+    except ValueError:  # digits that are not a date
         return None
 
 
@@ -124,7 +124,7 @@ def snapshot_folder(parent: Path) -> Iterator[Path]:
 def sweep_unfinished_snapshots() -> int:
     """Remove temporary folders of killed processes from the folder ``backups``; returns their number.
 
-    A folder stays while its process is alive, and for an hour after its last change. Links and folders of other names
+    A folder stays while its process is alive, and for an hour after its last change. Links and folders with other names
     stay.
 
     Raises:
@@ -135,7 +135,7 @@ def sweep_unfinished_snapshots() -> int:
     except FileNotFoundError:
         return 0
     except OSError as error:
-        raise Unavailable(f"The folder of the snapshots cannot be read: {error.strerror}.", 30) from error
+        raise Unavailable(f"The snapshots folder can't be read: {error.strerror}.", 30) from error
     return sum(_remove(path) for path in found if _is_abandoned(path))
 
 
@@ -161,7 +161,7 @@ def _is_abandoned(folder: Path) -> bool:
 
 
 def _last_change(folder: Path) -> float:
-    """Return the time of the last change in a folder. Files may vanish meanwhile: SQLite deletes its journals."""
+    """Return the time of the last change in a folder. Files may vanish in the meantime: SQLite deletes its journals."""
     changed = folder.lstat().st_mtime
     for parent, folders, files in os.walk(folder):
         for name in (*folders, *files):

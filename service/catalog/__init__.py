@@ -1,1 +1,1 @@
-"""The catalog: the database that is the truth about tasks, videos, releases and shards."""
+"""The catalog: the database with the truth about tasks, videos, releases and shards."""

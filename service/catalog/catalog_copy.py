@@ -1,4 +1,4 @@
-"""Copy of a whole catalog into an empty one, also between SQLite and PostgreSQL."""
+"""Copy a whole catalog into an empty one, also between SQLite and PostgreSQL."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ _REVISION_TABLE = "alembic_version"  # written by the migrations of the target i
 
 
 def copy_catalog(source: Connection, target: Connection) -> int:
-    """Copy all rows of all tables, and the counters of generated identifiers.
+    """Copy all rows of all tables, and the counters of generated IDs.
 
-    Identifiers of deleted rows are not assigned again in the copy, because the index may still contain them. The caller
-    opens the transactions; a repeatable read of the source makes the copy consistent while other processes write.
+    IDs of deleted rows are not reused in the copy, because the index may still contain them. The caller opens the
+    transactions; a repeatable read of the source makes the copy consistent while other processes write.
 
     Args:
         source: Connection to a catalog with the newest schema.
@@ -42,7 +42,8 @@ def copy_catalog(source: Connection, target: Connection) -> int:
         Number of rows.
 
     Raises:
-        Conflict: One of the catalogs has another schema, the source has unknown tables, or the target contains rows.
+        Conflict: One of the catalogs has a different schema, the source has unknown tables, or the target contains
+            rows.
     """
     require_newest_schema(source)
     require_newest_schema(target)
@@ -56,7 +57,7 @@ def copy_catalog(source: Connection, target: Connection) -> int:
 
 
 def find_filled_table(connection: Connection) -> str | None:
-    """Return the name of a table of the catalog that has rows; None for an empty catalog, and without its tables."""
+    """Return the name of a table with rows; None if the catalog is empty or has no tables."""
     existing = inspect(connection).get_table_names()
     for table in CATALOG_SCHEMA.sorted_tables:
         if table in [counter.__table__ for counter in _COUNTERS] or table.name not in existing:
@@ -67,7 +68,7 @@ def find_filled_table(connection: Connection) -> str | None:
 
 
 def reserve_generated_ids(connection: Connection, model: type[Base], last: int) -> None:
-    """Make the identifiers that a table generates from now on larger than ``last``; other processes must not insert."""
+    """Make a table generate IDs larger than ``last`` from now on; other processes must not insert."""
     table = CATALOG_SCHEMA.tables[model.__tablename__]
     column = table.autoincrement_column
     if column is None:
@@ -76,7 +77,7 @@ def reserve_generated_ids(connection: Connection, model: type[Base], last: int) 
 
 
 def require_newest_schema(connection: Connection) -> str:
-    """Return the revision of a catalog's schema.
+    """Check the revision of a catalog's schema, and return it.
 
     Raises:
         Conflict: It is not the revision that this version needs.
@@ -92,7 +93,7 @@ def require_newest_schema(connection: Connection) -> str:
 
 
 def _require_known_tables(source: Connection) -> None:
-    """Refuse a catalog with tables that the copy would omit without a message."""
+    """Refuse a catalog with tables that the copy would silently omit."""
     tables = set(inspect(source).get_table_names()) - {_REVISION_TABLE}
     if differing := sorted(tables ^ set(CATALOG_SCHEMA.tables)):
         raise Conflict(
@@ -114,7 +115,7 @@ def _copy_table(source: Connection, target: Connection, table: Table) -> int:
 
 
 def _last_generated(connection: Connection, table: Table, generated: Column[int]) -> int:
-    """Return the largest value that was generated for a column, as far as the database records it."""
+    """Return the largest value generated for a column, as far as the database records it."""
     stored: int = connection.execute(select(func.coalesce(func.max(generated), 0))).scalar_one()
     if connection.dialect.name == "postgresql":
         counter = select(column("last_value", BigInteger), column("is_called", Boolean)).select_from(

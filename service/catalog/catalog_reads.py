@@ -1,9 +1,8 @@
-"""Reads of the catalog that searches need, with a bounded wait and a circuit breaker.
+"""Catalog reads for searches, with a bounded wait and a circuit breaker.
 
-A database that refuses connections fails a read at once. A database that does not respond, such as one behind a
-network that drops packets, would hold each search for the timeouts of TCP. The first read that fails, or that takes too
-long, therefore interrupts the reads of the process: further reads fail at once, until a background thread reaches the
-database again.
+A database that refuses connections fails a read at once. An unresponsive one, such as behind a network that drops
+packets, would hold each search until TCP times out. The first read that fails or takes too long therefore interrupts
+the process's reads: others fail at once, until a background thread reaches the database again.
 """
 
 from __future__ import annotations
@@ -24,13 +23,13 @@ log = structlog.get_logger(__name__)
 
 Value = TypeVar("Value")
 
-_PROBE_SECONDS = 0.5  # between two attempts to reach an unreachable database
+_PROBE_SECONDS = 0.5  # between attempts to reach an unreachable database
 _THREADS = 8  # each read that does not return occupies one of them until TCP gives up
 _RETRY_SECONDS = 5  # Retry-After
 
 
 class CatalogReads:
-    """Reads of one process. Thread-safe.
+    """A process's catalog reads. Thread-safe.
 
     Attributes:
         timeout: Seconds after which the database counts as unreachable. An SQLite file is read without a limit.
@@ -50,7 +49,7 @@ class CatalogReads:
         return self._is_interrupted
 
     def read(self, function: Callable[[], Value]) -> Value:
-        """Return the result of a function that reads the catalog.
+        """Run a function that reads the catalog, and return its result.
 
         Raises:
             Unavailable: The catalog cannot be reached, or does not respond in time.
@@ -69,7 +68,7 @@ class CatalogReads:
             raise
 
     async def read_async(self, function: Callable[[], Value]) -> Value:
-        """Return the result of :meth:`read`, without blocking the event loop. Errors as for :meth:`read`."""
+        """Run :meth:`read` without blocking the event loop. Errors as for :meth:`read`."""
         self.require_reachable()
         future = self._submit(function)
         is_bounded = engine().dialect.name != "sqlite"
@@ -83,7 +82,7 @@ class CatalogReads:
             raise
 
     def require_reachable(self) -> None:
-        """Check that the database was reachable at the last attempt. Takes no I/O.
+        """Check that the database was reachable at the last attempt. No I/O.
 
         Raises:
             Unavailable: It was not.

@@ -21,7 +21,7 @@ from sqlalchemy.pool import ConnectionPoolEntry
 from service.core.errors import InDoubt, Unavailable
 from service.core.settings import Settings, settings
 
-SQLITE_BUSY_SECONDS = 30.0  # how long a writer waits for the lock of the SQLite file
+SQLITE_BUSY_SECONDS = 30.0  # how long a writer waits for the SQLite file lock
 
 _Id = TypeVar("_Id", str, int)
 
@@ -41,15 +41,15 @@ _POSTGRESQL_OPTIONS = {
     "keepalives_interval": 5,
     "keepalives_count": 2,
 }
-# Of the server, for each session; a value that the URL, the role or the database gives has precedence.
+# Server settings for each session; values from the URL, role or database take precedence.
 _POSTGRESQL_SETTINGS = {
-    # The transaction of a host that loses its power would otherwise keep its locks for hours, until the kernel of the
-    # server gives up. The user timeout is for answers in transit, which no keepalive follows.
+    # A host that loses power would otherwise keep its transaction's locks for hours, until the server's kernel gives
+    # up. The user timeout covers responses in transit, which no keepalive follows.
     "tcp_keepalives_idle": "10s",
     "tcp_keepalives_interval": "5s",
     "tcp_keepalives_count": "3",
     "tcp_user_timeout": "20s",
-    # Long enough for a lost host, whose locks are free by then; as long as writers wait for the lock of SQLite.
+    # Long enough for a lost host's locks to become free; equal to the wait for SQLite's lock.
     "lock_timeout": f"{SQLITE_BUSY_SECONDS:g}s",
 }
 _SET_UNLESS_GIVEN = """
@@ -60,10 +60,10 @@ _engines: dict[str, Engine] = {}
 
 
 def engine(configured: Settings | None = None) -> Engine:
-    """Return the engine of a database; one per URL.
+    """Return a database's engine; one per URL.
 
     Args:
-        configured: Settings that name the database; None: the settings of this process.
+        configured: Settings that name the database; None: this process's settings.
     """
     configured = configured or settings()
     url = configured.database_url
@@ -72,7 +72,7 @@ def engine(configured: Settings | None = None) -> Engine:
 
 
 def sqlite_path(url: str) -> Path | None:
-    """Return the file of an SQLite database; None for another database."""
+    """Return the file of an SQLite database; None for other databases."""
     parts = make_url(url)
     return Path(parts.database or "") if parts.get_backend_name() == "sqlite" else None
 
@@ -87,7 +87,7 @@ def session_scope(*, write: bool = False) -> Iterator[Session]:
 
     Raises:
         Unavailable: the database is unreachable, stayed locked, or its disk is full; nothing was written.
-        InDoubt: the database did not confirm the commit; it may have taken effect or not.
+        InDoubt: the database did not confirm the commit, which may or may not have taken effect.
     """
     bind = engine().execution_options(cinestrata_write=True) if write else engine()
     committing = False
@@ -98,8 +98,8 @@ def session_scope(*, write: bool = False) -> Iterator[Session]:
     except (OperationalError, InterfaceError, PoolTimeout) as error:
         if _is_full(error):
             raise Unavailable(
-                "The disk of the catalog database is full, and nothing was stored: free space, then send the "
-                "request again.",
+                "The catalog database's disk is full; nothing was stored. Free some space, then send "
+                "the request again.",
                 30,
             ) from error
         if committing:
@@ -112,14 +112,14 @@ def session_scope(*, write: bool = False) -> Iterator[Session]:
 
 
 def _is_full(error: SQLAlchemyError) -> bool:
-    """Return whether the disk of the database is full. The transaction is rolled back then."""
+    """Return whether the database's disk is full. The transaction is then rolled back."""
     original = getattr(error, "orig", None)
     sqlite, postgresql = getattr(original, "sqlite_errorcode", None), getattr(original, "sqlstate", None)
     return sqlite == sqlite3.SQLITE_FULL or postgresql == _POSTGRESQL_FULL
 
 
 def now(session: Session) -> datetime:
-    """Return the time for leases: that of the database server, since the clocks of machines differ."""
+    """Return the time for leases: the database server's, because machines' clocks differ."""
     if session.get_bind().dialect.name == "postgresql":
         server: datetime = session.execute(select(func.clock_timestamp())).scalar_one()
         return server.astimezone(UTC)
@@ -136,7 +136,7 @@ def ping() -> None:
     """Send a trivial query.
 
     Raises:
-        Unavailable: the database does not answer.
+        Unavailable: the database does not respond.
     """
     with session_scope() as session:
         session.execute(select(1))
@@ -185,12 +185,12 @@ def _prepare_sqlite(file: Path, connection: sqlite3.Connection, record: Connecti
         # Captions of deleted videos are overwritten, not only released.
         connection.execute("PRAGMA secure_delete = ON")
         record.info[_READ_ONLY] = not _can_write(connection)
-        # The connections of a process share the index of the write-ahead log: each new one is read-only for as long as
-        # an older one is open, also once the file can be written. Refused, they cannot follow one another forever.
+        # A process's connections share the write-ahead log's index: each new one is read-only while an older one is
+        # open, even once the file is writable. Refusing them breaks this chain.
         if record.info[_READ_ONLY] and os.access(file, os.W_OK):
             raise sqlite3.OperationalError(
-                f"SQLite opened {file} for reading only, although it can be written: an older connection of this "
-                "process is read-only, or its -wal or -shm file is."
+                f"SQLite opened {file} for reading only, although it is writable: an older connection of "
+                "this process is read-only, or its -wal or -shm file is."
             )
     except BaseException:
         connection.close()
@@ -198,8 +198,7 @@ def _prepare_sqlite(file: Path, connection: sqlite3.Connection, record: Connecti
 
 
 def _can_write(connection: sqlite3.Connection) -> bool:
-    """Return whether a connection may write: SQLite opens a file without write permission for reading only, without an
-    error."""
+    """Return whether a connection can write: SQLite silently opens an unwritable file for reading only."""
     connection.execute("PRAGMA busy_timeout = 0")
     try:
         connection.execute("BEGIN IMMEDIATE")  # succeeds for a file that was opened for reading only
@@ -217,7 +216,7 @@ def _can_write(connection: sqlite3.Connection) -> bool:
 
 
 def _close_read_only(_connection: Any, record: ConnectionPoolEntry) -> None:
-    """Close a read-only connection, which would refuse changes for as long as the pool keeps it."""
+    """Close a read-only connection, which would refuse changes while the pool keeps it."""
     if record.info.get(_READ_ONLY):
         record.invalidate()
 
@@ -237,9 +236,9 @@ def _write_ahead(connection: sqlite3.Connection) -> None:
 
 
 def _discard_broken_connections(context: ExceptionContext) -> None:
-    """Close the connections of the pool after an error of the file, such as that of a failed disk.
+    """Close the pool's connections after a file error, such as a failed disk.
 
-    A connection may otherwise refuse every change for as long as the pool keeps it.
+    A connection may otherwise refuse every change while the pool keeps it.
     """
     code = getattr(context.original_exception, "sqlite_errorcode", None)
     if code is not None and code & _PRIMARY_CODE in _FILE_ERRORS:

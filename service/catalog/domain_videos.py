@@ -1,8 +1,7 @@
-"""Rows of a domain: its videos, counters of their edits, moments of long videos, and refitted confidence models.
+"""Rows of a domain: videos, edit counters, moments of long videos, and refitted confidence models.
 
-Each process compares the counters with those that its caches were computed for: one counter of the library, and two of
-each domain. The counters are increased in the transaction that changes the videos, so rows that are read after a
-counter are at least as new as the counter.
+Each process compares the counters (one per library, two per domain) with those its caches were computed for. Counters
+increase in the transaction that changes the videos, so rows read after a counter are at least as new.
 """
 
 from __future__ import annotations
@@ -26,16 +25,16 @@ _LAST_EDIT = select(EditCounter.__table__.c.last_edit)
 
 
 def in_domain(task_id: str) -> ColumnElement[bool]:
-    """Return the condition of the videos of a task and of the appends to its domain.
+    """Return the condition for a task's videos, including appends to its domain.
 
-    One statement with this condition sees an append either before or after its publication. Of two statements,
-    PostgreSQL shows a publication between them to the second only.
+    A single statement with this condition sees an append either before or after its publication. With two, PostgreSQL
+    shows a publication in between only to the second.
     """
     return Video.task_id.in_(select(Task.id).where(or_(Task.id == task_id, Task.target_id == task_id)))
 
 
 def count_task_videos(session: Session, task_id: str) -> dict[str, int]:
-    """Return the fields of ``VideoCounts`` for the videos of a task."""
+    """Return the fields of ``VideoCounts`` for a task's videos."""
     rows = session.execute(
         select(Video.status, Video.effective_split, func.count())
         .where(Video.task_id == task_id)
@@ -61,7 +60,7 @@ def count_edit(session: Session, domain_id: str, video: int, *, captions: bool, 
 
     Args:
         session: Session that changes the video.
-        domain_id: Identifier of the task whose shard has, or will have, the video.
+        domain_id: ID of the task whose shard has, or will have, the video.
         video: Vector ID of the video.
         captions: Whether captions are changed.
         metadata: Whether metadata is changed.
@@ -79,10 +78,10 @@ def count_edit(session: Session, domain_id: str, video: int, *, captions: bool, 
 
 
 def number_edits(session: Session, videos: Sequence[int]) -> None:
-    """Give videos whose captions or metadata the transaction changes the next number of an edit.
+    """Give the next edit number to videos whose captions or metadata the transaction changes.
 
-    The counter stays locked until commit, so edits become visible in the order of their numbers. Transactions lock
-    tasks first and the counter last; in another order, two of them could wait for each other.
+    The counter stays locked until commit, so edits become visible in order. Transactions lock tasks first and the
+    counter last; otherwise two of them could deadlock.
 
     Args:
         videos: Vector IDs.
@@ -105,7 +104,7 @@ def number_edits(session: Session, videos: Sequence[int]) -> None:
 
 
 def read_last_edit() -> int:
-    """Return the number of the last edit of any video; rows that are read afterwards are at least as new.
+    """Return the last edit's number; rows read afterwards are at least as new.
 
     Raises:
         Unavailable: the catalog cannot be read.
@@ -116,13 +115,13 @@ def read_last_edit() -> int:
 
 
 def read_edited_videos(after: int) -> list[int]:
-    """Return the vector IDs of the videos with a later edit than the given number; errors as :func:`read_last_edit`."""
+    """Return the vector IDs of videos edited after the given number; errors as :func:`read_last_edit`."""
     with session_scope() as session:
         return list(session.scalars(select(Video.vector_id).where(Video.last_edit > after)))
 
 
 def read_caption_edits() -> dict[str, int]:
-    """Return the number of caption edits of each domain that has any.
+    """Return the number of caption edits by domain.
 
     Raises:
         Unavailable: the catalog cannot be read.
@@ -131,7 +130,7 @@ def read_caption_edits() -> dict[str, int]:
 
 
 def read_metadata_edits() -> dict[str, int]:
-    """Return the number of metadata edits of each domain that has any; errors as :func:`read_caption_edits`."""
+    """Return the number of metadata edits by domain; errors as :func:`read_caption_edits`."""
     return _read(Task.metadata_edits)
 
 
@@ -178,23 +177,23 @@ def _batched(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
 def store_calibration(
     session: Session, task_id: str, release_id: str, generation: int, model: dict[str, Any]
 ) -> None:
-    """Store the confidence model that an append fitted again, in place of one of an earlier attempt.
+    """Store the confidence model refitted by an append, replacing one from an earlier attempt.
 
-    A release never changes, so such a model is stored in the catalog, before the manifest lists the append.
-    Models of other releases stay: no release is ever removed, so each of them may be served again.
+    A release never changes, so such a model is stored in the catalog, before the manifest lists the append. Other
+    releases' models stay: no release is ever removed, so any may be served again.
 
     Args:
         session: Transaction that locks the append.
-        release_id: Identifier of the release that the model was fitted to.
+        release_id: ID of the release that the model was fitted to.
         generation: First generation of the index that the model applies to.
-        model: JSON object of the model.
+        model: The model as a JSON object.
     """
     session.execute(delete(Calibration).where(Calibration.task_id == task_id))
     session.add(Calibration(task_id=task_id, release_id=release_id, generation=generation, model=model))
 
 
 def read_calibration(session: Session, release_id: str, generation: int) -> dict[str, Any] | None:
-    """Return the newest model of a release for a generation of the index; None without one.
+    """Return a release's newest model for an index generation; None without one.
 
     Models of appends that failed or were cancelled do not apply.
     """

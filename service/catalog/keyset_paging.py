@@ -1,8 +1,8 @@
-"""Pages of lists by keyset, which begin after the last row of the page before, and conditions of lists on texts.
+"""Keyset pagination, where a page begins after the previous page's last row, and text conditions for lists.
 
-Rows that are inserted or deleted while a client turns the pages neither repeat nor hide other rows, and no page reads
-the rows of the pages before it. A cursor holds the sort order and the position of the last row; it is opaque, neither
-secret nor signed, and gives access to nothing that the list does not return without it.
+Rows inserted or deleted while a client pages neither repeat nor hide other rows, and no page reads earlier pages' rows.
+A cursor holds the sort order and the last row's position; it is opaque, neither secret nor signed, and gives no access
+beyond the list itself.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Page:
     """Rows of a page.
 
     Attributes:
-        rows: Entities of the query, in order.
+        rows: Entities from the query, in order.
         next_cursor: Cursor of the next page; None on the last page.
     """
 
@@ -43,12 +43,12 @@ class Page:
 
 @dataclass(frozen=True)
 class KeysetOrders:
-    """Sort orders of a list.
+    """The sort orders of a list.
 
     Rows with equal values are ordered by a unique column; rows without a value come last.
 
     Args:
-        columns: Name of a sort order → column; a ``-`` before the name reverses the order.
+        columns: Columns by name of the sort order; a leading ``-`` reverses it.
         unique: Column that distinguishes all rows and is never null.
     """
 
@@ -63,7 +63,7 @@ class KeysetOrders:
         Args:
             query: Query with all filters, without an order.
             sort: Name of a sort order, with or without ``-``.
-            cursor: ``next_cursor`` of the page before; None for the first page.
+            cursor: ``next_cursor`` from the previous page; None for the first page.
             limit: Maximum number of rows.
 
         Raises:
@@ -88,7 +88,7 @@ def _is_nullable(column: Column) -> bool:
 
 
 def _after(keys: Sequence[Column], values: Sequence[Any], descending: bool) -> Condition:
-    """Return the condition for the rows after a position; rows without a value come last in both directions."""
+    """Return the condition for rows after a position; rows without a value come last in both directions."""
     *first, unique = keys
     after_unique: Condition = unique < values[-1] if descending else unique > values[-1]
     if not first:
@@ -118,19 +118,19 @@ def _parse_cursor(text: str, sort: str, keys: Sequence[Column]) -> list[Any]:
         parsed = [_parse_value(value, key) for value, key in zip(values, keys, strict=True)]
     except (ValueError, TypeError, OverflowError, binascii.Error, RecursionError):
         raise InvalidInput.at(
-            "cursor", "The cursor is invalid.", "Send the next_cursor of the page before."
+            "cursor", "The cursor is invalid.", "Send the previous page's next_cursor."
         ) from None
     if cursor_sort != sort:
         raise InvalidInput.at(
             "cursor",
             "The cursor belongs to another sort order.",
-            "Keep the parameters of the first page, or omit the cursor.",
+            "Keep the first page's parameters, or omit the cursor.",
         )
     return parsed
 
 
 def _parse_value(value: Any, key: Column) -> Any:
-    """Return a value of a cursor as the type of its column; raises ValueError if it has another type."""
+    """Parse a cursor value to its column's type; raises ValueError for any other type."""
     expected = key.type.python_type
     if value is None and _is_nullable(key):
         return None
@@ -154,10 +154,10 @@ def contains_text(
     columns: Iterable[InstrumentedAttribute[Any]],
     json_columns: Iterable[InstrumentedAttribute[Any]] = (),
 ) -> ColumnElement[bool]:
-    """Return the condition that one of the columns contains a text, regardless of case.
+    """Return the condition that one of the columns contains a text (case-insensitive).
 
-    Databases change the case of ASCII letters only, or depend on their locale. A text with other letters is found as
-    written, and in lower, upper and title case.
+    Databases only fold ASCII letters, or depend on their locale. Text with other letters is found as written, and in
+    lower, upper and title case.
 
     Args:
         text: The text; without NUL, which no column can contain.

@@ -1,4 +1,4 @@
-"""Tables of the operation of a library: access, audit log, webhooks, alerts, jobs and reports of workers."""
+"""Tables for operating a library: access, audit log, webhooks, alerts, jobs and worker reports."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _SCOPE = "scope IN ('search', 'ingest', 'admin')"
 
 
 class AuditEntry(Base):
-    """A change, or attempts to sign in. Entries are never changed or deleted."""
+    """A change, or sign-in attempts. Entries are never changed or deleted."""
 
     __tablename__ = "audit_log"
     __table_args__ = (
@@ -87,7 +87,7 @@ class User(Base):
 
 
 class BrowserSession(Base):
-    """A session of a signed-in browser: of a user, of a key, or of the key of the environment."""
+    """A signed-in browser's session, for a user, a key, or the key in the environment."""
 
     __tablename__ = "browser_sessions"
 
@@ -95,7 +95,7 @@ class BrowserSession(Base):
     token_hash: Mapped[str] = mapped_column(String(64), unique=True)  # SHA-256 of the cookie
     user_id: Mapped[str | None] = mapped_column(ForeignKey("users.id", ondelete="CASCADE"), index=True)
     key_id: Mapped[str | None] = mapped_column(ForeignKey("api_keys.id", ondelete="CASCADE"), index=True)
-    # HMAC of the key of the environment with the token of the session, which ends when the key changes.
+    # HMAC of the environment's key with the session token; the session ends when the key changes.
     environment_key: Mapped[str | None] = mapped_column(String(64))
     created_at: Mapped[datetime]
     expires_at: Mapped[datetime] = mapped_column(index=True)
@@ -116,11 +116,11 @@ class Webhook(Base):
     enabled: Mapped[bool] = mapped_column(Boolean)
     reason: Mapped[str | None] = mapped_column(Text)  # set: the service disabled the endpoint
     created_at: Mapped[datetime]
-    lease_expires_at: Mapped[datetime | None]  # in the past: end of the last turn of a worker
+    lease_expires_at: Mapped[datetime | None]  # in the past: end of a worker's last turn
 
 
 class Delivery(Base):
-    """An event on its way to an endpoint, and afterwards an entry of the log."""
+    """An event on its way to an endpoint; afterwards a log entry."""
 
     __tablename__ = "deliveries"
     __table_args__ = (
@@ -140,9 +140,9 @@ class Delivery(Base):
     )
     attempts: Mapped[int] = mapped_column(Integer, default=0)
     next_attempt_at: Mapped[datetime | None]  # None: finished
-    status: Mapped[int | None] = mapped_column(Integer)  # HTTP status of the last answer
+    status: Mapped[int | None] = mapped_column(Integer)  # HTTP status of the last response
     answer: Mapped[str | None] = mapped_column(Text)  # beginning of its body, or the error; untrusted
-    created_at: Mapped[datetime]  # when it was queued; sending it again queues it anew
+    created_at: Mapped[datetime]  # when it was queued; resending queues it anew
     finished_at: Mapped[datetime | None] = mapped_column(index=True)
 
 
@@ -190,7 +190,7 @@ class MaintenanceJob(Base):
 
 
 class WorkerReport(Base):
-    """A worker process: its last sign of life, free disk and last error."""
+    """A worker process: when it was last seen, its free disk and last error."""
 
     __tablename__ = "worker_reports"
 

@@ -51,7 +51,7 @@ GrowingId = BigInteger().with_variant(Integer, "sqlite")
 
 
 class Base(DeclarativeBase):
-    """Base of the tables, with fixed names of constraints, which migrations use on both databases."""
+    """Base of the tables, with fixed constraint names for migrations on both databases."""
 
     metadata = MetaData(
         naming_convention={
@@ -79,9 +79,9 @@ def describe_damage(row: Base) -> str | None:
 
 
 class PositionCounter(Base):
-    """One row: the last assigned position of a task.
+    """One row: the last assigned task position.
 
-    Its lock until commit makes tasks visible in the order of their positions.
+    Locked until commit, so that tasks become visible in order of position.
     """
 
     __tablename__ = "line"
@@ -93,7 +93,7 @@ class PositionCounter(Base):
 class EditCounter(Base):
     """One row: the number of the last edit of captions or metadata.
 
-    Its lock until commit makes edits visible in the order of their numbers.
+    Locked until commit, so that edits become visible in order of number.
     """
 
     __tablename__ = "edits"
@@ -129,7 +129,7 @@ class Task(Base):
     )
     error: Mapped[str | None] = mapped_column(Text)
     error_hint: Mapped[str | None] = mapped_column(Text)
-    # of a failed task: the fields of RetrySpec with which it fits the library
+    # of a failed task: the RetrySpec fields that match the library
     remedy: Mapped[dict[str, Any] | None] = mapped_column(StoredJson(dict, nullable=True, of=Action))
     counts: Mapped[dict[str, Any]] = mapped_column(StoredJson(dict, of=VideoCounts), default=dict)
 
@@ -229,9 +229,9 @@ class FileRemoval(Base):
 
 
 class Chunk(Base):
-    """A part of a task's videos that a worker processes at a time: those with vector IDs from first to last.
+    """Part of a task's videos, processed by one worker at a time: vector IDs from first to last.
 
-    The rows exist while the stage runs. A chunk has a lease of its own, so several workers share a task.
+    The rows exist while the stage runs. Each chunk has its own lease, so several workers share a task.
     """
 
     __tablename__ = "chunks"
@@ -261,7 +261,7 @@ class Chunk(Base):
 
 
 class Moment(Base):
-    """A part of a long video that has a vector of its own.
+    """Part of a long video with its own vector.
 
     ``vector_id`` is its ID in the index (index/vector_ids.py).
     """
@@ -277,7 +277,7 @@ class Moment(Base):
 
 
 class Passage(Base):
-    """A part of a transcript: consecutive cues, in which searches look for words together."""
+    """Part of a transcript: consecutive cues that searches treat as one text."""
 
     __tablename__ = "passages"
 
@@ -292,7 +292,7 @@ class Passage(Base):
 
 
 class Feedback(Base):
-    """What a caller said about a video as a result for a text. A repetition replaces it."""
+    """What a caller said about a video as a result for a query. Repeating replaces it."""
 
     __tablename__ = "feedback"
     __table_args__ = (
@@ -384,7 +384,7 @@ class Event(Base):
 
 
 class Calibration(Base):
-    """A confidence model that an append fitted again for its release, with the appended videos and captions."""
+    """A confidence model refitted by an append for its release, with appended videos and captions."""
 
     __tablename__ = "calibrations"
 
@@ -422,7 +422,7 @@ class Sync(Base):
 
 
 class IdempotencyKey(Base):
-    """A request that is executed only once. Without a response it is in execution."""
+    """A request that is executed only once. Without a response, it is still running."""
 
     __tablename__ = "idempotency_keys"
 

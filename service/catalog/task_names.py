@@ -1,4 +1,4 @@
-"""Lookup of tasks by the ID, name or slug in a request, and names of new domains."""
+"""Look up tasks by ID, name or slug, and check names of new domains."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from service.core.errors import Conflict, NotFound
 
 
 def lock_names(session: Session) -> None:
-    """Make other transactions that store names of domains wait until this one ends.
+    """Make other transactions that store domain names wait until this one ends.
 
-    The row is the counter of positions, which the creation of a task locks. SQLite locks the whole file.
+    Locks the position counter, as creating a task does. SQLite locks the whole file.
     """
     session.execute(select(PositionCounter.id).where(PositionCounter.id == 1).with_for_update())
 
 
 def find_task(session: Session, name_or_id: str) -> Task | None:
-    """Return the task with an ID, a name or a slug; None if there is none.
+    """Find a task by ID, name or slug; None if there is none.
 
-    IDs have priority over names, and names over slugs. The case of a name does not matter.
+    IDs take precedence over names, and names over slugs. Names are case-insensitive.
     """
     if "\0" in name_or_id:  # PostgreSQL refuses to compare with it
         return None
@@ -35,7 +35,7 @@ def find_task(session: Session, name_or_id: str) -> Task | None:
 
 
 def require_task(session: Session, name_or_id: str) -> Task:
-    """Return the task with an ID, a name or a slug.
+    """Find a task by ID, name or slug.
 
     Raises:
         NotFound: the task does not exist.
@@ -47,11 +47,11 @@ def require_task(session: Session, name_or_id: str) -> Task:
 
 
 def require_unused_name(session: Session, name: str, *, may_append: bool = True) -> None:
-    """Check that no domain has a name, in any case, or a slug that equals it. The counter of positions must be locked.
+    """Check that no domain has this name or slug (case-insensitive). The position counter must be locked.
 
     Args:
         session: Transaction of the new domain.
-        may_append: Whether the error offers to append the videos to the domain that has the name.
+        may_append: Whether the error suggests appending the videos to the domain with this name.
 
     Raises:
         Conflict: another task has the name or the slug.
@@ -72,7 +72,7 @@ def require_unused_name(session: Session, name: str, *, may_append: bool = True)
 
 
 def assign_slug(session: Session, task: Task) -> None:
-    """Give a new domain a slug that differs from other slugs and names. The counter of positions must be locked."""
+    """Give a new domain a slug that differs from other slugs and names. The position counter must be locked."""
 
     def is_used(slug: str) -> bool:
         other = select(Task.id).where(

@@ -1,7 +1,7 @@
-"""Transcripts of videos: texts with their times, stored as passages.
+"""Transcripts of videos: timed texts, stored as passages.
 
-A passage is a row with the consecutive cues of about half a minute. It is the unit in which searches find the words of
-a query together: long enough for a sentence that several cues divide, and short enough to be the moment that is meant.
+A passage is a row with consecutive cues of about half a minute. Searches look for a query's words within one passage:
+it is long enough for a sentence split into several cues, and short enough to be the intended moment.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from service.catalog.tables import Passage, Video
 
 TimedText = tuple[float, float, str]  # start and end, in seconds, and text
 
-_SECONDS = 30.0  # from the first start to the last end; a longer cue is a passage of its own
+_SECONDS = 30.0  # from the first start to the last end; a longer cue is its own passage
 _CHARS = 2000  # as of a caption
 _ROWS = 1000  # in one INSERT
 _KEYS = 250  # in one SELECT
 
 
 def store_transcripts(session: Session, transcripts: Mapping[int, Sequence[TimedText]]) -> None:
-    """Replace the transcripts of videos, which are given by their vector IDs; cues are in order of time."""
+    """Replace the transcripts of videos, given by vector ID; cues are in order of time."""
     rows: list[dict[str, object]] = []
     for video, cues in transcripts.items():
         session.execute(delete(Passage).where(Passage.video_vector_id == video))
@@ -36,7 +36,7 @@ def store_transcripts(session: Session, transcripts: Mapping[int, Sequence[Timed
 
 
 def copy_transcripts(session: Session, task_id: str) -> None:
-    """Give the copies of videos in a task the transcripts of their originals, in place of their own."""
+    """Replace the transcripts of a task's copies with those of their originals."""
     copies = select(Video.vector_id).where(Video.task_id == task_id, Video.copy_of.is_not(None))
     session.execute(
         delete(Passage)
@@ -55,7 +55,7 @@ def copy_transcripts(session: Session, task_id: str) -> None:
 
 
 def read_transcript(session: Session, video: int) -> list[TimedText]:
-    """Return the cues of a video, given by its vector ID, in order of time."""
+    """Read a video's cues, given its vector ID, in order of time."""
     passages = session.scalars(
         select(Passage.cues).where(Passage.video_vector_id == video).order_by(Passage.number)
     )
@@ -63,7 +63,7 @@ def read_transcript(session: Session, video: int) -> list[TimedText]:
 
 
 def read_passages(session: Session, passages: Ids) -> dict[int, list[TimedText]]:
-    """Return the cues of passages by ID, each with the first cue of the next passage.
+    """Read passages' cues by ID, each with the next passage's first cue.
 
     Args:
         passages: IDs as those of moments (:mod:`index.vector_ids`).
@@ -83,7 +83,7 @@ def read_passages(session: Session, passages: Ids) -> dict[int, list[TimedText]]
 
 
 def with_following(cues: Sequence[TimedText], following: Sequence[TimedText]) -> list[TimedText]:
-    """Return the cues of a passage and the first one of the next passage: a sentence may continue in it."""
+    """Return a passage's cues and the next passage's first, where a sentence may continue."""
     return [*cues, *following[:1]]
 
 

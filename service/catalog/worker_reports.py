@@ -1,4 +1,4 @@
-"""Reports of worker processes in the catalog: signs of life, free disk and last errors."""
+"""Worker reports in the catalog: when seen, free disk and last errors."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def process_name(owner: str = "") -> str:
 
 
 def report_worker(session: Session, free_bytes: int | None, gpus: Sequence[Mapping[str, int]] = ()) -> None:
-    """Store a sign of life of this process.
+    """Store that this process is alive.
 
     Args:
         session: The caller's session.
@@ -54,7 +54,7 @@ def count_workers(session: Session) -> tuple[int, int]:
 
 
 def sweep_worker_reports(session: Session) -> None:
-    """Delete reports of processes that have not been seen for a day."""
+    """Delete reports of processes not seen for a day."""
     session.execute(delete(WorkerReport).where(WorkerReport.seen_at < now(session) - RETENTION))
 
 

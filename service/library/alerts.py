@@ -1,12 +1,11 @@
 """Alerts: measures that cross a threshold are raised, listed, dismissed and cleared.
 
-An alert is raised once when its threshold is crossed, and not again while the crossing lasts; its value and threshold
-are updated meanwhile. A loss must fall below four fifths of its threshold to clear the alert, so a value that varies
-around the threshold raises one alert. Measures of fewer than 20 queries raise none, and neither does a loss whose 95 %
-interval contains 0.
+An alert is raised once when a threshold is crossed; while it lasts, its value and threshold are kept up to date. A loss
+must fall below four fifths of its threshold to clear the alert, so a value that varies around the threshold raises only
+one. Measures of fewer than 20 queries raise none, and neither does a loss whose 95 % interval contains 0.
 
-The value of a forgetting alert is the larger of the loss of all earlier domains together, weighted by queries, and the
-loss of the domain that has lost most: a further domain without a loss lowers the former, but not the latter.
+A forgetting alert's value is the larger of two losses: that of all earlier domains together, weighted by queries, and
+that of the domain that has lost most. A new domain without a loss lowers the first but not the second.
 """
 
 from __future__ import annotations
@@ -61,7 +60,7 @@ class _Crossing(NamedTuple):
 
 
 def evaluate_alerts() -> None:
-    """Raise alerts of crossed thresholds, and clear those whose measure has recovered. Concurrent calls are safe.
+    """Raise alerts for crossed thresholds, and clear recovered ones. Concurrent calls are safe.
 
     Raises:
         Unavailable: the catalog cannot be reached.
@@ -198,13 +197,13 @@ def list_alerts() -> AlertPage:
 
 
 def open_alerts(session: Session, limit: int) -> list[AlertDetails]:
-    """Return the newest alerts that last and are not dismissed."""
+    """Return the newest ongoing, undismissed alerts."""
     rows = session.scalars(select(Alert).where(_IS_OPEN).order_by(Alert.id.desc()).limit(limit)).all()
     return alert_details(session, rows)
 
 
 def count_open_alerts(session: Session) -> int:
-    """Return the number of alerts that last and are not dismissed."""
+    """Count the ongoing, undismissed alerts."""
     return session.scalar(select(func.count()).select_from(Alert).where(_IS_OPEN)) or 0
 
 
@@ -225,7 +224,7 @@ def dismiss_alert(alert_id: int) -> AlertDetails:
 
 
 def alert_details(session: Session, rows: Sequence[Alert]) -> list[AlertDetails]:
-    """Return the details of alerts, in their order."""
+    """Return the details of alerts, in order."""
     ids = {row.task_id for row in rows if row.task_id}
     names = dict(session.execute(select(Task.id, Task.name).where(Task.id.in_(ids))).all()) if ids else {}
     return [

@@ -22,7 +22,7 @@ from service.storage.vector_store_selection import library_store
 from service.storage.video_files import delete_unneeded_frames
 
 _ABANDONED_SECONDS = 3600
-_LOCK_SECONDS = 1.0  # of a maintenance thread, which also reports the health of its worker
+_LOCK_SECONDS = 1.0  # of a maintenance thread, which also reports its worker's health
 
 
 @dataclass(frozen=True)
@@ -72,10 +72,10 @@ def storage_usage(task: str | None = None) -> list[StorageUsage]:
 
 
 def compact(task_id: str) -> StorageUsage:
-    """Copy the remaining vectors of a task into one new segment, without an effect on searches.
+    """Copy a task's remaining vectors into one new segment, without affecting searches.
 
-    A task without vectors keeps an empty shard and its position. Replaced segments stay for an hour, for processes
-    that still read them, and are removed by the next :func:`sweep_index`. An interrupted compaction can be repeated.
+    A task without vectors keeps an empty shard and its position. Replaced segments stay for an hour for processes still
+    reading them, until the next :func:`sweep_index`. An interrupted compaction can be repeated.
 
     Raises:
         NotFound: the task has no shard.
@@ -85,8 +85,8 @@ def compact(task_id: str) -> StorageUsage:
     try:
         manifest = library_store(settings()).compact(before.task_id)
     except (ShardStoreError, OSError) as error:
-        raise Unavailable(f"Task {before.name!r} cannot be compacted: {error}", 30) from error
-    # Also after a repetition: the earlier process may have died just before this line.
+        raise Unavailable(f"Task {before.name!r} can't be compacted: {error}", 30) from error
+    # Also when repeated: the earlier process may have died just before this line.
     update_shard_rows(manifest, [before.task_id], "shard.compact")
     return _storage_usage(manifest, before.task_id, before.name)
 
@@ -94,7 +94,7 @@ def compact(task_id: str) -> StorageUsage:
 def sweep_index() -> bool:
     """Delete files that the index has not referred to for an hour.
 
-    During a training nothing is deleted: its worker reads the snapshot with which it began.
+    Nothing is deleted during training, because its worker reads the snapshot it started with.
 
     Returns:
         False if another writer holds the lock of the index, for example a compaction, which takes minutes: nothing was
@@ -110,15 +110,15 @@ def sweep_index() -> bool:
     except TimeoutError:
         return False
     except (ShardStoreError, OSError) as error:
-        raise Unavailable(f"Unused files of the index cannot be deleted: {error}", 30) from error
+        raise Unavailable(f"Unused index files can't be deleted: {error}", 30) from error
     return True
 
 
 def sweep_frame_caches() -> int:
-    """Delete frame caches that are older than an hour and that no unfinished task needs; returns their number.
+    """Delete frame caches older than an hour that no unfinished task needs; returns their number.
 
-    A worker deletes the frame caches of its task when the task is ready. Others remain: those of failed and cancelled
-    tasks, of rejected copies, and of workers that were killed.
+    A worker deletes its task's frame caches when the task is ready. Others remain, from failed and cancelled tasks,
+    rejected copies and killed workers.
 
     Raises:
         Unavailable: the catalog is unreachable, or a file cannot be deleted.
@@ -127,11 +127,11 @@ def sweep_frame_caches() -> int:
     try:
         return delete_unneeded_frames(old)
     except OSError as error:
-        raise Unavailable(f"Unused frame caches cannot be deleted: {error}", 30) from error
+        raise Unavailable(f"Unused frame caches can't be deleted: {error}", 30) from error
 
 
 def sweep_orphan_thumbnails() -> None:
-    """Delete thumbnails that are older than an hour and belong to no video of the catalog.
+    """Delete thumbnails older than an hour that belong to no video.
 
     Killed processes and concurrent deletions leave such files. The function lists all files.
 
@@ -161,7 +161,7 @@ def _is_training() -> bool:
 
 
 def update_shard_rows(manifest: Manifest, tasks: Iterable[str], action: str) -> None:
-    """Update the catalog rows of rewritten shards, with an entry of the audit log for each. Idempotent.
+    """Update the catalog rows of rewritten shards, with an audit log entry for each. Idempotent.
 
     Args:
         manifest: Manifest after the change.

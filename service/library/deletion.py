@@ -4,27 +4,24 @@ A deletion runs in this order, with the index and the row of the task locked::
 
     tombstones in the index ─▶ rows of the catalog ─▶ commit ─▶ files
 
-A process that is killed before the commit leaves the row of the video, so a repetition finishes the deletion. The
-transaction stores which files are to be deleted, and the maintenance of a worker deletes those that a killed process or
-an error left (``service.storage.video_files``). After the commit no process shows the video: searches drop results
-without a catalog row, so servers that have not read the tombstones yet, and paged results from before, do not show it
-either.
+A process killed before the commit leaves the video's row, so repeating the request finishes the deletion. The
+transaction stores which files to delete, and a worker's maintenance deletes those left by a killed process or an error
+(``service.storage.video_files``). After the commit, no process shows the video: searches drop results without a catalog
+row, so servers that have not read the tombstones yet, and paged results from before, don't show it either.
 
 * The row is deleted, with captions, metadata, moments and the events that name the file. An ID may be used again; a
   vector ID never is.
 * Files of the library are deleted: thumbnail, frame cache, and the video itself if it was uploaded. A file below the
   media root belongs to its owner and stays.
-* Words in memory are removed with the next snapshot of a process, which it loads within a second.
+* Words in memory are removed with a process's next snapshot, which it loads within a second.
 * Captions in memory are compared with the catalog before they describe another video.
 * The vector stays in its immutable shard until the task is compacted, and is not returned by searches; the same holds
-  for moments. Knowledge that releases have learned from the video cannot be removed from them, nor can older backups
-  be changed.
+  for moments. What releases have learned from the video cannot be removed, nor can older backups be changed.
 * A worker that trains the task skips the video: it is not embedded, or is published with a tombstone.
 * The recall matrix keeps rows that were evaluated with the video; later rows have a smaller gallery. The evaluation
-  ledger is deleted, since it contains query vectors of captions, and is computed again with the next task.
+  ledger is deleted, because it contains query vectors of captions; the next task recomputes it.
 * A learned task without videos keeps its position, since later releases build on it; its column of the matrix is
-  deleted. After compaction it has an empty shard. A task that is deleted as a whole gives up its name and refuses
-  appends.
+  deleted. After compaction it has an empty shard. A task deleted as a whole gives up its name and refuses appends.
 """
 
 from __future__ import annotations
@@ -60,7 +57,7 @@ def delete_videos(video_ids: Iterable[str], *, task_id: str | None = None) -> De
     """Delete videos. Idempotent.
 
     Args:
-        video_ids: Identifiers of the videos.
+        video_ids: IDs of the videos.
         task_id: Only videos of this task are deleted; None: of all tasks.
 
     Raises:
@@ -74,7 +71,7 @@ def delete_videos(video_ids: Iterable[str], *, task_id: str | None = None) -> De
             if session.get(Task, task_id) is None:
                 raise NotFound(f"There is no task {task_id!r}.")
     deleted: set[str] = set()
-    # An append or a relearning moves videos to another task when it is published; such a video is found there again.
+    # Publishing an append or relearned domain moves videos to another task; look for them there again.
     while by_task := _find_tasks([video for video in wanted if video not in deleted], task_id):
         for task, found in by_task.items():
             deleted.update(_delete(task, list(found)))
@@ -101,7 +98,7 @@ def _find_tasks(video_ids: Sequence[str], task_id: str | None) -> dict[str, dict
 
 
 def delete_task(task_id: str) -> DeletionResult:
-    """Delete all videos of a task, and the task itself if it was never published. A repetition finishes an interrupted
+    """Delete all videos of a task, and the task itself if it was never published. Repeating finishes an interrupted
     deletion.
 
     Raises:
@@ -176,7 +173,7 @@ def _remove(
     """Delete videos of a locked task; with ``whole`` they are all of its videos."""
     if not videos:
         return []
-    # Vectors of an append are in the shard of its domain as soon as they are published.
+    # An append's vectors are in its domain's shard as soon as they are published.
     shard, whole_shard = task.target_id or task.id, whole and task.target_id is None
     _add_tombstones(shard, [video.vector_id for video in videos], whole=whole_shard)
     gone = [video.id for video in videos]
@@ -186,7 +183,7 @@ def _remove(
     try:
         library_paths.recall_cache_path().unlink(missing_ok=True)
     except OSError as error:
-        raise Unavailable(f"The evaluation ledger cannot be deleted: {error}", 30) from error
+        raise Unavailable(f"The evaluation ledger can't be deleted: {error}", 30) from error
     _delete_events(session, task.id, set(gone))
     task.counts = count_task_videos(session, task.id)
     if not task.counts["accepted"]:
@@ -196,7 +193,7 @@ def _remove(
 
 
 def _delete_files(video_ids: Iterable[str]) -> None:
-    """Delete the files of deleted videos, those of other deletions included.
+    """Delete the files of deleted videos, including those of other deletions.
 
     Raises:
         Unavailable: a file of one of the videos cannot be deleted.
@@ -204,7 +201,8 @@ def _delete_files(video_ids: Iterable[str]) -> None:
     failed = remove_deleted_files()
     if failed and (error := next((failed[video] for video in video_ids if video in failed), None)):
         raise Unavailable(
-            f"The videos are deleted, but a file of them cannot be deleted yet ({error}). The service tries again.",
+            f"The videos are deleted, but one of their files can't be deleted yet ({error}). The service "
+            "will try again.",
             30,
         )
 
@@ -220,7 +218,7 @@ def _add_tombstones(task_id: str, vector_ids: Sequence[int], *, whole: bool) -> 
             store.clear(task_id)
     except (ShardStoreError, OSError) as error:
         raise Unavailable(
-            f"Nothing of task {task_id} was deleted, because its shard cannot be marked: {error}", 30
+            f"Nothing of task {task_id} was deleted, because its shard can't be marked: {error}", 30
         ) from error
 
 

@@ -1,6 +1,6 @@
-"""State of the library in an answer of bounded size, which pages poll, and versions of its parts.
+"""State of the library in bounded size, which pages poll, and versions of its parts.
 
-A version changes with its part, so that a page reads the lists of tasks, measures and shards only after a change.
+A version changes with its part, so that a page re-reads tasks, measures and shards only after a change.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ def library_status(degraded: Mapping[str, str] | None = None) -> LibraryStatus:
         live_workers=live_workers,
         missing_workers=not live_workers and (reports > 0 or bool(active)),
         database="ok",
-        broker="ok" if broker.is_reachable() else "The broker does not answer; tasks wait until it does.",
+        broker="ok" if broker.is_reachable() else "The broker doesn't respond; tasks wait until it does.",
         versions=LibraryVersions(
             tasks=tasks,
             measures=f"{measures}-{manifest.pinned or ''}",
@@ -127,7 +127,7 @@ def library_status(degraded: Mapping[str, str] | None = None) -> LibraryStatus:
 
 
 def shard_faults(shards: Sequence[Any], manifest: Manifest, errors: Mapping[str, str]) -> dict[str, str]:
-    """Return errors of the manifest, and by task ID the shards of the catalog that it does not name.
+    """Find errors in the manifest, and shards in the catalog that it does not list, by task ID.
 
     Args:
         shards: Rows with ``id`` and ``task_id``.
@@ -135,7 +135,7 @@ def shard_faults(shards: Sequence[Any], manifest: Manifest, errors: Mapping[str,
         errors: The error of an unreadable manifest; its shards are not compared.
     """
     missing = {
-        shard.task_id: "The manifest of the index does not name this shard."
+        shard.task_id: "The index manifest does not list this shard."
         for shard in shards
         if not errors
         and (shard.task_id not in manifest.shards or manifest.shards[shard.task_id].id != shard.id)
@@ -144,9 +144,7 @@ def shard_faults(shards: Sequence[Any], manifest: Manifest, errors: Mapping[str,
 
 
 def _tasks_version(session: Session) -> str:
-    """Compute the digest of the rows of the task list: all columns that it shows, except the progress of unfinished
-    tasks.
-    """
+    """Compute a digest of the task list: all columns shown, except the progress of unfinished tasks."""
     outcome = case((Task.state.in_(FINAL_STATES), cast(Task.progress, Text)), else_="")
     rows = session.execute(
         select(
@@ -195,9 +193,7 @@ def _digest(rows: Iterable[object]) -> str:
 
 
 def _count_videos(session: Session, tasks_version: str) -> tuple[int, int]:
-    """Return the numbers of all videos and of searchable videos; a library of millions is counted only
-    after a change.
-    """
+    """Count all videos and searchable videos; large libraries are counted only after a change."""
     key = settings().database_url, tasks_version
     with _lock:
         known = _video_counts.get(key)
@@ -215,8 +211,9 @@ def _count_videos(session: Session, tasks_version: str) -> tuple[int, int]:
 
 
 def _unfinished(session: Session) -> tuple[list[TaskDetails], TaskDetails | None]:
-    """Return the next unfinished tasks in the order of the queue, and the first failed task with its first rejected
-    video. The lists of rejected videos have a route of their own.
+    """Return the next unfinished tasks in queue order, and the first failed task with its first rejected video.
+
+    Lists of rejected videos have their own route.
     """
     active = session.scalars(
         select(Task).where(Task.state.in_(ACTIVE_STATES)).order_by(Task.position).limit(MAX_ACTIVE)

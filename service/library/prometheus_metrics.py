@@ -1,4 +1,4 @@
-"""Prometheus metrics: requests and search latency as events, counts and measures of the catalog at each scrape.
+"""Prometheus metrics: requests and search latency as events; catalog counts and measures at each scrape.
 
 The number of labels does not grow with the library.
 """
@@ -58,13 +58,13 @@ GENERATION = Gauge(
 )
 UNVERIFIED_BYTES = Gauge(
     "cinestrata_unread_bytes",
-    "Bytes of searched shards whose checksums were not verified since the start of the process.",
+    "Bytes of searched shards whose checksums were not verified since the process started.",
     registry=REGISTRY,
 )
 
 
 class MeasureCollector(Collector):
-    """Measures of the served release, from the catalog at each scrape."""
+    """Measures of the served release, read from the catalog at each scrape."""
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
         """Yield the gauges; none of a library without measures, and none while the catalog is unreachable."""
@@ -87,7 +87,7 @@ class MeasureCollector(Collector):
                 queries.add_metric([gallery], share.queries)
         forgetting = GaugeMetricFamily(
             "cinestrata_forgetting",
-            "Recall of earlier domains when they were learned, minus that of the served release, by gallery.",
+            "Recall of earlier domains when they were learned, minus the served release's, by gallery.",
             labels=["gallery"],
         )
         for gallery, loss in served.loss.items():
@@ -102,7 +102,7 @@ class MeasureCollector(Collector):
             )
         yield GaugeMetricFamily(
             "cinestrata_unfound_domains",
-            "Domains none of whose queries find their video first among all videos.",
+            "Domains in which no query finds its video first among all videos.",
             value=served.unfound_all_domains if served.recall["global_all"] else served.unfound_domains,
         )
         stages = GaugeMetricFamily(
@@ -115,7 +115,7 @@ class MeasureCollector(Collector):
         yield stages
 
     def describe(self) -> Iterator[GaugeMetricFamily]:
-        """Describe nothing: the registration must not query the database."""
+        """Describe nothing: registration must not query the database."""
         return iter(())
 
 
@@ -130,10 +130,10 @@ class GpuMemoryCollector(Collector):
             return
         labels = ["host", "device"]
         used = GaugeMetricFamily(
-            "cinestrata_gpu_memory_used_bytes", "Used memory of a GPU of the workers.", labels=labels
+            "cinestrata_gpu_memory_used_bytes", "Used memory of a worker's GPU.", labels=labels
         )
         total = GaugeMetricFamily(
-            "cinestrata_gpu_memory_total_bytes", "Memory of a GPU of the workers.", labels=labels
+            "cinestrata_gpu_memory_total_bytes", "Total memory of a worker's GPU.", labels=labels
         )
         for (host, device), gpu in sorted(memory.items()):
             used.add_metric([host, str(device)], gpu["used_bytes"])
@@ -141,7 +141,7 @@ class GpuMemoryCollector(Collector):
         yield from (used, total) if memory else ()
 
     def describe(self) -> Iterator[GaugeMetricFamily]:
-        """Describe nothing: the registration must not query the database."""
+        """Describe nothing: registration must not query the database."""
         return iter(())
 
 
@@ -174,7 +174,7 @@ def _mean_stage_seconds() -> dict[str, float]:
 class _CatalogCollector(Collector):
     def collect(self) -> Iterator[GaugeMetricFamily]:
         """Yield the count at the scrape, so that every process of a cluster reports the same."""
-        up = GaugeMetricFamily("cinestrata_catalog_up", "1 when the catalog database answers.")
+        up = GaugeMetricFamily("cinestrata_catalog_up", "1 if the catalog database responds.")
         try:
             with session_scope() as session:
                 by_state = dict(session.execute(select(Task.state, func.count()).group_by(Task.state)).all())
@@ -206,9 +206,7 @@ class _CatalogCollector(Collector):
         for labels, count in active.items():
             unfinished.add_metric(labels, count)
         yield unfinished
-        alerts = GaugeMetricFamily(
-            "cinestrata_alerts", "Open alerts of crossed thresholds by kind.", labels=["kind"]
-        )
+        alerts = GaugeMetricFamily("cinestrata_alerts", "Open alerts by kind.", labels=["kind"])
         for kind in ALERT_KINDS:
             alerts.add_metric([kind], open_alerts.get(kind, 0))
         yield alerts
@@ -217,13 +215,13 @@ class _CatalogCollector(Collector):
         yield GaugeMetricFamily("cinestrata_shard_bytes", "Bytes of all shards.", value=int(size or 0))
 
     def describe(self) -> Iterator[GaugeMetricFamily]:
-        """Describe nothing: the registration must not query the database."""
+        """Describe nothing: registration must not query the database."""
         return iter(())
 
 
 def _count_active_tasks(session: Session) -> dict[tuple[str, str], int]:
     """Count the unfinished tasks by work and lease. The state does not tell: a task whose worker died keeps it."""
-    # A task that waits for an unavailable source keeps its lease, too.
+    # A task waiting for an unavailable source also keeps its lease.
     held = func.coalesce(Task.lease_expires_at >= now(session), False)
     conditions = {
         ("probing", "held"): Task.probed_at.is_(None) & held,
@@ -244,7 +242,7 @@ class _DamageCollector(Collector):
         """Count the damaged values by column."""
         damaged = CounterMetricFamily(
             "cinestrata_catalog_damaged_values",
-            "Damaged values of the catalog that this process has read, by table and column.",
+            "Damaged catalog values that this process has read, by table and column.",
             labels=["column"],
         )
         for column, count in sorted(damaged_reads.items()):

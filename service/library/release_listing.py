@@ -1,4 +1,4 @@
-"""Lists of releases and shards, in pages by keyset."""
+"""Lists of releases and shards in keyset pages."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ def list_releases(
         task: Only the release after this task (name or ID).
         kind: Only releases with this kind of encoder.
         method: Only releases with this learning method.
-        current: Only the release that answers searches, or only the others.
+        current: Only the served release, or only the others.
         sort: ``learned`` (order of learning), ``created`` or ``bytes``; with ``-`` in reverse.
-        cursor: ``next_cursor`` of the page before.
+        cursor: ``next_cursor`` from the previous page.
 
     Raises:
         NotFound: the task does not exist.
-        InvalidInput: the cursor is not one of this list.
+        InvalidInput: the cursor is not from this list.
         Unavailable: the manifest of the index, or the catalog, cannot be read.
     """
     served = index_manifest.read_manifest().served
@@ -77,7 +77,7 @@ def release_summary(release: Release, *, task: str, current: str | None) -> Rele
     """Return the summary of a release.
 
     Args:
-        current: Identifier of the release that answers searches.
+        current: ID of the served release.
     """
     return ReleaseSummary(
         id=release.id,
@@ -109,11 +109,11 @@ def list_shards(
             catalog are added.
         text: Only shards whose domain name or ID contains this text (case-insensitive).
         sort: ``created``, ``count`` or ``bytes``; with ``-`` in reverse.
-        cursor: ``next_cursor`` of the page before.
+        cursor: ``next_cursor`` from the previous page.
         limit: Maximum number of shards; None: all.
 
     Raises:
-        InvalidInput: the cursor is not one of this list.
+        InvalidInput: the cursor is not from this list.
         Unavailable: the catalog is unreachable.
     """
     manifest, errors = published_manifest()

@@ -1,12 +1,12 @@
 """The release that searches use: roll back to an earlier release, and forward again.
 
-Serving a release moves a pointer in the manifest of the index. Nothing is deleted, trained or embedded, and every
-server loads the release at its next look at the manifest. An earlier release is *pinned*: a task that is published
-meanwhile becomes the newest release, continues the former newest, and is searched once it is served.
+Serving a release moves a pointer in the index manifest. Nothing is deleted, trained or embedded, and every server loads
+the release when it next reads the manifest. An earlier release is *pinned*: a task published in the meantime becomes
+the newest release, continues the previous newest, and is searched once it is served.
 
-* Domains that were learned after the served release are not searched. Their shards stay.
-* Videos that were appended to earlier domains stay searchable, because an append uses the release of its shard.
-* Deleted videos stay deleted: tombstones belong to the index, and not to a release.
+* Domains learned after the served release are not searched. Their shards stay.
+* Videos appended to earlier domains stay searchable, because an append uses its shard's release.
+* Deleted videos stay deleted: tombstones belong to the index, not to a release.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ _NAMED = 20
 
 
 def serve_release(name_or_id: str, *, dry_run: bool = False) -> ServeOutcome:
-    """Let searches use a release, and return the domains that become searchable or unsearchable.
+    """Serve a release, and return the domains that become searchable or unsearchable.
 
     Args:
         name_or_id: ID of the release or its first 8 or more characters, name or ID of the domain that it learned last,
             or ``newest``.
-        dry_run: Change nothing.
+        dry_run: Whether to change nothing.
 
     Raises:
         NotFound: the release does not exist.
@@ -63,7 +63,7 @@ def serve_release(name_or_id: str, *, dry_run: bool = False) -> ServeOutcome:
         target = _find_release(session, name_or_id, manifest)
     before = manifest.served or ""
     if not dry_run:
-        # The newest release is determined under the lock of the index, in which a task may be publishing another.
+        # Determine the newest release under the index lock: a task may be publishing another one.
         manifest = _serve(None if name_or_id == NEWEST else target, before)
         target = manifest.served or target
         _update_alerts()
@@ -72,14 +72,14 @@ def serve_release(name_or_id: str, *, dry_run: bool = False) -> ServeOutcome:
 
 
 def _serve(release: str | None, before: str) -> Manifest:
-    """Move the pointer, with the entry of the audit log and the messages of webhooks."""
+    """Move the pointer, with an audit log entry and webhook messages."""
     with index_lock(), session_scope(write=True) as session:
         try:
             manifest = library_store(settings()).serve(release)
         except ReleaseCorrupt as error:
-            raise Conflict(f"The release cannot be served, and nothing was changed: {error}") from error
+            raise Conflict(f"The release can't be served; nothing was changed: {error}") from error
         except (ShardStoreError, OSError) as error:
-            raise Unavailable(f"The index cannot be changed: {error}", 30) from error
+            raise Unavailable(f"The index can't be changed: {error}", 30) from error
         if manifest.served != before:
             served = ServedReleaseFacts(
                 release=manifest.served,
@@ -102,12 +102,12 @@ def _update_alerts() -> None:
 
 
 def pinned_release(session: Session, manifest: Manifest) -> PinnedRelease | None:
-    """Return the release served in place of the newest and the domains that it does not search, or None."""
+    """Return the release served instead of the newest, and the domains it cannot search; or None."""
     if manifest.pinned is None or manifest.release is None:
         return None
     rows = _releases(session, [manifest.pinned, manifest.release])
     pinned, newest = rows.get(manifest.pinned), rows.get(manifest.release)
-    if pinned is None:  # the catalog was restored from an earlier state than the index
+    if pinned is None:  # the catalog was restored to an earlier state than the index
         return None
     later = [domain for domain in _read_domains(session) if domain.order > pinned.order]
     return PinnedRelease(
@@ -179,7 +179,7 @@ def _read_domains(session: Session) -> list[_Domain]:
 
 def _outcome(session: Session, manifest: Manifest, target: str, before: str, dry_run: bool) -> ServeOutcome:
     rows = _releases(session, [target, before])
-    if target not in rows:  # published just now; its worker commits the catalog next
+    if target not in rows:  # just published; its worker is about to commit the catalog
         raise Unavailable("The newest release is being published; try again.", 2)
     release = rows[target]
     order, former = release.order, rows[before].order if before in rows else release.order

@@ -1,4 +1,4 @@
-"""Lists of tasks, in pages by keyset."""
+"""Lists of tasks in keyset pages."""
 
 from __future__ import annotations
 
@@ -57,15 +57,15 @@ def list_tasks(
         kind: Only domains, or only appends.
         into: Only appends to this domain (name or ID).
         method: Only tasks with this learning method.
-        text: Only tasks whose name or ID contains this text, regardless of case; an append has the name of its domain.
+        text: Only tasks whose name or ID contains this text, case-insensitive; an append has the name of its domain.
         searched: Only domains that the served release searches, or only those that it does not search; None: both.
         sort: ``position`` (place in the queue), ``name``, ``created`` or ``learned``; with ``-`` in reverse.
-        cursor: ``next_cursor`` of the page before.
+        cursor: ``next_cursor`` from the previous page.
         limit: Maximum number of tasks; None: all.
 
     Raises:
         NotFound: the domain does not exist.
-        InvalidInput: the cursor is not one of this list.
+        InvalidInput: the cursor is not from this list.
     """
     query = select(Task)
     if state:

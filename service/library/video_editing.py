@@ -1,18 +1,17 @@
 """Edits of videos: captions, metadata and transcripts.
 
-An edit changes the row of the video and nothing else: its vector stays as it is, and the encoder of its shard is not
-trained again. The next search in every process finds the words of the edit, and shows its captions, which are read from
-the catalog. Caches of searches are versioned by the counters of :mod:`service.catalog.domain_videos`:
+An edit changes only the video's row: its vector stays the same, and its shard's encoder is not retrained. The next
+search in every process finds the new words and shows the new captions, read from the catalog. Search caches are
+versioned by the counters of :mod:`service.catalog.domain_videos`:
 
-* The words of the video are read again by the next search (:mod:`service.search.words.library_words`), those of
-  held-out videos, too.
-* Metadata columns of filters are read again by the next filtered search.
-* The routing profile of the domain is computed again from the captions of the catalog within about a second
-  (:mod:`service.search.snapshots.appended_captions`). Captions of held-out videos do not belong to it.
-* Captions that describe videos are encoded again by the next request for them.
+* The next search re-reads the video's words (:mod:`service.search.words.library_words`), also for held-out videos.
+* The next filtered search re-reads metadata columns.
+* The domain's routing profile is recomputed from the catalog's captions within about a second
+  (:mod:`service.search.snapshots.appended_captions`). It excludes captions of held-out videos.
+* Captions that describe videos are re-encoded by the next request for them.
 
-Calibration and recall matrix stay as measured until the next task. The evaluation ledger is deleted, since it contains
-query vectors of captions.
+Calibration and recall matrix stay as measured until the next task. The evaluation ledger is deleted, because it
+contains query vectors of captions.
 """
 
 from __future__ import annotations
@@ -44,11 +43,11 @@ log = structlog.get_logger(__name__)
 def edit_video(
     video_id: str, patch: VideoPatch, *, expected_tag: str | None = None, caller: str = ""
 ) -> VideoDetails:
-    """Change captions, metadata or transcript of a video. Idempotent; an edit without a difference changes nothing.
+    """Change a video's captions, metadata or transcript. Idempotent.
 
     Args:
-        patch: Changes; only fields that are set apply.
-        expected_tag: Header ``If-Match``: entity tags of which the video must have one; None: no condition.
+        patch: Changes; only set fields apply.
+        expected_tag: ``If-Match`` header: acceptable entity tags; None: no condition.
         caller: Identity of the caller, for the log.
 
     Returns:
@@ -66,7 +65,7 @@ def edit_video(
         _refuse_copy(session, video)
         if expected_tag is not None and not _matches(expected_tag, read_video(session, video_id)):
             raise PreconditionFailed(
-                f"Video {video_id!r} has changed since it was read; read it again, then repeat the edit."
+                f"Video {video_id!r} has changed since you read it; read it again, then repeat the edit."
             )
         captions, metadata = video.captions, video.extra
         validate_edit((), patch.metadata or {})  # limits the depth of the merge
@@ -112,12 +111,12 @@ def edit_video(
 
 
 def entity_tag(video: VideoDetails) -> str:
-    """Return the value of the header ``ETag`` of a video: it changes with every field of the response."""
+    """Return a video's ``ETag`` value, which changes with every field of the response."""
     return f'"{hashlib.sha256(video.model_dump_json().encode()).hexdigest()[:32]}"'
 
 
 def lock_video(session: Session, video_id: str) -> tuple[Task, Video]:
-    """Return a video and its task, with the row of the task locked until commit; raises NotFound."""
+    """Lock the row of a video's task until commit, and return both; raises NotFound."""
     while "\0" not in video_id:
         task_id = session.scalar(select(Video.task_id).where(Video.id == video_id))
         if task_id is None:
@@ -130,7 +129,7 @@ def lock_video(session: Session, video_id: str) -> tuple[Task, Video]:
         ).one_or_none()
         if found is not None:
             return task, found
-        # Published meanwhile, and moved from the append to its domain; or deleted.
+        # Published in the meantime, and moved from the append to its domain; or deleted.
     raise NotFound(f"There is no video {video_id!r}.")
 
 
@@ -138,8 +137,8 @@ def _refuse_copy(session: Session, video: Video) -> None:
     original = session.scalar(select(Video.id).where(Video.vector_id == video.copy_of))
     if original is not None:
         raise Conflict(
-            f"Video {video.id!r} is a copy of {original!r} that is being learned again, and takes over captions and "
-            f"metadata of the original. Edit {original!r}."
+            f"Video {video.id!r} is a copy of {original!r} that is being relearned, and will take over "
+            f"the original's captions and metadata. Edit {original!r} instead."
         )
 
 
@@ -166,4 +165,4 @@ def _delete_ledger() -> None:
     try:
         library_paths.recall_cache_path().unlink(missing_ok=True)
     except OSError as error:
-        raise Unavailable(f"The evaluation ledger cannot be deleted: {error}", 30) from error
+        raise Unavailable(f"The evaluation ledger can't be deleted: {error}", 30) from error

@@ -1,8 +1,8 @@
-"""Feedback: what callers say about videos as results for a text.
+"""Feedback: what callers say about videos as results for a query.
 
-The write numbers the video like an edit, so the next search of every process knows it
-(:mod:`service.search.words.library_words`). Each caller has one vote on a video for a text, whatever its case, the
-order of its words and their inflection. Measures of held-out videos read captions, and never feedback.
+Writing numbers the video like an edit, so every process's next search knows it
+(:mod:`service.search.words.library_words`). Each caller has one vote on a video per query, case-insensitive, word order
+and inflection. Measures of held-out videos use captions, never feedback.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ _ORDERS = KeysetOrders({"time": Feedback.id}, unique=Feedback.id)
 
 
 def give_feedback(spec: FeedbackSpec) -> FeedbackDetails:
-    """Store what the current actor says about a video. A repetition replaces the verdict.
+    """Store what the current actor says about a video. Repeating replaces the verdict.
 
     Raises:
         NotFound: the video does not exist.
-        InvalidInput: the text is not one of a search, or the caller has the maximum number of entries.
+        InvalidInput: the text is not a valid query, or the caller has the maximum number of entries.
         Unavailable: the catalog cannot be written.
     """
     text = _checked(spec.text)
     key = words_key(text)
     if key is None:
-        raise InvalidInput.at("text", "The text has no words.", "Send the text that was searched.")
+        raise InvalidInput.at("text", "The text has no words.", "Send the query that was searched.")
     actor = current_actor()
     with session_scope(write=True) as session:
         _, found = lock_video(session, spec.video_id)
         if found.status != "accepted" or found.copy_of is not None:
-            raise NotFound(f"No search finds the video {spec.video_id!r}.")
+            raise NotFound(f"No search can find the video {spec.video_id!r}.")
         video = found.vector_id
         row = session.scalars(
             _of_caller(select(Feedback), actor).where(
@@ -80,14 +80,14 @@ def list_feedback(
 
     Args:
         video_id: Only on this video.
-        text: Only for texts that contain this one, regardless of case.
-        caller: Only of this user or key.
-        own: Only of the current actor.
+        text: Only for queries containing this text (case-insensitive).
+        caller: Only from this user or key.
+        own: Only from the current actor.
         sort: ``time`` (oldest first) or ``-time``.
-        cursor: ``next_cursor`` of the page before.
+        cursor: ``next_cursor`` from the previous page.
 
     Raises:
-        InvalidInput: the cursor is not one of this list.
+        InvalidInput: the cursor is not from this list.
     """
     query = select(Feedback)
     if own:
@@ -116,7 +116,7 @@ def take_back(feedback_id: int, *, own: bool = False) -> None:
     """Delete an entry.
 
     Args:
-        own: Whether entries of others count as absent.
+        own: Whether to hide entries of others.
 
     Raises:
         NotFound: there is no such entry.
@@ -130,7 +130,7 @@ def take_back(feedback_id: int, *, own: bool = False) -> None:
             raise NotFound(f"There is no feedback {feedback_id}{' of yours' if own else ''}.")
         row, video_id = found
         details = {"text": row.text, "verdict": row.verdict, "caller": row.caller}
-        # A takeover may have moved the entry to another video since it was read.
+        # A takeover may have moved the entry to another video since then.
         video = session.scalar(
             delete(Feedback).where(Feedback.id == feedback_id).returning(Feedback.video_vector_id)
         )
@@ -156,7 +156,7 @@ def _of_caller(query: Select[Any], actor: Actor) -> Select[Any]:
 
 
 def _require_room(session: Session, actor: Actor, video: int) -> None:
-    """Refuse a caller with the maximum number of entries, in all or on one video."""
+    """Refuse a caller with the maximum number of entries, in total or on one video."""
     own = _of_caller(select(func.count()).select_from(Feedback), actor)
     for count, limit, where in (
         (own, request_limits.MAX_FEEDBACK, ""),
@@ -170,7 +170,7 @@ def _require_room(session: Session, actor: Actor, video: int) -> None:
             raise InvalidInput.at(
                 "text",
                 f"You have given feedback {limit} times{where}.",
-                "Take some of it back, or write captions instead.",
+                "Take back some of it, or write captions instead.",
             )
 
 

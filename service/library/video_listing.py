@@ -1,4 +1,4 @@
-"""Lists of videos, in pages by keyset; details, files and URLs of single videos."""
+"""Lists of videos in keyset pages; details, files and URLs of single videos."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ def list_videos(
         task: Only videos of this task (name or ID), and of the appends to its domain; None: of all tasks.
         status: Only videos with this status.
         split: Only videos with this effective split.
-        text: Only videos whose ID, URI, captions or reason contain this text, regardless of case.
+        text: Only videos whose ID, URI, captions or reason contain this text, case-insensitive.
         sort: ``added`` (order of arrival), ``id``, ``duration`` or ``bytes``; with ``-`` in reverse.
-        cursor: ``next_cursor`` of the page before.
+        cursor: ``next_cursor`` from the previous page.
 
     Raises:
         NotFound: the task does not exist.
-        InvalidInput: the cursor is not one of this list.
+        InvalidInput: the cursor is not from this list.
     """
     query = select(Video)
     if status is not None:
@@ -65,7 +65,7 @@ def list_videos(
 
 
 def _of_domain(session: Session, query: Select[Any], name_or_id: str) -> Select[Any]:
-    """Restrict a query to the videos of a task and of the appends to its domain."""
+    """Restrict a query to a task's videos, including appends to its domain."""
     task_id = require_task(session, name_or_id).id
     appends = select(Task.id).where(Task.target_id == task_id)
     if session.scalars(appends.limit(1)).first() is None:
@@ -108,7 +108,7 @@ def read_video(session: Session, video_id: str) -> VideoDetails:
 
 
 def video_fields(video: Video) -> dict[str, Any]:
-    """Return the fields that the details of a video and its entry in a list have in common."""
+    """Return the fields shared by a video's details and its list entry."""
     return {
         "id": video.id,
         "task_id": video.task_id,
@@ -132,7 +132,7 @@ def thumbnail_url(video_id: str) -> str:
 
 
 def stream_url(video_id: str, moment: VideoMoment | None = None) -> str:
-    """Return the URL path of a video's stream; a moment becomes a media fragment, which players play alone."""
+    """Return the URL path of a video's stream; a moment becomes a media fragment, so players play only that."""
     fragment = f"#t={moment.start:.2f},{moment.end:.2f}" if moment else ""
     return f"/videos/{video_id}/stream{fragment}"
 
@@ -146,7 +146,7 @@ def thumbnail_path(video_id: str) -> Path:
     video_uri(video_id)  # an ID of a request becomes a path only if the catalog has it
     path = library_paths.thumbnail_path(video_id)
     if not path.is_file() or not path.stat().st_size:  # a power cut may leave an empty file
-        raise NotFound(f"Video {video_id!r} has no thumbnail: it is not probed yet, or was rejected.")
+        raise NotFound(f"Video {video_id!r} has no thumbnail: it hasn't been probed yet, or was rejected.")
     return path
 
 
@@ -160,13 +160,13 @@ def stream_path(video_id: str) -> Path:
         return library_paths.resolve_video_path(video_uri(video_id))
     except (MediaError, OSError) as error:
         raise NotFound(
-            f"The file of video {video_id!r} no longer exists, so the video cannot be played. An accepted video stays "
-            "searchable; an uploaded file of a rejected video is removed when its task is ready."
+            f"The file of video {video_id!r} no longer exists, so the video can't be played. An accepted "
+            "video stays searchable; a rejected video's upload is removed when its task is ready."
         ) from error
 
 
 def video_uri(video_id: str) -> str:
-    """Return the URI of a video as the catalog has it; it may contain a token.
+    """Return a video's URI as stored in the catalog; it may contain a token.
 
     Raises:
         NotFound: the video is unknown.

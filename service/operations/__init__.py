@@ -1,1 +1,1 @@
-"""Operation of a library: maintenance jobs, reports of workers, search load and their overview."""
+"""Operation of a library: maintenance jobs, worker reports, search load and an overview."""

@@ -38,7 +38,7 @@ log = structlog.get_logger(__name__)
 
 
 def start_job(spec: JobSpec) -> JobDetails:
-    """Store a job and send a message to the workers. An unfinished job of the same kind and domain is returned instead.
+    """Store a job and notify the workers. An unfinished job of the same kind and domain is returned instead.
 
     Raises:
         NotFound: the domain does not exist.
@@ -75,7 +75,7 @@ def list_jobs(limit: int = 10) -> list[JobDetails]:
 
 
 def send_due_jobs() -> int:
-    """Send messages for queued jobs and for those of dead workers, if the queue is empty; returns their number."""
+    """Send messages for queued jobs and dead workers' jobs, if the queue is empty; returns their number."""
     with session_scope() as session:
         due = session.scalars(
             select(MaintenanceJob.id).where(

@@ -1,4 +1,4 @@
-"""State of the operation in an answer of bounded size: workers, queue, running tasks, jobs, disk and searches."""
+"""State of operation in bounded size: workers, queue, running tasks, jobs, disk and searches."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def operations_status(searches: SearchLoad) -> OperationsStatus:
     """Return the state of the operation.
 
     Args:
-        searches: Load of the answering process.
+        searches: Load of the responding process.
 
     Raises:
         Unavailable: the catalog is unreachable.
@@ -95,7 +95,7 @@ def operations_status(searches: SearchLoad) -> OperationsStatus:
 
 
 def _waiting_tasks(session: Session, at: datetime) -> list[Task]:
-    """Return the tasks that are not learned yet and not being learned, in the order of the queue."""
+    """Return the tasks waiting to be learned, in queue order."""
     tasks = session.scalars(
         select(Task)
         .where(Task.state.in_(ACTIVE_STATES), Task.state.not_in(LEARNING_STATES))
@@ -110,7 +110,7 @@ def _waiting_tasks(session: Session, at: datetime) -> list[Task]:
 
 
 def _disk() -> tuple[int | None, int | None]:
-    """Free and total bytes of the disk of the data folder; None if they cannot be read."""
+    """Return free and total bytes on the data folder's disk; None if they cannot be read."""
     try:
         disk = shutil.disk_usage(settings().data_dir)
     except OSError:

@@ -60,7 +60,7 @@ class _Outcome:
 
 @dataclass(frozen=True)
 class _SearchedSample:
-    """Searches with all captions of a sample; ``worst`` are those that do not rank their video first."""
+    """Searches with all captions of a sample; ``worst`` are the ones that do not rank their video first."""
 
     mode: QueryMode
     depth: int
@@ -248,7 +248,7 @@ def sample_captions(name_or_id: str, limit: int = MAX_SAMPLED_CAPTIONS) -> Capti
     video's other captions follow after the first captions of all videos.
 
     Args:
-        name_or_id: Name or identifier of a domain's task.
+        name_or_id: Name or ID of a domain's task.
 
     Raises:
         NotFound: There is no such task.

@@ -1,4 +1,4 @@
-"""Disk space that the videos of a task will need, estimated before the task is stored."""
+"""Estimate the disk space that a task's videos will need, before the task is stored."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ _DEFAULT_FRAME_BYTES = 8 * 224 * 224 * 3
 
 
 def require_disk_space(videos: int, *, files_bytes: int = 0, is_append: bool = False) -> None:
-    """Refuse videos that the disk of the data folder has no space for, before anything is stored.
+    """Refuse videos that don't fit on the data folder's disk, before anything is stored.
 
-    Pending videos of unfinished tasks need space, too, and are counted.
+    Pending videos of unfinished tasks also count.
 
     Args:
         files_bytes: Bytes of files that the request itself stores.
@@ -57,7 +57,7 @@ def require_disk_space(videos: int, *, files_bytes: int = 0, is_append: bool = F
 
 
 def estimate_task_bytes(videos: int, *, is_append: bool = False) -> int:
-    """Estimate the bytes that videos occupy at most while their task is processed.
+    """Estimate the maximum bytes that videos occupy while their task is processed.
 
     Sampled frames, which are deleted when the task is ready, dominate. Sizes of vectors, thumbnails and releases are
     those of the library, if it has any.
@@ -90,7 +90,7 @@ def _frame_cache_bytes(backbone: str, frames: int | None) -> int:
 
 
 def _index_bytes(folder: Path) -> tuple[int, int]:
-    """Mean bytes of a video in the shards, and bytes of the largest release."""
+    """Return the mean bytes per video in the shards, and the size of the largest release."""
     try:
         manifest = StoreFolder(folder).manifest()
     except ShardStoreError:
@@ -106,7 +106,7 @@ def _mean_thumbnail_bytes(folder: Path) -> int:
     try:
         with os.scandir(folder) as entries:
             sizes = [entry.stat().st_size for entry in islice(entries, _SAMPLED_THUMBNAILS)]
-    except OSError:  # no thumbnail yet, or one was deleted meanwhile
+    except OSError:  # no thumbnail yet, or one was deleted in the meantime
         return _THUMBNAIL_BYTES
     return sum(sizes) // len(sizes) if sizes else _THUMBNAIL_BYTES
 

@@ -22,7 +22,7 @@ from service.core.settings import settings
 _lock = threading.Lock()
 _manifests: LRUCache[str, tuple[tuple[int, ...], Manifest]] = LRUCache(4)
 
-WAIT_SECONDS = 10.0  # of a request, which occupies a thread
+WAIT_SECONDS = 10.0  # for a request, which occupies a thread
 _REPORT_SECONDS = 1.0
 
 
@@ -36,7 +36,7 @@ def is_published(task_id: str) -> bool:
 
 
 def stored_ids(task_id: str, ids: Ids) -> Ids:
-    """Return those of the vector IDs that the shard of a task stores, including deleted ones; empty without a shard.
+    """Return which vector IDs a task's shard stores, including deleted ones; empty without a shard.
 
     Raises:
         Unavailable: the manifest or the IDs of the shard cannot be read.
@@ -46,7 +46,7 @@ def stored_ids(task_id: str, ids: Ids) -> Ids:
     try:
         return ShardStore(settings().index_dir).stored_ids(task_id, ids)
     except ShardStoreError as error:
-        raise Unavailable(f"The index cannot be read: {error}", 30) from error
+        raise Unavailable(f"The index can't be read: {error}", 30) from error
 
 
 def read_manifest() -> Manifest:
@@ -60,11 +60,11 @@ def read_manifest() -> Manifest:
     try:
         return ShardStore(settings().index_dir).manifest()
     except ShardStoreError as error:
-        raise Unavailable(f"The index cannot be read: {error}", 30) from error
+        raise Unavailable(f"The index can't be read: {error}", 30) from error
 
 
 def published_manifest() -> tuple[Manifest, dict[str, str]]:
-    """Return the manifest of the index, and the error of an unreadable one; a replaced file is read again."""
+    """Return the index manifest, and the error if it is unreadable; a replaced file is re-read."""
     folder = settings().index_dir
     if not folder.exists():
         return Manifest.empty(), {}
@@ -87,7 +87,7 @@ def published_manifest() -> tuple[Manifest, dict[str, str]]:
 
 
 def require_manifest(published: Manifest) -> None:
-    """Refuse an empty manifest of a library that is not empty.
+    """Refuse an empty manifest for a library that is not empty.
 
     Without this check, the next published task would begin a new manifest, which does not list the existing shards.
 
@@ -101,8 +101,8 @@ def require_manifest(published: Manifest) -> None:
         published_tasks = session.scalar(select(func.count()).where(Task.learned_order.is_not(None)))
     if published_tasks:
         raise ManifestError(
-            f"manifest.json is missing, and the catalog has {published_tasks} published tasks; restore the "
-            "file from a backup"
+            f"manifest.json is missing, but the catalog has {published_tasks} published tasks; restore "
+            "the file from a backup"
         )
 
 
@@ -112,8 +112,8 @@ def index_lock(
 ) -> Iterator[None]:
     """Hold the write lock of the index; operations of the shard store in the block use it.
 
-    A compaction holds the lock for minutes. A transaction that waited for it would hold its rows as long, and on SQLite
-    all other writers of the catalog. So every change of both takes the lock first, and then begins its transaction.
+    A compaction holds the lock for minutes. A transaction waiting for it would hold its rows that long, and on SQLite
+    block all catalog writers. So every change to both takes the lock first, then begins its transaction.
 
     Args:
         report_alive: Called every second while another writer has the lock; an exception ends the wait. None: the wait
@@ -137,8 +137,8 @@ def index_lock(
                     report_alive()
                 elif time.monotonic() >= deadline:
                     raise Unavailable(
-                        "Another process changes the index, for example by a compaction; try again.", 10
+                        "Another process is changing the index, for example compacting it; try again.", 10
                     ) from error
             except OSError as error:
-                raise Unavailable(f"The index cannot be written: {error}", 30) from error
+                raise Unavailable(f"The index can't be written: {error}", 30) from error
         yield

@@ -13,9 +13,9 @@ _CLOSED_FORM_BACKBONE = "small"
 
 
 def library_backbone(of: Settings | None = None) -> str:
-    """Return the configured backbone; without one, that of the library's release, or the default for a new library.
+    """Return the configured backbone, or else the library's, or the default for a new library.
 
-    A library keeps the backbone that it began with: vectors of different backbones cannot be compared.
+    A library keeps its first backbone, because vectors from different backbones cannot be compared.
 
     Args:
         of: Settings of the library; those of the process by default.
@@ -35,7 +35,7 @@ def library_backbone(of: Settings | None = None) -> str:
 
 
 def default_method() -> str:
-    """Return the configured method; without one, that for the backbone.
+    """Return the configured method, or else the backbone's default.
 
     It is ``analytic`` for ``small``, ``strata`` for other backbones with open blocks, and ``bmu_moco`` for the others.
     """

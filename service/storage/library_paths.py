@@ -18,7 +18,7 @@ UPLOAD_FOLDER = re.compile(r"tsk_[0-9a-f]{16}")  # other folders in uploads_dir 
 def normalize_uri(uri: str) -> str:
     """Return the URI of a video as the catalog stores it.
 
-    URIs of uploads are compared as texts, so they contain neither empty segments nor ``.`` and ``..``.
+    Upload URIs are compared as strings, so they contain no empty segments, ``.`` or ``..``.
     """
     if not uri.startswith(UPLOAD_SCHEME):
         return uri
@@ -45,7 +45,7 @@ def thumbnail_path(video_id: str) -> Path:
 
 
 def recall_cache_path() -> Path:
-    """Return the file of the worker's evaluation ledger; it may be deleted at any time."""
+    """Return the file of the evaluation ledger, which may be deleted at any time."""
     return settings().index_dir / "ledger.npz"
 
 
@@ -66,7 +66,7 @@ def require_writable(*folders: Path) -> None:
 
 
 def check_data_folder(configured: Settings) -> str:
-    """Return ``ok``, or the reason why the data folder cannot be written."""
+    """Return ``ok``, or why the data folder cannot be written."""
     try:
         require_writable(configured.data_dir)
     except DataFolderNotWritable as error:

@@ -1,4 +1,4 @@
-"""Selection of the vector store from the settings: the index folder, and Milvus if one is configured."""
+"""Select the vector store from the settings: the index folder, or Milvus if configured."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MILVUS_TIMEOUT_SECONDS = 10.0
 
 
 def library_store(configured: Settings, *, device: Device = "cpu") -> ShardStore:
-    """Return the shard store of the library. It connects to a server only when a row is read.
+    """Return the library's shard store. It connects to a server only when a row is read.
 
     Args:
         device: Device that scans files of shards.

@@ -1,4 +1,4 @@
-"""Access to the content of videos, whatever their source: local folders, web servers, object stores."""
+"""Access to video content from any source: local folders, web servers, object stores."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ def check_video_uri(uri: str) -> None:
 
 @contextmanager
 def local_video(uri: str) -> Iterator[Path]:
-    """A file with the content of a video, which exists until the block ends.
+    """Yield a file with a video's content, which exists until the block ends.
 
     Args:
         uri: URI of the video as the catalog has it.
 
     Raises:
         MediaError: The video cannot be used; probing rejects it.
-        SourceUnavailable: The source of the video cannot be reached at the moment; the video must not be rejected.
+        SourceUnavailable: The video's source is currently unreachable; the video must not be rejected.
         DataFolderNotWritable: The cache of sources cannot be written.
     """
     if not is_source_uri(uri):
@@ -78,7 +78,7 @@ def local_video(uri: str) -> Iterator[Path]:
 
 @contextmanager
 def open_remote_video(uri: str, part: ByteRange | None) -> Iterator[RemoteStream]:
-    """The content of a remote video, or of a range of it, as a stream.
+    """Yield the content of a remote video, or of a range of it, as a stream.
 
     Raises:
         MediaError: The video no longer exists, or its source is not allowed.
@@ -90,11 +90,11 @@ def open_remote_video(uri: str, part: ByteRange | None) -> Iterator[RemoteStream
 
 
 class SourceReader:
-    """Listing of remote folders, and reading of small files such as manifests.
+    """Lists remote folders, and reads small files such as manifests.
 
     Args:
         is_restricted: Whether only sources of ``settings().sources`` are read. A user of the command line may read any
-            source with credentials of their own.
+            source with their own credentials.
     """
 
     def __init__(self, is_restricted: bool = True) -> None:
@@ -114,7 +114,7 @@ class SourceReader:
         """
         if folder.port is not None:
             raise MediaError(
-                f"{folder.shown} is on a web server, which cannot be listed; name a manifest of its files"
+                f"{folder.shown} is on a web server, which can't be listed; give a manifest of its files"
             )
         self._find_prefix(folder)
         return ObjectStore().list_files(folder, report_progress)
@@ -122,7 +122,7 @@ class SourceReader:
     def read(
         self, uri: SourceUri, max_bytes: int, report_progress: Callable[[], object] = lambda: None
     ) -> bytes:
-        """Return the content of a small file.
+        """Read a small file.
 
         Args:
             max_bytes: Maximum size of the file.

@@ -1,14 +1,14 @@
-"""Deletion of the files of videos: uploads, thumbnails and frame caches.
+"""Delete video files: uploads, thumbnails and frame caches.
 
-The transaction that deletes videos, or in which a task with rejected uploads ends, stores which files are to be
-deleted (table ``file_removals``). They are deleted after its commit, since writers of SQLite wait for each other.
-The maintenance of a worker continues after a kill.
+The transaction that deletes videos, or ends a task with rejected uploads, stores which files to delete (table
+``file_removals``). They are deleted after the commit, because SQLite writers wait for each other. After a kill, a
+worker's maintenance continues.
 
-A rejected upload of a task that has ended needs no file: it has no vector, and a retry would read the same bytes, so it
-leaves the video rejected.
+A rejected upload in an ended task needs no file: it has no vector, and a retry would read the same bytes, so the video
+stays rejected.
 
-Only jobs of the task itself read the frame caches of its videos: the learning job and the append job. A retry and a
-relearned domain decode their videos again.
+Only the task's own jobs (learning and append) read its frame caches. A retry or a relearned domain decodes the videos
+again.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ log = structlog.get_logger(__name__)
 
 
 def delete_unneeded_frames(contents: Collection[str]) -> int:
-    """Delete the frame caches of contents that no video of an unfinished task has. Idempotent.
+    """Delete frame caches whose content no unfinished task's video has. Idempotent.
 
     A job whose frame cache is deleted before the catalog has the content of its video decodes the video again.
 
@@ -62,7 +62,7 @@ def delete_unneeded_frames(contents: Collection[str]) -> int:
 
 
 def register_removals(session: Session, videos: ColumnElement[bool]) -> None:
-    """Store that the files of videos are to be deleted, in the transaction that deletes the videos.
+    """Register the files of videos for deletion, in the transaction that deletes the videos.
 
     Args:
         session: The transaction, before the rows are deleted.
@@ -73,16 +73,16 @@ def register_removals(session: Session, videos: ColumnElement[bool]) -> None:
 
 
 def is_rejected_upload() -> ColumnElement[bool]:
-    """Return the condition of rejected videos with an uploaded file."""
+    """Return the condition for rejected videos with an uploaded file."""
     return (Video.status == "rejected") & Video.uri.startswith(UPLOAD_SCHEME, autoescape=True)
 
 
 def register_rejected_uploads(session: Session, task_id: str) -> None:
-    """Store that the uploaded files of a task's rejected videos are to be deleted. Idempotent.
+    """Register the uploads of a task's rejected videos for deletion. Idempotent.
 
     Args:
         session: The transaction in which the task ends.
-        task_id: Identifier of the domain or the append.
+        task_id: ID of the domain or the append.
     """
     register_removals(session, (Video.task_id == task_id) & is_rejected_upload())
 

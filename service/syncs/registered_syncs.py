@@ -1,8 +1,8 @@
 """Registered syncs in the catalog: registration, listing, removal, and the claim on a run.
 
-A run has a lease, so that two workers never run the same sync at the same time: of two conditional UPDATEs one takes
-effect. A worker that dies leaves a lease that expires; the run is then sent again, and so is a message that no worker
-has received.
+A run has a lease, so that two workers never run the same sync at the same time: only one of two conditional UPDATEs
+takes effect. A dead worker's lease expires, and the run is then sent again, as is a message that no worker has
+received.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ from service.syncs.source_listing import check_source
 from service.tasks import broker
 from service.tasks.task_storage import new_id
 
-_LEASES = 5  # a step of a run, such as a page of a listing, may take longer than one of a task
+_LEASES = 5  # a step of a run, such as a listing page, may take longer than a task's
 _MESSAGE_SECONDS = 60.0  # a message that no worker has received for this long is sent again
 _RENEWAL_SECONDS = 30.0
 
 
 def register_sync(spec: SyncSpec) -> SyncDetails:
-    """Store a sync, which runs at once and then at its interval. A sync of the same domain is replaced.
+    """Store a sync, which runs immediately and then at its interval. It replaces any sync of the same domain.
 
-    A domain follows one source: videos of a second one would be vanished files of the first. A run of the replaced
+    A domain follows one source: videos from a second would look like vanished files of the first. A run of the replaced
     registration ends at its next step, so that it deletes nothing that the new one keeps.
 
     Raises:
@@ -123,7 +123,7 @@ class SyncRun:
     """A claimed run of a sync.
 
     Attributes:
-        id: Identifier of the sync.
+        id: ID of the sync.
         name: Name of the domain.
         source: Folder or manifest below the media root.
         vanished: Whether videos of vanished files are kept or deleted.
@@ -148,7 +148,7 @@ class SyncRun:
         """Renew the lease from time to time.
 
         Raises:
-            LeaseLost: another worker took the run over, or the sync was removed.
+            LeaseLost: another worker took over the run, or the sync was removed.
         """
         if time.monotonic() - self._renewed < _RENEWAL_SECONDS:
             return
@@ -189,8 +189,9 @@ class SyncRun:
 
 
 def claim_run(sync_id: str) -> SyncRun | None:
-    """Claim a run of a sync and plan the next one; None if it runs already, was removed, or has run since the message
-    was sent."""
+    """Claim a run of a sync and plan the next one; None if it is already running, was removed, or has run since the
+    message was sent.
+    """
     with session_scope(write=True) as session:
         at = now(session)
         row = session.execute(
@@ -234,7 +235,7 @@ def claim_run(sync_id: str) -> SyncRun | None:
 
 
 def _syncs_of_domain(session: Session, name: str) -> list[Sync]:
-    """Return the syncs of the domain with a name or slug; that of the same spelling first."""
+    """Return the syncs of a domain by name or slug, the exact spelling first."""
     key = name_key(name)
     domain = session.scalars(
         select(Task).where(or_(Task.name_key == key, Task.slug == key)).order_by(Task.position).limit(1)
@@ -261,7 +262,7 @@ def _lease() -> timedelta:
 
 
 def _postpone(sync_id: str) -> bool:
-    """Plan the repetition of the message that is about to be sent; False if another process was first."""
+    """Plan when to resend the message about to be sent; False if another process was first."""
     with session_scope(write=True) as session:
         at = now(session)
         row = session.scalars(

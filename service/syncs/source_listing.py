@@ -1,4 +1,4 @@
-"""Listing of sources: the files of a folder or manifest, with size, time and content or version."""
+"""List sources: the files of a folder or manifest, with size, time and content or version."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class SourceFiles:
 
     Attributes:
         files: The files; the URIs of their videos are relative to the source.
-        left_out: Reasons of the files that cannot be used, by path relative to the source.
+        left_out: Reasons by path (relative to the source) for files that cannot be used.
         uploaded: Paths of uploaded files, which the source does not include.
     """
 
@@ -43,10 +43,10 @@ class SourceFiles:
 
 @dataclass(frozen=True)
 class ListedSource(SourceFiles):
-    """Files of a source of the service.
+    """Files of a service's source.
 
     Attributes:
-        place: Completes the URIs of videos, as tasks name them.
+        place: Completes video URIs to the form used in tasks.
     """
 
     place: Callable[[Sequence[VideoSpec]], list[VideoSpec]]
@@ -68,10 +68,12 @@ def check_source(source: str) -> None:
     try:
         folder = SourceUri.parse(source.rstrip("/") + "/")
         if folder.port is not None:
-            raise MediaError(f"{folder.shown!r} is on a web server, which cannot be listed")
+            raise MediaError(f"{folder.shown!r} is on a web server, which can't be listed")
         find_allowed_prefix(folder)
     except MediaError as error:
-        raise InvalidInput.at("source", f"{error.reason}.", "Name a folder of an allowed source.") from error
+        raise InvalidInput.at(
+            "source", f"{error.reason}.", "Choose a folder in an allowed source."
+        ) from error
 
 
 def list_source(
@@ -86,7 +88,7 @@ def list_source(
     Raises:
         InvalidInput: the source is not allowed, has no videos, all are left out, or the manifest is invalid or gives
             IDs.
-        SourceUnavailable: a remote source cannot be reached at the moment.
+        SourceUnavailable: a remote source cannot be reached currently.
         OSError: a folder or the manifest cannot be read.
     """
     if is_source_uri(source):
@@ -111,7 +113,7 @@ def list_source(
 
 def _resolve(source: str) -> Path:
     """Return the folder or manifest of a source below the media root; raises InvalidInput."""
-    hint = "Name a folder below the media root, or its manifest."
+    hint = "Choose a folder below the media root, or its manifest."
     if "://" in source:
         raise InvalidInput.at(
             "source", "The source is neither a local folder nor an s3:// or gs:// folder.", hint
@@ -123,7 +125,7 @@ def _resolve(source: str) -> Path:
     except (OSError, ValueError, RuntimeError):
         raise InvalidInput.at("source", "The path cannot be read.", hint) from None
     if not path.is_relative_to(root):
-        raise InvalidInput.at("source", "The folder is outside of the media root.", hint)
+        raise InvalidInput.at("source", "The folder is outside the media root.", hint)
     if not exists:
         raise InvalidInput.at("source", f"{source!r} does not exist below the media root.", hint)
     return path
@@ -142,7 +144,7 @@ def _place_below_media_root(base: Path, videos: Sequence[VideoSpec]) -> list[Vid
 
 
 def remote_files(listing: RemoteVideos) -> SourceFiles:
-    """Return the files of videos of a remote folder. Their versions, and not their contents, are compared.
+    """Return the video files in a remote folder. Their versions, not their contents, are compared.
 
     Raises:
         InvalidInput: the source cannot be listed, all videos are left out, or a video has an ID.
@@ -150,7 +152,7 @@ def remote_files(listing: RemoteVideos) -> SourceFiles:
     if listing.files is None:
         raise InvalidInput.at(
             "source",
-            f"{listing.base.shown} is on a web server, which cannot be listed.",
+            f"{listing.base.shown} is on a web server, which can't be listed.",
             "Use `cinestrata ingest` with the manifest.",
         )
     _refuse_ids(listing.videos)
@@ -172,7 +174,7 @@ def remote_files(listing: RemoteVideos) -> SourceFiles:
 
 
 def local_files(listing: FolderVideos, report_progress: Callable[[], object] = lambda: None) -> SourceFiles:
-    """Return the files of videos of a local folder.
+    """Return the video files in a local folder.
 
     Raises:
         InvalidInput: all videos are left out, or a video has an ID, which a sync derives from path and content.
@@ -203,7 +205,7 @@ def local_files(listing: FolderVideos, report_progress: Callable[[], object] = l
 
 
 def find_problem(source: ListedSource, video: VideoSpec) -> str | None:
-    """Return why a video of a source cannot be sent; None if it can."""
+    """Return why a source's video cannot be sent; None if it can."""
     (placed,) = source.place([video])
     if os.path.isabs(placed.uri):
         return "It is a link or a path that leads outside the media root."
@@ -227,7 +229,7 @@ def _reason(path: str, error: FieldError) -> str:
 
 
 def _require_files(found: SourceFiles) -> None:
-    """Raise InvalidInput if all videos are left out: the source would look as if it had been emptied."""
+    """Raise InvalidInput if all videos are left out, because the source would look empty."""
     if not found.files:
         named = [f"{shown_path(path)}: {reason}" for path, reason in found.left_out.items()]
         more = f" ({len(named) - _MAX_LISTED} more)" if len(named) > _MAX_LISTED else ""

@@ -1,7 +1,7 @@
 """Plan of a sync: the differences between a source and its domain.
 
-The ID of each video that a sync adds contains digests of the domain, of the file's path and of its content:
-``<name>-<domain>-<path>-<content>``. The next run compares the files with these IDs, so that it needs no memory of its
+The ID of each synced video contains digests of the domain, the file's path and its content:
+``<name>-<domain>-<path>-<content>``. The next run compares the files with these IDs, so that it needs no state of its
 own, and may be interrupted at any moment and repeated. Since IDs are unique, two runs at once cannot add a file twice.
 """
 
@@ -20,7 +20,7 @@ from cinestrata_schemas.videos import VideoSummary
 from service.core.domain_names import name_key
 from service.tasks.ingestion_checks import normalize_caption
 
-_CLOCK_TOLERANCE = 2.0  # seconds: coarse timestamps of file systems, and clocks of two machines
+_CLOCK_TOLERANCE = 2.0  # seconds: for coarse file system timestamps and clock skew
 _SYNCED_ID = re.compile(r"^.*-(?P<path>[0-9a-f]{16})-(?P<content>[0-9a-f]{8})$")
 
 
@@ -52,8 +52,8 @@ class SyncPlan:
         outdated: IDs of videos whose file has a newer version in the domain.
         vanished: IDs of videos whose file is gone.
         unchanged: Number of files that the domain has.
-        rejected: Reasons of files that were rejected before and have not changed, by URI.
-        left_out: Reasons of files that cannot be used, by path; the domain keeps the videos that it has of them.
+        rejected: Reasons by URI for previously rejected, unchanged files.
+        left_out: Reasons by path for files that cannot be used; the domain keeps their existing videos.
     """
 
     new: list[VideoSpec] = field(default_factory=list)
@@ -69,7 +69,7 @@ class SyncPlan:
         """Leave out the new and changed videos with a problem.
 
         Args:
-            find_problem: Returns the reason for which a video cannot be sent; None if it can.
+            find_problem: Returns why a video cannot be sent; None if it can.
         """
         for videos in (self.new, self.changed):
             problems = {video.uri: problem for video in videos if (problem := find_problem(video))}
@@ -91,14 +91,14 @@ def plan_sync(
 ) -> SyncPlan:
     """Compare files with the videos of a domain.
 
-    A file is unchanged if its size is that of the stored video and it was not modified since the video was added;
-    otherwise its content decides. A file with the content of a video that another command added is unchanged, too; the
-    plan never lists such a video as vanished. The captions of a source replace those of the domain; a source without
-    captions of a video leaves them as they are.
+    A file is unchanged if its size matches the stored video and it was not modified since the video was added;
+    otherwise its content decides. A file with the same content as a video added by another command is also unchanged;
+    the plan never lists such a video as vanished. A source's captions replace the domain's; if the source has no
+    captions for a video, they stay.
 
     Args:
         report_alive: Called after each file.
-        domain: Name of the domain, which keeps the IDs of equal files of two domains apart.
+        domain: Name of the domain, which keeps IDs of equal files in two domains apart.
         left_out: Reasons of files that the listing left out, by path. They have not vanished.
         uploaded: Paths of uploaded files, which are no part of the source. Videos that a manifest made of them
             stay as they are.

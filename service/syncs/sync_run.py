@@ -166,7 +166,7 @@ def _replace_captions(run: SyncRun, captions: Mapping[str, list[str]]) -> int:
 
 
 def _delete(run: SyncRun, plan: SyncPlan) -> int:
-    """Delete former versions, whose newer version is searchable, and vanished videos by choice."""
+    """Delete previous versions, whose newer version is searchable, and vanished videos by choice."""
     gone = [*plan.outdated, *(plan.vanished if run.vanished == "delete" else ())]
     for start in range(0, len(gone), _DELETIONS):
         run.renew()

@@ -194,7 +194,7 @@ class TaskRequest:
     Attributes:
         key: Its ``Idempotency-Key``.
         caller: Identity of the caller; keys of different callers are independent.
-        target_id: For an append, the identifier of the domain's task.
+        target_id: For an append, the ID of the domain's task.
     """
 
     key: str | None

@@ -51,7 +51,7 @@ class Turn:
     """Permission of a worker to send the due messages of an endpoint.
 
     Attributes:
-        webhook_id: Identifier of the endpoint.
+        webhook_id: ID of the endpoint.
         lease_expires_at: End of the lease.
     """
 
@@ -284,7 +284,7 @@ def make_backlog_due(session: Session, webhook_id: str, at: datetime) -> None:
 
 def _disabling_reason(answer: Answer) -> str | None:
     if answer.status == _GONE:
-        return "The endpoint answered with status 410 (Gone)."
+        return "The endpoint responded with status 410 (Gone)."
     return answer.text if answer.is_forbidden else None
 
 
@@ -306,14 +306,14 @@ def sweep_deliveries() -> None:
 
 
 class DeliverySlots:
-    """Slots of a process. An endpoint that answers slowly, or not at all, occupies one slot and delays no other."""
+    """A process's delivery slots. A slow or silent endpoint occupies one slot and delays no other."""
 
     def __init__(self) -> None:
         self._threads: list[threading.Thread] = []
         self._stop_requested = threading.Event()
 
     def start_turns(self) -> int:
-        """Start to send the due messages of as many endpoints as there are free slots; does not wait for answers.
+        """Start sending due messages to as many endpoints as there are free slots, without waiting for responses.
 
         Returns:
             The number of endpoints.
@@ -325,7 +325,7 @@ class DeliverySlots:
         free = _SLOTS - len(self._threads)
         turns = claim_turns(free) if free else []
         for turn in turns:
-            # Threads without an executor, which would let a stopping worker wait for a silent endpoint.
+            # Plain threads: with an executor, a stopping worker would wait for a silent endpoint.
             thread = threading.Thread(target=self._run_turn, args=(turn,), name="webhook", daemon=True)
             self._threads.append(thread)
             thread.start()

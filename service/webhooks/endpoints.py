@@ -1,4 +1,4 @@
-"""Registered endpoints of webhooks: creation, changes, removal, lists and a test message."""
+"""Webhook endpoints: create, change, remove and list them, and send a test message."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _ORDERS = KeysetOrders({"created": Delivery.id}, unique=Delivery.id)
 
 
 def create_webhook(spec: WebhookSpec) -> WebhookSecret:
-    """Store an endpoint and return it with its secret, which no other answer contains.
+    """Store an endpoint and return it with its secret, which is returned only once.
 
     Raises:
         InvalidInput: the address is malformed or not allowed.
@@ -96,7 +96,7 @@ def remove_webhook(webhook_id: str) -> None:
 
 
 def send_test(webhook_id: str) -> DeliveryDetails:
-    """Send a message of the type ``webhook.test`` now, once, and return its result. Works for disabled endpoints.
+    """Send one ``webhook.test`` message now, and return its result. Works for disabled endpoints.
 
     Raises:
         NotFound: the endpoint does not exist.
@@ -144,7 +144,7 @@ def list_deliveries(webhook_id: str, *, cursor: str | None = None, limit: int = 
 
     Raises:
         NotFound: the endpoint does not exist.
-        InvalidInput: the cursor is not one of this list.
+        InvalidInput: the cursor is not from this list.
     """
     with session_scope() as session:
         _require(session, webhook_id)

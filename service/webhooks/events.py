@@ -18,7 +18,7 @@ from service.catalog.database import now
 from service.catalog.operation_tables import Delivery, Webhook
 from service.catalog.tables import Task
 
-MAX_PENDING = 10_000  # messages of an endpoint; further events are not sent to it
+MAX_PENDING = 10_000  # messages of an endpoint; more events are not sent to it
 _MAX_TEXT_CHARS = 2000
 
 log = structlog.get_logger(__name__)

@@ -1,7 +1,7 @@
 """One attempt to send a message to an endpoint, bounded in time and size, to allowed addresses only.
 
-Addresses are checked when the connection is opened (:mod:`media.sources.guarded_network`), so neither a name server
-nor a notation of an address leads into the network of the service. Redirects are not followed.
+Addresses are checked when the connection is opened (:mod:`media.sources.guarded_network`), so neither DNS nor an
+unusual address notation leads into the service's network. Redirects are not followed.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from service.core.domain_names import CONTROL_CHARACTERS
 from service.core.errors import InvalidInput
 from service.core.settings import settings
 
-ANSWER_SECONDS = 15.0  # from the first byte of the answer to the end of its read part
+ANSWER_SECONDS = 15.0  # from the first byte of the response to the last byte read
 MAX_ANSWER_BYTES = 2000
 _TIMEOUTS = {"connect": 5.0, "read": 15.0, "write": 5.0, "pool": 5.0}  # seconds
 _MAX_RETRY_AFTER = 86_400
@@ -42,13 +42,13 @@ _UNPRINTABLE = re.compile(rf"(?!\n)(?:[^\S ]|[{CONTROL_CHARACTERS}])")
 
 @dataclass(frozen=True)
 class Answer:
-    """Answer of an endpoint, or the error of an attempt without one.
+    """An endpoint's response, or the error of an attempt without one.
 
     Attributes:
-        status: HTTP status; None without an answer.
+        status: HTTP status; None without a response.
         text: Beginning of the body, or the error; printable characters.
         retry_after: Seconds of the header ``Retry-After``; 0 without it.
-        is_forbidden: Whether no message is sent to the address, so that further attempts are useless.
+        is_forbidden: Whether the address is refused, so that more attempts are useless.
     """
 
     status: int | None
@@ -94,7 +94,7 @@ def check_url(url: str) -> None:
 
 
 def send_message(url: str, headers: Mapping[str, str], body: bytes) -> Answer:
-    """Send a message with POST and return the answer; errors of the network are answers without a status."""
+    """POST a message and return the response; network errors are responses without a status."""
     try:
         uri = _parse(url)
         prefix = _find_prefix(uri)
@@ -115,13 +115,13 @@ def send_message(url: str, headers: Mapping[str, str], body: bytes) -> Answer:
             is_forbidden=True,
         )
     except httpcore.TimeoutException:
-        return Answer(None, "The endpoint does not answer in time.")
+        return Answer(None, "The endpoint did not respond in time.")
     except (httpcore.NetworkError, httpcore.ProtocolError, httpcore.UnsupportedProtocol, OSError) as error:
         return Answer(None, printable(f"The connection fails ({type(error).__name__}: {error})."))
 
 
 def printable(text: str) -> str:
-    """Return a text without control characters and without characters that change the direction of writing."""
+    """Strip control and bidi-override characters from a text."""
     return _UNPRINTABLE.sub("\ufffd", text)[:MAX_ANSWER_BYTES]
 
 
@@ -166,7 +166,7 @@ def _exchange(uri: SourceUri, allows_private: bool, headers: Mapping[str, str], 
 
 
 def _read_beginning(response: httpcore.Response) -> bytes:
-    """Return the beginning of a body. The status decides about the delivery, so a body that breaks is no failure."""
+    """Read the beginning of a body. The status decides about delivery, so a broken body is not a failure."""
     body = b""
     try:
         for chunk in response.iter_stream():

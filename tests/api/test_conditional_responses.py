@@ -17,7 +17,7 @@ DATE = "Last-Modified"
 
 @pytest.fixture(scope="module")
 def task(client: TestClient, configured: Settings) -> Iterator[str]:
-    """Id of a queued task with one video ``v``."""
+    """ID of a queued task with one video ``v``."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("service.tasks.broker.send_probe", lambda task_id: None)
         (configured.media_root / "a.mp4").write_bytes(b"x")

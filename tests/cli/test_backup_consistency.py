@@ -122,7 +122,7 @@ def test_backup_during_a_long_change_can_be_repeated(
 
     refused = hold_the_lock()
     assert (refused.exit_code, list((tmp_path / "copies").iterdir())) == (1, [])
-    assert "Another process changes the index" in " ".join(refused.output.split())
+    assert "Another process is changing the index" in " ".join(refused.output.split())
     assert run("snapshot", tmp_path / "copies" / "copy").exit_code == 0
 
 

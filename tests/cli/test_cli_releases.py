@@ -20,7 +20,7 @@ _run = partial(run, "releases")
 
 @pytest.fixture
 def releases(folder: Settings, publish_task: Callable[..., Manifest]) -> list[str]:
-    """Ids of the releases after three domains of 4, 3 and 2 videos."""
+    """IDs of the releases after three domains of 4, 3 and 2 videos."""
     for name, videos in (("a", 4), ("b", 3), ("c", 2)):
         publish_task(name, videos)
     with session_scope(write=True) as session:

@@ -79,7 +79,7 @@ def test_folder_on_the_server_becomes_a_domain(browser: WebDriver, address: str)
     wait_for(browser, "#tasks > li")
     browser.find_element(By.ID, "follow").click()
     browser.find_element(By.ID, "follow-send").click()
-    assert texts(browser, "#follow-form .field-error") == ["Name a folder.", "Enter a name for the domain."]
+    assert texts(browser, "#follow-form .field-error") == ["Enter a folder.", "Enter a name for the domain."]
     browser.find_element(By.ID, "follow-source").send_keys("lake")
     browser.find_element(By.ID, "follow-name").send_keys("sea")
     browser.find_element(By.ID, "follow-send").click()

@@ -191,7 +191,7 @@ def test_append_requires_pinned_release(
     for change in ({"release": adopt(store, "another").id}, {"fingerprint": "another"}):
         with pytest.raises(ShardInvalid, match="embed with that one"):
             store.append(extend(store, "a", range(5, 7), **change))
-    with pytest.raises(ShardInvalid, match="id 4 belongs to task a already"):
+    with pytest.raises(ShardInvalid, match="ID 4 belongs to task a already"):
         store.append(extend(store, "a", range(4, 7)))
     with pytest.raises(ShardInvalid, match="not published"):
         store.append(replace(extend(store, "a", range(5, 7)), task="nobody"))
@@ -220,7 +220,7 @@ def test_ids_of_appended_segments_are_reserved(
     store.append(extend(store, "a", range(100, 105)))
     store.delete([102])
     release, shard = write(store, "b", range(102, 104))
-    with pytest.raises(ShardInvalid, match="id 102 belongs to task a already"):
+    with pytest.raises(ShardInvalid, match="ID 102 belongs to task a already"):
         store.publish(release=release, shards=[shard])
 
 

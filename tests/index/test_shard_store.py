@@ -59,8 +59,8 @@ def test_content_id_does_not_depend_on_order(store: ShardStore, unit: Callable) 
 @pytest.mark.parametrize(
     ("ids", "change", "message"),
     [
-        ([1, 2, 1], {}, "id 1 occurs twice"),
-        ([1, -1, 2], {}, "id -1 is negative"),
+        ([1, 2, 1], {}, "ID 1 occurs twice"),
+        ([1, -1, 2], {}, "ID -1 is negative"),
         ([1, 2], {}, "do not fit together"),
         ([1.0, 2.0, 3.0], {}, "ids are float64"),
         ([1, 2, 3], {1: np.nan}, "vector of ID 2 is not finite"),
@@ -123,7 +123,7 @@ def test_ids_are_unique_across_shards(store: ShardStore, publish_task: Callable,
     publish_task(store, "a", [1, 5, 9])
     publish_task(store, "b", [2, 6])  # overlapping ranges of distinct IDs
     release, shard = write(store, "c", [3, 6, 7])
-    with pytest.raises(ShardInvalid, match="id 6 belongs to task b already"):
+    with pytest.raises(ShardInvalid, match="ID 6 belongs to task b already"):
         store.publish(release=release, shards=[shard])
 
 

@@ -105,7 +105,7 @@ def test_linked_root_is_followed(root: Path, tmp_path: Path) -> None:
         ("file:///%ff.mp4", "not a path"),
         ("file://[/soup.mp4", "not a path"),
         ("\ud800.mp4", "not a path"),
-        ("\udcff.mp4", "no valid Unicode"),
+        ("\udcff.mp4", "not valid Unicode"),
     ],
 )
 def test_uris_without_file_raise(root: Path, uri: str, words: str) -> None:

@@ -113,7 +113,7 @@ def test_one_child_decodes_many_videos_and_survives_bad_files(
             (cut, "not a video"),
             (make_audio("song.m4a"), "audio only"),
             (tmp_path / "gone.mp4", "cannot be read"),
-            (tmp_path, "no file but a folder"),
+            (tmp_path, "not a file but a folder"),
         ):
             with pytest.raises(MediaError, match=words) as caught:
                 decoder.decode(path, frames=2, size=16, cache=out, thumbnail=out / "t.jpg")
@@ -316,7 +316,7 @@ def test_corrupt_files_do_not_end_the_child(make_video: MakeVideo, name: str) ->
 
 def test_pipe_raises_immediately(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.mp4")
-    with pytest.raises(MediaError, match=r"pipe\.mp4 is no file"):
+    with pytest.raises(MediaError, match=r"pipe\.mp4 is not a file"):
         decode(tmp_path / "pipe.mp4", frames=1, size=8)
 
 

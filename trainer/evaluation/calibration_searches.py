@@ -97,7 +97,7 @@ class _Nearest(NamedTuple):
 
 @dataclass(frozen=True)
 class _Evidence:
-    """Evidence of n texts for T tasks: words and further evidence in nats, coverage, and number of tokens."""
+    """Evidence of n texts for T tasks: words and other evidence in nats, coverage, and number of tokens."""
 
     words: Floats
     further: Floats | None

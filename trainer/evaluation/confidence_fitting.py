@@ -193,7 +193,7 @@ def fit_answer(searches: Sequence[LabeledResults]) -> AnswerModel | None:
     if unrelated.any():
         threshold = max(threshold, float(np.quantile(predicted[unrelated], _REFUSED, method="higher")))
     distances = np.sort([search.distance for search in used if search.present])
-    # Split conformal prediction: this order statistic covers a further caption with at least the wanted probability.
+    # Split conformal prediction: this order statistic covers another caption with at least the wanted probability.
     covered = min(len(distances) - 1, int(np.ceil((len(distances) + 1) * _COVERED)) - 1)
     return AnswerModel(
         weights=tuple(map(float, weights)),

@@ -16,10 +16,10 @@ Each caption is scored against each video once: in one row, or, if neither can c
 two tasks (:mod:`trainer.evaluation.rank_ledger`). The rows of these scores rank videos for a caption, the columns rank
 captions for a video.
 
-Further tasks change neither the difference of a text's routing evidence for two tasks nor a video's rank among the
-videos of both. In a column, however, competing texts are normalized separately, and a further task would change all of
-them. Therefore a caption counts with its log weight among the tasks that existed when it was added, its
-own task being the last, like an entry of a caption catalog that is never recomputed.
+Other tasks change neither the difference of a text's routing evidence for two tasks nor a video's rank among the videos
+of both. In a column, however, competing texts are normalized separately, and another task would change all of them.
+Therefore a caption counts with its log weight among the tasks that existed when it was added, its own task being the
+last, like an entry of a caption catalog that is never recomputed.
 
 In a library of up to :data:`MAX_MEASURED_TASKS` tasks, a row measures all of them. With more tasks it measures evenly
 spaced ones and the newest, so the cost of a row grows with the number of tasks, not with its square: each query may
@@ -121,7 +121,7 @@ def evaluate_row(
         at = _routing_at(task.evidence, position, silent) if task.texts else None
         row.query_sets[name] = task.query_set
         row.routing_at[name], row.routing[name] = at, at[1] if at else None
-    # A task without captions has the evidence of the likeliest other task, which a further task may change.
+    # A task without captions has the evidence of the likeliest other task, which another task may change.
     has_stable_evidence = ledger is not None and not silent.any()
     evaluations: list[tuple[ModeEvaluation, tuple[TaskDigest, ...] | None]] = []
     for mode in encoder.modes if modes is None else modes:
@@ -202,7 +202,7 @@ def select_measured_tasks(tasks: Sequence[str]) -> frozenset[str]:
     the columns of the remaining tasks are complete, and the ranks of their queries continue.
 
     Args:
-        tasks: Identifiers of the tasks with queries, in order of learning.
+        tasks: IDs of the tasks with queries, in order of learning.
     """
     distance = 1
     while len(tasks) > MAX_MEASURED_TASKS * distance:

@@ -237,7 +237,7 @@ def mean_angle(before: Floats, after: Floats) -> float | None:
     """Return the query drift: mean angle in degrees between vectors ``[Q, dim]`` before and after; None without
     vectors.
 
-    Computed from the half angle, since the arc cosine of a rounded 1 would show drift where there is none.
+    Computed from the half angle, since the arc cosine of a rounded 1 would show drift if there is none.
     """
     if not len(before):
         return None

@@ -92,7 +92,7 @@ def measure_append(
     Args:
         library: Published library.
         backbone: Backbone of the library.
-        domain: Identifier of the domain's task.
+        domain: ID of the domain's task.
         report_alive: Called after each part of the measurement.
 
     Returns:

@@ -136,8 +136,8 @@ def held_out_videos(task_id: str) -> dict[str, HeldOutVideos]:
 def excluding_originals(
     held_out: Mapping[str, HeldOutVideos], task: ClaimedTask
 ) -> Mapping[str, HeldOutVideos]:
-    """Return the held-out videos, with the videos that a relearned domain takes over held out from their
-    former domain.
+    """Return the held-out videos, with the videos that a relearned domain takes over held out from their previous
+    domain.
     """
     if task.relearns_id is None:
         return held_out
@@ -167,7 +167,7 @@ def appended_captions(tasks: Collection[str], unpublished: str | None = None) ->
     """Return the captions of the training videos and of the appended videos of tasks with appended videos, by task ID.
 
     Args:
-        tasks: Identifiers of the tasks; others are left out.
+        tasks: IDs of the tasks; others are left out.
         unpublished: Append whose videos do not belong to its domain yet; they count, too.
     """
     is_appended = (Video.effective_split == "appended") | (Video.task_id == unpublished)

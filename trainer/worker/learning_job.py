@@ -236,7 +236,7 @@ def _complete_catalog(claim: Claim, backbone: Backbone, library: Library, task: 
     # A published task becomes ready even without figures: if each attempt to evaluate it ended the worker, the last
     # attempt skips the evaluation.
     if claim.task.attempts >= state_machine.MAX_ATTEMPTS:
-        evaluation_error = "Its worker stopped again and again before that was done, without a message."
+        evaluation_error = "Its worker stopped repeatedly before that was done, without a message."
     else:
         try:
             vectors = library.shard(task.task_id)

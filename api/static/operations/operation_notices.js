@@ -28,7 +28,7 @@ function pinNotice(pinned, refresh) {
   const text =
     `The release after “${pinned.task}” is served, not the newest one (after “${pinned.newest_task}”). ` +
     `${unsearchedText(pinned)} ` +
-    "Tasks that are learned now are kept, but not searched either.";
+    "Newly learned tasks are kept, but aren't searched either.";
   return el(
     "div",
     { className: "op-notice", role: "status", "data-testid": "pinned" },

@@ -106,8 +106,8 @@ function drawWorkers(workers) {
     ),
   );
   const note = ended.length
-    ? `${count(ended.length, "worker")} ended within a day, last report ${timeAgo(ended[0].seen_at)}`
-    : "No worker has reported within a day.";
+    ? `${count(ended.length, "worker")} ended within the last day, last report ${timeAgo(ended[0].seen_at)}`
+    : "No worker has reported within the last day.";
   if (ended.length || !rows.length)
     rows.push(el("tr", {}, el("td", { className: "muted", colSpan: 6, textContent: note })));
   $("op-worker-table").tBodies[0].replaceChildren(...rows);

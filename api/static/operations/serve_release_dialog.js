@@ -64,7 +64,7 @@ export function openServeDialog(release, onServed) {
   });
   document.body.append(dialog);
   dialog.showModal();
-  setText(status, "Reading the effects …");
+  setText(status, "Checking the effects …");
   request(release, true)
     .then((preview) => {
       setText(status, "");
@@ -84,11 +84,10 @@ function describe(preview) {
   const kept = [
     `${count(preview.searchable_videos, "video")} searchable afterwards.`,
     preview.kept_appended &&
-      `${count(preview.kept_appended, "video")} that were appended to earlier domains after the release.`,
-    "All releases, shards and videos: each release can be served again.",
+      `${count(preview.kept_appended, "video")} appended to earlier domains after the release.`,
+    "All releases, shards and videos: any release can be served again.",
     "Deleted videos stay deleted.",
-    preview.pinned &&
-      "Domains that are learned from now on are kept, and are searched once a later release is served.",
+    preview.pinned && "Domains learned from now on are kept, and searched once a later release is served.",
   ];
   return [
     lost.domains ? block("lost", "No longer searchable:", changeLines(lost)) : null,

@@ -40,7 +40,7 @@ function row(snapshot) {
 }
 
 async function deleteSnapshot(snapshot) {
-  if (!confirm(`Delete the snapshot ${snapshot.name}? This cannot be undone.`)) return;
+  if (!confirm(`Delete the snapshot ${snapshot.name}? This can't be undone.`)) return;
   try {
     const response = await fetch(path(snapshot), { method: "DELETE" });
     if (!response.ok && response.status !== 404) throw new Error((await response.json()).detail);

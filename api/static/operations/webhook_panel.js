@@ -70,10 +70,7 @@ async function create(event) {
     if (!events.length) throw new Error("Choose at least one event.");
     const { secret } = await api("/webhooks", json("POST", { url: $("wh-url").value.trim(), events }));
     $("wh-url").value = "";
-    $("wh-secret").replaceChildren(
-      "Secret of the signatures, shown only now: ",
-      el("code", { textContent: secret }),
-    );
+    $("wh-secret").replaceChildren("Signing secret, shown only once: ", el("code", { textContent: secret }));
     $("wh-secret").hidden = false;
     await showWebhooks();
   } catch (error) {
@@ -143,7 +140,7 @@ function facts(webhook) {
 
 const outcomeText = ({ state, status, answer }) =>
   state === "delivered"
-    ? `The endpoint answered with status ${status}.`
+    ? `The endpoint responded with status ${status}.`
     : `Not accepted: ${[status && `status ${status}`, answer].filter(Boolean).join(", ")}`;
 
 async function showLog(webhook, log) {

@@ -65,7 +65,9 @@ function readBase64(file) {
       const reader = new FileReader();
       reader.addEventListener("load", () => resolve(reader.result.slice(reader.result.indexOf(",") + 1)));
       reader.addEventListener("error", () =>
-        reject(new Error(`${file.name} was changed, moved or deleted after its selection. Select it again.`)),
+        reject(
+          new Error(`${file.name} was changed, moved or deleted since you selected it. Select it again.`),
+        ),
       );
       reader.readAsDataURL(file);
     });

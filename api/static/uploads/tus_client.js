@@ -116,7 +116,7 @@ async function appendPart(upload) {
 function setOffset(upload, header) {
   const offset = Number(header("Upload-Offset"));
   if (!(offset >= 0 && offset <= upload.file.size))
-    throw new Problem(0, { detail: "The answer has no offset." });
+    throw new Problem(0, { detail: "The response has no offset." });
   upload.offset = offset;
   upload.onBytes(offset);
 }
@@ -128,7 +128,7 @@ async function readBytes(file, start, end) {
   } catch {
     // The error of the browser does not name the file.
   }
-  throw new FileChanged("The file was changed, moved or deleted after its selection. Select it again.");
+  throw new FileChanged("The file was changed, moved or deleted since you selected it. Select it again.");
 }
 
 /** Send a request; XMLHttpRequest reports the progress of a body, which fetch does not. */
@@ -150,7 +150,7 @@ function send(method, address, headers, body, signal, onSent = () => {}) {
       if (request.status < 300) resolve({ header: (name) => request.getResponseHeader(name) });
       else reject(problemOf(request));
     });
-    request.addEventListener("error", () => fail("The server does not answer."));
+    request.addEventListener("error", () => fail("The server doesn't respond."));
     request.addEventListener("abort", () => fail("The connection was lost."));
     request.addEventListener("loadend", () => {
       silence.stop();
@@ -181,7 +181,10 @@ function problemOf(request) {
   } catch {
     // A proxy answered, or the method is HEAD.
   }
-  const problem = new Problem(request.status, { detail: `The server answers ${request.status}.`, ...body });
+  const problem = new Problem(request.status, {
+    detail: `The server responded with ${request.status}.`,
+    ...body,
+  });
   problem.retryAfter = Math.min(MAX_DELAY_SECONDS, Number(request.getResponseHeader("Retry-After")) || 0);
   return problem;
 }

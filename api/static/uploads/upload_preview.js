@@ -21,7 +21,7 @@ export function drawPreview(node, preview, encoding, onEncoding) {
       el(
         "p",
         {},
-        `Texts are read as ${encoding}. `,
+        `Text files are read as ${encoding}. `,
         button("Read as UTF-8", () => onEncoding("utf-8")),
       ),
     );
@@ -57,7 +57,7 @@ function facts(preview) {
   return [
     ...tables.map(tableFact),
     bare.length > 0 &&
-      expandable(`${count(bare.length, "video")} without captions: indexed, and not learned from`, bare),
+      expandable(`${count(bare.length, "video")} without captions: indexed, but not learned from`, bare),
     missing.length > 0 &&
       expandable(
         `${count(missing.length, "row")} of the table without a file: left out`,

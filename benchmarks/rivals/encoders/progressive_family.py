@@ -3,7 +3,7 @@
 Progressive neural networks: one column per task, with lateral connections from the columns of earlier tasks
 (Rusu et al. 2016, "Progressive neural networks").
 
-A column is a whole tower with weights of its own. Block i of column k also reads the outputs h of block i − 1 of all
+A column is a whole tower with its own weights. Block i of column k also reads the outputs h of block i − 1 of all
 earlier columns, which never change (equation 2):
 
     h_i(k) = B_i(k)(h_{i−1}(k)) + U_i relu(V_i [α_1 h_{i−1}(1), …, α_{k−1} h_{i−1}(k−1)])

@@ -94,7 +94,7 @@ class TaskFailedError(Exception):
     """A task has failed, or was cancelled.
 
     Attributes:
-        task_id: Identifier of the task.
+        task_id: ID of the task.
         state: ``failed`` or ``cancelled``.
         hint: How to remedy the failure; None if unknown.
     """

@@ -156,10 +156,9 @@ class Operations:
     ) -> TaskDetails:
         """Learn a domain's appended videos as a new domain.
 
-        The response is the task of the new domain, whose `relearns` names the former one; its videos have
-        ids of their own until it is ready. It then takes over the videos with their ids, captions and
-        metadata, and the former domain keeps those that it was learned from. While that task is unfinished,
-        a repeated request returns it.
+        The response is the new domain's task, whose `relearns` names the original domain. Its videos have temporary IDs
+        until it is ready; it then takes over the videos with their IDs, captions and metadata, and the original domain
+        keeps those that it was learned from. While that task is unfinished, a repeated request returns it.
         """
 
     @operation("POST", "/samples")
@@ -385,12 +384,11 @@ class Operations:
     def serve_release(self, release_id: str, *, body: ServeSpec | None = None) -> ServeOutcome:
         """Serve an earlier or later release, and return the domains that become searchable or unsearchable.
 
-        `release_id` is the id of a release or its first 8 characters, the name of the domain that it learned
-        last, or `newest`. The change takes effect within a second in running servers; nothing is deleted or
-        indexed again. Domains that were learned after the release are not searched. Videos that were
-        appended to earlier domains stay searchable, and deleted videos stay deleted. While an earlier
-        release is served, it is pinned: tasks continue the newest release and are published, but not
-        searched until a later release is served. With `dry_run`, only the effects are returned.
+        `release_id` is a release ID or its first 8 characters, the name of the domain that it learned last, or
+        `newest`. The change takes effect within a second in running servers; nothing is deleted or re-indexed. Domains
+        learned after the release are not searched. Videos appended to earlier domains stay searchable, and deleted
+        videos stay deleted. An earlier release stays pinned while it is served: tasks continue the newest release and
+        are published, but not searched until you serve a later release. With `dry_run`, only the effects are returned.
         """
 
     # --- Uploads ---
@@ -516,7 +514,7 @@ class Operations:
 
     @operation("DELETE", "/keys/{key_id}")
     def revoke_key(self, key_id: str) -> KeyDetails:
-        """Revoke a key (name or id), and end the sessions that were started with it. Idempotent.
+        """Revoke a key (name or ID) and end the sessions started with it. Idempotent.
 
         Other API processes refuse the key within five seconds.
         """
@@ -531,11 +529,11 @@ class Operations:
 
     @operation("PATCH", "/users/{user_id}")
     def edit_user(self, user_id: str, body: UserPatch) -> UserDetails:
-        """Change the role or the password of a user (name or id). A new password ends all sessions of the user."""
+        """Change a user's role or password (name or ID). A new password ends all of the user's sessions."""
 
     @operation("DELETE", "/users/{user_id}")
     def remove_user(self, user_id: str) -> UserDetails:
-        """Remove a user (name or id) with all sessions."""
+        """Remove a user (name or ID) and end all of their sessions."""
 
     @operation("GET", "/sessions")
     def list_sessions(self) -> list[SessionDetails]:

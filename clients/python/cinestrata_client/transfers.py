@@ -29,7 +29,7 @@ class FileUpload:
     """A complete upload.
 
     Attributes:
-        id: Identifier of the upload.
+        id: ID of the upload.
         uri: URI of the file in ``VideoSpec.uri``.
     """
 

@@ -37,7 +37,7 @@ class VideoSpec(RequestModel):
         max_length=MAX_CUES,
         description="Timed texts: subtitles, or captions of parts. Searched as words, but not learned.",
     )
-    id: Identifier | None = Field(default=None, description="Id of the video; generated if omitted.")
+    id: Identifier | None = Field(default=None, description="ID of the video; generated if omitted.")
     split: Split | None = Field(
         default=None, description="Split of the video; test videos are held out for evaluation."
     )

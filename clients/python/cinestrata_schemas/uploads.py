@@ -33,7 +33,7 @@ class PreviewRequest(RequestModel):
     """Selected files, and the domain for their videos."""
 
     name: str | None = Field(default=None, description="Name of a new domain.")
-    into: str | None = Field(default=None, description="Id of the task whose domain receives the videos.")
+    into: str | None = Field(default=None, description="ID of the task whose domain receives the videos.")
     method: str | None = Field(default=None, description="Learning method of a new domain.")
     settings: dict[str, Any] | None = Field(default=None, description="Method settings.")
     files: RequestList[LocalFile] = Field(max_length=200_000, description="All selected files.")

@@ -1,7 +1,7 @@
 """BERT as a compiled text tower: from token IDs to unit vectors in the joint space.
 
 Texts of equal length form a batch, so that no product is computed for padding and the attention needs no mask. Word
-embeddings stay outside of the graph: the table is not copied, and a text reads a few of its rows.
+embeddings stay outside the graph: the table is not copied, and a text reads a few of its rows.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ class GraphBuilder:
     Args:
         name: Name of the input.
         dtype: Type of the input.
-        shape: Shape of the input; a name in place of a size varies between runs.
+        shape: Shape of the input; a name instead of a size varies between runs.
     """
 
     def __init__(self, name: str, dtype: npt.DTypeLike, shape: Sequence[int | str]) -> None:

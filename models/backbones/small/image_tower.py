@@ -91,7 +91,7 @@ def tensor_digest(tensors: Mapping[str, Tensor]) -> str:
 
 
 def _architecture() -> Any:
-    """Return the network without weights, without classifier, and with biases in place of batch normalization."""
+    """Return the network without weights, without classifier, and with biases instead of batch normalization."""
     with torch.device("meta"):
         cnn = timm.create_model("tf_efficientnet_lite0", pretrained=False, num_classes=0)
         for parent in cnn.modules():

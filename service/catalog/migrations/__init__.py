@@ -1,4 +1,4 @@
-"""Versions of the catalog's schema (alembic).
+"""Migrations of the catalog's schema (Alembic).
 
 To change the schema, change the tables and add the next file to ``versions/``; a test compares the two on both
 databases. SQLAlchemy knows a table once its module is imported, so ``CATALOG_SCHEMA`` imports all of them.
@@ -31,7 +31,7 @@ from service.core.errors import Conflict, Unavailable
 from service.core.settings import Settings
 
 CATALOG_SCHEMA = Base.metadata
-WAIT_SECONDS = 60.0  # a database server that starts at the same time is up by then
+WAIT_SECONDS = 60.0  # a database server started at the same time is up by then
 
 _RETRY_SECONDS = 1.0
 _UPGRADE_LOCK = 0x63696E65  # key of the advisory lock: one process of a cluster migrates at a time
@@ -40,7 +40,7 @@ log = structlog.get_logger(__name__)
 
 
 def alembic_config() -> Config:
-    """Return alembic's configuration, which needs no file."""
+    """Return Alembic's configuration, which needs no file."""
     config = Config()
     config.set_main_option("script_location", str(Path(__file__).parent))
     config.set_main_option("path_separator", "os")
@@ -48,14 +48,14 @@ def alembic_config() -> Config:
 
 
 def upgrade(configured: Settings | None = None) -> None:
-    """Upgrade the catalog to the newest schema in one transaction. Concurrent calls of many processes are safe.
+    """Upgrade the catalog to the newest schema in one transaction. Concurrent calls are safe.
 
     Args:
-        configured: Settings that name the database; None: the settings of this process.
+        configured: Settings that name the database; None: this process's settings.
 
     Raises:
         Unavailable: the database cannot be reached.
-        Conflict: the schema is that of another version.
+        Conflict: the schema belongs to another version.
     """
     upgrade_engine(engine(configured))
 
@@ -75,7 +75,7 @@ def upgrade_engine(database: Engine) -> None:
             connection.begin(),
         ):
             if connection.dialect.name == "postgresql":
-                # The migration of another process may take minutes: longer than the catalog waits for a lock otherwise.
+                # Another process's migration may take minutes, longer than the usual wait for a lock.
                 connection.execute(text("SET LOCAL lock_timeout TO DEFAULT"))
                 connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _UPGRADE_LOCK})
             config.attributes["connection"] = connection
@@ -85,13 +85,13 @@ def upgrade_engine(database: Engine) -> None:
             _restore_counters(connection, counters)
     except OperationalError as error:
         raise Unavailable(
-            f"The catalog database cannot be reached ({_first_line(error)}); check CINESTRATA_DATABASE_URL.",
+            f"The catalog database can't be reached ({_first_line(error)}); check CINESTRATA_DATABASE_URL.",
             5,
         ) from error
 
 
 def upgrade_when_reachable(configured: Settings, wait_seconds: float | None = None) -> None:
-    """Upgrade the catalog, and wait for a database that does not answer yet.
+    """Upgrade the catalog, waiting for a database that does not respond yet.
 
     Args:
         wait_seconds: Maximum time to wait; None: ``WAIT_SECONDS``.

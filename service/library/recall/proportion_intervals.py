@@ -1,7 +1,7 @@
-"""Confidence intervals of shares of queries, and of differences of two shares.
+"""Confidence intervals for shares of queries, and for differences between two shares.
 
-The intervals treat queries as independent. Several captions of one video are not, so the true interval of such a domain
-is wider.
+The intervals treat queries as independent. Several captions of one video are not, so a domain's true interval may be
+wider.
 """
 
 from __future__ import annotations

@@ -107,7 +107,7 @@ class RecallCells:
     """Cells of the recall matrix.
 
     Attributes:
-        version: Identifier of this state; it changes with each change of the cells.
+        version: ID of this state; it changes with each change of the cells.
         mode: Query mode in which the newest release is served and was measured.
         releases: Tasks whose releases were measured, in learned order: the rows.
         tasks: Tasks with queries, in learned order: the columns.
@@ -159,13 +159,13 @@ def _lower(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 
 def read_learned_tasks(session: Session) -> tuple[tuple[LearnedTask, ...], str]:
-    """Read the learned tasks in learned order, and the identifier of the state of the recall matrix."""
+    """Read the learned tasks in learned order, and the ID of the state of the recall matrix."""
     state = _read_state(session)
     return state.tasks, state.version
 
 
 def read_measures_version() -> str:
-    """Read the identifier of the state of the recall matrix: its cells, and names and splits of the domains.
+    """Read the ID of the state of the recall matrix: its cells, and names and splits of the domains.
 
     Raises:
         Unavailable: the catalog is unreachable.
@@ -199,7 +199,7 @@ def read_recall_cells(galleries: Sequence[str] = ("local",)) -> RecallCells:
 
 
 def nullable(values: npt.NDArray[np.float64]) -> Any:
-    """Convert an array to lists with None in place of NaN, as JSON needs it."""
+    """Convert an array to lists with None instead of NaN, as JSON needs it."""
     nulls: Any = None
     return np.where(np.isnan(values), nulls, values.astype(object)).tolist()
 

@@ -1,8 +1,8 @@
-"""Losses of earlier domains: recall right after they were learned, minus that of the newest of the releases.
+"""Losses of earlier domains: recall right after they were learned, minus the newest release's.
 
-Both releases answer the same queries, so a loss is compared query by query. The interval is omitted where the queries
-differ, after a deletion or an edit of captions. With pinned queries
-a domain whose queries differ is omitted from the loss in its own shard: only the queries changed, not their results.
+Both releases answer the same queries, so a loss is compared query by query. The interval is omitted if the queries
+differ after a deletion or a caption edit. With pinned queries, a domain whose queries differ is omitted from the loss
+in its own shard: only the queries changed, not their results.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ FEW_QUERIES = 20  # with fewer, the interval of a share of one half is wider tha
 
 
 class _Changes(NamedTuple):
-    """Queries of a domain that one of two releases ranks first, and the other does not."""
+    """Queries in a domain that one of two releases ranks first and the other does not."""
 
     lost: int
     gained: int
@@ -46,7 +46,7 @@ class _Column(NamedTuple):
 
 @cached(LRUCache(16), key=lambda cells: cells.version, lock=Lock())
 def measured_losses(cells: RecallCells) -> dict[Gallery, MeasuredLoss | None]:
-    """Return the loss by gallery; None before the second domain and where nothing was measured.
+    """Return the loss by gallery; None before the second domain, or if nothing was measured.
 
     Args:
         cells: Cells of all galleries.
@@ -89,7 +89,7 @@ def _is_frozen(cells: RecallCells, gallery: str) -> bool:
 
 
 def _worst(columns: list[_Column], *, is_frozen: bool) -> DomainLoss | None:
-    """Return the domain with the largest loss, of those with enough queries if there are any; None without a loss.
+    """Return the domain with the largest loss, among those with enough queries if there are any; None without a loss.
 
     It is chosen among several, so its interval is widened (Bonferroni).
     """

@@ -1,4 +1,4 @@
-"""The recall matrix A[i, t] of the catalog and the measures derived from it.
+"""The recall matrix A[i, t] from the catalog, and the measures derived from it.
 
 :mod:`models.forgetting_measures` defines the measures.
 """
@@ -145,7 +145,7 @@ def recall_figures(cell: Recall) -> RecallFigures:
 def read_served_recall(served: RecallCells | None = None) -> ServedRecall:
     """Compute the recall of the served release on the domains that it has learned.
 
-    Every mean is weighted by queries: one large and one tiny domain have nearly the recall of the large one.
+    Every mean is weighted by queries: a large and a tiny domain together have nearly the large one's recall.
 
     Args:
         served: Cells of all galleries, see :func:`until_served`; None: they are read.
@@ -201,7 +201,7 @@ def _measured_share(share: float, queries: int) -> MeasuredShare:
 
 
 def _unfound(cells: RecallCells, gallery: str) -> list[UnfoundDomain]:
-    """Return the domains without a query that ranks its video first in a gallery, those with most queries first."""
+    """Return the domains in which no query ranks its video first in a gallery, most queries first."""
     row, queries = cells.matrix(gallery)[-1:].ravel(), cells.queries(gallery)[-1:].ravel()
     columns = sorted(np.flatnonzero((row == 0) & (queries > 0)), key=lambda column: -queries[column])
     return [

@@ -86,7 +86,7 @@ class GenerationLoader:
                 precision=self._settings.query_precision,
             )
         if self.stamp() is not None:
-            ping()  # a snapshot needs the catalog; don't reread files again and again while it is unreachable
+            ping()  # a snapshot needs the catalog; don't reread files repeatedly while it is unreachable
         index_snapshot = IndexSnapshot.open(
             self._store,
             previous=previous.index_snapshot if previous else None,

@@ -64,7 +64,7 @@ def _find_named(snapshot: SearchSnapshot, name: str, mirror: CatalogMirror) -> s
     named = [task_id for task_id, known in snapshot.task_names.items() if known == name]
     if len(named) == 1:
         return named[0]
-    # A slug, another case, or the former name of a deleted domain.
+    # A slug, another case, or the previous name of a deleted domain.
     found = mirror.find_task(name)
     if found is not None and found in snapshot.task_names:
         return found

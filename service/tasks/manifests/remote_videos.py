@@ -97,7 +97,7 @@ def list_remote_videos(
 
     Raises:
         InvalidInput: the source is not allowed, has no videos, all are left out, or its manifest is invalid.
-        SourceUnavailable: the source cannot be reached at the moment.
+        SourceUnavailable: the source cannot be reached currently.
     """
     try:
         return _list(source, reader, encoding or "utf-8", captions_from_names, report_progress, typed_tables)

@@ -251,7 +251,7 @@ def _read_usage() -> _Usage:
     for entry in os.scandir(folder):
         found = _FILE_NAME.fullmatch(entry.name)
         if found and found[2].isdigit():
-            with suppress(FileNotFoundError):  # deleted meanwhile
+            with suppress(FileNotFoundError):  # deleted in the meantime
                 size = int(found[2])
                 usage.missing_bytes += max(0, size - entry.stat().st_size)
                 usage.declared_bytes += size

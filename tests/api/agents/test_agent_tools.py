@@ -102,7 +102,7 @@ def writer(service: tuple[str, dict[str, str]]) -> Agent:
 
 @pytest.fixture
 def video(reader: Agent) -> str:
-    """Id of a video of the first domain."""
+    """ID of a video of the first domain."""
     return str(reader.ask("search", query="a clip", domains=[FIRST], k=1)["results"][0]["video_id"])
 
 

@@ -28,13 +28,13 @@ def test_results_of_a_copy_have_its_time(
     wait_until(browser, lambda _: mirror.as_of and mirror.as_of > opened)
     lose_database()
     _search(browser, "a bus at night")
-    wait_until(browser, lambda _: "catalog database cannot be reached" in _message(browser))
+    wait_until(browser, lambda _: "catalog database can't be reached" in _message(browser))
     assert texts(browser, RESULT)
     stated = browser.execute_script(
         "return new Date(arguments[0]).toLocaleString(undefined, {dateStyle: 'medium', timeStyle: 'medium'})",
         mirror.as_of.isoformat(),
     )
-    assert f"captions are those of {stated}, and later videos are missing." in _message(browser)
+    assert f"captions are from {stated}, and later videos are missing." in _message(browser)
     browser.get_log("browser")  # other requests of the page get 503
 
 

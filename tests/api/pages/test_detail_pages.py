@@ -229,7 +229,7 @@ def test_high_picture_fits_its_player(browser: WebDriver, address: str, library:
 
 @pytest.mark.parametrize(
     ("path", "title"),
-    [("domains/nowhere", "There is no such domain."), ("watch/nothing", "There is no such video.")],
+    [("domains/nowhere", "This domain doesn't exist."), ("watch/nothing", "This video doesn't exist.")],
 )
 def test_unknown_id_is_an_error_with_a_way_back(
     browser: WebDriver, address: str, path: str, title: str
@@ -356,7 +356,7 @@ def test_invalid_edit_is_shown_at_its_field_and_a_stale_one_is_refused(
     client.patch(f"/videos/{video}", json={"captions": ["changed elsewhere"]})
     browser.execute_script("document.activeElement.value = 'mine'")
     _find(browser, "#edit-dialog [type=submit]").click()
-    wait_until(browser, lambda b: "has changed meanwhile" in _find(b, "#edit-dialog [role=alert]").text)
+    wait_until(browser, lambda b: "has changed in the meantime" in _find(b, "#edit-dialog [role=alert]").text)
     assert client.get(f"/videos/{video}").json()["captions"] == ["changed elsewhere"]
     browser.get_log("browser")
     _press(browser, Keys.ESCAPE)

@@ -24,7 +24,7 @@ NAME = "broken"
 
 @pytest.fixture
 def broken(client: TestClient, library: list[str], monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """Id of a task that failed, because no file of its archive can be decoded."""
+    """ID of a task that failed, because no file of its archive can be decoded."""
     monkeypatch.setattr(broker, "is_reachable", lambda: True)  # a fault would be the first advice
     archive = io.BytesIO()
     with zipfile.ZipFile(archive, "w") as packed:
@@ -49,7 +49,7 @@ def test_failed_upload_is_explained_by_its_files_and_deleted(
         assert advice.startswith(
             f"“{NAME}” failed. None of the 5 videos can be used. my 0.mp4 cannot be decoded"
         )
-        assert "(and 4 further files)." in advice
+        assert "(and 4 more files)." in advice
         assert "delete the task and add the videos again." in advice
         assert broken not in advice
         assert texts(browser, "#advice-action button") == ["Retry", "Delete"]

@@ -36,7 +36,7 @@ def _shown(controls: WebElement) -> list[str]:
 
 def test_result_is_confirmed_and_taken_back_by_keyboard(browser: WebDriver, address: str) -> None:
     controls = _open(browser, address, HOSTILE)
-    assert _shown(controls) == ["Right for this text", "Wrong for this text"]
+    assert _shown(controls) == ["Right for this query", "Wrong for this query"]
     right = next(node for node in controls.find_elements(By.TAG_NAME, "button") if node.is_displayed())
     right.send_keys(Keys.ENTER)
     wait_until(browser, lambda b: _shown(controls) == ["Undo"])
@@ -72,7 +72,7 @@ def test_failure_is_shown_and_can_be_repeated(
     browser.execute_script("window.kept = fetch; window.fetch = () => Promise.reject(new Error('off'))")
     buttons = [node for node in controls.find_elements(By.TAG_NAME, "button") if node.is_displayed()]
     buttons[1].click()
-    wait_until(browser, lambda b: "does not answer" in controls.text)
+    wait_until(browser, lambda b: "doesn't respond" in controls.text)
     browser.execute_script("window.fetch = window.kept")
     buttons[1].click()
     wait_until(browser, lambda b: _shown(controls) == ["Undo"])

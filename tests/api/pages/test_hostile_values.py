@@ -40,7 +40,7 @@ def no_console_errors(browser: WebDriver) -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def hostile_library(client: TestClient, library: list[str]) -> str:
-    """Id of a learned domain; the catalog has hostile values in every text, also those that the API would refuse."""
+    """ID of a learned domain; the catalog has hostile values in every text, also those that the API would refuse."""
     joined = " ".join(HOSTILE)
     with session_scope(write=True) as session:
         for number, task in enumerate(session.scalars(select(Task).order_by(Task.position))):

@@ -104,7 +104,7 @@ def test_ended_workers_without_error_share_a_row(library_page: WebDriver) -> Non
         wait_until(library_page, lambda b: "alive:3" in texts(b, "#op-worker-table code"))
         assert not {"old:1", "older:2"} & set(texts(library_page, "#op-worker-table code"))
         *_, note = texts(library_page, "#op-worker-table tbody tr")
-        assert note == "2 workers ended within a day, last report 3 h ago"
+        assert note == "2 workers ended within the last day, last report 3 h ago"
     finally:
         with session_scope(write=True) as session:
             session.query(WorkerReport).filter(WorkerReport.name.in_(ages)).delete()

@@ -174,7 +174,7 @@ def test_failed_task_offers_the_method_that_fits(
         css = f"[data-task={task}]"
         wait_until(browser, lambda b: "Retry with zero_shot" in texts(b, f"{css} .act button"))
         assert "Retry" not in texts(browser, f"{css} .act button")
-        assert texts(browser, f"{css} .hint")[0].startswith("Its method, finetune, does not fit the library.")
+        assert texts(browser, f"{css} .hint")[0].startswith("The method finetune doesn't match the library.")
         browser.find_element(By.CSS_SELECTOR, f"{css} .act [aria-label^=Retry]").click()
         wait_until(browser, lambda b: client.get(f"/tasks/{task}").json()["state"] == "queued")
         assert client.get(f"/tasks/{task}").json()["method"] == "zero_shot"

@@ -130,7 +130,7 @@ def test_text_without_match_is_told_and_can_be_searched_wider(
 ) -> None:
     state_answers(lambda answer: _match(answer, 0))
     _open(browser, address, task=FIRST, min_duration="0.1")
-    assert _shown(browser, "#headline") == "No video matches this text"
+    assert _shown(browser, "#headline") == "No video matches this query"
     assert "Check the spelling" in _shown(browser, "#headline-note")
     assert texts(browser, "#results .answer-end") == ["Most similar videos"]
     assert texts(browser, "#headline-note button") == ["Search all domains", "Remove the filters"]

@@ -14,7 +14,7 @@ from service.search.snapshots import snapshot_manager
 
 @pytest.fixture
 def video(client: TestClient, library: list[str]) -> str:
-    """Id of a training video of the first domain."""
+    """ID of a training video of the first domain."""
     videos = client.get("/videos", params={"task": library[0], "split": "train"}).json()["videos"]
     return str(videos[0]["id"])
 

@@ -32,7 +32,7 @@ def guarded(configured: Settings, client: TestClient, library: list[str]) -> Tes
 
 @pytest.fixture
 def video(guarded: TestClient, library: list[str]) -> str:
-    """Id of a searchable video."""
+    """ID of a searchable video."""
     return str(guarded.get("/videos", params={"task": library[0]}).json()["videos"][0]["id"])
 
 

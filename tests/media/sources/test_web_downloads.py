@@ -154,7 +154,7 @@ def test_headers_without_end_are_an_outage(
 
     monkeypatch.setattr(web_server, "ANSWER_SECONDS", 0.2)
     web_files.handlers["/a.mp4"] = drip
-    unavailable(download, f"{web_files.url}/a.mp4", "does not answer in time", attempts=1)
+    unavailable(download, f"{web_files.url}/a.mp4", "does not respond in time", attempts=1)
 
 
 def test_part_instead_of_the_file_is_refused(web_files: WebFiles, download: Download) -> None:

@@ -157,9 +157,7 @@ def test_full_disk_raises_unavailable_and_stores_nothing(
             else:
                 session.execute(text("DO $$ BEGIN RAISE SQLSTATE '53100'; END $$"))
 
-    with pytest.raises(
-        Unavailable, match="disk of the catalog database is full, and nothing was stored"
-    ) as caught:
+    with pytest.raises(Unavailable, match="catalog database's disk is full; nothing was stored") as caught:
         fill()
     assert type(caught.value) is Unavailable  # the commit is not in doubt
     dispose()

@@ -43,7 +43,7 @@ def test_moment_ids_are_distinct_and_identify_their_video(counts: dict[int, int]
 
 @pytest.mark.parametrize(("video", "count"), [(-1, 1), (2**46, 1), (0, MAX_MOMENTS_PER_VIDEO + 1), (0, -1)])
 def test_moment_ids_out_of_range_are_refused(video: int, count: int) -> None:
-    with pytest.raises(ValueError, match="no ids"):
+    with pytest.raises(ValueError, match="no IDs"):
         moment_ids(video, count)
 
 

@@ -394,7 +394,7 @@ def test_full_disk_raises_in_compaction_and_sweep(served: Served, monkeypatch: p
     delete_task("tsk_birds")
     monkeypatch.setattr(ShardStore, "replace_manifest", full)
     with pytest.raises(
-        Unavailable, match=r"Task 'birds \(deleted tsk_birds\)' cannot be compacted.*No space left"
+        Unavailable, match=r"Task 'birds \(deleted tsk_birds\)' can't be compacted.*No space left"
     ):
         compaction.compact("tsk_birds")
     monkeypatch.setattr(ShardStore, "collect_garbage", full)

@@ -38,12 +38,12 @@ def test_status_counts_tasks_videos_and_bytes(catalog: Settings, post_probed: Po
     assert (list_shards().shards[0].task, list_releases().releases[0].learned_order) == ("birds", 1)
     assert shown.degraded == {"birds": "vectors.faiss does not match its checksum"}
     assert shown.database == "ok"
-    assert "does not answer" in shown.broker
+    assert "doesn't respond" in shown.broker
 
 
 def test_shard_missing_from_the_index_is_reported(sqlite_catalog: Settings, post_probed: Post) -> None:
     add_release_and_shard(post_probed("birds").id, SHARD, release_bytes=1000)
-    assert "does not name" in library_status().degraded["birds"]
+    assert "does not list" in library_status().degraded["birds"]
 
 
 def test_damaged_manifest_is_reported(sqlite_catalog: Settings, post: Post) -> None:

@@ -48,7 +48,7 @@ def test_change_during_a_compaction_can_be_repeated(
 ) -> None:
     monkeypatch.setattr(index_manifest, "WAIT_SECONDS", 0.1)
     with compaction():
-        with pytest.raises(Unavailable, match="compaction") as caught:
+        with pytest.raises(Unavailable, match="compacting") as caught:
             change()
         assert caught.value.headers["Retry-After"]
     change()

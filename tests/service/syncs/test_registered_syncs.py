@@ -42,7 +42,7 @@ from service.tasks import broker, commands
 def messages(
     tmp_path: Path, settings_factory: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> list[str]:
-    """Ids of the syncs that messages were sent for."""
+    """IDs of the syncs that messages were sent for."""
     settings_factory(tmp_path)
     sent: list[str] = []
     monkeypatch.setattr(broker, "send_sync", lambda sync: sent.append(sync) or True)

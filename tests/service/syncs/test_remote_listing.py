@@ -188,5 +188,5 @@ def test_command_line_reads_a_manifest_of_a_web_server(web_files: WebFiles) -> N
         f"{web_files.url}/videos/a%20b.mp4",
         "https://example.com/c.mp4?id=1",
     ]
-    with pytest.raises(InvalidInput, match="cannot be listed"):
+    with pytest.raises(InvalidInput, match="can't be listed"):
         list_remote_videos(f"{web_files.url}/videos/", SourceReader(False))

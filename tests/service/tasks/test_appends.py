@@ -29,7 +29,7 @@ Post = Callable[..., TaskDetails]
 
 @pytest.fixture
 def domain(catalog: Settings, post_probed: Post) -> str:
-    """Id of a learned domain; its rows exist, but no files of the index."""
+    """ID of a learned domain; its rows exist, but no files of the index."""
     return mark_learned(post_probed("birds").id)
 
 

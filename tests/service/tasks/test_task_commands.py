@@ -125,7 +125,7 @@ class TestBadInput:
         ],
     )
     def test_invalid_field_of_a_video_is_named(self, field: str, value: Any) -> None:
-        """Ids that URLs cannot contain, and metadata without a JSON form, among others."""
+        """IDs that URLs cannot contain, and metadata without a JSON form, among others."""
         wrong = _wrong_fields(_spec(videos=[{"uri": "a.mp4", field: value}]))
         assert list(wrong) == [f"videos[0].{field}"]
 

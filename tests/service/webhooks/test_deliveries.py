@@ -144,7 +144,7 @@ def test_gone_endpoint_is_disabled(register: Register, receiver: Receiver) -> No
     emit_event()
     deliver_due()
     (webhook,) = endpoints.list_webhooks()
-    assert (webhook.enabled, webhook.reason) == (False, "The endpoint answered with status 410 (Gone).")
+    assert (webhook.enabled, webhook.reason) == (False, "The endpoint responded with status 410 (Gone).")
     assert [row.state for row in stored()] == ["failed"]
 
 
@@ -200,7 +200,7 @@ def test_silent_endpoint_is_left(
     emit_event()
     deliver_due()
     release.set()
-    assert [(row.status, row.answer) for row in stored()] == [(None, "The endpoint does not answer in time.")]
+    assert [(row.status, row.answer) for row in stored()] == [(None, "The endpoint did not respond in time.")]
 
 
 def test_stopped_receiver_is_an_error_of_the_attempt(register: Register, receiver: Receiver) -> None:

@@ -49,7 +49,7 @@ class Network:
         status = self.answers.get(host, 204)
         if status is None:
             assert self.release.wait(SECONDS)
-            return Answer(None, "The endpoint does not answer in time.")
+            return Answer(None, "The endpoint did not respond in time.")
         return Answer(status, "")
 
     def numbers(self, host: str) -> list[int]:

@@ -43,7 +43,7 @@ def saved_libraries(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def learned_task(library: Any, post_videos: Callable[..., str], saved_libraries: Path) -> str:
-    """Id of the task ``day``, learned with the defaults of ``post_videos`` in the library of this test."""
+    """ID of the task ``day``, learned with the defaults of ``post_videos`` in the library of this test."""
     saved = saved_libraries / "learned"
     if saved.exists():
         dispose()

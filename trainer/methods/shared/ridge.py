@@ -40,7 +40,7 @@ class RegressionSums:
         return cls(*(torch.zeros(size, dtype=torch.float64) for size in sizes))
 
     def add(self, features: Tensor, targets: Tensor) -> RegressionSums:
-        """Compute the sums that include further videos.
+        """Return the sums that also include other videos.
 
         Args:
             features: ``[n, F]``.
