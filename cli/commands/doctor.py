@@ -139,11 +139,9 @@ def check_data_folder(settings: Settings) -> str:
 
 def check_catalog(settings: Settings) -> str:
     """Check the catalog's connection and schema, its JSON values and its edit counter."""
-    from alembic.runtime.migration import MigrationContext
-    from alembic.script import ScriptDirectory
-
     from service.catalog.database import engine, ping, sqlite_path
-    from service.catalog.migrations import alembic_config
+    from service.catalog.migrations import require_newest_schema
+    from service.core.errors import Conflict
 
     file = sqlite_path(settings.database_url)
     if file and not file.exists():
@@ -152,13 +150,11 @@ def check_catalog(settings: Settings) -> str:
         hint = "Restore a backup of catalog and index into a new data folder: cinestrata restore BACKUP --data DIR"
         raise CheckFailed("\n".join([f"The catalog is damaged: {faults[0]}", *faults[1:], hint]))
     ping()
-    with engine(settings).connect() as connection:
-        current = MigrationContext.configure(connection).get_current_revision()
-    newest = ScriptDirectory.from_config(alembic_config()).get_current_head()
-    if current != newest:
-        raise CheckFailed(
-            f"Its schema has revision {current or 'none'}, but this version needs {newest}. Run: cinestrata migrate"
-        )
+    try:
+        with engine(settings).connect() as connection:
+            current = require_newest_schema(connection)
+    except Conflict as error:
+        raise CheckFailed(error.detail) from error
     if faults := [*library_checks.check_values(), *library_checks.check_edit_counter()]:
         hint = "Correct these values, or restore the catalog from a backup."
         raise CheckFailed("\n".join([*faults, hint]))

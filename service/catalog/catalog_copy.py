@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from alembic.runtime.migration import MigrationContext
-from alembic.script import ScriptDirectory
 from sqlalchemy import (
     BigInteger,
     Boolean,
@@ -19,7 +17,7 @@ from sqlalchemy import (
     text,
 )
 
-from service.catalog.migrations import CATALOG_SCHEMA, alembic_config
+from service.catalog.migrations import CATALOG_SCHEMA, require_newest_schema
 from service.catalog.tables import Base, EditCounter, PositionCounter
 from service.core.errors import Conflict
 
@@ -74,22 +72,6 @@ def reserve_generated_ids(connection: Connection, model: type[Base], last: int) 
     if column is None:
         raise ValueError(f"the table {table.name} generates no identifiers")
     _raise_counter(connection, table, column, max(last, _last_generated(connection, table, column)))
-
-
-def require_newest_schema(connection: Connection) -> str:
-    """Check the revision of a catalog's schema, and return it.
-
-    Raises:
-        Conflict: It is not the revision that this version needs.
-    """
-    current = MigrationContext.configure(connection).get_current_revision()
-    newest = ScriptDirectory.from_config(alembic_config()).get_current_head()
-    if current is None or current != newest:
-        raise Conflict(
-            f"The schema of the {connection.dialect.name} catalog has revision {current or 'none'}, this version needs "
-            f"{newest}. Run: cinestrata migrate"
-        )
-    return current
 
 
 def _require_known_tables(source: Connection) -> None:

@@ -21,6 +21,7 @@ from alembic import command
 from alembic.config import Config
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
+from alembic.util import CommandError
 from sqlalchemy import Connection, Engine, inspect, text
 from sqlalchemy.exc import OperationalError
 
@@ -79,9 +80,12 @@ def upgrade_engine(database: Engine) -> None:
                 connection.execute(text("SET LOCAL lock_timeout TO DEFAULT"))
                 connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _UPGRADE_LOCK})
             config.attributes["connection"] = connection
-            _require_known_revision(connection, config)
             counters = _read_counters(connection)
-            command.upgrade(config, "head")
+            try:
+                command.upgrade(config, "head")
+            except CommandError:
+                require_newest_schema(connection)
+                raise
             _restore_counters(connection, counters)
     except OperationalError as error:
         raise Unavailable(
@@ -115,15 +119,26 @@ def upgrade_when_reachable(configured: Settings, wait_seconds: float | None = No
         time.sleep(_RETRY_SECONDS)
 
 
-def _require_known_revision(connection: Connection, config: Config) -> None:
+def require_newest_schema(connection: Connection) -> str:
+    """Check the revision of a catalog's schema, and return it.
+
+    Raises:
+        Conflict: It is not the revision that this version needs.
+    """
     current = MigrationContext.configure(connection).get_current_revision()
-    scripts = ScriptDirectory.from_config(config)
-    if current not in (None, *(script.revision for script in scripts.walk_revisions())):
+    scripts = ScriptDirectory.from_config(alembic_config())
+    newest = scripts.get_current_head()
+    if current is not None and current == newest:
+        return current
+    if current in (None, *(script.revision for script in scripts.walk_revisions())):
         raise Conflict(
-            f"A newer version of Cinestrata has upgraded the catalog: its schema is {current}, and this version knows "
-            f"{scripts.get_current_head()}. Use the newer version, or restore a snapshot from before the "
-            "upgrade into a new data folder."
+            f"The schema of the {connection.dialect.name} catalog has revision {current or 'none'}, but this "
+            f"version needs {newest}. Run: cinestrata migrate"
         )
+    raise Conflict(
+        f"A newer version of Cinestrata has upgraded the catalog: its schema is {current}, and this version knows "
+        f"{newest}. Use the newer version, or restore a snapshot from before the upgrade into a new data folder."
+    )
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from sqlalchemy.exc import IntegrityError
 from cinestrata_schemas.tasks import TaskDetails
 from service.catalog import migrations
 from service.catalog.database import engine, session_scope
-from service.catalog.migrations import CATALOG_SCHEMA, alembic_config, upgrade
+from service.catalog.migrations import CATALOG_SCHEMA, alembic_config, require_newest_schema, upgrade
 from service.catalog.tables import Task, Video
 from service.core.errors import Conflict
 from service.core.settings import Settings
@@ -112,10 +112,18 @@ def test_failed_migration_changes_nothing(library: tuple[str, int], tmp_path: Pa
         assert session.scalars(text("SELECT version_num FROM alembic_version")).all() == ["catalog_1"]
 
 
-def test_catalog_of_a_newer_version_is_refused(library: tuple[str, int], tmp_path: Path) -> None:
+def test_catalog_of_another_version_is_refused_with_the_remedy(
+    library: tuple[str, int], tmp_path: Path
+) -> None:
     with next_version(tmp_path):
+        with (
+            engine().connect() as older,
+            pytest.raises(Conflict, match=r"needs next\. Run: cinestrata migrate"),
+        ):
+            require_newest_schema(older)
         upgrade()
-    with pytest.raises(
-        Conflict, match=r"newer version .* is next, and this version knows catalog_1\. Use the"
-    ):
+    newer = r"newer version .* its schema is next, and this version knows catalog_1\. Use the newer version"
+    with pytest.raises(Conflict, match=newer):
         upgrade()
+    with engine().connect() as connection, pytest.raises(Conflict, match=newer):
+        require_newest_schema(connection)
