@@ -112,4 +112,4 @@ def test_migration_names_a_database_that_does_not_answer(
         log = tmp_path / "log"
         process = _start(log, "migrate", CINESTRATA_DATA_DIR=str(tmp_path), CINESTRATA_DATABASE_URL=url)
         events = _stop_after(process, log, "waiting_for_database")
-    assert "cannot be reached" in events[-1]["reason"]
+    assert "can't be reached" in events[-1]["reason"]

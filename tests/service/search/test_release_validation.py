@@ -125,7 +125,7 @@ def test_release_with_other_answers_is_refused_and_the_current_one_stays(
     assert not service.snapshots.refresh()
     assert service.snapshots.last_error is not None
     release = str(manifest.release)[:12]
-    assert f"release {release} does not answer as it did" in service.snapshots.last_error
+    assert f"release {release} doesn't answer as it did" in service.snapshots.last_error
     assert f"probe {probe} (" in service.snapshots.last_error
     assert service.search("an owl", k=20).results == before.results
     ready = service.snapshots.readiness()

@@ -204,7 +204,7 @@ def test_rejected_upload_is_removed_once_its_task_is_ready(
     with session_scope() as session:
         assert session.query(FileRemoval).count() == 0
     assert [video.reason for video in commands.get_task(view.id).rejected] == ["no video"]
-    with pytest.raises(NotFound, match="file of a rejected video is removed"):
+    with pytest.raises(NotFound, match="a rejected video's upload is removed"):
         video_listing.stream_path("new")
 
 
