@@ -228,6 +228,7 @@ class _StoredScalar(StoredType):
 
     impl: Any = String
     cache_ok = True
+    coerce_to_is_types = (type(None), bool)  # PostgreSQL compares with IS only constants, not parameters
     _TYPES = {  # noqa: RUF012
         str: ("a text", (str,), _DamagedText("")),
         int: ("an integer", (int,), _DamagedInteger()),
