@@ -106,6 +106,7 @@ def _number(value: float, decimals: int) -> str:
 def _overview() -> str:
     """Table of the README: the rows of searches and of held-out clips side by side."""
     figures = _query_figures(load("searches-16-domains"))
+    others = _query_figures(load("searches-13-domains"))
     ridges = load("ridge")
     position = ridges["columns"].index("all domains R@1")
     held_out = {(row[0], row[1]): row[position] for row in ridges["rows"]}
@@ -118,18 +119,19 @@ def _overview() -> str:
     ):
         words = figures[row, "words", "P@min(10, R)", "all", ""]["value"][0]
         hidden = [figures[row, "hidden", "R@10", "own", clips]["value"][0] for clips in ("photos", "videos")]
+        hidden.append(others[row, "hidden", "R@10", "own", ""]["value"][0])
         first = [held_out.get((clips, method)) for clips in ("photos", "videos")]
-        rows.append([name, _cell(words, 1), *(_pair(values) for values in (hidden, first))])
+        rows.append([name, _cell(words, 1), *(_list(values) for values in (hidden, first))])
     header = [
         "",
         "videos that contain a word",
-        "clip without captions by its caption, R@10: photos, videos",
+        "clip without captions by its caption, R@10: photos, videos, thirteen domains",
         "held-out clips of all domains, R@1: photos, videos",
     ]
     return markdown_table(header, rows)
 
 
-def _pair(values: Sequence[float | None]) -> str:
+def _list(values: Sequence[float | None]) -> str:
     return "–" if None in values else ", ".join(_cell(value, 1) for value in values)
 
 
