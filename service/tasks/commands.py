@@ -37,7 +37,6 @@ from service.tasks.ingestion_checks import (
 )
 from service.tasks.lifecycle import send_due
 from service.tasks.lifecycle.state_machine import is_published, lock_task, next_position, set_state
-from service.tasks.method_checks import settings_errors
 from service.tasks.task_details import progress_with_times, task_details
 from service.tasks.task_events import record
 from service.tasks.task_storage import (
@@ -224,7 +223,6 @@ def retry_task(task_id: str, spec: RetrySpec | None = None) -> TaskDetails:
         InsufficientStorage: the disk has no space for its videos; the task is unchanged.
     """
     spec = spec or RetrySpec()
-    raise_first(task_errors(spec))
     with session_scope(write=True) as session:
         task = lock_task(session, task_id)
         if task.state not in ("failed", "cancelled"):
@@ -262,7 +260,7 @@ def _change_method(task: Task, spec: RetrySpec) -> None:
             "method", "An append uses the method of its domain.", "Retry it without method and settings."
         )
     method, chosen = spec.method or task.method, dict(spec.settings or {})
-    raise_first(settings_errors(method, chosen))
+    raise_first(task_errors(method, chosen))
     task.method, task.settings = method, chosen
     shutil.rmtree(configured().checkpoints_dir / task.id, ignore_errors=True)  # of the new method or settings
 

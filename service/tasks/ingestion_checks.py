@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import chain, islice
 from typing import Any
 
-from cinestrata_schemas.tasks import AppendSpec, RetrySpec, TaskSpec, VideoSpec
+from cinestrata_schemas.tasks import AppendSpec, TaskSpec, VideoSpec
 from cinestrata_schemas.videos import MAX_CUES, Cue
 from media import MediaError
 from service.catalog.transcripts import TimedText
@@ -62,11 +62,12 @@ def validate_task(spec: TaskSpec) -> TaskRecord:
     Raises:
         InvalidInput: fields are invalid; the error lists up to 20 of them.
     """
-    raise_first(chain(task_errors(spec), _videos_errors(spec.videos)))
+    method, settings = spec.method or default_method(), spec.settings or {}
+    raise_first(chain(task_errors(method, settings), _videos_errors(spec.videos)))
     return TaskRecord(
         name=spec.name,
-        method=spec.method or default_method(),
-        settings=spec.settings or {},
+        method=method,
+        settings=settings,
         videos=_records(spec.videos),
     )
 
@@ -125,11 +126,9 @@ def normalize_transcript(cues: Sequence[Cue]) -> list[TimedText]:
     return sorted((cue.start, cue.end, normalize_caption(cue.text)) for cue in cues)
 
 
-def task_errors(spec: TaskSpec | RetrySpec) -> Iterator[FieldError]:
+def task_errors(method: str, settings: dict[str, Any]) -> Iterator[FieldError]:
     """Yield the errors in a task's method and settings."""
-    method = spec.method or (default_method() if isinstance(spec, TaskSpec) else None)
-    settings = spec.settings or {}
-    if method and (error := find_method_error(method, settings, library_backbone())):
+    if error := find_method_error(method, settings, library_backbone()):
         yield error
     if method in METHOD_NAMES:
         yield from settings_errors(method, settings)

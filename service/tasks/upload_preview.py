@@ -22,6 +22,7 @@ from cinestrata_schemas.uploads import (
 )
 from service.core import request_limits
 from service.core.errors import CinestrataError, FieldError, InvalidInput
+from service.storage.library_backbone import default_method
 from service.tasks import commands
 from service.tasks.ingestion_checks import content_errors, duplicate_ids, task_errors
 from service.tasks.manifests.caption_tables import CaptionTables
@@ -158,7 +159,7 @@ def _check_destination(
         name = "unnamed" if request.name is None else request.name
         try:
             spec = TaskSpec.model_validate({**fields, "name": name, "videos": [{"uri": "any"}]})
-            errors += task_errors(spec)
+            errors += task_errors(spec.method or default_method(), spec.settings or {})
         except ValidationError as error:
             errors += InvalidInput.from_pydantic(error.errors()).errors
     if errors:

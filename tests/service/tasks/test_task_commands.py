@@ -317,6 +317,9 @@ class TestCancelAndRetry:
             with pytest.raises(InvalidInput) as caught:
                 commands.retry_task(task, RetrySpec.model_validate(wrong))
             assert caught.value.errors[0].field.startswith(field)
+        with pytest.raises(InvalidInput) as caught:
+            commands.retry_task(task, RetrySpec(method="strata", settings={"rank": 0, "epoch": 3}))
+        assert [error.field for error in caught.value.errors] == ["settings.rank", "settings.epoch"]
         assert checkpoint.exists()
         retried = commands.retry_task(task, RetrySpec(method="strata"))
         assert (retried.state, retried.method, retried.settings) == ("queued", "strata", {})
