@@ -7,6 +7,8 @@ import { count, shortId } from "./formatting.js";
 import { foundCard, resultCard } from "./result_card.js";
 import { hasFilters } from "./search_filters.js";
 
+const UNSURE_CONFIDENCE = 0.3; // of an answer without matches; its first result may still be right; as in the CLI
+
 /**
  * Show the response of a text search.
  *
@@ -47,8 +49,10 @@ export function showMessage(title, text, ...actions) {
 }
 
 /** Empty where the release does not tell what matches, and where thresholds leave no result. */
-function headlineOf({ matches, matching, results }) {
-  if (matches === false) return "No video matches this query";
+function headlineOf({ matches, matching, confidence, results }) {
+  const isUnsure = results.length && confidence >= UNSURE_CONFIDENCE;
+  if (matches === false)
+    return isUnsure ? "No sure match; the first result may be right" : "No video matches this query";
   if (matching === null || !results.length) return "";
   return `${count(matching, "video")} ${matching === 1 ? "matches" : "match"}`;
 }

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from cinestrata_schemas.search import SearchResponse, SearchResult, SimilarVideosResponse
 
 _LIKELY = 0.5  # lowest confidence of a likely match
+_UNSURE_CONFIDENCE = 0.3  # of an answer without matches; its first result may still be right
 
 
 app = typer.Typer()
@@ -288,7 +289,9 @@ def result_table(
 def answer_line(response: SearchResponse) -> str:
     """How many videos match, or why the answer of a search in the served mode does not tell."""
     if response.matches is False:
-        return f"No video matches this query (probability of a match: {response.confidence or 0:.0%})."
+        if (response.confidence or 0) >= _UNSURE_CONFIDENCE:
+            return "No sure match; the first result may be right."
+        return "No video matches this query."
     if response.matching is None:
         return (
             "The library has too few captions to tell which videos match: it needs at least 20, not "

@@ -66,9 +66,13 @@ def state_answers(client: TestClient, library: list[str], monkeypatch: pytest.Mo
     return state
 
 
-def _match(answer: Answer, count: int, matching: int | None = None) -> None:
+def _match(answer: Answer, count: int, matching: int | None = None, confidence: float | None = None) -> None:
     """Let the first results match."""
-    answer |= {"matches": count > 0, "matching": count if matching is None else matching}
+    answer |= {
+        "matches": count > 0,
+        "matching": count if matching is None else matching,
+        "confidence": confidence,
+    }
     for place, result in enumerate(answer["results"]):
         result["matches"] = place < count
 
@@ -125,10 +129,18 @@ def test_matching_results_come_first_on_every_page(
     assert focused == "13"
 
 
+def test_answer_without_matches_may_still_have_a_right_first_result(
+    browser: WebDriver, address: str, state_answers: State
+) -> None:
+    state_answers(lambda answer: _match(answer, 0, confidence=0.3))
+    _open(browser, address)
+    assert _shown(browser, "#headline") == "No sure match; the first result may be right"
+
+
 def test_text_without_match_is_told_and_can_be_searched_wider(
     browser: WebDriver, address: str, state_answers: State
 ) -> None:
-    state_answers(lambda answer: _match(answer, 0))
+    state_answers(lambda answer: _match(answer, 0, confidence=0.29))
     _open(browser, address, task=FIRST, min_duration="0.1")
     assert _shown(browser, "#headline") == "No video matches this query"
     assert "Check the spelling" in _shown(browser, "#headline-note")
