@@ -42,7 +42,10 @@ _GALLERIES = {
 
 
 def print_recall(view: RecallMatrix) -> None:
-    """Print the newest release's Recall@1, 5 and 10 by domain and gallery, and means over all queries."""
+    """Print the newest release's Recall@1, 5 and 10 by domain and gallery, and means over all queries.
+
+    A line below the table warns of domains with few queries.
+    """
     console.print(
         "[bold]Recall@1 / @5 / @10 in % of the newest release[/bold] (queries: first captions of the held-out videos)",
         markup=True,
@@ -60,6 +63,12 @@ def print_recall(view: RecallMatrix) -> None:
             "all queries", "", *(_three_recalls(view.newest[gallery]) for gallery in _GALLERIES), style="bold"
         )
     console.print(table)
+    counts = [cell.queries for cell in view.newest["local"] if cell and cell.queries]
+    if counts and view.served.domains_with_few_queries:
+        low, high = min(counts), max(counts)
+        number = f"{low} to {high}" if low < high else str(low)
+        queries = "query" if high == 1 else "queries"
+        console.print(f"{number} {queries} per domain: too few to compare methods.", soft_wrap=True)
     console.print()
 
 
