@@ -55,7 +55,8 @@ class SnapshotReport:
 
     Attributes:
         path: Folder or archive.
-        bytes: Total size of the files.
+        files: Number of files that a restore copies: all but ``snapshot.json``.
+        bytes: Total size, with ``snapshot.json``.
         external_tasks: Number of tasks whose vectors are in another vector store, and not in the backup.
     """
 
@@ -93,7 +94,8 @@ def write_snapshot(
             write_backup(part, files, progress)
             with open_backup(part) as open_file:
                 verify_files(open_file, files)
-            _publish(settings, part, target, {"files": len(files), "bytes": total, "index_only": index_only})
+            count = len(files) - 1  # a restore does not count the description either
+            _publish(settings, part, target, {"files": count, "bytes": total, "index_only": index_only})
             sync(target.parent)
     except (
         OSError,
@@ -108,7 +110,7 @@ def write_snapshot(
             60,
         ) from error
     external = sum(bool(shard.place) for shard in manifest.shards.values())
-    return SnapshotReport(target, len(files), total, external)
+    return SnapshotReport(target, count, total, external)
 
 
 def _require_space(settings: Settings, temporary: Path, needed: int) -> None:

@@ -50,12 +50,13 @@ def _ranking(store: ShardStore, query: np.ndarray) -> dict[str, list[int]]:
 def test_restored_library_equals_the_original(two: ShardStore, tmp_path: Path, name: str) -> None:
     query = np.eye(8, dtype=np.float32)[2]
     expected, manifest, ready = _ranking(two, query), two.manifest(), _ready()
-    outcome = run("snapshot", tmp_path / "deep" / name)
-    assert outcome.exit_code == 0, outcome.output
+    written = run("snapshot", tmp_path / "deep" / name, "--json")
+    assert written.exit_code == 0, written.output
     assert [path.name for path in (tmp_path / "deep").iterdir()] == [name]
     shutil.rmtree(two.root)
-    outcome = run("restore", tmp_path / "deep" / name, "--data", tmp_path / "other")
+    outcome = run("restore", tmp_path / "deep" / name, "--data", tmp_path / "other", "--json")
     assert outcome.exit_code == 0, outcome.output
+    assert json.loads(outcome.stdout)["files"] == json.loads(written.stdout)["files"]
     dispose()
     store = ShardStore(settings().index_dir)
     assert settings().data_dir == tmp_path / "other"

@@ -66,7 +66,7 @@ def test_snapshot_of_a_service_is_stored_listed_downloaded_and_deleted(
     with tarfile.open(file) as archive:
         assert archive.getnames()
     again = run("snapshots", "--download", "newest")
-    assert (again.exit_code, "exists already" in again.output) == (1, True)
+    assert (again.exit_code, "already exists" in again.output) == (1, True)
     missing = run("snapshots", "--download", "cinestrata-20200101T000000Z-9.tar", "--to", "b.tar")
     assert (missing.exit_code, (tmp_path / "b.tar").exists()) == (1, False)
     both = run("snapshot", "c.tar", "--url", "http://service", "--json")
