@@ -110,6 +110,8 @@ def run_compact(task: str | None, dry_run: bool, data: Path | None) -> None:
         dry_run: Whether to show the space without freeing it.
         data: Data folder; None: from the environment.
     """
+    from rich.filesize import decimal
+
     from service.access.audit_log import command_line_actor, set_process_actor
     from service.catalog.migrations import upgrade
     from service.library.compaction import (
@@ -139,8 +141,8 @@ def run_compact(task: str | None, dry_run: bool, data: Path | None) -> None:
             with error_console.status(f"Compacting {usage.name} …"):
                 compacted = compact(usage.task_id)
             console.print(
-                f"{usage.name}: {usage.deleted} vectors dropped, {usage.bytes / 1e6:.1f} MB before, "
-                f"{compacted.bytes / 1e6:.1f} MB now; the old files are removed within an hour"
+                f"{usage.name}: {usage.deleted} vectors dropped, {decimal(usage.bytes)} before, "
+                f"{decimal(compacted.bytes)} now; the old files are removed within an hour"
             )
     sweep_index()
     sweep_frame_caches()
@@ -149,13 +151,13 @@ def run_compact(task: str | None, dry_run: bool, data: Path | None) -> None:
 
 
 def _print_usages(usages: Sequence[StorageUsage]) -> None:
+    from rich.filesize import decimal
+
     table = plain_table("task")
-    for heading in ("vectors", "deleted", "share", "segments", "MB"):
+    for heading in ("vectors", "deleted", "share", "segments", "size"):
         table.add_column(heading, justify="right", no_wrap=True)
     for usage in usages:
         share = f"{usage.deleted / max(usage.vectors, 1):.1%}"
-        megabytes = f"{usage.bytes / 1e6:.1f}"
-        table.add_row(
-            usage.name, str(usage.vectors), str(usage.deleted), share, str(usage.segments), megabytes
-        )
+        counts = (str(usage.vectors), str(usage.deleted), share, str(usage.segments))
+        table.add_row(usage.name, *counts, decimal(usage.bytes))
     console.print(table)

@@ -63,17 +63,19 @@ def run_remote_compaction(url: str, task: str | None) -> None:
         url: URL of the running service.
         task: Name or ID of a task; None compacts all tasks.
     """
+    from rich.filesize import decimal
+
     from cinestrata_schemas.operations import JobSpec
 
     client = connect(url, None)
     task_id = find_task(client, task).id if task is not None else None
     job = _run_job(client, JobSpec(kind="compact", task=task_id))
     result = job.result or {}
+    before, after = (decimal(result.get(name, 0)) for name in ("bytes_before", "bytes_after"))
     print_json(job)
     console.print(
-        f"{result.get('domains', 0)} domains: {result.get('deleted', 0)} vectors dropped, "
-        f"{result.get('bytes_before', 0) / 1e6:.1f} MB before, {result.get('bytes_after', 0) / 1e6:.1f} "
-        "MB now; the old files are removed within an hour",
+        f"{result.get('domains', 0)} domains: {result.get('deleted', 0)} vectors dropped, {before} before, "
+        f"{after} now; the old files are removed within an hour",
         soft_wrap=True,
     )
 
