@@ -21,10 +21,10 @@ from rich.text import Text
 from cinestrata_schemas.search import MomentMatch
 from cinestrata_schemas.tasks import TaskProgress, VideoCounts, VideoSpec
 from cinestrata_schemas.videos import VideoSummary
-from cli.commands import process_commands
+from cli.commands import process_commands, task_commands
 from cli.commands.ingest_command import default_name
 from cli.commands.search_commands import parse_conditions, result_table
-from cli.commands.task_commands import task_table
+from cli.commands.task_commands import report_created, task_table
 from cli.commands.video_commands import video_table
 from cli.commands.video_sending import pack_videos
 from cli.commands.video_sources import read_videos
@@ -110,6 +110,16 @@ def test_tasks_are_listed_without_a_service() -> None:
     gone = run("tasks", "show", "tsk_nobody")
     assert gone.exit_code == 1
     assert "There is no task 'tsk_nobody'." in gone.output
+
+
+@pytest.mark.parametrize(("count", "line"), [(1, "1 video is held out"), (3, "3 videos are held out")])
+def test_followed_task_ends_with_the_number_of_held_out_videos(
+    count: int, line: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ready = task_details(counts=VideoCounts(accepted=9, test=count))
+    monkeypatch.setattr(task_commands, "follow", lambda _client, _ids: [ready])
+    report_created(SimpleNamespace(), ready, wait=True)  # type: ignore[arg-type]
+    assert capsys.readouterr().out.endswith(f"{line} to measure recall.\n")
 
 
 def test_task_is_created_and_cancelled_without_a_service(tmp_path: Path) -> None:
