@@ -188,7 +188,7 @@ def report_created(client: ServiceClient, task: TaskDetails, wait: bool) -> None
     print_json(task)
     if wait and task.state != "ready":
         raise typer.Exit(1)
-    if wait:
+    if wait and task.counts.test:  # an append usually holds out none
         held_out = "1 video is" if task.counts.test == 1 else f"{task.counts.test:,} videos are"
         console.print(f"{held_out} held out to measure recall.")
 

@@ -112,14 +112,17 @@ def test_tasks_are_listed_without_a_service() -> None:
     assert "There is no task 'tsk_nobody'." in gone.output
 
 
-@pytest.mark.parametrize(("count", "line"), [(1, "1 video is held out"), (3, "3 videos are held out")])
+@pytest.mark.parametrize(
+    ("count", "line"), [(0, ""), (1, "1 video is held out"), (3, "3 videos are held out")]
+)
 def test_followed_task_ends_with_the_number_of_held_out_videos(
     count: int, line: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     ready = task_details(counts=VideoCounts(accepted=9, test=count))
     monkeypatch.setattr(task_commands, "follow", lambda _client, _ids: [ready])
     report_created(SimpleNamespace(), ready, wait=True)  # type: ignore[arg-type]
-    assert capsys.readouterr().out.endswith(f"{line} to measure recall.\n")
+    output = capsys.readouterr().out
+    assert output.endswith(f"{line} to measure recall.\n") if line else "held out" not in output
 
 
 def test_task_is_created_and_cancelled_without_a_service(tmp_path: Path) -> None:
