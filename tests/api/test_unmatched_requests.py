@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from fastapi.testclient import TestClient
 from pydantic import SecretStr
@@ -11,6 +13,14 @@ from service.core.settings import Settings
 from tests.api.conftest import BASE_URL
 
 BROWSER = {"Accept": "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"}
+
+
+def wait_until_ready(client: TestClient) -> None:
+    """Wait for the first look at the index, which a thread takes after the start."""
+    deadline = time.monotonic() + 60
+    while client.get("/readyz").status_code == 503:
+        assert time.monotonic() < deadline, "the service does not become ready"
+        time.sleep(0.01)
 
 
 @pytest.mark.parametrize(
@@ -39,6 +49,7 @@ def test_other_method_is_answered_with_the_allowed_ones(
     "path", ["/livez", "/readyz", "/", "/admin", "/login", "/domains/x", "/watch/x", "/openapi.json"]
 )
 def test_head_answers_like_get(client: TestClient, path: str) -> None:
+    wait_until_ready(client)
     head, get = (client.request(method, path, follow_redirects=False) for method in ("HEAD", "GET"))
     assert head.status_code == get.status_code
     assert head.headers["content-type"] == get.headers["content-type"]
