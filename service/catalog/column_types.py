@@ -251,6 +251,10 @@ class _StoredScalar(StoredType):
         """The type of a value that a query compares with the column, as without marks."""
         return self.wrapped.coerce_compared_value(op, value)
 
+    def checker(self, dialect: Dialect) -> Callable[[Any], bool]:
+        """Return a function that tells whether a value can be read: any, if the database checks types."""
+        return super().checker(dialect) if dialect.name == "sqlite" else lambda stored: True
+
     def result_processor(self, dialect: Dialect, coltype: object) -> Any:
         """Return the function that checks a value; None where the database does."""
         if dialect.name == "sqlite":

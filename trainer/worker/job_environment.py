@@ -131,7 +131,7 @@ def failure_message(error: BaseException, task_id: str) -> FailureMessage | None
     if isinstance(error, MethodError):
         return FailureMessage(f"{message}.", "Add the domain again with a method and settings that fit.", add)
     if isinstance(error, NothingToLearn):
-        return FailureMessage(f"{message}.", "Add a domain with the videos that you want to keep.", add)
+        return FailureMessage(f"{message}.", "Add a domain with the videos you want to keep.", add)
     if isinstance(error, VectorIdsTaken):
         return FailureMessage(
             f"{message}.",

@@ -328,7 +328,7 @@ def test_captions_and_metadata_are_edited_by_keyboard(
     saved = client.get(f"/videos/{video}").json()
     assert saved["captions"] == [HOSTILE, *before["captions"][1:]]
     assert saved["metadata"] == {**before["metadata"], "place": 7}
-    assert HOSTILE in _find(browser, f"[data-video='{video}'] .caption").text
+    wait_until(browser, lambda b: HOSTILE in _find(b, f"[data-video='{video}'] .caption").text)
     assert (
         browser.execute_script("return document.activeElement.getAttribute('aria-label')")
         == f"Edit {HOSTILE}"

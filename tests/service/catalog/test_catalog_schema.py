@@ -7,11 +7,14 @@ import sys
 from pathlib import Path
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import Float, text
+from sqlalchemy.dialects.postgresql.psycopg import dialect as postgresql_dialect
+from sqlalchemy.dialects.sqlite import dialect as sqlite_dialect
 
 from service.catalog.catalog_copy import copy_catalog
+from service.catalog.column_types import StoredType
 from service.catalog.database import open_engine
-from service.catalog.migrations import upgrade_engine
+from service.catalog.migrations import CATALOG_SCHEMA, upgrade_engine
 from service.core.errors import Conflict
 
 MIGRATE = """
@@ -60,3 +63,12 @@ def test_catalog_with_other_tables_is_not_copied(tmp_path: Path, change: str) ->
         copy_catalog(reader, writer)
     source.dispose()
     target.dispose()
+
+
+def test_numbers_can_be_checked_on_both_databases() -> None:
+    columns = [column for table in CATALOG_SCHEMA.sorted_tables for column in table.columns]
+    types = [column.type for column in columns if isinstance(column.type, StoredType)]
+    numbers = [kind for kind in types if isinstance(kind.impl, Float)]
+    assert numbers
+    for dialect in (postgresql_dialect(), sqlite_dialect()):
+        assert all(kind.checker(dialect)(0.5) for kind in numbers)

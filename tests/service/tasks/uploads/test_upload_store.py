@@ -68,7 +68,7 @@ def test_remains_of_a_killed_creation_are_deleted() -> None:
 def test_total_of_pending_uploads_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(request_limits, "MAX_PENDING_BYTES", 100)
     first = create_upload("a.mp4", "", 60)
-    with pytest.raises(TooLarge, match="100 bytes together"):
+    with pytest.raises(TooLarge, match="100 bytes in total"):
         create_upload("b.mp4", "", 41)
     assert upload_store.available_bytes() == 40
     create_upload("c.mp4", "", 40)
