@@ -10,7 +10,7 @@ _VERSION_FILE = "clients/python/cinestrata_schemas/__init__.py"
 
 
 class NotReleasable(Exception):
-    """The commit, or what was built from it, cannot be released; the message says why and what to do."""
+    """A commit or its distributions cannot be released; the message has the reason and the remedy."""
 
 
 def read_version(root: Path) -> str:

@@ -26,7 +26,7 @@ damaged_reads: Counter[str] = Counter()  # damaged values that this process has 
 
 
 class _Damaged:
-    """Mark of a value that stands for a damaged one."""
+    """Mark of a placeholder for a damaged value."""
 
     __slots__ = ()
 
@@ -63,7 +63,7 @@ class StoredType(TypeDecorator[Any]):
 
     Attributes:
         shape: The required shape, in words.
-        marked: Value that stands for a damaged one.
+        marked: Placeholder for a damaged value.
     """
 
     shape: str
@@ -200,7 +200,7 @@ class StoredChoice(StoredType):
 
     Args:
         choice: ``Literal`` of the words.
-        marked: Word that stands for a damaged value.
+        marked: Placeholder for a damaged word.
         length: Maximum length of a word.
     """
 

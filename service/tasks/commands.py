@@ -262,7 +262,7 @@ def _change_method(task: Task, spec: RetrySpec) -> None:
     method, chosen = spec.method or task.method, dict(spec.settings or {})
     raise_first(task_errors(method, chosen))
     task.method, task.settings = method, chosen
-    shutil.rmtree(configured().checkpoints_dir / task.id, ignore_errors=True)  # of the new method or settings
+    shutil.rmtree(configured().checkpoints_dir / task.id, ignore_errors=True)  # of the previous method
 
 
 def _create_from_spec(
