@@ -1,4 +1,4 @@
-"""Threads that towers compute in, beside the calling one. This module imports no torch."""
+"""Threads that towers and scans compute in, beside the calling one. This module imports no torch."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ def core_count() -> int:
 
 
 def map_in_threads(function: Callable[[Item], Result], items: Sequence[Item], threads: int) -> list[Result]:
-    """Return the results of a function for each item, computed in the calling thread and up to ``threads``
-    − 1 others.
+    """Return the results of a function for each item, computed in the calling thread and up to ``threads`` − 1 others.
+
+    All callers share the threads, and none waits for those that others occupy.
     """
     results: dict[int, Result] = {}
     remaining: Iterator[tuple[int, Item]] = iter(list(enumerate(items)))  # safe to share between threads
@@ -29,13 +30,15 @@ def map_in_threads(function: Callable[[Item], Result], items: Sequence[Item], th
             results[place] = function(item)
 
     # The calling thread works too: it already has a core, while a woken thread may have to wait for one.
-    others = [_pool().submit(work) for _ in range(min(threads, len(items)) - 1)]
+    others = [_pool(max(threads, core_count())).submit(work) for _ in range(min(threads, len(items)) - 1)]
     work()
     for other in others:
-        other.result()
+        # A call that has not begun, because others occupy the pool, has nothing left to do.
+        if not other.cancel():
+            other.result()
     return [results[place] for place in range(len(items))]
 
 
 @cache
-def _pool() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(core_count(), thread_name_prefix="tower")
+def _pool(threads: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(threads, thread_name_prefix="compute")

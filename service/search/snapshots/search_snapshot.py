@@ -15,7 +15,6 @@ from cinestrata_schemas.choice_types import QueryMode
 from index.errors import ShardStoreError
 from index.hits import Hits
 from index.index_snapshot import IndexSnapshot
-from index.scanning.search_threads import search_in_parallel
 from index.shards.searchable_shard import SearchableShard
 from index.vector_ids import FIRST_MOMENT_ID
 from models.backbones.query_backbone import QueryBackbone
@@ -28,6 +27,7 @@ from models.routing.confidence_model import ConfidenceModel
 from models.routing.router import Router, TextEvidence, route_text
 from models.routing.routing_profiles import RoutingProfiles
 from service.core.errors import Unavailable
+from service.search.parallel_searches import search_in_parallel
 from service.search.snapshots.appended_captions import (
     AppendedProfile,
     appended_profiles,
