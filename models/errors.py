@@ -1,4 +1,4 @@
-"""Errors of building, loading and saving models.
+"""Errors raised while building, loading and saving models.
 
 ModelError
 ├── BackboneUnavailable   the named backbone, or its weights, are not available on this machine
@@ -19,14 +19,14 @@ class BackboneUnavailable(ModelError):
 
 
 class BackboneUnsupported(ModelError):
-    """The architecture has no plain CLIP towers of transformer blocks."""
+    """The architecture has no plain CLIP towers made of transformer blocks."""
 
 
 class NotEnoughMemory(ModelError):
     """The device has less memory than a computation needs; nothing was computed.
 
     Attributes:
-        hint: Remedy, as an imperative without a full stop.
+        hint: What to do about it, as an imperative without a full stop.
     """
 
     def __init__(self, purpose: str, needed: int, usable: int, device: str, hint: str) -> None:

@@ -1,8 +1,8 @@
-"""Measures of learning and forgetting on the recall matrix. This module is their only definition and imports no torch.
+"""Measures of learning and forgetting, computed from the recall matrix. They are defined nowhere else; no torch needed.
 
 A[i][t] is the recall (at 1, unless a table states another depth) of release i on the queries of task t, both counted
 from 0. None marks values that were not measured: those above the diagonal, and those of tasks without queries. Rows may
-be longer than the number of releases. Measures have the unit of the matrix: shares, 0..1, or percents.
+be longer than the number of releases. Measures have the unit of the matrix: shares, 0..1, or percentages.
 """
 
 from __future__ import annotations
@@ -13,31 +13,31 @@ Matrix = Sequence[Sequence[float | None]]
 
 
 def forgetting_rates(matrix: Matrix) -> list[float | None]:
-    """Return FR_t = A[t][t] − A[n][t] of every task, where n is the last release (bmu-moco); a gain is negative."""
+    """Compute FR_t = A[t][t] − A[n][t] for each task, where n is the last release (bmu-moco); a gain is negative."""
     return [
         _difference(current, final) for current, final in zip(_current(matrix), _final(matrix), strict=True)
     ]
 
 
 def forgetting_rate(matrix: Matrix) -> float | None:
-    """Return FR: the sum (not the mean) of the tasks' forgetting rates (bmu-moco). None before the second task."""
+    """Compute FR: the sum (not the mean) of the tasks' forgetting rates (bmu-moco). None before the second task."""
     rates = _measured(forgetting_rates(matrix)[:-1])
     return sum(rates) if rates else None
 
 
 def backward_forgetting(matrix: Matrix) -> float | None:
-    """Return BWF_T = mean over t < T of A[t][t] − A[T][t] (ctvr-ffa-tame); lower is better, a gain is negative.
+    """Compute BWF_T = mean over t < T of A[t][t] − A[T][t] (ctvr-ffa-tame); lower is better, a gain is negative.
 
-    None before the second task. It is BWF local on the local matrix and BWF global on the global matrix.
+    None before the second task. The local matrix gives BWF local, the global matrix BWF global.
     """
     return _mean(forgetting_rates(matrix)[:-1])
 
 
 def harmonic_mean(matrix: Matrix) -> float | None:
-    """Return HM = 2cf / (c + f) of mean current recall c and mean final recall f (bmu-moco), over the tasks that have
-    both.
+    """Compute HM = 2cf / (c + f), with mean current recall c and mean final recall f (bmu-moco).
 
-    It is the harmonic mean of the two means, not the mean of the tasks' harmonic means; 0 if both means are 0.
+    This is the harmonic mean of the two means, not the mean of the tasks' harmonic means; 0 if both means are 0. Only
+    tasks that have both values count.
     """
     both = [
         (current, final)
@@ -60,7 +60,7 @@ def learning_gain(matrix: Matrix, zero_shot: Sequence[float | None]) -> float | 
 
 
 def forward_transfer(before: Sequence[float | None], zero_shot: Sequence[float | None]) -> float | None:
-    """Return FWT: mean over t > 1 of A[t−1][t] − Z[t], the effect of earlier tasks on a task that is not learned yet.
+    """Compute FWT: mean over t > 1 of A[t−1][t] − Z[t], the effect of earlier tasks on a task not yet learned.
 
     Lopez-Paz and Ranzato, "Gradient episodic memory for continual learning" (NeurIPS 2017), with the backbone before
     learning instead of a random initialization. None before the second task.

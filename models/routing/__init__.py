@@ -1,5 +1,5 @@
-"""Routing of queries to tasks, and the confidence of results. Settings import this module, which imports no torch."""
+"""Routing of queries to tasks, and confidence in results. Settings import this module, so it imports no torch."""
 
-# Cosine per nat of routing evidence. It lets routing evidence decide between shards whose cosines are not comparable,
+# Cosine per nat of routing evidence. It lets routing evidence decide between shards whose cosines are not comparable
 # because differently conditioned encoders made them. Chosen on another seed of the video world than the reported one.
 DEFAULT_PRIOR = 0.04

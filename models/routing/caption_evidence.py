@@ -1,14 +1,14 @@
-"""Routing evidence of sentence vectors: how likely a text is under the captions of each task.
+"""Routing evidence from sentence vectors: how likely a text is given the captions of each task.
 
-The captions of a task are modeled by a normal distribution around their mean. All tasks share a covariance: that of
-captions within tasks, accumulated over tasks, with the covariance of generic texts as its prior. The evidence of a task
-is the log-likelihood ratio to generic texts,
+Each task's captions are modeled by a normal distribution around their mean. All tasks share one covariance: that of
+captions within their tasks, accumulated over tasks, with the covariance of generic texts as its prior. The evidence for
+a task is the log-likelihood ratio against generic texts,
 
     G(q) = (μ − m)ᵀ S⁻¹ (q − (μ + m) / 2)
 
-with the mean caption μ of the task, the mean m of generic texts and the shared covariance S (linear discriminant
-analysis). A library keeps one matrix, and one mean per task. Unlike the evidence of words
-(:mod:`models.routing.router`), it covers paraphrases; both together are better than each.
+with the task's mean caption μ, the mean m of generic texts and the shared covariance S (linear discriminant analysis).
+A library stores one matrix, and one mean per task. Unlike the evidence of words (:mod:`models.routing.router`), this
+evidence understands paraphrases; the two together work better than either alone.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from models.backbones.backbone_description import TextBackground
 
 Floats = npt.NDArray[np.float32]
 
-# Captions that the covariance of generic texts counts for. Chosen on training captions; 50 to 800 differ by one point.
+# How many captions the covariance of generic texts counts as. Chosen on training captions; 50 to 800 differ by a point.
 _BACKGROUND_CAPTIONS = 200
 
 
 @dataclass(frozen=True)
 class CaptionScatter:
-    """Scatter of caption vectors around the mean of their task, summed over tasks.
+    """Scatter of caption vectors around their task's mean, summed over tasks.
 
     Attributes:
         scatter: Sum of outer products of centered vectors, ``[D, D]``.
@@ -42,26 +42,26 @@ class CaptionScatter:
 
     @classmethod
     def empty(cls, dim: int) -> Self:
-        """Scatter of no captions."""
+        """Start with no captions."""
         return cls(np.zeros((dim, dim), np.float32), np.zeros((), np.float32))
 
     def add(self, captions: Floats) -> CaptionScatter:
-        """Scatter that includes the captions of another task, ``[n, D]``, n ≥ 1."""
+        """Include the captions of another task, ``[n, D]``, n ≥ 1."""
         centered = (captions - captions.mean(axis=0)).astype(np.float64)
         scatter = (self.scatter + centered.T @ centered).astype(np.float32)
         return CaptionScatter(scatter, np.asarray(self.freedom + (len(captions) - 1), np.float32))
 
     def tensors(self) -> dict[str, npt.NDArray[Any]]:
-        """Return the arrays by name, as a release stores them."""
+        """Name the arrays as a release stores them."""
         return {"scatter": self.scatter, "freedom": self.freedom}
 
     @classmethod
     def from_tensors(cls, tensors: Mapping[str, npt.NDArray[Any]]) -> Self:
-        """Scatter from :meth:`tensors`."""
+        """Restore what :meth:`tensors` returned."""
         return cls(tensors["scatter"], tensors["freedom"])
 
     def precision(self, background: TextBackground) -> npt.NDArray[np.float64]:
-        """Compute the inverse of the shared covariance S, ``[D, D]``."""
+        """Invert the shared covariance S, ``[D, D]``."""
         size = len(self.scatter)
         generic = np.linalg.inv(background.precision[:size, :size].astype(np.float64))
         total = self.scatter + _BACKGROUND_CAPTIONS * generic
@@ -70,13 +70,13 @@ class CaptionScatter:
 
 
 class CaptionEvidence:
-    """Evidence of the newest release for all tasks.
+    """Evidence that the newest release's text tower gives for every task.
 
     Args:
         background: Distribution of generic texts.
         means: Mean caption of each task, ``[T, D]``.
-        has_mean: Whether each task has one, ``[T]``; the evidence of the others is 0.
-        factor: Factor of the evidence.
+        has_mean: Whether each task has captions, ``[T]``; the evidence for the others is 0.
+        factor: Factor that scales the evidence.
     """
 
     def __init__(
@@ -94,9 +94,9 @@ class CaptionEvidence:
         self._biases = -np.vecdot(self._weights, centers + generic) / 2
 
     def __call__(self, texts: Floats, positions: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
-        """Compute the evidence ``[n, len(positions)]`` in nats of text vectors ``[n, ≥ D]`` for tasks at positions."""
+        """Compute the evidence of texts ``[n, ≥ D]`` for tasks at positions, in nats, ``[n, len(positions)]``."""
         vectors = texts[:, : self._weights.shape[1]].astype(np.float64)
-        # Inner products one by one stay in this thread, and do not depend on the other texts. Those with all tasks and
-        # a choice among them cost less than a copy of the chosen weights.
+        # Separate inner products run in this thread, and give the same result whatever the other texts are. Computing
+        # them for all tasks and then selecting is cheaper than copying the selected weights.
         evidence = np.vecdot(vectors[:, None], self._weights) + self._biases
         return np.asarray(evidence[:, positions])

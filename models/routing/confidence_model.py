@@ -1,23 +1,22 @@
-"""Confidence of search results: a logistic regression from the scores of a result list to a probability.
+"""Confidence in search results: a logistic regression from the scores of a result list to a probability.
 
 A score alone is not a probability: which scores are good depends on the backbone, the domain and the text. Two more
-facts help: the distance of a score from the other scores of its list, and whether the tokens of the text occur in the
-routing profiles of the library. Logistic regression maps a few such features to the probability that a result is
-relevant (Platt, "Probabilistic outputs for support vector machines", Advances in Large Margin Classifiers, 1999).
-The model is fitted when a release is made (``trainer.evaluation.confidence_fitting``) and stored in the release.
+facts help: how far a score is from the other scores in its list, and whether the library's routing profiles contain the
+tokens of the text. Logistic regression maps a few such features to the probability that a result is relevant (Platt,
+"Probabilistic outputs for support vector machines", Advances in Large Margin Classifiers, 1999). The model is fitted
+when a release is made (``trainer.evaluation.confidence_fitting``) and stored in the release.
 
-Confidence never rises down a list: the only feature that differs between two results of one list is the score, and no
-weight of a feature of the score is negative. A minimum confidence therefore cuts a list like a minimum score.
+Confidence never rises down a list: the score is the only feature that differs between two results, and no feature
+derived from it has a negative weight. A minimum confidence therefore cuts a list just as a minimum score does.
 
-A second model gives the probability of an answer: whether the library contains a described video at all. It is a
-logistic regression on facts about the whole list: its best score, and how well the library knows the subject and the
-words of the text. It is fitted to captions with their video in the library and to texts without one.
+A second model estimates whether the library contains the described video at all. It is a logistic regression on facts
+about the whole list: its best score, and how well the library knows the subject and the words of the text. It is fitted
+to captions whose video is in the library and to texts without a video.
 
 Two thresholds turn it into plain statements. A text has no match if its probability is below one half and below that of
-all but a twentieth of the texts with a video, or not above that of all but a twentieth of unrelated texts. The results
-of an answer stop where scores fall further behind the first score than those of described videos do, in all but a tenth
-of the searches (a split conformal prediction set: Vovk, Gammerman and Shafer, *Algorithmic Learning in a Random World*,
-2005).
+all but a twentieth of the texts with a video, or not above that of all but a twentieth of unrelated texts. The answer
+ends where a score is further behind the first one than a described video is in nine tenths of the searches (a split
+conformal prediction set: Vovk, Gammerman and Shafer, *Algorithmic Learning in a Random World*, 2005).
 """
 
 from __future__ import annotations
@@ -33,23 +32,23 @@ from models.routing.router import TextEvidence
 
 Floats = npt.NDArray[np.floating]
 
-CONFIDENCE_DEPTH = 10  # results at the head of a list that the features use, independent of the requested k
+CONFIDENCE_DEPTH = 10  # results at the top of a list that the features use, whatever k was requested
 RESULT_FEATURES = 4  # features that rise with the score; the others are equal for all results of a list
 _FEATURES = RESULT_FEATURES + 2
 
 
 @dataclass(frozen=True)
 class ConfidenceModel:
-    """Calibration of a release: logistic regression on :func:`confidence_features`.
+    """Calibration of a release: a logistic regression on :func:`confidence_features`.
 
     Attributes:
         mode: Query mode of the searches that the model was fitted to.
         prior: Prior of these searches, cosine per nat of routing evidence.
         weights: One weight per feature; the first ``RESULT_FEATURES`` are not negative.
-        bias: Log odds if all features are 0.
+        bias: Log odds when all features are 0.
         captions: Number of captions that the model was fitted to.
         error: Cross-validated expected calibration error of the first results, 0..1.
-        answer: Model of the whole list; None without texts that have no answer.
+        answer: Model of the whole list; None if no texts without an answer were available.
     """
 
     mode: str
@@ -63,23 +62,23 @@ class ConfidenceModel:
     def log_odds(
         self, scores: Floats, familiarity: float, log_weight: float, head: Floats | None = None
     ) -> Floats:
-        """Log odds that each result of a list is relevant, ``[n]``; arguments of :func:`confidence_features`."""
+        """Compute the log odds that each result is relevant, ``[n]``; see :func:`confidence_features`."""
         features = confidence_features(scores, familiarity, log_weight, head)
         return np.asarray(features @ np.array(self.weights) + self.bias)
 
     def applies_to(self, mode: str, prior: float) -> bool:
-        """Return whether the model was fitted to searches with this mode and prior."""
+        """Check whether the model was fitted to searches with this mode and prior."""
         return mode == self.mode and abs(prior - self.prior) < 1e-9
 
     def to_json(self) -> dict[str, Any]:
-        """Return the JSON object of the model, as stored in a release."""
+        """Convert to the JSON object that a release stores."""
         stored = {**asdict(self), "weights": list(self.weights)}
         del stored["answer"]
         return stored if self.answer is None else {**stored, "answer": self.answer.to_json()}
 
     @classmethod
     def from_json(cls, stored: Mapping[str, Any]) -> ConfidenceModel:
-        """Return the model of a JSON object from :meth:`to_json`.
+        """Restore a model from the output of :meth:`to_json`.
 
         Raises:
             KeyError, TypeError, ValueError: A field is missing, of another type, or out of range.
@@ -87,7 +86,7 @@ class ConfidenceModel:
         weights = tuple(float(weight) for weight in stored["weights"])
         numbers = np.array([*weights, float(stored["bias"]), float(stored["prior"])])
         if len(weights) != _FEATURES or not np.isfinite(numbers).all() or min(weights[:RESULT_FEATURES]) < 0:
-            raise ValueError(f"weights {stored['weights']!r} are not those of a calibration")
+            raise ValueError(f"weights {stored['weights']!r} do not belong to a calibration")
         return cls(
             str(stored["mode"]),
             float(stored["prior"]),
@@ -102,17 +101,16 @@ class ConfidenceModel:
 def confidence_features(
     scores: Floats, familiarity: float, log_weight: float, head: Floats | None = None
 ) -> Floats:
-    """Return the features of the results of a list, ``[n, 6]``.
+    """Compute the features of each result in a list, ``[n, 6]``.
 
-    The columns are the score; the lead of the first result over the second (0 for the others); the distance of the
-    result to the first (at most 0); the distance of the result to the mean of the head of the list; ``familiarity``;
-    ``log_weight``.
+    The columns are the score; the lead of the first result over the second (0 for the others); the score minus the
+    first score (at most 0); the score minus the mean of the head; ``familiarity``; ``log_weight``.
 
     Args:
-        scores: Scores ``[n]``, descending from the first result of the list; at least the first ``CONFIDENCE_DEPTH``
-            scores if the list has as many. Any scores where the head is given.
-        head: The first ``CONFIDENCE_DEPTH`` scores of the list, or all, descending; by default those of ``scores``.
-        familiarity: Routing evidence of the text per token for the likeliest task, in nats.
+        scores: Scores ``[n]``, best first, from the top of the list; at least the first ``CONFIDENCE_DEPTH`` if the
+            list has as many. With ``head``, any scores of the list.
+        head: The first ``CONFIDENCE_DEPTH`` scores of the list, or all, best first; taken from ``scores`` by default.
+        familiarity: Routing evidence per token of the text for the likeliest task, in nats.
         log_weight: Highest log weight of the text among the searched tasks; at most 0.
     """
     scores = np.asarray(scores, np.float64)
@@ -140,13 +138,13 @@ ANSWER_FEATURES = 4
 
 @dataclass(frozen=True)
 class AnswerModel:
-    """Probability that a list contains an answer, and the extent of the answer.
+    """Probability that a list contains an answer, and how far down the list the answer extends.
 
     Attributes:
         weights: One weight per feature of :func:`answer_features`, none negative.
-        bias: Log odds if all features are 0.
+        bias: Log odds when all features are 0.
         threshold: Probability from which a text has a match.
-        reach: Largest distance of a score to the first score of the list within the answer.
+        reach: How far a score of the answer may be below the first score.
         error: Cross-validated expected calibration error of the probability, 0..1.
     """
 
@@ -157,11 +155,11 @@ class AnswerModel:
     error: float
 
     def probability(self, scores: Floats, evidence: TextEvidence) -> float:
-        """Return the probability that the library contains a described video; arguments of :func:`answer_features`."""
+        """Estimate the probability that the described video is in the library; see :func:`answer_features`."""
         return float(logistic(answer_features(scores, evidence) @ np.array(self.weights) + self.bias))
 
     def within_reach(self, scores: Floats, first: float) -> npt.NDArray[np.bool_]:
-        """Return whether results are near enough to the first one of their list to belong to the answer, ``[n]``.
+        """Check which results are close enough to the first one to belong to the answer, ``[n]``.
 
         Args:
             scores: Scores ``[n]``.
@@ -170,12 +168,12 @@ class AnswerModel:
         return np.asarray(scores >= first - self.reach)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the JSON object of the model, as stored in a release."""
+        """Convert to the JSON object that a release stores."""
         return {**asdict(self), "weights": list(self.weights)}
 
     @classmethod
     def from_json(cls, stored: Mapping[str, Any]) -> AnswerModel:
-        """Return the model of a JSON object from :meth:`to_json`.
+        """Restore a model from the output of :meth:`to_json`.
 
         Raises:
             KeyError, TypeError, ValueError: A field is missing, of another type, or out of range.
@@ -184,23 +182,23 @@ class AnswerModel:
         bias, threshold, reach = (float(stored[name]) for name in ("bias", "threshold", "reach"))
         is_finite = np.isfinite([*weights, bias, threshold, reach]).all()
         if len(weights) != ANSWER_FEATURES or not is_finite or min(weights) < 0 or reach < 0:
-            raise ValueError(f"weights {stored['weights']!r} are not those of an answer model")
+            raise ValueError(f"weights {stored['weights']!r} do not belong to an answer model")
         return cls(weights, bias, threshold, reach, float(stored["error"]))
 
 
 def logistic(log_odds: Floats) -> Floats:
-    """Return the probabilities of log odds."""
+    """Convert log odds to probabilities."""
     return np.asarray(1 / (1 + np.exp(-np.clip(log_odds, -700, 700))))
 
 
 def answer_features(scores: Floats, evidence: TextEvidence) -> Floats:
-    """Return the features of a list, ``[4]``, each of which is larger where an answer is likelier.
+    """Compute the features of a whole list, ``[4]``; a larger one makes an answer likelier.
 
-    These are the first score, the evidence of words and captions, and the coverage.
+    They are the first score, the evidence of words, the evidence of captions, and the coverage.
 
     Args:
-        scores: Scores ``[n]``, descending from the first result of the list.
-        evidence: Evidence of the text for the searched tasks.
+        scores: Scores ``[n]``, best first, from the top of the list.
+        evidence: Evidence that the text gives for the searched tasks.
     """
     first = float(scores[0]) if len(scores) else 0.0
     return np.array([first, evidence.words, evidence.captions, evidence.coverage])

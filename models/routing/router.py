@@ -1,9 +1,8 @@
 """Routing evidence: how likely the tokens of a query are under each task's routing profile.
 
-Captions of a domain use words of their own, and these identify the domain long before an encoder has learned their
-meaning. Each task keeps a *routing profile*, one number per token of the vocabulary; the score of a text is the sum
-over its tokens, as in a naive Bayes classifier. Profiles need no training and no second model, and one row of numbers
-per task.
+The captions of a domain use characteristic words, which identify the domain long before an encoder has learned what
+they mean. Each task has a *routing profile*, one number per token of the vocabulary; a text scores the sum over its
+tokens, as in a naive Bayes classifier. A profile needs no training and no second model.
 """
 
 from __future__ import annotations
@@ -17,32 +16,32 @@ from models.routing.routing_profiles import RoutingProfiles
 
 Floats = npt.NDArray[np.float32]
 
-# Upper bound of computed cosines. The true bound is 1; vectors that were once stored in half precision can exceed it
-# slightly, because bfloat16 can lengthen each of them by a factor of 1 + 2⁻⁹.
+# Upper bound on computed cosines. Vectors that were once stored in half precision can exceed 1 slightly, because
+# bfloat16 can lengthen each of them by a factor of 1 + 2⁻⁹.
 COSINE_LIMIT = 1.01
 
 
 def can_reach_score(
     lifts: npt.NDArray[np.floating], bar: npt.NDArray[np.floating] | float, limit: float = COSINE_LIMIT
 ) -> npt.NDArray[np.bool_]:
-    """Return whether a video of each task could score at least ``bar`` for a text.
+    """Check whether a video of each task could score at least ``bar`` for a text.
 
-    The score of a video in the union of all shards is the cosine between the text's vector for the shard and the
-    video, plus the routing term of the task. The routing term is known before the text is encoded for the shard, and
-    the cosine is bounded. If their sum stays below the bar, the text need not be encoded for the task, and no result
-    is lost: this is a bound, not a heuristic. If the bar rises from shard to shard, as the k-th best score does,
-    likely tasks should come first.
+    A video's score in the union of all shards is the cosine between the video and the text's vector for the shard, plus
+    the task's routing term. The routing term is known before the text is encoded for the shard, and the cosine is
+    bounded. If their sum stays below the bar, the text need not be encoded for the task and no result is lost: this is
+    a bound, not a heuristic. Where the bar rises from shard to shard, as the k-th best score does, likely tasks should
+    come first.
 
     Args:
         lifts: Prior × log weight of each text and task, any shape.
         bar: Lowest score that changes the results, broadcastable to ``lifts``; −∞ if every score does.
-        limit: Upper bound of the cosines. A lower, merely likely bound turns the result into a heuristic.
+        limit: Upper bound on the cosines. A lower, merely likely bound turns the check into a heuristic.
     """
     return np.asarray(lifts + limit >= bar)
 
 
 def distinct_tokens(tokens: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Return the distinct token IDs of a text, ascending.
+    """List the distinct token IDs of a text, ascending.
 
     They are the non-zero columns of :func:`~models.routing.token_statistics.token_presence`.
 
@@ -53,7 +52,7 @@ def distinct_tokens(tokens: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
 
 
 def log_weights(presence: Floats, profiles: Floats) -> Floats:
-    """Return the log-probability of each task for each text, ``[n, T]``; the probabilities of a text sum to one.
+    """Compute each task's log-probability for each text, ``[n, T]``; the probabilities of a text sum to one.
 
     A task without captions has no routing evidence of its own; it gets the score of the most likely other task.
 
@@ -67,13 +66,13 @@ def log_weights(presence: Floats, profiles: Floats) -> Floats:
 
 
 def log_probabilities(evidence: npt.NDArray[np.floating]) -> Floats:
-    """Return the log-probability of each task by the evidence ``[..., T]`` of all of them, in nats."""
+    """Normalize the evidence ``[..., T]`` for all tasks to log-probabilities, in nats."""
     scores = evidence - evidence.max(axis=-1, keepdims=True)
     return np.asarray(scores - np.log(np.exp(scores).sum(axis=-1, keepdims=True)), np.float32)
 
 
 class Router:
-    """Routing profiles of all tasks, indexed by token: the cost of a query grows with its length, not with V.
+    """Routing profiles of all tasks, indexed by token: a query costs time in its length, not in V.
 
     Args:
         profiles: Routing profiles of T tasks.
@@ -86,51 +85,46 @@ class Router:
         self._ends = np.cumsum(np.bincount(profiles.tokens, minlength=profiles.vocabulary))
         self._silent = profiles.silent
 
-    def evidence(self, words: Floats, tasks: npt.NDArray[np.int64], further: Floats | None = None) -> Floats:
-        """Return the routing evidence of one text for some tasks, in nats, ``[len(tasks)]``; see
-        :func:`log_probabilities`.
+    def evidence(self, words: Floats, tasks: npt.NDArray[np.int64], captions: Floats | None = None) -> Floats:
+        """Combine one text's evidence for some tasks, in nats, ``[len(tasks)]``; see :func:`log_probabilities`.
 
         Args:
             words: :meth:`word_evidence` of the text for these tasks.
             tasks: Positions of the tasks.
-            further: Evidence in addition to that of the words, in nats, ``[len(tasks)]``.
+            captions: Evidence of their captions for the text, in nats, ``[len(tasks)]``.
         """
-        scores = np.array(words if further is None else words + further, np.float32)
+        scores = np.array(words if captions is None else words + captions, np.float32)
         fill_silent(scores[None], self._silent[tasks])
         return scores
 
     def word_evidence(self, tokens: npt.NDArray[np.int64], tasks: npt.NDArray[np.int64]) -> Floats:
-        """Compute the sum of the profile values of the distinct tokens of a text for some tasks, in nats,
-        ``[len(tasks)]``.
-        """
+        """Sum the profile values of a text's distinct tokens for some tasks, in nats, ``[len(tasks)]``."""
         entries = self._entries(tokens)
         sums = np.bincount(self._tasks[entries], self._values[entries], len(self._silent))
         return np.asarray(sums[tasks], np.float32)
 
     def coverage(self, tokens: npt.NDArray[np.int64], tasks: npt.NDArray[np.int64]) -> Floats:
-        """Compute the share of the distinct tokens of a text that the captions of each task contain,
-        ``[len(tasks)]``.
-        """
+        """Compute the share of a text's distinct tokens that each task's captions contain, ``[len(tasks)]``."""
         known = np.bincount(self._tasks[self._entries(tokens)], minlength=len(self._silent))
         return np.asarray(known[tasks] / max(1, len(tokens)), np.float32)
 
     def silent(self, tasks: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-        """Return whether tasks are silent (have no captions), ``[len(tasks)]``."""
+        """Check which tasks are silent (have no captions), ``[len(tasks)]``."""
         return np.asarray(self._silent[tasks])
 
     def _entries(self, tokens: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Return the positions of the profile entries of the tokens."""
+        """Find the positions of the tokens' profile entries."""
         spans = [slice(self._ends[token - 1] if token else 0, self._ends[token]) for token in tokens]
         return np.concatenate([np.arange(span.start, span.stop) for span in spans] or [tokens[:0]])
 
 
 def silent_tasks(profiles: Floats) -> npt.NDArray[np.bool_]:
-    """Return whether each task of dense profiles ``[T, V]`` is silent (has no captions), ``[T]``."""
+    """Check which tasks of dense profiles ``[T, V]`` are silent (have no captions), ``[T]``."""
     return np.asarray(~profiles.any(axis=1), np.bool_).reshape(-1)
 
 
 def fill_silent(scores: npt.NDArray[np.floating], silent: npt.NDArray[np.bool_]) -> None:
-    """Give silent tasks, in place, the score of the most likely other task.
+    """Give silent tasks, in place, the score of the likeliest other task.
 
     Args:
         scores: Scores of texts and tasks, ``[n, T]``.
@@ -147,7 +141,7 @@ class TextEvidence(NamedTuple):
         familiarity: Routing evidence per token for the likeliest task, in nats.
         log_weight: Highest log weight of a task; at most 0.
         words: Highest evidence of the words for a task, per token, in nats.
-        captions: Highest evidence in addition to that of the words, in nats; 0 if the encoder has none.
+        captions: Highest evidence of the captions for a task, in nats; 0 if the encoder has none.
         coverage: Highest share of the text's distinct tokens that the captions of one task contain, 0..1.
     """
 
@@ -162,41 +156,40 @@ def route_text(
     router: Router,
     tokens: npt.NDArray[np.int64],
     positions: npt.NDArray[np.int64],
-    further: npt.NDArray[np.float32] | None,
+    captions: npt.NDArray[np.float32] | None,
 ) -> tuple[npt.NDArray[np.float32], TextEvidence]:
-    """Log weights ``[T]`` of T tasks for a text, and a summary of the evidence.
+    """Compute the log weights ``[T]`` of T tasks for a text, and summarize the evidence.
 
     Args:
-        router: Router of the release.
-        tokens: Token IDs ``[L]``, including the start and end tokens.
+        tokens: Token IDs ``[L]``, including the start-of-text and end-of-text tokens.
         positions: Positions of the tasks in the router, ``[T]``.
-        further: Evidence in addition to that of the words, in nats, ``[T]``; None without.
+        captions: Evidence of their captions for the text, in nats, ``[T]``.
     """
     distinct = distinct_tokens(tokens)
     words = router.word_evidence(distinct, positions)
     summary = summarize_evidence(
-        words, further, router.coverage(distinct, positions), router.silent(positions), len(distinct)
+        words, captions, router.coverage(distinct, positions), router.silent(positions), len(distinct)
     )
-    return log_probabilities(router.evidence(words, positions, further)), summary
+    return log_probabilities(router.evidence(words, positions, captions)), summary
 
 
 def summarize_evidence(
     words: npt.NDArray[np.floating],
-    further: npt.NDArray[np.floating] | None,
+    captions: npt.NDArray[np.floating] | None,
     coverage: npt.NDArray[np.floating],
     silent: npt.NDArray[np.bool_],
     tokens: int,
 ) -> TextEvidence:
-    """Return the summary of the evidence of a text for T ≥ 1 tasks.
+    """Summarize the evidence that a text gives for T ≥ 1 tasks.
 
     Args:
         words: Evidence of the words, in nats, ``[T]``.
-        further: Evidence in addition to that of the words, in nats, ``[T]``; None without.
-        coverage: Share of the text's distinct tokens that the captions of each task contain, ``[T]``.
-        silent: Whether each task is silent (has no captions), ``[T]``; silent tasks have no evidence of their own.
+        captions: Evidence of the captions, in nats, ``[T]``.
+        coverage: Share of the text's distinct tokens that each task's captions contain, ``[T]``.
+        silent: Whether each task is silent (has no captions and so no evidence of its own), ``[T]``.
         tokens: Number of distinct tokens of the text.
     """
-    total = np.array(words if further is None else words + further, np.float64)
+    total = np.array(words if captions is None else words + captions, np.float64)
     fill_silent(total[None], silent)
     if silent.all() or not tokens:
         return TextEvidence(
@@ -206,6 +199,6 @@ def summarize_evidence(
         familiarity=float(total.max()) / tokens,
         log_weight=float(log_probabilities(total).max()),
         words=float(words[~silent].max()) / tokens,
-        captions=0.0 if further is None else float(further[~silent].max()),
+        captions=0.0 if captions is None else float(captions[~silent].max()),
         coverage=float(coverage[~silent].max()),
     )

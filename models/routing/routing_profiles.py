@@ -15,12 +15,12 @@ Ints = npt.NDArray[np.integer]
 class RoutingProfiles:
     """Non-zero entries of a matrix ``[T, V]`` of routing profiles, row by row (compressed sparse rows).
 
-    :mod:`models.routing.router` defines the meaning of a row.
+    :mod:`models.routing.router` explains what a row means.
 
     Attributes:
-        tokens: Token IDs of the entries ``[N]``, task after task, ascending within each task.
-        values: Values of the entries, ``[N]``.
-        ends: End position of each task in ``tokens`` and ``values``, ``[T]``.
+        tokens: Token ID of each entry ``[N]``, task after task, ascending within a task.
+        values: Value of each entry, ``[N]``.
+        ends: Where each task ends in ``tokens`` and ``values``, ``[T]``.
         vocabulary: Vocabulary size V.
 
     Raises:
@@ -47,7 +47,7 @@ class RoutingProfiles:
 
     @classmethod
     def from_dense(cls, dense: npt.NDArray[np.floating]) -> RoutingProfiles:
-        """Return the routing profiles of a dense matrix ``[T, V]``."""
+        """Keep the non-zero entries of a dense matrix ``[T, V]``."""
         rows, tokens = dense.nonzero()
         ends = np.cumsum(np.bincount(rows, minlength=len(dense)))
         values = np.asarray(dense[rows, tokens], np.float32)
@@ -55,7 +55,7 @@ class RoutingProfiles:
 
     @classmethod
     def concatenate(cls, parts: Sequence[RoutingProfiles]) -> RoutingProfiles:
-        """Return the routing profiles of the tasks of all parts, in order.
+        """Join the tasks of all parts, in order.
 
         Raises:
             ValueError: There are no parts, or their vocabulary sizes differ.
@@ -86,23 +86,23 @@ class RoutingProfiles:
         return np.asarray(np.diff(self.ends, prepend=0) == 0)
 
     def append_tasks(self, other: RoutingProfiles) -> RoutingProfiles:
-        """Return the routing profiles of these tasks, followed by those of ``other``."""
+        """Append the tasks of ``other``."""
         return RoutingProfiles.concatenate([self, other])
 
     def first(self, count: int) -> RoutingProfiles:
-        """Return the routing profiles of the first ``count`` tasks."""
+        """Keep the first ``count`` tasks."""
         end = int(self.ends[count - 1]) if count else 0
         return RoutingProfiles(self.tokens[:end], self.values[:end], self.ends[:count], self.vocabulary)
 
     def without_first(self, count: int) -> RoutingProfiles:
-        """Return the routing profiles without the first ``count`` tasks."""
+        """Drop the first ``count`` tasks."""
         start = int(self.ends[count - 1]) if count else 0
         return RoutingProfiles(
             self.tokens[start:], self.values[start:], self.ends[count:] - start, self.vocabulary
         )
 
     def replace_rows(self, rows: Mapping[int, tuple[Ints, npt.NDArray[np.float32]]]) -> RoutingProfiles:
-        """Return the routing profiles with the given tokens and values at some positions."""
+        """Replace the tokens and values of the tasks at some positions."""
         starts = self.ends - np.diff(self.ends, prepend=0)
         parts = [
             rows.get(task, (self.tokens[start:end], self.values[start:end]))
@@ -116,7 +116,7 @@ class RoutingProfiles:
         )
 
     def to_dense(self, tasks: Sequence[int] | None = None) -> npt.NDArray[np.float32]:
-        """Return the dense matrix ``[T, V]``, or ``[len(tasks), V]`` of the tasks at some positions."""
+        """Expand all tasks, or those at some positions, to a dense matrix ``[T, V]``."""
         chosen = range(len(self)) if tasks is None else tasks
         starts = self.ends - np.diff(self.ends, prepend=0)
         rows = np.zeros((len(chosen), self.vocabulary), np.float32)

@@ -1,4 +1,4 @@
-"""Token statistics of texts and captions, from which routing profiles are made."""
+"""Token statistics of captions and queries, from which routing profiles are computed."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ Floats = npt.NDArray[np.float32]
 
 
 def token_presence(texts: Sequence[npt.NDArray[np.int64]], vocabulary: int) -> Floats:
-    """Return the indicator matrix of the tokens that each text contains, ``[n, V]`` of zeros and ones.
+    """Mark the tokens that each text contains, as a matrix ``[n, V]`` of zeros and ones.
 
     Args:
-        texts: Token IDs of each text, ``[L]``, including the start and end tokens.
+        texts: Token IDs of each text, ``[L]``, including the start-of-text and end-of-text tokens.
         vocabulary: Vocabulary size V.
     """
     presence = np.zeros((len(texts), vocabulary), np.float32)
@@ -24,18 +24,17 @@ def token_presence(texts: Sequence[npt.NDArray[np.int64]], vocabulary: int) -> F
 
 
 def token_profile(counts: npt.NDArray[np.floating], factor: float = 1.0) -> Floats:
-    """Return the routing profile of a task, ``[V]``: log(1 + V·p), where p is the share of each token in the task's
-    captions.
+    """Compute a task's routing profile, ``[V]``: log(1 + V·p), where p is each token's share of the task's captions.
 
-    A token that the task never used contributes nothing, regardless of the size of the task; a token that the task
-    uses as often as chance would contributes log 2. The profile of a task without captions is all zero.
+    A token that the task never used contributes nothing, however large the task; a token used as often as chance would
+    have it contributes log 2. The profile of a task without captions is all zero.
 
     Args:
         counts: Number of captions that contain each token, ``[V]``.
         factor: Factor of the logarithms, see :attr:`~models.encoders.query_encoder.QueryEncoder.profile_factor`.
 
     Returns:
-        Values that half precision, in which releases store them, represents exactly.
+        Values that survive the half precision in which releases store them.
     """
     return profile_values(counts, counts.sum(), len(counts), factor)
 
@@ -46,7 +45,7 @@ def profile_values(
     vocabulary: int,
     factor: float,
 ) -> Floats:
-    """Return the values of some tokens in a routing profile, ``[n]``; see :func:`token_profile`.
+    """Compute the profile values of some tokens, ``[n]``; see :func:`token_profile`.
 
     Args:
         counts: Number of captions that contain each of the tokens, ``[n]``.
@@ -60,5 +59,5 @@ def profile_values(
 
 
 def _rounded(values: Floats) -> Floats:
-    """Return the values rounded to half precision."""
+    """Round to half precision."""
     return values.astype(np.float16).astype(np.float32)

@@ -71,7 +71,7 @@ def test_confidence_model_is_stored_and_validated(state: ReleaseState, tmp_path:
     description = json.loads((tmp_path / "release.json").read_text())
     description["confidence"]["weights"] = [-1.0] * 6
     (tmp_path / "release.json").write_text(json.dumps(description))
-    with pytest.raises(ReleaseError, match="are not those of a calibration"):
+    with pytest.raises(ReleaseError, match="do not belong to a calibration"):
         read_release(tmp_path)
     del description["confidence"]  # too few captions
     (tmp_path / "release.json").write_text(json.dumps(description))
