@@ -52,7 +52,10 @@ def marked_tables(document: str) -> list[str]:
 
 def _block(content: Mapping[str, Any]) -> str:
     """Tables, and the line that says how the figures were measured."""
-    commands = ", ".join(f"`{command}`" for command in content["command"]) or "No command repeats it"
+    commands = (
+        ", ".join(f"`{command}`" for command in content["command"])
+        or "Measured with scripts that are not kept"
+    )
     parts = [
         commands,
         *(content[key] for key in ("seeds", "interval", "hardware")),
