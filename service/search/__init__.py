@@ -1,1 +1,1 @@
-"""Search: text, clip, similar and caption queries, answered from one index snapshot."""
+"""Answer text, clip, similar-video and caption queries, each from one index snapshot."""

@@ -1,4 +1,4 @@
-"""Admission control for searches, by their number and by their expected duration at the current speed."""
+"""Admission control: limit concurrent searches by count and by expected response time."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ _FORGOTTEN_SECONDS = 60.0  # a speed measured this long ago says nothing
 
 
 class AdmissionControl:
-    """Admits a process's searches, and refuses those that would wait too long. Thread-safe.
+    """Admits searches to this process and refuses those that would wait too long. Thread-safe.
 
-    A limit on the number does not bound the time, because the speed varies with the queries and with other load on the
-    machine. The time until a new search is answered is therefore estimated by Little's law as *n·s*, for *n* admitted
-    single-search requests that take *s* seconds per response. Requests with several searches only count toward the
-    number: they have separate threads, and are answered only when all of their searches are. The speed of an
-    unsaturated process is unknown, because a few searches at a time each take longer than in full batches. So *s* is
-    measured only while at least ``saturated`` single-search requests are admitted, and fewer are never refused.
+    A count alone does not bound the wait, because speed varies with the queries and with other load on the machine.
+    Little's law estimates it: with *n* single-search requests admitted and *s* seconds per response, a new search waits
+    *n·s*. A request with several searches counts only toward the limit on their number: it has threads of its own and
+    is answered as a whole. *s* is measured only while at least ``saturated`` single-search requests are admitted: below
+    that, batches are not full and a search takes longer than it would under load. Fewer requests are never refused.
 
     Args:
-        max_admitted: Maximum number of searches at a time. A single request is always admitted, whatever its size.
-        max_seconds: Maximum estimated time until a search is answered.
+        max_admitted: Maximum number of concurrent searches. A request that comes alone is admitted, whatever its size.
+        max_seconds: Maximum estimated response time.
+        saturated: Number of single-search requests that keep the process busy.
         clock: Monotonic time in seconds.
     """
 
@@ -51,13 +51,13 @@ class AdmissionControl:
 
     @contextmanager
     def admit(self, count: int) -> Iterator[None]:
-        """Admit a request for the duration of the ``with`` block.
+        """Hold a place for a request during the ``with`` block.
 
         Args:
             count: Number of searches in the request.
 
         Raises:
-            TooManyRequests: The number of searches or the estimated time is above its maximum.
+            TooManyRequests: The number of searches or the estimated time exceeds its maximum.
         """
         single = int(count == 1)
         with self._lock:
@@ -102,7 +102,7 @@ class AdmissionControl:
             )
 
     def _expected_seconds(self, count: int) -> float:
-        """Estimate the time until this many requests are answered; 0 if they do not saturate the process."""
+        """Estimate the response time in seconds with this many requests; 0 if they do not saturate the process."""
         is_forgotten = self._clock() - self._saturated_since > _FORGOTTEN_SECONDS
         if count <= self._saturated or self._answered < 1 or is_forgotten:
             return 0.0

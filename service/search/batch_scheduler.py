@@ -1,4 +1,4 @@
-"""Batches of concurrent work on an event loop, processed step by step."""
+"""Batch concurrent work on an event loop and process it step by step."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from typing import Generic, TypeVar
 
 from service.core.errors import TooManyRequests
 
-# Event loop turns between two steps of a lane. Responses are written in the first turn; the same clients' next requests
-# are read in the second and queued in the third. A turn begins with the callbacks from the previous one.
+# Event loop turns between two steps of a lane: responses are written in the first, the same clients' next requests are
+# read in the second and queued in the third. A turn begins with the callbacks from the previous one.
 _TURNS_BETWEEN_STEPS = 4
 _BLOCKING_THREADS = min(32, (os.cpu_count() or 1) + 4)  # like asyncio's default executor
 
@@ -42,18 +42,17 @@ class BatchScheduler(Generic[Item, Result]):
     A *step* takes a list of items and returns one outcome for each, in order: a result, an exception, or
     :class:`Unfinished` with the item's next state.
 
-    Items on one event loop share steps on ``lanes`` threads. Waiting coroutines occupy no thread. A function that may
-    wait for the catalog or the disk runs in a second thread pool (:meth:`run_blocking`), so that it delays neither the
-    event loop nor a lane.
+    Items on one event loop share steps on ``lanes`` threads. Waiting coroutines occupy no thread. Functions that may
+    block on the catalog or the disk go to a second thread pool (:meth:`run_blocking`) and delay neither the event loop
+    nor a lane.
 
-    No item is delayed to fill a batch: batches grow because items queue while a step runs.
+    No item is delayed to fill a batch: batches grow because items queue up while a step runs.
 
     Args:
-        step: Function that advances a batch by one step. It runs outside the event loop's thread. An exception that it
-            raises becomes the outcome of every item in its batch.
-        lanes: Maximum number of concurrent steps of submitted items.
-        max_wait: Maximum time in seconds that an item waits for its first step. Items that waited longer
-            are refused.
+        step: Function that advances a batch by one step, outside the event loop's thread. If it raises, every item in
+            the batch gets the exception.
+        lanes: Maximum number of concurrent steps.
+        max_wait: Maximum wait for an item's first step, in seconds. Items that waited longer are refused.
     """
 
     def __init__(
@@ -87,13 +86,13 @@ class BatchScheduler(Generic[Item, Result]):
         Items that arrive while a lane is free start together at the end of the current event loop turn. Later items
         join a lane after its current step: finished items leave, unfinished items keep their places, and no item waits
         for another's last step. A lane pauses for a few turns after each step, so that the clients it answered can send
-        their next requests, because one large step costs less than two small ones.
+        their next requests: one large step costs less than two small ones.
 
         A cancelled item leaves before its next step without affecting others.
 
         Raises:
             TooManyRequests: The item waited longer than ``max_wait``.
-            Exception: The exception that the step returned for the item or raised.
+            Exception: Whatever the step raised, or returned for the item.
         """
         loop = get_running_loop()
         if loop is not self._loop:  # the previous event loop has ended, along with its callbacks
@@ -105,7 +104,7 @@ class BatchScheduler(Generic[Item, Result]):
         return await future
 
     async def run_blocking(self, function: Callable[..., Value], *args: object) -> Value:
-        """Run a function in the pool for blocking calls, with the caller's context variables.
+        """Run a function in the thread pool for blocking calls, with the caller's context variables.
 
         Raises:
             TooManyRequests: No thread was free within ``max_wait``.
@@ -129,7 +128,7 @@ class BatchScheduler(Generic[Item, Result]):
                 self._lane_threads.submit(self._run_lane, loop, batch)
 
     def _take_batch(self) -> list[tuple[Item, Future[Result]]]:
-        """Remove items from the head of the queue, refusing those that waited too long."""
+        """Take items from the head of the queue, and refuse those that waited too long."""
         batch: list[tuple[Item, Future[Result]]] = []
         now = time.monotonic()
         while self._queue and len(batch) < self._max_batch:
@@ -179,7 +178,7 @@ class BatchScheduler(Generic[Item, Result]):
     def _release_lane(
         self, loop: AbstractEventLoop, turns: int, unfinished: list[tuple[Item, Future[Result]]]
     ) -> None:
-        """Free a lane after some event loop turns; unfinished items return to the head of the queue."""
+        """Free a lane after some event loop turns, and put unfinished items back at the head of the queue."""
         if turns:
             loop.call_soon(self._release_lane, loop, turns - 1, unfinished)
         else:

@@ -1,8 +1,8 @@
-"""Captioning of a video with captions from the library.
+"""Caption a video with captions that the library already has.
 
-No text is generated. The library's captions are encoded as queries for the given video's task and compared with its
-vector. A task's captions are encoded on first request and cached up to a memory bound, so the first request takes
-longer. A caption is attributed to the first video that has it. Results are checked against the catalog. No video file
+No text is generated. The library's captions are encoded as queries for the video's task and compared with its vector.
+A task's captions are encoded on first use and cached up to a memory limit, so the first request takes longer. A
+caption that several videos share is attributed to the first. Results are checked against the catalog. No video file
 is read.
 """
 
@@ -37,11 +37,11 @@ _MAX_BYTES = 256 * 1024**2  # of cached vectors
 
 @dataclass(frozen=True)
 class _EncodedCaptions:
-    """Distinct captions of one task, encoded for another.
+    """Distinct captions of one task, encoded as queries for another.
 
     Attributes:
         texts: The captions.
-        videos: Vector ID of the first video that has the caption. Vector IDs are never reused.
+        videos: Vector ID of the first video with each caption. Vector IDs are never reused.
         vectors: ``float16 [n, dim]``.
     """
 
@@ -58,7 +58,7 @@ class _RankedCaption(NamedTuple):
 
 
 class CaptionIndex:
-    """A cache of encoded captions. Thread-safe.
+    """Caches encoded captions. Thread-safe.
 
     A task's captions are read and encoded once, however many requests need them at the same time. Requests for other
     tasks don't wait for them.
@@ -90,17 +90,17 @@ class CaptionIndex:
         mode: QueryMode,
         own_captions: Collection[str] = (),
     ) -> tuple[list[CaptionMatch], int]:
-        """Find the distinct captions whose vectors are nearest to a video's.
+        """Find the distinct captions nearest to a video's vector.
 
         Args:
             snapshot: Snapshot that contains the tasks.
             vector: Unit vector ``float32 [dim]`` of the video, in the space of ``task``.
-            task: ID of the task to encode captions for.
-            sources: IDs of the tasks whose captions to compare.
-            own_captions: The video's own captions, which are marked.
+            task: ID of the task that the captions are encoded for.
+            sources: IDs of the tasks that the captions come from.
+            own_captions: The video's own captions, to be marked in the result.
 
         Returns:
-            The captions, best first, and the number of compared captions.
+            The captions, best first, and how many were compared.
         """
         edits = read_caption_edits()
         captions = {source: self._load(snapshot, task, source, mode, edits) for source in sources}
@@ -110,7 +110,7 @@ class CaptionIndex:
             outdated = {caption.task for caption in ranked if caption.video not in video_ids}
             if not outdated:
                 break
-            # A video deleted after the shard was loaded: its captions must not be returned.
+            # If a video was deleted after its shard was loaded, its captions must not show.
             captions |= {
                 source: self._load(snapshot, task, source, mode, edits, is_outdated=True)
                 for source in outdated
@@ -138,7 +138,7 @@ class CaptionIndex:
         *,
         is_outdated: bool = False,
     ) -> _EncodedCaptions:
-        # The parameters that encode texts for a pinned shard never change, so neither do the vectors.
+        # The parameters that encode texts for a pinned shard never change, and neither do the vectors.
         anchor = snapshot.query_vectors.encoding_identity(task, mode) or snapshot.release_id
         return self._captions.get(
             (anchor, task, source, mode),
@@ -151,18 +151,18 @@ class CaptionIndex:
 def caption_video(
     snapshot: SearchSnapshot, settings: Settings, index: CaptionIndex, video_id: str, k: int, scope: str
 ) -> CaptionsResponse:
-    """Return the k library captions nearest to a video.
+    """Find the k library captions nearest to a video.
 
     Args:
         settings: Settings of the process.
         index: Cache of encoded captions.
-        scope: ``task`` for captions from the video's own task; ``all`` for captions from every searchable task.
+        scope: ``task`` compares captions from the video's own task; ``all``, those from every searchable task.
 
     Raises:
         InvalidInput: A parameter is invalid.
         NotFound: There is no such video.
         Conflict: The video has no vector.
-        Unavailable: The shard of its task cannot be searched.
+        Unavailable: The task's shard cannot be searched.
     """
     if errors := find_scope_errors(settings, k, scope, "captions"):
         raise InvalidInput.of(errors)
@@ -187,7 +187,7 @@ def caption_video(
 
 
 def _rank(captions: Mapping[str, _EncodedCaptions], vector: Vector, k: int) -> list[_RankedCaption]:
-    """Return the k best captions over all tasks; a caption in several tasks gets its highest score."""
+    """Rank captions across tasks and keep the k best; a caption in several tasks gets its highest score."""
     best: dict[str, _RankedCaption] = {}
     for source, encoded in captions.items():
         scores = encoded.vectors.astype(np.float32) @ vector
@@ -199,7 +199,7 @@ def _rank(captions: Mapping[str, _EncodedCaptions], vector: Vector, k: int) -> l
 
 
 def _read_video_ids(vector_ids: Iterable[int]) -> dict[int, str]:
-    """Map vector IDs to video IDs, for videos in the catalog."""
+    """Map vector IDs to video IDs, leaving out videos that the catalog no longer has."""
     with session_scope() as session:
         rows = session.execute(select(Video.vector_id, Video.id).where(Video.vector_id.in_(set(vector_ids))))
         return {vector_id: video_id for vector_id, video_id in rows}
@@ -208,7 +208,7 @@ def _read_video_ids(vector_ids: Iterable[int]) -> dict[int, str]:
 def _encode_captions(
     snapshot: SearchSnapshot, task: str, source: str, mode: str, former: _EncodedCaptions | None
 ) -> _EncodedCaptions:
-    """Encode a task's current captions, reusing vectors from the previous version."""
+    """Encode a task's current captions, reusing vectors that the previous version has."""
     videos = _read_captions(source, snapshot.shards[source])
     texts = tuple(videos)
     vectors = dict(zip(former.texts, former.vectors, strict=True)) if former else {}
@@ -224,9 +224,7 @@ def _encode_captions(
 
 
 def _read_captions(task: str, shard: SearchableShard) -> dict[str, int]:
-    """Return the distinct captions of a shard's first videos, each with the vector ID of the first video
-    that has it.
-    """
+    """Read the distinct captions of a shard's first videos, each with the vector ID of the first video that has it."""
     videos: dict[str, int] = {}
     stored = shard.ids
     with session_scope() as session:

@@ -1,9 +1,9 @@
-"""A copy of the catalog rows that text searches need, used while the database is unreachable.
+"""Copy the catalog rows that text searches need, for use while the database is unreachable.
 
-Searches read the catalog, so that edits and deletions apply at once. A background thread copies the searched domains'
-rows to memory. If a catalog read fails, the copy takes its place: results then show captions as of the copy, and leave
-out videos added since. Deleted videos stay hidden, because a deletion is written to the index before it is
-acknowledged, and the index manifest is read before the copy is used.
+Searches read the catalog, so edits and deletions apply at once. A background thread copies the searched domains' rows
+to memory. If a catalog read fails, the copy stands in: results then show captions as of the copy and leave out videos
+added since. Deleted videos stay hidden, because a deletion is written to the index before it is acknowledged, and the
+index manifest is read before the copy is used.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ log = structlog.get_logger(__name__)
 
 MAX_BYTES = 256 * 1024**2  # of all copied rows
 _POLL_SECONDS = 1.0
-_MAX_SHARE = 0.1  # of the time: a large domain's rows take seconds to read
+_MAX_SHARE = 0.1  # of the thread's time: reading a large domain takes seconds
 _IDS_PER_QUERY = 500
 _NOT_COPIED = "the catalog database can't be reached, and the copy of its rows has no room for this domain"
-# Table columns instead of the class, compiled once: this halves the time in every search.
+# Table columns instead of mapped objects, compiled once: this halves the time per search.
 _VIDEOS = Video.__table__.c
 _BY_VECTOR_ID = select(
     _VIDEOS.vector_id, _VIDEOS.id, _VIDEOS.uri, _VIDEOS.captions, _VIDEOS.duration, _VIDEOS["metadata"]
@@ -52,12 +52,12 @@ _BY_VECTOR_ID = select(
 
 
 class ResultRows(NamedTuple):
-    """Rows of the videos in a list of hits.
+    """Catalog rows for a list of hits.
 
     Attributes:
-        rows: Rows by vector ID. Deleted videos have none.
-        as_of: Time of the copy that the rows came from; None for rows from the catalog.
-        not_copied: Reasons by task, for tasks whose rows are missing from the copy.
+        rows: Rows by vector ID; deleted videos are missing.
+        as_of: Time of the copy that the rows came from; None if they came from the catalog.
+        not_copied: Reason by task, for tasks missing from the copy.
     """
 
     rows: Mapping[int, VideoRow]
@@ -66,7 +66,7 @@ class ResultRows(NamedTuple):
 
 
 class _TaskRow(NamedTuple):
-    """Columns of a domain; their versions tell whether its videos must be re-read."""
+    """What searches read about a domain. Its version tells whether its videos must be read again."""
 
     name_key: str
     slug: str | None
@@ -75,7 +75,7 @@ class _TaskRow(NamedTuple):
 
 @dataclass(frozen=True)
 class _Copy:
-    """The copy at one time; replaced as a whole."""
+    """The copy as of one time; replaced as a whole."""
 
     as_of: datetime
     tasks: Mapping[str, _TaskRow]
@@ -88,9 +88,9 @@ class CatalogMirror:
     """Reads result rows from the catalog, or from a copy while the catalog is unreachable. Thread-safe.
 
     Args:
-        changed_ids: Function that returns the current manifest's IDs for tasks in which they differ from a snapshot's;
-            see :meth:`SnapshotManager.changed_ids`. None: the index does not change.
-        max_bytes: Maximum memory of copied rows. Domains that exceed it are not copied.
+        changed_ids: Reads the current manifest's IDs of tasks that differ from a snapshot's; see
+            :meth:`SnapshotManager.changed_ids`. None: the index does not change.
+        max_bytes: Maximum memory of copied rows. Domains that do not fit are not copied.
     """
 
     def __init__(
@@ -113,8 +113,8 @@ class CatalogMirror:
         """Copy rows in a background thread until :meth:`close`.
 
         Args:
-            current: Returns the current snapshot; None without one.
-            preload: Called with the snapshot after each copy.
+            current: Gets the current snapshot; None if there is none.
+            preload: Called with that snapshot after each copy.
         """
         self._is_stopped.clear()
         self._thread = Thread(
@@ -130,18 +130,18 @@ class CatalogMirror:
 
     @property
     def as_of(self) -> datetime | None:
-        """Time at which the copy matched the catalog; None without a copy."""
+        """When the copy last matched the catalog; None without a copy."""
         return self._copy.as_of if self._copy else None
 
     def read_results(self, hits: Sequence[Hit], snapshot: SearchSnapshot) -> ResultRows:
-        """Read the rows of the videos in a list of hits.
+        """Read the catalog rows for a list of hits.
 
         Args:
             hits: Hits of a search.
             snapshot: Snapshot that found them.
 
         Raises:
-            Unavailable: The catalog is unreachable, and there is no copy or the deletions cannot be read.
+            Unavailable: The catalog is unreachable, and there is no copy or the index's deletions cannot be read.
         """
         try:
             return ResultRows(self._reads.read(lambda: read_rows([hit.id for hit in hits])))
@@ -158,7 +158,7 @@ class CatalogMirror:
         )
 
     def read_passages(self, passages: Sequence[int]) -> Mapping[int, Sequence[TimedText]]:
-        """Read the cues of transcript passages by ID; empty while the catalog cannot be read."""
+        """Read the cues of transcript passages by passage ID; empty while the catalog is unreachable."""
         if not passages:
             return {}
         try:
@@ -167,10 +167,10 @@ class CatalogMirror:
             return {}
 
     def find_task(self, name: str) -> str | None:
-        """Find a task by ID, name or slug, and return its ID; None if there is none.
+        """Look up a task by ID, name or slug and return its ID; None if there is none.
 
         Raises:
-            Unavailable: The catalog is unreachable, and the copy does not have the task.
+            Unavailable: The catalog is unreachable, and the copy lacks the task.
         """
         try:
             return self._reads.read(lambda: _find_task_id(name))
@@ -183,7 +183,7 @@ class CatalogMirror:
             return (by_key or by_slug)[0]
 
     def videos(self, task: str) -> tuple[str, VideoRows]:
-        """Return a domain's version and copied rows.
+        """Get a domain's version and rows from the copy.
 
         Raises:
             Unavailable: The domain is not copied.
@@ -194,7 +194,7 @@ class CatalogMirror:
         return copy.versions[task], copy.videos[task]
 
     def update(self, snapshot: SearchSnapshot) -> bool:
-        """Copy the rows that have changed.
+        """Copy the rows that changed.
 
         Returns:
             Whether the copy is current; False if an update is not due yet.
@@ -236,7 +236,7 @@ class CatalogMirror:
         return True
 
     def _live_ids(self, hits: Sequence[Hit], snapshot: SearchSnapshot) -> dict[str, list[int]]:
-        """Return the IDs of hits that the current manifest does not list as deleted, by task."""
+        """Group the IDs of hits by task, without those that the current manifest lists as deleted."""
         by_task: dict[str, list[int]] = {}
         for hit in hits:
             by_task.setdefault(hit.task, []).append(hit.id)
@@ -262,7 +262,7 @@ class CatalogMirror:
 
 
 def read_rows(vector_ids: Sequence[int]) -> dict[int, VideoRow]:
-    """Read result rows by vector ID from the catalog."""
+    """Read rows from the catalog by vector ID."""
     ids = list(dict.fromkeys(vector_ids))
     rows: dict[int, VideoRow] = {}
     if not ids:
@@ -276,7 +276,7 @@ def read_rows(vector_ids: Sequence[int]) -> dict[int, VideoRow]:
 
 
 def read_cues(passages: Sequence[int]) -> dict[int, list[TimedText]]:
-    """Read the cues of transcript passages by ID.
+    """Read the cues of transcript passages by passage ID.
 
     Raises:
         CatalogDamaged, Unavailable: The catalog cannot be read.
@@ -292,14 +292,14 @@ def _find_task_id(name: str) -> str | None:
 
 
 def _read_tasks() -> dict[str, _TaskRow]:
-    """Read the domains by ID, in order of arrival."""
+    """Read the domains, in order of arrival."""
     with session_scope() as session:
         rows = session.execute(
             select(Task.id, Task.name_key, Task.slug, Task.state, Task.caption_edits, Task.metadata_edits)
             .where(Task.target_id.is_(None))
             .order_by(Task.position)
         ).all()
-    # A relearned domain becomes ready when its videos take over the IDs of those they replace.
+    # A relearned domain becomes ready when its videos take over the IDs of those that they replace.
     return {
         task: _TaskRow(key, slug, f"{state}+{captions}+{metadata}")
         for task, key, slug, state, captions, metadata in rows
@@ -307,7 +307,7 @@ def _read_tasks() -> dict[str, _TaskRow]:
 
 
 def _read_videos(task: str) -> VideoRows:
-    """Read the rows of a domain's videos and of its appends, because the manifest is replaced before the catalog."""
+    """Read the rows of a domain's videos and its appends, because the manifest is replaced before the catalog."""
     with session_scope() as session:
         rows = session.execute(
             select(Video.vector_id, Video.id, Video.uri, Video.captions, Video.duration, Video.extra).where(
@@ -321,12 +321,12 @@ def _read_videos(task: str) -> VideoRows:
 
 
 class VideoRow(NamedTuple):
-    """The columns of a video that searches use.
+    """What searches read about a video.
 
     Attributes:
-        uri: URI of its file, as sent.
+        uri: URI of its file, as submitted.
         duration: Seconds; None if unknown.
-        metadata: Metadata of the user.
+        metadata: User-supplied metadata.
     """
 
     video_id: str
@@ -337,7 +337,7 @@ class VideoRow(NamedTuple):
 
 
 class VideoRows:
-    """Video rows as JSON in one buffer: Python objects would need several times the memory.
+    """Video rows packed as JSON into one buffer, which takes a fraction of the memory of Python objects.
 
     Args:
         rows: Vector ID and row of each video, by ascending vector ID.
@@ -360,11 +360,11 @@ class VideoRows:
 
     @property
     def nbytes(self) -> int:
-        """Memory in bytes."""
+        """Size of the buffers in bytes."""
         return len(self._buffer) + self._ids.nbytes + self._ends.nbytes
 
     def find(self, vector_ids: Iterable[int]) -> dict[int, VideoRow]:
-        """Return rows by vector ID, leaving out unknown videos."""
+        """Look up rows by vector ID, skipping unknown videos."""
         wanted = np.fromiter(vector_ids, np.int64)
         is_known, places = find_ids(self._ids, wanted)
         return {

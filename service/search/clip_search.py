@@ -1,12 +1,12 @@
-"""Search by an uploaded clip or picture. Nothing from the upload is kept.
+"""Search by an uploaded clip or picture. Nothing of the upload is kept.
 
-The file is untrusted. It is copied to a temporary folder under a fixed name and decoded by the same kind of child
-process as the videos of tasks. The folder is always removed.
+The upload is untrusted: it is copied to a temporary folder under a fixed name, decoded in a child process like the
+videos of a task, and always removed.
 
-Every shard was embedded by its own release's video encoder, and no encoder covers all shards. The clip is therefore
-embedded once per distinct encoder and compared with each shard by the shard's own vector. Routing needs text, so it is
-not used. Cosines from two shards are not comparable, because in some shards all videos are similar. They are rescaled
-so that 0 is the mean cosine between two videos in the shard and 1 stays 1.
+Every shard was embedded by its own release's video encoder; no single encoder covers them all. So the clip is embedded
+once per distinct encoder, and each shard is searched with its own vector. Routing needs text and is not used. Cosines
+from two shards are not comparable, because some shards hold videos that all look alike. They are rescaled so that 0
+is the shard's mean cosine between two videos and 1 stays 1.
 """
 
 from __future__ import annotations
@@ -59,11 +59,11 @@ if TYPE_CHECKING:
 Vectors = npt.NDArray[np.float32]
 Frames = npt.NDArray[np.uint8]
 
-MAX_CONCURRENT_CLIPS = 4  # each occupies a thread that could answer searches
+MAX_CONCURRENT_CLIPS = 4  # each occupies a thread that could run text searches
 _SAMPLED_VECTORS = 512  # per shard, for its mean cosine
 _BUSY_RETRY_SECONDS = 2
 _CLIP_NAME = "the clip"  # in decoder errors
-_MIN_SPREAD = 1e-3  # lower bound on 1 - mean cosine, for shards whose videos are all alike
+_MIN_SPREAD = 1e-3  # lower bound on 1 - mean cosine, for shards of near-identical videos
 
 
 class ClipSearch:
@@ -75,7 +75,7 @@ class ClipSearch:
         caption_index: Cache of encoded captions.
 
     Attributes:
-        slots: Semaphore that limits clips in progress.
+        slots: Semaphore that limits concurrent clips.
     """
 
     def __init__(
@@ -107,13 +107,13 @@ class ClipSearch:
         query: SearchQuery,
         captions: int | None,
     ) -> ClipSearchResponse:
-        """Return the videos most similar to a clip.
+        """Find the videos most similar to a clip.
 
         Args:
             backbone: Backbone of the releases; the first clip loads its towers.
             upload: Video or picture; read to its end.
             query: Search parameters other than the text: ``k``, ``task``, filters and ``min_score``.
-            captions: Number of captions to return that describe the clip; None: none.
+            captions: Number of captions to return for the clip; None: none.
 
         Raises:
             InvalidInput: A parameter is invalid, or the file (field ``clip``) cannot be used.
@@ -172,7 +172,7 @@ class ClipSearch:
         )
 
     def decode(self, upload: BinaryIO, spec: FrameSpec) -> tuple[VideoInfo, Frames]:
-        """Decode an upload into its media properties and frames ``uint8 [1, M, H, W, 3]``.
+        """Decode an upload: probe its media properties and sample frames ``uint8 [1, M, H, W, 3]``.
 
         Raises:
             InvalidInput: The file cannot be decoded.
@@ -203,13 +203,13 @@ class ClipSearch:
     def _embed(
         self, snapshot: SearchSnapshot, backbone: Backbone, frames: Frames, tasks: Sequence[str]
     ) -> tuple[dict[str, Vectors], dict[str, str]]:
-        """Embed a clip: return its vector by task ID, and reasons by task name for encoders that cannot be read."""
-        # Imported on use: other searches need no torch.
+        """Embed a clip for each task; also return the reason, by task name, for each encoder that cannot be read."""
+        # Imported here: no other search needs torch.
         import torch
 
         from models.encoders.video_encoder import VideoEncoder
 
-        known = self._encoder  # read once, because a concurrent clip may replace it
+        known = self._encoder  # read once: a concurrent clip may replace it
         if known is None or known[0] is not snapshot:
             fingerprints = {task: shard.entry.fingerprint for task, shard in snapshot.shards.items()}
             releases = PinnedVideoReleases(snapshot.index_snapshot, tuple(fingerprints))
@@ -239,7 +239,7 @@ class ClipSearch:
     def _find(
         self, snapshot: SearchSnapshot, request: SearchRequest, vectors: Mapping[str, Vectors]
     ) -> tuple[list[SearchResult], str]:
-        """Return the results and the task of the best one; without results, the first searched task."""
+        """Search the shards; return the results and the best one's task, or the first searched task without results."""
         shards = {task: snapshot.shards[task] for task in vectors}
         passing = find_passing_videos(
             request.filter,
@@ -290,13 +290,13 @@ def _rescale(hits: Hits, mean: float) -> Hits:
 
 
 class _BoundedReader:
-    """A file reader that raises TooLarge beyond a limit."""
+    """Reads a file, and raises TooLarge beyond a limit."""
 
     def __init__(self, file: BinaryIO, limit: int) -> None:
         self._file, self._remaining, self._limit = file, limit, limit
 
     def read(self, size: int = -1) -> bytes:
-        """Return the next bytes."""
+        """Read the next bytes."""
         chunk = self._file.read(size)
         self._remaining -= len(chunk)
         if self._remaining < 0:

@@ -1,6 +1,6 @@
-"""The search engine: answers text, similar, clip and caption queries from the current snapshot.
+"""The search engine: answers text, similar-video, clip and caption queries from the current snapshot.
 
-One :class:`~service.search.snapshots.search_snapshot.SearchSnapshot` answers a query from start to end, so no response
+One :class:`~service.search.snapshots.search_snapshot.SearchSnapshot` serves a query from start to end, so no response
 mixes two releases.
 """
 
@@ -46,8 +46,8 @@ from service.search.video_filters import NO_FILTER
 from service.search.video_metadata_cache import VideoMetadataCache
 from service.search.words.library_words import LibraryWords
 
-MAX_BATCH = 32  # searches per step; with more, each waits longer for the others
-# Steps take turns at the interpreter lock, so a few large ones are faster than many; scans release the lock.
+MAX_BATCH = 32  # searches per step; in larger batches, each waits longer for the others
+# Steps compete for the interpreter lock, so a few large ones beat many small ones; scans release the lock.
 LANES = max(1, len(os.sched_getaffinity(0)) // 2)
 
 Response = TypeVar("Response")
@@ -56,21 +56,21 @@ Response = TypeVar("Response")
 class SearchEngine:
     """Answers a process's searches. Thread-safe.
 
-    A server calls :meth:`start` and :meth:`close`. A command calls ``snapshots.refresh()`` once instead.
+    A server calls :meth:`start` and :meth:`close`; a one-off command calls ``snapshots.refresh()`` once instead.
 
     Args:
-        configured: Settings; default: the process's.
+        configured: Settings; by default the process's.
 
     Attributes:
         settings: Settings of the engine.
-        snapshots: Snapshots of the process.
-        scheduler: Scheduler of searches.
-        admission: Admission control of searches.
-        mirror: Copy of the catalog, used while it is unreachable.
-        metadata_cache: Cache of video metadata.
-        caption_index: Cache of encoded captions.
+        snapshots: Follows the index and holds the current snapshot.
+        scheduler: Batches concurrent searches.
+        admission: Refuses searches under overload.
+        mirror: Stands in for the catalog while it is unreachable.
+        metadata_cache: Video metadata for filters and moments.
+        caption_index: Encoded captions.
         clips: Search by uploaded clips.
-        query_reports: Reports on domains' own queries.
+        query_reports: Reports on how well domains' own captions find their videos.
     """
 
     def __init__(self, configured: Settings | None = None) -> None:
@@ -94,9 +94,9 @@ class SearchEngine:
         self.query_reports = QueryReports(self.settings, self.metadata_cache)
 
     def start(self) -> None:
-        """Load the newest generation and follow the index in background threads."""
-        # Requests run concurrently, and a worker may train on the same machine. More threads per request don't make a
-        # query faster, but make it ten times slower if cores are scarce.
+        """Load the newest generation and start the background threads that follow the index."""
+        # Requests run concurrently, and a worker may train on the same machine. With more threads per request, no query
+        # is faster, and each is ten times slower when cores are scarce.
         use_one_thread_per_search()
         set_torch_threads(self.settings.torch_threads or 1)
         self.snapshots.start()
@@ -119,12 +119,12 @@ class SearchEngine:
         mode: str | None = None,
         **parameters: Any,
     ) -> SearchResponse:
-        """Return the k videos that best match a query.
+        """Find the k videos that best match a text.
 
         Args:
             q: Query text.
-            k: Number of results; fewer if the catalog contains fewer.
-            task: Names or IDs of the tasks to search (one: known task); all by default.
+            k: Number of results; fewer if the library has fewer.
+            task: Names or IDs of the tasks to search (one of them: known task); all by default.
             mode: ``pinned`` or ``latest``; by default ``pinned`` if the release offers it.
             parameters: Other fields of :class:`~cinestrata_schemas.search.SearchQuery`.
 
@@ -132,18 +132,18 @@ class SearchEngine:
             InvalidInput: A parameter is invalid.
             Unavailable: No snapshot is loaded, or a requested task cannot be searched.
         """
-        # Built without pydantic validation; the values are validated when the request is parsed.
+        # Built without pydantic validation: parse_requests validates the values.
         query = SearchQuery.model_construct(q=q, k=k, task=task, mode=mode, **parameters)
         return self._answer(parse_requests([query], self.settings))[0]
 
     async def search_async(self, query: SearchQuery) -> SearchResponse:
-        """Run :meth:`search` without blocking the event loop. Concurrent queries share batches.
+        """Run :meth:`search` without blocking the event loop. Concurrent searches share batches.
 
         Raises:
             InvalidInput, Unavailable: As :meth:`search`.
         """
         (request,) = parse_requests([query], self.settings)
-        # Filters and earlier releases may have to be read first, which must not delay other searches in the batch.
+        # Filters and earlier releases may need a read, which must not delay the other searches in the batch.
         if request.cursor is None and request.filter == NO_FILTER:
             try:
                 return await self.scheduler.submit(request)
@@ -155,8 +155,8 @@ class SearchEngine:
         """Run :meth:`search` for several queries, all on one release except those with a cursor.
 
         Raises:
-            InvalidInput: The batch is empty or too large, or some queries (named by position) are invalid; no query
-                runs.
+            InvalidInput: The batch is empty or too large, or it has invalid queries, which the error names by position.
+                No query runs.
             Unavailable: As :meth:`search`.
         """
         maximum = MAX_BATCH_QUERIES
@@ -169,7 +169,7 @@ class SearchEngine:
         return self._answer(parse_requests(queries, self.settings, is_batch=True))
 
     def _answer(self, requests: Sequence[SearchRequest]) -> list[SearchResponse]:
-        """Answer requests; those with a cursor on their list's release."""
+        """Answer requests; those with a cursor, on the release that produced their list."""
         current = self.snapshots.current()
         by_release: dict[str, list[int]] = {}
         for number, request in enumerate(requests):
@@ -228,7 +228,7 @@ class SearchEngine:
     # -- explanations -------------------------------------------------------------------------------------------
 
     def report_queries(self, name_or_id: str, worst: int = 10) -> QueryReport:
-        """Search with a domain's captions, and report on them; see :mod:`service.search.query_reports`.
+        """Search with a domain's own captions and report how they rank; see :mod:`service.search.query_reports`.
 
         Args:
             name_or_id: Name or ID of the domain's task.
@@ -238,7 +238,7 @@ class SearchEngine:
         )
 
     def explain(self, video_id: str, query: SearchQuery) -> ResultExplanation:
-        """Explain a video's score; see :func:`service.search.result_explanation.explain_result`."""
+        """Break down a video's score; see :func:`service.search.result_explanation.explain_result`."""
         (request,) = parse_requests([query], self.settings)
         return self._with_loaded_tasks(
             lambda snapshot: explain_result(snapshot, self.settings, self.metadata_cache, video_id, request)
@@ -249,7 +249,7 @@ class SearchEngine:
     def search_similar(
         self, video_id: str, k: int = 10, scope: str = "task", min_score: float | None = None
     ) -> SimilarVideosResponse:
-        """Return the k videos most similar to a library video; see :mod:`service.search.similar_search`."""
+        """Find the k videos most similar to a library video; see :mod:`service.search.similar_search`."""
         return self._with_loaded_tasks(
             lambda snapshot: search_similar(snapshot, self.settings, video_id, k, scope, min_score)
         )
@@ -262,12 +262,12 @@ class SearchEngine:
         captions: int | None = None,
         **parameters: Any,
     ) -> ClipSearchResponse:
-        """Return the k videos most similar to an uploaded clip or picture; see :mod:`service.search.clip_search`.
+        """Find the k videos most similar to an uploaded clip or picture; see :mod:`service.search.clip_search`.
 
         Args:
             k: Number of results.
             task: Names or IDs of the tasks to search; all by default.
-            captions: Number of captions to return that describe the clip; None: none.
+            captions: Number of captions to return for the clip; None: none.
             parameters: Filters and ``min_score`` of :class:`~cinestrata_schemas.search.SearchQuery`.
         """
         query = SearchQuery.model_construct(q=_CLIP_QUERY, k=k, task=task, **parameters)
@@ -279,7 +279,7 @@ class SearchEngine:
         return self._with_loaded_tasks(search)
 
     def caption_video(self, video_id: str, k: int = 10, scope: str = "task") -> CaptionsResponse:
-        """Return the k library captions nearest to a video; see :mod:`service.search.captioning`."""
+        """Find the k library captions nearest to a video; see :mod:`service.search.captioning`."""
         return self._with_loaded_tasks(
             lambda snapshot: caption_video(snapshot, self.settings, self.caption_index, video_id, k, scope)
         )
@@ -287,7 +287,7 @@ class SearchEngine:
     def _with_loaded_tasks(
         self, answer: Callable[[SearchSnapshot], Response], snapshot: SearchSnapshot | None = None
     ) -> Response:
-        """Answer with the current snapshot, or with a newer one if a ready task is missing."""
+        """Answer from the current snapshot, or from a newer one if a ready task is missing."""
         snapshot = snapshot or self.snapshots.current()
         while True:
             try:
@@ -299,4 +299,4 @@ class SearchEngine:
                 snapshot = newer
 
 
-_CLIP_QUERY = "clip"  # a clip search has no text
+_CLIP_QUERY = "clip"  # clip searches have no text

@@ -9,10 +9,10 @@ from service.core.errors import Conflict, FieldError, InvalidInput
 
 
 class UnknownTask(InvalidInput):
-    """A request names a task that the snapshot does not know.
+    """A request names a task that the snapshot does not have.
 
     Args:
-        known: Names of some searchable tasks.
+        known: Some searchable tasks to suggest.
     """
 
     def __init__(self, task: str, field: str, known: Sequence[str]) -> None:

@@ -1,4 +1,4 @@
-"""Facets of search results: domains and metadata values to filter by, with counts."""
+"""Facets of search results: the domains and metadata values to filter by, with counts."""
 
 from __future__ import annotations
 
@@ -14,24 +14,23 @@ from service.core.errors import Unavailable
 from service.search.snapshots.search_snapshot import SearchSnapshot
 from service.search.video_metadata_cache import MetadataValue, VideoMetadataCache
 
-MAX_FIELDS = 5  # of metadata
-MAX_VALUES = 8  # of a field
-MAX_VALUE_CHARS = 80  # longer texts describe a video
+MAX_FIELDS = 5  # metadata fields
+MAX_VALUES = 8  # per field
+MAX_VALUE_CHARS = 80  # longer values are descriptions, not categories
 
 
 def count_facets(cache: VideoMetadataCache, snapshot: SearchSnapshot, ids: Ids) -> list[Facet]:
-    """Count the domains and metadata values of videos.
+    """Count videos by domain and by metadata value.
 
-    Domains come first, then the metadata fields that most videos have. A value that only one of several videos has is
-    useless as a filter, and so is a field with the same value for all videos, or a different value for nearly every
-    one.
+    Domains come first, then the metadata fields that most videos have. Values that cannot narrow a search are left out:
+    one that a single video has, and a field whose value is the same for all videos or different for nearly every one.
 
     Args:
-        ids: ``int64``; vector IDs of distinct videos. Unknown ones are ignored.
+        ids: ``int64``; distinct vector IDs of videos. Unknown ones are ignored.
 
     Returns:
-        Fields with their values, most frequent values first. While the catalog cannot be reached and the metadata is
-        not copied, only the domains.
+        Fields with their values, most frequent first. Only the domains while the catalog is unreachable and the
+        metadata is not copied.
     """
     positions = snapshot.locate(ids)
     tasks = list(snapshot.shards)
@@ -63,7 +62,7 @@ class _Field:
 
     Attributes:
         videos: Number of videos with a value.
-        counts: Number of videos by (whether the value is a truth value, value).
+        counts: Number of videos by (is boolean, value).
     """
 
     videos: int = 0
@@ -95,6 +94,6 @@ def _is_short(value: MetadataValue) -> bool:
 
 
 def _most_frequent(counts: Mapping[tuple[bool, MetadataValue], int]) -> list[FacetValue]:
-    """Return the most frequent values; equally frequent ones in text order."""
+    """Pick the most frequent values, ties in text order."""
     ordered = sorted(counts.items(), key=lambda item: (-item[1], str(item[0][1])))
     return [FacetValue(value=value, count=count) for (_, value), count in ordered[:MAX_VALUES]]

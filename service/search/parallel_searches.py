@@ -1,4 +1,4 @@
-"""Searches of shards that run in parallel."""
+"""Search several shards in parallel."""
 
 from __future__ import annotations
 
@@ -17,18 +17,16 @@ _REMOTE_SEARCHES = 32  # concurrent searches of a remote store, in one process
 def search_in_parallel(
     search: Callable[[Job], Result], jobs: Sequence[Job], bytes_each: int, *, remote: bool = False
 ) -> list[Result]:
-    """Run several searches, on all cores where each reads enough bytes to be worth a thread.
-
-    Scans release the interpreter lock.
+    """Run jobs in parallel if each reads enough bytes to be worth a thread; scans release the interpreter lock.
 
     Args:
-        search: Function that runs one job.
-        jobs: Jobs to run, in the calling thread and others.
-        bytes_each: Approximate number of bytes that one search reads.
-        remote: Whether searches wait for a server; these always run in parallel.
+        search: Runs one job.
+        jobs: Jobs, run in the calling thread and others.
+        bytes_each: Bytes that one job reads, roughly.
+        remote: Whether jobs wait for a server; these always run in parallel.
 
     Returns:
-        Results in the order of jobs.
+        Results in job order.
     """
     threads = _REMOTE_SEARCHES if remote else core_count()
     if threads < 2 or len(jobs) < 2 or (bytes_each < _MIN_PARALLEL_BYTES and not remote):

@@ -1,8 +1,8 @@
-"""Reports on a domain's queries: captions that do not find their video, and what they find instead.
+"""Query reports: which of a domain's captions do not find their video, and what they find instead.
 
-The recall matrix contains only shares. A report repeats a bounded number of these queries with the served release over
-the whole library, and keeps their first results. These searches ignore the words of captions and other texts, so the
-captions are unknown to them.
+The recall matrix records only shares. A report repeats a sample of these queries over the whole library with the served
+release and keeps the first results. These searches ignore the words in captions and other texts, so that a caption
+does not find itself.
 """
 
 from __future__ import annotations
@@ -40,17 +40,17 @@ from service.search.text_search.search_state import SearchState
 from service.search.video_metadata_cache import VideoMetadataCache
 
 _SHOWN_RESULTS = 3
-_BATCH = 16  # captions searched at a time; other searches run between batches
+_BATCH = 16  # captions per batch; other searches run in between
 _MAX_CACHED_DOMAINS = 256
 
 MAX_SAMPLED_CAPTIONS = 128  # about a second of searches with the default backbone
-# Held-out captions come first: learned captions rank better than new queries would.
+# Held-out captions come first: learned ones rank better than a new query would.
 _SPLITS = ("test", "val", "appended", "train")
 
 
 @dataclass(frozen=True)
 class _Outcome:
-    """A searched caption: its video's rank, and the first hits."""
+    """One searched caption: its video's rank and the first hits."""
 
     caption: SampledCaption
     rank: int | None
@@ -60,7 +60,7 @@ class _Outcome:
 
 @dataclass(frozen=True)
 class _SearchedSample:
-    """Searches with all captions of a sample; ``worst`` are the ones that do not rank their video first."""
+    """All searched captions of a sample; ``worst`` are those that do not rank their video first."""
 
     mode: QueryMode
     depth: int
@@ -70,7 +70,7 @@ class _SearchedSample:
 
 
 class QueryReports:
-    """Reports on domains' queries, computed on first use and cached per index generation. Thread-safe.
+    """Computes reports on domains' queries, and caches them per index generation. Thread-safe.
 
     Args:
         settings: Settings of the process.
@@ -83,7 +83,7 @@ class QueryReports:
         self._searched: SingleFlightCache[str, _SearchedSample] = SingleFlightCache(_MAX_CACHED_DOMAINS)
 
     def report(self, snapshot: SearchSnapshot, name_or_id: str, worst: int) -> QueryReport:
-        """Report on a domain.
+        """Report how a domain's own captions rank their videos.
 
         Args:
             name_or_id: Name or ID of the domain's task.
@@ -93,7 +93,7 @@ class QueryReports:
             NotFound: There is no such task.
             Conflict: The task is an append, or is not learned.
             UnknownTask: The snapshot does not contain the task.
-            Unavailable: The shard of the task cannot be searched.
+            Unavailable: The task's shard cannot be searched.
         """
         sample = sample_captions(name_or_id)
         task_id = sample.task_id
@@ -102,7 +102,7 @@ class QueryReports:
         if task_id not in snapshot.task_names:
             raise UnknownTask(task_id, "task_id", list(snapshot.task_names.values())[:20])
         snapshot.require_searchable(task_id)
-        # Captions, and hence routing profiles, can change without a new generation.
+        # Captions, and routing profiles with them, can change without a new generation.
         profiles = frozenset((task, profile.version) for task, profile in snapshot.appended_profiles.items())
         version = (snapshot.release_id, snapshot.generation, sample.captions, profiles)
         searched = self._searched.get(
@@ -216,7 +216,7 @@ def _share_within(ranks: Sequence[int | None], k: int) -> float:
 
 
 class SampledCaption(NamedTuple):
-    """A caption and its video."""
+    """A caption and the video that it describes."""
 
     text: str
     vector_id: int
@@ -224,7 +224,7 @@ class SampledCaption(NamedTuple):
 
 
 class CaptionSample(NamedTuple):
-    """Captions of one split of a domain.
+    """Captions from one split of a domain.
 
     Attributes:
         task_id: ID of the domain's task.
@@ -242,10 +242,10 @@ class CaptionSample(NamedTuple):
 
 
 def sample_captions(name_or_id: str, limit: int = MAX_SAMPLED_CAPTIONS) -> CaptionSample:
-    """Return up to ``limit`` captions of a domain, from the first split that has any.
+    """Sample up to ``limit`` captions of a domain, from the first split that has any.
 
-    Videos are ordered by content hash, so the sample is unrelated to the order of arrival and the same for each call. A
-    video's other captions follow after the first captions of all videos.
+    Videos are ordered by content hash, so the sample is independent of the order of arrival and the same on every call.
+    Each video contributes its first caption before any contributes a second.
 
     Args:
         name_or_id: Name or ID of a domain's task.
@@ -296,5 +296,5 @@ def _read_captions(
 
 
 def _query_text(caption: str) -> str:
-    """Shorten a caption to the maximum length of a query."""
+    """Cut a caption to the maximum query length."""
     return caption[: request_limits.MAX_QUERY_CHARS].strip()

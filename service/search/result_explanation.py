@@ -1,4 +1,4 @@
-"""Explain a search result: the parts of its score."""
+"""Explain a search result: what its score consists of."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def explain_result(
     video_id: str,
     request: SearchRequest,
 ) -> ResultExplanation:
-    """Return the parts of the score that a search gives a video, whether or not it is among the results.
+    """Break down the score that a search gives a video, whether or not it is among the results.
 
     Args:
         settings: Settings of the process.
@@ -51,7 +51,7 @@ def explain_result(
         TaskNotLoaded: The snapshot does not contain the video's task.
         Conflict: The video has no vector.
         InvalidInput: A parameter is invalid, or the search excludes the video's domain.
-        Unavailable: The shard of a task cannot be searched.
+        Unavailable: A task's shard cannot be searched.
     """
     vector_id, task, _ = load_stored_vector(snapshot, video_id)
     (state,) = start_searches(snapshot, [request], settings, cache)
@@ -112,7 +112,7 @@ def _texts(state: SearchState, vector_id: int) -> list[MatchedText]:
 
 
 def _video_cosine(snapshot: SearchSnapshot, task: str, query: Vector, vector_id: int) -> float:
-    """Compute the whole video's cosine with the same scan that searches use."""
+    """Score the whole video with the same scan that searches use."""
     (found,) = snapshot.scan([ShardScan(task, query, 1, np.array([vector_id], np.int64), group=None)])
     if not len(found.scores):  # the shard broke since the vector was read
         raise snapshot.unavailable_error(task)
@@ -130,7 +130,7 @@ def _moments(
 
 
 def _routing(snapshot: SearchSnapshot, state: SearchState, task: str) -> list[TaskRouting]:
-    """Return the likeliest tasks and the video's own."""
+    """List the likeliest tasks and the video's own."""
     return [
         TaskRouting(
             task=snapshot.task_names[other],
@@ -144,7 +144,7 @@ def _routing(snapshot: SearchSnapshot, state: SearchState, task: str) -> list[Ta
 
 
 def _words(snapshot: SearchSnapshot, text: str, task: str, tasks: Sequence[str]) -> list[QueryWord]:
-    """Return the words of a query with their evidence for a task, from its routing profile."""
+    """List a query's words with their evidence for a task, from its routing profile."""
     positions = np.array([snapshot.router_positions[other] for other in tasks], np.int64)
     own = tasks.index(task)
     words = text.split()[:_MAX_WORDS]

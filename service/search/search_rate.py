@@ -1,6 +1,6 @@
-"""Number and duration of this process's recent searches, from its Prometheus histogram.
+"""How many searches this process ran recently and how long they took, from its Prometheus histogram.
 
-This costs searches nothing: a background thread samples the counters every few seconds.
+Searches pay nothing for it: a background thread samples the counters every few seconds.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _SAMPLE_SECONDS = 5.0
 
 
 class SearchRate:
-    """Samples of the search time histogram over five minutes. Thread-safe."""
+    """Samples the search time histogram over a five-minute window. Thread-safe."""
 
     def __init__(self) -> None:
         self._samples: deque[tuple[float, Mapping[float, float]]] = deque()
@@ -40,7 +40,7 @@ class SearchRate:
             self.sample()
 
     def sample(self) -> None:
-        """Add a sample, and forget those older than the window."""
+        """Add a sample and drop those older than the window."""
         at = time.monotonic()
         with self._lock:
             self._samples.append((at, _cumulative_counts()))
@@ -48,7 +48,7 @@ class SearchRate:
                 self._samples.popleft()
 
     def read(self) -> SearchLoad:
-        """Return the load since the oldest sample."""
+        """Compute the load since the oldest sample."""
         with self._lock:
             started, before = self._samples[0]
         seconds = max(time.monotonic() - started, 1e-3)
@@ -63,7 +63,7 @@ class SearchRate:
 
 
 def _cumulative_counts() -> dict[float, float]:
-    """Return the cumulative number of searches by the upper bound of each bucket, in seconds."""
+    """Read the cumulative number of searches by each bucket's upper bound in seconds."""
     return {
         float(sample.labels["le"]): sample.value
         for metric in SEARCH_SECONDS.collect()
@@ -73,7 +73,7 @@ def _cumulative_counts() -> dict[float, float]:
 
 
 def _percentile(counts: Mapping[float, float], share: float) -> float:
-    """Compute a percentile by linear interpolation within its bucket, like Prometheus's ``histogram_quantile``."""
+    """Interpolate a percentile linearly within its bucket, like Prometheus's ``histogram_quantile``."""
     wanted = share * max(counts.values())
     lower, below = 0.0, 0.0
     for bound, count in sorted(counts.items()):

@@ -1,4 +1,4 @@
-"""Search requests: queries parsed and validated once, before a snapshot is involved, and the cursors of their pages."""
+"""Search requests: queries parsed and validated once, before any snapshot is involved, and pagination cursors."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ _EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
 
 _CHECKSUM_BYTES = 8
 _MAX_CHARS = 2000
-# Created once, because every response with a next page encodes several values.
+# Created once: every response with a next page encodes several values.
 _BODY_ENCODER = json.JSONEncoder(separators=(",", ":"))
 _VALUE_ENCODER = json.JSONEncoder(sort_keys=True)
-# Key in the encoded form, by attribute.
+# Attribute → key in the encoded cursor.
 _KEYS = {
     "release": "release",
     "generation": "generation",
@@ -48,15 +48,15 @@ _ATTRIBUTES = {key: attribute for attribute, key in _KEYS.items()}
 
 @dataclass(frozen=True)
 class SearchRequest:
-    """A valid query with parsed values. Checks that depend on a release follow on execution.
+    """A valid query with parsed values. Checks that depend on a release follow when it runs.
 
     Attributes:
         query: The query as sent; echoed in the response and digested for cursors.
-        text: Query text without surrounding white space.
+        text: Query text, stripped of surrounding white space.
         tasks: Names or IDs of the tasks to search; None searches all tasks.
-        filter: Filter on videos.
-        cursor: Position of the page in its list; None for the first page.
-        mode: Requested query mode; on later pages, the cursor's; None: the release's own.
+        filter: Conditions on videos.
+        cursor: Where the page starts in its list; None for the first page.
+        mode: Requested query mode, or the cursor's on later pages; None: the release's default.
         routes: Selection of tasks, with the server's default applied.
         field_prefix: Prefix for field names in errors: ``queries[3].`` in a batch.
     """
@@ -72,7 +72,7 @@ class SearchRequest:
 
     @cached_property
     def parameter_digests(self) -> dict[str, str]:
-        """Digests of the parameters, other than the release, that determine the results and their order."""
+        """Digests of the parameters, apart from the release, that determine the results and their order."""
         query, has_routes = self.query, self.query.routes is not None
         return digest_parameters(
             {
@@ -100,10 +100,10 @@ def parse_requests(
     Args:
         queries: Queries as sent, with valid types but unchecked values.
         settings: Limits and defaults.
-        is_batch: Whether errors name their query's position.
+        is_batch: Whether errors name each query's position.
 
     Raises:
-        InvalidInput: Some queries are invalid; lists up to 20 invalid fields.
+        InvalidInput: Some queries are invalid; the error lists up to 20 invalid fields.
     """
     requests: list[SearchRequest] = []
     errors: list[FieldError] = []
@@ -117,7 +117,7 @@ def parse_requests(
 
 
 def parse_routes(value: object) -> Routes | None:
-    """Parse a selection of tasks: ``auto``, ``all`` or a positive number; None if the value is invalid."""
+    """Parse a task selection: ``auto``, ``all`` or a positive number; None if the value is invalid."""
     if value in ("auto", "all"):
         return value
     text = str(value)
@@ -127,14 +127,14 @@ def parse_routes(value: object) -> Routes | None:
 
 
 def describe_count(count: int, noun: str) -> str:
-    """Format a count and its noun for an error text, without repeating an overlong number."""
+    """Format a count and its noun for an error text, without echoing an absurdly long number."""
     return f"{count} {noun}" if abs(count) < 10**9 else f"That many {noun}"
 
 
 def _parse(
     query: SearchQuery, settings: Settings, field_prefix: str, all_errors: list[FieldError]
 ) -> SearchRequest:
-    """Parse a query, appending its errors to the list. The request is meaningful only if there are none."""
+    """Parse a query and append its errors to the list. The request is meaningful only if there are none."""
     errors: list[FieldError] = []
 
     def report_error(field: str, message: str, hint: str) -> None:
@@ -199,7 +199,7 @@ def _parse(
         field_prefix=field_prefix,
     )
     if cursor is not None and (differing := cursor.differing_parameters(request.parameter_digests)):
-        if "routes" in differing:  # the parameter overrides the setting, so only the parameter changed
+        if "routes" in differing:  # it overrides the setting, so the setting cannot be what changed
             differing = [name for name in differing if name != "CINESTRATA_ROUTES"]
         verb = "differ" if len(differing) > 1 else "differs"
         report_error(
@@ -218,25 +218,27 @@ def _parse_tasks(task: str | list[str] | None) -> tuple[str, ...] | None:
 
 
 def _seconds_since_epoch(time: datetime | None) -> float | None:
-    """Return the seconds since 2000. Converting to UTC would fail for the first and last representable times."""
+    """Convert to seconds since 2000, without a conversion to UTC, which fails at either end of the time range."""
     return None if time is None else (time - _EPOCH).total_seconds()
 
 
 @dataclass(frozen=True)
 class Cursor:
-    """The position in a result list where the next page starts, and the release that produced the list.
+    """Where in a result list the next page starts, and the release that produced the list.
 
-    It is opaque to clients. The server keeps no state for it, and a checksum reveals damage. It is neither secret nor
-    signed, because a forged cursor gives access to nothing new.
+    Clients treat it as opaque, and the server keeps no state for it. A checksum reveals damage. It is neither secret
+    nor
+    signed: a forged cursor gives access to nothing new.
 
     Attributes:
-        hit_offset: Number of hits on the earlier pages.
-        result_offset: Number of results on the earlier pages; smaller than ``hit_offset`` if the catalog no longer
-            contained some of the videos.
-        parameters: Digests by name of all parameters that determine the list.
+        hit_offset: Number of hits on previous pages.
+        result_offset: Number of results on previous pages; less than ``hit_offset`` if the catalog no longer had some
+            of the videos.
+        parameters: Digests, by name, of all parameters that determine the list.
         tasks_in_first_page: Number of likeliest tasks considered by the first page; see
             :class:`service.search.text_search.planner.WavePlanner`.
-        last_hit: Last hit of the previous page; its score leaves out what deleting other videos changes.
+        last_hit: Last hit of the previous page. Its score leaves out the parts that change when other videos are
+            deleted.
     """
 
     release: str
@@ -255,13 +257,13 @@ class Cursor:
         return base64.urlsafe_b64encode(_checksum(body) + body).rstrip(b"=").decode()
 
     def differing_parameters(self, parameters: Mapping[str, str]) -> list[str]:
-        """Return the names of the parameters whose digests differ from the given search's."""
+        """List the parameters whose digests differ from another search's."""
         names = {*parameters, *self.parameters}
         return sorted(name for name in names if parameters.get(name) != self.parameters.get(name))
 
 
 def parse_cursor(text: str) -> Cursor | None:
-    """Parse an encoded cursor; None if the text is not an intact cursor."""
+    """Decode a cursor; None if the text is not an intact one."""
     if len(text) > _MAX_CHARS:
         return None
     try:
@@ -277,7 +279,7 @@ def parse_cursor(text: str) -> Cursor | None:
 
 
 def digest_parameters(parameters: Mapping[str, Any]) -> dict[str, str]:
-    """Compute the digest of each parameter that is not None. Values are JSON."""
+    """Digest each parameter that is not None. Values must be JSON."""
     return {
         name: hashlib.sha256(_VALUE_ENCODER.encode(value).encode()).hexdigest()[:12]
         for name, value in parameters.items()

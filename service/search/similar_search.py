@@ -1,8 +1,8 @@
-"""Search by example: the videos whose stored vectors are nearest to a library video's.
+"""Search by example: find the videos whose stored vectors are nearest to a library video's.
 
-Vectors from two shards are comparable only if one encoder made both, that is, if their fingerprints are equal. A method
-that adapts the video side makes a new encoder with every task, so cosines across its shards are meaningless. By
-default, a video is therefore compared with its own task's videos.
+Vectors from two shards are comparable only if one encoder made both, that is, if their fingerprints match. A method
+that adapts the video side makes a new encoder with every task, and cosines across its shards mean nothing. By default,
+a video is therefore compared within its own task.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def search_similar(
     scope: str,
     min_score: float | None,
 ) -> SimilarVideosResponse:
-    """Return the k nearest videos to a video, without the video itself; scores are cosines.
+    """Find the k videos nearest to a video, without the video itself. Scores are cosines.
 
     Args:
         settings: Settings of the process.
@@ -56,7 +56,7 @@ def search_similar(
         InvalidInput: A parameter is invalid.
         NotFound: There is no such video.
         Conflict: The video has no vector, or with ``all`` there is no other comparable task.
-        Unavailable: The shard of its task cannot be searched.
+        Unavailable: The task's shard cannot be searched.
     """
     errors = find_scope_errors(settings, k, scope, "results")
     if min_score is not None and not math.isfinite(min_score):
@@ -82,13 +82,13 @@ def search_similar(
 
 
 def find_scope_errors(settings: Settings, k: int, scope: str, noun: str) -> list[FieldError]:
-    """Return the errors in the parameters ``k`` and ``scope``.
+    """Check the parameters ``k`` and ``scope``, and list the errors.
 
     Args:
         settings: Settings with the maximum of ``k``.
         k: Number of results.
-        scope: Tasks to search.
-        noun: Plural noun of the results.
+        scope: Which tasks to search.
+        noun: What the results are, in the plural.
     """
     errors = []
     if not 1 <= k <= request_limits.MAX_RESULTS:
@@ -107,13 +107,13 @@ def find_scope_errors(settings: Settings, k: int, scope: str, noun: str) -> list
 
 
 def load_stored_vector(snapshot: SearchSnapshot, video_id: str) -> tuple[int, str, Vector]:
-    """Load a video's vector ID, task ID and stored vector.
+    """Look up a video's vector ID, its task ID and its stored vector.
 
     Raises:
         NotFound: There is no such video.
         TaskNotLoaded: The snapshot does not contain the video's task.
         Conflict: The video has no vector.
-        Unavailable: The shard of its task cannot be searched.
+        Unavailable: The task's shard cannot be searched.
     """
     with session_scope() as session:
         row = session.execute(
@@ -142,7 +142,7 @@ def load_stored_vector(snapshot: SearchSnapshot, video_id: str) -> tuple[int, st
 def _comparable_tasks(
     snapshot: SearchSnapshot, task: str, scope: str
 ) -> tuple[Sequence[str], dict[str, str]]:
-    """Return the IDs of comparable tasks, and the reason by task name why others cannot be compared."""
+    """Find the IDs of comparable tasks; also return, by task name, why each other task is not comparable."""
     if scope == "task":
         return [task], {}
     fingerprints = {other: shard.entry.fingerprint for other, shard in snapshot.shards.items()}

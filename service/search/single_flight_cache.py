@@ -14,14 +14,14 @@ Value = TypeVar("Value")
 
 
 class SingleFlightCache(Generic[Key, Value]):
-    """A versioned LRU cache with one computation per key and version. Thread-safe.
+    """A versioned LRU cache that computes each value once per key and version. Thread-safe.
 
-    Values are computed without holding the lock, so a thread never waits for another key's value. Threads that need a
-    value being computed wait for it and share its exception. Exceptions are not cached.
+    The lock is not held while a value is computed, so no thread waits for another key. Threads that need the value
+    being computed wait for it and share its exception. Exceptions are not cached.
 
     Args:
-        max_size: Maximum total size of the values. A value larger than this is cached alone.
-        size_of: Size of a value; 1 by default.
+        max_size: Maximum total size of the values. A value larger than this stays, alone.
+        size_of: Measures a value; 1 by default.
     """
 
     def __init__(self, max_size: float, size_of: Callable[[Value], float] = lambda _: 1) -> None:
@@ -45,15 +45,15 @@ class SingleFlightCache(Generic[Key, Value]):
         *,
         is_outdated: bool = False,
     ) -> Value:
-        """Return the cached value of a key, or compute and cache it.
+        """Get a key's cached value, or compute and cache it.
 
         Args:
-            version: Version that the value must have; a value of another version is replaced.
-            compute: Function that computes the value, given the replaced value or None.
-            is_outdated: Whether to replace a cached value even if its version matches.
+            version: Version that the value must have; a cached value of another version is replaced.
+            compute: Computes the value, given the one that it replaces, or None.
+            is_outdated: Whether to recompute even if the version matches.
 
         Raises:
-            Exception: The exception of ``compute``.
+            Exception: Whatever ``compute`` raises.
         """
         with self._lock:
             entry = self._entries.get(key)

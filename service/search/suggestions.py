@@ -1,4 +1,4 @@
-"""Query suggestions: words from the library's texts that complete the last word."""
+"""Suggest queries: words from the library's texts that complete the last word."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ MAX_SUGGESTIONS = 20
 
 
 def suggest_words(words: WordIndex, q: str, k: int) -> SuggestionsResponse:
-    """Return at most k words that begin with a query's last word, most frequent first.
+    """Find at most k words that begin with a query's last word, most frequent first.
 
-    A query that ends with a space or punctuation mark has no word to complete.
+    There is none to complete after a space or punctuation mark.
 
     Raises:
         InvalidInput: The query is too long, or k is out of range.
@@ -28,7 +28,7 @@ def suggest_words(words: WordIndex, q: str, k: int) -> SuggestionsResponse:
         errors.append(FieldError("k", "That many suggestions can't be returned.", hint))
     if errors:
         raise InvalidInput.of(errors)
-    # The last part of a hyphenated word, not the compound.
+    # In a hyphenated word, complete the last part, not the compound.
     last = max(
         (word for word in split_words(q) if word.end == len(q)), key=lambda word: word.start, default=None
     )

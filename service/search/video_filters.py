@@ -1,7 +1,7 @@
-"""Filters on duration, arrival time and metadata of videos.
+"""Filter videos by duration, arrival time and metadata.
 
-A filter never changes a score. A filtered search returns the results of the unfiltered search without the videos that
-fail the filter, and searches deep enough to return k results wherever k videos pass.
+A filter never changes a score. A filtered search returns the results of the unfiltered one minus the videos that fail
+the filter, and searches deep enough to find k results wherever k videos pass.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from service.search.video_metadata_cache import (
 
 Ids = npt.NDArray[np.int64]
 
-_MAX_FIELDS = 16  # in a filter
-_MAX_VALUES = 64  # in a list of values
-_MAX_CHARS = 1000  # in a text value
+_MAX_FIELDS = 16  # per filter
+_MAX_VALUES = 64  # per list of values
+_MAX_CHARS = 1000  # per text value
 _CONDITION_HINT = (
     'Give a value ("night", 3, true), {"min": 1, "max": 5} with one end or both, {"any": ["red", "blue"]} or '
     '{"all": ["red", "blue"]}.'
@@ -48,7 +48,7 @@ class _Range:
 
 @dataclass(frozen=True)
 class _AnyOf:
-    # Each value with whether it is a bool, so that filters on 1 and on true are not equal.
+    # Each value is paired with whether it is a bool, so that filters on 1 and on true differ.
     values: tuple[tuple[bool, MetadataValue], ...]
 
     @classmethod
@@ -72,13 +72,13 @@ _Condition = _Range | _AnyOf | _AllOf
 
 @dataclass(frozen=True)
 class VideoFilter:
-    """Conditions that a video must meet. Hashable, so that equal filters of a batch are evaluated once.
+    """Conditions on videos. Hashable, so that a batch evaluates equal filters once.
 
     Attributes:
         duration: Range of the duration in seconds.
-        arrived_after: Earliest creation time of the video's task, included.
-        arrived_before: Latest creation time of the video's task, excluded.
-        where: Metadata fields and their conditions, all of which must hold.
+        arrived_after: Earliest creation time of the video's task, inclusive.
+        arrived_before: Latest creation time of the video's task, exclusive.
+        where: Conditions by metadata field, all of which must hold.
     """
 
     duration: _Range | None = None
@@ -88,11 +88,11 @@ class VideoFilter:
 
     @property
     def has_video_conditions(self) -> bool:
-        """Whether the filter distinguishes videos of the same task."""
+        """Whether the filter can tell two videos of the same task apart."""
         return self.duration is not None or bool(self.where)
 
     def admits_task(self, created_at: datetime | None) -> bool:
-        """Return whether videos of a task created at this time may pass; None: unknown time."""
+        """Check whether videos of a task created at this time may pass; None: the time is unknown."""
         if self.arrived_after is None and self.arrived_before is None:
             return True
         return (
@@ -102,7 +102,7 @@ class VideoFilter:
         )
 
     def passing_ids(self, metadata: VideoMetadata) -> Ids:
-        """Return the ascending vector IDs of videos that meet the duration and metadata conditions."""
+        """Find the videos that meet the duration and metadata conditions: vector IDs, ascending."""
         rows = [] if self.duration is None else [self.duration.rows(metadata.durations)]
         empty = MetadataColumn(())
         rows += [condition.rows(metadata.fields.get(name, empty)) for name, condition in self.where]
@@ -118,15 +118,15 @@ def find_passing_videos(
     """Evaluate a filter on tasks.
 
     Args:
-        shards: Task ID → state of its shard, for the tasks to search.
-        cache: Source of the metadata.
+        shards: State of each shard to search, by task ID.
+        cache: Source of metadata.
         field_prefix: Prefix of field names in errors.
 
     Returns:
-        Passing vector IDs by task ID; None if all videos pass. Tasks without a passing video are left out.
+        Passing vector IDs by task ID; None if all videos pass. Tasks in which no video passes are left out.
 
     Raises:
-        InvalidInput: No video in the tasks has a field used by the filter, or a field with a range has no numbers.
+        InvalidInput: No video in the tasks has a field that the filter uses, or a field with a range has no numbers.
         Unavailable: The catalog is unreachable, and a task's rows are not copied.
     """
     tasks: Sequence[str] = list(shards)
@@ -162,7 +162,7 @@ def parse_where_json(text: str) -> dict[str, Any]:
 
 
 def parse_filter(query: SearchQuery, report_error: Callable[[str, str, str], None]) -> VideoFilter:
-    """Parse and validate a query's filter fields, as far as possible without the videos.
+    """Parse and validate a query's filter fields, as far as possible without looking at videos.
 
     Args:
         query: Query as sent.
@@ -205,11 +205,11 @@ def parse_filter(query: SearchQuery, report_error: Callable[[str, str, str], Non
 
 
 class _InvalidCondition(ValueError):
-    """A condition is invalid; the arguments are message and hint."""
+    """An invalid condition; the arguments are message and hint."""
 
 
 def _with_time_zone(time: datetime | None) -> datetime | None:
-    """Interpret a time without a zone as UTC."""
+    """Read a time without a zone as UTC."""
     return time.replace(tzinfo=UTC) if time is not None and time.tzinfo is None else time
 
 

@@ -1,7 +1,7 @@
-"""Video metadata columns for filters and moments, cached by task.
+"""Cache metadata columns by task, for filters and moments.
 
-Parsing every video's metadata would dominate the time of a filtered search. It is read once and kept until the shard
-changes or metadata is edited.
+Parsing every video's metadata would dominate a filtered search. It is read once and kept until the shard changes or
+metadata is edited.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from service.search.words.library_words import LibraryWords
 Ids = npt.NDArray[np.int64]
 MetadataValue = str | int | float | bool
 
-_FEW_VALUES = 64  # of a column whose values may all differ
+_FEW_VALUES = 64  # a column this short groups videos even if all its values differ
 MAX_CACHED_VIDEOS = 2_000_000  # also the maximum number of cached moments
 
 
@@ -42,7 +42,7 @@ class MetadataColumn:
     Values are compared exactly: 1 equals 1.0, and neither equals ``True`` or ``"1"``.
 
     Args:
-        values: Pairs of row and value. Each string in a list is indexed separately; values of other types are ignored.
+        values: (row, value) pairs. Each string in a list is indexed on its own; values of other types are ignored.
     """
 
     def __init__(self, values: Iterable[tuple[int, Any]]) -> None:
@@ -65,12 +65,12 @@ class MetadataColumn:
 
     @property
     def has_repeated_values(self) -> bool:
-        """Whether the column groups videos; titles and times, for example, differ for nearly all of them."""
+        """Whether the column groups videos. Titles and times, for example, differ for nearly all of them."""
         return len(self._rows) <= max(_FEW_VALUES, sum(map(len, self._rows.values())) // 4)
 
     @cached_property
     def _values_by_row(self) -> tuple[list[tuple[bool, MetadataValue]], Ids, Ids]:
-        """Values; start of each row (and end of the last) in an array of value numbers; that array."""
+        """Distinct values; where each row starts (and the last ends) in an array of value numbers; that array."""
         rows = np.concatenate([np.empty(0, np.int64), *self._rows.values()])
         numbers = np.repeat(np.arange(len(self._rows)), [len(own) for own in self._rows.values()])
         order = np.argsort(rows, kind="stable")
@@ -86,7 +86,7 @@ class MetadataColumn:
         return bool(self._numbers)
 
     def rows_equal_to(self, value: MetadataValue) -> Ids:
-        """Return the rows whose value equals the given value, or is a list containing it."""
+        """Find the rows whose value equals the given one or is a list containing it."""
         return self._rows.get((isinstance(value, bool), value), np.empty(0, np.int64))
 
     def count_values(self, rows: Ids) -> tuple[int, dict[tuple[bool, MetadataValue], int]]:
@@ -96,7 +96,7 @@ class MetadataColumn:
             rows: Distinct rows.
 
         Returns:
-            Number of rows with a value; and number of rows by (whether the value is a truth value, value).
+            Number of rows with a value, and number of rows by (is boolean, value).
         """
         values, starts, numbers = self._values_by_row
         last = len(starts) - 1  # later rows have no value
@@ -106,7 +106,7 @@ class MetadataColumn:
         return int(np.count_nonzero(end > first)), counted
 
     def rows_between(self, low: float | None, high: float | None) -> Ids:
-        """Return the rows with a number in a closed range; None leaves an end open."""
+        """Find the rows with a number in a closed range; None leaves an end open."""
         first = 0 if low is None else bisect_left(self._numbers, low)
         last = len(self._numbers) if high is None else bisect_right(self._numbers, high)
         return self._number_rows[first:last]
@@ -135,19 +135,19 @@ class VideoMetadata:
         self.fields = {name: column for name, column in columns.items() if column}
 
     def rows_of(self, ids: Ids) -> Ids:
-        """Return the rows of the given videos, in order; unknown IDs are left out."""
+        """Look up the rows of videos, in order, skipping unknown IDs."""
         first, end = (np.searchsorted(self.ids, ids, side) for side in ("left", "right"))
         return first[end > first]
 
 
 class MomentSpans:
-    """Moments of a task's videos.
+    """The moments of a task's videos, and when they start and end.
 
     Args:
         moments: Vector ID, start and end in seconds of each moment, by ascending vector ID.
 
     Attributes:
-        ids: ``int64 [n]`` ascending vector IDs, so the moments of a video are consecutive.
+        ids: ``int64 [n]`` ascending vector IDs, so a video's moments are consecutive.
         spans: ``float64 [n, 2]``; start and end in seconds.
     """
 
@@ -157,12 +157,12 @@ class MomentSpans:
         self._videos = video_ids_of(self.ids)
 
     def rows_of(self, videos: Ids) -> Ids:
-        """Return the rows of the moments of the given videos."""
+        """Find the rows of videos' moments."""
         first, end = (np.searchsorted(self._videos, videos, side) for side in ("left", "right"))
         return _ranges(first, end)
 
     def with_moments(self, videos: Ids) -> Ids:
-        """Return the vector IDs of the given videos and their moments."""
+        """Add the moments of videos to their vector IDs."""
         return np.concatenate([videos, self.ids[self.rows_of(videos)]])
 
 
@@ -170,7 +170,7 @@ class VideoMetadataCache:
     """Metadata and moments by task, read from the catalog on first use. Thread-safe.
 
     Args:
-        max_videos: Maximum number of videos whose metadata is cached, and of cached moments.
+        max_videos: Maximum number of videos whose metadata is cached; moments have the same limit.
         mirror: Copy of the catalog, used while it is unreachable; None: an empty one.
         words: Words of the videos; None: no words.
 
@@ -199,7 +199,7 @@ class VideoMetadataCache:
         self._arrivals_lock = Lock()
 
     def current_metadata(self, shards: Mapping[str, str]) -> dict[str, VideoMetadata]:
-        """Return the tasks' metadata with all edits; from the copy while the catalog is unreachable.
+        """Get the tasks' metadata with all edits; from the copy while the catalog is unreachable.
 
         Args:
             shards: Shard versions by task ID.
@@ -224,7 +224,7 @@ class VideoMetadataCache:
         )
 
     def preload(self, snapshot: SearchSnapshot) -> None:
-        """Read what searches without a filter need: moments, and creation times of tasks.
+        """Read what every search needs, filtered or not: moments, and the creation times of tasks.
 
         Raises:
             Unavailable: The catalog cannot be reached.
@@ -235,19 +235,19 @@ class VideoMetadataCache:
                 self.moments(task, shard.state)
 
     def metadata(self, task: str, version: str) -> VideoMetadata:
-        """Return the metadata of a task's videos.
+        """Get the metadata of a task's videos.
 
         Args:
-            version: Version of the task's shard and of its metadata. Another version may have other videos or values,
-                so its metadata is read again and replaces the previous one.
+            version: Version of the task's shard and metadata. Metadata cached for another version is read again and
+                replaced.
         """
         return self.metadata_by_task.get(task, version, lambda _: read_metadata(task))
 
     def moments(self, task: str, shard_state: str) -> MomentSpans:
-        """Return the moments of the videos of a task.
+        """Get the moments of a task's videos.
 
         Args:
-            shard_state: Version of the task's shard; moments are re-read for a new version.
+            shard_state: Version of the task's shard; moments are read again for a new version.
 
         Raises:
             Unavailable: The moments are not cached, and the catalog is unreachable.
@@ -260,7 +260,7 @@ class VideoMetadataCache:
         return self.moments_by_task.get(task, shard_state, read)
 
     def arrivals(self, tasks: Sequence[str]) -> dict[str, datetime]:
-        """Return each task's creation time; tasks missing from the catalog are left out."""
+        """Get each task's creation time; tasks missing from the catalog are left out."""
         with self._arrivals_lock:
             missing = [task for task in tasks if task not in self._arrivals]
         if missing:
@@ -275,7 +275,7 @@ class VideoMetadataCache:
 
 
 def _ranges(first: Ids, end: Ids) -> Ids:
-    """Concatenate the numbers of half-open ranges."""
+    """Expand half-open ranges into the numbers that they contain."""
     counts = end - first
     # A running count, shifted to the start of each range.
     return np.repeat(first - np.cumsum(counts) + counts, counts) + np.arange(counts.sum())
@@ -294,7 +294,7 @@ def read_arrivals(tasks: Sequence[str]) -> dict[str, datetime]:
 
 
 def read_metadata(task: str) -> VideoMetadata:
-    """Read the metadata of a task's accepted videos and its appends, because the manifest precedes the catalog."""
+    """Read the metadata of a task's accepted videos and of its appends, because the manifest precedes the catalog."""
     with session_scope() as session:
         rows = session.execute(
             select(Video.vector_id, Video.duration, Video.extra)
@@ -305,7 +305,7 @@ def read_metadata(task: str) -> VideoMetadata:
 
 
 def read_moments(task: str) -> MomentSpans:
-    """Read the moments of a task's videos, and of its appends, from the catalog."""
+    """Read the moments of a task's videos and of its appends."""
     with session_scope() as session:
         rows = session.execute(
             select(Moment.vector_id, Moment.start_seconds, Moment.end_seconds)

@@ -1,1 +1,1 @@
-"""Searchable snapshots: one index generation with its releases, shards and query encoder."""
+"""Searchable snapshots: one index generation each, with its releases, shards and query encoder."""

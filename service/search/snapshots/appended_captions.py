@@ -1,9 +1,9 @@
-"""Routing profiles of domains with appended videos or edited captions: they route queries, but no release learned them.
+"""Routing profiles of domains with appended videos or edited captions, which no release has learned.
 
-A release stores the profile of each task's training captions and never changes. For a domain with appended videos or
-edits, a snapshot recomputes the profile from the current captions of all videos in the shard that are not held out, so
-that it equals the profile of one task with these captions. Unpublished, failed or cancelled appends do not count: the
-profile depends only on the shard and its captions, not on when it is computed.
+A release stores the profile of each task's training captions and never changes. After appends or edits, a snapshot
+recomputes a domain's profile from the current captions of all videos in its shard that are not held out, so that it
+equals the profile of one task with these captions. Unpublished, failed and cancelled appends do not count: the profile
+depends only on the shard and its captions, not on when it is computed.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ class AppendedProfile(NamedTuple):
 
     Attributes:
         version: Version of the shard, captions and factor that the profile was computed from.
-        tokens: Token IDs, ascending, ``[N]``.
-        values: Values of the profile, ``[N]``; see :func:`models.routing.token_statistics.token_profile`.
+        tokens: Token IDs in ascending order, ``[N]``.
+        values: Their values, ``[N]``; see :func:`models.routing.token_statistics.token_profile`.
     """
 
     version: str
@@ -54,7 +54,7 @@ def appended_profiles(
     Args:
         encoder: Query encoder of the release, whose method weights routing profiles.
         vocabulary: Size of its vocabulary.
-        known: Profiles from an earlier snapshot, reused while shard and captions are the same.
+        known: Profiles from a previous snapshot, reused while the shard and captions are the same.
 
     Raises:
         Unavailable: the catalog cannot be read.
@@ -80,7 +80,7 @@ def profile_row(
 
     Args:
         vocabulary: Vocabulary size V.
-        factor: Factor of the values, see :attr:`~models.encoders.query_encoder.QueryEncoder.profile_factor`.
+        factor: Multiplies the values; see :attr:`~models.encoders.query_encoder.QueryEncoder.profile_factor`.
     """
     counts = np.zeros(vocabulary, np.float32)
     for tokens in captions:
@@ -97,9 +97,9 @@ def _profile(
 
 
 def _has_appended_videos(task: str, shard: SearchableShard) -> bool:
-    """Return whether a shard contains appended videos that are not deleted."""
+    """Check whether a shard contains appended videos that are not deleted."""
     with session_scope() as session:
-        # The manifest is replaced before the catalog assigns the videos to the domain, possibly between these reads.
+        # The manifest is replaced before the catalog assigns the videos to the domain, possibly between the two reads.
         unfinished = (
             select(Video.vector_id)
             .join(Task, Task.id == Video.task_id)
@@ -113,7 +113,7 @@ def _has_appended_videos(task: str, shard: SearchableShard) -> bool:
 
 
 def _captions(task: str, shard: SearchableShard) -> list[str]:
-    """Read the captions of a shard's videos that are not held out, including appends."""
+    """Read the captions of a shard's videos, appends included, except those held out."""
     with session_scope() as session:
         rows = session.execute(
             select(Video.vector_id, Video.task_id, Video.effective_split, Video.captions).where(
@@ -133,7 +133,7 @@ log = structlog.get_logger(__name__)
 
 
 def read_appended_confidence(release_id: str, generation: int) -> dict[str, Any] | None:
-    """Read the JSON of the confidence model that an append refitted for a release; None without one.
+    """Read the confidence model, as JSON, that an append refitted for a release; None without one.
 
     Args:
         generation: Generation of the index.
@@ -146,7 +146,7 @@ def read_appended_confidence(release_id: str, generation: int) -> dict[str, Any]
 
 
 def parse_confidence(stored: Mapping[str, Any] | None) -> ConfidenceModel | None:
-    """Parse a model from JSON; None if it is invalid."""
+    """Parse a confidence model from JSON; None if it is invalid."""
     if stored is None:
         return None
     try:

@@ -1,4 +1,4 @@
-"""Load snapshots: the newest generation, or an earlier release if that is refused or a list continues."""
+"""Load snapshots: the newest generation, or a previous release if that is refused or a list continues."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class GenerationLoader:
         settings: Settings of the process.
 
     Attributes:
-        backbone: Text side of the backbone shared by all releases; None until loaded.
+        backbone: Text side of the backbone that all releases share; None until loaded.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -58,7 +58,7 @@ class GenerationLoader:
             raise ModelError(f"CINESTRATA_QUERY_DEVICE: {error}") from error
 
     def stamp(self) -> tuple[int, int, int] | None:
-        """Return a value that changes whenever the manifest is replaced."""
+        """Return the manifest's file stamp, which changes whenever the manifest is replaced."""
         try:
             stat = self._store.manifest_path.stat()
         except OSError:
@@ -66,7 +66,7 @@ class GenerationLoader:
         return stat.st_ino, stat.st_mtime_ns, stat.st_size
 
     def load_newest(self, previous: SearchSnapshot | None) -> SearchSnapshot | None:
-        """Load the newest generation as a new snapshot, with the release that it serves.
+        """Load the newest generation and the release that it serves.
 
         Args:
             previous: Current snapshot; the new snapshot shares memory with it.
@@ -111,7 +111,7 @@ class GenerationLoader:
         return None if is_same else fresh
 
     def read_changed_ids(self, snapshot: SearchSnapshot, tasks: Sequence[str]) -> dict[str, Ids]:
-        """Return the IDs from the manifest on disk, by task, for tasks whose shards differ from a snapshot's.
+        """Read the current IDs of tasks, from the manifest on disk, whose shards differ from a snapshot's.
 
         Raises:
             ShardStoreError, OSError: The index cannot be read.
@@ -185,7 +185,7 @@ _RETRY_SECONDS = 5
 
 
 class EarlierReleases:
-    """A cache of snapshots of earlier releases. Thread-safe.
+    """Caches snapshots of earlier releases. Thread-safe.
 
     Args:
         words: Words of the videos in all snapshots.
@@ -197,15 +197,14 @@ class EarlierReleases:
         self._lock = Lock()
 
     def __iter__(self) -> Iterator[str]:
-        """Return the IDs of the releases in memory."""
+        """Iterate over the IDs of the releases in memory."""
         return iter(list(self._cached))
 
     @contextmanager
     def dropped(self) -> Iterator[None]:
         """Drop all snapshots, and load none while the caller replaces the current one.
 
-        They are reloaded on demand. They then share memory with the new snapshot, and use no folder dropped by its
-        generation.
+        They reload on demand, then share memory with the new snapshot, and use no folder that its generation dropped.
         """
         with self._lock:
             self._cached.clear()
@@ -214,10 +213,10 @@ class EarlierReleases:
     def load(
         self, release_id: str, read_current: Callable[[], SearchSnapshot], backbone: QueryBackbone
     ) -> SearchSnapshot:
-        """Load the snapshot of an earlier release, or return it from memory.
+        """Load the snapshot of an earlier release, or get it from memory.
 
         Args:
-            read_current: Returns the snapshot that answers new searches.
+            read_current: Gets the snapshot that answers new searches.
 
         Raises:
             Gone: The release is no longer kept, or is no longer served.
@@ -246,7 +245,7 @@ class EarlierReleases:
                     f"try again in {_RETRY_SECONDS} seconds.",
                     _RETRY_SECONDS,
                 ) from error
-            # Hits in a shard that only the current snapshot cannot search.
+            # For hits in a shard that only the current snapshot cannot search.
             self._words.prepare(snapshot.video_positions.videos)
             self._words.count_captions(snapshot.video_positions)
             self._cached[release_id] = snapshot

@@ -1,4 +1,4 @@
-"""Query vectors of texts: encoded in batches and cached by text."""
+"""Encode query texts in batches, and cache their vectors by text."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ Vector = npt.NDArray[np.float32]
 Vectors = npt.NDArray[np.float32]
 
 DEFAULT_CACHE_BYTES = 64 * 1024**2
-_ENTRY_BYTES = 200  # overhead of a Python object per text and per vector
+_ENTRY_BYTES = 200  # overhead of the Python objects for a text or a vector
 
 
 @dataclass(eq=False)
 class _CachedText:
-    """A text with its tokens, and its vectors by query mode and task ("" for a shared vector)."""
+    """A text's tokens, and its vectors by query mode and task ("" if tasks share a vector)."""
 
     text: str
     tokens: TokenIds
     vectors: dict[tuple[str, str], Vector] = field(default_factory=dict)
 
     def size(self) -> int:
-        """Return the approximate memory in bytes."""
+        """Approximate its memory in bytes."""
         vector_bytes = sum(_ENTRY_BYTES + vector.nbytes for vector in self.vectors.values())
         return _ENTRY_BYTES + 4 * len(self.text) + self.tokens.nbytes + vector_bytes
 
 
 class QueryVectorCache:
-    """Encodes texts for tasks and caches the most recently used vectors. Thread-safe.
+    """Encodes texts for tasks, and caches the most recently used vectors. Thread-safe.
 
     Args:
         encoder: Encoder of a release.
@@ -57,7 +57,7 @@ class QueryVectorCache:
 
     @property
     def size_bytes(self) -> int:
-        """Approximate memory of cached texts and vectors."""
+        """Approximate memory of the cached texts and vectors."""
         return int(self._texts.currsize)
 
     def __contains__(self, text: str) -> bool:
@@ -69,20 +69,20 @@ class QueryVectorCache:
             self._texts.clear()
 
     def tokens(self, texts: Sequence[str]) -> list[TokenIds]:
-        """Return the tokens of each text, including the start and end tokens.
+        """Tokenize each text, with start and end tokens.
 
-        If tasks share an encoding, new texts are also encoded.
+        If tasks share an encoding, new texts are encoded too.
         """
         return [cached.tokens for cached in self._cached(texts)]
 
     def are_words(self, texts: Sequence[str]) -> list[bool]:
-        """Return whether the tokenizer knows each text as one word."""
+        """Check, for each text, whether the tokenizer knows it as one word."""
         return [len(tokens) == 3 for tokens in self.encoder.tokenize(texts)]  # with the start and end tokens
 
     def __call__(self, pairs: Sequence[tuple[str, str, str]]) -> list[Vector]:
-        """Return the unit vector ``float32 [dim]`` of each (text, mode, task).
+        """Get the unit vector ``float32 [dim]`` of each (text, mode, task).
 
-        Uncached ones share a batch.
+        Those not cached are encoded in one batch.
         """
         texts = list(dict.fromkeys(text for text, _, _ in pairs))
         cached = dict(zip(texts, self._cached(texts), strict=True))
@@ -97,13 +97,13 @@ class QueryVectorCache:
             batch = [key for key in missing if key[1] == mode]
             tokens, tasks = [cached[text].tokens for text, _, _ in batch], [missing[key] for key in batch]
             for key, vector in zip(batch, self.encoder.encode_pairs(tokens, tasks, mode), strict=True):
-                vectors[key] = vector.copy()  # a view would keep the whole batch in memory
+                vectors[key] = vector.copy()  # a view would keep the whole batch alive
         with self._lock:
             for key in missing:
                 cached[key[0]].vectors.setdefault(key[1:], vectors[key])
             for text in dict.fromkeys(text for text, _, _ in missing):
                 if self._texts.get(text) is cached[text]:
-                    self._texts[text] = cached[text]  # stored again, because its size changed
+                    self._texts[text] = cached[text]  # stored again: its size changed
         return [vectors[key] for key in keys]
 
     def encode_uncached(self, texts: Sequence[str], mode: str, task: str) -> Vectors:
@@ -111,7 +111,7 @@ class QueryVectorCache:
         return self.encoder.encode_pairs(self.encoder.tokenize(texts), [task] * len(texts), mode)
 
     def encoding_identity(self, task: str, mode: str) -> str | None:
-        """Identify the parameters that encode texts for a task, unless a later release can change them."""
+        """Identify the parameters that encode texts for a task; None if a later release can change them."""
         key = task, mode
         if key not in self._identities:  # hashes weights, and may read them first
             self._identities[key] = self.encoder.encoding_identity(task, mode)
@@ -127,7 +127,7 @@ class QueryVectorCache:
             self.encoder.prepare_texts([entry.tokens for entry in new])
             with self._lock:
                 for entry in new:
-                    known = self._texts.get(entry.text)  # another thread may have been faster
+                    known = self._texts.get(entry.text)  # another thread may have added it
                     if known is None:
                         self._texts[entry.text] = known = entry
                     found[entry.text] = known

@@ -1,4 +1,4 @@
-"""Validation of a release with its probe queries before it serves searches."""
+"""Validate a release with its probe queries before it serves searches."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from models.releases.probe_queries import ProbeQueries, read_probes
 Vectors = npt.NDArray[np.float32]
 Encode = Callable[[Sequence[tuple[str, str, str]]], Sequence[Vectors]]
 
-# Maximum difference between a unit query vector, or any of its cosines, and the worker's. Another device in float32, or
-# half-precision storage, differs by about 0.001; a twelve-block text tower in bfloat16 by about 0.02; another task's
+# Maximum difference between a unit query vector, or any of its cosines, and the worker's. Another device in float32 or
+# half-precision storage differs by about 0.001, a twelve-block text tower in bfloat16 by about 0.02, another task's
 # adapters by more.
 PROBE_TOLERANCE = 0.05
 MAX_SCANNED_ROWS = 10**6  # a larger shard is not searched for probes; only a few of its rows are read
@@ -26,19 +26,19 @@ MAX_SCANNED_ROWS = 10**6  # a larger shard is not searched for probes; only a fe
 def check_probes(
     folder: Path, release: str, encode: Encode, shards: Mapping[str, SearchableShard], modes: Sequence[str]
 ) -> None:
-    """Compare a release's results for its probe queries with those recorded when it was learned.
+    """Compare a release's answers to its probe queries with those recorded when it was learned.
 
-    Encodes one batch of short texts and searches only the newest shard. Skips tasks without a served shard, and deleted
-    vectors.
+    Encodes one batch of short texts and searches only the newest shard. Tasks without a served shard and deleted
+    vectors are skipped.
 
     Args:
-        folder: Folder of the release; a release without probes is accepted.
-        encode: Function that returns the query vector ``float32 [dim]`` of each (text, mode, task).
+        folder: Folder of the release. A release without probes is accepted.
+        encode: Computes the query vector ``float32 [dim]`` of each (text, mode, task).
         shards: Served shards by task ID.
         modes: Query modes that the release offers.
 
     Raises:
-        ReleaseError: A result differs by more than :data:`PROBE_TOLERANCE`; names the release, probe and difference.
+        ReleaseError: An answer differs by more than :data:`PROBE_TOLERANCE`; names the release, probe and difference.
     """
     probes = read_probes(folder)
     if probes is None:
@@ -69,7 +69,7 @@ def check_probes(
 
 
 def _vector_difference(probes: ProbeQueries, row: int, vector: Vectors) -> float:
-    """Compute the Euclidean distance between a probe's query vector and the recorded one."""
+    """Measure the Euclidean distance between a probe's query vector and the recorded one."""
     expected = probes.vectors[row].astype(np.float32)
     return float(np.linalg.norm(vector - expected)) if vector.shape == expected.shape else np.inf
 
@@ -77,7 +77,7 @@ def _vector_difference(probes: ProbeQueries, row: int, vector: Vectors) -> float
 def _score_difference(
     probes: ProbeQueries, row: int, vector: Vectors, shard: SearchableShard, is_searched: bool
 ) -> float:
-    """Return the largest score difference of a probe's stored vectors, and of the ranks that a search returns."""
+    """Find the largest score difference over a probe's recorded vectors and, if searched, its ranks."""
     has_vector = probes.ids[row] >= 0
     ids, expected = probes.ids[row][has_vector], probes.scores[row][has_vector]
     try:
@@ -97,7 +97,7 @@ def _score_difference(
 
 
 def _contains(shard: SearchableShard, vector_id: np.int64) -> bool:
-    """Return whether a shard contains a vector. Vectors removed by compaction have no tombstone."""
+    """Check whether a shard contains a vector. Vectors removed by compaction have no tombstone."""
     try:
         shard.vectors(np.array([vector_id]))
     except ShardMissing:

@@ -45,19 +45,19 @@ Vector = npt.NDArray[np.float32]
 Vectors = npt.NDArray[np.float32]
 Grouping = Callable[[Hits], Hits]
 
-DEGRADED_RETRY_SECONDS = 30  # Retry-After of responses about a shard that cannot be searched
+DEGRADED_RETRY_SECONDS = 30  # Retry-After when a shard cannot be searched
 _WARM_UP_QUERY = "a warm-up query, so that no client waits for one-time initialization"
 
 
 class ShardScan(NamedTuple):
-    """A search of one shard for a query's k nearest videos.
+    """One shard's search for a query's k nearest videos.
 
     Attributes:
         task: Task ID of the shard.
         query: Query vector ``float32 [dim]``.
         k: Number of videos.
         among: IDs to search, including moments; None: the whole shard.
-        group: Function that reduces hits to videos, for shards with moments; None keeps the hits.
+        group: Reduces hits to videos, for shards with moments; None keeps the hits.
         exclude: IDs to leave out.
     """
 
@@ -70,12 +70,12 @@ class ShardScan(NamedTuple):
 
 
 class TextRouting(NamedTuple):
-    """The routing of one text.
+    """Where a text is routed.
 
     Attributes:
         tasks: Task IDs, likeliest first.
         log_weights: Their log weights, ``float32 [T]``; the weights sum to one.
-        evidence: Summary of the evidence for these tasks.
+        evidence: Summary of the evidence behind the weights.
     """
 
     tasks: Sequence[str]
@@ -86,7 +86,7 @@ class TextRouting(NamedTuple):
     def of(
         cls, tasks: Sequence[str], log_weights: npt.NDArray[np.float32], evidence: TextEvidence
     ) -> TextRouting:
-        """Create a routing from tasks in any order; tasks with equal weights keep their order."""
+        """Sort tasks by weight; those with equal weights keep their order."""
         order = np.argsort(-log_weights, kind="stable")
         return cls([tasks[place] for place in order.tolist()], log_weights[order], evidence)
 
@@ -104,19 +104,19 @@ class SearchSnapshot:
         index_snapshot: Snapshot of the index.
         release_id: ID of the release that encodes queries: the newest, a pinned or an earlier one.
         shards: Searchable shards by task ID, in learned order.
-        task_names: Task ID → name.
-        degraded: Reasons by task ID why a task cannot be searched. Grows if a shard breaks while being served.
+        task_names: Task names by ID.
+        degraded: Why a task cannot be searched, by task ID. Grows when a shard breaks while being served.
         modes: Query modes that the release's method offers.
         router_positions: Position of each task in the router, by task ID.
-        router: Router of the release, including appended and edited captions.
+        router: Router of the release, with appended and edited captions added.
         query_vectors: Query encoder of the release, with its cache.
         shard_releases: ID of the release that made each searchable shard, by task ID.
-        contributions: Tasks and routing profiles added by each release read so far, by release ID.
-        appended_profiles: Routing profiles including appended and edited captions, by task ID.
+        contributions: What each release read so far added (tasks and routing profiles), by release ID.
+        appended_profiles: Routing profiles with appended and edited captions, by task ID.
         video_positions: Each video's task, as a position in ``shards``.
-        confidence_model: Calibration of the release, including appended captions; None without one.
+        confidence_model: Calibration of the release, with appended captions; None without one.
         release_confidence: Calibration of the release alone.
-        appended_confidence: JSON of the calibration stored by the newest append; None without one.
+        appended_confidence: The newest append's calibration as JSON; None without one.
     """
 
     index_snapshot: IndexSnapshot
@@ -150,22 +150,22 @@ class SearchSnapshot:
         *,
         other: SearchSnapshot | None = None,
     ) -> SearchSnapshot:
-        """Read the releases of an index snapshot, encode a first query, and check the probes of the release.
+        """Read the releases of an index snapshot, encode a first query, and check the release's probes.
 
-        Shards never change, so an index snapshot can also be searched with an earlier release; it then contains the
-        tasks learned by that release. Shards that are broken, made by another encoder, or pinned to a broken release
-        are left out and recorded in ``degraded``.
+        Shards never change, so an index snapshot can also be searched with an earlier release; the snapshot then
+        contains the tasks that this release had learned. Shards that are broken, made by another encoder, or pinned to
+        a broken release are left out and recorded in ``degraded``.
 
         Args:
-            release_id: ID of a release in the manifest; default: the served one.
+            release_id: ID of a release in the manifest; the served one by default.
             other: Snapshot of the same library with the same backbone. Releases never change, so its loaded releases
                 are reused without rereading or rechecking them. It is not modified.
 
         Raises:
             ModelError, ShardStoreError: The release cannot be read, does not fit the backbone, or has no searchable
                 shard.
-            Unavailable: The catalog cannot be read. Without appended and edited captions, scores would differ from
-                earlier ones of the same generation.
+            Unavailable: The catalog cannot be read. Scores without appended and edited captions would differ from
+                previous ones of the same generation.
         """
         release_id = release_id or index_snapshot.served_release_id
         is_newest = release_id == index_snapshot.release_id
@@ -234,7 +234,7 @@ class SearchSnapshot:
         )
 
     def with_current_captions(self) -> SearchSnapshot | None:
-        """Return this snapshot with the routing profiles of captions edited since; None without such edits.
+        """Update the routing profiles to captions edited since; None if there were no edits.
 
         Raises:
             Unavailable: The catalog cannot be read.
@@ -248,7 +248,7 @@ class SearchSnapshot:
         return replace(self, router=Router(profiles), appended_profiles=appended)
 
     def with_current_confidence(self) -> SearchSnapshot | None:
-        """Return this snapshot with the calibration stored since by an append; None without a new one.
+        """Adopt the calibration that an append stored since; None if there is no new one.
 
         A resumed append stores its calibration without a new generation of the index.
 
@@ -270,33 +270,33 @@ class SearchSnapshot:
 
     @property
     def is_pinned(self) -> bool:
-        """Whether an operator pinned an earlier release than the newest."""
+        """Whether an operator pinned a release older than the newest."""
         return self.index_snapshot.manifest.pinned is not None
 
     @cached_property
     def positions(self) -> Mapping[str, int]:
-        """Position in ``shards`` by task ID, as in :meth:`locate`."""
+        """Position in ``shards`` by task ID, as :meth:`locate` uses it."""
         return {task: position for position, task in enumerate(self.shards)}
 
     @cached_property
     def nonempty_tasks(self) -> tuple[str, ...]:
-        """Searchable tasks with undeleted videos, in learned order."""
+        """Searchable tasks that have undeleted videos, in learned order."""
         return tuple(task for task, shard in self.shards.items() if shard.count)
 
     @property
     def degraded_by_name(self) -> dict[str, str]:
-        """Reasons by task name why tasks cannot be searched."""
+        """Why tasks cannot be searched, by task name."""
         return {self.task_names.get(task, task): reason for task, reason in self.degraded.items()}
 
     def locate(self, ids: Ids) -> npt.NDArray[np.int32]:
-        """Return each video's task position.
+        """Find each video's task.
 
         Args:
             ids: ``int64``; vector IDs of videos, not of moments.
 
         Returns:
-            ``int32 [len(ids)]``; positions in ``shards``, which is in learned order. -1 for IDs of videos that the
-            snapshot does not contain.
+            ``int32 [len(ids)]``; positions in ``shards``, which is in learned order. -1 for videos that the snapshot
+            does not contain.
         """
         return self.video_positions.locate(ids)
 
@@ -304,23 +304,23 @@ class SearchSnapshot:
         """Check that a task is not degraded.
 
         Raises:
-            Unavailable: The shard of the task cannot be searched.
+            Unavailable: The task's shard cannot be searched.
         """
         if task in self.degraded:
             raise self.unavailable_error(task)
 
     def unavailable_error(self, task: str) -> Unavailable:
-        """Create the error for requests for a degraded task."""
+        """Create the error for requests that need a degraded task."""
         name = self.task_names.get(task, task)
         return Unavailable(f"Task {name!r} can't be searched: {self.degraded[task]}", DEGRADED_RETRY_SECONDS)
 
     def mark_degraded(self, task: str, error: ShardStoreError) -> None:
-        """Exclude a shard from future searches, because reading it failed."""
+        """Exclude a shard from later searches, because reading it failed."""
         self.index_snapshot.mark_degraded(task, str(error))
         self.degraded[task] = str(error)
 
     def route(self, texts: Sequence[TokenIds], tasks: Sequence[Sequence[str]]) -> list[TextRouting]:
-        """Route each text, given its tokens, to its tasks."""
+        """Route each text, given as tokens, among its tasks."""
         routing: dict[int, TextRouting] = {}
         # Texts with the same tasks share an encoder call.
         groups: dict[tuple[str, ...], list[int]] = {}
@@ -339,7 +339,7 @@ class SearchSnapshot:
         return [routing[number] for number in range(len(texts))]
 
     def scan(self, scans: Sequence[ShardScan]) -> list[Hits]:
-        """Run scans and return the hits of each, in order.
+        """Run scans and collect the hits of each, in order.
 
         Scans that differ only in the query share one pass over their shard. Shards are scanned in parallel if that is
         faster. A shard that becomes unreadable is set aside, and its scans have no hits.

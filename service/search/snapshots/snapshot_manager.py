@@ -1,4 +1,4 @@
-"""The snapshots of a process: follow the index, and keep earlier releases for later pages."""
+"""Manage the snapshots of a process: follow the index, and keep earlier releases for later pages."""
 
 from __future__ import annotations
 
@@ -33,29 +33,28 @@ log = structlog.get_logger(__name__)
 Ids = npt.NDArray[np.int64]
 
 POLL_SECONDS = 0.5
-RETRY_SECONDS = 30.0  # between attempts to load a refused release or degraded shard, which may be repaired
-CATCH_UP_SECONDS = 10.0  # maximum time that a search waits for a new generation
-_CATCH_UP_RETRY_SECONDS = 2  # Retry-After if that time is not enough
+RETRY_SECONDS = 30.0  # between attempts to load what was refused or degraded, which may be repaired meanwhile
+CATCH_UP_SECONDS = 10.0  # maximum wait of a search for a new generation
+_CATCH_UP_RETRY_SECONDS = 2  # Retry-After if that was too short
 
-MAX_EDIT_SHARE = 0.1  # of the time: a large domain's captions take seconds to read
+MAX_EDIT_SHARE = 0.1  # of the thread's time: reading a large domain's captions takes seconds
 NOTHING_LEARNED = "no domain has been learned yet"
 
 
 class SnapshotManager:
-    """Loads the newest index generation and replaces the current snapshot in one reference assignment.
+    """Loads the newest index generation and swaps the current snapshot in one reference assignment.
 
     No request waits for a new generation or sees two of them. A generation that cannot be served is refused: the
     current snapshot stays, and a process without one falls back to an earlier release.
 
     Args:
         settings: Settings of the process.
-        reads: Reads of the catalog.
+        reads: Catalog reads.
         words: Words of the videos in all snapshots; they follow the current one.
 
     Attributes:
         last_error: Why the newest generation or the backbone cannot be loaded; None if it is loaded.
-        retry_at: Monotonic time of the next attempt to load a refused release or degraded shards; None if none is
-            scheduled.
+        retry_at: Monotonic time of the next attempt to load a refused release or degraded shards; None if none is due.
     """
 
     def __init__(self, settings: Settings, reads: CatalogReads, words: LibraryWords | None = None) -> None:
@@ -96,29 +95,29 @@ class SnapshotManager:
 
     @property
     def backbone(self) -> QueryBackbone | None:
-        """Text side of the backbone shared by all releases; None until loaded."""
+        """Text side of the backbone that all releases share; None until loaded."""
         return self._loader.backbone
 
     def backbone_of_snapshots(self) -> QueryBackbone:
-        """Return the text side of the backbone that loaded this process's snapshots; there must be one."""
+        """Get the backbone that loaded this process's snapshots; there must be one."""
         if self.backbone is None:
             raise AssertionError("a snapshot is loaded with a backbone")
         return self.backbone
 
     @property
     def is_following(self) -> bool:
-        """Whether a background thread is running."""
+        """Whether the background threads are running."""
         return any(thread.is_alive() for thread in self._threads)
 
     @property
     def cached_releases(self) -> list[str]:
-        """IDs of earlier releases in memory for cursor pagination."""
+        """IDs of earlier releases kept in memory for pagination."""
         return list(self._earlier)
 
     # -- access -------------------------------------------------------------------------------------------------
 
     def current(self) -> SearchSnapshot:
-        """Return the snapshot that answers new searches.
+        """Get the snapshot that answers new searches.
 
         Raises:
             Unavailable: No snapshot is loaded.
@@ -134,14 +133,14 @@ class SnapshotManager:
         raise Unavailable(f"The library is empty: {NOTHING_LEARNED}.", 10, Action(name="add_domain"))
 
     def loaded(self) -> SearchSnapshot | None:
-        """Return the current snapshot; None if none is loaded."""
+        """Get the current snapshot; None if none is loaded."""
         return self._current
 
     def changed_ids(self, snapshot: SearchSnapshot, tasks: Sequence[str]) -> dict[str, Ids]:
-        """Return the stored, undeleted IDs from the manifest on disk, without loading a release or reading the catalog.
+        """Read the stored, undeleted IDs from the manifest on disk, without loading a release or reading the catalog.
 
         Args:
-            snapshot: Snapshot that found hits.
+            snapshot: Snapshot that found the hits.
             tasks: Tasks of the hits.
 
         Returns:
@@ -163,7 +162,7 @@ class SnapshotManager:
             ) from error
 
     def of_release(self, release_id: str) -> SearchSnapshot:
-        """Return the snapshot for later pages of a list: the current one, or one of an earlier release.
+        """Get the snapshot for later pages of a list: the current one, or that of an earlier release.
 
         Raises:
             Gone: The release is no longer kept.
@@ -175,20 +174,20 @@ class SnapshotManager:
         return self._earlier.load(release_id, self.current, self.backbone_of_snapshots())
 
     def catch_up(self, task: str, used: SearchSnapshot) -> SearchSnapshot | None:
-        """Load the generation that contains a task which the catalog reports as ready.
+        """Load the generation with a task that the catalog already reports as ready.
 
         The catalog marks a task ready right after its shard is published, so a snapshot may lag until the next poll.
         Concurrent callers share one load.
 
         Args:
-            used: Snapshot that does not contain the task.
+            used: Snapshot that lacks the task.
 
         Returns:
-            A snapshot that replaced the given one; None if the catalog has no such ready task.
+            A snapshot newer than the given one; None if the catalog has no such ready task.
 
         Raises:
-            TaskNotServed: The task was learned after the release that is served.
-            Unavailable: The generation is not loaded within :data:`CATCH_UP_SECONDS`, or is refused.
+            TaskNotServed: The task was learned after the served release.
+            Unavailable: The generation did not load within :data:`CATCH_UP_SECONDS`, or is refused.
         """
         if self._current is not None and self._current is not used:
             return self._current
@@ -198,7 +197,7 @@ class SnapshotManager:
         while (is_own_refresh := self._wait_for_refresh(deadline)) is not None:
             if self._current is not None and self._current is not used:
                 return self._current
-            if is_own_refresh:  # it saw the manifest, which was published before the task became ready
+            if is_own_refresh:  # it saw the manifest, which is published before the task becomes ready
                 break
         if used.is_pinned and self.last_error is None:
             raise TaskNotServed(task)
@@ -209,9 +208,9 @@ class SnapshotManager:
         )
 
     def readiness(self) -> Readiness:
-        """Return whether this process can answer requests, and the reason if it can't.
+        """Report whether this process can answer requests, and if not, why.
 
-        A process with an empty library is ready: a client that waits for readiness before it posts the first task would
+        A process with an empty library is ready: a client that awaits readiness before posting the first task would
         otherwise wait forever.
         """
         return describe_readiness(
@@ -219,7 +218,7 @@ class SnapshotManager:
         )
 
     def degraded(self) -> dict[str, str]:
-        """Return the reasons by task ID why tasks cannot be searched."""
+        """List why tasks cannot be searched, by task ID."""
         return dict(self._current.degraded) if self._current else {}
 
     # -- loading ------------------------------------------------------------------------------------------------
@@ -229,7 +228,7 @@ class SnapshotManager:
 
         A generation that cannot be served is refused and recorded in :attr:`last_error`. The current snapshot then
         stays; a process without one loads an earlier release. While the catalog cannot be read, nothing is loaded: the
-        snapshot would lack appended and edited captions, which the previous process may have used.
+        new snapshot would lack appended and edited captions that the current one may have.
 
         Returns:
             Whether the current snapshot was replaced.
@@ -261,7 +260,7 @@ class SnapshotManager:
             return fresh is not None
 
     def _load_newest_or_earlier(self) -> SearchSnapshot | None:
-        """Load the snapshot that replaces the current one; None if that stays. Raises Unavailable."""
+        """Load the snapshot that replaces the current one; None if that one stays. Raises Unavailable."""
         try:
             fresh = self._loader.load_newest(self._current)
         except Unavailable:
@@ -276,7 +275,7 @@ class SnapshotManager:
         return fresh
 
     def _refuse(self, error: Exception, seconds: float) -> str:
-        """Record why a generation is not loaded, and when to try again; returns the reason."""
+        """Record why a generation is refused and when to try again, and return the reason."""
         reason = str(error) or type(error).__name__
         if reason != self.last_error:
             log.error("release_refused", error=reason, kind=type(error).__name__)
@@ -300,16 +299,16 @@ class SnapshotManager:
             fresh = (fresh or snapshot).with_current_confidence() or fresh
             if fresh is None:
                 return False
-            with self._refresh_lock:  # not held while captions are read, which may take seconds
+            with self._refresh_lock:  # not held while captions are read: that may take seconds
                 if self._current is not snapshot:
                     return False
                 self._replace_current(fresh)
                 return True
 
     def verify_next_shard(self) -> bool:
-        """Verify the checksums of one unverified served shard; a damaged shard is set aside.
+        """Verify one served shard's checksums; a damaged shard is set aside.
 
-        Readiness does not wait for this, because a large library takes minutes to read.
+        Readiness does not wait for this: reading a large library takes minutes.
 
         Returns:
             Whether there was a shard to verify.
@@ -323,7 +322,7 @@ class SnapshotManager:
             snapshot.index_snapshot.verify_segment(unread[0])
         except ShardStoreError as error:
             log.error("shard_set_aside", task=unread[0].task, error=str(error))
-            # In the snapshot that is current by now; one being loaded will verify the shard again.
+            # Mark it in whichever snapshot is current by now; one being loaded will verify the shard again.
             current = self._current or snapshot
             if unread[0] in current.index_snapshot.unverified_segments:
                 current.mark_degraded(unread[0].task, error)
@@ -344,7 +343,7 @@ class SnapshotManager:
         )
 
     def _wait_for_refresh(self, deadline: float) -> bool | None:
-        """Wait for a refresh that all callers share.
+        """Wait for a refresh, shared by all callers.
 
         Args:
             deadline: Monotonic time.
@@ -364,7 +363,7 @@ class SnapshotManager:
         return is_own
 
     def _seconds_to_retry(self) -> int:
-        """Return the Retry-After for requests that wait for the next attempt to load a generation."""
+        """Compute the Retry-After for requests that wait for the next load attempt."""
         if self.last_error is None or self.retry_at is None:
             return _CATCH_UP_RETRY_SECONDS
         return max(_CATCH_UP_RETRY_SECONDS, round(self.retry_at - time.monotonic()))
@@ -375,7 +374,7 @@ class SnapshotManager:
                 self.refresh()
                 if not self._reads.is_interrupted:
                     self.refresh_captions()
-            except Exception as error:  # without this thread, no later generation would be loaded
+            except Exception as error:  # if this thread ended, no later generation would be loaded
                 log.warning("index_not_followed", error=str(error), kind=type(error).__name__)
             self._is_stopped.wait(POLL_SECONDS)
 
@@ -387,7 +386,7 @@ class SnapshotManager:
 
 
 def _is_ready(task: str) -> bool:
-    """Return whether the catalog has a ready task of this name or ID."""
+    """Check whether the catalog has a ready task of this name or ID."""
     with session_scope() as session:
         found = find_task(session, task)
         return found is not None and found.state == "ready" and found.target_id is None
@@ -401,7 +400,7 @@ class EditedCaptions:
         self._due = 0.0  # monotonic time
 
     def apply(self, snapshot: SearchSnapshot) -> SearchSnapshot | None:
-        """Return a snapshot with the routing profiles of edited captions; None if nothing changed or is due.
+        """Update a snapshot's routing profiles to edited captions; None if nothing changed or no check is due.
 
         Raises:
             Unavailable: the catalog cannot be read.
@@ -427,7 +426,7 @@ def describe_readiness(
 
     Args:
         snapshot: Current snapshot; None if none is loaded.
-        error: Reason why the newest generation or the backbone cannot be loaded.
+        error: Why the newest generation or the backbone cannot be loaded.
         is_loaded: Whether the backbone is loaded.
         has_looked: Whether the process has read the index at least once.
     """
@@ -452,7 +451,7 @@ def describe_readiness(
 
 
 def _describe_pin(snapshot: SearchSnapshot | None) -> dict[str, str]:
-    """Describe the release that an operator pinned."""
+    """Name the release that an operator pinned."""
     if snapshot is None or not snapshot.is_pinned:
         return {}
     later = len(snapshot.index_snapshot.manifest.releases_after(snapshot.release_id))
@@ -460,7 +459,7 @@ def _describe_pin(snapshot: SearchSnapshot | None) -> dict[str, str]:
 
 
 def _describe_verification(snapshot: SearchSnapshot | None) -> dict[str, str]:
-    """Describe the progress of shard verification, while it runs."""
+    """Report the progress of shard verification, while it runs."""
     unread = snapshot.index_snapshot.unverified_segments if snapshot else []
     if snapshot is None or not unread:
         return {}

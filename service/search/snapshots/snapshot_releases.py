@@ -1,4 +1,4 @@
-"""Releases of a snapshot: what each release added to the library, and the release that made each shard."""
+"""What each release in a snapshot added to the library, and which release made each shard."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from models.routing.routing_profiles import RoutingProfiles
 
 
 class SnapshotLineage:
-    """Reads the contribution of a release by its ID. Checksums are verified; weights are not read.
+    """Reads what a release added, by its ID. Checksums are verified; weights are not read.
 
-    An unreadable contribution is reconstructed from the manifest, which still says which shards the release made and
-    which release made the previous shard. All other tasks then keep their positions and are served; only that release's
-    tasks are degraded.
+    If a release is unreadable, its contribution is reconstructed from the manifest, which still tells the shards that
+    it made and the release before it. All other tasks keep their positions and are served; only that release's tasks
+    are degraded.
 
     Args:
         index_snapshot: Snapshot that contains the releases.
@@ -30,7 +30,7 @@ class SnapshotLineage:
 
     Attributes:
         contributions: Contributions that were read, by release ID.
-        broken: Reasons by task ID why the release that learned a task cannot be read.
+        broken: Why the release that learned a task cannot be read, by task ID.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class SnapshotLineage:
         self._known = known
 
     def __call__(self, release_id: str) -> TaskLineage:
-        """Return the contribution of a release.
+        """Read the contribution of a release, or reconstruct it.
 
         Raises:
             ModelError, ShardStoreError, OSError: The contribution cannot be read, and the release made no shard.
@@ -62,7 +62,7 @@ class SnapshotLineage:
         return self.contributions[release_id]
 
     def _reconstruct(self, release_id: str) -> TaskLineage:
-        """Reconstruct a contribution: the tasks whose shards a release made, without names and routing profiles."""
+        """Reconstruct a contribution: the tasks of the release's shards, without names and routing profiles."""
         shards = list(self._index_snapshot.manifest.shards.values())
         own = [place for place, shard in enumerate(shards) if shard.release == release_id]
         before = ParentRelease(shards[own[0] - 1].release, own[0]) if own and own[0] else None
@@ -74,7 +74,7 @@ class SnapshotLineage:
 
 
 class _PinnedReleases(Mapping[str, ReleaseState]):
-    """Releases by task ID. Releases may be large and encoders keep little of them, so none is cached."""
+    """Releases by task ID. None is cached: releases may be large, and encoders keep little of them."""
 
     def __init__(self, index_snapshot: IndexSnapshot, tasks: Sequence[str]) -> None:
         self._index_snapshot = index_snapshot
@@ -105,14 +105,14 @@ class PinnedVideoReleases(_PinnedReleases):
 class PinnedQueryReleases(_PinnedReleases):
     """The query side of the release that made each task's shard, by task ID, read on access.
 
-    If that release is broken, the current release takes its place so that other tasks can be served, and the task is
+    If that release is broken, the current one takes its place so that other tasks can be served, and the task is
     recorded in :attr:`broken`.
 
     Args:
         index_snapshot: Snapshot that contains the shards and releases.
 
     Attributes:
-        broken: Reasons by task ID why a release cannot be read, for accessed tasks.
+        broken: Why a release cannot be read, by task ID, for tasks accessed so far.
     """
 
     def __init__(self, index_snapshot: IndexSnapshot, release_id: str, release: ReleaseState) -> None:

@@ -1,7 +1,7 @@
-"""Group hits by video: each video once, with the best score among the whole video and its moments.
+"""Group hits by video: list each video once, with the best score of the video and its moments.
 
-A video and its moments are in one shard. Hits are therefore grouped within each shard before shards are merged: a
-shard's result is its k best videos, so merging shards and bounding the k-th best score can ignore moments.
+A video and its moments are in one shard, so hits are grouped within each shard before shards are merged: a shard's
+result is its k best videos, and neither merging nor the bound on the k-th best score needs to know about moments.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from index.vector_ids import FIRST_MOMENT_ID, is_moment, video_ids_of
 
 Rows = npt.NDArray[np.int64]
 
-_DEPTH_FACTOR = 4  # hits fetched per requested video, and growth of the depth if they were too few
+_DEPTH_FACTOR = 4  # hits fetched per requested video; the depth grows by it if they were too few
 
 
 def has_moments(shard: SearchableShard) -> bool:
-    """Return whether a shard may contain moments, judged by its manifest entries alone."""
+    """Check whether a shard may contain moments, from its manifest entries alone."""
     return any(segment.last_id >= FIRST_MOMENT_ID for segment in shard.segments)
 
 
 def best_per_video(hits: Hits) -> Hits:
-    """Return the best hit of each video, best first, then by ID."""
+    """Keep the best hit of each video, best first, then by ID."""
     videos = video_ids_of(hits.ids)
     order = np.lexsort((videos, -hits.scores))
     _, firsts = np.unique(videos[order], return_index=True)
@@ -35,7 +35,7 @@ def best_per_video(hits: Hits) -> Hits:
 
 
 def drop_moments(hits: Hits) -> Hits:
-    """Return the hits of whole videos."""
+    """Keep the hits of whole videos."""
     is_whole = ~is_moment(hits.ids)
     return Hits(hits.ids[is_whole], hits.scores[is_whole])
 
@@ -43,24 +43,23 @@ def drop_moments(hits: Hits) -> Hits:
 def nearest_videos(
     search: Callable[[Rows, int], Sequence[Hits]], count: int, k: int, group: Callable[[Hits], Hits]
 ) -> list[Hits]:
-    """Return each query's k best videos, or all if there are fewer, as if every vector were scored.
+    """Find each query's k best videos, or all if there are fewer, as if every vector were scored.
 
-    Hits are fetched to a growing depth, until no deeper hit can change the result. All queries share the first fetch;
-    those that need more depth share the next.
+    Hits are fetched to a growing depth, until no deeper hit can change the result. All queries share the first fetch,
+    and those that need more depth share the next.
 
     Args:
-        search: Function that returns a shard's best hits, best first, then by ID, given the query numbers and the
-            number of hits.
+        search: Finds a shard's best hits, best first, then by ID, given the query numbers and the number of hits.
         count: Number of queries.
         k: Number of videos per query.
-        group: Function that reduces hits to videos, keeping the best score and the order.
+        group: Reduces hits to videos, keeping the best score and the order.
     """
     results: dict[int, Hits] = {}
     remaining, depth = np.arange(count), _DEPTH_FACTOR * k
     while len(remaining):
         for number, hits in zip(remaining.tolist(), search(remaining, depth), strict=True):
             videos = group(hits)
-            # A deeper hit of the same score may belong to a video that precedes the k-th by ID.
+            # A deeper hit with the same score may belong to a video that precedes the k-th by ID.
             is_final = len(videos.ids) >= k and hits.scores[-1] < videos.scores[k - 1]
             if is_final or len(hits.ids) < depth:
                 results[number] = Hits(videos.ids[:k], videos.scores[:k])

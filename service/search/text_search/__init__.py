@@ -1,1 +1,1 @@
-"""Execution of text searches: planning, scanning, confidence, moments and responses."""
+"""Run text searches: planning, scanning, confidence, moments and responses."""

@@ -1,4 +1,4 @@
-"""Execute text searches on one snapshot: start and waves; :mod:`.search_responses` completes them."""
+"""Run text searches on one snapshot, wave by wave; :mod:`.search_responses` completes them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from service.search.words.transcript_words import TranscriptWords
 Ids = npt.NDArray[np.int64]
 Vector = npt.NDArray[np.float32]
 
-MAX_VECTORS_PER_BATCH = 8192  # bounds memory, however many queries and tasks there are
+MAX_VECTORS_PER_BATCH = 8192  # limits memory, whatever the number of queries and tasks
 
 
 def execute(
@@ -47,7 +47,7 @@ def execute(
     settings: Settings,
     cache: VideoMetadataCache,
 ) -> list[SearchResponse]:
-    """Answer requests with one snapshot.
+    """Answer requests from one snapshot.
 
     Args:
         snapshot: Snapshot that answers all of them.
@@ -75,11 +75,11 @@ def start_searches(
     """Resolve requests, evaluate their filters and plan their first waves.
 
     Args:
-        with_words: Whether words in the texts of videos count. If not, captions are unknown, as in recall measurements.
+        with_words: Whether words in video texts count. Without them, captions are unknown, as in recall measurements.
 
     Raises:
-        InvalidInput: A request names an unknown task, a mode that the release does not offer, a threshold without
-            calibration, or a metadata field that no video has.
+        InvalidInput: A request names an unknown task, a mode that the release lacks, a threshold without calibration,
+            or a metadata field that no video has.
         Unavailable: A request names a task that cannot be searched.
     """
     resolved = [
@@ -94,7 +94,7 @@ def start_searches(
             return ids
         try:
             return cache.moments(task, snapshot.shards[task].state).with_moments(ids)
-        except Unavailable:  # whole videos are found without the catalog
+        except Unavailable:  # whole videos are still found without the catalog
             return ids
 
     @lru_cache(maxsize=4)  # in a batch, consecutive queries often have the same filter
@@ -189,10 +189,10 @@ def start_searches(
 
 
 def advance_searches(snapshot: SearchSnapshot, states: Sequence[SearchState]) -> None:
-    """Run the next wave of each of a snapshot's searches.
+    """Run the next wave of each search on a snapshot.
 
-    The texts of all waves are encoded in one batch. If the batch is full, the last searches keep their waves for the
-    next call.
+    The texts of all waves are encoded in one batch. If it is full, the last searches keep their waves for the next
+    call.
     """
     batch: list[SearchState] = []
     size = 0
@@ -231,7 +231,7 @@ def advance_searches(snapshot: SearchSnapshot, states: Sequence[SearchState]) ->
 
 
 def _with_words(meaning: TextRouting, words: SearchWords) -> TextRouting:
-    """Combine a text's routing by meaning with its routing by the words in the texts of videos."""
+    """Add the evidence of words in video texts to a text's routing by meaning."""
     if not words.is_written:
         return meaning
     evidence = words.route(meaning.tasks, meaning.log_weights)
@@ -239,19 +239,19 @@ def _with_words(meaning: TextRouting, words: SearchWords) -> TextRouting:
 
 
 class _PlannedScan(NamedTuple):
-    """A scan in a wave, and whether it finds the nearest videos in its whole domain."""
+    """A scan in a wave, and whether it looks for the nearest videos in the whole domain."""
 
     scan: ShardScan
     is_whole: bool
 
 
 def _plan_scans(state: SearchState, vectors: Sequence[Vector]) -> list[_PlannedScan]:
-    """Plan a wave's scans: for the nearest videos, if any can enter, and for those with more evidence."""
+    """Plan a wave's scans: one for the nearest videos, if any can enter, and those for videos with more evidence."""
     planned: list[_PlannedScan] = []
     for task, vector in zip(state.wave, vectors, strict=True):
         allowed, words = state.allowed_ids[task], state.words.domain(task)
         groups = words.groups(state.depth)
-        # Only videos in the groups may still enter.
+        # If not, only videos in the groups can.
         if not groups or state.planner.can_enter(task, DEFAULT_PRIOR * words.absent):
             count = state.depth + words.refused
             planned.append(_PlannedScan(ShardScan(task, vector, count, allowed), True))
@@ -265,7 +265,7 @@ def _plan_scans(state: SearchState, vectors: Sequence[Vector]) -> list[_PlannedS
 
 
 def _add_hits(state: SearchState, planned: Sequence[_PlannedScan], found: Sequence[Hits]) -> None:
-    """Add the hits from a wave's scans, with the terms of their words."""
+    """Add the hits of a wave's scans, with their word terms."""
 
     def words_terms(ids: Ids) -> npt.NDArray[np.float32]:
         return np.float32(DEFAULT_PRIOR) * state.words.nats(ids)
@@ -279,7 +279,7 @@ def _add_hits(state: SearchState, planned: Sequence[_PlannedScan], found: Sequen
 
 
 def _keep_query_vectors(state: SearchState, vectors: Sequence[Vector]) -> None:
-    """Keep the vectors for scoring moments. A task without a hit so far will not get one later."""
+    """Keep the vectors for scoring moments. A searched task without a hit will not get one later."""
     new = {
         task: vector
         for task, vector in zip(state.wave, vectors, strict=True)

@@ -1,28 +1,28 @@
-"""Plan a search: the order in which to search tasks, and the point at which the results are complete.
+"""Plan a search: in which order to search tasks, and when the results are complete.
 
-The score of a video is the cosine of its vector with the query vector of its shard, plus the *lift* of its task, plus
-the term for words in its texts. The lift is the routing prior times the task's log weight. All lifts, and each task's
-highest word term, are known before the text is encoded; their sum is the task's *reach*. Tasks are therefore searched
-in waves, highest reach first, and the search ends when no remaining task can contain a video that would enter the
-results (:func:`models.routing.router.can_reach_score`). The cost depends on how clearly the text points to tasks, not
-on the number of tasks.
+A video's score is its cosine with the query vector of its shard, plus the *lift* of its task, plus the term for words
+in its texts. The lift is the routing prior times the task's log weight. All lifts, and each task's highest word term,
+are known before the text is encoded; their sum is the task's *reach*. Tasks are therefore searched in waves, highest
+reach first, and the search ends when no remaining task can contain a video that would enter the results
+(:func:`models.routing.router.can_reach_score`). The cost depends on how clearly the text points to tasks, not on how
+many there are.
 
 ==========  =========================================================================================================
 ``routes``  searched tasks
 ==========  =========================================================================================================
 ``all``     Every task, except where even a cosine of 1 could not enter the results. Exact.
-``auto``    As ``all``, with a likely bound of the cosine: the highest cosine of this query so far plus a slack; at
-            most a limited number of the likeliest tasks, once there are enough hits (:class:`WaveLimits`).
+``auto``    Like ``all``, but with a likely bound on the cosine: this query's highest cosine so far plus a slack. Once
+            there are enough hits, at most a limited number of the likeliest tasks (:class:`WaveLimits`).
 a number    That many of the likeliest tasks.
 ==========  =========================================================================================================
 
-``auto`` is designed to keep 99 of 100 correct results in the first ten of ``all``. On videos of the video world
+``auto`` is designed to keep 99 of 100 correct results in the first ten of ``all``. On the synthetic video world
 (another seed than the reported one, 60 domains that share much of their vocabulary) it keeps 99.5 % with whole
-captions, and all with captions cut to 6 or 4 words, and searches 2.4, 4.2 and 7.4 of the 60 domains; ``all`` searches
+captions, and all with captions cut to 6 or 4 words. It searches 2.4, 4.2 and 7.4 of the 60 domains; ``all`` searches
 17, and 50 with 4 words.
 
-Encoders that share one text tower pass between tasks have wider limits: another task only costs the scan of its shard,
-and a few large waves cost less than many small ones. ``docs/ranking.md`` lists the limits.
+Encoders that share one text tower pass between tasks have wider limits: another task then costs only the scan of its
+shard, and a few large waves cost less than many small ones. ``docs/ranking.md`` lists the limits.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ from service.search.search_request import Routes
 
 @dataclass(frozen=True)
 class WaveLimits:
-    """Sizes of waves, and limits of ``auto``.
+    """Wave sizes, and the limits of ``auto``.
 
     Attributes:
-        cosine_slack: Slack added to the highest cosine so far for the likely bound.
+        cosine_slack: Added to the highest cosine so far to get the likely bound.
         max_likely_tasks: Maximum number of tasks with ``auto``, once there are enough hits.
-        first_wave_margin: The first wave has the tasks whose reach is within this value of the highest.
+        first_wave_margin: The first wave takes tasks whose reach is within this distance of the highest.
         max_first_wave: Maximum number of tasks in the first wave.
         growth: Size of a wave relative to the number of tasks searched before it.
     """
@@ -58,11 +58,11 @@ class WaveLimits:
     growth: int
 
 
-# Every task costs a text tower pass. The number of searched tasks doubles with each wave, so few are superfluous.
+# Every task costs a text tower pass. The number of searched tasks doubles with each wave, so few are in vain.
 SEPARATE_ENCODINGS = WaveLimits(
     cosine_slack=0.05, max_likely_tasks=16, first_wave_margin=0.1, max_first_wave=8, growth=1
 )
-# All tasks share a text tower pass, which takes as long as scanning many small shards.
+# All tasks share one text tower pass, which takes as long as scanning many small shards.
 SHARED_ENCODING = WaveLimits(
     cosine_slack=0.15, max_likely_tasks=128, first_wave_margin=0.2, max_first_wave=16, growth=4
 )
@@ -76,25 +76,24 @@ _EMPTY_POOL: tuple[Ids, Scores, npt.NDArray[np.int64]] = (
 
 
 class WavePlanner:
-    """The order of tasks in one search, and its hits so far.
+    """Orders the tasks of one search, and collects its hits.
 
     Call :meth:`next_wave`, search its tasks, call :meth:`add_hits`, and repeat until the wave is empty.
 
     Args:
         tasks: Candidate tasks, highest lift first.
-        lifts: Their lifts, ``[T]``.
-        words_terms: Highest word term in each of them, ``[T]``; None without words.
+        lifts: The tasks' lifts, ``[T]``.
+        words_terms: Highest word term in each task, ``[T]``; None without words.
         searchable: Candidate tasks that may contain hits, in learned order, which also orders equal scores.
         depth: Number of hits to find, each from a different video.
         min_score: Lowest score of a hit; None accepts all scores.
         routes: Selection of tasks.
         limits: Limits for the snapshot's encoder.
-        tasks_in_first_page: With ``auto``, the number of likeliest tasks considered by the list's first page; None on
-            the first page. Their hits precede those of all other tasks, so that a list does not depend on its page
-            sizes.
+        tasks_in_first_page: With ``auto``, how many of the likeliest tasks the list's first page considered; None on
+            the first page. Their hits precede all others, so that a list does not depend on its page sizes.
 
     Attributes:
-        searched: Tasks in all waves so far.
+        searched: Tasks in the waves so far.
         lifts: Lifts of all candidate tasks by task ID.
     """
 
@@ -116,7 +115,7 @@ class WavePlanner:
         ranked, reach = list(tasks), np.asarray(lifts, np.float64)
         if words_terms is not None:
             reach = reach + words_terms
-            order = np.argsort(-reach, kind="stable")  # tasks of equal reach stay in order
+            order = np.argsort(-reach, kind="stable")  # tasks with equal reach stay in order
             ranked, reach = [ranked[place] for place in order.tolist()], reach[order]
         self._places = {task: place for place, task in enumerate(ranked)}
         self._reach = reach  # by place
@@ -126,7 +125,7 @@ class WavePlanner:
         self._depth = depth
         self._min_score = -np.inf if min_score is None else min_score
         self._uses_likely_bound = routes == "auto" and tasks_in_first_page is None
-        # Tasks of equal reach are equally likely, so none is cut off: tasks without captions have equal lifts.
+        # Tasks with equal reach are equally likely, so none is cut off: tasks without captions have equal lifts.
         most = limits.max_likely_tasks
         self._min_reach = reach[most - 1] if len(reach) >= most else -np.inf
         self._limits = limits
@@ -144,7 +143,7 @@ class WavePlanner:
         return 1 + max((self._places[task] for task in self.searched), default=-1)
 
     def next_wave(self) -> list[str]:
-        """Return the tasks to search next; empty when the list of hits is complete."""
+        """Choose the tasks to search next; empty when the list of hits is complete."""
         while True:
             tier = self._tiers[0]
             bar = self._lowest_useful_score()
@@ -152,9 +151,7 @@ class WavePlanner:
             is_reachable = can_reach_score(reaches, bar, self._cosine_bound())
             if self._uses_likely_bound and bar > self._min_score:  # there are enough results
                 is_reachable &= reaches >= self._min_reach
-            wave = tier[
-                : int(is_reachable.sum())
-            ]  # reaches are in descending order, so reachable tasks come first
+            wave = tier[: int(is_reachable.sum())]  # sorted by reach, so reachable tasks come first
             if wave:
                 self._tiers[0] = tier[len(wave) :]
                 self.searched.update(wave)
@@ -166,7 +163,7 @@ class WavePlanner:
             del self._tiers[0]
 
     def can_enter(self, task: str, term: float) -> bool:
-        """Return whether a video in a task, with a given word term, could still enter the results."""
+        """Check whether a video in a task, with a given word term, could still enter the results."""
         bar, bound = self._lowest_useful_score(), self._cosine_bound()
         return bool(can_reach_score(np.array(self.lifts[task] + term), bar, bound))
 
@@ -176,9 +173,9 @@ class WavePlanner:
         """Add the hits of a wave.
 
         Args:
-            found: Task IDs and their hits with cosines, best first: for each task the requested number of hits, each
-                from a different video, or all; plus any other hits.
-            words: Returns the word terms of vector IDs.
+            found: Task IDs and hits with cosines, best first. For each task, the requested number of hits from
+                different videos, or all there are; other hits may follow.
+            words: Looks up the word terms of vector IDs.
         """
         parts = [(task, hits) for task, hits in found if len(hits.ids)]
         if not parts:
@@ -215,7 +212,7 @@ class WavePlanner:
         return is_in_later_tier, -hit.score, self._orders.get(hit.task, -1), hit.id
 
     def without_lift(self, hit: Hit) -> Hit:
-        """Remove its task's lift from a hit, because lifts change when a domain loses its last video."""
+        """Subtract the task's lift from a hit's score, because lifts change when a domain loses its last video."""
         return replace(hit, score=hit.score - float(np.float32(self.lifts[hit.task])))
 
     def with_lift(self, hit: Hit) -> Hit:
@@ -223,13 +220,13 @@ class WavePlanner:
         return replace(hit, score=hit.score + float(np.float32(self.lifts[hit.task])))
 
     def _lowest_useful_score(self) -> float:
-        """Return the score that another hit must reach to change the results."""
+        """Compute the score that a new hit must reach to change the results."""
         room = self._depth - len(self._earlier_hits)
         kth_score = self._tier_hits[room - 1].score if len(self._tier_hits) >= room else -np.inf
         return max(kth_score, self._min_score)
 
     def _cosine_bound(self) -> float:
-        """Return an upper bound on the cosine of other videos; with ``auto``, only a likely one."""
+        """Bound the cosine of videos not found yet; with ``auto``, the bound is only likely."""
         if not self._uses_likely_bound or self._highest_cosine is None:
             return COSINE_LIMIT
         return min(COSINE_LIMIT, self._highest_cosine + self._limits.cosine_slack)
@@ -242,7 +239,7 @@ def _split_tiers(
     routes: Routes,
     tasks_in_first_page: int | None,
 ) -> list[list[str]]:
-    """Return the selected tasks, highest reach first, in tiers: a tier's hits precede the next one's."""
+    """Split the selected tasks, highest reach first, into tiers: a tier's hits precede the next one's."""
     cut = len(tasks)
     if isinstance(routes, int):
         cut = int((reaches >= reaches[min(routes, cut) - 1]).sum())

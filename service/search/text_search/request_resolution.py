@@ -1,4 +1,4 @@
-"""Resolve a request against a snapshot: the IDs of the tasks to search, and the query mode."""
+"""Resolve a request against a snapshot: which tasks to search, and in which query mode."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _MAX_LISTED_TASKS = 20  # in an error
 
 
 def resolve_tasks(snapshot: SearchSnapshot, request: SearchRequest, mirror: CatalogMirror) -> tuple[str, ...]:
-    """Return the IDs of the tasks to search, in learned order regardless of the request's order.
+    """Resolve the tasks to search to IDs, in learned order whatever the request's order.
 
-    Tasks whose videos are all deleted are left out if other tasks remain: routing evidence for them would take weight
-    from the others, and results would seem to belong to a known domain.
+    Tasks whose videos are all deleted are left out if others remain: evidence for them would take routing weight from
+    the others, and the results would seem to belong to a known domain.
 
     Raises:
         UnknownTask: The snapshot does not know a task.
-        Unavailable: The shard of a task cannot be searched, or the catalog, which knows its name, cannot be reached.
+        Unavailable: A task's shard cannot be searched, or only the catalog knows its name and cannot be reached.
     """
     if request.tasks is None:
         return snapshot.nonempty_tasks or tuple(snapshot.shards)
@@ -33,7 +33,7 @@ def resolve_tasks(snapshot: SearchSnapshot, request: SearchRequest, mirror: Cata
 
 
 def resolve_mode(snapshot: SearchSnapshot, request: SearchRequest) -> QueryMode:
-    """Resolve a request's query mode.
+    """Choose a request's query mode.
 
     Raises:
         InvalidInput: The release does not offer the requested mode.
@@ -50,7 +50,7 @@ def resolve_mode(snapshot: SearchSnapshot, request: SearchRequest) -> QueryMode:
 
 
 def _resolve_task(snapshot: SearchSnapshot, task: str, field: str, mirror: CatalogMirror) -> str:
-    # IDs take precedence, because a task's name may equal another task's ID.
+    # IDs take precedence: a task's name may equal another task's ID.
     names = snapshot.task_names
     task_id = task if task in names else _find_named(snapshot, task, mirror)
     if task_id is None:
@@ -64,7 +64,7 @@ def _find_named(snapshot: SearchSnapshot, name: str, mirror: CatalogMirror) -> s
     named = [task_id for task_id, known in snapshot.task_names.items() if known == name]
     if len(named) == 1:
         return named[0]
-    # A slug, another case, or the previous name of a deleted domain.
+    # It may be a slug, differ in case, or be the previous name of a deleted domain.
     found = mirror.find_task(name)
     if found is not None and found in snapshot.task_names:
         return found

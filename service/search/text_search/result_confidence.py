@@ -1,4 +1,4 @@
-"""Confidence of search results and of the whole answer, from the served release's calibration."""
+"""Compute the confidence of results and of the whole answer, from the served release's calibration."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ from service.search.text_search.search_state import UNKNOWN_CONFIDENCE, ListConf
 Ids = npt.NDArray[np.int64]
 
 _UNKNOWN_LOOKS = -4.0  # log odds of a video whose looks tell nothing: one in fifty-five is right
-_NEARLY_WRITTEN = 0.9  # probability from which a video with some of the words matches
-_SPEAKS_AGAINST = -4.0  # nats; a video whose captions say otherwise does not match by its looks
+_NEARLY_WRITTEN = 0.9  # a video with some of the words matches from this probability on
+_SPEAKS_AGAINST = -4.0  # nats; captions that deny the query this strongly overrule the looks
 
 
 def applicable_calibration(snapshot: SearchSnapshot, mode: str) -> ConfidenceModel | None:
-    """Return a release's calibration for a query mode; None if it has none."""
+    """Select a release's calibration for a query mode; None if it has none."""
     model = snapshot.confidence_model
     return model if model is not None and model.applies_to(mode, DEFAULT_PRIOR) else None
 
 
 def compute_confidence(state: SearchState, hits: Sequence[Hit]) -> ListConfidence:
-    """Compute the confidence of a list and its hits.
+    """Compute the confidence of a list and of each hit.
 
-    A video's looks give the log odds that it is right, from the release's calibration and the scores without words.
-    Word evidence adds its nats. A video matches if its texts contain the whole query, if it is likely right and has
-    some of the words, or if it looks right and the calibration says that any video does.
+    The calibration turns a video's looks (its score without words) into log odds that it is right; word evidence adds
+    its nats. A video matches if its texts contain the whole query, if it is likely right and has some of the words, or
+    if it looks right and the calibration says that some video does.
 
     Args:
-        hits: Hits of the search, from its first hit on.
+        hits: Hits of the search, from the first one on.
     """
     written = _complete_videos(state)
     ids = np.array([hit.id for hit in hits], np.int64)
@@ -58,7 +58,7 @@ def compute_confidence(state: SearchState, hits: Sequence[Hit]) -> ListConfidenc
     if looks is not None:
         answer = max(answer, looks.answer(probabilities))
         if looks.is_near is not None:
-            # A text that lacks a word such as "in" still supports its video.
+            # A text that lacks only a word such as "in" still supports its video.
             is_nearly_written = (nats > 0) & (probabilities >= _NEARLY_WRITTEN)
             is_nearly_written[CONFIDENCE_DEPTH:] = False
             answer = max([answer, *probabilities[is_nearly_written].tolist()])
@@ -85,7 +85,7 @@ class _Looks:
     is_near: npt.NDArray[np.bool_] | None = None
 
     def answer(self, probabilities: npt.NDArray[np.floating]) -> float:
-        """Return the probability that any video is right, given the hits' probabilities.
+        """Compute the probability that any video is right from those of the hits.
 
         Without an answer model, at most one video is the described one, so the first probabilities add up.
         """
@@ -110,12 +110,12 @@ def _judge_looks(state: SearchState, hits: Sequence[Hit], nats: npt.NDArray[np.f
     is_near = np.zeros(len(hits), np.bool_)
     if probability >= model.answer.threshold:
         is_near = model.answer.within_reach(scores, float(head[0])) & (nats > _SPEAKS_AGAINST)
-        is_near[CONFIDENCE_DEPTH:] = False  # so that the matches depend neither on k nor on the page
+        is_near[CONFIDENCE_DEPTH:] = False  # so that matches depend neither on k nor on the page
     return _Looks(log_odds, probability, is_near)
 
 
 def _complete_videos(state: SearchState) -> Ids:
-    """Return the ascending vector IDs of videos that pass the filter and whose texts contain the whole query."""
+    """Find the videos that pass the filter and whose texts contain the whole query: vector IDs, ascending."""
     videos, positions = state.words.complete_videos()
     tasks = list(state.snapshot.shards)
     is_counted = np.zeros(len(tasks), np.bool_)
@@ -133,7 +133,7 @@ def _complete_videos(state: SearchState) -> Ids:
 
 
 def _nearest_scores(state: SearchState, lifts: Mapping[str, float]) -> npt.NDArray[np.float64]:
-    """Return the highest scores without words, descending."""
+    """List the highest scores without words, best first."""
     scores = [hits.scores[:CONFIDENCE_DEPTH] + lifts[task] for task, hits in state.nearest.items()]
     ordered = np.sort(np.concatenate([np.empty(0), *scores]))[::-1]
     return np.asarray(ordered[:CONFIDENCE_DEPTH], np.float64)

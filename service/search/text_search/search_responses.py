@@ -1,4 +1,4 @@
-"""Build responses of completed text searches: results joined with the catalog, and their best moments."""
+"""Build the responses of completed text searches: join hits with the catalog and add their best moments."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from service.search.text_search.search_state import UNKNOWN_CONFIDENCE, ListConf
 from service.search.text_search.written_words import SearchWords
 from service.search.video_metadata_cache import VideoMetadataCache
 
-_LISTED_TASKS = 10  # likeliest tasks listed in a response's routing, besides the searched tasks
+_LISTED_TASKS = 10  # likeliest tasks in a response's routing, besides the searched ones
 
 Vector = npt.NDArray[np.float32]
 
@@ -44,10 +44,7 @@ Vector = npt.NDArray[np.float32]
 def finish_searches(
     snapshot: SearchSnapshot, states: Sequence[SearchState], cache: VideoMetadataCache
 ) -> list[SearchResponse]:
-    """Build the responses of a snapshot's searches whose waves are all done.
-
-    The catalog is read once for all of them.
-    """
+    """Build the responses of searches whose waves are all done, with one catalog read for all."""
     for state in states:
         hits = state.planner.hits()
         state.confidence = compute_confidence(state, hits)
@@ -88,12 +85,12 @@ def _passes_thresholds(hit: Hit, state: SearchState) -> bool:
 
 
 def _find_page_start(state: SearchState) -> int:
-    """Count the ranked hits shown on earlier pages.
+    """Count the ranked hits that previous pages showed.
 
-    A cursor counts the hits on earlier pages. If some of these were deleted since, the list is ranked without them, and
+    The cursor counts the hits on previous pages. If some were deleted since, the list is ranked without them, and
     counting alone would skip as many unseen hits. So a page starts after the previous page's last hit. Videos appended
-    in the meantime may move hits towards the end. The page then repeats these hits, because the search was not deep
-    enough for a page after them.
+    meanwhile may push hits down the list. The page then repeats these hits, because the search was not deep enough for
+    more.
     """
     cursor, count = state.request.cursor, state.offset
     if cursor is None:
@@ -102,7 +99,7 @@ def _find_page_start(state: SearchState) -> int:
     if last.id in ids[:count]:
         return ids.index(last.id) + 1
     if last.task not in state.planner.lifts:
-        return 0  # with all videos of its domain; repeating is better than omitting
+        return 0  # all videos of its domain are gone; repeating is better than omitting
     # The last hit was deleted or edited, or no longer passes the filter: its score tells its place.
     term = DEFAULT_PRIOR * state.words.absent(last.task)
     end = state.planner.rank_key(state.planner.with_lift(replace(last, score=last.score + term)))
@@ -125,10 +122,10 @@ def _find_moments(state: SearchState, cache: VideoMetadataCache) -> None:
 
 
 def _last_hit(state: SearchState) -> Hit:
-    """Return the page's last hit in a form that later pages can place even if it is deleted.
+    """Describe the page's last hit so that later pages can place it even if it is deleted.
 
-    Its score includes neither its domain's lift nor the evidence of missing words, which changes for all videos in the
-    domain when videos with the words are deleted.
+    Its score leaves out its domain's lift and the evidence of missing words, which change for the whole domain when
+    videos with the words are deleted.
     """
     last = state.planner.without_lift(state.page[-1])
     return replace(last, score=last.score - DEFAULT_PRIOR * state.words.absent(last.task))
@@ -140,7 +137,7 @@ def _results_before(state: SearchState) -> int:
 
 
 def _facets(state: SearchState, cache: VideoMetadataCache) -> list[Facet]:
-    """Return the facets of the matching videos, or of the ranked ones if none matches."""
+    """Count the facets of the matching videos, or of the ranked ones if none matches."""
     if not state.request.query.facets:
         return []
     matching = state.confidence.matching
@@ -207,7 +204,7 @@ def build_results(
     words: SearchWords | None = None,
     passages: Mapping[int, Sequence[TimedText]] = MappingProxyType({}),
 ) -> list[SearchResult]:
-    """Join hits with their catalog rows. Hits without a row (deleted videos) are left out.
+    """Join hits with their catalog rows. Hits without a row (deleted videos) are dropped.
 
     Args:
         hits: Hits, best first.
@@ -251,7 +248,7 @@ def build_results(
 
 
 def _spoken(texts: Sequence[MatchedText], duration: float | None) -> VideoMoment | None:
-    """Return the part of a video whose transcript has the words; None if there is none before the video ends."""
+    """Find the part of a video whose transcript has the words; None if it starts after the video ends."""
     for text in texts:
         if text.start is not None and text.end is not None and (duration is None or text.start < duration):
             return VideoMoment(start=text.start, end=text.end)
@@ -275,9 +272,9 @@ def find_best_moments(
         snapshot: Snapshot that found the hits.
         hits: Hits of videos in tasks that may have moments.
         query_vectors: Query vectors ``float32 [dim]`` by task ID.
-        lifts: Value to add to a task's cosines, by task ID.
+        lifts: Value added to a task's cosines, by task ID.
         max_moments: Maximum number of moments per video.
-        words: Word evidence, which a moment's score includes like its video's; None leaves it out.
+        words: Word evidence, which counts for a moment as for its video; None leaves it out.
         cache: Source of the moments' times.
 
     Returns:

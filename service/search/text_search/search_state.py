@@ -1,4 +1,4 @@
-"""State of a search between waves."""
+"""The state of a search between waves."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ Vector = npt.NDArray[np.float32]
 
 @dataclass(frozen=True)
 class ListConfidence:
-    """The confidence of a list of hits.
+    """How confident a list of hits is.
 
     Attributes:
-        results: Probability that each video is right, by vector ID in list order; without videos for which neither
+        results: Probability that each video is right, by vector ID in list order; lacks videos for which neither
             calibration nor text can tell.
         answer: Probability that a searched video is right; None if unknown.
         matches: Whether a searched video is right; None if unknown.
-        reached: Vector IDs of the hits that match; None if unknown.
-        matching: Vector IDs of all matching videos, including those beyond the hits, ascending; None as ``reached``.
+        reached: Vector IDs of the matching hits; None if unknown.
+        matching: Vector IDs of all matching videos, ascending, including those beyond the hits; None like ``reached``.
     """
 
     results: Mapping[int, float] = field(default_factory=dict)
@@ -50,16 +50,16 @@ class SearchState:
     Attributes:
         snapshot: Snapshot that the search uses from its first wave to its response.
         mode: Query mode.
-        words: Evidence of the words of the query.
-        routing: Routing to the candidate tasks, including the words in the texts of videos.
-        meaning: Routing by meaning alone.
+        words: Word evidence of the query.
+        routing: Weights of the candidate tasks, from meaning and from words in video texts.
+        meaning: Weights from meaning alone.
         allowed_ids: IDs that pass the filter, including moments, by task ID; None if all pass. Tasks without a passing
             video are left out.
-        with_moments: Returns the IDs of a task's videos and their moments.
-        planner: Order of the tasks, and the hits so far.
-        nearest: Nearest videos by cosine alone, by ID of the searched task.
-        offset: Number of hits on earlier pages; when the search is complete, without those that were deleted since.
-        end: Number of hits on earlier pages and this one.
+        with_moments: Adds the moments to a task's video IDs.
+        planner: Orders the tasks and holds the hits so far.
+        nearest: Nearest videos by cosine alone, by searched task.
+        offset: Number of hits on previous pages; once the search is complete, without those deleted since.
+        end: Number of hits up to the end of this page.
         depth: Number of hits to find.
         can_have_next_page: Whether the depth limit allows another page.
         wave: Tasks to search next; empty when the search is complete.
@@ -98,5 +98,5 @@ class SearchState:
 
     @property
     def has_next_page(self) -> bool:
-        """Whether another page follows; one more hit is searched than a page shows."""
+        """Whether another page follows: a search finds one more hit than the page shows."""
         return self.can_have_next_page and len(self.ranked) > self.end

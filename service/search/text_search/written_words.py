@@ -1,4 +1,4 @@
-"""Evidence from a search's words for videos whose texts contain them, and for their domains."""
+"""Evidence from a search's words for the videos whose texts contain them, and for their domains."""
 
 from __future__ import annotations
 
@@ -37,27 +37,27 @@ from service.search.words.video_texts import texts_of
 Ids = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.floating]
 
-_FEW = 256  # videos of a domain that are all found in one scan
-_MAX_SCORED = 2048  # as many where their evidence differs
-_MAX_LEVELS = 4  # different values of the evidence, each of which a group has
+_FEW = 256  # videos of a domain that one scan finds in full
+_MAX_SCORED = 2048  # likewise, where their evidence differs
+_MAX_LEVELS = 4  # distinct evidence values with a group each
 _KINDS: dict[int, TextKindName] = dict(enumerate(get_args(TextKindName)))
-_MAX_TEXTS = 3  # shown with a result
-_MIN_TEXT_SHARE = 0.2  # of the query's mass in a shown text
-_IN_A_QUARTER_OF_THE_TEXTS = math.log(4)  # mass of a word; half of the texts are names
+_MAX_TEXTS = 3  # per result
+_MIN_TEXT_SHARE = 0.2  # share of the query's mass that a shown text must have
+_IN_A_QUARTER_OF_THE_TEXTS = math.log(4)  # mass of such a word; half of the texts are names
 _SHOWN_CHARS = 240  # of a long text, around its first matched word
-_MAX_CORRECTED = 8  # first units of a query to correct
-_STEP_NATS = 0.5  # more videos are searched in groups of similar evidence
+_MAX_CORRECTED = 8  # units from the start of a query to correct
+_STEP_NATS = 0.5  # beyond these limits, groups have evidence that is this similar
 
 
 @dataclass(frozen=True)
 class QueryWords:
-    """Words of a query, corrected where they are misspelled.
+    """A query's words, corrected where they are misspelled.
 
     Attributes:
         units: Words and quoted phrases.
-        typed: The query.
-        text: The text to encode: the query with corrected words and without quotes.
-        corrected: The query with corrected words; None without a correction.
+        typed: The query as typed.
+        text: The text to encode: with corrected words and without quotes.
+        corrected: The query with corrected words; None if nothing was corrected.
     """
 
     units: Sequence[QueryUnit]
@@ -68,15 +68,14 @@ class QueryWords:
 
 @dataclass(frozen=True)
 class DomainWords:
-    """The videos in one domain by word evidence.
+    """A domain's videos by word evidence.
 
     Attributes:
         videos: Vector IDs of the videos with a matched text and more evidence than ``absent``, ascending.
-        nats: Evidence of each, ``float32 [V]``.
-        absent: Evidence of captioned videos without a matched text, in nats, at most 0.
-        uncaptioned: Vector IDs of the videos without captions, whose evidence is 0 or more unless they are refused,
-            ascending.
-        refused: Number of videos that people refused for the query; as many more are found in case these fall back.
+        nats: Evidence for each, ``float32 [V]``.
+        absent: Evidence for captioned videos without a matched text, in nats, at most 0.
+        uncaptioned: Vector IDs of the videos without captions, ascending. Their evidence is 0 or more unless refused.
+        refused: Number of videos that people refused for the query. As many more are found, in case these fall in rank.
     """
 
     videos: Ids
@@ -86,13 +85,12 @@ class DomainWords:
     refused: int
 
     def groups(self, depth: int) -> list[tuple[Ids, int]]:
-        """Return the groups of videos to search besides the whole domain, with the number of nearest videos to find in
-        each.
+        """Group the videos to search besides the whole domain, with the number of nearest videos to find in each group.
 
-        The groups contain the videos with supporting evidence and, if other videos have evidence against them, those
-        without captions. Few videos are one group, of which all are found. Of many videos, those of equal evidence are
-        a group, of which only the nearest are found: a word is the same evidence for most videos that have it. If the
-        evidence takes more values, groups have about equal evidence. The best groups that fill a list suffice.
+        The groups hold the videos with supporting evidence and, if other videos have evidence against them, those
+        without captions. A few videos form one group, and all are found. Many are grouped by equal evidence, because a
+        word is the same evidence for most videos that have it, and only the nearest in each group are found. If there
+        are more values, groups have similar evidence. The best groups that fill a list suffice.
 
         Args:
             depth: Length of the list.
@@ -120,7 +118,7 @@ class DomainWords:
 
 
 class _Mark(NamedTuple):
-    """Start and end of a query unit in a text."""
+    """Where a query unit starts and ends in a text."""
 
     start: int
     end: int
@@ -132,11 +130,11 @@ class SearchWords:
 
     Args:
         query: Words of the query.
-        matches: Texts that contain its units; not kept, because there may be many.
+        matches: Texts that contain its units; not kept, because they may be many.
         index: Words of the library.
         transcripts: Words of its transcripts.
         judged: Texts that people confirmed or refused.
-        captions: Facts about the captions of the snapshot's tasks.
+        captions: Caption facts for the snapshot's tasks.
         snapshot: Searched snapshot.
         tasks: Searched tasks.
 
@@ -163,30 +161,30 @@ class SearchWords:
         self._index, self._judged, self._captions, self._snapshot = index, judged, captions, snapshot
         self._transcripts = transcripts.index
         self._positions = snapshot.positions
-        searched = np.zeros(len(snapshot.shards) + 1, np.bool_)  # the last one is for unknown videos
+        searched = np.zeros(len(snapshot.shards) + 1, np.bool_)  # the last entry is for unknown videos
         searched[self._places(tasks)] = True
-        self._passages: dict[int, int] = {}  # a video's passage with the words
-        self._refused = np.empty(0, np.int32)  # positions of the tasks of refused videos
+        self._passages: dict[int, int] = {}  # video → its passage with the words
+        self._refused = np.empty(0, np.int32)  # task positions of refused videos
         self._evidence = self._add_transcripts(self._find_evidence(matches, searched), searched)
         self._evidence = found = self._with_refusals(searched)
         self.is_written = bool(found.is_complete.any())
         self._highest = np.where(captions.uncaptioned_counts > 0, np.float32(0), found.absent)
         np.maximum.at(self._highest, found.domains, found.nats)
         (better,) = np.nonzero(found.nats > found.absent[found.domains])
-        better = better[np.argsort(found.domains[better], kind="stable")]  # those of a domain stay ascending
+        better = better[np.argsort(found.domains[better], kind="stable")]  # ascending within each domain
         self._better_videos, self._better_nats = found.videos[better], found.nats[better]
         self._starts = np.searchsorted(found.domains[better], np.arange(len(snapshot.shards) + 1)).tolist()
 
     def absent(self, task: str) -> float:
-        """Return the evidence of a task's captioned videos without a matched text, in nats."""
+        """Get the evidence for a task's captioned videos without a matched text, in nats."""
         return float(self._evidence.absent[self._positions[task]])
 
     def highest(self, tasks: Sequence[str]) -> npt.NDArray[np.float32]:
-        """Return the highest evidence that a video in each task can have, in nats, ``[len(tasks)]``."""
+        """Get the highest evidence that a video in each task can have, in nats, ``[len(tasks)]``."""
         return self._highest[self._places(tasks)]
 
     def domain(self, task: str) -> DomainWords:
-        """Return a domain's videos by their evidence."""
+        """Collect a domain's videos by their evidence."""
         position = self._positions[task]
         own = slice(self._starts[position], self._starts[position + 1])
         return DomainWords(
@@ -198,7 +196,7 @@ class SearchWords:
         )
 
     def nats(self, videos: Ids) -> npt.NDArray[np.float32]:
-        """Return the evidence for videos of the snapshot, given by vector IDs, ``[len(videos)]``."""
+        """Look up the evidence for videos of the snapshot by vector ID, ``[len(videos)]``."""
         positions = self._snapshot.locate(videos)
         nats = np.where(self._captions.are_captioned(videos, positions), self._evidence.absent[positions], 0)
         is_matched, places = find_ids(self._evidence.videos, videos)
@@ -206,28 +204,28 @@ class SearchWords:
         return np.asarray(nats, np.float32)
 
     def complete_videos(self) -> tuple[Ids, npt.NDArray[np.integer]]:
-        """Return the vector IDs of videos whose texts contain the whole query, and their tasks' positions."""
+        """Find the videos whose texts contain the whole query: vector IDs, and the positions of their tasks."""
         complete = self._evidence.is_complete
         return self._evidence.videos[complete], self._evidence.domains[complete]
 
     def matched_videos(self, ids: Sequence[int]) -> set[int]:
-        """Return which of some videos have texts with a word of the query."""
+        """Keep those videos that have a text with a word of the query."""
         wanted = np.array(ids, np.int64)
         return set(wanted[find_ids(self._evidence.videos, wanted)[0]].tolist())
 
     def passages(self, videos: Iterable[int]) -> list[int]:
-        """Return the IDs of transcript passages that have the words, one per video with such a passage."""
+        """List the transcript passages that have the words by ID, one per video with such a passage."""
         return [self._passages[video] for video in videos if video in self._passages]
 
     def matched_texts(
         self, video: int, row: VideoRow, passage: Sequence[TimedText] = ()
     ) -> list[MatchedText]:
-        """Return a video's matching texts, best first; at most :data:`_MAX_TEXTS`.
+        """Show a video's matching texts, best first; at most :data:`_MAX_TEXTS`.
 
         Args:
             video: Vector ID of the video.
-            row: Its row.
-            passage: Cues of the passage of its transcript that has the words.
+            row: Its catalog row.
+            passage: Cues of its transcript passage with the words.
         """
         found: list[tuple[float, int, int, VideoText, list[tuple[int, int]]]] = []
         part = self._shortest_part(passage) if passage else ()
@@ -244,7 +242,7 @@ class SearchWords:
         return list(shown.values())[:_MAX_TEXTS]
 
     def _shortest_part(self, cues: Sequence[TimedText]) -> Sequence[TimedText]:
-        """Return the shortest run of cues with all query words that the cues have; empty without any."""
+        """Find the shortest run of cues that has all query words found in the cues; empty without any."""
         marks = sorted(self._mark(split_words(spoken_text(cues))))
         ends = np.cumsum([len(text) + 1 for *_, text in cues])
         firsts = np.searchsorted(ends, [mark.start for mark in marks], side="right").tolist()
@@ -264,7 +262,7 @@ class SearchWords:
         return best
 
     def _mark(self, words: Sequence[Word]) -> list[_Mark]:
-        """Return the spans of query units in a text; a phrase's words must be adjacent."""
+        """Locate query units in a text; a phrase's words must be adjacent."""
         marks: list[_Mark] = []
         for place, word in enumerate(words):
             for number in self._units_of_term.get(word.term, ()):
@@ -277,7 +275,7 @@ class SearchWords:
         return marks
 
     def route(self, tasks: Sequence[str], evidence: Floats) -> npt.NDArray[np.float32]:
-        """Add the evidence of the words to the routing evidence of tasks, ``[len(tasks)]``, in nats."""
+        """Add the word evidence to the routing evidence of tasks, ``[len(tasks)]``, in nats."""
         if not self.is_written:
             return np.asarray(evidence, np.float32)
         counts = self._count_typed()[self._places(tasks)]
@@ -287,7 +285,7 @@ class SearchWords:
 
     @cached_property
     def _units_of_term(self) -> dict[str, frozenset[int]]:
-        """Units of the query that each term is a word of, without those that most texts have, such as articles."""
+        """Which units of the query each term belongs to, without units that most texts have, such as articles."""
         units: dict[str, frozenset[int]] = {}
         least = min(_IN_A_QUARTER_OF_THE_TEXTS, max(self._masses, default=0.0))
         for number, unit in enumerate(self.query.units):
@@ -298,7 +296,7 @@ class SearchWords:
         return units
 
     def _places(self, tasks: Sequence[str]) -> npt.NDArray[np.intp]:
-        """Return the positions of tasks in the snapshot, ``[len(tasks)]``."""
+        """Look up tasks' positions in the snapshot, ``[len(tasks)]``."""
         return np.fromiter(map(self._positions.__getitem__, tasks), np.intp, len(tasks))
 
     def _find_evidence(self, matches: WordMatches, searched: npt.NDArray[np.bool_]) -> WordEvidence:
@@ -328,7 +326,7 @@ class SearchWords:
         return found
 
     def _add_transcripts(self, found: WordEvidence, searched: npt.NDArray[np.bool_]) -> WordEvidence:
-        """Add the evidence of transcripts, and remember the best passage of each video."""
+        """Add the evidence from transcripts, and remember each video's best passage."""
         if not self._transcripts.documents or not self.query.units:
             return found
         matches = self._transcripts.lookup(self.query.units, required_units)
@@ -336,7 +334,7 @@ class SearchWords:
         videos = video_ids_of(matches.videos)
         domains = self._snapshot.locate(videos)
         (kept,) = np.nonzero((nats > 0) & searched[domains])
-        # The best passage of each video, and of equal ones the first.
+        # Each video's best passage; on a tie, the first.
         kept = kept[np.lexsort((matches.videos[kept], -nats[kept], videos[kept]))]
         kept = kept[np.diff(videos[kept], prepend=-1) != 0]
         if not len(kept):
@@ -345,7 +343,7 @@ class SearchWords:
         return with_transcripts(found, videos[kept], domains[kept], nats[kept], says_it[kept])
 
     def _with_refusals(self, searched: npt.NDArray[np.bool_]) -> WordEvidence:
-        """Add what people refused for these words to the evidence."""
+        """Add the evidence from videos that people refused for these words."""
         videos, votes = self._judged.refused([self.query.typed, self.query.text])
         if not len(videos):
             return self._evidence
@@ -375,12 +373,12 @@ def find_words(
 ) -> tuple[QueryWords, WordMatches]:
     """Look up the words of a query and the texts that contain them.
 
-    A word that no text contains and no tokenizer knows is corrected by one letter.
+    A word that no text contains and the tokenizer does not know is corrected by one letter.
 
     Args:
-        index: Words of the library; they correct others.
+        index: Words of the library, which are the possible corrections.
         transcripts: Words of its transcripts.
-        are_known: Returns for words whether the tokenizer of the text tower knows each as a whole.
+        are_known: Checks, for each word, whether the text tower's tokenizer knows it as a whole.
     """
     units = parse_query(text)
     matches = index.lookup(units)
@@ -405,7 +403,7 @@ def find_words(
 
 
 def _join_spans(marks: Sequence[_Mark]) -> list[tuple[int, int]]:
-    """Merge marks into ascending spans without overlaps."""
+    """Merge marks into ascending, non-overlapping spans."""
     joined: list[tuple[int, int]] = []
     for start, end, _ in sorted(marks):
         if joined and start < joined[-1][1]:
@@ -416,10 +414,10 @@ def _join_spans(marks: Sequence[_Mark]) -> list[tuple[int, int]]:
 
 
 def _show(text: VideoText, marks: Sequence[tuple[int, int]], spoken: Sequence[TimedText]) -> MatchedText:
-    """Return a text with its matched words; for a long text, the part around the first one.
+    """Show a text with its matched words; of a long text, the part around the first one.
 
     Args:
-        spoken: Cues of the text, if it is of a transcript.
+        spoken: Cues of the text, if it comes from a transcript.
     """
     is_spoken = text.kind == TextKind.TRANSCRIPT
     start, end = 0, len(text.text)

@@ -1,1 +1,1 @@
-"""Words in the library: the texts of each video, and an index of them that follows the catalog."""
+"""The library's words: the texts of each video, and an index of them that follows the catalog."""

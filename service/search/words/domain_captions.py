@@ -1,4 +1,4 @@
-"""Captions of a snapshot's domains: their statistics, and the videos without any."""
+"""Caption statistics of a snapshot's domains, and the videos that have no caption."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from index.words.word_index import WordIndex
 from models.routing.word_evidence import CaptionStatistics
 from service.search.words.video_positions import VideoPositions
 
-_RECOUNTED = 50  # one in so many texts of the library
+_RECOUNTED = 50  # recount once one in this many library texts has changed
 
 
 class DomainCaptions:
-    """Caption facts that word evidence needs for each task in a snapshot. Immutable.
+    """What word evidence needs to know about the captions of a snapshot's tasks. Immutable.
 
     Args:
         words: Words of the library.
         positions: Videos of the snapshot's tasks.
-        statistics: Statistics of the captions; counted if None.
+        statistics: Caption statistics; counted if None.
         is_captioned: Whether each video of ``positions.by_task`` has a caption; looked up if None.
-        counted: Number of texts in the library when the statistics were counted; None: that of ``words``.
+        counted: Number of library texts when the statistics were counted; None: that of ``words``.
 
     Attributes:
-        statistics: Statistics of the captions of T tasks.
+        statistics: Caption statistics of the T tasks.
         uncaptioned_counts: Number of videos without captions in each task, ``[T]``.
     """
 
@@ -49,20 +49,20 @@ class DomainCaptions:
 
     @classmethod
     def unknown(cls, positions: VideoPositions) -> DomainCaptions:
-        """Return the facts for searches without words."""
+        """Create empty facts, for searches without words."""
         zeros = np.zeros(len(positions.starts) - 1)
         captions = np.zeros(len(positions.by_task), np.bool_)
         return cls(WordIndex.empty(), positions, CaptionStatistics(zeros, zeros, zeros), captions)
 
     def uncaptioned(self, position: int) -> Ids:
-        """Return the ascending vector IDs of videos without captions in the task at a position."""
+        """Find the videos without captions in the task at a position: vector IDs, ascending."""
         if not self.uncaptioned_counts[position]:
             return self._positions.by_task[:0]
         own = slice(self._positions.starts[position], self._positions.starts[position + 1])
         return self._positions.by_task[own][~self._is_captioned[own]]
 
     def are_captioned(self, videos: Ids, positions: npt.NDArray[np.integer]) -> npt.NDArray[np.bool_]:
-        """Return whether each video has a caption.
+        """Check whether each video has a caption.
 
         Args:
             videos: Vector IDs of videos of the snapshot.
@@ -74,9 +74,9 @@ class DomainCaptions:
         return np.asarray(found)
 
     def updated(self, words: WordIndex) -> DomainCaptions:
-        """Return the facts for a new state of the words.
+        """Update the facts to a new state of the words.
 
-        Statistics are kept while few texts were added or removed.
+        Statistics are kept until enough texts were added or removed.
         """
         if abs(words.documents - self._counted) * _RECOUNTED > self._counted:
             return DomainCaptions(words, self._positions)
@@ -91,14 +91,14 @@ class DomainCaptions:
 
 
 class CaptionsOfSnapshots:
-    """The facts for every snapshot in use. Thread-safe."""
+    """Caches caption facts for every snapshot in use. Thread-safe."""
 
     def __init__(self) -> None:
         self._known: WeakKeyDictionary[VideoPositions, DomainCaptions] = WeakKeyDictionary()
         self._lock = Lock()
 
     def of(self, words: WordIndex, positions: VideoPositions) -> DomainCaptions:
-        """Return the facts for a snapshot's videos."""
+        """Get the facts for a snapshot's videos."""
         with self._lock:
             known = self._known.get(positions)
             current = DomainCaptions(words, positions) if known is None else known.updated(words)

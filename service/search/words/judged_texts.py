@@ -16,8 +16,8 @@ from service.catalog.database import id_chunks
 from service.catalog.tables import Feedback
 from service.search.words.video_rows import VideoRows
 
-MAX_VOTES = 15  # more don't change the weight
-MAX_JUDGED_TEXTS = 256  # of a video
+MAX_VOTES = 15  # more do not change the weight
+MAX_JUDGED_TEXTS = 256  # per video
 _FEEDBACK = Feedback.__table__.c
 _ROWS = VideoRows(
     select(_FEEDBACK.video_vector_id, _FEEDBACK.words_key, _FEEDBACK.verdict, _FEEDBACK.text).order_by(
@@ -33,8 +33,8 @@ class JudgedTexts:
     """A library's confirmed and refused texts; immutable.
 
     Args:
-        texts: Confirmed texts, and refused ones with negative votes, by vector ID of videos that have any.
-        refusals: Votes against each video, by key of the words and vector ID.
+        texts: Judged texts by vector ID, for videos that have any; refused ones have negative votes.
+        refusals: Votes against each video, by the key of the words, then by vector ID.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class JudgedTexts:
         self._refusals = refusals or {}
 
     def replace(self, texts: Mapping[int, Sequence[VideoText]]) -> JudgedTexts:
-        """Replace the texts of videos, which may include other kinds of texts."""
+        """Replace the texts of videos. Other kinds of texts among them are ignored."""
         judged = {video: [text for text in own if text.votes] for video, own in texts.items()}
         changed = {video: own for video, own in judged.items() if own or video in self._texts}
         if not changed:
@@ -58,7 +58,7 @@ class JudgedTexts:
             for text in own
             if text.votes < 0
         }
-        # Each set of refusals is copied once, however many of these videos it contains.
+        # Copy each set of refusals once, however many of these videos it contains.
         copies = {
             key: {
                 other: votes for other, votes in self._refusals.get(key, {}).items() if other not in changed
@@ -72,11 +72,11 @@ class JudgedTexts:
         return JudgedTexts({video: own for video, own in kept.items() if own}, refusals)
 
     def confirmed(self, video: int) -> list[VideoText]:
-        """Return the confirmed texts of a video."""
+        """List a video's confirmed texts."""
         return [text for text in self._texts.get(video, ()) if text.votes > 0]
 
     def refused(self, queries: Sequence[str]) -> tuple[Ids, npt.NDArray[np.int64]]:
-        """Return the ascending vector IDs of videos refused for any of some texts, and the votes against each."""
+        """Find the videos refused for any of some texts: ascending vector IDs, and the votes against each."""
         if not self._refusals:
             return _NONE, _NONE
         votes: dict[int, int] = {}
@@ -88,10 +88,10 @@ class JudgedTexts:
 
 
 def read_judged_texts(session: Session, videos: Sequence[int]) -> dict[int, list[VideoText]]:
-    """Read videos' confirmed texts, and refused ones with negative votes, most votes first.
+    """Read videos' judged texts, most votes first; refused ones have negative votes.
 
-    A text's votes are the callers who confirmed it minus those who refused it. A text without a majority counts as not
-    judged.
+    A text's votes are the callers who confirmed it minus those who refused it. A text without a majority does not count
+    as judged.
 
     Args:
         videos: Vector IDs, ascending.

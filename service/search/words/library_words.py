@@ -1,8 +1,8 @@
-"""An in-memory index of the words of all searchable videos.
+"""Index the words of all searchable videos in memory.
 
-The index is computed from catalog rows alone, so no kill and no restored backup can make it differ from them. Videos
-are added before the first snapshot that contains them is served. The next search reads edits: each one compares the
-last edit's number with the index's, which takes one read of one row.
+The index is computed from catalog rows alone, so a killed process or a restored backup cannot make it differ from them.
+Videos are added before the first snapshot that contains them is served. Edits show in the next search: each search
+compares the last edit's number with the index's, which reads one row.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from service.search.words.video_texts import texts_of
 
 log = structlog.get_logger(__name__)
 
-_CHUNK = 10_000  # videos whose texts are in memory at once
+_CHUNK = 10_000  # videos whose texts are held in memory at a time
 _IDS_PER_QUERY = 500
 _VIDEOS = Video.__table__.c
 _TEXTS = VideoRows(
@@ -47,11 +47,11 @@ _CUES = VideoRows(
 
 
 class ReadTexts(NamedTuple):
-    """Texts by vector ID, including videos without any.
+    """Texts by vector ID, also for videos without any.
 
     Attributes:
         texts: Texts of each video.
-        passages: Cues of each video's passages.
+        passages: Cues of each video's transcript passages.
     """
 
     texts: dict[int, Sequence[VideoText]]
@@ -59,12 +59,12 @@ class ReadTexts(NamedTuple):
 
     @classmethod
     def none(cls, videos: Ids) -> ReadTexts:
-        """Return an empty result."""
+        """Create a result in which the videos have no texts."""
         return cls(dict.fromkeys(videos.tolist(), ()), {video: [] for video in videos.tolist()})
 
 
 class _State(NamedTuple):
-    """The words at one time; replaced as a whole.
+    """The words as of one time; replaced as a whole.
 
     Attributes:
         words: Index of the videos' texts.
@@ -81,7 +81,7 @@ class _State(NamedTuple):
     edit: int | None
 
     def replace(self, read: ReadTexts) -> _State:
-        """Replace the texts of videos. A refused text does not count as a text of its video."""
+        """Replace the texts of videos. A refused text is not a text of its video."""
         own = ((video, [text for text in found if text.votes >= 0]) for video, found in read.texts.items())
         return self._replace(
             words=self.words.replace(own),
@@ -91,10 +91,10 @@ class _State(NamedTuple):
 
 
 class LibraryWords:
-    """Words of a process's searchable videos. Thread-safe.
+    """The words of a process's searchable videos. Thread-safe.
 
     Args:
-        reads: Catalog reads with a bounded wait.
+        reads: Catalog reads, whose wait is bounded.
 
     Attributes:
         captions: Caption facts by snapshot.
@@ -110,7 +110,7 @@ class LibraryWords:
         self._replacement = Lock()  # for the state; not held while many videos are read
 
     def prepare(self, videos: Ids) -> None:
-        """Add the texts of videos that are not in the index yet. Searches continue.
+        """Add the texts of videos that the index lacks. Searches continue meanwhile.
 
         Args:
             videos: ``int64``, ascending and distinct; vector IDs of all videos in a snapshot about to be served.
@@ -127,7 +127,7 @@ class LibraryWords:
                 read = read_texts(chunk)
                 with self._replacement:
                     known, edit = self._state.videos, self._state.edit
-                    # Edits since then concern videos that the index did not know; read them again.
+                    # Edits since then concern videos that the index did not know: read those again.
                     self._state = self._state.replace(read)._replace(
                         videos=np.insert(known, np.searchsorted(known, chunk), chunk),
                         edit=since if edit is None else min(edit, since),
@@ -138,7 +138,7 @@ class LibraryWords:
         self.captions.of(self._state.words, positions)
 
     def retain(self, videos: Ids) -> None:
-        """Remove the words of all other videos, once the given videos' snapshot is served."""
+        """Drop the words of all other videos, once the snapshot of the given ones is served."""
         with self._preparation, self._replacement:
             known = self._state.videos
             gone = np.setdiff1d(known, videos, assume_unique=True)
@@ -152,9 +152,9 @@ class LibraryWords:
         return self._state.judged
 
     def current(self) -> WordIndex:
-        """Return the index with all edits committed before the call.
+        """Get the index with all edits committed before the call.
 
-        While the catalog is unreachable, the index keeps the edits read before.
+        While the catalog is unreachable, the index keeps the edits read so far.
         """
         state = self._state
         if state.edit is None:
@@ -164,7 +164,7 @@ class LibraryWords:
             if number > state.edit:
                 self._apply_edits(number)
         except Unavailable:
-            pass  # results then show the mirror's captions, which are as old
+            pass  # results then show the mirror's captions, which are just as old
         return self._state.words
 
     @property

@@ -1,7 +1,7 @@
-"""Words in a library's transcripts, apart from its other texts.
+"""Words in transcripts, indexed apart from a library's other texts.
 
 Two hours of subtitles have as many words as a thousand captions. In a shared index, they would make caption words look
-common, and a query would stop at the first passages it finds.
+common, and lookups would stop at the first passages.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ class TranscriptWords:
 
     @classmethod
     def empty(cls) -> TranscriptWords:
-        """Return an empty index."""
+        """Create an empty index."""
         return cls(WordIndex.empty(), {})
 
     def replace(self, passages: Mapping[int, Sequence[Sequence[TimedText]]]) -> TranscriptWords:
         """Replace the transcripts of videos.
 
         Args:
-            passages: Cues of the passages of each video, by its vector ID; a video without passages is removed.
+            passages: Cues of each video's passages, by vector ID; a video without passages is removed.
         """
         texts: dict[int, list[VideoText]] = {}
         counts = dict(self._counts)
@@ -50,5 +50,5 @@ class TranscriptWords:
 
 
 def spoken_text(cues: Sequence[TimedText]) -> str:
-    """Join the text of cues."""
+    """Join cues' texts."""
     return " ".join(text for *_, text in cues)

@@ -1,4 +1,4 @@
-"""The task of each video in a snapshot, as a position."""
+"""Map each video in a snapshot to its task, as a position."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from index.vector_ids import Ids, find_ids
 
-_MAX_SPARSITY = 16  # table entries per video; more widely scattered IDs are found by search
+_MAX_SPARSITY = 16  # table entries per video; more widely scattered IDs are searched instead
 _FREE_ENTRIES = 1 << 20
 
 
@@ -17,13 +17,13 @@ class VideoPositions:
     """Maps videos to their tasks' positions.
 
     Args:
-        videos: Vector IDs of the videos of each task, without moments; a video belongs to one task.
+        videos: Each task's video vector IDs, without moments; a video belongs to one task.
 
     Attributes:
         videos: ``int64 [n]``, ascending; vector IDs of all videos.
         by_task: ``int64 [n]``; vector IDs task by task, ascending within each.
         starts: ``int64 [T + 1]``; start of each of T tasks in ``by_task``.
-        counts: ``int64 [T]``; number of videos of each task.
+        counts: ``int64 [T]``; number of videos in each task.
     """
 
     def __init__(self, videos: Sequence[Ids]) -> None:
@@ -45,11 +45,11 @@ class VideoPositions:
             self._table[self.videos - self._first] = self._tasks
 
     def places(self, ids: Ids) -> npt.NDArray[np.int64]:
-        """Return the places in ``by_task`` of those IDs that it contains."""
+        """Find the places in ``by_task`` of those IDs that it contains."""
         return self._order[find_ids(self.videos, ids)[1]]
 
     def locate(self, ids: Ids) -> npt.NDArray[np.int32]:
-        """Return each video's task position, ``int32 [len(ids)]``; -1 for unknown IDs."""
+        """Find each video's task position, ``int32 [len(ids)]``; -1 for unknown IDs."""
         if self._table is not None:
             places = ids - self._first
             last = len(self._table) - 1

@@ -1,4 +1,4 @@
-"""Read rows by the vector IDs of their videos."""
+"""Read table rows by their videos' vector IDs."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from sqlalchemy.sql.elements import KeyedColumnElement
 
 
 class VideoRows:
-    """A query for rows by video, compiled once; consecutive IDs are read as a range.
+    """A query for rows by video, compiled once. Consecutive IDs are read as a range.
 
     Args:
-        query: Rows of all videos as table columns, which are faster to read than objects.
+        query: Selects the rows of all videos, as table columns, which are faster to read than objects.
         video: Column with the vector ID.
     """
 
@@ -23,7 +23,7 @@ class VideoRows:
         self._between = query.where(video.between(bindparam("first"), bindparam("last")))
 
     def read(self, session: Session, videos: Sequence[int]) -> Iterable[Any]:
-        """Read the rows of videos, given by ascending vector IDs; at most as many as fit a query."""
+        """Read the rows of videos, given by ascending vector IDs; at most as many IDs as fit in a query."""
         connection = session.connection()
         if videos and videos[-1] - videos[0] == len(videos) - 1:
             return connection.execute(self._between, {"first": videos[0], "last": videos[-1]})

@@ -1,4 +1,4 @@
-"""A video's searchable texts: captions, metadata values and file name."""
+"""Collect a video's searchable texts: captions, metadata values and file name."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Any
 from index.words.word_index import TextKind, VideoText
 from media.sources.media_source import file_name, is_source_uri
 
-MAX_TEXT_CHARS = 2000  # per text, as for a caption
-MAX_VALUES = 256  # of a video's metadata
+MAX_TEXT_CHARS = 2000  # per text, like a caption
+MAX_VALUES = 256  # metadata values per video
 _LOWER, _UPPER = "a-z\u00df-\u00f6\u00f8-\u00ff0-9", "A-Z\u00c0-\u00d6\u00d8-\u00de"
 _CAMEL_CASE = re.compile(
     f"(?<=[{_LOWER}])(?=[{_UPPER}])|(?<=[{_UPPER}])(?=[{_UPPER}][a-z\u00df-\u00f6\u00f8-\u00ff])"
@@ -20,16 +20,16 @@ _CAMEL_CASE = re.compile(
 
 
 def texts_of(uri: str, captions: Sequence[str], metadata: Mapping[str, Any]) -> list[VideoText]:
-    """Return the texts of a video.
+    """Collect the texts of a video.
 
-    Captions come first, then metadata values: strings and numbers, including those in lists and objects, whose field is
-    ``outer.inner``. Truth values are skipped. The file name loses its extension; a name in camel case is also added as
+    Captions come first, then metadata values: strings and numbers, also those in lists and in objects, whose field is
+    ``outer.inner``. Booleans are skipped. The file name loses its extension; a camel-case name is also added as
     separate words.
 
     Args:
         uri: URI of the file.
         captions: Captions, in order.
-        metadata: Metadata of the user.
+        metadata: User-supplied metadata.
     """
     texts = [VideoText(TextKind.CAPTION, caption[:MAX_TEXT_CHARS]) for caption in captions]
     if metadata:  # most videos have none, and libraries are large
@@ -39,7 +39,7 @@ def texts_of(uri: str, captions: Sequence[str], metadata: Mapping[str, Any]) -> 
 
 
 def _values(metadata: Mapping[str, Any]) -> Iterator[VideoText]:
-    # A stack instead of recursion: metadata may be nested as deeply as its size allows.
+    # A stack instead of recursion: metadata may be nested as deep as its size allows.
     stack: list[tuple[str, Any]] = list(metadata.items())[::-1]
     while stack:
         field, value = stack.pop()
