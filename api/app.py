@@ -75,8 +75,8 @@ def create_app(configured: Settings | None = None) -> FastAPI:
         docs_url=None,
         redoc_url=None,
         form_limits={"max_files": MAX_FORM_FILES, "max_fields": MAX_FORM_FIELDS},
-        root_path_in_servers=False,  # the root path holds the prefix of the request
-        # The framework's own would record addresses with their queries; RequestObserver records neither.
+        root_path_in_servers=False,  # the root path is the request's version prefix
+        # The framework would record URLs with their queries; RequestObserver records neither.
         telemetry={"tracing": False, "metrics": False, "logs": False},
     )
     app.state.query_service = query_service
@@ -119,11 +119,11 @@ def create_app(configured: Settings | None = None) -> FastAPI:
 
 
 def _openid_routers(app: FastAPI, configured: Settings) -> list[APIRouter]:
-    """Return the pages for sign-in at an OpenID provider, where the settings have one."""
+    """Return the OpenID sign-in pages if the settings name a provider."""
     app.state.openid_provider = None
     if not configured.oidc.issuer:
         return []
-    # Imported here, because the client of the provider needs 11 MB of memory.
+    # Imported here, because the provider's client takes 11 MB of memory.
     from api.pages import openid_pages
     from service.access.openid_provider import OpenIdProvider
 

@@ -34,7 +34,7 @@ def _problem(description: str) -> dict[str, Any]:
     }
 
 
-# Responses of every operation.
+# Error responses of every operation.
 PROBLEM_RESPONSES: dict[int | str, dict[str, Any]] = {
     422: _problem("A field is invalid; see `errors` for the field and a hint."),
     "4XX": _problem("The request was refused; see `detail` for the reason."),
@@ -48,7 +48,7 @@ CLIP_SEARCH_PROBLEMS: dict[int | str, dict[str, Any]] = {
     },
 }
 SEARCH_PROBLEMS: dict[int | str, dict[str, Any]] = {
-    410: _problem("The cursor's release is no longer available; search again without the cursor."),
+    410: _problem("The cursor's release is gone; search again without the cursor."),
     **CLIP_SEARCH_PROBLEMS,
 }
 
@@ -173,16 +173,16 @@ def _header(description: str, example: str | int) -> dict[str, Any]:
 RESPONSE_HEADERS: Mapping[str, dict[str, Any]] = {
     request_ids.HEADER: _header("ID of the request, as in log lines.", "7cebaf9dec42e87a9bad"),
     "Accept-Ranges": _header("Unit for range requests.", "bytes"),
-    "Cache-Control": _header("How long, and by whom, the response may be cached.", "no-cache"),
+    "Cache-Control": _header("Who may cache the response, and for how long.", "no-cache"),
     "Content-Disposition": _header("File name for downloads in browsers.", 'attachment; filename="a.jsonl"'),
     "Content-Range": _header("Returned range, and the file's size.", "bytes 0-1023/4096"),
     "ETag": _header(
         "Version of the response, for `If-None-Match` and `If-Match`.", 'W/"3b89a3e1465fba8c1d5238e7"'
     ),
     "Idempotency-Replayed": _header(
-        "`true`: an earlier request with the same `Idempotency-Key` created the task.", "true"
+        "`true`: a previous request with the same `Idempotency-Key` created the task.", "true"
     ),
-    "Last-Modified": _header("Time of the last change of the file.", "Thu, 26 Nov 2026 00:30:12 GMT"),
+    "Last-Modified": _header("Time when the file last changed.", "Thu, 26 Nov 2026 00:30:12 GMT"),
     "Link": _header(
         'The next page (`rel="next"`); missing on the last page.', '<?limit=1&cursor=WyJ>; rel="next"'
     ),
@@ -196,9 +196,9 @@ RESPONSE_HEADERS: Mapping[str, dict[str, Any]] = {
         "Time after which the unfinished upload is deleted.", "Thu, 26 Nov 2026 00:30:12 GMT"
     ),
     "Upload-Length": _header("Size of the file in bytes.", 3),
-    "Upload-Metadata": _header("Metadata of the file, as they were sent.", "filename Y2xpcC5tcDQ="),
-    "Upload-Offset": _header("Number of bytes that are stored.", 3),
-    "WWW-Authenticate": _header("Scheme of the missing credentials.", 'Bearer realm="Cinestrata"'),
+    "Upload-Metadata": _header("File metadata as sent.", "filename Y2xpcC5tcDQ="),
+    "Upload-Offset": _header("Number of stored bytes.", 3),
+    "WWW-Authenticate": _header("Authentication scheme that the request needs.", 'Bearer realm="Cinestrata"'),
     "X-Accel-Buffering": _header("`no`: a proxy passes events on at once.", "no"),
 }
 
@@ -206,7 +206,7 @@ _VALIDATORS = ("ETag", "Cache-Control")
 _UPLOAD_STATE = ("Tus-Resumable", "Upload-Offset", "Upload-Expires", "Cache-Control")
 _CREATION = ("Location", "Idempotency-Replayed")
 _FILE = (*_VALIDATORS, "Last-Modified", "Accept-Ranges")
-_OF_OPERATIONS: Mapping[str, tuple[str, ...]] = {
+_OPERATION_HEADERS: Mapping[str, tuple[str, ...]] = {
     "create_task": _CREATION,
     "append_videos": _CREATION,
     "relearn_task": _CREATION,
@@ -234,7 +234,7 @@ _OF_OPERATIONS: Mapping[str, tuple[str, ...]] = {
     "append_to_upload": _UPLOAD_STATE,
     "delete_upload": ("Tus-Resumable",),
 }
-_OF_PROBLEMS: Mapping[int, tuple[str, ...]] = {
+_PROBLEM_HEADERS: Mapping[int, tuple[str, ...]] = {
     401: ("WWW-Authenticate",),
     409: ("Retry-After",),
     412: ("Tus-Version",),
@@ -244,20 +244,16 @@ _OF_PROBLEMS: Mapping[int, tuple[str, ...]] = {
 }
 
 
-def headers_of(operation: str, status: str) -> list[str]:
-    """Return the names of the headers of a successful answer.
-
-    Args:
-        status: Status of the answer; 304 has the validators alone.
-    """
-    headers = _OF_OPERATIONS.get(operation, ())
+def response_headers(operation: str, status: str) -> list[str]:
+    """List the header names of an operation's successful response."""
+    headers = _OPERATION_HEADERS.get(operation, ())
     if status == "304":
-        headers = tuple(name for name in headers if name not in ("Accept-Ranges",))
+        headers = tuple(name for name in headers if name != "Accept-Ranges")
     if status == "206":
         headers = (*headers, "Content-Range")
     return [request_ids.HEADER, *headers]
 
 
-def headers_of_problem(status: int) -> list[str]:
-    """Return the names of the headers of errors with a status."""
-    return [request_ids.HEADER, *_OF_PROBLEMS.get(status, ())]
+def problem_headers(status: int) -> list[str]:
+    """List the header names of errors with a status."""
+    return [request_ids.HEADER, *_PROBLEM_HEADERS.get(status, ())]

@@ -1,7 +1,7 @@
 """The complete OpenAPI document: paths below ``/v1``, servers, security schemes, headers, error types and examples.
 
-FastAPI describes parameters and bodies from the signatures of the routes. The rest follows from rules that hold for
-every route, so a new route is complete without declarations of its own.
+FastAPI describes parameters and bodies from route signatures. The rest follows from rules that hold for every route, so
+a new route needs no declarations of its own.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from fastapi.routing import iter_route_contexts
 from pydantic.json_schema import models_json_schema
 
 from api import tus_protocol
-from api.openapi import ADDITIONAL_MODELS, RESPONSE_HEADERS, SCHEMA_REF, headers_of, headers_of_problem
+from api.openapi import ADDITIONAL_MODELS, RESPONSE_HEADERS, SCHEMA_REF, problem_headers, response_headers
 from api.problem_details import MEDIA_TYPE
 from api.request_paths import PREFIX
 from api.schema_examples import complete_example
@@ -33,8 +33,8 @@ _Json = dict[str, Any]
 _DESCRIPTION = """\
 Text-to-video search that keeps learning and never re-indexes.
 
-Every path also exists without the prefix `/v1`. Errors are `application/problem+json`; `type` names their class.
-Every answer has `X-Request-ID`, and the security headers of web pages."""
+Every path also exists without the prefix `/v1`. Errors are `application/problem+json`, and `type` tells them apart.
+Every response has an `X-Request-ID` header, and the security headers of web pages."""
 _SECURITY_SCHEMES: dict[str, dict[str, str]] = {
     "api_key": {
         "type": "apiKey",
@@ -47,19 +47,19 @@ _SECURITY_SCHEMES: dict[str, dict[str, str]] = {
         "type": "apiKey",
         "in": "cookie",
         "name": SESSION_COOKIE,
-        "description": "Session of a browser that signed in at `/login`; on HTTPS, `__Host-` precedes the name.",
+        "description": "Session of a browser signed in at `/login`; on HTTPS, the name starts with `__Host-`.",
     },
 }
 _TAGS = {
-    "search": "Search with texts, clips and images.",
-    "tasks": "Domains that the library learns, and appends to them.",
+    "search": "Search by text, clip or image, and feedback on results.",
+    "tasks": "Tasks that learn a domain of videos, or append videos to a learned domain.",
     "videos": "Videos, their captions and metadata, and their files.",
-    "uploads": "Resumable uploads by the tus protocol 1.0.0.",
+    "uploads": "Resumable uploads with the tus protocol 1.0.0.",
     "syncs": "Domains that follow a folder of videos.",
     "measures": "Recall, forgetting, shards and releases.",
-    "access": "Changes, and access to the service.",
+    "access": "API keys, users, browser sessions and the audit log.",
     "alerts": "Measures that have crossed a threshold.",
-    "webhooks": "Signed notices of events.",
+    "webhooks": "Signed messages about events.",
     "operation": "Maintenance, snapshots, and the state of processes and queues.",
     "health": "Health checks and metrics.",
 }
@@ -77,7 +77,7 @@ _TUS_VERSION = {
     "required": True,
     "schema": {"type": "string", "const": tus_protocol.VERSION},
 }
-# Statuses of operations in addition to those of every operation; see _problem_statuses.
+# Error statuses of operations, in addition to those that _problem_statuses derives.
 _STATUSES: Mapping[str, tuple[int, ...]] = {
     "search": (410, 429),
     "search_many": (410, 429),
@@ -103,7 +103,7 @@ _STATUSES: Mapping[str, tuple[int, ...]] = {
     "get_upload_offset": (412,),
     "delete_upload": (412, 423),
 }
-# Media types of answers that no model describes; None: the answer has no body.
+# Media types of responses that no model describes; None: the response has no body.
 _MEDIA_TYPES: Mapping[str, str | None] = {
     "get_thumbnail": "image/jpeg",
     "stream_video": "video/mp4",
@@ -112,33 +112,33 @@ _MEDIA_TYPES: Mapping[str, str | None] = {
     "create_upload": None,
     "get_upload_offset": None,
 }
-# Descriptions of parameters of paths and headers that no signature describes.
+# Descriptions of path and header parameters that no signature describes.
 _PARAMETERS: Mapping[str, str] = {
     "alert_id": "ID of the alert.",
     "content-type": "`application/offset+octet-stream`.",
     "delivery_id": "ID of the message.",
     "feedback_id": "ID of the feedback.",
-    "idempotency-key": "Key of 1 to 255 characters. A repeated request with the key returns the task of the first.",
-    "key_id": "ID of the key, not the key itself.",
-    "last-event-id": "ID of the last event that the client has received; later ones are sent.",
+    "idempotency-key": "Key of 1 to 255 characters. Repeating a request with its key returns the task that it created.",
+    "key_id": "Name or ID of the key, not the key itself.",
+    "last-event-id": "ID of the last event received; the stream continues after it.",
     "name": "Name of the snapshot.",
     "release_id": "ID of the release, or `newest`.",
     "session_id": "ID of the session.",
     "task_id": "ID of the task.",
     "upload-length": "Size of the file in bytes.",
-    "upload-metadata": "Pairs of a key and a value in Base64, separated by commas; `filename` names the file.",
+    "upload-metadata": "Comma-separated pairs of a key and a Base64 value; `filename` is the file's name.",
     "upload-offset": "Number of bytes that the service has received.",
-    "upload_id": "ID of the upload, the end of its `Location`.",
-    "user_id": "ID of the user.",
+    "upload_id": "ID of the upload: the last part of its `Location`.",
+    "user_id": "Name or ID of the user.",
     "video_id": "ID of the video.",
     "webhook_id": "ID of the webhook.",
 }
-# Descriptions of answers that no model describes.
+# Descriptions of responses that no model describes.
 _OUTCOMES: Mapping[str, str] = {
-    "200": "The answer.",
+    "200": "The response.",
     "201": "The resource was created.",
     "202": "The request was accepted.",
-    "204": "Done; the answer has no body.",
+    "204": "Done; the response has no body.",
 }
 _BINARY = {"type": "string", "contentMediaType": "application/octet-stream"}
 
@@ -157,7 +157,7 @@ def complete_schema(app: FastAPI) -> Callable[[], _Json]:
 
 
 def problem_classes() -> dict[int, list[type[CinestrataError]]]:
-    """Return the classes of errors that answers have, by status; one class for each problem type."""
+    """Return the error classes of responses by status; one class for each problem type."""
     by_type = {cls.problem_type(): cls for cls in reversed(list(_subclasses(CinestrataError)))}
     found: dict[int, list[type[CinestrataError]]] = {}
     for cls in sorted(by_type.values(), key=lambda cls: (cls.status, cls.title)):
@@ -173,7 +173,7 @@ def _subclasses(cls: type[CinestrataError]) -> Iterator[type[CinestrataError]]:
 
 
 def _scopes(app: FastAPI) -> dict[str, RouteScope]:
-    """Return the scope that each operation requires, by operation ID."""
+    """Return the required scopes by operation ID."""
     return {
         str(context.operation_id): scope
         for context in iter_route_contexts(app.routes)
@@ -184,7 +184,7 @@ def _scopes(app: FastAPI) -> dict[str, RouteScope]:
 def _complete(generated: _Json, scopes: Mapping[str, RouteScope]) -> _Json:
     document = {**generated, "paths": {}}
     document["info"] = {**generated["info"], "description": _DESCRIPTION}
-    document["servers"] = [{"url": "/", "description": "The service that answers this document."}]
+    document["servers"] = [{"url": "/", "description": "The service that serves this document."}]
     components = document.setdefault("components", {})
     _, additional = models_json_schema(
         [(model, "validation") for model in ADDITIONAL_MODELS], ref_template=SCHEMA_REF
@@ -198,7 +198,7 @@ def _complete(generated: _Json, scopes: Mapping[str, RouteScope]) -> _Json:
         document["paths"][f"{PREFIX}{path}"] = operations
         for method, operation in operations.items():
             _complete_operation(path, method, operation, scopes[operation["operationId"]])
-            _describe_answers(operation, components["schemas"])
+            _describe_responses(operation, components["schemas"])
             _complete_examples(operation, components["schemas"])
             used.update(operation["tags"])
     document["webhooks"] = {event: {"post": _message(event)} for event in EVENT_FACTS}
@@ -209,8 +209,11 @@ def _complete(generated: _Json, scopes: Mapping[str, RouteScope]) -> _Json:
 
 def _complete_operation(path: str, method: str, operation: _Json, scope: RouteScope) -> None:
     name = operation["operationId"]
+    paragraphs = [" ".join(text.split()) for text in operation["description"].split("\n\n")]
+    operation["description"] = "\n\n".join(paragraphs)
+    operation["summary"] = paragraphs[0].partition(". ")[0].removesuffix(".")
     is_public = scope == "public"
-    # Since OpenAPI 3.1 a requirement names roles of any scheme.
+    # Since OpenAPI 3.1, the requirement for any scheme can list scopes.
     operation["security"] = [] if is_public else [{scheme: [scope]} for scheme in _SECURITY_SCHEMES]
     operation["x-required-scope"] = scope
     operation.setdefault("parameters", []).append(_REQUEST_ID)
@@ -222,32 +225,31 @@ def _complete_operation(path: str, method: str, operation: _Json, scope: RouteSc
     if _is_tus(name) and method != "options":
         operation["parameters"].insert(0, _TUS_VERSION)
     described = operation["responses"]
-    answers = {status: answer for status, answer in described.items() if status[0] in "23"}
-    for status, answer in answers.items():
-        _complete_answer(name, status, answer)
+    responses = {status: response for status, response in described.items() if status[0] in "23"}
+    for status, response in responses.items():
+        _complete_response(name, status, response)
     for number in _problem_statuses(path, method, operation, is_public):
-        answers[str(number)] = _problem_answer(name, number, described.get(str(number), {}))
-    for status, answer in described.items():
-        answers.setdefault(status, answer)
-    operation["responses"] = answers
+        responses[str(number)] = _problem_response(name, number, described.get(str(number), {}))
+    for status, response in described.items():
+        responses.setdefault(status, response)
+    operation["responses"] = responses
 
 
 def _is_tus(name: str) -> bool:
-    """Return whether an operation belongs to the tus protocol."""
-    return "Tus-Resumable" in headers_of(name, "200")
+    return "Tus-Resumable" in response_headers(name, "200")
 
 
-def _problem_answer(name: str, status: int, described: _Json) -> _Json:
-    """Return the answer of an operation for the status of an error; its own description takes precedence."""
+def _problem_response(name: str, status: int, described: _Json) -> _Json:
+    """Describe an error response of an operation; the operation's own description takes precedence."""
     is_tus = _is_tus(name)
     if not described and not is_tus:
         return {"$ref": f"#/components/responses/Problem{status}"}
-    answer = {**_problem(status), **described}
-    if MEDIA_TYPE in answer["content"]:
-        answer["content"] = _problem(status)["content"]
-    names = [*headers_of_problem(status), *(["Tus-Resumable"] if is_tus else [])]
-    answer["headers"] = {header: {"$ref": f"#/components/headers/{header}"} for header in names}
-    return answer
+    response = {**_problem(status), **described}
+    if MEDIA_TYPE in response["content"]:
+        response["content"] = _problem(status)["content"]
+    names = [*problem_headers(status), *(["Tus-Resumable"] if is_tus else [])]
+    response["headers"] = {header: {"$ref": f"#/components/headers/{header}"} for header in names}
+    return response
 
 
 def _problem_statuses(path: str, method: str, operation: _Json, is_public: bool) -> list[int]:
@@ -263,46 +265,46 @@ def _problem_statuses(path: str, method: str, operation: _Json, is_public: bool)
     return sorted(statuses)
 
 
-def _complete_answer(name: str, status: str, answer: _Json) -> None:
-    headers = headers_of(name, status)
-    answer["headers"] = {header: {"$ref": f"#/components/headers/{header}"} for header in headers}
+def _complete_response(name: str, status: str, response: _Json) -> None:
+    headers = response_headers(name, status)
+    response["headers"] = {header: {"$ref": f"#/components/headers/{header}"} for header in headers}
     if status in ("204", "304"):
-        answer.pop("content", None)
+        response.pop("content", None)
         return
     if name in _MEDIA_TYPES:
         media_type = _MEDIA_TYPES[name]
-        answer.pop("content", None)
+        response.pop("content", None)
         if media_type is not None:
             schema = {"type": "string"} if media_type.startswith("text/") else _BINARY
-            answer["content"] = {media_type: {"schema": schema}}
+            response["content"] = {media_type: {"schema": schema}}
 
 
-def _describe_answers(operation: _Json, schemas: _Json) -> None:
-    """Describe successful answers by the first line of their models."""
-    for status, answer in operation["responses"].items():
-        if answer.get("description") != "Successful Response":
+def _describe_responses(operation: _Json, schemas: _Json) -> None:
+    """Describe successful responses with their models' first lines."""
+    for status, response in operation["responses"].items():
+        if response.get("description") != "Successful Response":
             continue
-        schema = answer.get("content", {}).get("application/json", {}).get("schema", {})
+        schema = response.get("content", {}).get("application/json", {}).get("schema", {})
         summary = schemas.get(_model(schema), {}).get("description", "").partition("\n")[0]
         if status == "200" and _MEDIA_TYPES.get(operation["operationId"]):
             summary = "The file."
         if summary and "items" in schema:
-            summary = f"A list. Each entry: {summary}"
-        answer["description"] = summary or _OUTCOMES[status]
+            summary = f"A list. Each entry is {summary[0].lower()}{summary[1:]}"
+        response["description"] = summary or _OUTCOMES[status]
 
 
 def _model(schema: _Json) -> str:
-    """Return the name of the model of a schema, or of the items of a list; empty without one."""
+    """Return a schema's model name, or that of a list's items; empty if there is none."""
     name: str = schema.get("items", schema).get("$ref", "").rpartition("/")[2]
     return name
 
 
 def _message(event: str) -> _Json:
-    """Return the operation that the service calls at an endpoint for an event."""
+    """Describe the request that the service sends to an endpoint for an event."""
     headers = {
         "webhook-id": "ID of the message, the same in all attempts.",
         "webhook-timestamp": "Time of the attempt in seconds since 1970.",
-        "webhook-signature": "Signatures of ID, timestamp and body, as Standard Webhooks specifies.",
+        "webhook-signature": "Signatures over ID, timestamp and body, as specified by Standard Webhooks.",
     }
     facts = EVENT_FACTS[event]
     return {
@@ -353,8 +355,8 @@ def _complete_examples(operation: _Json, schemas: _Json) -> None:
     requested, recorded = _examples("request_examples.json"), _examples("response_examples.json")
     for media_type, example in requested.get(name, {}).items():
         operation["requestBody"]["content"][media_type]["example"] = example
-    for status, answer in operation["responses"].items():
-        for media_type, content in answer.get("content", {}).items():
+    for status, response in operation["responses"].items():
+        for media_type, content in response.get("content", {}).items():
             if media_type == MEDIA_TYPE:
                 continue
             if media_type == "application/json":
@@ -372,9 +374,7 @@ def _problem(status: int) -> _Json:
     classes = problem_classes()[status]
     return {
         "description": " ".join(f"`{cls.problem_type()}`: {_summary(cls)}" for cls in classes),
-        "headers": {
-            header: {"$ref": f"#/components/headers/{header}"} for header in headers_of_problem(status)
-        },
+        "headers": {header: {"$ref": f"#/components/headers/{header}"} for header in problem_headers(status)},
         "content": {
             MEDIA_TYPE: {
                 "schema": {"$ref": SCHEMA_REF.format(model=Problem.__name__)},
@@ -406,6 +406,6 @@ def _example(cls: type[CinestrataError]) -> _Json:
 
 @cache
 def _examples(name: str) -> Mapping[str, Any]:
-    """Examples in a file: request bodies by operation ID, or answers of a small library by model or operation ID."""
+    """Load request bodies by operation ID, or responses from a small library by model or operation ID."""
     examples: _Json = json.loads((files("api") / name).read_text(encoding="utf-8"))
     return examples

@@ -1,4 +1,4 @@
-"""The resources of the API for the operator of a data folder, who calls them in the process of a command."""
+"""The API's resources for the operator of a data folder, called within a command's process."""
 
 from __future__ import annotations
 
@@ -23,12 +23,11 @@ if TYPE_CHECKING:
 def create_operator_app(settings: Settings, *, follow_index: bool = False) -> FastAPI:
     """Create an application without network access, pages and load shedding.
 
-    Requests have all scopes, and changes are those of the login name of the operating system. Unexpected errors are
-    raised.
+    Requests have all scopes, and changes are recorded under the operator's login name. Unexpected errors are raised.
 
     Args:
         settings: Settings of the data folder.
-        follow_index: Whether searches of a process that keeps running see later changes of the index.
+        follow_index: Whether searches see later changes of the index; for a process that keeps running.
     """
     app = FastAPI(openapi_url=None, form_limits={"max_files": MAX_FORM_FILES, "max_fields": MAX_FORM_FIELDS})
     app.state = _OperatorState(settings, follow_index)
@@ -39,7 +38,7 @@ def create_operator_app(settings: Settings, *, follow_index: bool = False) -> Fa
 
 
 class _OperatorState(State):
-    """State of the application; the first search loads the search engine."""
+    """Application state; the first search loads the search engine."""
 
     def __init__(self, settings: Settings, follow_index: bool) -> None:
         super().__init__(
@@ -65,7 +64,7 @@ class _OperatorState(State):
 
 
 class _OperatorAuthenticator:
-    """Identifies each sender as the operator of the data folder."""
+    """Identifies every sender as the operator of the data folder."""
 
     def __init__(self) -> None:
         actor = command_line_actor()

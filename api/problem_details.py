@@ -29,7 +29,7 @@ MEDIA_TYPE = "application/problem+json"
 _FIELD_SOURCES = {"body", "query", "path", "header", "cookie"}
 # Errors about the whole body whose messages name Python classes.
 _BODY_TYPES = {"missing", "model_type", "model_attributes_type", "dict_type", "list_type"}
-# Framework messages about unparsable bodies, with texts that say how to correct the request.
+# Framework messages about unparsable bodies, with replacements that say how to correct the request.
 _PARSER_MESSAGES = {
     "There was an error parsing the body": "The body is not valid JSON: send UTF-8 with a few levels of nesting.",
     "Missing boundary in multipart.": (
@@ -52,7 +52,7 @@ def install_error_handlers(app: FastAPI) -> None:
 
 
 def problem_response(request: Request, error: CinestrataError) -> JSONResponse:
-    """Return the response for an error of the service."""
+    """Convert an error of the service to a response."""
     body = Problem(
         type=error.problem_type(),
         title=error.title,
@@ -114,7 +114,7 @@ async def _handle_validation_error(request: Request, error: Exception) -> JSONRe
 
 
 def _describe_error(request: Request, item: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a validation error with the path of its field, a message and a hint for the sender."""
+    """Return a validation error with its field's path, a message and a hint for the sender."""
     location = tuple(item["loc"])
     if item["type"] == "json_invalid":
         position = location[-1] if len(location) > 1 else 0
@@ -144,7 +144,7 @@ def _parameter_hint(request: Request, item: Mapping[str, Any]) -> str:
 
 
 def _field_message(request: Request, item: Mapping[str, Any], field: Sequence[str | int]) -> str:
-    """Return a field's error message, in clearer words if it describes framework internals."""
+    """Return a field's error message, reworded if it describes framework internals."""
     if item["type"] == "extra_forbidden":
         return "This parameter does not exist"
     if item["type"] == "value_error" and "UploadFile" in item["msg"]:
@@ -164,7 +164,7 @@ async def _handle_http_exception(request: Request, error: Exception) -> JSONResp
 
 
 def http_problem_response(request: Request, error: Exception) -> JSONResponse:
-    """Return the response for a framework error, such as an unknown path or method."""
+    """Convert a framework error, such as an unknown path or method, to a response."""
     if not isinstance(error, HTTPException):
         raise error
     title = HTTPStatus(error.status_code).phrase.capitalize()

@@ -1,4 +1,4 @@
-"""Playback of remote videos: the service forwards the bytes from the source.
+"""Play remote videos by forwarding their bytes from the source.
 
 A source's credentials, tokens and addresses stay inside the service, and the pages' content security policy permits no
 other host.

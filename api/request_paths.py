@@ -1,4 +1,4 @@
-"""Paths of requests: the prefix ``/v1`` of the API, and the methods of a path.
+"""Request paths: the API's prefix ``/v1``, and the methods that a path supports.
 
 Each route is registered once, without a version. A request below ``/v1`` reaches the same route: the middleware
 declares the prefix as the application's root path, as ASGI servers do behind a proxy, so that links in responses keep
@@ -23,7 +23,7 @@ _STATIC_FILES = {"GET", "HEAD"}  # of mounted folders, which have no routes
 
 
 class VersionPrefixMiddleware(HttpMiddleware):
-    """Serves the resources of the API below the prefix, too.
+    """Serves the API's resources below the prefix, too.
 
     Args:
         app: The application.
@@ -60,7 +60,7 @@ def route_path(scope: Scope) -> str:
 
 
 def allowed_methods(request: Request) -> list[str]:
-    """Return the methods of all routes that match a request's path; the framework knows only those of the first."""
+    """List the methods of all routes that match a request's path; the framework knows only those of the first."""
     path = route_path(request.scope)
     methods = {
         method

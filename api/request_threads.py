@@ -1,4 +1,4 @@
-"""Threads of requests: few for short requests, others for long work, for long searches and for health checks.
+"""Request threads: few for short requests, and separate ones for long work, long searches and health checks.
 
 Threads compete with the event loop for the interpreter lock: with twelve threads on two cores, a request takes 1.3
 times as much processor time as with four. But unpacking an archive for a minute must not occupy a page's thread, and a

@@ -14,13 +14,13 @@ _VALUES: Mapping[str, Any] = {"integer": 1, "number": 0.5, "boolean": True, "nul
 def complete_example(
     schema: Mapping[str, Any], schemas: Mapping[str, Any], recorded: Any = _MISSING, depth: int = 0
 ) -> Any:
-    """Return an example of a schema.
+    """Build an example for a schema.
 
     Args:
-        schemas: Schemas that it refers to, by name.
+        schemas: Referenced schemas by name.
         recorded: A recorded value; missing fields are added, unknown ones left out. Without it, the example has only
             the fields that the schema requires.
-        depth: Depth of the schema within the caller's.
+        depth: Depth below the outermost schema.
     """
     if "$ref" in schema:
         schema = schemas[schema["$ref"].rpartition("/")[2]]

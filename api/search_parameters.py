@@ -2,7 +2,7 @@
 
 FastAPI finds, copies and validates each parameter of a route's signature separately, in Python. For searches, whose
 many parameters are nearly all absent, this is a third of the cost of HTTP. :class:`ParameterModelRoute` validates the
-model in one call; names, errors and the OpenAPI description are those of FastAPI.
+model in one call; names, errors and the OpenAPI description stay those of FastAPI.
 
 Unknown parameters are refused: ignoring a misspelled filter would return the whole library.
 """
@@ -37,7 +37,7 @@ class CaptionsParameters(StrictParameters):
     scope: Annotated[
         str,
         Query(
-            description="'task': captions of the video's own domain; 'all': captions of all domains.",
+            description="'task': captions from the video's own domain; 'all': captions from all domains.",
             json_schema_extra={"enum": [*get_args(SearchScope)]},
         ),
     ] = "task"
@@ -57,7 +57,7 @@ class SimilarParameters(StrictParameters):
     scope: Annotated[
         str,
         Query(
-            description="'task': videos of the same task; 'all': videos of all tasks with the same encoder.",
+            description="'task': videos in the same domain; 'all': videos in all domains with the same encoder.",
             json_schema_extra={"enum": [*get_args(SearchScope)]},
         ),
     ] = "task"
@@ -129,7 +129,7 @@ class _TextParameters(_FilterParameters):
     mode: Annotated[
         str | None,
         Query(
-            description="Query mode: 'pinned' or 'latest'; default: 'pinned' where the release offers it.",
+            description="Query mode: 'pinned' or 'latest'; default: 'pinned' if the release offers it.",
             json_schema_extra={"enum": [*get_args(QueryMode), None]},
         ),
     ] = None
@@ -138,13 +138,11 @@ class _TextParameters(_FilterParameters):
         Query(
             description=(
                 "Domains to search: 'all', 'auto' (likely domains that can still contribute to the top k), or a number "
-                "of most likely domains."
+                "of the likeliest domains."
             ),
         ),
     ] = None
-    moments: Annotated[
-        int, Query(description="Maximum number of moments of each long video, best first.")
-    ] = 3
+    moments: Annotated[int, Query(description="Maximum number of moments per long video, best first.")] = 3
 
     def query(self) -> SearchQuery:
         """Return the query, without a second validation."""
@@ -157,7 +155,7 @@ class ExplanationParameters(_TextParameters):
     k: Annotated[
         int | None,
         Query(
-            description="Number of results in which the video has a rank; default: the maximum of a search."
+            description="Number of results among which the video is ranked; default: the maximum of a search."
         ),
     ] = None  # type: ignore[assignment]
 
@@ -186,7 +184,7 @@ class SearchParameters(_TextParameters):
     cursor: Annotated[
         str | None,
         Query(
-            description="`next_cursor` of the previous page; all parameters except k and moments must be unchanged."
+            description="`next_cursor` from the previous page; parameters other than k and moments must not change."
         ),
     ] = None
 

@@ -21,14 +21,14 @@ router = APIRouter(include_in_schema=False, route_class=ScopedRoute)
 @router.api_route("/", methods=PAGE_METHODS, response_class=HTMLResponse)
 @requires("search", page=True)
 def search_page(request: Request) -> Response:
-    """The search page."""
+    """Show the search page."""
     return render_page(request, "search.html")
 
 
 @router.api_route("/admin", methods=PAGE_METHODS, response_class=HTMLResponse)
 @requires("search", page=True)
 def admin_page(request: Request) -> Response:
-    """The library page: tasks, recall matrix, shards and releases."""
+    """Show the library page: domains, recall matrix, shards and releases."""
     return render_page(
         request,
         "admin.html",
@@ -43,19 +43,19 @@ def admin_page(request: Request) -> Response:
 @router.api_route("/domains/{task_id}", methods=PAGE_METHODS, response_class=HTMLResponse)
 @requires("search", page=True)
 def domain_page(request: Request, task_id: str) -> Response:
-    """The page of a domain. Its script shows an unknown ID as an error."""
+    """Show a domain's page, whose script reports an unknown ID."""
     return render_page(request, "domain.html", id=task_id)
 
 
 @router.api_route("/watch/{video_id}", methods=PAGE_METHODS, response_class=HTMLResponse)
 @requires("search", page=True)
 def video_page(request: Request, video_id: str) -> Response:
-    """The page of a video. With the parameters of a search, it explains the video's score."""
+    """Show a video's page. With the parameters of a search, it explains the video's score."""
     return render_page(request, "video.html", id=video_id)
 
 
 @router.api_route("/access", methods=PAGE_METHODS, response_class=HTMLResponse)
 @requires("admin", page=True)
 def access_page(request: Request) -> Response:
-    """The page of API keys, users, sessions and the audit log."""
+    """Show API keys, users, sessions and the audit log."""
     return render_page(request, "access.html")

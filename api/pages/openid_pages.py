@@ -44,7 +44,7 @@ async def begin_sign_in(
 @router.get("/login/oidc/callback")
 @requires("public")
 async def complete_sign_in(request: Request) -> Response:
-    """Verify the provider's response, and set the cookie of a new session."""
+    """Verify the provider's response, and start a session."""
     provider: OpenIdProvider = request.app.state.openid_provider
     address = client_address(request)
     authenticator: Authenticator = request.app.state.authenticator

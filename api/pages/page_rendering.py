@@ -1,4 +1,4 @@
-"""Rendering of page templates."""
+"""Render page templates."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ _templates = Jinja2Templates(
 
 
 def render_page(request: Request, template: str, *, status: int = 200, **values: object) -> HTMLResponse:
-    """Return a page that browsers do not store.
+    """Render a page that browsers do not store.
 
     Args:
-        request: Request for the page; the template receives its sender as ``principal``, and whether it may change
-            videos as ``may_ingest``.
+        request: Request for the page. The template receives its sender as ``principal``, and ``may_ingest``: whether
+            the sender may change videos.
         template: File name of the template; its stem is the name of the page.
         status: HTTP status.
         values: Other template variables.

@@ -25,7 +25,7 @@ from service.core.errors import CinestrataError
 
 router = APIRouter(include_in_schema=False, route_class=ScopedRoute)
 
-_CODE = re.compile(r"`([^`]+)`")
+_CODE = re.compile(r"(`+)(.+?)\1")
 _PARAGRAPH = re.compile(r"\n\s*\n")
 _Json = Mapping[str, Any]
 
@@ -33,9 +33,9 @@ _Json = Mapping[str, Any]
 @router.api_route("/docs", methods=PAGE_METHODS, response_class=HTMLResponse)
 @requires("public")
 async def reference_page(request: Request) -> Response:
-    """Show the reference of all operations, models and error types, which is the same for every library.
+    """Show all operations, models and error types, which are the same for every library.
 
-    The page needs no credentials. Its navigation shows signed-in users the pages that their role permits.
+    The page needs no credentials. Its navigation offers signed-in users the pages that their role permits.
     """
     principal = None
     with suppress(CinestrataError):  # a wrong key, or an unreachable catalog
@@ -60,7 +60,7 @@ def _render(document: dict[str, Any], principal: Principal | None) -> str:
 
 
 def _resolve(document: _Json, node: _Json) -> _Json:
-    """Resolve a part of the document that may be a reference."""
+    """Follow a node's references within the document."""
     while "$ref" in node:
         target: Any = document
         for part in node["$ref"].removeprefix("#/").split("/"):
@@ -70,7 +70,7 @@ def _resolve(document: _Json, node: _Json) -> _Json:
 
 
 def _type_name(schema: _Json) -> Markup:
-    """Return the type of a schema, with links to models."""
+    """Format a schema's type, with links to models."""
     if "$ref" in schema:
         name = escape(schema["$ref"].rpartition("/")[2])
         return Markup('<a href="#model-{0}">{0}</a>').format(name)
@@ -90,7 +90,7 @@ def _type_name(schema: _Json) -> Markup:
 def _prose(text: str) -> Markup:
     """Split a description into paragraphs; words in backticks become code."""
     paragraphs = (
-        Markup(_CODE.sub(r"<code>\1</code>", str(escape(part))))  # noqa: S704 (escaped before)
+        Markup(_CODE.sub(r"<code>\2</code>", str(escape(part))))  # noqa: S704 (escaped before)
         for part in _PARAGRAPH.split(text.strip())
     )
     return Markup("").join(Markup("<p>{}</p>").format(paragraph) for paragraph in paragraphs)

@@ -51,7 +51,7 @@ def login_page(request: Request, next: _Path = "/") -> Response:
 async def sign_in(
     request: Request, name: _Text = "", password: _Text = "", key: _Text = "", next: _Text = "/"
 ) -> Response:
-    """Check name and password, or an API key, and set the cookie of a new session."""
+    """Start a session for a user's name and password, or for an API key."""
     authenticator: Authenticator = request.app.state.authenticator
     address = client_address(request)
     label = name_key(normalize_name(name[:_MAX_NAME_CHARS])) if not key else ""
@@ -89,16 +89,16 @@ async def sign_out(request: Request) -> Response:
 
 
 async def start_browser_session(request: Request, owner: SessionOwner, method: str, next: str) -> Response:
-    """Redirect a signed-in browser, with the cookie of a new session.
+    """Start a session, and redirect the browser with its cookie.
 
     Args:
-        request: Request that proved the identity.
-        owner: The identity.
+        request: Request that proved the owner's identity.
+        owner: Owner of the session.
         method: ``password``, ``key`` or ``oidc``.
         next: Local path of the page to show; any other address is replaced by ``/``.
     """
-    agent, former = request.headers.get("user-agent", ""), read_cookie(request, SESSION_COOKIE)
-    token = await run_in_threadpool(sessions.start_session, owner, method, agent, former)
+    agent, previous = request.headers.get("user-agent", ""), read_cookie(request, SESSION_COOKIE)
+    token = await run_in_threadpool(sessions.start_session, owner, method, agent, previous)
     response = RedirectResponse(local_path(next), status_code=303)
     set_cookie(request, response, SESSION_COOKIE, token, SESSION_SECONDS)
     return response
@@ -114,7 +114,7 @@ def login_page_with_error(
 
 
 def local_path(target: str) -> str:
-    """Return the path of a page of this service; ``/`` for any other address."""
+    """Return the target if it is a path on this service; otherwise ``/``."""
     is_local = (
         target.startswith("/")
         and not target.startswith("//")

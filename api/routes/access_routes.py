@@ -29,7 +29,7 @@ router = APIRouter(tags=["access"], route_class=ScopedRoute)
 @router.get("/access/current", operation_id="get_current_access")
 @requires("search")
 def get_current_access(request: Request) -> CurrentAccess:
-    """Return the name and scope of the key or user that sends the request."""
+    """Return the caller's name and scope."""
     principal = current_principal(request)
     if principal is None:
         raise AssertionError("the middleware identifies the sender of every request")
@@ -39,7 +39,7 @@ def get_current_access(request: Request) -> CurrentAccess:
 @router.get("/keys", operation_id="list_keys")
 @requires("admin")
 def list_keys(_parameters: Annotated[StrictParameters, Query()]) -> list[KeyDetails]:
-    """List all API keys with scope, expiry and last use, newest first; the key in the environment is not listed."""
+    """List API keys with scope, expiry and last use, newest first. The key in the environment is not listed."""
     return api_keys.list_keys()
 
 
@@ -53,7 +53,7 @@ def create_key(spec: KeySpec) -> KeySecret:
 @router.delete("/keys/{key_id}", operation_id="revoke_key")
 @requires("admin")
 def revoke_key(key_id: str) -> KeyDetails:
-    """Revoke a key (name or ID) and end the sessions started with it. Idempotent.
+    """Revoke an API key and end the sessions started with it. Idempotent.
 
     Other API processes refuse the key within five seconds.
     """
@@ -63,7 +63,7 @@ def revoke_key(key_id: str) -> KeyDetails:
 @router.get("/users", operation_id="list_users")
 @requires("admin")
 def list_users(_parameters: Annotated[StrictParameters, Query()]) -> list[UserDetails]:
-    """List all dashboard users by name."""
+    """List dashboard users by name."""
     return users.list_users()
 
 
@@ -77,14 +77,14 @@ def create_user(spec: UserSpec) -> UserDetails:
 @router.patch("/users/{user_id}", operation_id="edit_user")
 @requires("admin")
 def edit_user(user_id: str, patch: UserPatch) -> UserDetails:
-    """Change a user's role or password (name or ID). A new password ends all of the user's sessions."""
+    """Change a user's role or password. A new password ends all of the user's sessions."""
     return users.edit_user(user_id, patch)
 
 
 @router.delete("/users/{user_id}", operation_id="remove_user")
 @requires("admin")
 def remove_user(user_id: str) -> UserDetails:
-    """Remove a user (name or ID) and end all of their sessions."""
+    """Remove a user and end their sessions."""
     return users.remove_user(user_id)
 
 
@@ -93,7 +93,7 @@ def remove_user(user_id: str) -> UserDetails:
 def list_sessions(
     request: Request, _parameters: Annotated[StrictParameters, Query()]
 ) -> list[SessionDetails]:
-    """List the active sessions of signed-in browsers, newest first."""
+    """List active browser sessions, newest first."""
     principal = current_principal(request)
     return sessions.list_sessions(principal.session_id if principal else None)
 
@@ -108,9 +108,10 @@ def end_session(session_id: str) -> None:
 @router.get("/audit", operation_id="list_audit_entries")
 @requires("admin")
 def list_audit_entries(links: PageLinkDep, parameters: Annotated[AuditListParameters, Query()]) -> AuditPage:
-    """List changes to the library and its access with actor, time and address, in pages; newest first by default.
+    """List the audit log in pages, newest first by default.
 
-    Includes sign-ins and refused keys, but not searches.
+    An entry is a change to the library or to its access, with actor, time and address. Sign-ins and refused keys are
+    included, searches are not.
     """
     conditions = dict(parameters)
     sort, cursor, limit = (conditions.pop(name) for name in ("sort", "cursor", "limit"))

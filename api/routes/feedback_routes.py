@@ -1,4 +1,4 @@
-"""Give, list and take back feedback on results."""
+"""Feedback on search results."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _limiter = FixedWindowRateLimiter(MemoryStorage())
 @router.post("", operation_id="give_feedback")
 @requires("search")
 def give_feedback(request: Request, spec: FeedbackSpec) -> FeedbackDetails:
-    """State whether a video is right or wrong for a query. Idempotent; each caller has one verdict per video and query.
+    """Mark a video right or wrong for a query. Idempotent: each caller has one verdict per video and query.
 
     The next search in every process counts it: a confirmed query becomes a text of the video, weaker than a caption,
     and a refused one is evidence against the video for the same words. When appended videos are relearned, their
@@ -42,7 +42,7 @@ def give_feedback(request: Request, spec: FeedbackSpec) -> FeedbackDetails:
 def list_feedback(
     request: Request, links: PageLinkDep, parameters: Annotated[FeedbackListParameters, Query()]
 ) -> FeedbackPage:
-    """List the caller's feedback, or everyone's for administrators; in pages, newest first."""
+    """List feedback in pages, newest first by default. Administrators see everyone's feedback, others their own."""
     is_own = _principal(request).scope != "admin"
     return links.add(video_feedback.list_feedback(**dict(parameters), own=is_own))
 
@@ -50,7 +50,10 @@ def list_feedback(
 @router.delete("/{feedback_id}", status_code=204, operation_id="take_back_feedback")
 @requires("search")
 def take_back_feedback(request: Request, feedback_id: Annotated[int, Path(ge=1, le=2**63 - 1)]) -> None:
-    """Take back feedback: the next search no longer counts it. Callers delete their own, administrators any."""
+    """Take back feedback. The next search no longer counts it.
+
+    Administrators can take back any feedback, others their own.
+    """
     principal = _principal(request)
     _require_rate(principal)
     video_feedback.take_back(feedback_id, own=principal.scope != "admin")

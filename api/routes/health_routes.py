@@ -30,7 +30,7 @@ _running_checks: dict[SearchEngine, asyncio.Future[Readiness]] = {}
 @router.get("/livez", operation_id="livez")
 @requires("public")
 async def livez() -> dict[str, str]:
-    """Check liveness: the process is running."""
+    """Check that the process is running."""
     return {"status": "ok"}
 
 
@@ -40,9 +40,10 @@ async def livez() -> dict[str, str]:
 )
 @requires("public")
 async def readyz(service: QueryDep, settings: SettingsDep, response: Response) -> Readiness:
-    """Check readiness: searches can be answered. Otherwise 503; `checks` and `degraded` name the faults.
+    """Check that the process can answer searches.
 
-    While the catalog database is unreachable, a process with a copy of its result rows stays ready.
+    If it can't, the status is 503, and `checks` and `degraded` name the faults. While the catalog database is
+    unreachable, a process with a copy of its result rows stays ready.
     """
     ready = await _share_check(service, settings)
     if not ready.ready:

@@ -43,7 +43,7 @@ class RecallMatrixParameters(StrictParameters):
 def get_forgetting(request: Request, parameters: Annotated[RecallMatrixParameters, Query()]) -> Response:
     """Return the recall matrix A[i, t] and measures of forgetting. Rows are releases, columns are domains.
 
-    Returns at most `rows` releases, by default the newest, and at most `limit` domains from `first_domain` on;
+    The matrix has at most `rows` releases, by default the newest, and at most `limit` domains from `first_domain` on;
     `domains` is the total.
     """
     options = dict(parameters)
@@ -58,9 +58,9 @@ def get_forgetting(request: Request, parameters: Annotated[RecallMatrixParameter
 def get_library(
     request: Request, service: QueryDep, _parameters: Annotated[StrictParameters, Query()]
 ) -> Response:
-    """Return the state of the library in bounded size: counts, unfinished tasks, workers and faults.
+    """Summarize the library: counts, unfinished tasks, workers and faults.
 
-    `versions` tell which parts have changed, so that a client polling with `If-None-Match` re-reads only those.
+    The response has bounded size. A change of `versions` tells a polling client which lists to read again.
     """
     return conditional_response(request, library_status(service.snapshots.degraded()))
 
@@ -73,7 +73,7 @@ def list_shards(
     service: QueryDep,
     parameters: Annotated[ShardListParameters, Query()],
 ) -> Response:
-    """List the published shards with domain, size and faults, in pages."""
+    """List published shards in pages, with domain, size and faults."""
     page = release_listing.list_shards(service.snapshots.degraded(), **dict(parameters))
     return conditional_response(request, page, headers=links.headers(page))
 
@@ -83,7 +83,7 @@ def list_shards(
 def list_releases(
     request: Request, links: PageLinkDep, parameters: Annotated[ReleaseListParameters, Query()]
 ) -> Response:
-    """List the releases with task, method, kind and size, in pages; `current` marks the served release."""
+    """List releases in pages, with method, kind and size. `current` marks the served release."""
     page = release_listing.list_releases(**dict(parameters))
     return conditional_response(request, page, headers=links.headers(page))
 
@@ -91,13 +91,13 @@ def list_releases(
 @router.post("/releases/{release_id}/serve", operation_id="serve_release")
 @requires("admin")
 def serve_release(release_id: str, spec: ServeSpec | None = None) -> ServeOutcome:
-    """Serve an earlier or later release, and return the domains that become searchable or unsearchable.
+    """Serve another release, and return the domains that become searchable or unsearchable.
 
     `release_id` is a release ID or its first 8 characters, the name of the domain that it learned last, or `newest`.
     The change takes effect within a second in running servers; nothing is deleted or re-indexed. Domains learned after
     the release are not searched. Videos appended to earlier domains stay searchable, and deleted videos stay deleted.
     An earlier release stays pinned while it is served: tasks continue the newest release and are published, but not
-    searched until you serve a later release. With `dry_run`, only the effects are returned.
+    searched until you serve a later release. With `dry_run`, nothing changes.
     """
     return release_serving.serve_release(release_id, dry_run=spec is not None and spec.dry_run)
 

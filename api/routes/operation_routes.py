@@ -27,9 +27,9 @@ _MEDIA_TYPE = "application/x-tar"
 @router.get("/operations", operation_id="get_operations", tags=["operation"])
 @requires("admin")
 def get_operations(request: Request, _parameters: Annotated[StrictParameters, Query()]) -> OperationsStatus:
-    """Return workers with their last errors, queue, running tasks with loss and throughput, jobs, disk and searches.
+    """Return the state of operation: workers, queue, running tasks, jobs, disk space and search load.
 
-    The searches are those of the responding process; `/metrics` covers every process.
+    The search load is that of the responding process; `/metrics` covers every process.
     """
     return operations_status(request.app.state.search_rate.read())
 
@@ -37,9 +37,10 @@ def get_operations(request: Request, _parameters: Annotated[StrictParameters, Qu
 @router.post("/maintenance", status_code=202, operation_id="start_job", tags=["operation"])
 @requires("admin")
 def start_job(spec: JobSpec) -> JobDetails:
-    """Compact shards, or write a backup to the folder `backups` of the data folder. A worker runs the job.
+    """Start a maintenance job: compact shards, or write a backup. A worker runs it.
 
-    If a job of the same kind is unfinished, it is returned instead. Searches continue.
+    Backups are written to `backups` in the data folder. If a job of the same kind is unfinished, it is returned
+    instead. Searches continue.
     """
     return maintenance_jobs.start_job(spec)
 
@@ -47,7 +48,7 @@ def start_job(spec: JobSpec) -> JobDetails:
 @router.get("/alerts", operation_id="list_alerts", tags=["alerts"])
 @requires("search")
 def list_alerts(_parameters: Annotated[StrictParameters, Query()]) -> AlertPage:
-    """List open alerts and the last earlier ones. Workers compare the measures every 30 seconds."""
+    """List open alerts and the last earlier ones. Workers check the thresholds every 30 seconds."""
     return alerts.list_alerts()
 
 
@@ -61,7 +62,7 @@ def dismiss_alert(alert_id: Annotated[int, Path(ge=1, le=2**63 - 1)]) -> AlertDe
 @router.get("/snapshots", operation_id="list_snapshots", tags=["operation"])
 @requires("admin")
 def list_snapshots(_parameters: Annotated[StrictParameters, Query()]) -> list[SnapshotDetails]:
-    """List the backups in the data folder's `backups`, newest first; `POST /maintenance` writes one."""
+    """List the backups that workers have written, newest first. `POST /maintenance` writes another."""
     return stored_snapshots.list_snapshots()
 
 
@@ -91,5 +92,5 @@ def download_snapshot(name: str, request: Request) -> Response:
 @router.delete("/snapshots/{name}", status_code=204, operation_id="delete_snapshot", tags=["operation"])
 @requires("admin")
 def delete_snapshot(name: str) -> None:
-    """Delete a backup. Running downloads are completed."""
+    """Delete a backup. Downloads in progress complete."""
     stored_snapshots.delete_snapshot(name)

@@ -56,10 +56,11 @@ _STAGE_SECONDS = {
 )
 @requires("search")
 async def search(request: Request, parameters: Annotated[SearchParameters, Query()]) -> Response:
-    """Search all shards, or those of some domains, each with its own query vector.
+    """Search videos by text, in all domains or some of them, best first.
 
-    Filters apply before ranking: k results are returned whenever k videos pass them. `next_cursor` continues with the
-    next page from the same release, even after a newer one is published.
+    Each shard is searched with its own query vector. Filters apply before ranking: k results are returned whenever k
+    videos pass them. `next_cursor` continues with the next page from the same release, even after a newer one is
+    published.
     """
     service: SearchEngine = request.app.state.query_service
     query = parameters.query()
@@ -123,7 +124,10 @@ def _observe_timing(response: SearchResponse) -> None:
 async def suggest_words(
     service: QueryDep, parameters: Annotated[SuggestionParameters, Query()]
 ) -> SuggestionsResponse:
-    """Suggest words from captions, metadata and file names that complete a query's last word, most frequent first."""
+    """Suggest words that complete the last word of a query, most frequent first.
+
+    They come from captions, metadata and file names.
+    """
     return await run_search(service.suggest, parameters.q, parameters.k)
 
 
@@ -158,10 +162,11 @@ async def describe_video(
 async def get_query_report(
     service: QueryDep, task_id: str, parameters: Annotated[QueryReportParameters, Query()]
 ) -> QueryReport:
-    """Search with a domain's captions, and report the share of found videos, worst queries and confused domains.
+    """Measure how well search finds a domain's videos by their captions.
 
-    Searches the whole library with at most 128 captions, from held-out videos if there are any (`split`). The searches
-    run on the first request after the library changes; later requests reuse their results.
+    The report has the share of captions that find their video, the worst of them, and the domains that come first
+    instead. The whole library is searched with at most 128 captions, from held-out videos if there are any (`split`).
+    The searches run on the first request after the library changes; later requests reuse their results.
     """
     with service.admission.admit(1):
         return await run_search(service.report_queries, task_id, parameters.worst)

@@ -17,11 +17,11 @@ router = APIRouter(prefix="/syncs", tags=["syncs"], route_class=ScopedRoute)
 @router.post("", status_code=201, operation_id="register_sync")
 @requires("ingest")
 def register_sync(spec: SyncSpec) -> SyncDetails:
-    """Let a domain follow a folder of videos, or a manifest, below the media root.
+    """Let a domain follow a folder of videos, or a manifest.
 
-    Workers compare both immediately and then at the interval: new files are appended, changed files replace their old
-    version, captions are updated, and vanished files are kept or deleted. The domain is created if it does not exist. A
-    domain follows one source: registering another replaces the sync.
+    Workers compare the two immediately and then at the interval: new files are appended, changed files replace their
+    old version, captions are updated, and videos whose file is gone are kept or deleted. The domain is created if it
+    does not exist. A domain follows one source: registering another replaces the sync.
     """
     return registered_syncs.register_sync(spec)
 
@@ -29,7 +29,7 @@ def register_sync(spec: SyncSpec) -> SyncDetails:
 @router.get("", operation_id="list_syncs")
 @requires("search")
 def list_syncs(_parameters: Annotated[StrictParameters, Query()]) -> list[SyncDetails]:
-    """List the registered syncs by name, with their last and next run."""
+    """List syncs by domain name, with their last and next run."""
     return registered_syncs.list_syncs()
 
 

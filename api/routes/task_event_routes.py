@@ -48,7 +48,7 @@ async def watch_task(
     caller: CallerDep,
     last_event_id: Annotated[str | None, Header()] = None,
 ) -> Response:
-    """Stream server-sent events: ``state``, ``progress``, ``rejected`` and ``log``.
+    """Stream a task's server-sent events: `state`, `progress`, `rejected` and `log`.
 
     The stream ends with the task, and seconds after the request's key or session ends.
     """

@@ -48,7 +48,7 @@ async def create_task(
     caller: CallerDep,
     idempotency_key: Annotated[str | None, Header(max_length=255)] = None,
 ) -> TaskDetails:
-    """Create a task from a domain's videos and captions. Training and indexing run in the background."""
+    """Create a task that learns a domain of videos. Training and indexing run in the background."""
     if request.headers.get("content-type", "").startswith("multipart/form-data"):
         outcome = await _create_from_archive(request, idempotency_key, caller)
     else:
@@ -72,7 +72,7 @@ async def append_videos(
     caller: CallerDep,
     idempotency_key: Annotated[str | None, Header(max_length=255)] = None,
 ) -> TaskDetails:
-    """Append videos to a learned domain. The response is a separate task whose `into` names the domain.
+    """Append videos to a learned domain. The response is a separate task; its `into` is the ID of the domain.
 
     Workers embed the videos with the release pinned by the domain's shard, and add them to the shard as a new segment.
     Nothing is trained, and no stored vector changes. Unusable videos, and files that the domain already has, are listed
@@ -100,7 +100,7 @@ async def append_videos(
 def list_tasks(
     request: Request, links: PageLinkDep, parameters: Annotated[TaskListParameters, Query()]
 ) -> Response:
-    """List tasks in queue order; `into` distinguishes appends from domains.
+    """List tasks, by default in queue order. `into` is null for domains, and set for appends.
 
     With `limit`, the `Link` header points to the next page as `rel="next"`.
     """
@@ -144,9 +144,10 @@ def relearn_task(
 ) -> TaskDetails:
     """Learn a domain's appended videos as a new domain.
 
-    The response is the new domain's task, whose `relearns` names the original domain. Its videos have temporary IDs
-    until it is ready; it then takes over the videos with their IDs, captions and metadata, and the original domain
-    keeps those that it was learned from. While that task is unfinished, a repeated request returns it.
+    The response is the new domain's task; its `relearns` is the ID of the original domain. Its videos have temporary
+    IDs until it is ready. It then takes over the appended videos with their IDs, captions and metadata, and the
+    original domain keeps the videos that it was learned from. While that task is unfinished, a repeated request returns
+    it.
     """
     outcome = relearning.relearn_appended_videos(
         task_id, spec or RelearnSpec(), idempotency_key=idempotency_key, caller=caller
@@ -160,14 +161,14 @@ def delete_videos_of_task(
     task_id: str,
     body: Annotated[DeletionRequest, Body(openapi_examples={"two": {"value": {"videos": ["a", "b"]}}})],
 ) -> DeletionResult:
-    """Delete several videos of a task. Videos of other tasks are reported as not found and kept."""
+    """Delete videos of a task. Videos of other tasks are kept, and reported as not found."""
     return delete_videos(body.videos, task_id=task_id)
 
 
 @router.delete("/{task_id}", operation_id="delete_task")
 @requires("ingest")
 def delete_whole_task(task_id: str) -> DeletionResult:
-    """Delete all videos of a task and its evaluation. A waiting or running task gives 409: cancel it first.
+    """Delete a task with all of its videos and its evaluation. A waiting or running task gives 409: cancel it first.
 
     A task that was never published is removed. A learned task stays in the sequence without videos, because later
     releases build on it; its name becomes available. The next `cinestrata compact` removes its vectors.
@@ -180,7 +181,7 @@ def delete_whole_task(task_id: str) -> DeletionResult:
 def create_samples(
     response: Response, caller: CallerDep, _parameters: Annotated[StrictParameters, Query()]
 ) -> TaskDetails:
-    """Create a task from sample videos drawn by the service: a domain `street` for a first search.
+    """Add the sample domain `street`, whose videos the service draws, for a first search.
 
     The request takes a few seconds. The videos belong to the service and are deleted with the domain.
     """

@@ -44,11 +44,11 @@ class RequestTimeout(CinestrataError):
 )
 @requires("ingest")
 async def preview(request: Request) -> UploadPreview:
-    """Preview the videos, captions and problems of a task from selected files. Nothing is stored.
+    """Preview the task that selected files would become: its videos, captions and problems. Nothing is stored.
 
-    Send the names and sizes of the files, and the content of caption table and sidecar files. Then upload the files of
-    the `videos` in the response, and post these to `/tasks` or `/tasks/{id}/videos` with the URIs `upload://<upload
-    id>`.
+    Send the path and size of each file, and the content of caption tables and sidecar files. Then upload the files that
+    `videos` in the response names, and post these videos to `/tasks` or `/tasks/{task_id}/videos` with
+    `upload://<upload ID>` as their `uri`.
     """
     body = await request.body()
     return await run_long(lambda: preview_upload(parse_json(PreviewRequest, body)))
@@ -57,7 +57,7 @@ async def preview(request: Request) -> UploadPreview:
 @_tus_router.options("", status_code=204, operation_id="upload_capabilities")
 @requires("ingest")
 async def capabilities() -> Response:
-    """Return the tus version, extensions and maximum file size."""
+    """Return the tus version, its supported extensions and the maximum file size."""
     headers = {
         "Tus-Version": tus_protocol.VERSION,
         "Tus-Extension": ",".join(tus_protocol.EXTENSIONS),
@@ -74,10 +74,10 @@ async def create_upload(
     upload_metadata: _TextHeader = None,
     content_type: _TextHeader = None,
 ) -> Response:
-    """Create an upload for one file (tus extension creation). A body holds the file's first bytes.
+    """Create an upload for one file (tus extension creation). A request body holds the file's first bytes.
 
-    `Upload-Length` is its size in bytes, and `filename` in `Upload-Metadata` its name. `Location` in the response is
-    the address of the upload. Uploads that receive nothing for three days are deleted.
+    `Upload-Length` is the file's size in bytes, and `filename` in `Upload-Metadata` its name. `Location` in the
+    response is the address of the upload. Uploads that receive nothing for three days are deleted.
     """
     size = tus_protocol.parse_size("Upload-Length", upload_length)
     metadata = upload_metadata or ""
@@ -113,7 +113,7 @@ async def append_to_upload(
     upload_offset: _TextHeader = None,
     content_type: _TextHeader = None,
 ) -> Response:
-    """Append the bytes of the body at `Upload-Offset`.
+    """Append the request body to an upload at `Upload-Offset`.
 
     Bytes that arrive before a connection breaks are kept. The status is 409 if a different number of bytes is stored,
     and 423 while another request writes to the upload.

@@ -35,7 +35,7 @@ _CACHE_ONE_DAY = "private, max-age=86400"
 def list_videos(
     request: Request, links: PageLinkDep, parameters: Annotated[VideoListParameters, Query()]
 ) -> Response:
-    """List videos in pages; `next_cursor` and the `Link` header continue with the next page."""
+    """List videos in pages. `next_cursor` and the `Link` header continue with the next page."""
     page = video_listing.list_videos(**dict(parameters))
     return conditional_response(request, page, headers=links.headers(page))
 
@@ -43,7 +43,10 @@ def list_videos(
 @router.get("/{video_id}", operation_id="get_video", response_model=VideoDetails, responses=UNCHANGED)
 @requires("search")
 def get_video(video_id: str, request: Request) -> Response:
-    """Return a video's details. Edits may use the `ETag` header as a condition; see `PATCH`."""
+    """Return a video with its captions, metadata and transcript.
+
+    Send the `ETag` of the response as `If-Match` to edit only this version.
+    """
     video = video_listing.get_video(video_id)
     return conditional_response(request, video, entity_tag=video_editing.entity_tag(video))
 
@@ -63,7 +66,7 @@ def edit_video(
         str | None, Header(description="`ETag` of the video as you read it; any other version gives 412.")
     ] = None,
 ) -> VideoDetails:
-    """Change captions and metadata with a JSON Merge Patch (RFC 7396). Idempotent.
+    """Change captions, metadata or transcript with a JSON Merge Patch (RFC 7396). Idempotent.
 
     The next search in every process finds the new words. Results and filters change at once, and the domain's routing
     profile within about a second. The video's vector and the encoder stay the same: edits are not learned.
@@ -78,10 +81,10 @@ def edit_video(
 def find_similar(
     service: QueryDep, video_id: str, parameters: Annotated[SimilarParameters, Query()]
 ) -> SimilarVideosResponse:
-    """Find the videos with the nearest stored vectors, without the video itself.
+    """Find the videos most similar to a library video, by their stored vectors.
 
-    Vectors from different encoders cannot be compared; `not_compared` names the affected tasks. If no comparable task
-    is left, the response is 409.
+    Vectors from different encoders cannot be compared; `not_compared` names the affected domains. If no comparable
+    domain is left, the status is 409.
     """
     return service.search_similar(video_id, **dict(parameters))
 
@@ -136,7 +139,7 @@ async def stream_video(video_id: str, request: Request, caller: CallerDep) -> Re
 @router.delete("/{video_id}", operation_id="delete_video")
 @requires("ingest")
 def delete_video(video_id: str) -> DeletionResult:
-    """Delete a video: searches, training and evaluation no longer use it. Repeating the request gives 404.
+    """Delete a video. Searches, training and evaluation no longer use it; repeating the request gives 404.
 
     Captions, metadata, thumbnail, sampled frames and the uploaded file are deleted immediately; a file below the media
     root is kept.

@@ -70,7 +70,10 @@ def test_webhook(webhook_id: str) -> DeliveryDetails:
 def list_deliveries(
     webhook_id: str, links: PageLinkDep, parameters: Annotated[WebhookDeliveryParameters, Query()]
 ) -> DeliveryPage:
-    """List a webhook's messages with attempts and last responses, newest first, in pages; kept for 7 days."""
+    """List a webhook's messages in pages, newest first, with attempts and last responses.
+
+    Messages are kept for 7 days.
+    """
     return links.add(endpoints.list_deliveries(webhook_id, **dict(parameters)))
 
 

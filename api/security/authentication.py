@@ -1,4 +1,4 @@
-"""Identification of the sender of a request: by API key, session cookie, or none on a loopback server without either.
+"""Identify senders by API key or session cookie; a loopback server without keys and users needs neither.
 
 A key is sent as ``X-API-Key`` or ``Authorization: Bearer``. Browsers send the cookie of a session instead, because
 ``<video>`` and ``EventSource`` cannot send headers.
@@ -51,7 +51,7 @@ log = structlog.get_logger(__name__)
 
 
 class Authenticator:
-    """Identifies senders, and remembers valid credentials for seconds.
+    """Identifies senders, and remembers valid credentials for a few seconds.
 
     Args:
         settings: Settings with the environment's key and the server's address.
@@ -189,7 +189,7 @@ class Authenticator:
         self.failures.add_exposed_key(client_address(request), path, parameter, key_id, digest)
 
     async def record_failures(self) -> None:
-        """Record failed attempts in the audit log from time to time, until the task is cancelled."""
+        """Record failed attempts in the audit log at intervals, until cancelled."""
         while True:
             await asyncio.sleep(FLUSH_SECONDS)
             await run_in_threadpool(self.record_waiting_failures)
@@ -274,7 +274,7 @@ def _is_remembered(entry: tuple[float, int, Principal]) -> bool:
 
 
 def client_address(request: Request) -> str:
-    """Return the network address of the client, as uvicorn reports it: only trusted proxies set ``X-Forwarded-For``."""
+    """Return the client's network address as uvicorn reports it: only trusted proxies set ``X-Forwarded-For``."""
     return request.client.host if request.client else ""
 
 

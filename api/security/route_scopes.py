@@ -114,7 +114,7 @@ class ScopedRoute(APIRoute):
 
 
 def check_declarations(app: FastAPI) -> None:
-    """Check that every route declares its scope, and enforces it, and that every operation of the API has an ID.
+    """Check that every route declares and enforces its scope, and that every API operation has an ID.
 
     Raises:
         TypeError: A route is not a :class:`ScopedRoute`, its endpoint has no declaration, or it has no operation ID.

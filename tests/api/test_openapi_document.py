@@ -62,7 +62,7 @@ def _references(node: object) -> Iterator[str]:
 
 def test_only_versioned_paths_are_documented(document: dict[str, Any]) -> None:
     assert all(path.startswith("/v1/") for path in document["paths"])
-    assert document["servers"] == [{"url": "/", "description": "The service that answers this document."}]
+    assert document["servers"] == [{"url": "/", "description": "The service that serves this document."}]
     assert {tag["name"] for tag in document["tags"]} == {
         tag for _, _, operation in _operations(document) for tag in operation["tags"]
     }
@@ -126,6 +126,7 @@ def test_each_operation_has_an_id_and_a_description(document: dict[str, Any]) ->
     operations = [operation for _, _, operation in _operations(document)]
     assert len({operation["operationId"] for operation in operations}) == len(operations)
     assert all(operation["description"] for operation in operations)
+    assert all(operation["summary"] and not operation["summary"].endswith(".") for operation in operations)
 
 
 def test_all_references_resolve(document: dict[str, Any]) -> None:

@@ -59,6 +59,7 @@ def test_request_of_an_operation_is_the_documented_one(
     name: str, documented: dict[str, dict[str, Any]]
 ) -> None:
     operation, expected = OPERATIONS[name], documented[name]
+    assert _words(getattr(Client, name).__doc__) == _words(expected["description"])
     parameters = dict(list(inspect.signature(getattr(Client, name), eval_str=True).parameters.items())[1:])
     call = operation.call(**dict.fromkeys(parameters, "x"))
     assert (call.method, call.template) == (expected["verb"], expected["path"])
@@ -114,6 +115,10 @@ def test_both_clients_have_the_same_documented_methods() -> None:
 
     assert public(Client).keys() == public(AsyncClient).keys()
     assert all(public(Client).values())
+
+
+def _words(text: str) -> list[str]:
+    return text.split()
 
 
 def _members(hint: Any) -> list[Any]:

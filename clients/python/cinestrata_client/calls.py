@@ -54,7 +54,7 @@ class Call(Generic[_T]):
 
     @property
     def url(self) -> str:
-        """The path of the request, with escaped parameters."""
+        """Request path, with escaped parameters."""
         escaped = {name: quote(str(value), safe="") for name, value in self.path.items()}
         return "/v1" + self.template.format_map(escaped)
 
@@ -96,7 +96,7 @@ class Call(Generic[_T]):
         return httpx.Timeout(seconds, read=seconds + len(videos) * _SECONDS_PER_VIDEO)
 
     def is_answered_by(self, response: httpx.Response) -> bool:
-        """Return whether a response has the type ``result``, so is not an error."""
+        """Return whether a response has the type ``result`` and so is not an error."""
         media_type = response.headers.get("Content-Type", "").partition(";")[0].strip()
         is_accepted = response.status_code in self.accepted and media_type == "application/json"
         return response.is_success or is_accepted

@@ -260,7 +260,7 @@ def _opened(target: str | Path | BinaryIO) -> nullcontext[BinaryIO] | BinaryIO:
 
 
 class _EventParser:
-    """Collects the lines of an event stream into events."""
+    """Assembles events from the lines of an event stream."""
 
     def __init__(self) -> None:
         self._data: list[str] = []

@@ -201,7 +201,7 @@ class Pages(Generic[_P, _Item]):
     def __init__(self, operation: Operation[_P, Any], item: type[_Item]) -> None:
         self._operation = operation
         self.item = item
-        self.__doc__ = "Yield the entries of a list from all pages, which are read as needed."
+        self.__doc__ = "Yield the entries of all pages, which are read as needed."
 
     @overload
     def __get__(self, client: SyncStepClient, kind: type) -> Callable[_P, Iterator[_Item]]: ...

@@ -1,4 +1,4 @@
-"""The operations of the API as methods of both clients."""
+"""The API's operations as methods of both clients."""
 
 from __future__ import annotations
 
@@ -84,13 +84,13 @@ FeedbackSort = Literal["time", "-time"]
 
 
 class Operations:
-    """Methods with the names of the operations in the OpenAPI document, which describes their parameters."""
+    """Methods named by ``operationId``; the OpenAPI document describes their parameters."""
 
     # --- Tasks ---
 
     @operation("POST", "/tasks")
     def create_task(self, body: TaskSpec, *, idempotency_key: str | None = None) -> TaskDetails:
-        """Create a task from a domain's videos and captions. Training and indexing run in the background."""
+        """Create a task that learns a domain of videos. Training and indexing run in the background."""
 
     @operation("GET", "/tasks")
     def list_tasks(
@@ -106,7 +106,7 @@ class Operations:
         sort: TaskSort | None = None,
         limit: int | None = None,
     ) -> list[TaskDetails]:
-        """List tasks in queue order; `into` distinguishes appends from domains.
+        """List tasks, by default in queue order. `into` is null for domains, and set for appends.
 
         With `limit`, the `Link` header points to the next page as `rel="next"`.
         """
@@ -115,7 +115,7 @@ class Operations:
     def append_videos(
         self, task_id: str, body: AppendSpec, *, idempotency_key: str | None = None
     ) -> TaskDetails:
-        """Append videos to a learned domain. The response is a separate task whose `into` names the domain.
+        """Append videos to a learned domain. The response is a separate task; its `into` is the ID of the domain.
 
         Workers embed the videos with the release pinned by the domain's shard, and add them to the shard as a new
         segment. Nothing is trained, and no stored vector changes. Unusable videos, and files that the domain already
@@ -124,7 +124,7 @@ class Operations:
 
     @operation("DELETE", "/tasks/{task_id}/videos")
     def delete_videos(self, task_id: str, body: DeletionRequest) -> DeletionResult:
-        """Delete several videos of a task. Videos of other tasks are reported as not found and kept."""
+        """Delete videos of a task. Videos of other tasks are kept, and reported as not found."""
 
     @operation("GET", "/tasks/{task_id}")
     def get_task(self, task_id: str) -> TaskDetails:
@@ -132,11 +132,11 @@ class Operations:
 
     @operation("DELETE", "/tasks/{task_id}")
     def delete_task(self, task_id: str) -> DeletionResult:
-        """Delete all videos of a task and its evaluation. A waiting or running task gives 409: cancel it first.
+        """Delete a task with all of its videos and its evaluation. A waiting or running task gives 409: cancel it
+        first.
 
-        A task that was never published is removed. A learned task stays in the sequence without videos,
-        because later releases build on it; its name becomes available. The next `cinestrata compact` removes
-        its vectors.
+        A task that was never published is removed. A learned task stays in the sequence without videos, because later
+        releases build on it; its name becomes available. The next `cinestrata compact` removes its vectors.
         """
 
     @operation("POST", "/tasks/{task_id}/cancel")
@@ -156,14 +156,15 @@ class Operations:
     ) -> TaskDetails:
         """Learn a domain's appended videos as a new domain.
 
-        The response is the new domain's task, whose `relearns` names the original domain. Its videos have temporary IDs
-        until it is ready; it then takes over the videos with their IDs, captions and metadata, and the original domain
-        keeps those that it was learned from. While that task is unfinished, a repeated request returns it.
+        The response is the new domain's task; its `relearns` is the ID of the original domain. Its videos have
+        temporary IDs until it is ready. It then takes over the appended videos with their IDs, captions and metadata,
+        and the original domain keeps the videos that it was learned from. While that task is unfinished, a repeated
+        request returns it.
         """
 
     @operation("POST", "/samples")
     def create_sample_task(self) -> TaskDetails:
-        """Create a task from sample videos drawn by the service: a domain `street` for a first search.
+        """Add the sample domain `street`, whose videos the service draws, for a first search.
 
         The request takes a few seconds. The videos belong to the service and are deleted with the domain.
         """
@@ -182,15 +183,18 @@ class Operations:
         sort: VideoSort | None = None,
         task: str | None = None,
     ) -> VideoPage:
-        """List videos in pages; `next_cursor` and the `Link` header continue with the next page."""
+        """List videos in pages. `next_cursor` and the `Link` header continue with the next page."""
 
     @operation("GET", "/videos/{video_id}")
     def get_video(self, video_id: str) -> VideoDetails:
-        """Return a video's details. Edits may use the `ETag` header as a condition; see `PATCH`."""
+        """Return a video with its captions, metadata and transcript.
+
+        Send the `ETag` of the response as `If-Match` to edit only this version.
+        """
 
     @operation("PATCH", "/videos/{video_id}")
     def edit_video(self, video_id: str, body: VideoPatch, *, if_match: str | None = None) -> VideoDetails:
-        """Change captions and metadata with a JSON Merge Patch (RFC 7396). Idempotent.
+        """Change captions, metadata or transcript with a JSON Merge Patch (RFC 7396). Idempotent.
 
         The next search in every process finds the new words. Results and filters change at once, and the domain's
         routing profile within about a second. The video's vector and the encoder stay the same: edits are not learned.
@@ -198,7 +202,7 @@ class Operations:
 
     @operation("DELETE", "/videos/{video_id}")
     def delete_video(self, video_id: str) -> DeletionResult:
-        """Delete a video: searches, training and evaluation no longer use it. Repeating the request gives 404.
+        """Delete a video. Searches, training and evaluation no longer use it; repeating the request gives 404.
 
         Captions, metadata, thumbnail, sampled frames and the uploaded file are deleted immediately; a file below the
         media root is kept.
@@ -213,10 +217,10 @@ class Operations:
         scope: SearchScope | None = None,
         min_score: float | None = None,
     ) -> SimilarVideosResponse:
-        """Find the videos with the nearest stored vectors, without the video itself.
+        """Find the videos most similar to a library video, by their stored vectors.
 
-        Vectors from different encoders cannot be compared; `not_compared` names the affected tasks. If no comparable
-        task is left, the response is 409.
+        Vectors from different encoders cannot be compared; `not_compared` names the affected domains. If no comparable
+        domain is left, the status is 409.
         """
 
     @operation("GET", "/videos/{video_id}/explanation")
@@ -268,10 +272,11 @@ class Operations:
         facets: bool | None = None,
         cursor: str | None = None,
     ) -> SearchResponse:
-        """Search all shards, or those of some domains, each with its own query vector.
+        """Search videos by text, in all domains or some of them, best first.
 
-        Filters apply before ranking: k results are returned whenever k videos pass them. `next_cursor` continues with
-        the next page from the same release, even after a newer one is published.
+        Each shard is searched with its own query vector. Filters apply before ranking: k results are returned whenever
+        k videos pass them. `next_cursor` continues with the next page from the same release, even after a newer one is
+        published.
         """
 
     @operation("POST", "/search")
@@ -283,8 +288,9 @@ class Operations:
 
     @operation("GET", "/suggestions")
     def suggest_words(self, q: str, *, k: int | None = None) -> SuggestionsResponse:
-        """Suggest words from captions, metadata and file names that complete a query's last word, most
-        frequent first.
+        """Suggest words that complete the last word of a query, most frequent first.
+
+        They come from captions, metadata and file names.
         """
 
     @operation("GET", "/videos/{video_id}/captions")
@@ -297,8 +303,7 @@ class Operations:
 
     @operation("POST", "/feedback")
     def give_feedback(self, body: FeedbackSpec) -> FeedbackDetails:
-        """State whether a video is right or wrong for a query. Idempotent; each caller has one verdict per video and
-        query.
+        """Mark a video right or wrong for a query. Idempotent: each caller has one verdict per video and query.
 
         The next search in every process counts it: a confirmed query becomes a text of the video, weaker than a
         caption, and a refused one is evidence against the video for the same words. When appended videos are relearned,
@@ -317,20 +322,24 @@ class Operations:
         caller: str | None = None,
         sort: FeedbackSort | None = None,
     ) -> FeedbackPage:
-        """List the caller's feedback, or everyone's for administrators; in pages, newest first."""
+        """List feedback in pages, newest first by default. Administrators see everyone's feedback, others their own."""
 
     @operation("DELETE", "/feedback/{feedback_id}")
     def take_back_feedback(self, feedback_id: int) -> None:
-        """Take back feedback: the next search no longer counts it. Callers delete their own, administrators any."""
+        """Take back feedback. The next search no longer counts it.
+
+        Administrators can take back any feedback, others their own.
+        """
 
     # --- Library and measures ---
 
     @operation("GET", "/tasks/{task_id}/queries")
     def get_query_report(self, task_id: str, *, worst: int | None = None) -> QueryReport:
-        """Search with a domain's captions, and report the share of found videos, worst queries and confused domains.
+        """Measure how well search finds a domain's videos by their captions.
 
-        Searches the whole library with at most 128 captions, from held-out videos if there are any (`split`). The
-        searches run on the first request after the library changes; later requests reuse their results.
+        The report has the share of captions that find their video, the worst of them, and the domains that come first
+        instead. The whole library is searched with at most 128 captions, from held-out videos if there are any
+        (`split`). The searches run on the first request after the library changes; later requests reuse their results.
         """
 
     @operation("GET", "/forgetting")
@@ -344,15 +353,15 @@ class Operations:
     ) -> RecallMatrix:
         """Return the recall matrix A[i, t] and measures of forgetting. Rows are releases, columns are domains.
 
-        Returns at most `rows` releases, by default the newest, and at most `limit` domains from `first_domain` on;
-        `domains` is the total.
+        The matrix has at most `rows` releases, by default the newest, and at most `limit` domains from `first_domain`
+        on; `domains` is the total.
         """
 
     @operation("GET", "/library")
     def get_library(self) -> LibraryStatus:
-        """Return the state of the library in bounded size: counts, unfinished tasks, workers and faults.
+        """Summarize the library: counts, unfinished tasks, workers and faults.
 
-        `versions` tell which parts have changed, so that a client polling with `If-None-Match` re-reads only those.
+        The response has bounded size. A change of `versions` tells a polling client which lists to read again.
         """
 
     @operation("GET", "/shards")
@@ -364,7 +373,7 @@ class Operations:
         text: str | None = None,
         sort: ShardSort | None = None,
     ) -> ShardPage:
-        """List the published shards with domain, size and faults, in pages."""
+        """List published shards in pages, with domain, size and faults."""
 
     @operation("GET", "/releases")
     def list_releases(
@@ -378,28 +387,28 @@ class Operations:
         current: bool | None = None,
         sort: ReleaseSort | None = None,
     ) -> ReleasePage:
-        """List the releases with task, method, kind and size, in pages; `current` marks the served release."""
+        """List releases in pages, with method, kind and size. `current` marks the served release."""
 
     @operation("POST", "/releases/{release_id}/serve")
     def serve_release(self, release_id: str, *, body: ServeSpec | None = None) -> ServeOutcome:
-        """Serve an earlier or later release, and return the domains that become searchable or unsearchable.
+        """Serve another release, and return the domains that become searchable or unsearchable.
 
         `release_id` is a release ID or its first 8 characters, the name of the domain that it learned last, or
         `newest`. The change takes effect within a second in running servers; nothing is deleted or re-indexed. Domains
         learned after the release are not searched. Videos appended to earlier domains stay searchable, and deleted
         videos stay deleted. An earlier release stays pinned while it is served: tasks continue the newest release and
-        are published, but not searched until you serve a later release. With `dry_run`, only the effects are returned.
+        are published, but not searched until you serve a later release. With `dry_run`, nothing changes.
         """
 
     # --- Uploads ---
 
     @operation("POST", "/uploads/preview")
     def preview_upload(self, body: PreviewRequest) -> UploadPreview:
-        """Preview the videos, captions and problems of a task from selected files. Nothing is stored.
+        """Preview the task that selected files would become: its videos, captions and problems. Nothing is stored.
 
-        Send the names and sizes of the files, and the content of caption table and sidecar files. Then upload the files
-        of the `videos` in the response, and post these to `/tasks` or `/tasks/{id}/videos` with the URIs
-        `upload://<upload id>`.
+        Send the path and size of each file, and the content of caption tables and sidecar files. Then upload the files
+        that `videos` in the response names, and post these videos to `/tasks` or `/tasks/{task_id}/videos` with
+        `upload://<upload ID>` as their `uri`.
         """
 
     @operation("DELETE", "/uploads/{upload_id}", headers={"Tus-Resumable": "1.0.0"})
@@ -410,15 +419,15 @@ class Operations:
 
     @operation("GET", "/syncs")
     def list_syncs(self) -> list[SyncDetails]:
-        """List the registered syncs by name, with their last and next run."""
+        """List syncs by domain name, with their last and next run."""
 
     @operation("POST", "/syncs")
     def register_sync(self, body: SyncSpec) -> SyncDetails:
-        """Let a domain follow a folder of videos, or a manifest, below the media root.
+        """Let a domain follow a folder of videos, or a manifest.
 
-        Workers compare both immediately and then at the interval: new files are appended, changed files replace their
-        old version, captions are updated, and vanished files are kept or deleted. The domain is created if it does not
-        exist. A domain follows one source: registering another replaces the sync.
+        Workers compare the two immediately and then at the interval: new files are appended, changed files replace
+        their old version, captions are updated, and videos whose file is gone are kept or deleted. The domain is
+        created if it does not exist. A domain follows one source: registering another replaces the sync.
         """
 
     @operation("DELETE", "/syncs/{sync}")
@@ -429,32 +438,32 @@ class Operations:
 
     @operation("GET", "/operations")
     def get_operations(self) -> OperationsStatus:
-        """Return workers with their last errors, queue, running tasks with loss and throughput, jobs, disk and
-        searches.
+        """Return the state of operation: workers, queue, running tasks, jobs, disk space and search load.
 
-        The searches are those of the responding process; `/metrics` covers every process.
+        The search load is that of the responding process; `/metrics` covers every process.
         """
 
     @operation("POST", "/maintenance")
     def start_job(self, body: JobSpec) -> JobDetails:
-        """Compact shards, or write a backup to the folder `backups` of the data folder. A worker runs the job.
+        """Start a maintenance job: compact shards, or write a backup. A worker runs it.
 
-        If a job of the same kind is unfinished, it is returned instead. Searches continue.
+        Backups are written to `backups` in the data folder. If a job of the same kind is unfinished, it is returned
+        instead. Searches continue.
         """
 
     @operation("GET", "/snapshots")
     def list_snapshots(self) -> list[SnapshotDetails]:
-        """List the backups in the data folder's `backups`, newest first; `POST /maintenance` writes one."""
+        """List the backups that workers have written, newest first. `POST /maintenance` writes another."""
 
     @operation("DELETE", "/snapshots/{name}")
     def delete_snapshot(self, name: str) -> None:
-        """Delete a backup. Running downloads are completed."""
+        """Delete a backup. Downloads in progress complete."""
 
     # --- Alerts ---
 
     @operation("GET", "/alerts")
     def list_alerts(self) -> AlertPage:
-        """List open alerts and the last earlier ones. Workers compare the measures every 30 seconds."""
+        """List open alerts and the last earlier ones. Workers check the thresholds every 30 seconds."""
 
     @operation("POST", "/alerts/{alert_id}/dismiss")
     def dismiss_alert(self, alert_id: int) -> AlertDetails:
@@ -492,7 +501,10 @@ class Operations:
     def list_deliveries(
         self, webhook_id: str, *, cursor: str | None = None, limit: int | None = None
     ) -> DeliveryPage:
-        """List a webhook's messages with attempts and last responses, newest first, in pages; kept for 7 days."""
+        """List a webhook's messages in pages, newest first, with attempts and last responses.
+
+        Messages are kept for 7 days.
+        """
 
     @operation("POST", "/webhooks/{webhook_id}/deliveries/{delivery_id}/resend")
     def resend_delivery(self, webhook_id: str, delivery_id: int) -> DeliveryDetails:
@@ -502,11 +514,11 @@ class Operations:
 
     @operation("GET", "/access/current")
     def get_current_access(self) -> CurrentAccess:
-        """Return the name and scope of the key or user that sends the request."""
+        """Return the caller's name and scope."""
 
     @operation("GET", "/keys")
     def list_keys(self) -> list[KeyDetails]:
-        """List all API keys with scope, expiry and last use, newest first; the key in the environment is not listed."""
+        """List API keys with scope, expiry and last use, newest first. The key in the environment is not listed."""
 
     @operation("POST", "/keys")
     def create_key(self, body: KeySpec) -> KeySecret:
@@ -514,14 +526,14 @@ class Operations:
 
     @operation("DELETE", "/keys/{key_id}")
     def revoke_key(self, key_id: str) -> KeyDetails:
-        """Revoke a key (name or ID) and end the sessions started with it. Idempotent.
+        """Revoke an API key and end the sessions started with it. Idempotent.
 
         Other API processes refuse the key within five seconds.
         """
 
     @operation("GET", "/users")
     def list_users(self) -> list[UserDetails]:
-        """List all dashboard users by name."""
+        """List dashboard users by name."""
 
     @operation("POST", "/users")
     def create_user(self, body: UserSpec) -> UserDetails:
@@ -529,15 +541,15 @@ class Operations:
 
     @operation("PATCH", "/users/{user_id}")
     def edit_user(self, user_id: str, body: UserPatch) -> UserDetails:
-        """Change a user's role or password (name or ID). A new password ends all of the user's sessions."""
+        """Change a user's role or password. A new password ends all of the user's sessions."""
 
     @operation("DELETE", "/users/{user_id}")
     def remove_user(self, user_id: str) -> UserDetails:
-        """Remove a user (name or ID) and end all of their sessions."""
+        """Remove a user and end their sessions."""
 
     @operation("GET", "/sessions")
     def list_sessions(self) -> list[SessionDetails]:
-        """List the active sessions of signed-in browsers, newest first."""
+        """List active browser sessions, newest first."""
 
     @operation("DELETE", "/sessions/{session_id}")
     def end_session(self, session_id: str) -> None:
@@ -560,20 +572,22 @@ class Operations:
         before: datetime | None = None,
         sort: AuditSort | None = None,
     ) -> AuditPage:
-        """List changes to the library and its access with actor, time and address, in pages; newest first by default.
+        """List the audit log in pages, newest first by default.
 
-        Includes sign-ins and refused keys, but not searches.
+        An entry is a change to the library or to its access, with actor, time and address. Sign-ins and refused keys
+        are included, searches are not.
         """
 
     @operation("GET", "/livez")
     def livez(self) -> dict[str, str]:
-        """Check liveness: the process is running."""
+        """Check that the process is running."""
 
     @operation("GET", "/readyz", accepted=(503,))
     def readyz(self) -> Readiness:
-        """Check readiness: searches can be answered. Otherwise 503; `checks` and `degraded` name the faults.
+        """Check that the process can answer searches.
 
-        While the catalog database is unreachable, a process with a copy of its result rows stays ready.
+        If it can't, the status is 503, and `checks` and `degraded` name the faults. While the catalog database is
+        unreachable, a process with a copy of its result rows stays ready.
         """
 
     @operation("GET", "/metrics")

@@ -38,7 +38,7 @@ class Connection:
         return Connection, ()
 
     def pictures(self, ids: Sequence[str]) -> dict[str, bytes]:
-        """Fetch thumbnails by video ID, leaving out those that cannot be read."""
+        """Fetch thumbnails by video ID; those that cannot be read are left out."""
         found: dict[str, bytes] = {}
         if self._options is None:
             return found

@@ -1,4 +1,4 @@
-"""Requests and responses about API keys, users and sessions, and the audit log."""
+"""Requests and responses about API keys, users, sessions and the audit log."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from typing import Literal
 QueryMode = Literal["pinned", "latest"]
 # Kinds of searchable text; people confirmed that a *confirmed* one describes the video.
 TextKind = Literal["caption", "transcript", "confirmed", "metadata", "name"]
-SearchScope = Literal["task", "all"]  # which tasks to compare a video with
+SearchScope = Literal["task", "all"]  # which domains to compare a video with
 AccessScope = Literal["search", "ingest", "admin"]  # each includes the previous ones
 ActorKind = Literal[
     "user", "key", "environment", "anonymous", "cli", "worker", "system"

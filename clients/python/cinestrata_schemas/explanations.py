@@ -1,4 +1,4 @@
-"""Responses that explain search results: a domain's queries with their ranks, a single result's score, losses."""
+"""Responses that explain search results: ranks of a domain's queries, and the score of a single result."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class QueryOutcome(ResponseModel):
 
 
 class FirstResultShare(ResponseModel):
-    """Share of queries whose first result is from one domain. ``task`` is the name of its task."""
+    """Share of queries whose first result is from one domain. ``task`` is its name."""
 
     task: str
     task_id: str
@@ -33,7 +33,7 @@ class FirstResultShare(ResponseModel):
 
 
 class QueryReport(ResponseModel):
-    """Results of searching the whole library with a domain's captions. ``task`` is its name.
+    """Results of searching the whole library with a domain's captions. ``task`` is the domain's name.
 
     The captions are a fixed sample from one split: the held-out videos if there are any, otherwise the validation,
     appended or training videos.
@@ -50,7 +50,7 @@ class QueryReport(ResponseModel):
     )
     queries: int = Field(description="Number of searched captions.")
     captions: int = Field(description="Number of captioned videos in the split.")
-    depth: int = Field(description="Number of results that are ranked.")
+    depth: int = Field(description="Number of ranked results per query.")
     recall_at_1: float | None = Field(description="Share of queries with rank 1, 0..1.")
     recall_at_10: float | None = Field(description="Share of queries with rank 1 to 10, 0..1.")
     measured: dict[Open[Gallery], RecallFigures] = Field(
@@ -78,11 +78,10 @@ class QueryWord(ResponseModel):
 
 
 class ResultExplanation(ResponseModel):
-    """Parts of the score of a video for a query: ``score = cosine + routing_term + words_term``.
+    """Parts of a video's score for a query: ``score = cosine + routing_term + words_term``.
 
-    ``routing_term`` is ``routing_prior × log(weight)``, ``words_term`` is ``routing_prior × words_evidence``.
-
-    ``task`` is the name of the video's task.
+    ``routing_term`` is ``routing_prior × log(weight)``, and ``words_term`` is ``routing_prior × words_evidence``.
+    ``task`` is the name of the video's domain.
     """
 
     query: str
@@ -93,7 +92,7 @@ class ResultExplanation(ResponseModel):
     generation: int
     mode: Open[QueryMode]
     rank: int | None = Field(description="Rank of the video; null if it is not among the first `k` results.")
-    depth: int = Field(description="Number of results that are ranked.")
+    depth: int = Field(description="Number of ranked results.")
     score: float
     cosine: float = Field(description="Cosine between the query vector and the video's best vector.")
     video_cosine: float | None = Field(
@@ -113,6 +112,8 @@ class ResultExplanation(ResponseModel):
         description="Probability that the video is right for the query; null outside the first `k` "
         "results, or if neither the release nor a text of the video can tell."
     )
-    matches: bool | None = Field(description="Whether the result is above the cut-off; null as `confidence`.")
+    matches: bool | None = Field(
+        description="Whether the result is above the cut-off; null if `confidence` is."
+    )
     moments: list[MomentMatch] = Field(description="Moments of a long video, best first.")
     words: list[QueryWord] = Field(description="Words of the query, in order.")

@@ -1,4 +1,4 @@
-"""Responses about the whole library: its state, shards, recall matrix."""
+"""Responses about the whole library: its state, shards and recall matrix."""
 
 from __future__ import annotations
 
@@ -103,17 +103,17 @@ class ServedRecall(ResponseModel):
 class RecallMatrix(ResponseModel):
     """The recall matrix and the measures derived from it.
 
-    Recall values are shares, 0..1. Rows are releases, columns are tasks, both in learned order. Tasks without queries
-    and tasks without videos are omitted. Local: the task's own shard, known task. Global: the union of all shards,
-    unknown task. The galleries contain the held-out videos; ``…_all`` galleries contain all videos.
+    Recall values are shares, 0..1. Rows are releases, columns are domains, both in learning order. Domains without
+    queries or videos are omitted. Local: the domain's own shard, known task. Global: the union of all shards, unknown
+    task. The galleries contain the held-out videos; ``…_all`` galleries contain all videos.
 
     Rows and columns are a window of the matrix; measures, curves and ``served`` describe the whole library.
     """
 
     first_release: int = Field(description="Position of the first row in the complete matrix, from 1.")
-    domains: int = Field(description="Columns of the complete matrix.")
+    domains: int = Field(description="Number of columns of the complete matrix.")
     first_domain: int = Field(description="Position of the first column in the complete matrix, from 1.")
-    tasks: list[str] = Field(description="Task name of each column.")
+    tasks: list[str] = Field(description="Domain name of each column.")
     task_ids: list[str]
     releases: list[str] = Field(description="Release of each row.")
     mode: Open[QueryMode]
@@ -122,7 +122,7 @@ class RecallMatrix(ResponseModel):
     matrix_local_all: Matrix
     matrix_global_all: Matrix
     learned: dict[Open[Gallery], list[float | None]] = Field(
-        description="Recall of each task with the release that learned it, by gallery."
+        description="Recall of each domain with the release that learned it, by gallery."
     )
     queries: list[list[int]] = Field(
         description="Number of queries of each cell; 0 where nothing was measured."
@@ -132,7 +132,7 @@ class RecallMatrix(ResponseModel):
     fr: float | None
     hm: float | None
     zero_shot: list[float | None] = Field(
-        description="Recall of the untrained backbone for each task, among the held-out videos in its own shard."
+        description="Recall of the untrained backbone for each domain, among the held-out videos in its own shard."
     )
     recall_over_time_local: list[float | None] = Field(
         description="Mean recall over all domains for each release, weighted by queries."
@@ -144,14 +144,14 @@ class RecallMatrix(ResponseModel):
     )
     served: ServedRecall
     held_out: list[Open[Literal["given", "derived"]] | None]
-    after: list[str] = Field(description="Task name of each row's release.")
+    after: list[str] = Field(description="Name of the domain that each row's release learned last.")
     newest: dict[str, list[RecallFigures | None]] = Field(
-        description="Recall@1, 5 and 10 of the newest release for each task, by gallery."
+        description="Recall@1, 5 and 10 of the newest release for each domain, by gallery."
     )
 
 
 class ShardSummary(ResponseModel):
-    """A published shard. ``task`` is the name of its task."""
+    """A published shard. ``task`` is the name of its domain."""
 
     id: str
     task: str
@@ -162,7 +162,8 @@ class ShardSummary(ResponseModel):
     bytes: int
     created_at: datetime
     deleted: int = Field(
-        default=0, description="Number of deleted vectors, which take storage until the task is compacted."
+        default=0,
+        description="Number of deleted vectors, which take disk space until the domain is compacted.",
     )
     degraded: str | None = None
 
@@ -175,7 +176,7 @@ class ShardPage(ResponseModel):
 
 
 class WorkerLease(ResponseModel):
-    """Lease held by an active worker."""
+    """An active worker's lease on a task."""
 
     task_id: str
     task: str
@@ -187,7 +188,7 @@ class WorkerLease(ResponseModel):
 class LibraryVersions(ResponseModel):
     """Versions of the library's parts; a version changes with its part."""
 
-    tasks: str = Field(description="The rows of `/tasks`, without the progress of unfinished tasks.")
+    tasks: str = Field(description="`/tasks`, without the progress of unfinished tasks.")
     measures: str = Field(description="`/forgetting`.")
     storage: str = Field(description="`/shards` and `/releases`.")
     syncs: str = Field(description="`/syncs`.")
@@ -211,10 +212,10 @@ class LibraryStatus(ResponseModel):
     generation: int
     tasks: dict[Open[TaskState], int]
     domains: int = Field(description="Number of learned domains with videos.")
-    searchable_domains: int = Field(description="How many of them the served release can search.")
+    searchable_domains: int = Field(description="Number of these domains that the served release can search.")
     trained_domains: int = Field(
-        description="How many of them the encoders have learned from; others, such as domains without "
-        "captions, were indexed without training."
+        description="Number of these domains that the encoders have learned from; others, such as domains "
+        "without captions, were indexed without training."
     )
     first_domains: list[DomainVectors] = Field(
         description="The first 8 searchable domains with vectors, in learning order."

@@ -21,7 +21,7 @@ from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 from cinestrata_schemas.domain_names import MAX_NAME_CHARS, name_problem, normalize_name
 from cinestrata_schemas.uri_redaction import redact_uri
 
-Matrix = list[list[float | None]]  # rows are releases, columns are tasks; null where undefined
+Matrix = list[list[float | None]]  # rows are releases, columns are domains; null where undefined
 Scalar = bool | int | float | str | None
 _Item = TypeVar("_Item")
 
@@ -60,7 +60,7 @@ class _OpenChoice:
         return handler(cast(CoreSchema, schema["choices"][0]))
 
 
-Open = Annotated[_Item, _OpenChoice()]  # of a response: clients accept a later service's choices, too
+Open = Annotated[_Item, _OpenChoice()]  # for responses: clients accept a later service's choices, too
 
 _MAX_FIELDS = 64  # more than any request has
 

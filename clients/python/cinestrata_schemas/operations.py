@@ -35,8 +35,8 @@ class JobDetails(ResponseModel):
     finished_at: datetime | None
     error: str | None
     result: dict[str, Any] | None = Field(
-        description="Of a compaction: `domains`, `deleted`, `bytes_before`, `bytes_after`; of a snapshot: `path`, "
-        "`files`, `bytes` and `external_tasks`."
+        description="For a compaction: `domains`, `deleted`, `bytes_before` and `bytes_after`; for a snapshot: "
+        "`path`, `files`, `bytes` and `external_tasks`."
     )
 
 
@@ -111,7 +111,7 @@ class SearchLoad(ResponseModel):
 
 
 class OperationsStatus(ResponseModel):
-    """State of operation, in bounded size."""
+    """State of operation. The lists are bounded."""
 
     searches: SearchLoad
     waiting: int = Field(description="Number of tasks waiting for a worker.")
@@ -130,7 +130,7 @@ class OperationsStatus(ResponseModel):
 
 
 class Readiness(ResponseModel):
-    """A process's readiness for searches."""
+    """Whether a process can answer searches."""
 
     ready: bool
     release: str | None = None

@@ -13,7 +13,7 @@ class ServeSpec(RequestModel):
     """Options of ``POST /releases/{release_id}/serve``."""
 
     dry_run: bool = Field(
-        default=False, description="Whether to only return the effects, without changing anything."
+        default=False, description="Whether to return the effects without changing anything."
     )
 
 
@@ -47,7 +47,7 @@ class ServeOutcome(ResponseModel):
     pinned: bool = Field(
         description="Whether later releases stay unsearched until another release is served; false for the newest."
     )
-    changed: bool = Field(description="Whether another release was served before.")
+    changed: bool = Field(description="Whether a different release was served before.")
     dry_run: bool
     unsearchable: ServedChange = Field(description="Domains that become unsearchable.")
     searchable_again: ServedChange = Field(description="Domains that become searchable.")
@@ -71,7 +71,7 @@ class PinnedRelease(ResponseModel):
 
 
 class ReleaseSummary(ResponseModel):
-    """A release. ``task`` is the name of its task."""
+    """A release. ``task`` is the name of the domain that it learned last."""
 
     id: str
     task: str

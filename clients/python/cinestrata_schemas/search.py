@@ -1,4 +1,4 @@
-"""Requests and responses of searches by text, by video and by clip."""
+"""Requests and responses of searches by text, video or clip."""
 
 from __future__ import annotations
 
@@ -23,17 +23,16 @@ class SearchQuery(RequestModel):
     q: str = Field(description="Description of the scene.")
     k: int = Field(default=10, description="Maximum number of results.")
     task: str | RequestList[str] | None = Field(
-        default=None, description="Names or IDs of the tasks to search; all by default."
+        default=None, description="Names or IDs of the domains to search; all by default."
     )
     mode: str | None = Field(default=None, description="Query encoders: 'pinned' or 'latest'.")
     min_duration: float | None = Field(default=None, description="Minimum duration of a video in seconds.")
     max_duration: float | None = Field(default=None, description="Maximum duration of a video in seconds.")
     arrived_after: datetime | None = Field(
-        default=None, description="Earliest creation time of the video's task; UTC unless it has a time zone."
+        default=None, description="Added at this time or later; UTC unless it has a time zone."
     )
     arrived_before: datetime | None = Field(
-        default=None,
-        description="Time before which the video's task was created; UTC unless it has a time zone.",
+        default=None, description="Added before this time; UTC unless it has a time zone."
     )
     where: dict[str, Any] | None = Field(
         default=None,
@@ -47,8 +46,8 @@ class SearchQuery(RequestModel):
     routes: int | str | None = Field(
         default=None,
         description=(
-            "Tasks to search: 'all', 'auto' (likely tasks that can still contribute results), or a "
-            "number of the likeliest tasks."
+            "Domains to search: 'all', 'auto' (likely domains that can still contribute to the top k), or a "
+            "number of the likeliest domains."
         ),
     )
     moments: int = Field(default=3, description="Maximum number of moments per long video.")
@@ -82,36 +81,39 @@ class MatchedText(ResponseModel):
         default=None,
         description="For a transcript: start of the matching text, in seconds; null for other kinds.",
     )
-    end: float | None = Field(default=None, description="Of a transcript: end of this text, in seconds.")
-    text: str = Field(description="The text, or the part around the first matched word where it is long.")
+    end: float | None = Field(
+        default=None,
+        description="For a transcript: end of the matching text, in seconds; null for other kinds.",
+    )
+    text: str = Field(description="The text; if it is long, the part around the first matched word.")
     marks: list[tuple[int, int]] = Field(
         description="Start and end of each matched word in `text`, in Unicode code points."
     )
 
 
 class FacetValue(ResponseModel):
-    """A value by which the results can be filtered, and how many of them have it."""
+    """A value by which results can be filtered, and how many of them have it."""
 
     value: str | int | float | bool
     count: int
 
 
 class Facet(ResponseModel):
-    """A field by which the results can be filtered: ``task``, or a metadata field as ``where.<name>``."""
+    """A field by which results can be filtered: ``task``, or a metadata field as ``where.<name>``."""
 
     field: str
     values: list[FacetValue] = Field(description="Most frequent values first.")
 
 
 class SearchResult(ResponseModel):
-    """A video that matches the query. ``task`` is the name of its task."""
+    """A search result. ``task`` is the name of the video's domain."""
 
     rank: int
     video_id: str
     uri: ShownUri
     task: str
     task_id: str
-    score: float = Field(description="Best score of the whole video and its moments.")
+    score: float = Field(description="Best score among the whole video and its moments.")
     confidence: float | None = Field(
         default=None,
         description="Probability that the video is right for the query, 0..1; several videos may be "
@@ -130,8 +132,8 @@ class SearchResult(ResponseModel):
     captions: list[str]
     thumbnail_url: str
     stream_url: str = Field(
-        description="URL of the video; plays the part whose transcript has the words, or the best "
-        "moment, if there is one (`#t=start,end`)."
+        description="URL of the video file. A fragment `#t=start,end` selects the part whose transcript has "
+        "the words, or the best moment, if there is one."
     )
     moments: list[MomentMatch] = Field(
         default_factory=list, description="Moments of a long video, best first."
@@ -139,12 +141,12 @@ class SearchResult(ResponseModel):
 
 
 class TaskRouting(ResponseModel):
-    """A task and its routing weight for the query. ``task`` is the name of the task."""
+    """A domain's routing weight for the query. ``task`` is the domain's name."""
 
     task: str
     task_id: str
     weight: float
-    searched: bool = Field(description="Whether the query was encoded for the task and its shard searched.")
+    searched: bool = Field(description="Whether the query was encoded for the domain and its shard searched.")
 
 
 class SearchTiming(ResponseModel):
@@ -192,11 +194,11 @@ class SearchResponse(ResponseModel):
         "none matches; empty unless requested.",
     )
     routing: list[TaskRouting] = Field(
-        description="The searched tasks and the 10 likeliest tasks, largest weight first."
+        description="The searched domains and the 10 likeliest domains, largest weight first."
     )
     timing_ms: SearchTiming
     degraded: dict[str, str] = Field(
-        default_factory=dict, description="Reasons by task name, for tasks that could not be searched."
+        default_factory=dict, description="Reasons by domain name, for domains that could not be searched."
     )
     metadata_as_of: datetime | None = Field(
         default=None,
@@ -231,7 +233,7 @@ class SearchBatchResponse(ResponseModel):
 
 
 class SimilarVideosResponse(ResponseModel):
-    """Videos similar to a library video. ``task`` is the name of its task; scores are cosines of stored vectors."""
+    """Videos similar to a library video. ``task`` is the name of its domain; scores are cosines of stored vectors."""
 
     video_id: str
     task: str
@@ -239,17 +241,17 @@ class SimilarVideosResponse(ResponseModel):
     release: str
     generation: int
     results: list[SearchResult]
-    searched: list[str] = Field(description="Names of the searched tasks.")
+    searched: list[str] = Field(description="Names of the searched domains.")
     not_compared: dict[str, str] = Field(
-        description="Reasons by task name, for tasks whose videos were embedded by another encoder."
+        description="Reasons by domain name, for domains whose videos were embedded by another encoder."
     )
     degraded: dict[str, str] = Field(
-        description="Reasons by task name, for tasks that could not be searched."
+        description="Reasons by domain name, for domains that could not be searched."
     )
 
 
 class CaptionMatch(ResponseModel):
-    """A caption of the library. ``task`` is the name of its task, ``video_id`` the first video that has it."""
+    """A library caption. ``video_id`` is the first video that has it, and ``task`` the name of that video's domain."""
 
     text: str
     score: float = Field(description="Cosine between caption vector and video vector.")
@@ -260,7 +262,7 @@ class CaptionMatch(ResponseModel):
 
 
 class CaptionsResponse(ResponseModel):
-    """Library captions nearest to a video. ``task`` is the name of the video's task."""
+    """Library captions nearest to a video. ``task`` is the name of the video's domain."""
 
     video_id: str
     task: str
@@ -271,7 +273,7 @@ class CaptionsResponse(ResponseModel):
     captions: list[CaptionMatch]
     candidates: int = Field(description="Number of compared captions.")
     degraded: dict[str, str] = Field(
-        description="Reasons by task name, for tasks that could not be searched."
+        description="Reasons by domain name, for domains that could not be searched."
     )
 
 
@@ -287,7 +289,7 @@ class ClipTiming(ResponseModel):
 class ClipSearchResponse(ResponseModel):
     """Videos similar to an uploaded clip or picture.
 
-    Scores are rescaled cosines: 0 is the mean cosine between two videos of the result's task, 1 is the same video.
+    Scores are rescaled cosines: 0 is the mean cosine between two videos of the result's domain, 1 is the same video.
     """
 
     kind: Open[Literal["video", "picture"]]
@@ -297,12 +299,12 @@ class ClipSearchResponse(ResponseModel):
     release: str
     generation: int
     results: list[SearchResult]
-    searched: list[str] = Field(description="Names of the searched tasks.")
+    searched: list[str] = Field(description="Names of the searched domains.")
     captions: list[CaptionMatch] | None = Field(
         default=None,
         description="Captions from the best result's task that are nearest to the clip; null unless requested.",
     )
     timing_ms: ClipTiming
     degraded: dict[str, str] = Field(
-        description="Reasons by task name, for tasks that could not be searched."
+        description="Reasons by domain name, for domains that could not be searched."
     )

@@ -120,7 +120,7 @@ class StageTimes(ResponseModel):
 
 
 class TaskProgress(ResponseModel):
-    """Progress of the current stage. ``fraction`` is the progress of the stage, 0..1."""
+    """Progress of a task's current stage. ``fraction`` is 0..1."""
 
     stage: str
     fraction: float = 0.0
@@ -132,7 +132,7 @@ class TaskProgress(ResponseModel):
     videos_per_second: float | None = None
     eta_seconds: float | None = Field(
         default=None,
-        description="Estimated seconds until the stage ends, at its rate in this attempt; null without "
+        description="Estimated seconds until the stage ends, from its rate in this attempt; null without "
         "a rate.",
     )
     peak_memory: int | None = Field(
@@ -224,7 +224,7 @@ class TaskDetails(ResponseModel):
 
 
 class TaskEvent(ResponseModel):
-    """A task event. IDs grow, so a client can request the events after the last one it has."""
+    """A task event. IDs increase, so a client can request the events after the last one it has."""
 
     id: int
     task_id: str

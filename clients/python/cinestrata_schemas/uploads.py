@@ -1,4 +1,4 @@
-"""Preview of a task made from files on a client's machine."""
+"""Requests and responses about previewing a task made from files on a client's machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Responses about single videos, and their deletion."""
+"""Requests and responses about videos: details, lists, edits and deletion."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MAX_CUES = 20_000  # of a transcript
 
 
 class Cue(RequestModel):
-    """A text that is said, or describes what happens, at some time in a video."""
+    """A timed text: what is said, or what happens, in a part of a video."""
 
     start: float = Field(
         ge=0, allow_inf_nan=False, description="Start in seconds from the start of the video."
@@ -42,7 +42,7 @@ class VideoMoment(ResponseModel):
 
 
 class VideoDetails(ResponseModel):
-    """A video. ``task`` is the name of its task."""
+    """A video. ``task`` is the name of its task: its domain, or an unpublished append."""
 
     id: str
     task: str
