@@ -1,1 +1,1 @@
-"""Adapters that methods train inside the towers of a frozen backbone."""
+"""Adapters for frozen backbones: inside the towers, or closed-form maps on top of them."""

@@ -1,14 +1,14 @@
 """Query maps of many tasks, applied to many pairs of text and task in one batch of array operations.
 
-A pair's semantic part is the frozen vector minus the center of the task. Its lexical part is the sum of the lexicon's
-rows of the known tokens, weighted by TF-IDF over known and unknown tokens.
+A pair's semantic part is the frozen vector minus the task's center. Its lexical part adds up the lexicon rows of the
+known tokens, weighted by TF-IDF over known and unknown tokens.
 
-A set is a range of the tasks in a *storage*: concatenated arrays with spare capacity, so that the number of operations
-does not grow with the number of tasks. Sets are immutable and share storages. A set with more tasks writes them after
-the tasks of the previous set; the maps are copied only if that place is taken or the capacity is used up.
+A set is a range of tasks in a *storage*: concatenated arrays with spare capacity, so the number of operations does not
+grow with the number of tasks. Sets are immutable and share storages. An extended set writes its new tasks after those
+of the previous set; the maps are copied only if that place is taken or the capacity is used up.
 
-The vector of a pair is the same bit for bit in any batch and in any set: all steps are elementwise, sums over a row of
-fixed length, or sums over the tokens of a text in their order.
+A pair's vector is the same bit for bit in any batch and any set: all steps are elementwise, sums over a row of fixed
+length, or sums over a text's tokens in their order.
 """
 
 from __future__ import annotations
@@ -34,24 +34,24 @@ from models.routing.router import distinct_tokens
 Ints = npt.NDArray[np.int64]
 
 _BATCH_PAIRS = 1024  # pairs whose token rows are gathered at once, some megabytes
-_SPARE = 0.5  # capacity of a new storage beyond its maps; memory is not occupied before it is written
+_SPARE = 0.5  # share of a new storage's capacity to add; memory is not occupied before it is written
 
 
 class _Storage:
-    """Maps of T tasks, and space for more.
+    """Maps of T tasks, with room for more.
 
     Attributes:
         centers: ``[≥ T, semantic]``.
-        caption_means: Mean caption of each task in its routing evidence, ``[≥ T, semantic]``.
+        caption_means: Each task's mean caption in its routing evidence, ``[≥ T, semantic]``.
         has_captions: Whether each task has a mean caption, ``[≥ T]``.
         unknown_weights: ``[≥ T]``.
         is_frozen: Whether each task is queried with the frozen vector itself, ``[≥ T]``.
-        ends: Number of rows of all tasks up to each task, ``[≥ T]``.
-        keys: V × number of the task + token, ascending, of all known tokens, ``[≥ R]``.
+        ends: Number of rows up to the end of each task, ``[≥ T]``.
+        keys: V × task number + token of all known tokens, ascending, ``[≥ R]``.
         weights: Inverse document frequency of each known token, ``[≥ R]``.
         lexicon: Lexical vector of each known token, ``[≥ R, lexical]``.
         tasks: T.
-        lock: Lock of additions.
+        lock: Held while tasks are added.
     """
 
     def __init__(self, layout: VectorLayout, tasks: int, rows: int, dtype: npt.DTypeLike) -> None:
@@ -69,11 +69,11 @@ class _Storage:
         self.lock = Lock()
 
     def start(self, task: int) -> int:
-        """Return the first row of a task."""
+        """Find a task's first row."""
         return int(self.ends[task - 1]) if task else 0
 
     def has_space(self, tasks: int, rows: int, dtype: npt.DTypeLike) -> bool:
-        """Return whether tasks with this many rows fit, and their lexicons keep their precision."""
+        """Check whether tasks with this many rows fit, and their lexicons keep their precision."""
         return (
             self.tasks + tasks <= len(self.ends)
             and self.start(self.tasks) + rows <= len(self.keys)
@@ -96,9 +96,7 @@ class _Storage:
         self.tasks += 1
 
     def map(self, task: int, vocabulary: int) -> AnalyticQueryMap | None:
-        """Return the map of a task, without copying its lexicon; None for a task that is queried with the frozen
-        vector.
-        """
+        """View a task's map without copying its lexicon; None if the task is queried with the frozen vector."""
         if self.is_frozen[task]:
             return None
         rows = slice(self.start(task), int(self.ends[task]))
@@ -116,9 +114,9 @@ class AnalyticMapSet:
     """Query maps of T tasks.
 
     Args:
-        layout: Sizes of the parts of a vector.
+        layout: Sizes of a vector's parts.
         vocabulary: Vocabulary size V.
-        maps: Maps of the tasks; None is a task that is queried with the frozen vector itself.
+        maps: Map of each task; None if it is queried with the frozen vector itself.
     """
 
     def __init__(
@@ -137,7 +135,7 @@ class AnalyticMapSet:
 
     @property
     def bytes(self) -> int:
-        """Memory of the arrays, without spare capacity."""
+        """Memory that the arrays take, without spare capacity."""
         tasks, rows = slice(self._first, self._first + self._count), self._rows
         storage = self._storage
         per_task = storage.centers, storage.caption_means, storage.unknown_weights, storage.ends
@@ -147,12 +145,12 @@ class AnalyticMapSet:
 
     @property
     def caption_means(self) -> tuple[Floats, npt.NDArray[np.bool_]]:
-        """Mean caption of each task ``[T, semantic]``, and whether it has one ``[T]``."""
+        """Each task's mean caption ``[T, semantic]``, and whether it has one ``[T]``."""
         tasks = slice(self._first, self._first + self._count)
         return self._storage.caption_means[tasks], self._storage.has_captions[tasks]
 
     def extended(self, maps: Sequence[AnalyticQueryMap | None]) -> AnalyticMapSet:
-        """Return a new set with the tasks of this set, followed by those of other maps."""
+        """Append maps of more tasks, in a new set."""
         result = self.part(0, self._count)
         storage, rows = self._storage, sum(len(query_map.tokens) for query_map in maps if query_map)
         with storage.lock:
@@ -165,17 +163,17 @@ class AnalyticMapSet:
         return result
 
     def part(self, start: int, stop: int) -> AnalyticMapSet:
-        """Return the tasks at ``start`` to ``stop - 1``, without copying them."""
+        """Select the tasks ``start`` to ``stop - 1``, without copying them."""
         part = copy(self)
         part._first, part._count = self._first + start, stop - start
         return part
 
     def map(self, position: int) -> AnalyticQueryMap | None:
-        """Return the map of a task; None for a task that is queried with the frozen vector itself."""
+        """View a task's map; None if the task is queried with the frozen vector itself."""
         return self._storage.map(self._first + position, self._vocabulary)
 
     def tensors(self, position: int) -> dict[str, Array] | None:
-        """Return the arrays that the vectors of a task depend on, by name; None for a task without a map."""
+        """Name the arrays that a task's query vectors depend on; None for a task without a map."""
         query_map = self.map(position)
         if query_map is None:
             return None
@@ -184,10 +182,10 @@ class AnalyticMapSet:
         return tensors
 
     def __call__(self, frozen: Floats, tokens: Ints, rows: Ints, positions: Ints) -> Floats:
-        """Return unit query vectors of P pairs of a text and a task, ``[P, dim]``.
+        """Compute unit query vectors for P pairs of a text and a task, ``[P, dim]``.
 
         Args:
-            frozen: Unit vectors of n texts in the space of the backbone, ``[n, dim]``.
+            frozen: Unit vectors of n texts in the backbone's space, ``[n, dim]``.
             tokens: Distinct tokens of each text, ascending, padded with −1, ``[n, L]``.
             rows: Text of each pair, ``[P]``.
             positions: Task of each pair, ``[P]``.
@@ -200,9 +198,7 @@ class AnalyticMapSet:
         return vectors
 
     def _apply(self, frozen: Floats, tokens: Ints, tasks: Ints) -> Floats:
-        """Return the vectors of pairs ``[P, dim]``, of texts ``[P, dim]`` with tokens ``[P, L]`` and tasks of the
-        storage.
-        """
+        """Map frozen vectors ``[P, dim]`` with tokens ``[P, L]`` for one task of the storage each, ``[P, dim]``."""
         semantic = normalize_rows(frozen[:, : self.layout.semantic] - self._storage.centers[tasks])
         lexical = self._lexical(tokens, tasks)
         vectors = self.layout.join(semantic, lexical, is_video=False)
@@ -212,7 +208,7 @@ class AnalyticMapSet:
         return vectors
 
     def _lexical(self, tokens: Ints, tasks: Ints) -> Floats:
-        """Return the lexical vectors ``[P, lexical]``."""
+        """Compute the lexical vectors ``[P, lexical]``."""
         storage, rows = self._storage, self._rows
         lexical = np.zeros((len(tokens), self.layout.lexical), np.float32)
         if not self.layout.lexical or rows.start == rows.stop or not tokens.shape[1]:
@@ -220,18 +216,18 @@ class AnalyticMapSet:
         known_keys = storage.keys[rows]
         keys = tokens + (tasks * self._vocabulary)[:, None]
         place = np.minimum(np.searchsorted(known_keys, keys), len(known_keys) - 1)
-        # Padding precedes the tokens of a task and would otherwise be the last token of the previous one.
+        # A padded key sorts before the task's tokens, where it could equal the previous task's last key.
         is_word = tokens >= 0
         is_known = (known_keys[place] == keys) & is_word
         unknown = storage.unknown_weights[tasks][:, None]
         weights = np.where(is_known, storage.weights[rows][place], unknown) * is_word
-        # Sums from left to right: padding does not change a bit of them.
+        # Adding from left to right makes padding change no bit.
         squares = np.cumsum(weights * weights, axis=1)[:, -1]
         shares = weights / np.maximum(np.sqrt(squares), np.float32(MIN_LENGTH))[:, None]
         pairs, columns = is_known.nonzero()
         values = storage.lexicon[rows][place[pairs, columns]].astype(np.float32)
         values *= shares[pairs, columns][:, None]
-        # The first known token of each pair, then the second ones, and so on.
+        # Add each pair's first known token, then the second ones, and so on.
         number = np.cumsum(is_known, axis=1)[pairs, columns]
         for count in range(1, int(number.max(initial=0)) + 1):
             chosen = number == count
@@ -240,23 +236,23 @@ class AnalyticMapSet:
 
     @property
     def _rows(self) -> slice:
-        """Rows of the set's tasks in the storage."""
+        """Where the set's tasks are in the storage."""
         return slice(self._storage.start(self._first), self._storage.start(self._first + self._count))
 
     def _precision(self, maps: Sequence[AnalyticQueryMap | None]) -> np.dtype[np.floating]:
-        """Return the common precision of this set's lexicons and others; empty lexicons have none."""
+        """Find the common precision of this set's lexicons and others; empty lexicons have none."""
         lexicons = [query_map.lexicon for query_map in maps if query_map is not None]
         lexicons.append(self._storage.lexicon[self._rows])
         return np.result_type(np.float16, *(lexicon.dtype for lexicon in lexicons if len(lexicon)))
 
     def _append(self, maps: Sequence[AnalyticQueryMap | None]) -> None:
-        """Add tasks behind those of the storage, which are the last ones of this new set."""
+        """Add tasks to the storage, whose last tasks belong to this new set."""
         for query_map in maps:
             self._storage.append(query_map or self._neutral, self._vocabulary, is_frozen=query_map is None)
         self._count += len(maps)
 
     def _copy_and_append(self, maps: Sequence[AnalyticQueryMap | None]) -> None:
-        """Move this new set to a storage of its own, with more tasks."""
+        """Move this new set to a storage of its own, and add tasks."""
         own = [self.map(position) for position in range(self._count)]
         every = [*own, *maps]
         rows = sum(len(query_map.tokens) for query_map in every if query_map is not None)
@@ -266,7 +262,5 @@ class AnalyticMapSet:
 
 
 def pad_distinct_tokens(texts: Sequence[Ints]) -> Ints:
-    """Return the distinct tokens of each text without the start and end tokens, ascending and padded with −1, ``[n,
-    L]``.
-    """
+    """List each text's distinct tokens without start and end tokens, ascending, padded with −1, ``[n, L]``."""
     return pad_texts([distinct_tokens(text) for text in texts], -1)

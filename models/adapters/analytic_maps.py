@@ -1,13 +1,13 @@
-"""Maps of the analytic method: from frozen features to the vectors of videos and queries. No module here needs torch.
+"""Maps of the analytic method: from frozen features to vectors of videos and queries. This module imports no torch.
 
-A vector has three parts: the *semantic* part in the text space of the backbone, the *lexical* part in a space of the
+A vector has three parts: the *semantic* part in the backbone's text space, the *lexical* part in a space for the
 domain's own words, and two coordinates that complete queries and videos to unit length. With the semantic weight β, the
-cosine of a query q and a video v is
+cosine between a query q and a video v is
 
     β · cos(semantic q, semantic v) + (1 − β) · κ(q) · cos(lexical q, lexical v)
 
 where κ(q) is the share of the query's words, by TF-IDF weight, that the domain knows. The lexical part occupies the
-reserved coordinates of the backbone's space; a backbone without reserved coordinates has the semantic part alone.
+backbone's reserved coordinates; without any, a vector has only the semantic part.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ import numpy as np
 import numpy.typing as npt
 
 _COMPLETIONS = 2  # coordinates that complete queries and videos to unit length
-MIN_LENGTH = 1e-8  # lower bound of lengths that vectors are divided by
+MIN_LENGTH = 1e-8  # lower bound on lengths that vectors are divided by
 
 Array = npt.NDArray[Any]
 Floats = npt.NDArray[np.float32]
 
 
 class _JointSpace(Protocol):
-    """Sizes of a backbone's joint space."""
+    """Sizes of the joint space, as backbones and query backbones have them."""
 
     @property
     def dim(self) -> int: ...
@@ -38,7 +38,7 @@ class _JointSpace(Protocol):
 
 @dataclass(frozen=True)
 class VectorLayout:
-    """Sizes of the parts of a vector.
+    """Sizes of a vector's parts.
 
     Attributes:
         semantic: Coordinates of the semantic part.
@@ -54,21 +54,19 @@ class VectorLayout:
 
     @classmethod
     def for_backbone(cls, backbone: _JointSpace, semantic_weight: float) -> VectorLayout:
-        """Return the layout in the joint space of a backbone; without room for words, the semantic part has all the
-        weight.
-        """
+        """Lay out vectors in a backbone's joint space; without room for words, the semantic part has all the weight."""
         lexical = max(0, backbone.reserved_dims - _COMPLETIONS)
         semantic = backbone.dim - backbone.reserved_dims
         return cls(semantic, lexical, backbone.dim, semantic_weight if lexical else 1.0)
 
     def join(self, semantic: Floats, lexical: Floats, *, is_video: bool) -> Floats:
-        """Return unit vectors ``[n, dim]`` of videos or queries.
+        """Join the parts to unit vectors ``[n, dim]`` of videos or queries.
 
         Args:
             semantic: Vectors of at most unit length ``[n, semantic]``.
             lexical: Vectors of at most unit length ``[n, lexical]``.
-            is_video: Whether the vectors are those of videos. Queries and videos are completed to unit length in
-                different coordinates, so that the completions add nothing to a cosine.
+            is_video: Whether the vectors represent videos. Queries and videos are completed to unit length in
+                different coordinates, so that this adds nothing to their cosine.
         """
         if not self.lexical:
             return normalize_rows(semantic)
@@ -83,26 +81,25 @@ class VectorLayout:
 
 
 def normalize_rows(vectors: Floats, shortest: float = 1e-12) -> Floats:
-    """Return the vectors ``[n, d]`` of unit length, of each row; bit for bit the same in any batch.
+    """Scale each row of ``vectors [n, d]`` to unit length; the result is the same bit for bit in any batch.
 
     Args:
-        vectors: ``[n, d]``.
-        shortest: Lower bound of the lengths that vectors are divided by.
+        shortest: Lower bound on the lengths that rows are divided by.
     """
     lengths = np.maximum(np.sqrt(np.vecdot(vectors, vectors)), np.float32(shortest))
     return np.asarray(vectors / lengths[:, None], np.float32)
 
 
 class _ArrayFields:
-    """Arrays of a dataclass by name, as a release stores them."""
+    """A dataclass of arrays, which a release stores by name."""
 
     def tensors(self) -> dict[str, Array]:
-        """Return the arrays by name."""
+        """Name the arrays as a release stores them."""
         return {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]
 
     @classmethod
     def from_tensors(cls, tensors: Mapping[str, Array]) -> Self:
-        """Return the map with the tensors of a release.
+        """Restore a map from a release's tensors.
 
         Raises:
             KeyError: A tensor is missing.
@@ -112,12 +109,12 @@ class _ArrayFields:
 
 @dataclass(frozen=True)
 class AnalyticVideoMap(_ArrayFields):
-    """Affine map from features of videos to both parts of their vectors.
+    """Affine map from video features to both parts of video vectors.
 
     Attributes:
         weight: ``[F, semantic + lexical]``.
         offset: ``[semantic + lexical]``.
-        zero_shot_weight: Weight γ of the backbone's own vector in the semantic part, ``[]``.
+        zero_shot_weight: Weight γ of the backbone's own vector within the semantic part, ``[]``.
     """
 
     weight: Floats
@@ -125,12 +122,11 @@ class AnalyticVideoMap(_ArrayFields):
     zero_shot_weight: Floats
 
     def __call__(self, features: Floats, projected: Floats, layout: VectorLayout) -> Floats:
-        """Return unit vectors ``[n, dim]`` of videos.
+        """Map video features to unit vectors ``[n, dim]``.
 
         Args:
             features: Features of the videos, ``[n, F]``.
-            projected: The backbone's own vectors of these features, ``[n, ≥ semantic]``.
-            layout: Sizes of the parts of a vector.
+            projected: The backbone's own vectors for these features, ``[n, ≥ semantic]``.
         """
         mapped = features @ self.weight + self.offset
         semantic, lexical = mapped[:, : layout.semantic], mapped[:, layout.semantic :]
@@ -140,17 +136,17 @@ class AnalyticVideoMap(_ArrayFields):
 
 @dataclass(frozen=True)
 class AnalyticQueryMap(_ArrayFields):
-    """Arrays that turn the frozen vector and the tokens of a text into its query vector for one domain.
+    """Arrays that turn a text's frozen vector and tokens into its query vector for one domain.
 
     :class:`~models.adapters.analytic_map_set.AnalyticMapSet` applies the maps of many domains.
 
     Attributes:
-        center: Mean caption of the domain, which its queries are centered on, ``[semantic]``.
-        caption_mean: Mean caption of the domain in its routing evidence, ``[semantic]``; empty without captions.
+        center: The domain's mean caption, which its queries are centered on, ``[semantic]``.
+        caption_mean: The domain's mean caption in its routing evidence, ``[semantic]``; empty without captions.
         tokens: IDs of the domain's tokens, ascending, ``[V]`` int64.
         token_weights: Inverse document frequency of each token, ``[V]``.
         unknown_token_weight: Weight of a token that no caption of the domain contains, ``[]``.
-        lexicon: Lexical vector of each token, ``[V, lexical]``; half precision when learned, half the memory.
+        lexicon: Lexical vector of each token, ``[V, lexical]``; learned maps keep half precision, to save memory.
     """
 
     center: Floats
@@ -162,7 +158,7 @@ class AnalyticQueryMap(_ArrayFields):
 
     @classmethod
     def neutral(cls, layout: VectorLayout) -> Self:
-        """Return the map for a domain without captions: the frozen vector, no words, no routing evidence."""
+        """Build the map for a domain without captions: the frozen vector, no words, no routing evidence."""
         none = np.empty(0, np.float32)
         return cls(
             center=np.zeros(layout.semantic, np.float32),

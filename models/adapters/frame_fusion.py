@@ -1,8 +1,8 @@
 """Frame Fusion Adapters (FFA): temporal information in a frozen image tower (ctvr-ffa-tame, section 3.3).
 
-Inside a visual block, a cross-attention runs in parallel to the frozen self-attention on the same normalized tokens.
+Inside a visual block, cross-attention runs in parallel to the frozen self-attention on the same normalized tokens.
 Queries come from a neighboring frame, keys and values from the current one (eq. 1). A trainable gate α, initially 0,
-mixes the result into that of the self-attention (eq. 3), so at step 0 the tower computes the output of the backbone.
+mixes the result into that of the self-attention (eq. 3), so at step 0 the tower computes what the backbone does.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ FusionNeighbor = Literal["alternate", "previous"]
 
 
 class FrameFusionAdapter(nn.Module):
-    """Frame Fusion Adapter of one block.
+    """Frame Fusion Adapter for one block.
 
     Args:
         width: Token width, a multiple of ``heads``.
-        heads: Number of attention heads of the block.
+        heads: Number of attention heads in the block.
         forward_in_time: Whether queries come from the next frame instead of the previous one.
         mix: ``additive`` is eq. 3, SA + α·CA; ``convex`` is the published code's (1−α)·SA + α·CA, which keeps the scale
             of the residual stream for every α.
@@ -45,19 +45,17 @@ class FrameFusionAdapter(nn.Module):
         self.alpha = nn.Parameter(torch.zeros(()))
 
     def neighbors(self, tokens: Tensor) -> Tensor:
-        """Return the tokens of each frame's neighbor in time, ``[n, M, P, width]``; a frame at the border is its own
-        neighbor.
-        """
+        """Take each frame's neighbor in time, ``[n, M, P, width]``; a frame at the border is its own neighbor."""
         if self.forward_in_time:
             return torch.cat([tokens[:, 1:], tokens[:, -1:]], dim=1)
         return torch.cat([tokens[:, :1], tokens[:, :-1]], dim=1)
 
     def cross_attention(self, tokens: Tensor, count: int | None = None) -> Tensor:
-        """Return CA(F_{m−1}, F_m) of eq. 1 for every frame m.
+        """Compute CA(F_{m−1}, F_m) of eq. 1 for every frame m.
 
         Args:
             tokens: ``[n, M, P, width]``.
-            count: Number of tokens of each frame to compute, the first ones; None computes all.
+            count: How many tokens of each frame to compute, from the first; None computes all.
 
         Returns:
             ``[n, M, count or P, width]``.
@@ -68,12 +66,12 @@ class FrameFusionAdapter(nn.Module):
         return fused
 
     def forward(self, tokens: Tensor, self_attended: Tensor) -> Tensor:
-        """Mix SA(F_m, F_m) with CA(F_{m−1}, F_m) by the gate (eq. 3).
+        """Mix SA(F_m, F_m) with CA(F_{m−1}, F_m), weighted by the gate (eq. 3).
 
         Args:
             tokens: ``[n, M, P, width]``.
-            self_attended: Self-attention of all tokens or of the first ones of every frame, ``[n, M, ≤ P, width]``; the
-                result has its shape.
+            self_attended: Self-attention of every frame's tokens, or of its first ones, ``[n, M, ≤ P, width]``; the
+                result has the same shape.
         """
         fused = self.alpha * self.cross_attention(tokens, self_attended.shape[2])
         if self.mix == "additive":
@@ -82,15 +80,15 @@ class FrameFusionAdapter(nn.Module):
 
 
 class FrameFusion(nn.Module):
-    """Frame Fusion Adapters of an image tower: one in each of its deepest ``layers`` blocks.
+    """Frame Fusion Adapters for an image tower: one in each of its deepest ``layers`` blocks.
 
     Args:
         width: Token width of the image tower.
-        heads: Number of attention heads of the image tower.
+        heads: Number of attention heads in the image tower.
         layers: Number of blocks with an adapter, counted from the deepest (the published code's choice); 0 leaves the
             tower unchanged.
-        neighbor: ``previous`` is the paper's; ``alternate`` is the published code's: blocks of even index use the
-            previous frame, blocks of odd index the next one, so that information flows in both directions.
+        neighbor: ``previous`` is the paper's; ``alternate`` is the published code's: blocks with an even index use the
+            previous frame, others the next one, so that information flows in both directions.
         mix: See :class:`FrameFusionAdapter`.
     """
 
@@ -117,7 +115,7 @@ class FrameFusion(nn.Module):
     def for_backbone(
         cls, backbone: Backbone, *, layers: int, neighbor: FusionNeighbor, mix: FusionMix
     ) -> FrameFusion:
-        """Return fresh adapters in the sizes of a backbone's image tower, on the CPU.
+        """Create new adapters that fit a backbone's image tower, on the CPU.
 
         Raises:
             BackboneUnsupported: The backbone's blocks are not open.
@@ -127,9 +125,9 @@ class FrameFusion(nn.Module):
         return cls(width, heads, len(blocks), layers=layers, neighbor=neighbor, mix=mix)
 
     def at(self, index: int) -> FrameFusionAdapter | None:
-        """Return the adapter of the block at ``index``; None if the block has none."""
+        """Look up the adapter for the block at ``index``; None if it has none."""
         return self._by_block.get(index)
 
     def gates(self) -> list[nn.Parameter]:
-        """Return the gate α of every adapter."""
+        """List every adapter's gate α."""
         return [parameter for name, parameter in self.named_parameters() if name.endswith("alpha")]

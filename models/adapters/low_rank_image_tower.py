@@ -1,4 +1,4 @@
-"""Low-rank updates of an image tower (LoRA): W + s·BA for every matrix of every block, with W frozen.
+"""Low-rank updates to an image tower (LoRA): W + s·BA for every matrix in every block, with W frozen.
 
 Unlike TAME on the text side, these updates are not routed: a video is embedded once, by the release that learns its
 task, so its tower need not remember other tasks.
@@ -17,7 +17,7 @@ from models.backbones.backbone import Backbone
 
 
 class LowRankUpdate(nn.Module):
-    """Parametrization W → W + s·BA; the identity at the start, since B is zero.
+    """Parametrization W → W + s·BA; initially the identity, since B is zero.
 
     Args:
         weight: W, ``[out, in]``, frozen.
@@ -37,15 +37,15 @@ class LowRankUpdate(nn.Module):
 
 
 class LowRankImageTower(nn.Module):
-    """The image tower of a backbone with low-rank updates.
+    """A backbone's image tower with low-rank updates.
 
     Args:
-        backbone: Backbone to copy; it is not changed.
+        backbone: Backbone to copy; it is not modified.
         rank: Rank of every update.
         scale: Scale of every update.
 
     Attributes:
-        backbone: Copy whose image tower computes with the updated weights.
+        backbone: Copy whose image tower uses the updated weights.
     """
 
     def __init__(self, backbone: Backbone, *, rank: int, scale: float) -> None:
@@ -62,15 +62,15 @@ class LowRankImageTower(nn.Module):
                         self._updates[f"{index}.{name}.{weight}"] = update
 
     def update_parameters(self) -> list[nn.Parameter]:
-        """Return the matrices A and B of all updates."""
+        """List the matrices A and B of all updates."""
         return [parameter for update in self._updates.values() for parameter in update.parameters()]
 
     def b_matrices(self) -> list[nn.Parameter]:
-        """Return the matrix B of every update, which is zero at the start and scales the whole update."""
+        """List every update's matrix B, which is zero at first and scales the whole update."""
         return [update.b for update in self._updates.values()]
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return the matrices A and B by block, projection and letter, as a release stores them."""
+        """Name the matrices A and B by block, projection and letter, as a release stores them."""
         return {
             f"{name}.{letter}": tensor.detach()
             for name, update in self._updates.items()

@@ -1,12 +1,12 @@
-"""Low-rank updates of a text tower, small enough to keep one per shard, with changes of token embeddings.
+"""Low-rank updates to a text tower, small enough to keep one per shard, with changed token embeddings.
 
 An update has two parts. Low-rank matrices change how the tower reads: W + λ·BA for the four projections (query, key,
-value, out) of every block's self-attention, with W frozen (Hu et al., "LoRA: Low-Rank Adaptation of Large Language
-Models", ICLR 2022). Token embedding changes add the vocabulary of a domain: it uses words that the frozen tower hardly
-knows, and an update of the blocks cannot separate tokens whose embeddings are alike. The embeddings of the tokens in a
-domain's captions are therefore learned with it; there are as many as the captions have distinct tokens.
+value, out) in every block's self-attention, with W frozen (Hu et al., "LoRA: Low-Rank Adaptation of Large Language
+Models", ICLR 2022). Changed token embeddings add a domain's vocabulary: it uses words that the frozen tower hardly
+knows, and updated blocks cannot separate tokens whose embeddings are alike. Every token in the domain's captions
+therefore has its embedding learned.
 
-As in :mod:`models.adapters.tame`, hidden states have a leading *candidate* dimension C: one forward encodes a text
+As in :mod:`models.adapters.tame`, hidden states have a leading *candidate* dimension C: one forward pass encodes a text
 under the updates of many tasks.
 """
 
@@ -34,8 +34,8 @@ class TextUpdateSet:
     Attributes:
         a: ``[C, layers, 4, r, d]``.
         b: ``[C, layers, 4, d, r]``.
-        words: Token embedding changes of all candidates, one candidate after the other, ``[R, d]``. Unchanged tokens
-            share the first row, if there are any.
+        words: Token embedding changes, candidate after candidate, ``[R, d]``. Unchanged tokens share the first row, if
+            there are any.
         keys: V × candidate + token of each row, ascending, and −1 for the row of unchanged tokens, ``[R]`` int64.
         vocabulary: Vocabulary size V.
         scale: λ.
@@ -55,14 +55,14 @@ class TextUpdateSet:
 
     @cached_property
     def layers(self) -> list[tuple[Tensor, Tensor]]:
-        """A and B of each block. They are split at once: the gradient of a single slice has the size of all layers."""
+        """Each block's A and B. They are split at once: the gradient of a single slice has the size of all layers."""
         return list(zip(self.a.unbind(1), self.b.unbind(1), strict=True))
 
     @classmethod
     def stack(cls, parts: Sequence[TextUpdateSet]) -> TextUpdateSet:
-        """Return the candidates of all parts, in order.
+        """Join the candidates of all parts, in order.
 
-        Vocabularies and scales must agree. A single part is returned itself.
+        Vocabularies and scales must agree. A single part is returned unchanged.
         """
         first = parts[0]
         if len(parts) == 1:
@@ -83,7 +83,7 @@ class TextUpdateSet:
         )
 
     def part(self, start: int, stop: int) -> TextUpdateSet:
-        """Return the candidates ``start`` to ``stop - 1``. With ``start`` 0, nothing is copied."""
+        """Select the candidates ``start`` to ``stop - 1``. If ``start`` is 0, nothing is copied."""
         bounds = torch.tensor([0, start, stop]).to(self.keys.device) * self.vocabulary
         shared, low, high = torch.searchsorted(self.keys, bounds).cpu().tolist()
         words, keys = self.words[low:high], self.keys[low:high] - start * self.vocabulary
@@ -94,29 +94,29 @@ class TextUpdateSet:
         return TextUpdateSet(self.a[start:stop], self.b[start:stop], words, keys, self.vocabulary, self.scale)
 
     def choose(self, candidates: Tensor) -> TextUpdateSelection:
-        """Return the candidates at some positions; a position may occur several times."""
+        """Select the candidates at some positions, which may repeat."""
         return TextUpdateSelection(self, candidates)
 
     def unchanged(self) -> TextUpdateSet:
-        """Return the same number of candidates without any change to the tower."""
+        """Replace each candidate by one that leaves the tower unchanged."""
         words, keys = torch.zeros_like(self.words[:1]), self.keys.new_full((1,), -1)
         return TextUpdateSet(self.a, torch.zeros_like(self.b), words, keys, self.vocabulary, self.scale)
 
     def to(self, device: torch.device) -> TextUpdateSet:
-        """Return the updates on a device."""
+        """Move the updates to a device."""
         a, b, words, keys = (tensor.to(device) for tensor in (self.a, self.b, self.words, self.keys))
         return TextUpdateSet(a, b, words, keys, self.vocabulary, self.scale)
 
     def embedding_delta(self, ids: Tensor) -> Tensor:
-        """Return the token embedding changes of texts ``[n, L]`` under each candidate, ``[C, n, L, d]``."""
+        """Compute the token embedding changes of texts ``[n, L]`` under each candidate, ``[C, n, L, d]``."""
         candidates = torch.arange(self.candidates, device=ids.device)
         rows = self.embedding_rows(candidates, ids.expand(self.candidates, *ids.shape))
         return F.embedding(rows, self.words)
 
     def embedding_rows(self, candidates: Tensor, ids: Tensor) -> Tensor:
-        """Return the row of ``words`` for each token.
+        """Find the row of ``words`` for each token.
 
-        The rows are found by binary search, since a table of all tokens would take a thousand times the memory.
+        This is a binary search, since a table of all tokens would take a thousand times the memory.
 
         Args:
             candidates: Positions of the candidates, ``[C]``.
@@ -130,12 +130,12 @@ class TextUpdateSet:
         return torch.where(self.keys[place] == keys, place, 0)
 
     def input_deltas(self, layer: int, hidden: Tensor, end: Tensor) -> list[Tensor]:
-        """Return λ·BAX for query, key and value, each ``[C, n, L, d]``, of the block's input ``[C, n, L, d]``."""
+        """Compute λ·BAX for query, key and value, each ``[C, n, L, d]``, from the block's input ``[C, n, L, d]``."""
         a, b = self.layers[layer]
         return _low_rank_deltas(a[:, _INPUT], b[:, _INPUT], self.scale, hidden)
 
     def output_delta(self, layer: int, hidden: Tensor, end: Tensor) -> Tensor:
-        """Return λ·BAX for the out-projection: ``[C, n, L, d]`` of the concatenated heads ``[C, n, L, d]``."""
+        """Compute λ·BAX for the out-projection, ``[C, n, L, d]``, from the concatenated heads ``[C, n, L, d]``."""
         a, b = self.layers[layer]
         return _low_rank_deltas(a[:, _OUTPUT], b[:, _OUTPUT], self.scale, hidden)[0]
 
@@ -158,9 +158,7 @@ class TextUpdateSelection:
         return len(self.which)
 
     def embedding_delta(self, ids: Tensor) -> Tensor:
-        """Return the token embedding changes ``[C, n, L, d]`` of texts ``[n, L]``, or ``[C, n, L]`` with texts per
-        candidate.
-        """
+        """Compute the token embedding changes of texts ``[n, L]`` or ``[C, n, L]``, ``[C, n, L, d]``."""
         ids = ids.expand(self.candidates, *ids.shape[-2:])
         return F.embedding(self.updates.embedding_rows(self.which, ids), self.updates.words)
 
@@ -174,7 +172,7 @@ class TextUpdateSelection:
 
     @cached_property
     def _contiguous(self) -> slice | None:
-        """Slice of the candidates if their positions are consecutive; they need not be gathered then."""
+        """Slice of the candidates if their positions are consecutive: they need not be gathered then."""
         if self.which.device.type != "cpu":
             return None  # reading the positions would synchronize with the device
         count = len(self.which)
@@ -184,20 +182,20 @@ class TextUpdateSelection:
         return slice(first, first + count)
 
     def _gather(self, layer: int, projections: slice) -> tuple[Tensor, Tensor]:
-        """Return A and B of some projections of a block."""
+        """Select A and B of some projections in a block."""
         a, b = self.updates.layers[layer]
         if self._contiguous is not None:
             return a[self._contiguous, projections], b[self._contiguous, projections]
-        # Four times as fast as indexing, since the matrices of each candidate are contiguous.
+        # Four times as fast as indexing, since each candidate's matrices are contiguous.
         return a[:, projections].index_select(0, self.which), b[:, projections].index_select(0, self.which)
 
 
 class TextUpdate(nn.Module):
-    """Trainable update of one task; the identity at the start.
+    """Trainable update for one task; initially the identity.
 
     Args:
         width: Token width of the text tower.
-        layers: Number of blocks of the text tower.
+        layers: Number of blocks in the text tower.
         vocabulary: Vocabulary size V.
         rank: Rank r of A and B.
         scale: λ.
@@ -209,13 +207,13 @@ class TextUpdate(nn.Module):
         bound = 1 / math.sqrt(width)  # Kaiming uniform with a = √5 and fan-in `width`
         self.a = nn.Parameter(torch.empty(layers, 4, rank, width).uniform_(-bound, bound))
         self.b = nn.Parameter(torch.zeros(layers, 4, width, rank))
-        # All tokens have a row during training; a release stores the rows that changed.
+        # During training all tokens have a row; a release stores the rows that changed.
         self.words = nn.Parameter(torch.zeros(vocabulary, width))
         self.register_buffer("keys", torch.arange(vocabulary), persistent=False)
 
     @classmethod
     def for_backbone(cls, backbone: Backbone, *, rank: int, scale: float) -> TextUpdate:
-        """Return a new update in the sizes of a backbone's text tower, on the CPU.
+        """Create a new update that fits a backbone's text tower, on the CPU.
 
         Raises:
             BackboneUnsupported: The backbone's blocks are not open.
@@ -225,7 +223,7 @@ class TextUpdate(nn.Module):
         )
 
     def as_update_set(self) -> TextUpdateSet:
-        """Return the update as a set with one candidate."""
+        """View the update as a set with one candidate."""
         return TextUpdateSet(
             self.a.unsqueeze(0),
             self.b.unsqueeze(0),
@@ -237,13 +235,13 @@ class TextUpdate(nn.Module):
 
     @torch.no_grad()
     def reset_other_words(self, kept: Tensor) -> None:
-        """Reset the embedding changes of all tokens except those with the IDs ``kept``."""
+        """Reset the embedding changes of all tokens except ``kept``."""
         words = torch.zeros_like(self.words)
         words[kept] = self.words[kept]
         self.words.copy_(words)
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return the tensors of the update by name, as a release stores them."""
+        """Name the tensors as a release stores them."""
         changed = self.words.detach().any(dim=1).nonzero()[:, 0]
         words = self.words.detach()[changed]
         return {"a": self.a.detach(), "b": self.b.detach(), "tokens": changed, "words": words}
@@ -266,7 +264,7 @@ class TextUpdate(nn.Module):
 
 
 def compact_text_update(tensors: Mapping[str, Tensor], vocabulary: int, scale: float) -> TextUpdateSet:
-    """Return the set with one candidate, and embedding rows only for the changed tokens.
+    """Convert stored tensors to a set with one candidate, and embedding rows only for the changed tokens.
 
     Args:
         tensors: Tensors from :meth:`TextUpdate.tensors`.
@@ -274,7 +272,7 @@ def compact_text_update(tensors: Mapping[str, Tensor], vocabulary: int, scale: f
         scale: λ.
 
     Raises:
-        ValueError: The tensors are not an update of a tower with this vocabulary.
+        ValueError: The tensors are not an update to a tower with this vocabulary.
     """
     a, b, tokens, words = (tensors[name] for name in ("a", "b", "tokens", "words"))
     width = a.shape[-1]
@@ -297,7 +295,7 @@ def compact_text_update(tensors: Mapping[str, Tensor], vocabulary: int, scale: f
 
 
 def _low_rank_deltas(a: Tensor, b: Tensor, scale: float, hidden: Tensor) -> list[Tensor]:
-    """Return λ·BAX of each of P projections, ``[C, n, L, d]``, with A ``[C, P, r, d]`` and B ``[C, P, d, r]``."""
+    """Compute λ·BAX for each of P projections, ``[C, n, L, d]``, with A ``[C, P, r, d]`` and B ``[C, P, d, r]``."""
     low = hidden.flatten(1, 2) @ a.flatten(1, 2).transpose(-1, -2)  # [C, n·L, P·r]
     each = torch.mul(low, scale).chunk(a.shape[1], dim=-1)
     return [(x @ b[:, p].transpose(-1, -2)).view(hidden.shape) for p, x in enumerate(each)]

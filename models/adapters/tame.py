@@ -1,12 +1,12 @@
 """Task-Aware Mixture-of-Experts (TAME): queries conditioned on their task (ctvr-ffa-tame, section 3.4).
 
-Each of the four projections (query, key, value, out) of every text block's self-attention is frozen and extended by
-low-rank experts: one matrix A shared by all experts, one matrix B per expert, and a router that reads the sum of the
+Each of the four projections (query, key, value, out) in every text block's self-attention is frozen and extended by
+low-rank experts: one matrix A that all experts share, one matrix B per expert, and a router that reads the sum of the
 end-of-text token and the task's prototype (equations 4 to 6).
 
 A text is usually encoded for several tasks at once. All functions therefore have a leading *candidate* dimension C:
-hidden states are ``[C, n, L, d]``, where a candidate is the prototype of one task and, with weights of several
-releases, those of one release. One forward encodes for all candidates.
+hidden states are ``[C, n, L, d]``, where a candidate is one task's prototype and, with weights from several releases,
+also one release's weights. One forward pass encodes for all candidates.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ NO_EXPERT = -2  # the task's shard was made by the backbone alone
 
 
 class _Layer(NamedTuple):
-    """Adapters of one block: :class:`TameWeights` without the layer dimension."""
+    """Adapters in one block: :class:`TameWeights` without the layer dimension."""
 
     a: Tensor
     b: Tensor
@@ -40,10 +40,10 @@ class _Layer(NamedTuple):
 
 @dataclass(frozen=True)
 class TameWeights:
-    """Adapters of all text blocks, in W sets.
+    """Adapters in all text blocks, in W sets.
 
     Attributes:
-        a: Matrices A, shared by the experts, ``[W, layers, 4, r, d]``.
+        a: Matrices A, which all experts share, ``[W, layers, 4, r, d]``.
         b: Matrices B of E experts, ``[W, layers, 4, E, d, r]``.
         router: Weights of the routers, ``[W, layers, 4, E, d]``.
         noise: Scale of the exploration noise in training, ``[W, layers, 4, E, d]``.
@@ -56,33 +56,33 @@ class TameWeights:
 
     @cached_property
     def layers(self) -> list[_Layer]:
-        """Adapters of each block. They are split at once: the gradient of a single slice has the size of all layers."""
+        """Each block's adapters. They are split at once: the gradient of a single slice has the size of all layers."""
         tensors = (self.a, self.b, self.router, self.noise)
         return [_Layer(*parts) for parts in zip(*(tensor.unbind(1) for tensor in tensors), strict=True)]
 
     @classmethod
     def stack(cls, parts: Sequence[TameWeights]) -> TameWeights:
-        """Return the sets of all parts, in order."""
+        """Join the sets of all parts, in order."""
         return cls(
             *(torch.cat([getattr(part, name) for part in parts]) for name in ("a", "b", "router", "noise"))
         )
 
     def select_set(self, index: int) -> TameWeights:
-        """Return one of the sets, W = 1."""
+        """Select one set, W = 1."""
         one = slice(index, index + 1)
         return TameWeights(self.a[one], self.b[one], self.router[one], self.noise[one])
 
 
 @dataclass(frozen=True)
 class TameCondition:
-    """Adapters and prototypes of C candidates that texts are encoded under.
+    """Adapters and prototypes of C candidates under which texts are encoded.
 
     Attributes:
         weights: Adapters of W releases.
-        prototypes: Prototype of each candidate, ``[C, d]``.
+        prototypes: Each candidate's prototype, ``[C, d]``.
         experts: The expert that each candidate always uses, or ``ROUTED``, or ``NO_EXPERT``, ``[C]`` int64.
-        top_k: Number of experts that the router keeps.
-        scale: λ of eq. 6.
+        top_k: How many experts the router keeps.
+        scale: λ in eq. 6.
         dropout: Dropout on the input of A, in training only.
         explore: Whether to add the router's noise, in training only.
         sets: Index of each candidate's adapters among the W sets, ``[C]`` int64. None if all candidates share the only
@@ -99,10 +99,7 @@ class TameCondition:
     sets: Tensor | None = None
 
     def choose(self, candidates: Tensor) -> TameCondition:
-        """Return the candidates at some positions ``[C']``; a position may occur several times.
-
-        Adapters are not copied.
-        """
+        """Select the candidates at some positions ``[C']``, which may repeat, without copying adapters."""
         has_one_set = len(self.weights.a) == 1
         return replace(
             self,
@@ -117,19 +114,20 @@ class TameCondition:
         return len(self.prototypes)
 
     def embedding_delta(self, ids: Tensor) -> None:
-        """None: token embeddings do not change."""
+        """Leave token embeddings unchanged."""
 
     def input_deltas(self, layer: int, hidden: Tensor, end: Tensor) -> Sequence[Tensor]:
-        """Return λ·E(X) for query, key and value, each ``[C, n, L, d]``, of the block's input ``[C, n, L, d]``."""
+        """Compute λ·E(X) for query, key and value, each ``[C, n, L, d]``, from the block's input ``[C, n, L, d]``."""
         return self._deltas(layer, _INPUT, hidden, end).unbind()
 
     def output_delta(self, layer: int, hidden: Tensor, end: Tensor) -> Tensor:
-        """Return λ·E(X) for the out-projection: ``[C, n, L, d]`` of the concatenated heads ``[C, n, L, d]``."""
+        """Compute λ·E(X) for the out-projection, ``[C, n, L, d]``, from the concatenated heads ``[C, n, L, d]``."""
         return self._deltas(layer, _OUTPUT, hidden, end)[0]
 
     def gates(self, layer: int, projections: slice, end_tokens: Tensor) -> Tensor:
-        """Return the gates w^MoE of eq. 4 for P projections, ``[P, C, n, E]``; rows sum to one, or are zero for
-        ``NO_EXPERT``.
+        """Compute the gates w^MoE of eq. 4 for P projections, ``[P, C, n, E]``.
+
+        Each row sums to one, or is zero for ``NO_EXPERT``.
 
         Args:
             layer: Index of the block.
@@ -162,22 +160,22 @@ class TameCondition:
         return torch.mul(low @ mixed.transpose(-1, -2), self.scale)
 
     def _select(self, adapters: Tensor, projections: slice) -> Tensor:
-        """Select projections and sets from adapters ``[W, 4, …]`` of one block: ``[P, W or C, …]``."""
+        """Select projections and sets from one block's adapters ``[W, 4, …]``: ``[P, W or C, …]``."""
         selected = adapters[:, projections] if self.sets is None else adapters[self.sets, projections]
         return selected.transpose(0, 1)
 
 
 class Tame(nn.Module):
-    """Trainable adapters of a text tower, and the prototypes of the tasks learned so far.
+    """Trainable adapters in a text tower, and the prototypes of the tasks learned so far.
 
     Args:
         width: Token width of the text tower.
-        layers: Number of blocks of the text tower.
+        layers: Number of blocks in the text tower.
         experts: Number E of experts per projection.
         rank: Rank r of A and B.
         top_k: Number of experts per text.
-        scale: λ of eq. 6 (lora_alpha / r in the published code).
-        dropout: Dropout on the input of A in training.
+        scale: λ in eq. 6 (lora_alpha / r in the published code).
+        dropout: Dropout on the input of A, in training.
     """
 
     def __init__(
@@ -202,7 +200,7 @@ class Tame(nn.Module):
         self.task_experts: list[int] = []
 
     def add_task(self, *, expert: int = ROUTED) -> nn.Parameter:
-        """Add a trainable prototype ~ N(0, 1/d), and freeze the earlier ones.
+        """Add a trainable prototype ~ N(0, 1/d), and freeze the previous ones.
 
         Args:
             expert: The expert that the task always uses, ``ROUTED`` or ``NO_EXPERT``.
@@ -215,16 +213,16 @@ class Tame(nn.Module):
         return prototype
 
     def spread_expert(self, source: int = 0) -> None:
-        """Copy matrix B of one expert to all, so that every expert starts with the knowledge of the first task."""
+        """Copy one expert's matrix B to all, so that every expert starts with the knowledge of the first task."""
         with torch.no_grad():
             self.b.copy_(self.b[:, :, source : source + 1].expand_as(self.b).clone())
 
     def weights(self) -> TameWeights:
-        """Return the current adapters as one set, W = 1."""
+        """View the current adapters as one set, W = 1."""
         return TameWeights(*(p.unsqueeze(0) for p in (self.a, self.b, self.router, self.noise)))
 
     def condition(self, tasks: Sequence[int], *, weights: TameWeights | None = None) -> TameCondition:
-        """Return the condition of the tasks at some positions.
+        """Build the condition for the tasks at some positions.
 
         Args:
             tasks: Positions of the tasks, from 0.
@@ -242,7 +240,7 @@ class Tame(nn.Module):
         )
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return the tensors by name, as a release stores them."""
+        """Name the tensors as a release stores them."""
         tensors = {name: getattr(self, name).detach() for name in ("a", "b", "router", "noise")}
         tensors["task_experts"] = torch.tensor(self.task_experts, dtype=torch.int64)
         tensors["prototypes"] = (

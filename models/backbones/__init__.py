@@ -1,12 +1,12 @@
-"""Pre-trained dual encoders, their tokenizers, and how their towers compute."""
+"""Pre-trained dual encoders, their tokenizers, and how their towers run."""
 
 from typing import Literal
 
 Precision = Literal["float32", "bfloat16"]  # of the text tower; settings import it without torch
-OPEN_CLIP_PREFIX = "open_clip:"  # of the names of backbones of open_clip
-TRANSFORMERS_PREFIX = "transformers:"  # of the names of backbones of the transformers library
+OPEN_CLIP_PREFIX = "open_clip:"  # begins the name of a backbone from open_clip
+TRANSFORMERS_PREFIX = "transformers:"  # begins the name of a backbone from the transformers library
 
 
 def has_open_blocks(name: str) -> bool:
-    """Return whether adapters can work inside the blocks of both towers of a backbone, which is not loaded."""
+    """Check, without loading a backbone, whether adapters can work inside the blocks of both its towers."""
     return not name.startswith(TRANSFORMERS_PREFIX)

@@ -1,4 +1,4 @@
-"""Interface of all backbones: an image tower, a text tower, and the embedding space that both project to."""
+"""The interface that all backbones share: an image tower, a text tower, and the joint space they project to."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ from models.errors import BackboneUnsupported, ReleaseError
 class Backbone(nn.Module, ABC):
     """A dual encoder, frozen and in evaluation mode.
 
-    Adapters inside the blocks of a tower need :attr:`has_open_blocks`; without it, the members that they use raise
+    Adapters inside tower blocks need :attr:`has_open_blocks`; without it, the members that they use raise
     :class:`~models.errors.BackboneUnsupported`.
 
     Args:
-        name: Name that the backbone was loaded by.
+        name: Name under which the backbone was loaded.
         clip: The towers: ``visual`` with ``ln_post`` and ``proj``, a text tower, and ``logit_scale``, which only
             pre-training changes. Releases store the weights as ``clip.…``.
         tokenizer: Function from texts to IDs ``[n, L]``.
         spec: Frames per video and frame size.
-        mean: RGB mean of the normalization, 0..1.
-        std: RGB standard deviation of the normalization, 0..1.
+        mean: RGB mean used for normalization, 0..1.
+        std: RGB standard deviation used for normalization, 0..1.
 
     Attributes:
         has_open_blocks: Whether adapters can work inside the blocks of both towers.
-        has_causal_text: Whether no word attends to later ones, so that the last token is the vector of the text.
-        has_frozen_network: Whether a network that no method trains makes the tokens of frames.
+        has_causal_text: Whether no word attends to later ones, so that the last token stands for the text.
+        has_frozen_network: Whether frame tokens come from a network that no method trains.
         fingerprint: Digest of weights, architecture and preprocessing at construction.
-        query_precision: Precision of the text tower's products for queries. Weights and vectors stay float32.
+        query_precision: Precision of the text tower's matrix products for queries. Weights and vectors stay float32.
     """
 
     has_open_blocks: ClassVar[bool]
@@ -89,20 +89,20 @@ class Backbone(nn.Module, ABC):
 
     @property
     def feature_dim(self) -> int:
-        """Dimension of :meth:`video_features`."""
+        """Dimension of the vectors that :meth:`video_features` computes."""
         return int(self.clip.visual.proj.shape[0])
 
     @property
     def reserved_dims(self) -> int:
-        """Number of last coordinates of the joint space that are zero in every vector of the frozen towers.
+        """How many of the last coordinates in the joint space are zero for every vector of the frozen towers.
 
-        Maps in closed form use them for the words and the routing evidence of a domain.
+        Closed-form maps store words and routing evidence there.
         """
         return 0
 
     @property
     def text_background(self) -> TextBackground | None:
-        """Distribution of generic texts; None if the backbone has no such statistics."""
+        """Distribution of generic texts; None if the backbone has none."""
         return None
 
     @property
@@ -111,24 +111,24 @@ class Backbone(nn.Module, ABC):
 
     @property
     def engine(self) -> str:
-        """Name and version of the library that the frozen towers run in."""
+        """Name and version of the library that runs the frozen towers."""
         return torch_name()
 
     # -- frames -----------------------------------------------------------------------------------------
 
     def pixels(self, frames: Tensor) -> Tensor:
-        """Return normalized pixels ``[n·M, 3, H, W]`` of frames ``uint8 [n, M, H, W, 3]``."""
+        """Normalize frames ``uint8 [n, M, H, W, 3]`` to pixels ``[n·M, 3, H, W]``."""
         pixels = frames.flatten(0, 1).permute(0, 3, 1, 2).to(self.device, self.mean.dtype)
         return (pixels - self.mean) / self.std
 
     @abstractmethod
     def embed_frames(self, frames: Tensor) -> Tensor:
-        """Return the class and patch tokens ``[n, M, P+1, width]`` of frames ``uint8 [n, M, H, W, 3]``."""
+        """Compute class and patch tokens ``[n, M, P+1, width]`` from frames ``uint8 [n, M, H, W, 3]``."""
 
     @property
     @abstractmethod
     def visual_blocks(self) -> list[Any]:
-        """Blocks of the image tower, functions from tokens ``[n, P+1, width]`` to the same shape.
+        """Blocks of the image tower, each a function on tokens ``[n, P+1, width]``.
 
         :func:`~models.backbones.open_blocks.open_block` runs an open block step by step.
         """
@@ -139,10 +139,9 @@ class Backbone(nn.Module, ABC):
         raise self.closed_blocks_error()
 
     def pool_frames(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        """Return unit vectors of videos and frames.
+        """Project class tokens to unit vectors of videos and frames.
 
-        The video vector is the projected mean of the frames' normalized class tokens; frame vectors are not normalized
-        to unit length before the mean.
+        A video vector is the mean of its frames' projected class tokens, normalized only after averaging.
 
         Args:
             tokens: Tokens after the last block, ``[n, M, P+1, width]``.
@@ -156,8 +155,7 @@ class Backbone(nn.Module, ABC):
 
     @torch.no_grad()
     def video_features(self, frames: Tensor) -> Tensor:
-        """Return the features of videos for maps in closed form: the mean over frames of the class tokens before the
-        projection.
+        """Average the class tokens before the projection over frames; closed-form maps use the result.
 
         Args:
             frames: ``uint8 [n, M, H, W, 3]``.
@@ -172,42 +170,38 @@ class Backbone(nn.Module, ABC):
         return features.mean(dim=1).float()
 
     def project_features(self, features: Tensor) -> Tensor:
-        """Return unit vectors ``[n, dim]`` of videos without learned weights, of their :meth:`video_features` ``[n,
-        F]``.
-        """
+        """Project :meth:`video_features` ``[n, F]`` to unit video vectors ``[n, dim]``, without learned weights."""
         return F.normalize(features @ self.clip.visual.proj, dim=-1)
 
     # -- texts ------------------------------------------------------------------------------------------
 
     @abstractmethod
     def tokenize(self, texts: Sequence[str]) -> Tensor:
-        """Return the token IDs ``[n, L]`` of texts, padded to the longest text."""
+        """Convert texts to token IDs ``[n, L]``, padded to the longest text."""
 
     @abstractmethod
     def end_of_text(self, ids: Tensor) -> Tensor:
-        """Return the position of the end-of-text token, ``[n]``; later positions are padding."""
+        """Find the end-of-text token, ``[n]``; later positions are padding."""
 
     @property
     def word_ids(self) -> range:
-        """Token IDs without the special tokens."""
+        """Token IDs other than special tokens."""
         return range(int(self.tokenize([""])[0, 0]))  # the special tokens are the last of CLIP's vocabulary
 
     def text_mask(self, length: int, end: Tensor) -> Tensor | None:
-        """Return the tokens that all others attend to, ``[n, 1, 1, length]``; None if padding has no effect."""
+        """Mask the padding, ``[n, 1, 1, length]``, True where tokens may attend; None if padding has no effect."""
         return None
 
     def text_vectors(self, ids: Tensor) -> Tensor:
-        """Return unit vectors ``[n, dim]`` of token IDs ``[n, L]``, by a text tower that is not causal.
+        """Encode token IDs ``[n, L]`` to unit vectors ``[n, dim]``, for text towers that are not causal.
 
-        :mod:`models.encoders.tower_forward` runs other towers, and blocks with adapters, one by one.
+        :mod:`models.encoders.tower_forward` runs the others, and blocks with adapters, block by block.
         """
         raise AssertionError(f"the text tower of {self.name!r} is causal")
 
     @abstractmethod
     def pool_text(self, hidden: Tensor, end: Tensor) -> Tensor:
-        """Return unit text vectors ``[..., n, dim]`` of states ``[..., n, L, width]`` of texts that end at
-        ``end [n]``.
-        """
+        """Pool states ``[..., n, L, width]`` of texts that end at ``end [n]`` to unit vectors ``[..., n, dim]``."""
 
     @property
     def text_blocks(self) -> list[Any]:
@@ -215,7 +209,7 @@ class Backbone(nn.Module, ABC):
         raise self.closed_blocks_error()
 
     def with_text_blocks(self, blocks: Sequence[nn.Module]) -> Backbone:
-        """Return a backbone with other text blocks that shares everything else with this one."""
+        """Replace the text blocks, and share everything else with this backbone."""
         raise self.closed_blocks_error()
 
     @property
@@ -224,15 +218,15 @@ class Backbone(nn.Module, ABC):
         raise self.closed_blocks_error()
 
     def embed_tokens(self, ids: Tensor) -> Tensor:
-        """Return the input of the first text block ``[n, L, width]`` for IDs ``[n, L]``."""
+        """Prepare IDs ``[n, L]`` as input of the first text block, ``[n, L, width]``."""
         return self.embed_words(self.token_embedding(ids))
 
     @abstractmethod
     def embed_words(self, words: Tensor) -> Tensor:
-        """Return the input of the first text block ``[..., n, L, width]`` for token embeddings of the same shape."""
+        """Prepare token embeddings ``[..., n, L, width]`` as input of the first text block, of the same shape."""
 
     def closed_blocks_error(self) -> BackboneUnsupported:
-        """Return the error for the use of blocks that are not open."""
+        """Build the error for adapters that would work inside closed blocks."""
         return BackboneUnsupported(
             f"backbone {self.name!r} has closed blocks, so nothing inside them can be adapted: use 'tiny' or "
             "'open_clip:<model>/<pretrained tag or local file>'"
@@ -241,7 +235,7 @@ class Backbone(nn.Module, ABC):
     # -- weights ----------------------------------------------------------------------------------------
 
     def clone(self) -> Backbone:
-        """Return a copy with its own weights, except for a frozen network, for methods that train the towers."""
+        """Copy the weights, except those of a frozen network, for methods that train the towers."""
         return self._copy({})
 
     def unfreeze(self) -> None:
@@ -250,38 +244,36 @@ class Backbone(nn.Module, ABC):
         self.clip.logit_scale.requires_grad_(False)
 
     def clone_image_tower(self) -> Backbone:
-        """Return a copy with its own image tower that shares all other weights."""
+        """Copy the image tower, and share all other weights."""
         image_tower = {id(parameter) for parameter in self.clip.visual.parameters()}
         shared = {id(p): p for p in self.parameters() if id(p) not in image_tower}
         return self._copy(shared)
 
     def clone_text_tower(self) -> Backbone:
-        """Return a copy with its own text tower that shares the image tower."""
+        """Copy the text tower, and share the image tower."""
         return self._copy({id(parameter): parameter for parameter in self.clip.visual.parameters()})
 
     def _copy(self, shared: dict[int, Any]) -> Backbone:
-        """Return a deep copy that shares the tokenizer, which takes longer to copy than the weights, and ``shared`` by
-        ID.
-        """
+        """Copy deeply, except ``shared`` by ID and the tokenizer, which takes longer to copy than the weights."""
         return copy.deepcopy(self, {**shared, id(self._tokenizer): self._tokenizer})
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return the weights of the towers by name, without a frozen network, as a release stores them."""
+        """Name the weights as a release stores them, without those of a frozen network."""
         return {f"clip.{name}": value.detach() for name, value in self.clip.state_dict().items()}
 
     def load_tensors(self, tensors: Mapping[str, Tensor]) -> None:
         """Load weights from :meth:`tensors`.
 
         Raises:
-            ReleaseError: The names or shapes are not those of this architecture.
+            ReleaseError: The names or shapes do not fit this architecture.
         """
         self._load(self.clip, {name.removeprefix("clip."): value for name, value in tensors.items()})
 
     def load_image_tensors(self, tensors: Mapping[str, Tensor]) -> None:
-        """Load the weights of the image tower, by their names within it.
+        """Load the weights of the image tower, named as within it.
 
         Raises:
-            ReleaseError: The names or shapes are not those of this architecture.
+            ReleaseError: The names or shapes do not fit this architecture.
         """
         self._load(self.clip.visual, tensors)
 
@@ -293,16 +285,13 @@ class Backbone(nn.Module, ABC):
 
     @abstractmethod
     def _identity(self) -> list[Any]:
-        """Return JSON-serializable facts that identify the backbone in addition to weights and normalization.
+        """List JSON-serializable facts that identify the backbone, besides its weights and normalization.
 
         They must not depend on where its files are stored.
         """
 
     def compute_fingerprint(self) -> str:
-        """Compute the digest of the current weights, architecture and preprocessing.
-
-        :attr:`fingerprint` is the digest at construction.
-        """
+        """Compute the digest of the current weights, architecture and preprocessing."""
         digest = hashlib.sha256(json.dumps(self._identity()).encode())
         digest.update(self.mean.cpu().numpy().tobytes() + self.std.cpu().numpy().tobytes())
         for key, value in sorted(self.clip.state_dict().items()):

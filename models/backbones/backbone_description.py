@@ -1,4 +1,4 @@
-"""Values that describe a backbone. This module imports no torch."""
+"""Facts about a backbone, in a module that imports no torch."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 
 class FrameSpec(NamedTuple):
-    """Frames that a backbone reads of a video."""
+    """Frames that a backbone reads from a video."""
 
     frames: int  # frames per video
     size: int  # side of the square frame, pixels

@@ -1,4 +1,4 @@
-"""Loading of backbones by name: pre-trained dual encoders that methods adapt or train.
+"""Load pre-trained backbones by name, for methods to adapt or train.
 
 ======================================================  =====================================================
 ``tiny``                                                small CLIP that ships with the project
@@ -24,15 +24,14 @@ from models.errors import BackboneUnavailable
 if TYPE_CHECKING:
     from models.backbones.backbone import Backbone
 
-# Modules of backbones are imported on use: their libraries take seconds to import, and most processes need one of them
-# or none.
+# Each backbone's module is imported on use: its library takes seconds to import, and most processes need one or none.
 _TINY = "tiny"
 _TINY_FRAMES = 8
 SMALL = "small"
 
 
 def frame_spec(name: str, frames: int | None = None) -> FrameSpec:
-    """Return the frames per video and frame size of a backbone, without loading its weights.
+    """Look up how many frames a backbone reads per video, and their size, without loading its weights.
 
     Raises:
         BackboneUnavailable: No backbone has this name.
@@ -88,7 +87,7 @@ def load_backbone(name: str, frames: int | None = None) -> Backbone:
 
 
 def tiny_backbone(frames: int = _TINY_FRAMES, weights: Path | None = None) -> Backbone:
-    """Return the ``tiny`` backbone; without ``weights`` it is randomly initialized, ready for pre-training."""
+    """Build the ``tiny`` backbone; without ``weights`` it is randomly initialized, ready for pre-training."""
     from open_clip.model import CLIP
     from safetensors.torch import load_file
 

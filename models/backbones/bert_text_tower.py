@@ -1,7 +1,7 @@
-"""BERT as the text tower of a backbone: the tower, and the text half of the backbone interface.
+"""BERT as a backbone's text tower, and the text half of the backbone interface.
 
-The vector of a text is the mean over its tokens, including [CLS] and [SEP] but not padding, projected into the joint
-space by one linear layer (bmu-moco, equations 4 to 6); because the layer is linear, it can be applied after the mean.
+A text vector is the mean over its tokens, including [CLS] and [SEP] but not padding, projected into the joint space by
+one linear layer (bmu-moco, equations 4 to 6). Because the layer is linear, it can be applied after averaging.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ class BertTextTower(nn.Module):
     """A BERT and its projection into the joint space.
 
     Args:
-        bert: ``BertModel`` without pooling layer.
+        bert: ``BertModel`` without a pooling layer.
         projection: ``[width, dim]``.
-        ln_final: Layer between the mean over tokens and the projection. BERT normalizes its states itself.
+        ln_final: Layer between averaging and projection; by default none, since BERT normalizes its states itself.
     """
 
     def __init__(self, bert: Any, projection: Tensor, ln_final: nn.Module | None = None) -> None:
         super().__init__()
         self.bert: Any = bert
-        self.ln_final = ln_final or nn.Identity()  # methods read the input of the projection here
+        self.ln_final = ln_final or nn.Identity()  # methods read the projection's input here
         self.text_projection = nn.Parameter(projection)
 
     @property
@@ -48,7 +48,7 @@ class BertTextTower(nn.Module):
 
 
 class CenteredUnitVectors(nn.Module):
-    """Unit vectors minus the mean of generic texts."""
+    """Normalization to unit length, minus the mean of generic texts."""
 
     center: Tensor
 
@@ -61,7 +61,7 @@ class CenteredUnitVectors(nn.Module):
 
 
 class Towers(nn.Module):
-    """Both towers, with the structure and names of a CLIP model.
+    """Both towers, structured and named like a CLIP model.
 
     Args:
         visual: Image tower with ``ln_post`` and ``proj [width, dim]``.
@@ -110,7 +110,7 @@ class BertBackbone(Backbone):
         return int(self.text.bert.config.vocab_size)
 
     def freeze_text_tower(self) -> None:
-        """Let the text tower run in a compiled engine. Its weights must not change afterwards."""
+        """Let a compiled engine run the text tower. Its weights must not change afterwards."""
         if not self._frozen_text.is_frozen:
             self._frozen_text = FrozenTower(self._compile_text)
 
@@ -119,7 +119,7 @@ class BertBackbone(Backbone):
         super().load_tensors(tensors)
 
     def _compile_text(self) -> BertEngine:
-        # Imported on use, so that towers run in torch where the library is broken.
+        # Imported on use, so that a broken installation of its library leaves the towers to torch.
         from models.backbones.engine.bert_engine import BertEngine
 
         tower, config = self.text, self.text.bert.config
@@ -144,25 +144,23 @@ class BertBackbone(Backbone):
 
     @property
     def word_ids(self) -> range:
-        """All ids: BERT replaces a masked word by any of its vocabulary (Devlin et al., 2019, section 3.1)."""
+        """All IDs: BERT replaces a masked word by any other of its vocabulary (Devlin et al., 2019, section 3.1)."""
         return range(self.vocabulary)
 
     def embed_words(self, words: Tensor) -> Tensor:
-        """Return the normalized sum of the embeddings of tokens ``[..., n, L, width]``, of positions and of the only
-        segment.
-        """
+        """Add the embeddings of positions and of the only segment to those of tokens, and normalize the sum."""
         return cast(Tensor, self.text.bert.embeddings(inputs_embeds=words.flatten(0, -3)).view(words.shape))
 
     def text_mask(self, length: int, end: Tensor) -> Tensor | None:
         is_text = torch.arange(length, device=end.device) <= end.unsqueeze(1)
-        # Reading whether there is padding would wait for a device.
+        # On a GPU, reading whether there is padding would wait for the device.
         return None if end.device.type == "cpu" and bool(is_text.all()) else is_text[:, None, None]
 
     def tokenize(self, texts: Sequence[str]) -> Tensor:
         return torch.from_numpy(self._tokenizer(texts))
 
     def end_of_text(self, ids: Tensor) -> Tensor:
-        """Return the position of [SEP], the last token before the padding, ``[n]``."""
+        """Find [SEP], the last token before the padding, ``[n]``."""
         return _positions(ids).masked_fill(ids == PADDING, 0).amax(dim=-1)
 
     def text_vectors(self, ids: Tensor) -> Tensor:
@@ -174,7 +172,7 @@ class BertBackbone(Backbone):
     def _text_vectors_in_torch(self, ids: Tensor) -> Tensor:
         end = self.end_of_text(ids)
         with forward_precision(self.device):
-            # The layers run one by one because BertModel spends a fifth of the time of a short text on its mask.
+            # The layers run one by one: for a short text, BertModel would spend a fifth of the time on its mask.
             mask = self.text_mask(ids.shape[1], end)
             states: Tensor = self.text.bert.embeddings(input_ids=ids)
             for layer in self.text.bert.encoder.layer:
@@ -182,14 +180,12 @@ class BertBackbone(Backbone):
         return self.pool_text(states.float(), end)
 
     def pool_text(self, hidden: Tensor, end: Tensor) -> Tensor:
-        """Return unit text vectors ``[..., n, dim]``: projected mean of states ``[..., n, L, width]`` up to ``end
-        [n]``.
-        """
+        """Average states ``[..., n, L, width]`` up to ``end [n]``, and project to unit vectors ``[..., n, dim]``."""
         is_text = torch.arange(hidden.shape[-2], device=hidden.device) <= end.unsqueeze(1)
         mean = (hidden * is_text.unsqueeze(-1)).sum(dim=-2) / is_text.sum(dim=-1, keepdim=True)
         return F.normalize(self.text.ln_final(mean) @ self.text.text_projection, dim=-1)
 
 
 def _positions(ids: Tensor) -> Tensor:
-    """Return the position of each token, ``[n, L]``."""
+    """Number the positions of each text, ``[n, L]``."""
     return torch.arange(ids.shape[1], device=ids.device).expand_as(ids)

@@ -1,4 +1,4 @@
-"""Tokenizer of BERT: from texts to padded token IDs. It imports neither torch nor transformers."""
+"""BERT's tokenizer: from texts to padded token IDs. It imports neither torch nor transformers."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from models.backbones.token_ids import pad_texts
 from models.errors import BackboneUnsupported
 
 TEXT_LENGTH = 77  # maximum tokens per text, as in CLIP
-PADDING = 0  # ID of [PAD] in every vocabulary of BERT
+PADDING = 0  # ID of [PAD] in every BERT vocabulary
 _PADDING_PIECE = "[PAD]"
 _PROBE_TOKENS = 16
 
 
 def probe_ids(vocabulary: int) -> npt.NDArray[np.int64]:
-    """Return the token IDs ``[2, L]`` of two texts that engines are checked with; the second has padding."""
+    """Build the token IDs ``[2, L]`` of two texts to check engines with; the second text has padding."""
     ids = np.arange(1, 2 * _PROBE_TOKENS + 1).reshape(2, -1) % vocabulary
     ids[1, _PROBE_TOKENS // 2 :] = PADDING
     return ids
@@ -30,11 +30,11 @@ def probe_ids(vocabulary: int) -> npt.NDArray[np.int64]:
 class BertTokenizer:
     """Function from texts to token IDs ``[n, L]``, truncated to the maximum length and padded to the longest text.
 
-    It is immutable after construction: threads can share it, and so do copies of a backbone.
+    It is immutable after construction: threads, and copies of a backbone, can share it.
 
     Args:
-        source: Model name or folder, for errors.
-        tokenizer: Its tokenizer, which is changed.
+        source: Model name or folder, for error messages.
+        tokenizer: The model's tokenizer, which is modified.
         length: Maximum number of tokens per text.
 
     Attributes:
@@ -42,7 +42,7 @@ class BertTokenizer:
         digest: Digest of the vocabulary.
 
     Raises:
-        BackboneUnsupported: The padding token is not that of BERT.
+        BackboneUnsupported: The padding token is not BERT's.
     """
 
     def __init__(self, source: str, tokenizer: Tokenizer, length: int) -> None:
@@ -62,8 +62,8 @@ class BertTokenizer:
         return pad_texts(self.tokens(texts), PADDING)
 
     def tokens(self, texts: Sequence[str]) -> list[npt.NDArray[np.int64]]:
-        """Return the token IDs of each text, ``[L]``, without padding."""
-        # Batches of the library start a thread per core, and are slower even for hundreds of captions.
+        """Convert each text to token IDs ``[L]``, without padding."""
+        # The library's batches start a thread per core, and are slower even for hundreds of captions.
         return [np.array(self._tokenizer.encode(text).ids, np.int64) for text in texts]
 
     def __deepcopy__(self, memo: dict[int, Any]) -> BertTokenizer:

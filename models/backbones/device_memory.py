@@ -1,4 +1,4 @@
-"""Memory of the device that towers compute on: how much is free, and the peak of what this process takes."""
+"""Memory on the device that runs the towers: how much is free, and how much this process took at most."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ _USABLE = 0.75  # share of the free memory that is given out; allocators lose so
 
 
 def usable_bytes(device: torch.device, *, proc: Path = _PROC, cgroups: Path = _CGROUPS) -> int:
-    """Return the bytes that this process may still take on a device.
+    """Estimate how many bytes this process may still take on a device.
 
-    On a GPU, what the driver reports as free and torch has cached. On a CPU, the least of the machine's available
-    memory, what the control groups of the process allow, and its limits; without any of these, no bound.
+    On a GPU, this is what the driver reports as free plus what torch has cached. On a CPU, it is the least of the
+    machine's available memory, what the process's control groups allow, and its limits; without any, there is no bound.
 
     Args:
         device: Device of the towers.
-        proc: Folder of the process file system.
-        cgroups: Folder of the control groups, version 2.
+        proc: Mount point of the process file system.
+        cgroups: Mount point of the control groups, version 2.
     """
     if device.type == "cuda":
         reserved = torch.cuda.memory_reserved(device)
@@ -39,7 +39,7 @@ def usable_bytes(device: torch.device, *, proc: Path = _PROC, cgroups: Path = _C
 
 
 def require_bytes(needed: int, device: torch.device, purpose: str, hint: str) -> None:
-    """Refuse to take memory that the device does not have.
+    """Refuse to take more memory than the device has.
 
     Raises:
         NotEnoughMemory: Less than ``needed`` bytes are usable.
@@ -50,7 +50,7 @@ def require_bytes(needed: int, device: torch.device, purpose: str, hint: str) ->
 
 
 def reset_peak(device: torch.device) -> bool:
-    """Begin a new measurement of :func:`peak_bytes`; False if the kernel measures only since the start."""
+    """Start a new measurement of :func:`peak_bytes`; False if the kernel can only measure since the process began."""
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
         return True
@@ -62,9 +62,7 @@ def reset_peak(device: torch.device) -> bool:
 
 
 def peak_bytes(device: torch.device) -> int:
-    """Return the most memory since :func:`reset_peak`: torch's on a GPU; else all of the process, including mapped
-    files.
-    """
+    """Measure the peak since :func:`reset_peak`: torch's on a GPU, else the whole process's with its mapped files."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     with suppress(OSError, KeyError):
@@ -75,7 +73,7 @@ def peak_bytes(device: torch.device) -> int:
 def return_freed_memory() -> None:
     """Let glibc return each freed block of a mebibyte to the system, at the cost of new pages for the next one.
 
-    By default it keeps blocks of up to 32 MiB, and seldom finds one for a tensor again, whose alignment needs more
+    By default, glibc keeps blocks of up to 32 MiB, yet can seldom reuse one for a tensor, whose alignment needs more
     room: the parts of a batch would take as much memory as the whole.
     """
     with suppress(OSError, AttributeError):  # another libc
@@ -105,11 +103,11 @@ def _free_in_group(group: Path) -> Iterator[int]:
         limit = int((group / "memory.max").read_text())  # "max" without a limit
         used = int((group / "memory.current").read_text())
         lines = (line.split() for line in (group / "memory.stat").read_text().splitlines())
-        # Pages of files that the kernel can drop are not in use.
+        # The kernel can drop cached pages of files, so they do not count as used.
         yield limit - used + int(dict(lines)["inactive_file"])
 
 
 def _sizes(file: Path) -> dict[str, int]:
-    """Return the bytes by name, from lines such as ``VmHWM:  10916 kB``."""
+    """Parse lines such as ``VmHWM:  10916 kB`` to bytes by name."""
     fields = (line.split() for line in file.read_text().splitlines())
     return {words[0].rstrip(":"): int(words[1]) * 1024 for words in fields if words[-1:] == ["kB"]}

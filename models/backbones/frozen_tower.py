@@ -1,6 +1,6 @@
-"""Compiled forms of towers whose weights do not change. Without one, a tower runs in torch, with the same vectors.
+"""Compiled engines for towers whose weights do not change. Without one, a tower runs in torch, with the same vectors.
 
-This module imports torch for its name alone.
+Only :func:`torch_name` imports torch.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ Engine = TypeVar("Engine")
 
 log = structlog.get_logger(__name__)
 
-_TOLERANCE = 1e-5  # of results of an engine and torch, relative to the largest one or to 1
+_TOLERANCE = 1e-5  # between results of an engine and torch, relative to the largest one or to 1
 
 
 class EngineUnavailable(ModelError):
-    """A compiled tower computes other vectors than the tower in torch."""
+    """An engine cannot be used: it computes other vectors than torch, or cannot tell."""
 
 
 class FrozenTower(Generic[Engine]):
-    """The engine of a frozen tower, compiled on first use.
+    """A frozen tower's engine, compiled on first use.
 
-    A copy has no engine, because backbones are copied to be trained.
+    A copy has no engine, because backbones are copied in order to be trained.
 
     Args:
-        compile_engine: Function that compiles the tower, or raises an error; None for a tower that may change.
+        compile_engine: Function that compiles the tower or raises an error; None for a tower whose weights may change.
 
     Attributes:
         is_frozen: Whether the tower may have an engine.
@@ -49,7 +49,7 @@ class FrozenTower(Generic[Engine]):
         return type(self), ()
 
     def engine(self) -> Engine | None:
-        """Return the engine; None, after one warning of the process, if it cannot be used on this machine."""
+        """Compile the engine once; None, after one warning per process, if it cannot be used on this machine."""
         if self._compile is None:
             return self._engine
         with self._lock:
@@ -63,18 +63,18 @@ class FrozenTower(Generic[Engine]):
 
 
 def require_equal(computed: npt.NDArray[np.float32], expected: npt.NDArray[np.float32]) -> None:
-    """Compare results of an engine with those of torch.
+    """Compare an engine's results with torch's.
 
     Raises:
         EngineUnavailable: They differ by more than rounding.
     """
     difference = float(np.abs(computed - expected).max())
     if not difference <= _TOLERANCE * max(1.0, float(np.abs(expected).max())):
-        raise EngineUnavailable(f"results differ from those of torch by up to {difference:.1e}")
+        raise EngineUnavailable(f"results differ from torch by up to {difference:.1e}")
 
 
 def torch_name() -> str:
-    """Return the name and version of torch, as the engine of towers that are not compiled."""
+    """Name torch and its version, the engine of towers that are not compiled."""
     import torch
 
     return f"torch {torch.__version__}"

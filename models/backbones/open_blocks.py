@@ -1,7 +1,7 @@
-"""Steps of transformer blocks, between which adapters change the attention.
+"""Transformer blocks that run step by step, so that adapters can change the attention in between.
 
-A pre-norm block, as in CLIP, normalizes the input of its attention and of its perceptron. A post-norm block, as in
-BERT, normalizes the sum of each with its input.
+A pre-norm block, as in CLIP, normalizes the inputs of its attention and its perceptron. A post-norm block, as in BERT,
+adds each one's output to its input and normalizes the sum.
 """
 
 from __future__ import annotations
@@ -29,28 +29,28 @@ class OpenBlock(ABC):
 
     @abstractmethod
     def normalize(self, states: Tensor) -> Tensor:
-        """Return the input of the projections for the input of the block."""
+        """Prepare the block's input for the projections."""
 
     @abstractmethod
     def project(self, normalized: Tensor) -> Tensor:
-        """Return the concatenated query, key and value, ``[..., L, 3 · width]``."""
+        """Compute query, key and value, concatenated, ``[..., L, 3 · width]``."""
 
     @abstractmethod
     def output(self, joined: Tensor) -> Tensor:
-        """Return the out-projection of the concatenated heads."""
+        """Apply the out-projection to concatenated heads."""
 
     @abstractmethod
     def complete(self, states: Tensor, attended: Tensor) -> Tensor:
-        """Return the output of the block for its input and its attention."""
+        """Compute the block's output from its input and its attention."""
 
     def attend(self, normalized: Tensor, count: int | None = None) -> Tensor:
-        """Return the self-attention of all tokens, or of the first ``count`` tokens to all."""
+        """Compute self-attention for all tokens, or only for the first ``count`` tokens."""
         query, key, value = (split_heads(t, self.heads) for t in self.project(normalized).chunk(3, dim=-1))
         return self.output(merge_heads(scaled_dot_product_attention(query[..., :count, :], key, value)))
 
 
 class PreNormBlock(OpenBlock):
-    """Steps of a ``ResidualAttentionBlock`` of open_clip, or of a block with the same members."""
+    """Steps of a ``ResidualAttentionBlock`` from open_clip, or of a block with the same members."""
 
     def __init__(self, block: Any) -> None:
         self._block = block
@@ -75,7 +75,7 @@ class PreNormBlock(OpenBlock):
 
 
 class BertBlock(OpenBlock):
-    """Steps of a ``BertLayer`` of transformers."""
+    """Steps of a ``BertLayer`` from transformers."""
 
     def __init__(self, layer: Any) -> None:
         self._layer = layer
@@ -99,7 +99,7 @@ class BertBlock(OpenBlock):
 
 
 def open_block(block: Any) -> OpenBlock:
-    """Return the steps of a block of :attr:`~models.backbones.backbone.Backbone.visual_blocks` or ``text_blocks``.
+    """Open a block from :attr:`~models.backbones.backbone.Backbone.visual_blocks` or ``text_blocks``.
 
     Raises:
         BackboneUnsupported: The block is closed.

@@ -1,6 +1,6 @@
-"""CLIP through open_clip. The blocks of both towers are open, so adapters can work inside them.
+"""CLIP models from open_clip, named ``open_clip:<model>/<pretrained tag or local file>``.
 
-Named ``open_clip:<model>/<pretrained tag or local file>``.
+The blocks of both towers are open, so adapters can work inside them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class OpenClipBackbone(Backbone):
     """A CLIP dual encoder with open blocks.
 
     Args:
-        clip: Model of open_clip; both towers must be plain pre-norm transformers.
+        clip: Model from open_clip; both towers must be plain pre-norm transformers.
         name, tokenizer, spec, mean, std: See :class:`~models.backbones.backbone.Backbone`.
 
     Raises:
@@ -87,14 +87,12 @@ class OpenClipBackbone(Backbone):
         return int(self.text.vocab_size)
 
     def tokenize(self, texts: Sequence[str]) -> Tensor:
-        """Return the token IDs ``[n, L]``, cut to the longest text: causal attention never reads past the end of a
-        text.
-        """
+        """Convert texts to token IDs ``[n, L]``, cut to the longest: causal attention never reads past a text's end."""
         ids: Tensor = self._tokenizer(list(texts))
         return ids[:, : int(self.end_of_text(ids).max()) + 1]
 
     def end_of_text(self, ids: Tensor) -> Tensor:
-        """Return the position of the end-of-text token, ``[n]``: it has the highest ID in CLIP's vocabulary."""
+        """Find the end-of-text token, ``[n]``: it has the highest ID in CLIP's vocabulary."""
         return ids.argmax(dim=-1)
 
     def embed_frames(self, frames: Tensor) -> Tensor:
@@ -105,7 +103,7 @@ class OpenClipBackbone(Backbone):
         return torch.add(words, self.text.positional_embedding[: words.shape[-2]])
 
     def pool_text(self, hidden: Tensor, end: Tensor) -> Tensor:
-        """Return unit text vectors ``[..., n, dim]`` of hidden states ``[..., n, L, width]`` at ``end [n]``."""
+        """Project hidden states ``[..., n, L, width]`` at ``end [n]`` to unit vectors ``[..., n, dim]``."""
         rows = torch.arange(end.shape[0], device=hidden.device)
         pooled = self.text.ln_final(hidden[..., rows, end, :])
         projection = self.text.text_projection
@@ -119,10 +117,10 @@ class OpenClipBackbone(Backbone):
 
 
 def require_clip_blocks(backbone: Backbone) -> None:
-    """Raise an error unless the blocks of a backbone are those of CLIP.
+    """Require that a backbone's blocks are CLIP's.
 
     Raises:
-        BackboneUnsupported: The blocks are others, or are closed.
+        BackboneUnsupported: The blocks have another structure, or are closed.
     """
     if not isinstance(backbone, OpenClipBackbone):
         raise BackboneUnsupported(
@@ -132,7 +130,7 @@ def require_clip_blocks(backbone: Backbone) -> None:
 
 
 def open_clip_frame_spec(name: str, frames: int | None = None) -> FrameSpec:
-    """Return the frames per video and frame size of an open_clip model, from its configuration.
+    """Read the frames per video and frame size from an open_clip model's configuration.
 
     Raises:
         BackboneUnavailable: open_clip has no such model, or the name has no weights.
@@ -171,9 +169,7 @@ def load_open_clip(name: str, frames: int | None = None) -> OpenClipBackbone:
 
 
 def _needs_quick_gelu(model: str, source: str) -> bool:
-    """Return whether the weights of a tag were trained with QuickGELU; open_clip builds GELU and only warns
-    otherwise.
-    """
+    """Check whether the weights were trained with QuickGELU: open_clip would only warn, and build them with GELU."""
     return bool((open_clip.get_pretrained_cfg(model, source) or {}).get("quick_gelu"))
 
 

@@ -1,12 +1,12 @@
 """Packed text towers for queries: the same function as a tower's own blocks, two to four times as fast on a CPU.
 
-A query has few tokens; its cost is that of a dozen small products with frozen matrices. Two properties of torch make
-them slow: matrices are packed again for every product, and single precision uses a library that leaves half of the
-vector unit idle on processors of other vendors than its own. oneDNN, which torch includes, has neither problem for a
-matrix that is packed once. It also computes in bfloat16 without a conversion of all weights for every query.
+A query has few tokens, so it costs a dozen small products with frozen matrices. Two properties of torch make them slow:
+it packs a matrix again for every product, and its single-precision library leaves half the vector unit idle on
+processors by other vendors. oneDNN, which torch includes, has neither problem with a matrix that is packed once, and
+computes in bfloat16 without converting all weights for every query.
 
-oneDNN generates code for every number of rows that it multiplies, and never frees it: about half a MiB for each matrix
-shape and number of rows. Rows (texts × tokens) are therefore padded to few sizes, eight per power of two.
+oneDNN generates code for each number of rows it multiplies, and never frees it: about half a MiB per matrix shape and
+number of rows. Rows (texts × tokens) are therefore padded to a few sizes, eight per power of two.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from models.backbones import Precision
 from models.backbones.backbone import Backbone
 from models.backbones.bert_text_tower import BertBackbone
 
-_TYPICAL_TOKENS = 16  # tokens of a typical query; the packed layout is optimized for this batch size
-MIN_MULTIPLICATIONS = 10**6  # below, the call of oneDNN takes longer than the multiplication
-_MAX_ROWS = 1024  # of one product; more rows are multiplied in several
+_TYPICAL_TOKENS = 16  # in a query; the packed layout is optimized for this batch size
+MIN_MULTIPLICATIONS = 10**6  # below this, calling oneDNN takes longer than multiplying
+_MAX_ROWS = 1024  # in one product; more rows are split
 _MIN_ROW_STEP, _ROW_SIZE_BITS = 4, 3  # 48 sizes up to 1024 rows; padding adds at most an eighth above 32 rows
 _packed_backbones: WeakKeyDictionary[Backbone, dict[Precision, Backbone]] = WeakKeyDictionary()
 
 
 def pack_text_tower(backbone: Backbone) -> Backbone:
-    """Return the backbone with a packed text tower in its ``query_precision``, cached per backbone.
+    """Pack a backbone's text tower in its ``query_precision``, once per backbone.
 
     The weights of the text tower must not change afterwards. The result shares everything else with the backbone.
 
     Returns:
-        The backbone itself if it is not on a CPU with oneDNN kernels for the precision, or if its blocks have no packed
-        form in that precision.
+        The backbone itself if it is not on a CPU with oneDNN kernels for the precision, or if its blocks cannot be
+        packed.
     """
     precision = backbone.query_precision
     if isinstance(backbone, BertBackbone):
@@ -84,7 +84,7 @@ class PackedLinear(nn.Module):
 
 
 class PackedPerceptron(nn.Module):
-    """The layers of a block that follow its attention, applied to each token; rows are padded once for all layers."""
+    """The layers that follow a block's attention, applied to each token; rows are padded once for all layers."""
 
     def __init__(self, layers: nn.Sequential, precision: Precision) -> None:
         super().__init__()
@@ -124,9 +124,7 @@ class PackedBlock(nn.Module):
 
 
 def _apply_to_padded_rows(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-    """Return the result of a function of each row, for ``x [..., d]``; the function is called with padded rows ``[size,
-    d]``.
-    """
+    """Apply a row-wise function to ``x [..., d]``, calling it with rows padded to ``[size, d]``."""
     count = x.numel() // x.shape[-1]
     size = _padded_count(min(count, _MAX_ROWS))
     if size == count:
@@ -147,7 +145,7 @@ def _pad_rows(rows: Tensor, count: int) -> Tensor:
 
 
 def _padded_count(count: int) -> int:
-    """Return the smallest size that is not below ``count``."""
+    """Round up to the next size."""
     step = max(_MIN_ROW_STEP, 1 << max((count - 1).bit_length() - 1 - _ROW_SIZE_BITS, 0))
     return -(-count // step) * step
 

@@ -1,4 +1,4 @@
-"""Text side of a backbone for query encoders: tokens and vectors as arrays. This module imports no torch."""
+"""The text side of a backbone, for query encoders: tokens and vectors as arrays. This module imports no torch."""
 
 from __future__ import annotations
 
@@ -20,32 +20,31 @@ if TYPE_CHECKING:
 
 Vectors = npt.NDArray[np.float32]
 
-_CACHED_TEXTS = (
-    8192  # 2 KiB each; more than the captions and queries that one task is calibrated and measured with
-)
+# Of 2 KiB each; more than the captions and queries that one task is calibrated and measured with.
+_CACHED_TEXTS = 8192
 
 
 class TextVectorCache:
-    """The most recently used vectors of texts, by token IDs. Safe to share between threads."""
+    """The most recently used text vectors, by token IDs. Threads may share it."""
 
     def __init__(self, size: int = _CACHED_TEXTS) -> None:
         self._vectors: LRUCache[bytes, Vectors] = LRUCache(size)
         self._lock = Lock()
 
     def find(self, key: bytes) -> Vectors | None:
-        """Return the vector ``[dim]`` of a text; None if it is not in the cache."""
+        """Look up a text's vector ``[dim]``; None if it is not in the cache."""
         with self._lock:
             return self._vectors.get(key)
 
     def put(self, key: bytes, vector: Vectors) -> Vectors:
-        """Keep the vector of a text."""
+        """Keep a text's vector, and return it."""
         with self._lock:
             self._vectors[key] = vector
         return vector
 
 
 class TextVectorCaches:
-    """Vectors of texts that were encoded alone (searches) and in batches (evaluation), which differ in rounding."""
+    """Separate caches for texts encoded alone (searches) and in batches (evaluation): rounding differs."""
 
     def __init__(self) -> None:
         self.single, self.batched = TextVectorCache(), TextVectorCache()
@@ -55,15 +54,15 @@ class QueryBackbone(ABC):
     """Tokenizer and frozen text tower of a backbone.
 
     Args:
-        caches: Caches of the tower's vectors; instances with the same tower may share them.
+        caches: Caches for the tower's vectors; instances with the same tower may share them.
 
     Attributes:
-        name: Name that the backbone was loaded by.
+        name: Name under which the backbone was loaded.
         fingerprint: Digest of weights, architecture and preprocessing.
         dim: Dimension of the joint embedding space.
         vocabulary: Vocabulary size V.
-        reserved_dims: Number of last coordinates that are zero in every vector of the frozen towers.
-        text_background: Distribution of generic texts; None if the backbone has no such statistics.
+        reserved_dims: How many of the last coordinates are zero in every vector of the frozen towers.
+        text_background: Distribution of generic texts; None if the backbone has none.
     """
 
     name: str
@@ -79,41 +78,39 @@ class QueryBackbone(ABC):
     @property
     @abstractmethod
     def engine(self) -> str:
-        """Name and version of the library that the text tower runs in."""
+        """Name and version of the library that runs the text tower."""
 
     @abstractmethod
     def towers(self) -> Backbone:
-        """Return both towers in torch, which may be loaded by the first call."""
+        """Load both towers in torch, on the first call."""
 
     @abstractmethod
     def tokenize(self, texts: Sequence[str]) -> list[TokenIds]:
-        """Return the token IDs of each text, ``[L]``, including the start and end tokens, without padding."""
+        """Convert each text to token IDs ``[L]``, including the start and end tokens, without padding."""
 
     def encode_alone(self, texts: Sequence[TokenIds]) -> Vectors:
-        """Return unit vectors ``[n, dim]`` of texts, each encoded alone: its vector does not depend on the
-        other texts.
-        """
+        """Encode each text alone, so that its vector does not depend on the others: unit vectors ``[n, dim]``."""
         return self._encode_missing(texts, self._caches.single, self._encode_each)
 
     def encode_together(self, texts: Sequence[TokenIds]) -> Vectors:
-        """Return unit vectors ``[n, dim]`` of texts, encoded in batches."""
+        """Encode texts in batches: unit vectors ``[n, dim]``."""
         return self._encode_missing(texts, self._caches.batched, self._encode_batch)
 
     def _encode_each(self, texts: Sequence[TokenIds]) -> Iterable[Vectors]:
-        """Return unit vectors ``[dim]`` of n ≥ 1 texts, each encoded alone."""
+        """Encode each of n ≥ 1 texts alone, to unit vectors ``[dim]``."""
         threads = core_count() if self._encodes_in_one_thread() else 1
         return map_in_threads(self._encode_one, texts, threads)
 
     @abstractmethod
     def _encode_one(self, text: TokenIds) -> Vectors:
-        """Return the unit vector ``[dim]`` of a text. Called from several threads at once."""
+        """Encode a text to a unit vector ``[dim]``. Called from several threads at once."""
 
     @abstractmethod
     def _encode_batch(self, texts: Sequence[TokenIds]) -> Vectors:
-        """Return unit vectors ``[n, dim]`` of n ≥ 1 texts."""
+        """Encode n ≥ 1 texts to unit vectors ``[n, dim]``."""
 
     def _encodes_in_one_thread(self) -> bool:
-        """Return whether :meth:`_encode_one` leaves the other cores to concurrent calls."""
+        """Check whether :meth:`_encode_one` leaves the other cores to concurrent calls."""
         return True
 
     def _encode_missing(
@@ -127,6 +124,6 @@ class QueryBackbone(ABC):
         missing = {key: text for key, text in zip(keys, texts, strict=True) if key not in found}
         if missing:
             for key, vector in zip(missing, encode(list(missing.values())), strict=True):
-                # A row of a batch would keep the whole batch in memory.
+                # Without a copy, a row would keep its whole batch in memory.
                 found[key] = cache.put(key, vector.copy())
         return np.stack([found[key] for key in keys]) if keys else np.empty((0, self.dim), np.float32)

@@ -1,4 +1,4 @@
-"""Byte-pair tokenizers of CLIP, for vocabularies of every size."""
+"""CLIP's byte-pair tokenizers, for vocabularies of any size."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from typing import Any
 import open_clip
 from open_clip.tokenizer import SimpleTokenizer, default_bpe, get_clean_fn
 
-# 256 bytes, once inside a word and once at its end, and the start-of-text and end-of-text tokens.
+# 256 bytes, each inside a word and at its end, plus the start-of-text and end-of-text tokens.
 _BASE_TOKENS = 2 * 256 + 2
 MAX_CACHED_WORDS = 100_000  # words whose tokens are cached; some 20 MB
 _clean: Callable[[str], str] = get_clean_fn("lower")
 
 
 def clip_tokenizer(model: str, context_length: int) -> Any:
-    """Return the tokenizer that open_clip uses with a model.
+    """Build the tokenizer that open_clip uses for a model.
 
     Args:
         context_length: Maximum number of tokens per text.
@@ -30,11 +30,11 @@ def clip_tokenizer(model: str, context_length: int) -> Any:
 
 @functools.lru_cache(maxsize=4)
 def small_tokenizer(vocabulary: int, context_length: int) -> SimpleTokenizer:
-    """CLIP's byte-pair encoding, reduced to its first merges.
+    """Build CLIP's byte-pair encoding with its first merges only.
 
-    Merges are ordered by how early they were learned, so every prefix of the list is a byte-pair encoding: every
-    Unicode text can be encoded, and rare words take more tokens. A small vocabulary keeps the embedding table of a
-    small model from outweighing its towers.
+    Merges are listed in the order in which they were learned, so any prefix of the list is a byte-pair encoding: it
+    encodes every Unicode text, and rare words take more tokens. A small vocabulary keeps a small model's embedding
+    table from outweighing its towers.
 
     Args:
         vocabulary: Vocabulary size.
@@ -52,7 +52,7 @@ def small_tokenizer(vocabulary: int, context_length: int) -> SimpleTokenizer:
 
 
 def _adapt_to_service(tokenizer: SimpleTokenizer) -> SimpleTokenizer:
-    """Bound the tokenizer's word cache, which grows with user input, and speed up its cleaning; tokens stay equal."""
+    """Bound the word cache, which grows with user input, and clean texts faster; the tokens stay the same."""
     if tokenizer.clean_fn is _clean:
         tokenizer.clean_fn = _clean_text
     tokenizer.cache = _WordCache(tokenizer.cache)
@@ -60,9 +60,9 @@ def _adapt_to_service(tokenizer: SimpleTokenizer) -> SimpleTokenizer:
 
 
 def _clean_text(text: str) -> str:
-    """Return the text as open_clip cleans it.
+    """Clean a text as open_clip does.
 
-    Plain ASCII skips the repair of encodings, which takes half of the time.
+    Plain ASCII skips the repair of broken encodings, which takes half the time.
     """
     if text.isascii() and text.isprintable() and "&" not in text:
         return " ".join(text.split()).lower()

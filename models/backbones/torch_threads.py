@@ -1,4 +1,4 @@
-"""Number of threads of torch in a process that may import it later, or never."""
+"""How many threads torch uses, in a process that may import it later or never."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _threads: int | None = None
 
 
 def set_torch_threads(threads: int) -> None:
-    """Set the number of threads of one operation in torch, in this process."""
+    """Set how many threads one torch operation uses in this process."""
     global _threads
     _threads = threads
     if "torch" in sys.modules:
@@ -16,7 +16,7 @@ def set_torch_threads(threads: int) -> None:
 
 
 def apply_torch_threads() -> None:
-    """Apply the number of threads, if one is set. Code that imports torch on use calls it."""
+    """Apply the number of threads, if set. Called by code that imports torch on use."""
     if _threads is not None:
         import torch
 

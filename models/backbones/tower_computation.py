@@ -1,11 +1,11 @@
 """How towers compute: device, precision, attention and gradient checkpointing.
 
-With mixed precision, matrix products of the towers run in bfloat16: in training, and for queries if the settings say
-so. Weights, gradients, losses, and all vectors that are stored or searched stay float32.
+With mixed precision, the towers' matrix products run in bfloat16: in training, and for queries if the settings say so.
+Weights, gradients, losses, and all vectors that are stored or searched stay float32.
 
-With gradient checkpointing, a block stores only its input and recomputes everything else in the backward pass. The
-memory of the towers then grows with the width of a block's input instead of with all its activations, at the cost of
-one more forward pass (Chen et al., Training Deep Nets with Sublinear Memory Cost, 2016).
+With gradient checkpointing, a block stores only its input and recomputes everything else in the backward pass. Memory
+then grows with the width of a block's input instead of with all its activations, at the cost of one more forward pass
+(Chen et al., Training Deep Nets with Sublinear Memory Cost, 2016).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _is_mixed: ContextVar[bool] = ContextVar("mixed_precision", default=False)
 
 
 def compute_device(name: str) -> torch.device:
-    """Return the device that towers compute on.
+    """Choose the device that runs the towers.
 
     Args:
         name: ``cpu``, ``cuda``, or ``auto`` for a GPU if one is available.
@@ -45,7 +45,7 @@ def compute_device(name: str) -> torch.device:
 
 
 def has_fast_bfloat16(device: torch.device) -> bool:
-    """Return whether the hardware multiplies bfloat16 faster than float32."""
+    """Check whether the hardware multiplies bfloat16 faster than float32."""
     if device.type == "cuda":
         return bool(torch.cuda.is_bf16_supported(including_emulation=False))
     capabilities = torch.cpu.get_capabilities()
@@ -54,7 +54,7 @@ def has_fast_bfloat16(device: torch.device) -> bool:
 
 @contextmanager
 def mixed_precision(*, enabled: bool = True) -> Iterator[None]:
-    """Context in which forward passes of the towers compute in bfloat16."""
+    """Run the towers' forward passes in bfloat16 within this context."""
     token = _is_mixed.set(enabled)
     try:
         yield
@@ -63,19 +63,19 @@ def mixed_precision(*, enabled: bool = True) -> Iterator[None]:
 
 
 def is_mixed_precision() -> bool:
-    """Return whether the current context is one of :func:`mixed_precision`."""
+    """Check whether the current context is one of :func:`mixed_precision`."""
     return _is_mixed.get()
 
 
 @contextmanager
 def forward_precision(device: torch.device) -> Iterator[None]:
-    """Context for the forward pass of a tower: autocast to bfloat16 under :func:`mixed_precision`, else unchanged."""
+    """Run a tower's forward pass under autocast to bfloat16 if :func:`mixed_precision` applies, else unchanged."""
     if not _is_mixed.get():
         yield
         return
     with torch.autocast(device.type, torch.bfloat16):
         if device.type == "cpu":
-            # For blocks with their own attention; scaled_dot_product_attention describes the fused kernel.
+            # For blocks with their own attention; scaled_dot_product_attention says what is wrong with fused kernels.
             with sdpa_kernel(SDPBackend.MATH):
                 yield
         else:
@@ -85,18 +85,17 @@ def forward_precision(device: torch.device) -> Iterator[None]:
 def scaled_dot_product_attention(
     query: Tensor, key: Tensor, value: Tensor, *, causal: bool = False, mask: Tensor | None = None
 ) -> Tensor:
-    """Return softmax(Q Kᵀ / √d) V.
+    """Compute softmax(Q Kᵀ / √d) V.
 
     For bfloat16 on a CPU, torch has two kernels: a fused one with a slow backward pass, and one that computes in
     float32 throughout. Here the products stay in bfloat16 and only the softmax between them is float32, which is as
-    exact as the rounding of the queries and keys allows.
+    exact as rounded queries and keys allow.
 
     Args:
         query: ``[..., heads, Q, d]``; there may be fewer queries than keys.
         key: ``[..., heads, K, d]``.
         value: ``[..., heads, K, d]``.
-        causal: Whether a query attends only to keys at or before its own position; the queries are those of the last Q
-            positions.
+        causal: Whether a query attends only to keys at or before its own position; queries take the last Q positions.
         mask: Whether a query attends to a key, ``[n, 1, 1, K]`` for queries ``[..., n, heads, Q, d]``; not with
             ``causal``.
 
@@ -105,7 +104,7 @@ def scaled_dot_product_attention(
     """
     is_explicit = query.device.type == "cpu" and query.dtype == torch.bfloat16
     queries, keys = query.shape[-2], key.shape[-2]
-    # With is_causal, torch would align fewer queries with the first positions instead of the last ones.
+    # With is_causal, torch would align fewer queries with the first positions instead of the last.
     if causal and (is_explicit or queries < keys):
         mask = torch.ones(queries, keys, dtype=torch.bool, device=query.device).tril(keys - queries)
     if not is_explicit:
@@ -113,7 +112,7 @@ def scaled_dot_product_attention(
         if mask is not None and mask.dim() > 2:
             mask = mask.expand(*query.shape[:-3], 1, 1, keys)
         if query.dim() > 4 and not torch.is_grad_enabled():
-            # torch fuses attention of four dimensions only, which halves the time of inference.
+            # torch fuses attention over four dimensions only, which halves the time of inference.
             q, k, v = (tokens.flatten(0, -4) for tokens in (query, key, value))
             if mask is not None and mask.dim() > 2:
                 mask = mask.flatten(0, -4)
@@ -141,7 +140,7 @@ _is_enabled: ContextVar[bool] = ContextVar("gradient_checkpointing", default=Fal
 
 @contextmanager
 def gradient_checkpointing(*, enabled: bool = True) -> Iterator[None]:
-    """Context in which blocks run by :func:`run_checkpointed` store only their input."""
+    """Let blocks that :func:`run_checkpointed` runs within this context store only their input."""
     token = _is_enabled.set(enabled)
     try:
         yield
@@ -150,11 +149,9 @@ def gradient_checkpointing(*, enabled: bool = True) -> Iterator[None]:
 
 
 def run_checkpointed(block: Callable[..., Tensor], *inputs: Any, device: torch.device) -> Tensor:
-    """Run ``block(*inputs)``. Gradients do not depend on checkpointing, dropout and precision included.
+    """Run ``block(*inputs)``. Gradients are the same with and without checkpointing, even with dropout.
 
     Args:
-        block: Function to run.
-        inputs: Arguments of the function.
         device: Device that the block computes on.
     """
     if not (_is_enabled.get() and torch.is_grad_enabled()):
@@ -170,6 +167,6 @@ def run_checkpointed(block: Callable[..., Tensor], *inputs: Any, device: torch.d
 
 @contextmanager
 def _recomputation_precision(device: torch.device, *, is_mixed: bool) -> Iterator[None]:
-    """Precision of the first pass, whose own context has ended by the time of the backward pass."""
+    """Restore the first pass's precision, whose own context has ended by the time of the backward pass."""
     with mixed_precision(enabled=is_mixed), forward_precision(device):
         yield

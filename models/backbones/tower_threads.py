@@ -1,4 +1,4 @@
-"""Threads that towers and scans compute in, beside the calling one. This module imports no torch."""
+"""Threads that compute towers and scans together with the calling one. This module imports no torch."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ def core_count() -> int:
 
 
 def map_in_threads(function: Callable[[Item], Result], items: Sequence[Item], threads: int) -> list[Result]:
-    """Return the results of a function for each item, computed in the calling thread and up to ``threads`` − 1 others.
+    """Apply a function to each item, in the calling thread and up to ``threads`` − 1 others.
 
-    All callers share the threads, and none waits for those that others occupy.
+    All callers share these threads, and none waits for one that is busy with another call.
     """
     results: dict[int, Result] = {}
     remaining: Iterator[tuple[int, Item]] = iter(list(enumerate(items)))  # safe to share between threads
@@ -33,7 +33,7 @@ def map_in_threads(function: Callable[[Item], Result], items: Sequence[Item], th
     others = [_pool(max(threads, core_count())).submit(work) for _ in range(min(threads, len(items)) - 1)]
     work()
     for other in others:
-        # A call that has not begun, because others occupy the pool, has nothing left to do.
+        # While other calls occupy the pool, a call may not have begun; the loop above has left it nothing to do.
         if not other.cancel():
             other.result()
     return [results[place] for place in range(len(items))]

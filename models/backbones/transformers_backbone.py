@@ -1,17 +1,17 @@
 """ViT and BERT through the transformers library: the backbone of bmu-moco (section 3.2) and, with DeiT, of ctp.
 
 The name is ``transformers:<vision>+<text>``; each part is a model on the hub or a local folder in the library's format
-(``config.json``, ``model.safetensors``, and the tokenizer files of the text model). Weights are read from safetensors
-only, and no code of a checkpoint is executed.
+(``config.json``, ``model.safetensors``, and the text model's tokenizer files). Weights are read from safetensors only,
+and no code from a checkpoint is executed.
 
-The vector of a frame is its class token; that of a text is the mean over its tokens, including [CLS] and [SEP] but not
-padding. One linear layer each projects into the joint space (bmu-moco, equations 1 to 6); because it is linear, it can
-be applied after the mean. Towers that were pre-trained separately have no such layers: the projections start from fixed
-random numbers, and the two sides are unrelated before training. A checkpoint may include its own projections,
+A frame's vector is its class token; a text's is the mean over its tokens, including [CLS] and [SEP] but not padding.
+One linear layer each projects into the joint space (bmu-moco, equations 1 to 6); being linear, it can be applied after
+averaging. Towers that were pre-trained separately have no such layers: the projections start from fixed random numbers,
+and the two sides are unrelated before training. A checkpoint may include its own projections,
 ``visual_projection.weight`` and ``text_projection.weight``, both ``[dim, width]``.
 
-bmu-moco does not specify the frames per video, the dimension d, the maximum text length and the bias of the
-projections (none here); this module chooses them.
+bmu-moco does not specify the frames per video, the dimension d, the maximum text length and the projections' bias (none
+here); this module chooses them.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from models.errors import BackboneUnavailable, BackboneUnsupported, ModelError
 
 @contextmanager
 def silent_library() -> Iterator[None]:
-    """Context in which the library reports neither progress nor warnings."""
+    """Silence the library's progress bars and warnings within this context."""
     library_logging: Any = logging
     verbosity = library_logging.get_verbosity()
     has_progress_bar = library_logging.is_progress_bar_enabled()
@@ -54,10 +54,10 @@ def silent_library() -> Iterator[None]:
 
 
 def read_config(name: str, source: str, classes: dict[str, type[PreTrainedModel]]) -> Any:
-    """Return the configuration of a model.
+    """Read a model's configuration.
 
     Raises:
-        BackboneUnsupported: The model has another architecture than ``classes``.
+        BackboneUnsupported: The model's architecture is not one of ``classes``.
     """
     settings, _ = PreTrainedConfig.get_config_dict(source)
     model_type = settings.get("model_type")
@@ -71,10 +71,10 @@ def read_config(name: str, source: str, classes: dict[str, type[PreTrainedModel]
 def load_tower(
     name: str, source: str, classes: dict[str, type[PreTrainedModel]], key: str
 ) -> tuple[Any, Tensor | None]:
-    """Load a tower without heads.
+    """Load a tower without its heads.
 
     Args:
-        name: Name of the backbone, for errors.
+        name: Name of the backbone, for error messages.
         source: Model name or folder.
         classes: Supported architectures, by their type in ``config.json``.
         key: Name of a projection in the checkpoint.
@@ -91,7 +91,7 @@ def load_tower(
         source,
         config=config,
         add_pooling_layer=False,
-        attn_implementation="sdpa",  # otherwise a checkpoint could name an implementation that is code on the hub
+        attn_implementation="sdpa",  # a checkpoint could otherwise name an implementation that is code on the hub
         dtype=torch.float32,
         use_safetensors=True,
         output_loading_info=True,
@@ -114,11 +114,8 @@ _DEFAULT_FRAMES = 8
 _DIM = 256  # as in ctp
 _SEED = 0  # of randomly initialized projections
 _PREPROCESSOR = "preprocessor_config.json"
-_DEFAULT_NORMALIZATION = (
-    0.5,
-    0.5,
-    0.5,
-)  # mean and standard deviation if a folder has none: the library's default
+# Mean and standard deviation where a folder names none: the library's default.
+_DEFAULT_NORMALIZATION = (0.5, 0.5, 0.5)
 
 
 class TransformersBackbone(BertBackbone):
@@ -154,7 +151,7 @@ class _ImageTower(nn.Module):
 
 
 class _ClosedBlock:
-    """A closed block: it can run, but its members are not accessible."""
+    """A block that can run but keeps its members inaccessible."""
 
     def __init__(self, backbone: TransformersBackbone, layer: nn.Module) -> None:
         self._backbone = backbone
@@ -168,7 +165,7 @@ class _ClosedBlock:
 
 
 def transformers_frame_spec(name: str, frames: int | None = None) -> FrameSpec:
-    """Return the frames per video and frame size, from the ``config.json`` of the vision model.
+    """Read the frames per video and frame size from the vision model's ``config.json``.
 
     Raises:
         BackboneUnavailable: The model or folder does not exist; the message names the missing files.
@@ -240,9 +237,9 @@ def _loading_errors(name: str) -> Iterator[None]:
 def _projections(
     name: str, widths: tuple[int, int], visual: Tensor | None, text: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    """Return the projections of images and texts, each ``[width, dim]``.
+    """Choose the projections of images and texts, each ``[width, dim]``.
 
-    They are those of the checkpoints, stored as ``[dim, width]``, or random ones if the checkpoints have none.
+    They come from the checkpoints, which store ``[dim, width]``, or are random if the checkpoints have none.
     """
     if visual is None and text is None:
         generator = torch.Generator().manual_seed(_SEED)

@@ -1,1 +1,1 @@
-"""Encoders of texts and videos, built from a backbone and the learned weights of a release."""
+"""Encoders for texts and videos, built from a backbone and the learned weights of a release."""

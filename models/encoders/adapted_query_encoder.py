@@ -1,4 +1,4 @@
-"""Base of query encoders that adapt the text tower, which runs in torch."""
+"""Base class of query encoders that adapt the text tower, which runs in torch."""
 
 from __future__ import annotations
 
@@ -22,17 +22,15 @@ from models.encoders.tower_query_backbone import (
     read_vectors,
 )
 
-# Multiplications in the text tower per thread, some milliseconds of work; smaller shares do not gain from a thread.
+# Multiplications in the text tower per thread, some milliseconds of work; a smaller share is not worth a thread.
 MIN_MULTIPLICATIONS_PER_THREAD = 15 * 10**7
 
 
 class AdaptedQueryEncoder(QueryEncoder):
-    """Encodes texts with adapters in the text tower, or with its own text tower.
-
-    All pairs of a batch share the frozen weights; low-rank updates are gathered per row.
+    """Encodes texts with adapters in the text tower, or with a text tower of its own.
 
     Args:
-        inputs: Backbone and releases. The towers of the backbone are loaded in torch.
+        inputs: Backbone and releases. The backbone's towers are loaded in torch.
     """
 
     def __init__(self, inputs: QueryEncoderInputs) -> None:
@@ -67,7 +65,7 @@ class AdaptedQueryEncoder(QueryEncoder):
                 return self.encode_each(ids.to(device, non_blocking=True), positions[rows], mode)
 
         threads = self._thread_count(int(lengths.sum()))
-        # Parts of texts of similar length, with about equal work for each thread.
+        # Each part has texts of similar length, and each thread about equal work.
         rounds = -(-len(texts) // (threads * batch_size(self._backbone.device, len(texts))))
         order = np.argsort(lengths, kind="stable")
         parts = [part for part in np.array_split(order, threads * rounds) if len(part)]
@@ -75,24 +73,23 @@ class AdaptedQueryEncoder(QueryEncoder):
 
     @abstractmethod
     def encode_for_tasks(self, ids: Tensor, positions: Sequence[int], mode: str) -> Tensor:
-        """Return the vectors of token IDs ``[n, L]`` for the tasks at C positions.
+        """Encode token IDs ``[n, L]`` for the tasks at C positions.
 
         Returns:
-            ``[C, n, dim]``, or ``[1, n, dim]`` if the vectors are equal for all tasks.
+            ``[C, n, dim]``, or ``[1, n, dim]`` if all tasks have the same vectors.
         """
 
     def encode_each(self, ids: Tensor, positions: Tensor, mode: str) -> Tensor:
-        """Return the vectors ``[n, dim]`` of token IDs ``[n, L]``, each for the task at its own position ``[n]``.
+        """Encode token IDs ``[n, L]``, each for the task at its own position ``[n]``, to vectors ``[n, dim]``.
 
-        This implementation is for encoders that are independent of the task.
+        This default is for encoders that ignore the task.
         """
         return self.encode_for_tasks(ids, (), mode)[0]
 
     def _thread_count(self, tokens: int) -> int:
-        """Count the threads to encode a number of tokens with.
+        """Decide how many threads encode this many tokens.
 
-        One if torch parallelizes the products itself; otherwise as many as there are cores, as long as each has enough
-        work.
+        One if torch parallelizes the products itself; otherwise up to one per core, each with enough work.
         """
         backbone = self._backbone
         if backbone.device.type != "cpu" or not backbone.has_causal_text or torch.get_num_threads() > 1:
@@ -101,5 +98,5 @@ class AdaptedQueryEncoder(QueryEncoder):
         return max(1, min(core_count(), shares))
 
     def _multiplications(self, tokens: int) -> int:
-        """Count the multiplications that a text tower performs for a number of tokens."""
+        """Count the multiplications in a text tower for this many tokens."""
         return 12 * self._backbone.text_width**2 * len(self._backbone.text_blocks) * tokens

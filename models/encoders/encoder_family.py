@@ -1,10 +1,10 @@
-"""Encoder families: how the weights of a release condition its query encoder and its video encoder.
+"""Encoder families: how a release's weights condition its query encoder and its video encoder.
 
-The ``kind`` field of ``release.json`` names the family of a release. A method declares the family of its releases
+The ``kind`` field of ``release.json`` names a release's family. A method declares the family of its releases
 (``Method.family``), and several methods can share one. To add a family, add a module to
 :mod:`models.encoders.families` and register it in :mod:`models.encoders.encoder_registry`.
 
-A module of a family that queries in arrays imports no torch; it imports its video side on use.
+If a family encodes queries as arrays, its module imports no torch; it imports its video side on use.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class EncoderFamily:
-    """Encoders that releases of one kind have in common.
+    """What releases of one kind encode with.
 
     Attributes:
         kind: Value of the ``kind`` field in ``release.json``.
-        query_encoder: Class of the query encoders. Its ``modes`` are the query modes that the family offers.
-        video_encoder: Class of the video encoders, or a function that creates one for a backbone.
-        query_prefixes: Name prefixes of the release's tensors that query encoders need.
-        video_prefixes: Name prefixes of the release's tensors that video encoders need.
+        query_encoder: Class of query encoders. Its ``modes`` are the query modes that the family offers.
+        video_encoder: Class of video encoders, or a function that creates one for a backbone.
+        query_prefixes: Name prefixes of the release tensors that query encoders need.
+        video_prefixes: Name prefixes of the release tensors that video encoders need.
     """
 
     kind: str

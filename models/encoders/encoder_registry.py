@@ -1,7 +1,7 @@
-"""Registry of encoder families, and functions that read and open a release through its family.
+"""Look up encoder families, and read and open releases through them.
 
-The module of a family is imported when a release of its kind is read: most processes need one family, and only some
-families need torch.
+A family's module is imported when a release of its kind is read: most processes need one family, and only some families
+need torch.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from models.releases.release_state import ReleaseState
 if TYPE_CHECKING:
     from models.backbones.backbone import Backbone
 
-# Kinds whose family is in a module of models.encoders.families with the name of the kind.
+# Each kind's family is in the module <kind>_family of models.encoders.families.
 _KINDS = ("analytic", "frozen", "low_rank", "tame", "tower")
 _families: dict[str, EncoderFamily] = {}
 
@@ -41,12 +41,12 @@ def register_families(*families: EncoderFamily) -> None:
 
 
 def encoder_kinds() -> Collection[str]:
-    """Return the kinds of releases that can be read."""
+    """List the kinds of releases that can be read."""
     return {*_KINDS, *_families}
 
 
 def encoder_family(kind: str) -> EncoderFamily:
-    """Return the encoder family of a kind of release.
+    """Look up the encoder family for a kind of release.
 
     Raises:
         ReleaseError: No family has this kind.
@@ -69,13 +69,12 @@ def open_query_encoder(
     previous: QueryEncoder | None = None,
     unchanged_tasks: Collection[str] = (),
 ) -> QueryEncoder:
-    """Return the query encoder of a release. Arguments are those of
-    :class:`~models.encoders.query_encoder.QueryEncoderInputs`.
+    """Build a release's query encoder. See :class:`~models.encoders.query_encoder.QueryEncoderInputs` for arguments.
 
-    A backbone in torch is also accepted.
+    A backbone in torch is accepted, too.
 
     Raises:
-        ReleaseError: The kind of the release is unknown, or see :class:`~models.encoders.query_encoder.QueryEncoder`.
+        ReleaseError: The release's kind is unknown, or see :class:`~models.encoders.query_encoder.QueryEncoder`.
     """
     if not isinstance(backbone, QueryBackbone):
         from models.encoders.tower_query_backbone import TowerQueryBackbone
@@ -88,7 +87,7 @@ def open_query_encoder(
 def read_query_release(
     folder: Path, *, profiles: bool = True, read_parent: Callable[[str], TaskLineage] | None = None
 ) -> ReleaseState:
-    """Read a release with the tensors of its query encoder alone.
+    """Read a release with only the tensors that its query encoder needs.
 
     Arguments and errors are those of :func:`~models.releases.release_files.read_release`.
     """
@@ -101,7 +100,7 @@ def read_query_release(
 
 
 def read_video_release(folder: Path) -> ReleaseState:
-    """Read a release with the tensors of its video encoder alone, without routing profiles and ancestors.
+    """Read a release with only the tensors that its video encoder needs, without routing profiles and ancestors.
 
     Errors are those of :func:`~models.releases.release_files.read_release`.
     """
@@ -111,12 +110,12 @@ def read_video_release(folder: Path) -> ReleaseState:
 
 
 def select_query_tensors(release: ReleaseState) -> ReleaseState:
-    """Return the release with the tensors of its query encoder alone."""
+    """Keep only the tensors that the release's query encoder needs."""
     return _select_tensors(release, encoder_family(release.kind).query_prefixes)
 
 
 def select_video_tensors(release: ReleaseState) -> ReleaseState:
-    """Return the release with the tensors of its video encoder alone."""
+    """Keep only the tensors that the release's video encoder needs."""
     return _select_tensors(release, encoder_family(release.kind).video_prefixes)
 
 

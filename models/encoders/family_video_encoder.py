@@ -1,4 +1,4 @@
-"""Base of the video side of encoder families, which runs in torch."""
+"""Base class of video encoders, which run in torch."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from models.releases.release_state import Array, ReleaseState
 
 
 class FamilyVideoEncoder(ABC):
-    """Video side of an encoder family: encodes frames with the weights of one release at a time.
+    """Encodes frames with the weights of one release at a time.
 
-    An instance can reuse a tower from release to release. It is not safe to share between threads.
+    An instance may reuse a tower from release to release, and must not be shared between threads.
 
     Args:
-        backbone: Backbone that the releases were learned on. It is not changed.
+        backbone: Backbone that the releases were learned on. It is not modified.
     """
 
     def __init__(self, backbone: Backbone) -> None:
@@ -26,26 +26,25 @@ class FamilyVideoEncoder(ABC):
 
     @abstractmethod
     def load(self, release: ReleaseState) -> Callable[[Tensor], Tensor]:
-        """Load the video side of a release.
+        """Load a release's video side.
 
         Returns:
-            Function from frames ``uint8 [n, M, H, W, 3]`` to unit video vectors ``[n, dim]``. It is valid until the
-            next release is loaded.
+            Function from frames ``uint8 [n, M, H, W, 3]`` to unit video vectors ``[n, dim]``, valid until the next
+            release is loaded.
 
         Raises:
-            KeyError, RuntimeError: The tensors or settings of the release do not fit the backbone.
+            KeyError, RuntimeError: The release's tensors or settings do not fit the backbone.
         """
 
     @staticmethod
     def fingerprint_tensors(release: ReleaseState) -> dict[str, Array]:
-        """Return the arrays that the fingerprint of the release's video encoder covers; all of its video side by
-        default.
+        """Select the arrays that fingerprint the release's video encoder; by default all that it needs.
 
         Args:
-            release: Release with the tensors of its video side alone.
+            release: Release with only the tensors that its video encoder needs.
         """
         return release.tensors
 
     def _encode_with_backbone(self, frames: Tensor) -> Tensor:
-        """Return unit video vectors ``[n, dim]`` of the backbone without learned weights."""
+        """Encode frames to unit video vectors ``[n, dim]`` with the backbone, without learned weights."""
         return encode_frames(self._backbone, frames)[0]

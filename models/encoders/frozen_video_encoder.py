@@ -1,4 +1,4 @@
-"""Video encoders of the families that query in arrays: the frozen image tower, and affine maps of its features."""
+"""Video encoders for families that encode queries as arrays: the frozen image tower, and an affine map on top."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ class FrozenVideoEncoder(FamilyVideoEncoder):
 
 
 class AnalyticVideoEncoder(FamilyVideoEncoder):
-    """The frozen image tower and an affine map of its features.
+    """The frozen image tower and an affine map on its features.
 
     Args:
         backbone: Backbone that the releases were learned on.
-        prefix: Name prefix of the tensors of the map.
+        prefix: Name prefix of the map's tensors.
     """
 
     def __init__(self, backbone: Backbone, prefix: str) -> None:
@@ -47,7 +47,7 @@ class AnalyticVideoEncoder(FamilyVideoEncoder):
 def apply_video_map(
     video_map: AnalyticVideoMap, backbone: Backbone, features: Tensor, layout: VectorLayout
 ) -> Tensor:
-    """Return unit vectors ``[n, dim]`` of videos with features ``[n, F]``."""
+    """Map video features ``[n, F]`` to unit vectors ``[n, dim]``."""
     projected = backbone.project_features(features)
     vectors = video_map(features.cpu().numpy(), projected.detach().cpu().numpy(), layout)
     return torch.from_numpy(vectors).to(features.device)

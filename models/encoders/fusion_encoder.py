@@ -1,4 +1,4 @@
-"""A multi-modal encoder on top of both towers: the words of a caption attend to its video (ctp, section 4.1).
+"""A multi-modal encoder on top of both towers: a caption's words attend to its video (ctp, section 4.1).
 
 In each layer, the words attend to each other in both directions, then to the video, then pass an MLP. The states
 predict masked words, and the state at the end of the text represents the pair.
@@ -9,7 +9,7 @@ Differences from the paper's f_m, the last six layers of BERT:
 - CLIP's text tower is causal, so only these layers let a word attend to later ones.
 - CLIP has neither [MASK] nor [CLS]: a learned vector replaces a masked word, and the end-of-text token, whose state
   depends on the whole caption, represents the pair.
-- The paper uses single images. Here words attend to the patches of all frames, each with a learned vector of its frame.
+- The paper uses single images. Here words attend to the patches of all frames, marked by a learned vector per frame.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from models.backbones.tower_computation import forward_precision
 from models.encoders.micro_batches import encode_in_parts
 from models.encoders.tower_forward import frame_tokens, run_text_blocks
 
-_INITIAL_STD = 0.02  # as for the embeddings of BERT
+_INITIAL_STD = 0.02  # as for BERT's embeddings
 
 
 class FusionEncoder(nn.Module):
@@ -35,12 +35,12 @@ class FusionEncoder(nn.Module):
     Args:
         width: Token width of the text tower.
         visual_width: Token width of the image tower.
-        heads: Number of heads of every attention.
+        heads: Number of heads in every attention.
         frames: Frames per video.
         vocabulary: Number of tokens that can be predicted.
 
     Attributes:
-        mask: Replacement of the token embedding of a masked word, ``[width]``.
+        mask: Vector that replaces the token embedding of a masked word, ``[width]``.
         times: Temporal embedding, ``[frames, 1, visual_width]``.
     """
 
@@ -56,12 +56,12 @@ class FusionEncoder(nn.Module):
         self.bias = nn.Parameter(torch.zeros(vocabulary))
 
     def forward(self, texts: Tensor, end: Tensor, videos: Tensor) -> Tensor:
-        """Return the states of the words after the last layer.
+        """Compute the words' states after the last layer.
 
         Args:
-            texts: Normalized states of the text tower, ``[n, L, width]``.
-            end: Position of the end of each text, ``[n]``; later positions are padding.
-            videos: Normalized states of the image tower, ``[n, M, P+1, visual_width]``.
+            texts: Normalized states from the text tower, ``[n, L, width]``.
+            end: Position where each text ends, ``[n]``; later positions are padding.
+            videos: Normalized states from the image tower, ``[n, M, P+1, visual_width]``.
 
         Returns:
             ``[n, L, width]``.
@@ -75,35 +75,33 @@ class FusionEncoder(nn.Module):
         return cast(Tensor, self.norm(hidden.float()))
 
     def predict_words(self, states: Tensor, embedding: Tensor) -> Tensor:
-        """Return the logits ``[k, V]`` of the words at states ``[k, width]``.
+        """Predict words from masked words' states ``[k, width]``, as logits ``[k, V]``.
 
         Args:
-            states: States of masked words, ``[k, width]``.
-            embedding: Token embedding of the text tower, ``[V, width]``, which is the classifier, as in BERT.
+            embedding: Token embeddings of the text tower, ``[V, width]``; they are the classifier, as in BERT.
         """
         with forward_precision(states.device):
             logits = F.linear(self.head(states), embedding, self.bias)
         return logits.float()
 
     def embed_masked(self, backbone: Backbone, ids: Tensor, masked: Tensor) -> Tensor:
-        """Return the token and position embeddings ``[n, L, width]`` of token IDs ``[n, L]``.
+        """Embed token IDs ``[n, L]`` with their positions, ``[n, L, width]``.
 
         Args:
             backbone: Backbone with open blocks.
-            ids: Token IDs ``[n, L]``.
             masked: Whether each word is masked, ``[n, L]``.
         """
         words = torch.where(masked.unsqueeze(-1), self.mask, backbone.token_embedding(ids))
         return backbone.embed_words(words)
 
     def fuse(self, backbone: Backbone, embedded: Tensor, end: Tensor, tokens: Tensor) -> Tensor:
-        """Return the fused states of texts and videos, ``[n, L, width]``.
+        """Fuse texts and videos to states ``[n, L, width]``.
 
         Args:
             backbone: Backbone with open blocks.
             embedded: Token and position embeddings, ``[n, L, width]``.
-            end: Position of the end of each text, ``[n]``.
-            tokens: States of the frames from :func:`frame_states`.
+            end: Position where each text ends, ``[n]``.
+            tokens: Frame states from :func:`frame_states`.
         """
 
         def encode(embedded: Tensor, end: Tensor, tokens: Tensor) -> tuple[Tensor]:
@@ -113,12 +111,12 @@ class FusionEncoder(nn.Module):
         return encode_in_parts(encode, embedded, end, tokens)[0]
 
     def fuse_pairs(self, backbone: Backbone, ids: Tensor, tokens: Tensor) -> Tensor:
-        """Return unit vectors ``[n, width]`` of pairs: the fused states at the ends of the texts.
+        """Compute unit vectors ``[n, width]`` of pairs: the fused states at the ends of the texts.
 
         Args:
             backbone: Backbone with open blocks.
             ids: Token IDs ``[n, L]``.
-            tokens: States of the frames from :func:`frame_states`.
+            tokens: Frame states from :func:`frame_states`.
         """
         end = backbone.end_of_text(ids)
         fused = self.fuse(backbone, backbone.embed_tokens(ids), end, tokens)
@@ -126,7 +124,7 @@ class FusionEncoder(nn.Module):
 
 
 def create_fusion_encoder(backbone: Backbone, layers: int) -> FusionEncoder:
-    """Return the randomly initialized multi-modal encoder in the sizes of a backbone.
+    """Initialize a multi-modal encoder at random, with sizes that fit a backbone.
 
     Raises:
         BackboneUnsupported: The backbone's blocks are not open.
@@ -142,7 +140,7 @@ def create_fusion_encoder(backbone: Backbone, layers: int) -> FusionEncoder:
 
 
 def frame_states(backbone: Backbone, frames: Tensor) -> Tensor:
-    """Return the states ``[n, M, P+1, visual_width]`` of frames after the image tower's last block.
+    """Compute the frames' states ``[n, M, P+1, visual_width]`` after the image tower's last block.
 
     :meth:`Backbone.pool_frames` turns them into video vectors.
 
@@ -162,12 +160,12 @@ def frame_states(backbone: Backbone, frames: Tensor) -> Tensor:
 
 
 def text_states(backbone: Backbone, embedded: Tensor, end: Tensor) -> Tensor:
-    """Return the states ``[n, L, width]`` of embeddings ``[n, L, width]`` after the text tower's last block.
+    """Compute the states ``[n, L, width]`` after the text tower's last block, given embeddings of the same shape.
 
     :meth:`Backbone.pool_text` turns them into text vectors.
 
     Args:
-        end: Position of the end of each text, ``[n]``.
+        end: Position where each text ends, ``[n]``.
     """
     with forward_precision(backbone.device):
         hidden = run_text_blocks(backbone, embedded.unsqueeze(0), end)[0]

@@ -1,4 +1,4 @@
-"""Loading of the text side of a backbone, without torch where that is possible."""
+"""Load the text side of a backbone, without torch where possible."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ def load_query_backbone(
 
     Args:
         name: Name of the backbone, see :mod:`models.backbones.backbone_loading`.
-        frames: Frames per video of its image tower.
+        frames: Frames per video for its image tower.
         device: ``cpu``, ``cuda``, or ``auto`` for a GPU if one is available.
-        precision: Precision of the text tower's products.
+        precision: Precision of the text tower's matrix products.
 
     Raises:
         BackboneUnavailable: The name is unknown, or the weights cannot be fetched.

@@ -1,7 +1,7 @@
-"""Query encoders: they turn a text into one query vector per task, with the weights of a release.
+"""Query encoders: they turn a text into one query vector per task, using a release's weights.
 
-This module imports no torch. :mod:`models.encoders.adapted_query_encoder` is the base of encoders that adapt the text
-tower.
+This module imports no torch. :mod:`models.encoders.adapted_query_encoder` is the base class of encoders that adapt the
+text tower.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from models.routing.token_statistics import token_presence
 
 @dataclass(frozen=True)
 class QueryEncoderInputs:
-    """Releases that a query encoder is made from.
+    """Releases from which a query encoder is built.
 
     Attributes:
         backbone: Text side of the backbone that the releases were learned on.
         release: Newest release.
         pinned: For each task, the release that made its shard.
-        previous: Encoder of another release of the library on the same backbone. It is not changed.
-        unchanged_tasks: Tasks whose shard's release is the same as in ``previous``. The new encoder reuses their pinned
-            weights from ``previous`` and does not read their releases, if its family keeps pinned weights.
+        previous: Encoder for another release of the library on the same backbone. It is not modified.
+        unchanged_tasks: Tasks whose shard has the same release as in ``previous``. If the family keeps pinned weights,
+            the new encoder takes theirs from ``previous`` instead of reading the releases.
     """
 
     backbone: QueryBackbone
@@ -40,7 +40,7 @@ class QueryEncoderInputs:
     unchanged_tasks: Collection[str] = ()
 
     def pinned_release(self, task: str) -> ReleaseState:
-        """Return the release that made the shard of a task.
+        """Look up the release that made a task's shard.
 
         Raises:
             ReleaseError: The release is missing.
@@ -53,19 +53,19 @@ class QueryEncoderInputs:
 class QueryEncoder(ABC):
     """Encodes texts for the tasks of a release.
 
-    In mode ``latest``, every task uses the newest weights and the task's own prototype, as in ctvr-ffa-tame. In mode
-    ``pinned``, a task uses the weights of the release that made its shard, so that its queries, like its vectors, never
-    change. Both take one batched forward. In mode ``mapped``, a learned map transforms the newest vector into the space
-    of each shard.
+    In mode ``latest``, every task uses the newest weights and its own prototype, as in ctvr-ffa-tame. In mode
+    ``pinned``, a task uses the weights of the release that made its shard, so that its query vectors, like its video
+    vectors, never change. Both modes take one batched forward pass. In mode ``mapped``, a learned map transforms the
+    newest vector into the space of each shard.
 
-    :func:`~models.encoders.encoder_registry.open_query_encoder` creates the encoder of a release.
+    :func:`~models.encoders.encoder_registry.open_query_encoder` creates a release's encoder.
 
     Args:
         inputs: Backbone and releases.
 
     Attributes:
         tasks: IDs of the learned tasks, in order.
-        modes: Query modes that the encoder family offers; the last one has the least forgetting, and is served.
+        modes: Query modes that the encoder family offers; the last one forgets least, and is the one served.
         shares_text_encoding: Whether a text passes the tower once for all tasks, so that another task costs little.
 
     Raises:
@@ -90,59 +90,55 @@ class QueryEncoder(ABC):
 
     @property
     def profile_factor(self) -> float:
-        """Factor of the logarithms in the routing profiles that the release's method learns; one by default.
+        """Factor that the release's method applies to the logarithms in the routing profiles; one by default.
 
-        A profile that is computed again later is multiplied by it, so that it is comparable with the others.
+        Profiles computed later use it as well, so that they are comparable.
         """
         return 1.0
 
     def encode_with_backbone(self, texts: Sequence[str]) -> Vectors:
-        """Return unit text vectors of the backbone without learned weights, ``[n, dim]``."""
+        """Encode texts with the backbone, without learned weights, to unit vectors ``[n, dim]``."""
         return self._texts.encode_together(self.tokenize(texts))
 
     def token_presence(self, texts: Sequence[str]) -> Vectors:
-        """Return the indicators of the tokens in each text, ``[n, V]``, for
-        :func:`~models.routing.router.log_weights`.
-        """
+        """Mark the tokens in each text, ``[n, V]``, for :func:`~models.routing.router.log_weights`."""
         return token_presence(self.tokenize(texts), self._texts.vocabulary)
 
     def tokenize(self, texts: Sequence[str]) -> list[TokenIds]:
-        """Return the token IDs of each text, ``[L]``, including the start and end tokens, without padding."""
+        """Convert each text to token IDs ``[L]``, including the start and end tokens, without padding."""
         return self._texts.tokenize(texts)
 
     @abstractmethod
     def encode(self, texts: Sequence[str], tasks: Sequence[str], mode: str = "latest") -> Vectors:
-        """Return unit vectors of each text for each task, ``[n, len(tasks), dim]``, in the space of the task's shard.
+        """Encode each text for each task, to unit vectors ``[n, len(tasks), dim]`` in the spaces of their shards.
 
         Raises:
-            ReleaseError: The release has not learned a task, or does not offer the mode.
+            ReleaseError: The release has not learned one of the tasks, or does not offer the mode.
         """
 
     @abstractmethod
     def encode_pairs(self, texts: Sequence[TokenIds], tasks: Sequence[str], mode: str = "latest") -> Vectors:
-        """Return unit vectors of text i for task i, ``[n, dim]``, equal to those of :meth:`encode` for the same pairs.
+        """Encode text i for task i, to unit vectors ``[n, dim]`` equal to those from :meth:`encode`.
 
         Args:
             texts: Token IDs of each text, from :meth:`tokenize`.
-            mode: Query mode.
 
         Raises:
             ReleaseError: See :meth:`encode`.
         """
 
     def prepare_texts(self, texts: Sequence[TokenIds]) -> None:  # noqa: B027 (optional hook)
-        """Encode texts that :meth:`routing_evidence` and :meth:`encode_pairs` will use, where tasks share an encoding.
+        """Encode texts ahead of :meth:`routing_evidence` and :meth:`encode_pairs`, where tasks share an encoding.
 
         Args:
             texts: Token IDs of each text, from :meth:`tokenize`.
         """
 
     def routing_evidence(self, texts: Sequence[TokenIds], tasks: Sequence[str]) -> Vectors | None:
-        """Return the routing evidence of texts for tasks, in addition to the evidence of their words.
+        """Compute the routing evidence that texts give for tasks besides that of their words.
 
         Args:
             texts: Token IDs of each text, from :meth:`tokenize`.
-            tasks: IDs of the tasks.
 
         Returns:
             Evidence in nats, ``[n, len(tasks)]``; None if the family has no such evidence.
@@ -151,27 +147,27 @@ class QueryEncoder(ABC):
 
     @property
     def routing_identity(self) -> str:
-        """Identity of the weights of :meth:`routing_evidence`; empty if the family has no such evidence."""
+        """Digest of the weights behind :meth:`routing_evidence`; empty if the family has no such evidence."""
         return ""
 
     @property
     def pinned_bytes(self) -> int:
-        """Memory of the pinned weights of all tasks; 0 if the family does not report it."""
+        """Memory that all tasks' pinned weights take; 0 if the family does not report it."""
         return 0
 
     def is_task_independent(self, mode: str) -> bool:
-        """Return whether a text has the same vector for all tasks."""
+        """Check whether a text has the same vector for all tasks."""
         return False
 
     def encoding_identity(self, task: str, mode: str) -> str | None:
-        """Return the identity of the weights that encode texts for a task; None if a later release can change them.
+        """Identify the weights that encode texts for a task; None if a later release can change them.
 
         Encoders with equal identities encode a text for the task to equal vectors, up to rounding.
         """
         return None
 
     def _positions(self, tasks: Sequence[str], mode: str) -> list[int]:
-        """Return the positions of tasks, after validation of the tasks and the mode."""
+        """Look up the positions of tasks, after checking the tasks and the mode."""
         if mode not in self.modes:
             raise ReleaseError(f"this release cannot query in mode {mode!r}, only in {', '.join(self.modes)}")
         unknown = dict.fromkeys(task for task in tasks if task not in self._position)
@@ -181,10 +177,10 @@ class QueryEncoder(ABC):
 
 
 def adapter_identity(settings: Sequence[object], tensors: Mapping[str, Array]) -> str:
-    """Compute the digest of text adapters: adapters with equal digests encode alike.
+    """Compute a digest of text adapters: adapters with equal digests encode alike.
 
     Args:
-        settings: JSON-serializable settings that the adapters compute with.
+        settings: JSON-serializable settings that affect what the adapters compute.
         tensors: Weights of the adapters, by name.
     """
     digest = hashlib.sha256(json.dumps(settings).encode())

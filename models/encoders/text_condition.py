@@ -1,4 +1,4 @@
-"""Conditions of texts: adapters that a text tower applies while it encodes."""
+"""Conditions on texts: adapters that a text tower applies while it encodes."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from torch import Tensor
 
 
 class TextCondition(Protocol):
-    """Adapters of C candidates that texts are encoded under.
+    """Adapters of C candidates under which texts are encoded.
 
-    :mod:`models.adapters.tame` and :mod:`models.adapters.low_rank_text_update` implement it. Hidden states have a
-    leading candidate dimension.
+    :mod:`models.adapters.tame` and :mod:`models.adapters.low_rank_text_update` implement it. Candidates are the first
+    dimension of hidden states.
     """
 
     @property
@@ -21,42 +21,42 @@ class TextCondition(Protocol):
         ...
 
     def embedding_delta(self, ids: Tensor) -> Tensor | None:
-        """Return the change of the token embeddings.
+        """Compute the change of the token embeddings.
 
         Args:
-            ids: Token IDs ``[n, L]``, or ``[C, n, L]`` with texts per candidate.
+            ids: Token IDs ``[n, L]``, or ``[C, n, L]`` with separate texts for each candidate.
 
         Returns:
-            ``[C, n, L, d]``, or None if token embeddings do not change.
+            ``[C, n, L, d]``; None if token embeddings do not change.
         """
         ...
 
     def input_deltas(self, layer: int, hidden: Tensor, end: Tensor) -> Sequence[Tensor]:
-        """Return the changes of query, key and value in a block, each ``[C, n, L, d]``.
+        """Compute the changes of query, key and value in a block, each ``[C, n, L, d]``.
 
         Args:
             layer: Index of the block.
             hidden: Input of the projections, ``[C, n, L, d]``.
-            end: Positions of the ends of the texts, ``[n]`` or ``[C, n]``.
+            end: Position where each text ends, ``[n]`` or ``[C, n]``.
         """
         ...
 
     def output_delta(self, layer: int, hidden: Tensor, end: Tensor) -> Tensor:
-        """Return the change of the out-projection in a block, ``[C, n, L, d]``.
+        """Compute the change of the out-projection in a block, ``[C, n, L, d]``.
 
         Args:
             layer: Index of the block.
             hidden: Concatenated heads, ``[C, n, L, d]``.
-            end: Positions of the ends of the texts, ``[n]`` or ``[C, n]``.
+            end: Position where each text ends, ``[n]`` or ``[C, n]``.
         """
         ...
 
 
 class PerTextCondition:
-    """Condition of n texts with a candidate each. It counts as one candidate, since texts do not share weights.
+    """A separate candidate for each of n texts. It counts as one candidate, since texts share no weights.
 
     Args:
-        each: Condition with the candidate of each text, C = n.
+        each: Condition with one candidate per text, C = n.
     """
 
     def __init__(self, each: TextCondition) -> None:
@@ -68,22 +68,22 @@ class PerTextCondition:
         return 1
 
     def embedding_delta(self, ids: Tensor) -> Tensor | None:
-        """Return the change of the token embeddings of IDs ``[n, L]``, ``[1, n, L, d]``."""
+        """Compute the change ``[1, n, L, d]`` of the token embeddings for IDs ``[n, L]``."""
         delta = self._each.embedding_delta(ids.unsqueeze(1))
         return None if delta is None else delta.transpose(0, 1)
 
     def input_deltas(self, layer: int, hidden: Tensor, end: Tensor) -> Sequence[Tensor]:
-        """Return the changes of query, key and value, each ``[1, n, L, d]``, for ``hidden [1, n, L, d]``."""
+        """Compute the changes of query, key and value, each ``[1, n, L, d]``, for ``hidden [1, n, L, d]``."""
         deltas = self._each.input_deltas(layer, hidden.transpose(0, 1), end.unsqueeze(1))
         return [delta.transpose(0, 1) for delta in deltas]
 
     def output_delta(self, layer: int, hidden: Tensor, end: Tensor) -> Tensor:
-        """Return the change of the out-projection, ``[1, n, L, d]``, for ``hidden [1, n, L, d]``."""
+        """Compute the change of the out-projection, ``[1, n, L, d]``, for ``hidden [1, n, L, d]``."""
         return self._each.output_delta(layer, hidden.transpose(0, 1), end.unsqueeze(1)).transpose(0, 1)
 
 
 class WordCondition:
-    """Adapters whose token embeddings change as those of another condition.
+    """Adapters from one condition, with changed token embeddings from another.
 
     Args:
         adapters: Condition that changes the projections, with C candidates.
@@ -99,13 +99,13 @@ class WordCondition:
         return self._adapters.candidates
 
     def embedding_delta(self, ids: Tensor) -> Tensor | None:
-        """Return the change of the token embeddings of IDs ``[n, L]`` or ``[C, n, L]``, ``[C, n, L, d]``."""
+        """Compute the change ``[C, n, L, d]`` of the token embeddings for IDs ``[n, L]`` or ``[C, n, L]``."""
         return self._words.embedding_delta(ids)
 
     def input_deltas(self, layer: int, hidden: Tensor, end: Tensor) -> Sequence[Tensor]:
-        """Return the changes of query, key and value by the adapters, each ``[C, n, L, d]``."""
+        """Compute the adapters' changes of query, key and value, each ``[C, n, L, d]``."""
         return self._adapters.input_deltas(layer, hidden, end)
 
     def output_delta(self, layer: int, hidden: Tensor, end: Tensor) -> Tensor:
-        """Return the change of the out-projection by the adapters, ``[C, n, L, d]``."""
+        """Compute the adapters' change of the out-projection, ``[C, n, L, d]``."""
         return self._adapters.output_delta(layer, hidden, end)

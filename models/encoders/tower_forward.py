@@ -1,12 +1,12 @@
-"""Forward passes of frames through the image tower and of texts through the text tower, with their adapters.
+"""Forward passes: frames through the image tower and texts through the text tower, with their adapters.
 
 Open blocks run with the backbone's own weights, and adapters change their attention. Without adapters, results equal
-those of open_clip's ``encode_image`` and ``encode_text`` up to rounding. A backbone with closed blocks runs them
-unchanged, or raises an error if adapters are given. After the attention of the last block of an open tower, only the
-class tokens or, in a causal tower, the ends of the texts are computed, since the vectors depend on nothing else.
+open_clip's ``encode_image`` and ``encode_text`` up to rounding. A backbone with closed blocks runs them unchanged, or
+raises an error if adapters are given. After the attention in an open tower's last block, only class tokens or, in a
+causal tower, the ends of the texts are computed, since the vectors depend on nothing else.
 
 Within :func:`distributed_batches`, each process encodes a part of a batch, and all processes get the vectors of the
-whole batch. Losses over these vectors, and all state that follows from them, are thus those of one process.
+whole batch. Losses over these vectors, and all state that follows from them, are the same as in one process.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ from models.encoders.text_condition import TextCondition
 
 
 class BatchDistribution(Protocol):
-    """Part of a batch that this process encodes."""
+    """Division of a batch among processes."""
 
     def slice(self, batch: Tensor) -> Tensor:
-        """Return the rows of a batch that this process encodes; every process gets equally many."""
+        """Select the rows that this process encodes; every process gets the same number."""
         ...
 
     def gather(self, part: Tensor, count: int) -> Tensor:
-        """Return the ``count`` rows of a batch from the parts of all processes, with gradients for the own part."""
+        """Join the parts of all processes to ``count`` rows, with gradients for the part of this process."""
         ...
 
 
@@ -51,7 +51,7 @@ _current: ContextVar[BatchDistribution | None] = ContextVar("batch_distribution"
 
 @contextmanager
 def distributed_batches(distribution: BatchDistribution | None) -> Iterator[None]:
-    """Context in which the towers encode batches in parts; None leaves them whole."""
+    """Divide the towers' batches among processes within this context; None leaves them whole."""
     token = _current.set(distribution)
     try:
         yield
@@ -60,13 +60,13 @@ def distributed_batches(distribution: BatchDistribution | None) -> Iterator[None
 
 
 def slice_batch(batch: Tensor) -> Tensor:
-    """Return the rows that this process encodes: all rows outside :func:`distributed_batches`."""
+    """Select the rows that this process encodes: all of them outside :func:`distributed_batches`."""
     distribution = _current.get()
     return batch if distribution is None else distribution.slice(batch)
 
 
 def gather_batch(part: Tensor, count: int) -> Tensor:
-    """Return the rows of the whole batch of ``count`` rows, given those that this process encoded."""
+    """Complete the rows that this process encoded to the whole batch of ``count`` rows."""
     distribution = _current.get()
     return part if distribution is None else distribution.gather(part, count)
 
@@ -74,12 +74,12 @@ def gather_batch(part: Tensor, count: int) -> Tensor:
 def encode_frames(
     backbone: Backbone, frames: Tensor, fusion: FrameFusion | None = None, *, first_block: int = 0
 ) -> tuple[Tensor, Tensor]:
-    """Return unit vectors of videos and of their frames.
+    """Encode videos and their frames to unit vectors.
 
     Args:
         frames: RGB frames ``[n, M, H, W, 3]``, or their tokens ``[n, M, P+1, width]`` from :func:`run_first_blocks`.
-        fusion: Frame Fusion Adapters of the image tower.
-        first_block: Index of the first block to run: the number of blocks that made the tokens, or 0 for frames.
+        fusion: Frame Fusion Adapters in the image tower.
+        first_block: First block to run: 0 for frames, or the number of blocks that made the tokens.
 
     Returns:
         Video vectors ``[n, dim]`` and frame vectors ``[n, M, dim]``.
@@ -102,20 +102,19 @@ def encode_frames(
 
 
 def frame_tokens(backbone: Backbone, frames: Tensor) -> Tensor:
-    """Return the tokens ``[n, M, P+1, width]`` of frames ``[n, M, H, W, 3]``; tokens are returned themselves."""
+    """Compute tokens ``[n, M, P+1, width]`` from frames ``[n, M, H, W, 3]``; tokens pass through."""
     return frames if frames.dim() == 4 else backbone.embed_frames(frames)
 
 
 @torch.no_grad()
 def run_first_blocks(backbone: Backbone, frames: Tensor, count: int) -> Tensor:
-    """Return the tokens of frames after the first blocks of the image tower, in the precision of the context.
+    """Run frames through the first blocks of the image tower, in the precision of the context.
 
     Args:
-        backbone: Backbone to encode with.
         frames: ``uint8 [n, M, H, W, 3]``.
 
     Returns:
-        ``[n, M, P+1, width]``; if these are all blocks of an open tower, only class tokens, P = 0.
+        Tokens ``[n, M, P+1, width]``; only class tokens, P = 0, if these are all blocks of an open tower.
     """
     with forward_precision(backbone.device):
         return _run_image_blocks(backbone, backbone.embed_frames(frames), range(count), None)
@@ -124,13 +123,13 @@ def run_first_blocks(backbone: Backbone, frames: Tensor, count: int) -> Tensor:
 def encode_texts(
     backbone: Backbone, ids: Tensor, condition: TextCondition | None = None, start: Tensor | None = None
 ) -> Tensor:
-    """Return unit vectors of texts.
+    """Encode texts to unit vectors.
 
     Args:
         ids: Token IDs ``[n, L]``.
         condition: Adapters of C candidates; None encodes with the frozen tower, C = 1.
-        start: States ``[layers, 2, C, n or 1, d]`` from :func:`start_token_states` with the same condition, which save
-            the computation of every text's first token.
+        start: States ``[layers, 2, C, n or 1, d]`` from :func:`start_token_states` with the same condition; with them,
+            the texts' first token need not be computed.
 
     Returns:
         ``[C, n, dim]``.
@@ -157,9 +156,9 @@ def encode_texts(
 
 @torch.no_grad()
 def start_token_states(backbone: Backbone, condition: TextCondition | None = None) -> Tensor:
-    """Return the keys and values of the start-of-text token in each block of a causal text tower.
+    """Compute keys and values of the start-of-text token in each block of a causal text tower.
 
-    The condition's change of the token must not depend on the text, as in :mod:`models.adapters.low_rank_text_update`.
+    The condition's change to the token must not depend on the text, as in :mod:`models.adapters.low_rank_text_update`.
 
     Args:
         condition: Adapters of C candidates; None for the frozen tower, C = 1.
@@ -190,14 +189,14 @@ def run_text_blocks(
     *,
     only_ends: bool = False,
 ) -> Tensor:
-    """Return the states after the last block of the text tower, in the precision of the context.
+    """Run the text tower's blocks, in the precision of the context.
 
     Args:
         hidden: Input of the first block, ``[C, n, L, d]``.
-        end: Position of the end of each text, ``[n]``.
+        end: Position where each text ends, ``[n]``.
         condition: Adapters of C candidates.
         start: See :func:`encode_texts`.
-        only_ends: Whether to compute the states at the ends of the texts only.
+        only_ends: Whether to compute states only at the ends of the texts.
 
     Returns:
         ``[C, n, L, d]``; with ``only_ends`` ``[C, n, 1, d]``.
@@ -219,7 +218,7 @@ def run_text_blocks(
 def _run_image_blocks(
     backbone: Backbone, tokens: Tensor, indices: Sequence[int], fusion: FrameFusion | None
 ) -> Tensor:
-    """Return the tokens ``[n, M, P, width]`` after some blocks of the image tower."""
+    """Run some blocks of the image tower on tokens ``[n, M, P, width]``."""
     blocks, device = backbone.visual_blocks, backbone.device
     for index in indices:
         if not backbone.has_open_blocks:
@@ -234,7 +233,7 @@ def _run_image_blocks(
 
 
 def _closed_block(block: nn.Module, tokens: Tensor) -> Tensor:
-    """Run a closed block on each frame: tokens ``[n, M, P, width]`` to the same shape."""
+    """Run a closed block on each frame's tokens ``[n, M, P, width]``."""
     flat: Tensor = block(tokens.flatten(0, 1))
     return flat.view(tokens.shape)
 
@@ -242,7 +241,7 @@ def _closed_block(block: nn.Module, tokens: Tensor) -> Tensor:
 def _image_block(
     block: OpenBlock, adapter: FrameFusionAdapter | None, tokens: Tensor, count: int | None
 ) -> Tensor:
-    """Run an open block: tokens ``[n, M, P, width]`` to the same shape, or to ``count`` tokens of each frame."""
+    """Run an open block on each frame's tokens ``[n, M, P, width]``; the result may be cut to ``count`` tokens."""
     normalized = block.normalize(tokens)
     attended = block.attend(normalized, count)
     if adapter is not None:
@@ -251,7 +250,7 @@ def _image_block(
 
 
 def _embed_text(backbone: Backbone, ids: Tensor, condition: TextCondition | None) -> Tensor:
-    """Return the input of the first block of the text tower, ``[C, n, L, d]``."""
+    """Compute the input of the text tower's first block, ``[C, n, L, d]``."""
     change = None if condition is None else condition.embedding_delta(ids)
     if change is not None:
         return backbone.embed_words(backbone.token_embedding(ids) + change)
@@ -261,15 +260,15 @@ def _embed_text(backbone: Backbone, ids: Tensor, condition: TextCondition | None
 
 @dataclass(frozen=True)
 class _TextStep:
-    """Run of an open block on states ``[C, n, L, d]``.
+    """One open block, applied to states ``[C, n, L, d]``.
 
     The condition changes each of the four projections (ctvr-ffa-tame, eq. 6).
 
     Attributes:
-        end: Position of the end of each text, ``[n]``.
+        end: Position where each text ends, ``[n]``.
         mask: Tokens that all others attend to, ``[n, 1, 1, L]``.
-        first_token: Key and value of a token in front of the first one, ``[2, C, n or 1, d]``.
-        is_cut: Whether to return only the states at the ends of the texts, ``[C, n, 1, d]``.
+        first_token: Key and value of a token before the first one, ``[2, C, n or 1, d]``.
+        is_cut: Whether to return states only at the ends of the texts, ``[C, n, 1, d]``.
     """
 
     block: OpenBlock
@@ -298,7 +297,7 @@ class _TextStep:
         return self.complete(hidden, joined, end)
 
     def project(self, hidden: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Query, key and value ``[C, n, L, d]`` of the block's input."""
+        """Compute query, key and value ``[C, n, L, d]`` from the block's input."""
         normalized = self.block.normalize(hidden)
         query, key, value = self.block.project(normalized).chunk(3, dim=-1)
         if self.condition is None:
@@ -307,9 +306,7 @@ class _TextStep:
         return query + query_delta, key + key_delta, value + value_delta
 
     def complete(self, hidden: Tensor, joined: Tensor, end: Tensor) -> Tensor:
-        """Return the output of the block for its input and the concatenated heads of its attention, both ``[C, n, L,
-        d]``.
-        """
+        """Compute the block's output from its input and its concatenated heads, both ``[C, n, L, d]``."""
         attended = self.block.output(joined)
         if self.condition is not None:
             attended = attended + self.condition.output_delta(self.layer, joined, end)

@@ -1,4 +1,4 @@
-"""Text side of a backbone whose text tower runs in torch, or in an engine that the backbone compiled."""
+"""The text side of a backbone whose text tower runs in torch, or in an engine that the backbone compiled."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from models.backbones.token_ids import TokenIds, pad_texts
 from models.backbones.tower_computation import mixed_precision
 from models.encoders.tower_forward import encode_texts
 
-_BATCH_TEXTS = {"cpu": 64, "cuda": 512}  # texts per forward: as many as fit a CPU's caches, or as fill a GPU
+_BATCH_TEXTS = {"cpu": 64, "cuda": 512}  # texts per forward pass: what fits a CPU's caches, or fills a GPU
 
-# Caches of the towers, which all encoders of the process share; the second key is whether products are bfloat16.
+# Caches for the towers, which all encoders in the process share; the second key says whether products are bfloat16.
 _caches: WeakKeyDictionary[Backbone, dict[bool, TextVectorCaches]] = WeakKeyDictionary()
 
 
 class TowerQueryBackbone(QueryBackbone):
-    """Text side of a backbone. The weights of its text tower must not change afterwards.
+    """The text side of a backbone. The weights of its text tower must not change afterwards.
 
     Args:
-        backbone: Backbone, which is not changed.
+        backbone: Backbone; it is not modified.
 
     Attributes:
         packed: The backbone with a packed text tower.
@@ -73,7 +73,7 @@ class TowerQueryBackbone(QueryBackbone):
         return self._encode_batches(texts, batches_by_length(texts, self.packed.device))
 
     def _encode_batches(self, texts: Sequence[TokenIds], batches: Sequence[TokenIds]) -> Vectors:
-        """Return unit vectors ``[n, dim]`` of texts whose positions are in one batch each."""
+        """Encode texts to unit vectors ``[n, dim]``; each batch lists positions of texts."""
         parts = []
         with self.inference():
             for rows in batches:
@@ -83,14 +83,13 @@ class TowerQueryBackbone(QueryBackbone):
 
     @contextmanager
     def inference(self) -> Iterator[None]:
-        """Context of forward passes, for the calling thread."""
+        """Set up forward passes in the calling thread."""
         with torch.inference_mode(), mixed_precision(enabled=self.uses_mixed_precision):
             yield
 
 
 def read_vectors(parts: Sequence[Tensor], batches: Sequence[npt.NDArray[np.int64]]) -> Vectors:
-    """Return the vectors of encoded batches in the order of their rows, in one copy: only here the host waits for a
-    device.
+    """Collect the vectors of encoded batches in row order. One copy, so the host waits for a device only once.
 
     Args:
         parts: Vectors of each batch, ``[rows, dim]``; at least one.
@@ -106,18 +105,18 @@ def read_vectors(parts: Sequence[Tensor], batches: Sequence[npt.NDArray[np.int64
 
 
 def batches_by_length(texts: Sequence[TokenIds], device: torch.device) -> list[TokenIds]:
-    """Return the positions of texts in batches of similar length, which need little padding."""
+    """Group the positions of texts into batches of similar length, which need little padding."""
     order = np.argsort([len(text) for text in texts], kind="stable")
     size = batch_size(device, len(texts))
     return [order[start : start + size] for start in range(0, len(order), size)]
 
 
 def batch_size(device: torch.device, texts: int) -> int:
-    """Count the texts, of so many, that pass the tower at once."""
+    """Limit how many of the texts pass the tower at once."""
     return _BATCH_TEXTS.get(device.type, max(1, texts))
 
 
 def unpad(ids: Tensor, end: Tensor) -> list[TokenIds]:
-    """Return the token IDs of each text up to its end, of padded IDs ``[n, L]`` and positions of the ends ``[n]``."""
+    """Split padded IDs ``[n, L]`` into texts, each up to the position ``[n]`` where it ends."""
     rows = ids.cpu().numpy().astype(np.int64, copy=False)
     return [row[: last + 1].copy() for row, last in zip(rows, end.tolist(), strict=True)]

@@ -1,9 +1,9 @@
-"""Encoding of clips into the vector spaces of shards: the video counterpart of the query encoder.
+"""Encode clips into the vector spaces of shards: the video counterpart of the query encoder.
 
-Every shard was embedded by the video side of its own release and is compared with no other. A clip is therefore encoded
-once for every video encoder that made one of the searched shards; shards of one encoder share the vector. Some families
-change small adapters from release to release, others a whole image tower. Weights are read on first use, and the most
-recently used ones stay in memory up to a bound.
+Every shard was embedded by the video side of its own release and is comparable with no other. A clip is therefore
+encoded once by every video encoder behind the searched shards; shards with the same encoder share the vector. Some
+families change small adapters from release to release, others a whole image tower. Weights are read on first use, and
+the most recently used ones stay in memory up to a limit.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ _CACHE_BYTES = 512 * 1024**2
 
 
 class VideoEncoder:
-    """Encodes frames with the video encoders of shards. Safe to share between threads; it runs one forward at a time.
+    """Encodes frames with the video encoders of shards. Threads can share it; it runs one forward pass at a time.
 
     Args:
-        backbone: Backbone that the releases were learned on. It is not changed.
-        fingerprints: Fingerprint of the video encoder that made each task's shard, by task.
+        backbone: Backbone that the releases were learned on. It is not modified.
+        fingerprints: Fingerprint of the video encoder that embedded each task's shard, by task.
         pinned: Release that made each task's shard, by task; read on first use.
-        cache_bytes: Maximum size of the weights that stay in memory, for all releases together.
+        cache_bytes: Maximum size of the weights that stay in memory, over all releases.
     """
 
     def __init__(
@@ -55,11 +55,10 @@ class VideoEncoder:
 
     @torch.inference_mode()
     def encode(self, frames: Tensor, tasks: Sequence[str]) -> npt.NDArray[np.float32]:
-        """Return unit vectors of each clip for each task, ``[n, len(tasks), dim]``, in the space of the task's shard.
+        """Encode each clip for each task, to unit vectors ``[n, len(tasks), dim]`` in the spaces of their shards.
 
         Args:
-            frames: ``uint8 [n, M, H, W, 3]``, in the frame size of the backbone, and its frame count or one frame each.
-            tasks: IDs of the tasks.
+            frames: ``uint8 [n, M, H, W, 3]``, with the backbone's frame size, and its frame count or one frame each.
 
         Raises:
             ReleaseError: A task is unknown, the frames have another shape, or a release lacks the weights that its
@@ -83,16 +82,16 @@ class VideoEncoder:
         return np.stack(chosen, axis=1) if chosen else np.empty((len(frames), 0, dim), np.float32)
 
     def for_task(self, task: str) -> Callable[[Tensor], Tensor]:
-        """Return the encoder of a task alone: frames ``uint8 [n, M, H, W, 3]`` to vectors ``[n, dim]``."""
+        """Encode for one task only: a function from frames ``uint8 [n, M, H, W, 3]`` to vectors ``[n, dim]``."""
         return lambda frames: torch.from_numpy(self.encode(frames, [task])[:, 0])
 
     @property
     def cached_bytes(self) -> int:
-        """Size of the weights that are in memory."""
+        """Size of the weights in memory."""
         return sum(array.nbytes for release in self._releases.values() for array in release.tensors.values())
 
     def _release(self, task: str, fingerprint: str) -> ReleaseState:
-        """Return the video side of the release that made a task's shard, after verification of its fingerprint."""
+        """Look up the video side of the release that made a task's shard, and verify its fingerprint."""
         if fingerprint in self._releases:
             self._releases.move_to_end(fingerprint)
             return self._releases[fingerprint]
@@ -112,7 +111,7 @@ class VideoEncoder:
         return release
 
     def _load(self, release: ReleaseState) -> Callable[[Tensor], Tensor]:
-        """Return the function that encodes frames with the video side of a release."""
+        """Load the function that encodes frames with a release's video side."""
         try:
             return self._family_encoder(release).load(release)
         except (KeyError, RuntimeError) as error:

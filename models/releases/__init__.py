@@ -1,1 +1,1 @@
-"""Releases: their state in memory, their files, their lineage and their probe queries."""
+"""Releases: their state in memory, files, lineage and probe queries."""

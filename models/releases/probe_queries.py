@@ -1,11 +1,11 @@
-"""Probe queries: queries that a release must reproduce before a service takes it over.
+"""Probe queries, which a reader of a release must reproduce before it serves the release.
 
-Checksums verify that the files of a release are the ones that were written. Probe queries verify that the reader
-encodes the same query vectors from them as the worker that wrote them: they detect other library versions, another
-kernel, or a reader that omits some of the weights.
+Checksums verify that a release's files are the ones that were written. Probe queries verify that the reader encodes the
+same query vectors from them as the worker that wrote them: they detect other library versions, another kernel, or a
+reader that leaves out some of the weights.
 
-The texts are constants and the same for every release. Captions would work too, but a release is immutable, and the
-deletion of a video must include its captions.
+The texts are constants, the same for every release. Captions would work too, but a release is immutable, and deleting a
+video must delete its captions.
 
 A release stores its probe queries in ``probes.safetensors``, checksummed like its other files.
 """
@@ -26,7 +26,7 @@ from models.errors import ReleaseError
 
 PROBE_FILE = "probes.safetensors"
 PROBE_ANCHORS = 5  # stored vectors that each probe query is scored against
-MAX_PROBED_OLDER_TASKS = 24  # tasks of a release that are probed in addition to its newest one
+MAX_PROBED_OLDER_TASKS = 24  # tasks that are probed besides the newest one
 PROBE_TEXTS = (
     "a person walks along a street",
     "someone cooks in a kitchen",
@@ -41,15 +41,15 @@ PROBE_TEXTS = (
 
 @dataclass(frozen=True)
 class ProbeQueries:
-    """P pairs of a text and a task, with the vectors and scores that the writer of the release computed.
+    """P pairs of a text and a task, with the vectors and scores that the release's writer computed.
 
     Attributes:
         texts: P texts.
-        tasks: P task identifiers.
+        tasks: P task IDs.
         vectors: Query vectors, ``float16 [P, dim]``.
-        ids: IDs of stored vectors of the task, ``int64 [P, PROBE_ANCHORS]``; −1 if the task has fewer. For the newest
-            task of the release they are the nearest vectors, best first.
-        scores: Inner products of these vectors with the query vector, ``float32 [P, PROBE_ANCHORS]``.
+        ids: IDs of vectors stored for the task, ``int64 [P, PROBE_ANCHORS]``; −1 if it has fewer. For the release's
+            newest task they are the nearest vectors, best first.
+        scores: Inner products between these vectors and the query vector, ``float32 [P, PROBE_ANCHORS]``.
     """
 
     mode: str
@@ -64,7 +64,7 @@ class ProbeQueries:
 
 
 def write_probes(folder: Path, probes: ProbeQueries) -> None:
-    """Write probe queries into the folder of a release. The caller is responsible for durability."""
+    """Write probe queries into a release's folder. The caller makes them durable."""
     header = json.dumps({"mode": probes.mode, "texts": probes.texts, "tasks": probes.tasks})
     arrays: dict[str, npt.NDArray[Any]] = {
         "vectors": probes.vectors,
@@ -75,10 +75,10 @@ def write_probes(folder: Path, probes: ProbeQueries) -> None:
 
 
 def read_probes(folder: Path) -> ProbeQueries | None:
-    """Read the probe queries of a release; None if it has none.
+    """Read a release's probe queries; None if it has none.
 
     Raises:
-        ReleaseError: The file exists but is not valid.
+        ReleaseError: The file exists but is invalid.
     """
     if not (folder / PROBE_FILE).exists():
         return None
@@ -93,5 +93,5 @@ def read_probes(folder: Path) -> ProbeQueries | None:
         raise ReleaseError(f"release {folder.name[:12]}: {PROBE_FILE} cannot be read ({error})") from error
     lengths = {len(probes.texts), len(probes.tasks), len(vectors), len(ids), len(scores)}
     if lengths != {len(probes)} or vectors.ndim != 2 or ids.ndim != 2 or ids.shape != scores.shape:
-        raise ReleaseError(f"release {folder.name[:12]}: the arrays of {PROBE_FILE} have inconsistent shapes")
+        raise ReleaseError(f"release {folder.name[:12]}: the arrays in {PROBE_FILE} have inconsistent shapes")
     return probes

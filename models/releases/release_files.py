@@ -1,8 +1,8 @@
-"""Files of a release: ``release.json``, ``routing.safetensors`` and ``weights.safetensors`` in one folder.
+"""The files of a release: ``release.json``, ``routing.safetensors`` and ``weights.safetensors`` in one folder.
 
-A release holds everything that was learned up to a task: adapters or a whole tower, prototypes, routing profiles, and
-for every task the fingerprint of the encoder that made its shard. It stores only the tasks and routing profiles that it
-adds; the others are in its ancestors (:mod:`models.releases.release_lineage`).
+A release holds everything learned up to a task: adapters or a whole tower, prototypes, routing profiles, and for every
+task the fingerprint of the encoder that made its shard. It stores only the tasks and routing profiles that it adds; the
+others are in its ancestors (:mod:`models.releases.release_lineage`).
 """
 
 from __future__ import annotations
@@ -28,11 +28,10 @@ LINEAGE_FILES = (_DESCRIPTION, _ROUTING)  # files that read_lineage needs
 
 
 def write_release(folder: Path, state: ReleaseState, *, parent: ParentRelease | None = None) -> None:
-    """Write the files of a release into an existing empty folder. The caller is responsible for durability.
+    """Write a release's files into an existing empty folder. The caller makes them durable.
 
     Args:
-        parent: Release whose tasks are the first ones of ``state``, with equal routing profiles; they are not stored
-            again.
+        parent: Release whose tasks come first in ``state``, with the same routing profiles; they are not stored again.
 
     Raises:
         ValueError: The state has no task that the parent does not have.
@@ -48,7 +47,7 @@ def write_release(folder: Path, state: ReleaseState, *, parent: ParentRelease | 
         "vocabulary": np.array(own.vocabulary),
     }
     save_file(profiles, folder / _ROUTING)
-    # safetensors writes the memory of an array, which is transposed in another order.
+    # safetensors writes an array's memory as it is, which would transpose an array in another order.
     weights = {name: np.asarray(array, order="C") for name, array in state.tensors.items()}
     save_file(weights, folder / _WEIGHTS)
     description = {
@@ -79,13 +78,13 @@ def read_release(
 ) -> ReleaseState:
     """Read a release.
 
-    :mod:`models.encoders.encoder_registry` has functions that read only the tensors of one encoder.
+    :mod:`models.encoders.encoder_registry` has functions that read only one encoder's tensors.
 
     Args:
         tensor_prefixes: Function from the release's kind to the name prefixes of the tensors to read; None reads all.
         profiles: Whether to read the routing profiles and the ancestors' tasks. If false, the state has no profiles and
             only the tasks that the release adds.
-        read_parent: Function from the ID of an ancestor to the tasks that it adds.
+        read_parent: Function from an ancestor's ID to the tasks that it adds.
 
     Raises:
         ReleaseError: A file is missing, unreadable, of another schema, or lacks a field (the message names the file);
@@ -132,7 +131,7 @@ def read_lineage(folder: Path) -> TaskLineage:
 
 
 def _read_description(folder: Path) -> dict[str, Any]:
-    """Return the contents of ``release.json``, after the checks that every reader needs."""
+    """Read ``release.json`` and check what every reader relies on."""
     try:
         description = json.loads((folder / _DESCRIPTION).read_text())
     except FileNotFoundError as error:
@@ -174,12 +173,12 @@ def _parse_lineage(folder: Path, description: Mapping[str, Any]) -> TaskLineage:
 
 
 def _read_arrays(folder: Path, file: str, prefixes: tuple[str, ...]) -> dict[str, Array]:
-    """Return the arrays of a file whose names start with one of the prefixes."""
+    """Read the arrays whose names start with one of the prefixes."""
     try:
         with safe_open(folder / file, framework="numpy") as opened:
             names = [name for name in opened.keys() if name.startswith(prefixes)]  # noqa: SIM118
             return {name: opened.get_tensor(name) for name in names}
     except FileNotFoundError as error:
         raise ReleaseError(f"release {folder.name}: {file} is missing") from error
-    except (SafetensorError, TypeError) as error:  # TypeError: of a data type that numpy lacks
+    except (SafetensorError, TypeError) as error:  # TypeError: a data type that numpy lacks
         raise ReleaseError(f"release {folder.name}: {file} cannot be read ({error})") from error

@@ -1,8 +1,8 @@
-"""Lineage of releases: the tasks and routing profiles that each release adds to those of its parent.
+"""The lineage of releases: the tasks and routing profiles that each release adds to its parent's.
 
-A task and its routing profile never change after the task is learned. A release therefore stores only its own and names
-its parent release. Readers collect all tasks of a library along this lineage, and a release is as large in the
-thousandth domain as in the first.
+A task and its routing profile never change once the task is learned. A release therefore stores only its own, and names
+its parent. Readers collect a library's tasks along this lineage, and the release of the thousandth domain is as small
+as that of the first.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from models.routing.routing_profiles import RoutingProfiles
 
 @dataclass(frozen=True)
 class ReleaseTask:
-    """A task that a release has learned (or indexed).
+    """A task that a release has learned or indexed.
 
     Attributes:
-        task_id: ID of the task in the catalog.
-        name: Name that the user gave.
+        task_id: The task's ID in the catalog.
+        name: Name chosen by the user.
         fingerprint: Fingerprint of the video encoder that made the task's shard.
     """
 
@@ -34,8 +34,8 @@ class ParentRelease:
     """Reference to the release that another one continues.
 
     Attributes:
-        release: ID of the parent release.
-        tasks: Number of tasks that the parent knows, including those of its ancestors; at least one.
+        release: ID of the parent.
+        tasks: How many tasks the parent knows, with those of its ancestors; at least one.
 
     Raises:
         ValueError: A field has another type or is out of range.
@@ -51,7 +51,7 @@ class ParentRelease:
 
 @dataclass(frozen=True)
 class TaskLineage:
-    """Tasks of a release in the order in which they were learned, with their routing profiles.
+    """The tasks of a release in the order in which they were learned, with their routing profiles.
 
     Attributes:
         tasks: Tasks that the release adds; at least one if it has a parent.
@@ -59,7 +59,7 @@ class TaskLineage:
         parent: Parent release; None if these are all tasks.
 
     Raises:
-        ValueError: The number of profiles differs from that of the tasks, or the release adds no task to its parent's.
+        ValueError: The numbers of profiles and tasks differ, or the release adds no task to its parent's.
     """
 
     tasks: tuple[ReleaseTask, ...]
@@ -74,20 +74,20 @@ class TaskLineage:
 
     @property
     def total_tasks(self) -> int:
-        """Number of all tasks, including those of the ancestors."""
+        """Number of tasks, with those of the ancestors."""
         return len(self.tasks) + (self.parent.tasks if self.parent else 0)
 
     def resolve(self, read_parent: Callable[[str], TaskLineage]) -> TaskLineage:
-        """Return the lineage with the tasks of all ancestors, and without a parent.
+        """Collect the tasks of all ancestors into one lineage without a parent.
 
-        The number of tasks falls from release to parent, so every lineage ends.
+        Every lineage ends, because the number of tasks falls from release to parent.
 
         Args:
-            read_parent: Function from the ID of a release to the tasks that it adds.
+            read_parent: Function from a release's ID to the tasks that it adds.
 
         Raises:
-            ReleaseError: The number of tasks of an ancestor differs from the one that its child recorded, two releases
-                have learned the same task, or the vocabularies of the routing profiles differ.
+            ReleaseError: An ancestor has another number of tasks than its child recorded, two releases have learned
+                the same task, or the vocabularies of the routing profiles differ.
         """
         parts = [self]
         while (parent := parts[-1].parent) is not None:

@@ -1,10 +1,10 @@
-"""State of a release in memory: everything that was learned up to a task.
+"""A release in memory: everything learned up to a task.
 
-Its calibration captions are training captions with the results that they had before they were learned. A release finds
+Its calibration captions are training captions, with the results that they had before they were learned. A release finds
 its own training videos by their captions far better than other videos, so these captions cannot show how well it finds
-others. A method in closed form can learn a task again without some of its videos; the captions of these videos are
-then searched in the task, and the results are kept with the release. Later releases search the same captions in their
-other tasks, which have not learned from them.
+others. A closed-form method can learn a task again without some of its videos; the captions of these videos are then
+searched in the task, and the results are kept with the release. Later releases search the same captions in their other
+tasks, which have not learned from them.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ CALIBRATION_FILE = "calibration.json"
 
 @dataclass(frozen=True)
 class CalibrationCaption:
-    """A caption of a training video, with its results in the video's task without that video's share in learning.
+    """A training video's caption, with its results in the video's task as if the video had not been learned.
 
     Attributes:
         video: Vector ID of the video.
         text: Caption.
         words: Evidence of the words for the task, in nats.
-        captions: Evidence in addition to that of the words, in nats.
-        coverage: Share of the distinct tokens of the caption that the other captions of the task contain.
+        captions: Evidence of the captions for the task, in nats.
+        coverage: Share of the caption's distinct tokens that the task's other captions contain.
         score: Cosine of the video.
-        ids: Vector IDs of the nearest videos of the task.
-        cosines: Cosines of these videos, descending.
+        ids: Vector IDs of the nearest videos in the task.
+        cosines: Cosines of these videos, best first.
     """
 
     task: str
@@ -55,12 +55,12 @@ class CalibrationCaption:
 
 
 def write_calibration(folder: Path, captions: Sequence[CalibrationCaption]) -> None:
-    """Write the calibration captions of a release into its folder."""
+    """Write a release's calibration captions into its folder."""
     (folder / CALIBRATION_FILE).write_text(json.dumps([asdict(c) for c in captions]) + "\n", encoding="utf-8")
 
 
 def read_calibration(folder: Path) -> tuple[CalibrationCaption, ...]:
-    """Return the calibration captions of a release; empty for a release without any.
+    """Read a release's calibration captions; empty if it has none.
 
     Raises:
         ReleaseError: The file has an unknown format.
@@ -81,14 +81,14 @@ class ReleaseState:
     """The learned state after a task.
 
     Attributes:
-        kind: Kind of the encoder family that encodes with the release (:mod:`models.encoders.families`).
+        kind: Kind of the encoder family for the release (:mod:`models.encoders.families`).
         backbone_fingerprint: Fingerprint of the backbone's weights and preprocessing.
         fingerprint: Fingerprint of the release's video encoder.
         tasks: Learned tasks in order; position t−1 is task t.
         profiles: Routing profile of each task.
         tensors: Adapters or towers, by name; :mod:`models.releases.release_tensors` converts them for torch.
         confidence: Calibration of searches; None if the release was not calibrated.
-        calibration: Training captions that later releases are calibrated with; query encoders do not read them.
+        calibration: Training captions for calibrating later releases; query encoders do not read them.
     """
 
     method: str
@@ -106,18 +106,17 @@ class ReleaseState:
 
 
 def arrays_with_prefix(prefix: str, arrays: Mapping[str, Array]) -> dict[str, Array]:
-    """Return the arrays whose names start with a prefix, by the rest of their names."""
+    """Select the arrays whose names start with a prefix, and strip it."""
     return {name.removeprefix(prefix): a for name, a in arrays.items() if name.startswith(prefix)}
 
 
 def video_fingerprint(backbone_fingerprint: str, dim: int, frames: int, tensors: Mapping[str, Array]) -> str:
-    """Return the fingerprint of a video encoder: backbone, preprocessing, frames per video, and learned weights.
+    """Compute a video encoder's fingerprint from backbone, preprocessing, frames per video, and learned weights.
 
     Encoders with equal fingerprints produce equal vectors; vectors of different fingerprints are never compared.
 
     Args:
         dim: Dimension of the joint space.
-        frames: Frames per video.
     """
     digest = hashlib.sha256(f"{backbone_fingerprint}:{frames}:{dim}".encode())
     for name, tensor in sorted(tensors.items()):

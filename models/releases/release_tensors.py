@@ -1,4 +1,4 @@
-"""Weights of releases, which are arrays, as tensors of torch, and back."""
+"""Convert the weights of releases, which are arrays, to torch tensors and back."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from torch import Tensor
 
 
 def tensors_with_prefix(prefix: str, weights: Mapping[str, npt.NDArray[Any] | Tensor]) -> dict[str, Tensor]:
-    """Return the tensors of the weights whose names start with a prefix, by the rest of their names.
+    """Select the weights whose names start with a prefix, and strip it.
 
     Args:
-        weights: Arrays of a release, whose memory the tensors share, or tensors.
+        weights: Tensors, or arrays of a release; the results share their memory.
     """
     return {
         name.removeprefix(prefix): torch.as_tensor(weight)
@@ -24,5 +24,5 @@ def tensors_with_prefix(prefix: str, weights: Mapping[str, npt.NDArray[Any] | Te
 
 
 def to_arrays(tensors: Mapping[str, Tensor]) -> dict[str, npt.NDArray[Any]]:
-    """Return the arrays of tensors by name; they share the memory of tensors on a CPU."""
+    """Convert tensors to arrays, which share the memory of tensors on a CPU."""
     return {name: tensor.detach().cpu().contiguous().numpy() for name, tensor in tensors.items()}

@@ -1,7 +1,7 @@
 """BERT as a compiled text tower: from token IDs to unit vectors in the joint space.
 
-Texts of equal length form a batch, so that no product is computed for padding and the attention needs no mask. Word
-embeddings stay outside the graph: the table is not copied, and a text reads a few of its rows.
+Texts of equal length form a batch, so no product is wasted on padding and attention needs no mask. Word embeddings stay
+outside the graph: the table is not copied, and a text reads a few of its rows.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from models.backbones.tower_threads import map_in_threads
 
 Array = npt.NDArray[np.float32]
 
-_BATCH_TOKENS = 256  # tokens of a run: their activations fit the caches of a core
+_BATCH_TOKENS = 256  # tokens in a run: their activations fit a core's caches
 
 
 class BertEngine:
-    """A frozen BERT with GELU (exact) and absolute positions, the mean over tokens, and a linear projection.
+    """A frozen BERT with exact GELU and absolute positions, averaged over tokens and linearly projected.
 
     Args:
-        weights: Weights by their names in transformers' ``BertModel``. The table of word embeddings is not copied.
+        weights: Weights, named as in transformers' ``BertModel``. The table of word embeddings is not copied.
         heads: Number of attention heads.
         epsilon: Epsilon of the layer normalizations.
         projection: ``[width, dim]``.
-        center: Vector ``[width]`` that is subtracted from the mean over tokens after its normalization to unit length;
-            None to project the mean itself.
+        center: Vector ``[width]`` to subtract from the mean over tokens, once that has unit length; None to project the
+            mean itself.
     """
 
     name = ENGINE
@@ -51,7 +51,7 @@ class BertEngine:
         self._graph = _text_vectors(weights, heads, epsilon, projection, center)
 
     def __call__(self, ids: npt.NDArray[np.int64], threads: int = 1) -> Array:
-        """Return unit vectors ``[n, dim]`` of token IDs ``[n, L]``, which end before the padding."""
+        """Encode token IDs ``[n, L]`` with padding at the end to unit vectors ``[n, dim]``."""
         lengths = np.max((ids != PADDING) * np.arange(1, ids.shape[1] + 1), axis=1, initial=1)
         order = np.argsort(lengths, kind="stable")
         batches = []
@@ -71,12 +71,12 @@ class BertEngine:
 def _text_vectors(
     weights: Mapping[str, Array], heads: int, epsilon: float, projection: Array, center: Array | None
 ) -> CompiledGraph:
-    """Return unit vectors ``[n, dim]`` of embedded tokens ``[n, L, width]``."""
+    """Build the graph from embedded tokens ``[n, L, width]`` to unit vectors ``[n, dim]``."""
     width = weights["embeddings.LayerNorm.bias"].shape[0]
     graph = GraphBuilder("embedded", np.float32, ["n", "L", width])
 
     def constants(layer: str) -> tuple[str, str]:
-        """Weight, transposed for products from the right, and bias of a layer."""
+        """Add a layer's bias and its weight, transposed for products from the right."""
         return graph.constant(weights[f"{layer}.weight"].T), graph.constant(weights[f"{layer}.bias"])
 
     def add_and_normalize(states: str, layer: str, values: str, norm: str) -> str:

@@ -1,8 +1,7 @@
-"""Graphs of ONNX operators, compiled by ONNX Runtime.
+"""ONNX graphs, compiled by ONNX Runtime.
 
-A graph runs in the thread that calls it. A batch is divided among threads by
-:func:`~models.backbones.tower_threads.map_in_threads` instead, which needs no synchronization within an operator, and
-no thread that waits for work in a loop.
+A graph runs in the calling thread. :func:`~models.backbones.tower_threads.map_in_threads` divides a batch among threads
+instead, which needs no synchronization within an operator and no thread that spins while it waits for work.
 """
 
 from __future__ import annotations
@@ -19,16 +18,16 @@ ENGINE = f"ONNX Runtime {onnxruntime.__version__}"
 _OPERATORS, _MICROSOFT_OPERATORS = 20, 1  # versions of the operator sets
 _FORMAT = 10  # version of the file format that has these operators
 _OUTPUT = "output"
-_LARGEST_INLINE = 1024  # bytes of a constant that is a part of the model
+_LARGEST_INLINE = 1024  # bytes of a constant that is stored inside the model
 
 
 class GraphBuilder:
-    """Graph with one input and one output, built operator by operator.
+    """A graph with one input and one output, built operator by operator.
 
     Args:
         name: Name of the input.
         dtype: Type of the input.
-        shape: Shape of the input; a name instead of a size varies between runs.
+        shape: Shape of the input; a name instead of a size means that it varies between runs.
     """
 
     def __init__(self, name: str, dtype: npt.DTypeLike, shape: Sequence[int | str]) -> None:
@@ -39,11 +38,11 @@ class GraphBuilder:
         self._weights: dict[str, Any] = {}
 
     def constant(self, values: npt.ArrayLike) -> str:
-        """Add a constant tensor; returns its name."""
+        """Add a constant tensor and return its name."""
         name, array = f"constant_{len(self._constants)}", np.ascontiguousarray(values)
         tensor = numpy_helper.from_array(array[:0] if array.nbytes > _LARGEST_INLINE else array, name)
         if array.nbytes > _LARGEST_INLINE:
-            # The runtime reads the array itself, so that weights are not copied into the model and out of it.
+            # The runtime reads the array itself, so weights are not copied into the model and out of it.
             tensor.dims[:] = array.shape
             tensor.ClearField("raw_data")
             tensor.data_location = TensorProto.EXTERNAL
@@ -53,7 +52,7 @@ class GraphBuilder:
         return name
 
     def apply(self, operator: str, *inputs: str, **attributes: Any) -> str:
-        """Apply an ONNX operator to named tensors; returns the name of its result."""
+        """Apply an ONNX operator to named tensors and return the name of its result."""
         return self._apply("", operator, inputs, attributes)
 
     def apply_fused(self, operator: str, *inputs: str, **attributes: Any) -> str:
@@ -66,7 +65,7 @@ class GraphBuilder:
         return name
 
     def compile(self, result: str, shape: Sequence[int | str]) -> CompiledGraph:
-        """Return the graph up to a result ``float32`` of the given shape."""
+        """Compile the graph that computes a ``float32`` result of the given shape."""
         nodes = [*self._nodes, helper.make_node("Identity", [result], [_OUTPUT])]
         output = helper.make_tensor_value_info(_OUTPUT, _element_type(np.float32), shape)
         graph = helper.make_graph(nodes, "tower", [self._input], [output], self._constants)
@@ -85,7 +84,7 @@ class CompiledGraph:
     Args:
         model: Serialized ONNX model.
         name: Name of its input.
-        weights: Constants that the model only names, ``OrtValue`` by name.
+        weights: Constants that the model refers to by name, ``OrtValue`` each.
     """
 
     def __init__(self, model: bytes, name: str, weights: Mapping[str, Any]) -> None:
@@ -97,7 +96,7 @@ class CompiledGraph:
         self._input = name
 
     def __call__(self, values: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
-        """Return the result of the graph for its input."""
+        """Run the graph."""
         result: npt.NDArray[np.float32] = self._session.run([_OUTPUT], {self._input: values})[0]
         return result
 

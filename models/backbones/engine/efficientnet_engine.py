@@ -1,6 +1,6 @@
 """EfficientNet-Lite0 as a compiled image tower: from frames to feature maps.
 
-Strides, padding and activations follow Tan and Le, EfficientNet, ICML 2019, and the Lite variant of the authors, which
+Strides, padding and activations follow Tan and Le, EfficientNet, ICML 2019, and the authors' Lite variant, which
 replaces SiLU by ReLU6 and has no squeeze-and-excitation.
 """
 
@@ -16,12 +16,12 @@ from models.backbones.tower_threads import map_in_threads
 
 Array = npt.NDArray[np.float32]
 
-_STAGE_STRIDES = (1, 2, 2, 2, 1, 2, 1)  # of the first block of each stage
-_MEAN, _STD = 127, 128  # of the normalization, in the 0..255 scale of the frames
+_STAGE_STRIDES = (1, 2, 2, 2, 1, 2, 1)  # of the first block in each stage
+_MEAN, _STD = 127, 128  # for normalization, in the 0..255 scale of the frames
 
 
 class EfficientNetEngine:
-    """The convolutions of EfficientNet-Lite0. Frames pass them one by one: more activations do not fit the caches.
+    """The convolutions of EfficientNet-Lite0. Frames pass one by one: more activations would not fit the caches.
 
     Args:
         weights: Folded weights, see :mod:`models.backbones.small.image_tower`.
@@ -34,7 +34,7 @@ class EfficientNetEngine:
         self._graph = _feature_maps(weights, size)
 
     def __call__(self, frames: npt.NDArray[np.uint8], threads: int = 1) -> Array:
-        """Return the feature maps ``[n, 1280, size / 32, size / 32]`` of frames ``[n, size, size, 3]``."""
+        """Compute feature maps ``[n, 1280, size / 32, size / 32]`` of frames ``uint8 [n, size, size, 3]``."""
         return np.concatenate(map_in_threads(self._graph, np.split(frames, len(frames)), threads))
 
 
@@ -44,7 +44,7 @@ def _feature_maps(weights: Mapping[str, Array], size: int) -> CompiledGraph:
 
     def convolve(values: str, layer: str, stride: int = 1, *, is_activated: bool = True) -> str:
         kernel = weights[f"{layer}.weight"]
-        # TensorFlow's padding: the output has size / stride pixels, and the odd pixel of padding comes last.
+        # TensorFlow's padding: the output has size / stride pixels, and an odd pixel of padding comes last.
         padding = max(kernel.shape[-1] - stride, 0)
         before, after = padding // 2, padding - padding // 2
         values = graph.apply(

@@ -1,7 +1,7 @@
-"""Computation of the constants of ``small`` from the installed weights.
+"""Compute the constants of ``small`` from the installed weights.
 
 ``python -m models.backbones.small.constant_derivation`` writes them into the package. Generic texts are names and
-definitions of nouns from WordNet, as timm lists them for ImageNet-12k.
+definitions of WordNet nouns, as timm lists them for ImageNet-12k.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _BATCH = 128
 
 
 def generic_texts() -> list[str]:
-    """Return every third name and every sixth definition of the nouns of ImageNet-12k."""
+    """Take every third name and every sixth definition of the nouns in ImageNet-12k."""
     info: Any = ImageNetInfo("imagenet-12k")
     count = info.num_classes()
     names = [info.index_to_description(index) for index in range(0, count, 3)]
@@ -40,7 +40,7 @@ def generic_texts() -> list[str]:
 
 @torch.no_grad()
 def derive_constants(texts: Sequence[str] | None = None) -> DerivedConstants:
-    """Return the constants of ``small``, in float32.
+    """Compute the constants of ``small``, in float32.
 
     Args:
         texts: Generic texts; None for :func:`generic_texts`.
@@ -71,7 +71,7 @@ def derive_constants(texts: Sequence[str] | None = None) -> DerivedConstants:
 
 
 def _text_vectors(backbone: SmallBackbone, texts: Sequence[str]) -> Tensor:
-    """Return the vectors ``float64 [n, dim]``; texts of similar length share a batch."""
+    """Encode texts to ``float64 [n, dim]``; texts of similar length share a batch."""
     vectors = torch.empty(len(texts), _DIM, dtype=torch.float64)
     order = sorted(range(len(texts)), key=lambda index: len(texts[index]))
     for start in range(0, len(order), _BATCH):

@@ -1,4 +1,4 @@
-"""Sizes of ``small``, and the constants that are computed from the weights of both towers. It imports no torch."""
+"""Sizes of ``small``, and the constants computed from the weights of both towers. This module imports no torch."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from models.backbones.backbone_description import FrameSpec
 from models.errors import BackboneUnavailable
 
 NAME = "small"
-RESERVED = 128  # coordinates for maps in closed form: the joint space has 384 + 128 = 512
+RESERVED = 128  # coordinates for closed-form maps: the joint space has 384 + 128 = 512
 _DEFAULT_FRAMES = 8
 _SIZE = 224  # pixels
 
 
 class DerivedConstants(NamedTuple):
-    """Constants in float32."""
+    """Derived constants, in float32."""
 
     projection: npt.NDArray[np.float32]  # [1280, dim], from image features to the text space
     text_center: npt.NDArray[np.float32]  # mean of the uncentered unit vectors of generic texts, [dim]
@@ -29,17 +29,17 @@ class DerivedConstants(NamedTuple):
 
 
 def small_frame_spec(frames: int | None = None) -> FrameSpec:
-    """Return the frames per video and frame size."""
+    """Describe the frames that ``small`` reads."""
     return FrameSpec(frames or _DEFAULT_FRAMES, _SIZE)
 
 
 def constants_path() -> Path:
-    """Return the file of the derived constants in this package."""
+    """Locate the file of derived constants in this package."""
     return Path(str(resources.files("models.backbones.small") / "derived.safetensors"))
 
 
 def load_constants() -> DerivedConstants:
-    """Return the derived constants of this package.
+    """Load this package's derived constants.
 
     Raises:
         BackboneUnavailable: The file is missing.

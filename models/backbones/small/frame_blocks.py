@@ -1,7 +1,7 @@
-"""Transformer blocks over the tokens of a frame, on top of the frozen convolutions of ``small``.
+"""Transformer blocks over a frame's tokens, on top of the frozen convolutions of ``small``.
 
-The published network ends with its feature map, so nothing pre-trained could be in these blocks. A frozen block has no
-weights and returns its input; adapters inside it see the normalized tokens. A block that is trained starts as the same
+The published network ends with its feature map, so no pre-trained weights exist for these blocks. A frozen block has no
+weights and returns its input; adapters inside it see the normalized tokens. A trained block starts as the same
 function: its projections are identities, and those back to the tokens are zero.
 """
 
@@ -19,13 +19,13 @@ _HEAD_WIDTH = 64
 
 
 class FrameBlock(nn.Module, OpenBlock):
-    """A pre-norm block, a function from tokens ``[..., P+1, width]`` to the same shape.
+    """A pre-norm block, a function on tokens ``[..., P+1, width]``.
 
     Args:
         width: Token width.
 
     Attributes:
-        attention: Self-attention among the tokens of a frame; None in a frozen block.
+        attention: Self-attention among a frame's tokens; None in a frozen block.
         perceptron: Perceptron with one hidden layer of the same width; None in a frozen block.
     """
 
@@ -39,7 +39,7 @@ class FrameBlock(nn.Module, OpenBlock):
         self.attention = self.perceptron = None
 
     def add_weights(self, device: torch.device) -> None:
-        """Add weights that leave the function of the block unchanged."""
+        """Add weights that leave the block's function unchanged."""
         if self.attention is not None:
             return
         width = self._width

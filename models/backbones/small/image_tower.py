@@ -1,8 +1,8 @@
 """EfficientNet-Lite0 as the image tower of ``small``, with batch normalization folded into the convolutions.
 
 The published weights are a pickle with the names of another implementation. They are converted once, by torch's
-restricted unpickler, and the result is cached as safetensors. Folding computes in float64 with operations that IEEE 754
-rounds correctly, so the folded weights, and the fingerprint of the backbone with them, are equal on every machine.
+restricted unpickler, and cached as safetensors. Folding computes in float64 with operations that IEEE 754 rounds
+correctly, so the folded weights, and with them the backbone's fingerprint, are equal on every machine.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from torch import Tensor, nn
 from models.backbones.small.frame_blocks import FrameBlock
 from models.backbones.small.packaged_files import IMAGE_PACKAGE, verified_folder
 
-FEATURES = 1280  # channels of the last feature map
+FEATURES = 1280  # channels in the last feature map
 _FOLDED_DIGEST = "92271e8143632930729a8505422c81cd135888a14b15371bc0ddb56672827599"
 _EPSILON = 1e-3  # of the batch normalization
 _BLOCKS = 2  # one for the previous frame and one for the next
-_CHUNK = 8  # frames per forward pass on a CPU: the activations of more frames do not fit its caches
+_CHUNK = 8  # frames per forward pass on a CPU: more activations would not fit its caches
 
 
 class ImageTower(nn.Module):
@@ -51,13 +51,13 @@ class ImageTower(nn.Module):
         self.proj = nn.Parameter(projection)
 
     def forward(self, pixels: Tensor) -> Tensor:
-        """Return the feature maps ``[n, 1280, h, w]`` of normalized pixels ``[n, 3, H, W]``."""
+        """Compute feature maps ``[n, 1280, h, w]`` from normalized pixels ``[n, 3, H, W]``."""
         size = _CHUNK if pixels.device.type == "cpu" else max(1, len(pixels))
         return torch.cat([self.cnn.forward_features(chunk) for chunk in torch.split(pixels, size)])
 
 
 def folded_weights() -> dict[str, Tensor]:
-    """Return the weights of the convolutions, from the cache or the installed package.
+    """Load the convolutions' weights, from the cache or the installed package.
 
     Raises:
         BackboneUnavailable: The package is missing or altered.
@@ -74,7 +74,7 @@ def folded_weights() -> dict[str, Tensor]:
 
 
 def published_classifier() -> Tensor:
-    """Return the weights of the ImageNet classifier, ``[1000, 1280]``, which is not a part of the image tower.
+    """Load the weights of the ImageNet classifier, ``[1000, 1280]``, which is no part of the image tower.
 
     Raises:
         BackboneUnavailable: The package is missing or altered.
@@ -91,7 +91,7 @@ def tensor_digest(tensors: Mapping[str, Tensor]) -> str:
 
 
 def _architecture() -> Any:
-    """Return the network without weights, without classifier, and with biases instead of batch normalization."""
+    """Build the network without weights or classifier, and with biases instead of batch normalization."""
     with torch.device("meta"):
         cnn = timm.create_model("tf_efficientnet_lite0", pretrained=False, num_classes=0)
         for parent in cnn.modules():
@@ -113,9 +113,9 @@ def _published_weights() -> dict[str, Tensor]:
 
 
 def _fold(published: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the published weights under the names of :func:`_architecture`.
+    """Fold the published weights, and name them as :func:`_architecture` does.
 
-    Both implementations list the convolutions, each followed by its batch normalization, in the order of computation.
+    Both implementations list each convolution, followed by its batch normalization, in the order of computation.
     """
     convolutions = [name for name, tensor in published.items() if tensor.ndim == 4]
     normalizations = [name.rpartition(".")[0] for name in published if name.endswith(".running_mean")]
@@ -134,7 +134,7 @@ def _fold(published: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _cache_path() -> Path | None:
-    """Return the file of the cached weights; None if the user has no home folder."""
+    """Locate the cached weights; None if the user has no home folder."""
     configured = Path(os.environ.get("XDG_CACHE_HOME", ""))
     try:
         folder = configured if configured.is_absolute() else Path.home() / ".cache"
@@ -144,7 +144,7 @@ def _cache_path() -> Path | None:
 
 
 def _read_cached(path: Path) -> dict[str, Tensor] | None:
-    """Return the weights in the cache; None if there are none, or others."""
+    """Load the cached weights; None if there are none, or their digest is wrong."""
     try:
         tensors = load(path.read_bytes())
     except (OSError, SafetensorError):

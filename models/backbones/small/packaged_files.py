@@ -1,4 +1,4 @@
-"""Files of the Python packages that contain the weights of ``small``, verified and read without importing them."""
+"""Python packages that contain the weights of ``small``: their files are verified, and read without an import."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ TEXT_PACKAGE = WeightPackage(
 
 
 def verified_folder(package: WeightPackage) -> Path:
-    """Return the folder with the files of a package, after comparison with their digests.
+    """Locate the files of a package after checking their digests.
 
     Raises:
         BackboneUnavailable: The package or a file is missing, or a file differs from the published one.
     """
-    # The package is not imported: the text package would import sentence-transformers.
+    # Importing the text package would import sentence-transformers.
     spec = importlib.util.find_spec(package.module)
     locations = list(spec.submodule_search_locations or ()) if spec is not None else []
     if not locations:

@@ -1,9 +1,9 @@
 """EfficientNet-Lite0 and all-MiniLM-L6-v2, joined by the names of the ImageNet classes.
 
-The two towers were trained apart. The joint space is that of the text tower: the weights of the image tower's
-classifier relate its features to the 1,000 classes, and the text vectors of the class names relate the classes to
-texts (a linear form of ConSE: Norouzi et al., Zero-Shot Learning by Convex Combination of Semantic Embeddings, ICLR
-2014). Text vectors are centered at the mean of generic texts before their normalization.
+The two towers were trained separately. The joint space is the text tower's: the image classifier's weights relate image
+features to the 1,000 classes, and the class names' text vectors relate the classes to texts (a linear form of ConSE:
+Norouzi et al., Zero-Shot Learning by Convex Combination of Semantic Embeddings, ICLR 2014). Text vectors are centered
+at the mean of generic texts before they are normalized.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ from models.backbones.transformers_backbone import load_tower, silent_library
 if TYPE_CHECKING:
     from models.backbones.engine.efficientnet_engine import EfficientNetEngine
 
-_GRID = 2  # tokens per side of a frame; training time is proportional to the tokens
-_NETWORK = "cnn."  # of the names of the frozen network's weights in the image tower
+_GRID = 2  # tokens per side of a frame; training time is proportional to their number
+_NETWORK = "cnn."  # begins the names of the frozen network's weights in the image tower
 # The published weights normalize pixels of 0..255 as (x - 127) / 128.
 _MEAN = (127 / 255,) * 3
 _STD = (128 / 255,) * 3
@@ -93,8 +93,7 @@ class SmallBackbone(BertBackbone):
 
     @torch.no_grad()
     def embed_frames(self, frames: Tensor) -> Tensor:
-        """Return the pooled features ``[n, M, 1+4, 1280]`` of frames and of overlapping quarters of them, in single
-        precision.
+        """Pool features ``[n, M, 1+4, 1280]`` of frames and of their overlapping quarters, in single precision.
 
         Args:
             frames: ``uint8 [n, M, 224, 224, 3]``.
@@ -108,10 +107,10 @@ class SmallBackbone(BertBackbone):
 
     @torch.no_grad()
     def video_features(self, frames: Tensor) -> Tensor:
-        """Return the square root of the mean over frames of the pooled features, which are not negative.
+        """Take the square root of the pooled features, averaged over frames; none is negative.
 
-        The root compresses the few large features of a frame, as the power normalization of Fisher vectors does
-        (Perronnin et al., ECCV 2010).
+        The root compresses a frame's few large features, as power normalization does for Fisher vectors (Perronnin et
+        al., ECCV 2010).
         """
         pooled = self._feature_maps(frames).mean(dim=(2, 3)).float()
         features: Tensor = pooled.view(*frames.shape[:2], -1).mean(dim=1).clamp(min=0).sqrt()
@@ -148,7 +147,7 @@ class SmallBackbone(BertBackbone):
         super()._load(module, {**own, **tensors})
 
     def _feature_maps(self, frames: Tensor) -> Tensor:
-        """Return the feature maps ``[n·M, 1280, 7, 7]`` of frames ``uint8 [n, M, 224, 224, 3]``."""
+        """Compute feature maps ``[n·M, 1280, 7, 7]`` of frames ``uint8 [n, M, 224, 224, 3]``."""
         is_float32 = self.device.type == "cpu" and not torch.is_autocast_enabled("cpu")
         if is_float32 and (engine := self._frozen_images.engine()) is not None:
             return torch.from_numpy(engine(frames.flatten(0, 1).cpu().numpy(), torch.get_num_threads()))
@@ -171,7 +170,7 @@ class SmallBackbone(BertBackbone):
 
 
 def _with_weights(backbone: Backbone) -> Backbone:
-    """Return the backbone, whose image blocks can be trained."""
+    """Give the image blocks weights that can be trained."""
     for block in backbone.visual_blocks:
         block.add_weights(backbone.device)
     return backbone
@@ -187,7 +186,7 @@ def load_small(frames: int | None = None) -> SmallBackbone:
 
 
 def build_small(constants: DerivedConstants, frames: int | None = None) -> SmallBackbone:
-    """Return ``small`` with given constants.
+    """Build ``small`` with the given constants.
 
     Raises:
         BackboneUnavailable: A package with weights is missing or altered.

@@ -1,8 +1,8 @@
-"""Text side of ``small`` in a compiled engine, for processes that only answer queries. It imports no torch.
+"""The text side of ``small`` in a compiled engine, for processes that only answer queries. It imports no torch.
 
-The fingerprint of the backbone covers the weights of both towers and is not computed here. The file
-``text_side.safetensors`` of this package names it, with the digest of the derived constants that it was computed with;
-the package with the weights is compared with its digests.
+The backbone's fingerprint covers the weights of both towers, so it cannot be computed here. The package's file
+``text_side.safetensors`` stores it, with the digest of the derived constants that it belongs to; the digests of the
+weight package are checked.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ _VECTORS, _CONSTANTS, _FINGERPRINT = "vectors", "constants", "fingerprint"
 
 
 class SmallTextSide(QueryBackbone):
-    """Text tower of ``small`` in ONNX Runtime.
+    """The text tower of ``small`` in ONNX Runtime.
 
     Args:
-        frames: Frames per video of the image tower, which :meth:`towers` loads.
+        frames: Frames per video for the image tower, which :meth:`towers` loads.
 
     Raises:
         BackboneUnavailable: A package with weights is missing or altered, or the derived constants are missing.
-        EngineUnavailable: The engine computes other vectors than torch did, or the fingerprint of these constants is
-            not known.
+        EngineUnavailable: The engine computes other vectors than torch did, or the fingerprint for these constants is
+            unknown.
     """
 
     def __init__(self, frames: int | None = None) -> None:
@@ -65,9 +65,8 @@ class SmallTextSide(QueryBackbone):
             np.eye(width, width + RESERVED, dtype=np.float32),
             constants.text_center,
         )
-        mapped.madvise(
-            mmap.MADV_DONTNEED
-        )  # the engine has copies; of the word embeddings, texts read a few rows
+        # The engine has copies; of the word embeddings, texts read a few rows.
+        mapped.madvise(mmap.MADV_DONTNEED)
         require_equal(self._engine(probe_ids(self.vocabulary)), expected)
         self._tokenizer = BertTokenizer(
             TEXT_PACKAGE.name, Tokenizer.from_file(str(folder / "tokenizer.json")), TEXT_LENGTH
@@ -104,16 +103,16 @@ class SmallTextSide(QueryBackbone):
 
 
 def write_identity(fingerprint: str, vectors: Vectors) -> None:
-    """Write the fingerprint of the backbone with the current constants.
+    """Store the backbone's fingerprint with the digest of the current constants.
 
     Args:
-        vectors: Its vectors of :func:`~models.backbones.bert_tokenizer.probe_ids`.
+        vectors: What the text tower computes for :func:`~models.backbones.bert_tokenizer.probe_ids`.
     """
     save_file({_VECTORS: vectors}, _path(), {_CONSTANTS: _constants_digest(), _FINGERPRINT: fingerprint})
 
 
 def read_identity() -> tuple[str, Vectors]:
-    """Return the result of :func:`write_identity`.
+    """Load the fingerprint and the vectors that :func:`write_identity` stored.
 
     Raises:
         EngineUnavailable: The file cannot be read, or the constants have changed since.
@@ -125,7 +124,7 @@ def read_identity() -> tuple[str, Vectors]:
     except (OSError, SafetensorError, KeyError) as error:
         raise EngineUnavailable(f"{_path().name} cannot be read ({error})") from error
     if constants != _constants_digest():
-        raise EngineUnavailable(f"{_path().name} is not that of {constants_path().name}")
+        raise EngineUnavailable(f"{_path().name} does not belong to {constants_path().name}")
     return fingerprint, vectors
 
 
@@ -143,7 +142,7 @@ def _map_file(path: Path) -> mmap.mmap:
 
 
 def _read_weights(mapped: mmap.mmap) -> dict[str, npt.NDArray[Any]]:
-    """Return the weights of a mapped safetensors file in float32, without copying them."""
+    """View the float32 weights in a mapped safetensors file, without copying them."""
     start = 8 + int.from_bytes(mapped[:8], "little")
     header = json.loads(mapped[8:start])
     return {

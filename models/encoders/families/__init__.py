@@ -1,1 +1,1 @@
-"""Encoder families, one module per way in which a release conditions its encoders."""
+"""Encoder families: one module per way in which a release conditions its encoders."""

@@ -1,7 +1,7 @@
-"""Family of closed-form maps: the towers stay frozen, and every shard keeps the maps of its own release.
+"""The family of closed-form maps: the towers stay frozen, and every shard keeps the maps of its own release.
 
-A text passes the text tower once, for all tasks; each task then adds a few vector operations. The cost of a search
-hardly depends on the number of its tasks. Queries are encoded in arrays, without torch.
+A text passes the text tower once for all tasks; each task then adds a few vector operations, so the cost of a search
+hardly depends on the number of tasks. Queries are encoded as arrays, without torch.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class AnalyticQueryEncoder(QueryEncoder):
         self._profile_factor: float = release.config["word_evidence"]
         reused = inputs.previous if isinstance(inputs.previous, AnalyticQueryEncoder) else None
         self._newest = AnalyticMapSet(self._layout, self._texts.vocabulary, [self._load(release)])
-        # The maps of the common first tasks are shared with the previous encoder, not copied.
+        # The maps of the first tasks that both have in common are shared with the previous encoder, not copied.
         pairs = zip(self.tasks, reused.tasks if reused else (), strict=False)
         unchanged = inputs.unchanged_tasks
         first = len(list(takewhile(lambda pair: pair[0] == pair[1] and pair[0] in unchanged, pairs)))
@@ -84,7 +84,7 @@ class AnalyticQueryEncoder(QueryEncoder):
         )
 
     def encode_pairs(self, texts: Sequence[TokenIds], tasks: Sequence[str], mode: str = "latest") -> Vectors:
-        # A text passes the tower once for all its tasks, and alone: its vector does not depend on other requests.
+        # A text passes the tower once for all its tasks, and alone: its vector must not depend on other requests.
         positions = np.array(self._positions(tasks, mode), np.int64)
         places: dict[bytes, int] = {}
         rows = np.array([places.setdefault(text.tobytes(), len(places)) for text in texts], np.int64)
@@ -127,14 +127,14 @@ class AnalyticQueryEncoder(QueryEncoder):
         )
 
     def _maps(self, mode: str) -> AnalyticMapSet:
-        """Return the maps of all tasks; in mode ``latest``, the newest map as the only one."""
+        """Select all tasks' maps, or in mode ``latest`` the newest map as the only one."""
         return self._newest if mode == "latest" else self._pinned
 
     def _load(self, release: ReleaseState) -> AnalyticQueryMap | None:
-        """Return the query map of a release; None for a frozen release, whose shard is queried with the backbone alone.
+        """Load a release's query map; None for a frozen release, whose shard is queried with the backbone alone.
 
         Raises:
-            ReleaseError: The tensors of the release do not fit the backbone.
+            ReleaseError: The release's tensors do not fit the backbone.
         """
         if release.kind == FROZEN_FAMILY.kind:
             return None

@@ -1,4 +1,4 @@
-"""Family of the frozen backbone without learned weights. It imports no torch for queries."""
+"""The family of the frozen backbone, without learned weights. It imports no torch for queries."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Family of low-rank updates: every shard keeps a small update of the text tower, and one of the image tower."""
+"""The family of low-rank updates: every shard keeps a small update to the text tower, and one to the image tower."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ from models.releases.release_state import ReleaseState
 from models.releases.release_tensors import tensors_with_prefix, to_arrays
 
 _TEXT, _IMAGE = "text.", "image."
-# Multiplications that the stored states of the start token must save; inserting them costs as much.
+# Multiplications that stored start-token states must save to be worth it; inserting them costs as much.
 _MIN_SAVED_MULTIPLICATIONS = 10**8
 
 
 class LowRankQueryEncoder(AdaptedQueryEncoder):
-    """The text tower with the update of each shard's release, or with the newest update for all tasks."""
+    """The text tower with the update from each shard's release, or with the newest update for all tasks."""
 
     modes = ("latest", "pinned")
     _pinned: TextUpdateSet
-    # States of the start token under the newest update and under that of each task, [layers, 2, 1 or T, 1, d].
+    # States of the start token under the newest update and under each task's, [layers, 2, 1 or T, 1, d].
     _start: Tensor
     _starts: Tensor
 
@@ -44,7 +44,7 @@ class LowRankQueryEncoder(AdaptedQueryEncoder):
         backbone, release = inputs.backbone.towers(), inputs.release
         self._newest = _load_text_update(backbone, release)
         reused = inputs.previous if isinstance(inputs.previous, LowRankQueryEncoder) else None
-        # The common first tasks are reused in one piece; one by one, their token embeddings would be copied once more.
+        # The common first tasks are reused in one piece; one by one, their token embeddings would be copied again.
         pairs = zip(self.tasks, reused.tasks if reused else (), strict=False)
         unchanged = inputs.unchanged_tasks
         first = len(list(takewhile(lambda pair: pair[0] == pair[1] and pair[0] in unchanged, pairs)))
@@ -101,9 +101,7 @@ class LowRankQueryEncoder(AdaptedQueryEncoder):
         return encode_texts(self._backbone, ids, condition, start)[0]
 
     def _start_states_save_time(self, texts: int) -> bool:
-        """Return whether stored states of the start token save more than they cost, for so many pairs of
-        text and task.
-        """
+        """Check whether stored start-token states save more than they cost for this many pairs of text and task."""
         return self._has_start_states and self._multiplications(texts) >= _MIN_SAVED_MULTIPLICATIONS
 
 
@@ -127,10 +125,10 @@ class LowRankVideoEncoder(FamilyVideoEncoder):
 
 
 def _load_text_update(backbone: Backbone, release: ReleaseState) -> TextUpdateSet:
-    """Return the text update of a release, as the only candidate.
+    """Load a release's text update, as the only candidate.
 
     Raises:
-        ReleaseError: The tensors of the release are not an update of this backbone's text tower.
+        ReleaseError: The release's tensors are not an update to this backbone's text tower.
     """
     try:
         update = compact_text_update(

@@ -1,4 +1,4 @@
-"""Family of TAME: queries under the prototype of each task, with the newest weights or those of the shard's release.
+"""The family of TAME: queries under each task's prototype, with the newest weights or those of the shard's release.
 
 A release may also change token embeddings, as in :mod:`models.adapters.low_rank_text_update`.
 """
@@ -26,12 +26,12 @@ from models.releases.release_state import ReleaseState, arrays_with_prefix
 from models.releases.release_tensors import tensors_with_prefix
 
 _TAME = "tame."
-FUSION_PREFIX = "ffa."  # of the names of Frame Fusion Adapters in a release
-WORD_PREFIX = "words."  # of the names of changed token embeddings in a release
+FUSION_PREFIX = "ffa."  # begins the names of Frame Fusion Adapters in a release
+WORD_PREFIX = "words."  # begins the names of changed token embeddings in a release
 
 
 class TameQueryEncoder(AdaptedQueryEncoder):
-    """TAME under the prototype of every task, with the newest weights or those of each shard's release."""
+    """TAME under every task's prototype, with the newest weights or those of each shard's release."""
 
     modes = ("latest", "pinned")
     _pinned: TameCondition
@@ -69,7 +69,7 @@ class TameQueryEncoder(AdaptedQueryEncoder):
                 words.append(changed or self._words.unchanged())
         self._sets: list[int] = sets  # index of each task's adapters in the pinned weights
         self._pinned_words = TextUpdateSet.stack(words) if words else None
-        # Queries for frozen shards are those of the backbone: the second candidate changes no word.
+        # Queries for frozen shards use the backbone alone: the second candidate changes no word.
         self._latest_words = self._words and TextUpdateSet.stack([self._words, self._words.unchanged()])
         device = backbone.device
         self._pinned = TameCondition(
@@ -127,10 +127,10 @@ class TameVideoEncoder(FamilyVideoEncoder):
 
 
 def load_frame_fusion(backbone: Backbone, release: ReleaseState) -> FrameFusion:
-    """Return the frame Fusion Adapters of a release.
+    """Load a release's Frame Fusion Adapters.
 
     Raises:
-        KeyError, RuntimeError: The tensors or settings of the release do not fit the backbone.
+        KeyError, RuntimeError: The release's tensors or settings do not fit the backbone.
     """
     fusion = FrameFusion.for_backbone(
         backbone,
@@ -143,7 +143,7 @@ def load_frame_fusion(backbone: Backbone, release: ReleaseState) -> FrameFusion:
 
 
 def _load_words(backbone: Backbone, release: ReleaseState) -> TextUpdateSet | None:
-    """Return the changed token embeddings of a release, as one candidate; None if it changes none.
+    """Load a release's changed token embeddings, as one candidate; None if it changes none.
 
     Raises:
         ReleaseError: The tensors do not fit the backbone.
@@ -158,10 +158,10 @@ def _load_words(backbone: Backbone, release: ReleaseState) -> TextUpdateSet | No
 
 
 def _load_tame(backbone: Backbone, release: ReleaseState) -> Tame:
-    """Return the text adapters of a release, in evaluation mode.
+    """Load a release's text adapters, in evaluation mode.
 
     Raises:
-        ReleaseError: The tensors of the release do not fit its configuration.
+        ReleaseError: The release's tensors do not fit its configuration.
     """
     tensors = tensors_with_prefix(_TAME, release.tensors)
     try:

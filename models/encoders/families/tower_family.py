@@ -1,4 +1,4 @@
-"""Family of towers that are fine-tuned as a whole."""
+"""The family of towers that are fine-tuned as a whole."""
 
 from __future__ import annotations
 
