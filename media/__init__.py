@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from media.errors import DecoderUnavailable, MediaError
+from media.errors import DecoderUnavailable, MediaError, UndecidedVideo
 from media.media_paths import content_hash, frame_cache_path, load_frames, resolve_uri
 from media.video_decoder import VideoDecoder
 from media.video_limits import VideoInfo, VideoLimits, moment_windows, sample_times
@@ -10,6 +10,7 @@ from media.video_limits import VideoInfo, VideoLimits, moment_windows, sample_ti
 __all__ = [
     "DecoderUnavailable",
     "MediaError",
+    "UndecidedVideo",
     "VideoDecoder",
     "VideoInfo",
     "VideoLimits",

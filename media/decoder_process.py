@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from media.errors import MediaError
+from media.errors import MediaError, UndecidedVideo
 from media.frame_images import crop_square
 from media.media_paths import append_seal, frame_cache_path, staged_path
 from media.pyav_decoding import decode
@@ -47,10 +47,11 @@ def main() -> None:
             else:
                 response = {"info": decode_video(request)}
         except MediaError as error:
-            response = {"reason": error.reason}
-        except MemoryError:
+            response = {"reason": error.reason, "undecided": isinstance(error, UndecidedVideo)}
+        except MemoryError:  # the machine may have little
             response = {
-                "reason": f"{request['name']} needs too much memory; scale it down, or export it again"
+                "reason": f"{request['name']} needs too much memory; scale it down, or export it again",
+                "undecided": True,
             }
         except OSError as error:  # the video has been read by now, so this concerns the written files
             cause = error.strerror or type(error).__name__
@@ -143,8 +144,8 @@ def _sample_frames(request: dict[str, Any]) -> None:
     _replace(Path(request["into"]), write)
 
 
-def _unreadable(name: str, error: OSError) -> MediaError:
-    return MediaError(f"{name} cannot be read ({error.strerror}); check that the file is there")
+def _unreadable(name: str, error: OSError) -> UndecidedVideo:
+    return UndecidedVideo(f"{name} cannot be read ({error.strerror}); check that the file is there")
 
 
 def _limit_process(limits: VideoLimits, frame_bytes: int) -> None:

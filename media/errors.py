@@ -36,8 +36,12 @@ class SourceOutage(RuntimeError):
         self.retry_after = retry_after
 
 
-class InconsistentFile(MediaError):
-    """A file ended early or changed during its download. A new attempt may succeed."""
+class UndecidedVideo(MediaError):
+    """A video cannot be used now but may be intact: a new attempt may succeed."""
+
+
+class InconsistentFile(UndecidedVideo):
+    """A file ended early or changed during its download."""
 
 
 class RangeOutside(MediaError):

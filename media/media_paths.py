@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cinestrata_schemas.uri_redaction import redact_uri
-from media.errors import MediaError
+from media.errors import MediaError, UndecidedVideo
 
 
 def resolve_uri(uri: str, media_root: Path) -> Path:
@@ -59,11 +59,11 @@ def resolve_uri(uri: str, media_root: Path) -> Path:
         inside = path.is_relative_to(root)
         regular = inside and path.is_file()
     except (OSError, RuntimeError, ValueError) as error:  # too long, a loop of links, or not UTF-8
-        raise MediaError(f"{uri!r} is not a path that can be followed") from error
+        raise UndecidedVideo(f"{uri!r} is not a path that can be followed") from error
     if not inside:
         raise MediaError(f"{uri!r} leads outside the media root; give a path below it")
     if not regular:
-        raise MediaError(
+        raise UndecidedVideo(
             f"{uri!r} is not a file below the media root; check the name, or copy the file there"
         )
     return path

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from media.errors import DecoderUnavailable, MediaError
+from media.errors import DecoderUnavailable, MediaError, UndecidedVideo
 from media.media_paths import frame_cache_path, staged_files
 from media.video_limits import VideoInfo, VideoLimits
 
@@ -95,7 +95,8 @@ class VideoDecoder:
             pictures: Accept a single picture, as a video of one frame.
 
         Raises:
-            MediaError: The video cannot be used, took too long, or crashed the decoder.
+            UndecidedVideo: The video cannot be read, took too long, crashed the decoder, or needs too much memory.
+            MediaError: The video cannot be used.
             OSError: The frame cache or the thumbnail cannot be written; the video is not the cause.
             DecoderUnavailable: The decoder does not start, or ends with every video.
         """
@@ -113,10 +114,6 @@ class VideoDecoder:
             "limits": asdict(self.limits),
         }
         response = self._request(request, name)
-        if "stored" in response:
-            raise OSError(response["reason"])
-        if "reason" in response:
-            raise MediaError(response["reason"])
         return VideoInfo(**response["info"])
 
     def sample(
@@ -136,7 +133,7 @@ class VideoDecoder:
             name: Name of the video in errors; None: its file name.
 
         Raises:
-            MediaError, DecoderUnavailable: As :meth:`decode`.
+            UndecidedVideo, MediaError, DecoderUnavailable: As :meth:`decode`.
             OSError: The file cannot be written; the video is not the cause.
         """
         name = name or path.name
@@ -149,11 +146,7 @@ class VideoDecoder:
             "into": str(into.absolute()),
             "limits": {**asdict(self.limits), "timeout_seconds": timeout},
         }
-        response = self._request(request, name)
-        if "stored" in response:
-            raise OSError(response["reason"])
-        if "reason" in response:
-            raise MediaError(response["reason"])
+        self._request(request, name)
 
     def close(self) -> None:
         """End the child process."""
@@ -164,10 +157,10 @@ class VideoDecoder:
         child = self._child if warm and self._child else self._start()
         seconds = request["limits"]["timeout_seconds"]
         try:
-            return _exchange(child, request, seconds)
+            response = _exchange(child, request, seconds)
         except _ChildHangs as error:
             self._end(request)
-            raise MediaError(
+            raise UndecidedVideo(
                 f"{name} took longer than {seconds:g} s to decode; shorten it or scale it down"
             ) from error
         except _ChildDied as error:
@@ -179,10 +172,15 @@ class VideoDecoder:
                     f"the decoder process ends whatever it decodes ({_format_status(status)}); "
                     "check the memory and the limits of this machine"
                 ) from error
-            raise MediaError(
+            raise UndecidedVideo(
                 f"{name} crashed the decoder ({_format_status(status)}); it is damaged or hostile; "
                 "export it again, or leave it out"
             ) from error
+        if "stored" in response:
+            raise OSError(response["reason"])
+        if "reason" in response:
+            raise (UndecidedVideo if response["undecided"] else MediaError)(response["reason"])
+        return response
 
     def _is_working(self) -> bool:
         """Return whether a new child decodes a picture of one pixel; raises DecoderUnavailable if it does not start."""

@@ -202,6 +202,8 @@ class Video(Base):
     last_edit: Mapped[int | None] = mapped_column(BigInteger)  # number of the last edit; NULL: never edited
     status: Mapped[str] = mapped_column(StoredChoice(VideoStatus, "rejected"), default="pending")
     reason: Mapped[str | None] = mapped_column(Text)
+    # Of a rejected video: its content is the reason, so that a retry would reject the same file again.
+    is_rejection_final: Mapped[bool] = mapped_column(default=False)
 
     content_hash: Mapped[str | None] = mapped_column(String(64))
     bytes: Mapped[int | None] = mapped_column(BigInteger)
@@ -217,7 +219,7 @@ class Video(Base):
 
 
 class FileRemoval(Base):
-    """A deleted video, or a rejected video of a ready task, whose files are still to be deleted."""
+    """A deleted video, or a rejected video of an ended task, whose files are still to be deleted."""
 
     __tablename__ = "file_removals"
     __table_args__ = ({"sqlite_autoincrement": True},)

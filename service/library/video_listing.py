@@ -161,7 +161,7 @@ def stream_path(video_id: str) -> Path:
     except (MediaError, OSError) as error:
         raise NotFound(
             f"The file of video {video_id!r} no longer exists, so the video can't be played. An accepted "
-            "video stays searchable; a rejected video's upload is removed when its task is ready."
+            "video stays searchable; a rejected video's upload is removed when its task ends."
         ) from error
 
 

@@ -4,8 +4,9 @@ The transaction that deletes videos, or ends a task with rejected uploads, store
 ``file_removals``). They are deleted after the commit, because SQLite writers wait for each other. After a kill, a
 worker's maintenance continues.
 
-A rejected upload in an ended task needs no file: it has no vector, and a retry would read the same bytes, so the video
-stays rejected.
+A rejected upload of a ready task needs no file, because it has no vector. In a failed or cancelled task, it needs none
+if its content was the reason: a retry would read the same bytes, so the video stays rejected. Where the machine may be
+the cause, the file stays for the retry.
 
 Only the task's own jobs (learning and append) read its frame caches. A retry or a relearned domain decodes the videos
 again.
@@ -23,7 +24,7 @@ from sqlalchemy.orm import Session
 
 from media.errors import MediaError
 from service.catalog.database import id_chunks, session_scope
-from service.catalog.tables import ACTIVE_STATES, FINAL_STATES, FileRemoval, Task, Video
+from service.catalog.tables import ACTIVE_STATES, FileRemoval, Task, Video
 from service.core.settings import settings
 from service.storage import library_paths
 from service.storage.library_paths import UPLOAD_FOLDER, UPLOAD_SCHEME
@@ -72,19 +73,24 @@ def register_removals(session: Session, videos: ColumnElement[bool]) -> None:
     session.execute(insert(FileRemoval).from_select(["video_id", "uri", "content_hash"], deleted))
 
 
-def is_rejected_upload() -> ColumnElement[bool]:
-    """Return the condition for rejected videos with an uploaded file."""
+def is_removed_upload() -> ColumnElement[bool]:
+    """Return the condition for uploads whose content was rejected, which a retry cannot read again."""
+    return _is_rejected_upload() & Video.is_rejection_final
+
+
+def _is_rejected_upload() -> ColumnElement[bool]:
     return (Video.status == "rejected") & Video.uri.startswith(UPLOAD_SCHEME, autoescape=True)
 
 
-def register_rejected_uploads(session: Session, task_id: str) -> None:
-    """Register the uploads of a task's rejected videos for deletion. Idempotent.
+def register_rejected_uploads(session: Session, task: Task) -> None:
+    """Register the rejected uploads that no retry reads for deletion. Idempotent.
 
     Args:
         session: The transaction in which the task ends.
-        task_id: ID of the domain or the append.
+        task: Domain or append in its final state.
     """
-    register_removals(session, (Video.task_id == task_id) & is_rejected_upload())
+    unneeded = _is_rejected_upload() if task.state == "ready" else is_removed_upload()
+    register_removals(session, (Video.task_id == task.id) & unneeded)
 
 
 def remove_deleted_files() -> dict[str, str]:
@@ -141,9 +147,12 @@ def _needed_files(session: Session, batch: ColumnElement[bool]) -> set[str]:
 
 
 def _needs_files() -> ColumnElement[bool]:
-    """Return the condition of videos whose files stay: all except rejected videos of tasks that have ended."""
-    has_ended = Video.task_id.in_(select(Task.id).where(Task.state.in_(FINAL_STATES)))
-    return or_(Video.status != "rejected", ~has_ended)
+    """Return the condition of videos whose files stay: all except rejected videos that no retry reads again."""
+    is_ready, is_active = (
+        Video.task_id.in_(select(Task.id).where(Task.state.in_(states)))
+        for states in (("ready",), ACTIVE_STATES)
+    )
+    return or_(Video.status != "rejected", is_active, ~is_ready & ~Video.is_rejection_final)
 
 
 def _unneeded_uploads(

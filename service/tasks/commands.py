@@ -25,7 +25,7 @@ from service.catalog.task_names import require_unused_name
 from service.core.errors import Conflict, InDoubt, InvalidInput, NotFound
 from service.core.settings import settings as configured
 from service.storage.disk_budget import require_disk_space
-from service.storage.video_files import is_rejected_upload
+from service.storage.video_files import is_removed_upload
 from service.tasks import broker
 from service.tasks.ingestion_checks import (
     AppendRecord,
@@ -236,11 +236,17 @@ def retry_task(task_id: str, spec: RetrySpec | None = None) -> TaskDetails:
         task.progress = progress_with_times(
             task, TaskProgress(stage="queued").model_dump(exclude_none=True), {}
         )
-        # All other videos: their files may have been replaced. Rejected uploads are removed.
+        # Their files may have been replaced, and the machine may have been at fault.
         session.execute(
             update(Video)
-            .where(Video.task_id == task_id, ~is_rejected_upload())
-            .values(status="pending", reason=None, content_hash=None, effective_split=None)
+            .where(Video.task_id == task_id, ~is_removed_upload())
+            .values(
+                status="pending",
+                reason=None,
+                is_rejection_final=False,
+                content_hash=None,
+                effective_split=None,
+            )
             .execution_options(synchronize_session=False)
         )
         task.counts = count_task_videos(session, task_id)

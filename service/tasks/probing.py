@@ -21,6 +21,7 @@ from cinestrata_schemas.uri_redaction import redact_uri
 from media import (
     DecoderUnavailable,
     MediaError,
+    UndecidedVideo,
     VideoDecoder,
     VideoInfo,
     VideoLimits,
@@ -55,9 +56,8 @@ from service.tasks.lifecycle import (
     read_totals,
     send_due,
 )
-from service.tasks.lifecycle.publishing import SAME_CONTENT
 from service.tasks.probing_completion import complete_probing, isolate_failures
-from service.tasks.task_events import record
+from service.tasks.rejections import SAME_CONTENT, reject
 
 CHUNK_VIDEOS = 64  # a kill loses at most one chunk's results
 SAVE_SECONDS = 1.0  # time between two transactions that store results of a chunk
@@ -82,11 +82,8 @@ class _PendingVideo:
 
 @dataclass(frozen=True)
 class _Result:
-    """Outcome for a video: its properties, or the reason for rejection."""
-
     video: _PendingVideo
-    info: VideoInfo | None = None
-    reason: str | None = None
+    outcome: VideoInfo | MediaError
 
 
 @dataclass
@@ -314,7 +311,7 @@ def _probe_video(
         with local_video(video.uri) as path:
             info = _read_video(decoder, spec, video, path, find_copy)
     except MediaError as error:
-        return _Result(video, reason=error.reason)
+        return _Result(video, error)
     accepted[info.content_hash] = video.uri
     return _Result(video, info)
 
@@ -331,14 +328,16 @@ def _read_video(
         decoder.limits.check_file(path, redact_uri(video.uri))
         digest = content_hash(path)
     except FileNotFoundError:
-        raise MediaError("The file no longer exists.") from None
+        raise UndecidedVideo("The file no longer exists.") from None
     except OSError as error:
-        raise MediaError(f"The file cannot be read ({error.strerror or type(error).__name__}).") from error
+        raise UndecidedVideo(
+            f"The file cannot be read ({error.strerror or type(error).__name__})."
+        ) from error
     if (same := find_copy(digest)) is not None:
         raise MediaError(SAME_CONTENT + redact_uri(same))
     info = _decode(decoder, spec, path, video)
     if info.content_hash != digest:
-        raise MediaError("The file changed while it was read.")
+        raise UndecidedVideo("The file changed while it was read.")
     return info
 
 
@@ -369,12 +368,10 @@ def _store_results(session: Session, chunk: ChunkClaim, results: Sequence[_Resul
         )
     }
     for vector_id, result in by_id.items():
-        row, video, info = rows.get(vector_id), result.video, result.info
-        if info is None:
+        row, video, info = rows.get(vector_id), result.video, result.outcome
+        if isinstance(info, MediaError):
             if row is not None:  # otherwise deleted during decoding
-                row.status, row.reason, row.content_hash = "rejected", result.reason, None
-                facts = {"uri": redact_uri(video.uri), "video_id": video.id, "reason": result.reason}
-                record(session, chunk.task_id, "rejected", facts)
+                reject(session, row, info.reason, is_final=not isinstance(info, UndecidedVideo))
         elif row is None:  # deleted during decoding, which rewrote its files
             session.add(FileRemoval(video_id=video.id, uri=video.uri, content_hash=info.content_hash))
         else:

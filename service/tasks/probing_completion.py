@@ -17,11 +17,11 @@ from service.catalog.domain_videos import count_task_videos
 from service.catalog.tables import Chunk, Task, Video
 from service.core.settings import settings
 from service.storage import library_paths
+from service.storage.video_files import is_removed_upload
 from service.tasks.lifecycle import Claim, plan_chunks
 from service.tasks.lifecycle.chunks import ISOLATED, is_unleased
-from service.tasks.lifecycle.publishing import SAME_CONTENT
 from service.tasks.lifecycle.state_machine import lock_owned_task
-from service.tasks.task_events import record
+from service.tasks.rejections import SAME_CONTENT, reject
 
 MAX_BAD_SHARE = 0.2  # a task with a larger share of unusable videos fails
 CALIBRATION_SHARE = 0.05  # share of the validation split, which calibrates confidences, if none is given
@@ -44,15 +44,10 @@ def complete_probing(claim: Claim) -> None:
     with claim.transaction() as session:
         counts = count_task_videos(session, claim.task.id)
         lock_owned_task(session, claim.task.id, claim.token).counts = counts  # a failed task also keeps them
+        # A retry does not read them again.
         is_uploaded = bool(
             session.scalar(
-                select(Video.vector_id)
-                .where(
-                    Video.task_id == claim.task.id,
-                    Video.status == "rejected",
-                    Video.uri.startswith(library_paths.UPLOAD_SCHEME, autoescape=True),
-                )
-                .limit(1)
+                select(Video.vector_id).where(Video.task_id == claim.task.id, is_removed_upload()).limit(1)
             )
         )
         copies = session.scalar(
@@ -77,7 +72,6 @@ def complete_probing(claim: Claim) -> None:
             f"{bad} of {total} videos can't be used ({bad / total:.0%}; the limit is {MAX_BAD_SHARE:.0%})."
             if accepted
             else f"None of the {total} videos can be used.",
-            # A retry would read the same uploaded bytes again.
             "Fix the rejected files, then delete the task and add the videos again."
             if is_uploaded
             else "Fix the rejected files, then retry the task; or delete it and add the other videos again.",
@@ -128,11 +122,9 @@ def _reject_copies(claim: Claim) -> None:
                 )
             }
             for video in videos:
-                reason = SAME_CONTENT + redact_uri(originals[video.content_hash])
-                video.status, video.reason, video.content_hash = "rejected", reason, None
+                original = redact_uri(originals[video.content_hash])
+                reject(session, video, SAME_CONTENT + original, is_final=True)
                 library_paths.thumbnail_path(video.id).unlink(missing_ok=True)
-                facts = {"uri": redact_uri(video.uri), "video_id": video.id, "reason": reason}
-                record(session, claim.task.id, "rejected", facts)
 
 
 def _assign_splits(claim: Claim) -> str | None:
@@ -202,13 +194,7 @@ def isolate_failures(claim: Claim) -> None:
             chunk.done_at = at
             if chunk.run == ISOLATED:
                 for video in pending:
-                    _reject(video, chunk)
-                    record(
-                        session,
-                        chunk.task_id,
-                        "rejected",
-                        {"uri": redact_uri(video.uri), "video_id": video.id, "reason": video.reason},
-                    )
+                    reject(session, video, _failure(chunk), is_final=False)  # the machine may be the cause
                 chunk.finished = chunk.videos
                 task = session.get_one(Task, chunk.task_id)
                 task.attempts = min(task.attempts, 1)  # progress, as many steps as there are videos
@@ -231,12 +217,9 @@ def _failed(task_id: str) -> ColumnElement[bool]:
     )
 
 
-def _reject(video: Video, chunk: Chunk) -> None:
+def _failure(chunk: Chunk) -> str:
     cause = f"It can't be processed ({chunk.error})" if chunk.error else "Decoding it killed the worker"
-    video.status, video.content_hash = "rejected", None
-    video.reason = (
-        f"{cause} in {chunk.attempts} attempts with this video alone. Export it again, or leave it out."
-    )
+    return f"{cause} in {chunk.attempts} attempts with this video alone. Export it again, or leave it out."
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from PIL import Image
 from media import (
     DecoderUnavailable,
     MediaError,
+    UndecidedVideo,
     VideoDecoder,
     VideoInfo,
     VideoLimits,
@@ -119,6 +120,7 @@ def test_one_child_decodes_many_videos_and_survives_bad_files(
                 decoder.decode(path, frames=2, size=16, cache=out, thumbnail=out / "t.jpg")
             assert str(tmp_path) not in caught.value.reason
             assert path.name in caught.value.reason
+            assert isinstance(caught.value, UndecidedVideo) == (words == "cannot be read")
         assert decoder.decode(good, frames=2, size=16) == first
         assert pid(decoder) == child
     assert files(out) == set()
@@ -156,7 +158,7 @@ def test_timeout_raises_and_next_video_is_decoded(make_video: MakeVideo, tmp_pat
         decoder.decode(path, frames=1, size=8)
         os.kill(pid(decoder), signal.SIGSTOP)  # on a busy machine it could be faster than the timeout
         decoder.limits = VideoLimits(timeout_seconds=0.001)
-        with pytest.raises(MediaError, match=r"clip\.mp4 took longer than 0\.001 s"):
+        with pytest.raises(UndecidedVideo, match=r"clip\.mp4 took longer than 0\.001 s"):
             decoder.decode(path, frames=1, size=8, thumbnail=tmp_path / "t.jpg")
         assert decoder.child_pid is None
         decoder.limits = VideoLimits()
@@ -216,7 +218,7 @@ def test_video_that_crashes_decoder_raises_and_next_is_decoded(
     with VideoDecoder() as decoder:
         first = decoder.decode(good, frames=1, size=8)
         for _ in range(2):
-            with pytest.raises(MediaError, match=r"bomb\.mp4 crashed the decoder \(SIGSEGV\)"):
+            with pytest.raises(UndecidedVideo, match=r"bomb\.mp4 crashed the decoder \(SIGSEGV\)"):
                 decoder.decode(bomb, frames=1, size=8)
         assert decoder.decode(good, frames=1, size=8) == first
 
@@ -232,7 +234,7 @@ def test_child_that_dies_while_writing_leaves_no_files(
     }
     fragile_child(weak[when])
     out = tmp_path / "out"
-    with pytest.raises(MediaError, match="SIGKILL"):
+    with pytest.raises(UndecidedVideo, match="SIGKILL"):
         decode(make_video("clip.mp4"), frames=1, size=8, cache=out / "c", thumbnail=out / "t.jpg")
     assert files(out) == set()
 
@@ -329,7 +331,7 @@ def test_zero_frames_or_size_raises(tmp_path: Path, frames: int, size: int) -> N
 def test_video_above_memory_limit_raises(make_video: MakeVideo) -> None:
     path = make_video("large.mp4", [100], size=(4096, 4096), codec_options={"preset": "ultrafast"})
     with VideoDecoder(VideoLimits(memory_bytes=256 * 1024**2)) as decoder:
-        with pytest.raises(MediaError, match=r"large\.mp4"):
+        with pytest.raises(UndecidedVideo, match=r"large\.mp4"):
             decoder.decode(path, frames=16, size=8)
         decoder.limits = VideoLimits()
         assert decoder.decode(path, frames=1, size=8).width == 4096

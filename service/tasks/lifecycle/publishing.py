@@ -19,10 +19,9 @@ from service.catalog.tables import Recall, Release, Shard, Task, Video
 from service.core.errors import Conflict, LeaseLost
 from service.tasks.lifecycle.state_machine import lock_task, set_state
 from service.tasks.lifecycle.takeover import Takeover
+from service.tasks.rejections import SAME_CONTENT, reject
 from service.tasks.task_details import progress_with_times
 from service.tasks.task_events import record
-
-SAME_CONTENT = "same content as "  # reason prefix for duplicates, which do not count as bad videos
 
 
 @dataclass(frozen=True)
@@ -297,14 +296,8 @@ def reject_duplicates(session: Session, append: Task) -> None:
         )
     }
     for video in session.scalars(select(Video).where(accepted, Video.content_hash.in_(list(known)))).all():
-        reason = SAME_CONTENT + redact_uri(known[video.content_hash or ""])
-        video.status, video.reason, video.content_hash = "rejected", reason, None
-        record(
-            session,
-            append.id,
-            "rejected",
-            {"uri": redact_uri(video.uri), "video_id": video.id, "reason": reason},
-        )
+        original = redact_uri(known[video.content_hash or ""])
+        reject(session, video, SAME_CONTENT + original, is_final=True)
 
 
 def _store_final_progress(

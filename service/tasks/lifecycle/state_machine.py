@@ -84,7 +84,7 @@ def set_state(
 ) -> None:
     """Change the state of a locked task.
 
-    A final state ends the lease, invalidates its token, and registers rejected uploads for removal.
+    A final state ends the lease, invalidates its token, and registers the uploads that no retry reads for removal.
     """
     at = now(session)
     data: dict[str, Any] = {"state": state, "from": task.state}
@@ -95,7 +95,7 @@ def set_state(
     if state in FINAL_STATES:
         clear_lease(task)
         session.execute(delete(Chunk).where(Chunk.task_id == task.id))
-        register_rejected_uploads(session, task.id)
+        register_rejected_uploads(session, task)
         task.cancel_requested = False
         task.finished_at = at
     record(session, task.id, "state", data, at)

@@ -21,6 +21,7 @@ from service.library.deletion import delete_videos
 from service.storage import library_paths
 from service.storage.video_files import remove_deleted_files
 from service.tasks import commands, lifecycle
+from service.tasks.rejections import reject
 from service.tasks.task_storage import CreateOutcome
 from tests.catalog_rows import mark_learned
 
@@ -182,7 +183,7 @@ def rejected_upload(domain: str, append_probed: Callable[..., TaskDetails]) -> t
     with session_scope(write=True) as session:
         video = session.query(Video).filter(Video.id == "new").one()
         video.uri = f"upload://{file.relative_to(settings().uploads_dir)}"
-        video.status, video.reason, video.content_hash = "rejected", "no video", None
+        reject(session, video, "no video", is_final=True)
     return view, file
 
 
@@ -230,6 +231,44 @@ def test_rejected_upload_of_a_task_that_ends_is_removed_and_a_retry_leaves_it_re
     commands.cancel_task(view.id)
     assert remove_deleted_files() == {}
     assert not file.exists()
+
+
+@pytest.mark.parametrize("state", ["failed", "cancelled", "ready"])
+def test_upload_that_the_machine_may_have_spoilt_stays_for_a_retry(
+    rejected_upload: tuple[TaskDetails, Path], state: str
+) -> None:
+    view, file = rejected_upload
+    with session_scope(write=True) as session:
+        session.query(Video).filter(Video.id == "new").one().is_rejection_final = False
+    if state == "ready":  # there is no retry
+        _publish_append(view)
+    elif state == "failed":
+        claim = lifecycle.claim_append(view.id, "worker")
+        assert claim is not None
+        claim.fail("The disk is full.", "Free space.")
+    else:
+        commands.cancel_task(view.id)
+    assert remove_deleted_files() == {}
+    assert file.exists() == (state != "ready")
+    if state != "ready":
+        retried = commands.retry_task(view.id)
+        assert (retried.state, retried.rejected, retried.counts.rejected) == ("queued", [], 0)
+
+
+def test_file_of_two_uploads_stays_while_a_retry_reads_one(
+    rejected_upload: tuple[TaskDetails, Path], post: Post
+) -> None:
+    view, file = rejected_upload
+    other = post("other")
+    with session_scope(write=True) as session:
+        video = session.query(Video).filter(Video.task_id == other.id).first()
+        assert video is not None
+        video.uri = f"upload://{file.relative_to(settings().uploads_dir)}"
+        reject(session, video, "It took too long.", is_final=False)
+        session.get_one(Task, other.id).state = "failed"
+    commands.cancel_task(view.id)
+    assert remove_deleted_files() == {}
+    assert file.exists()
 
 
 @pytest.mark.parametrize("name", ["accepted", "pending", "rejected in a queued task", "link"])

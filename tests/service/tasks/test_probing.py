@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -13,10 +14,13 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from cinestrata_schemas.tasks import TaskDetails, TaskSpec
-from media import frame_cache_path, load_frames
+from media import UndecidedVideo, VideoDecoder, frame_cache_path, load_frames
 from models.backbones.backbone_loading import frame_spec
+from service.catalog.database import session_scope
+from service.catalog.tables import Video
 from service.core.settings import Settings, settings
 from service.library import video_listing as library
+from service.storage.video_files import remove_deleted_files
 from service.tasks import commands, lifecycle, probing, probing_completion, task_events
 from service.tasks.probing_completion import SplitCandidate, assign_splits
 from tests.catalog_rows import accepted_videos
@@ -128,6 +132,49 @@ def test_too_many_invalid_videos_fail_the_task(with_clips: Settings) -> None:
     assert "2 of 3 videos can't be used (67%; the limit is 50%)" in (view.error or "")
     assert len(view.rejected) == 2
     assert lifecycle.claim_training(view.id, "learner") is None
+
+
+@pytest.mark.parametrize("cause", ["disk", "decoder", "missing", "damaged", "copy"])
+def test_upload_of_a_failed_task_is_removed_only_for_its_content(
+    with_clips: Settings, monkeypatch: pytest.MonkeyPatch, cause: str
+) -> None:
+    monkeypatch.setattr(probing_completion, "MAX_BAD_SHARE", 0)
+    task = _post("empty.mp4", "1.mp4", "2.mp4")
+    upload = settings().uploads_dir / "tsk_0123456789abcdef" / "new.mp4"
+    upload.parent.mkdir(parents=True)
+    source = {"damaged": "cut.mp4", "copy": "1.mp4"}.get(cause, "3.mp4")
+    shutil.copy(settings().media_root / source, upload)
+    with session_scope(write=True) as session:
+        video = session.query(Video).filter(Video.uri == "2.mp4").one()
+        video.uri = f"upload://{upload.relative_to(settings().uploads_dir)}"
+    hash_file, decode = probing.content_hash, VideoDecoder.decode
+
+    def hash_or_fail(path: Path) -> str:
+        if cause == "disk" and path == upload:
+            raise OSError(errno.EIO, "Input/output error")
+        return hash_file(path)
+
+    def decode_or_fail(self: VideoDecoder, path: Path, **options: Any) -> Any:
+        if cause == "decoder" and path == upload:
+            raise UndecidedVideo("It took longer than 60 s.")
+        return decode(self, path, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(probing, "content_hash", hash_or_fail)
+        patch.setattr(VideoDecoder, "decode", decode_or_fail)
+        if cause == "missing":
+            upload.rename(upload.with_suffix(".away"))
+        view = probe(task.id)
+        if cause == "missing":
+            upload.with_suffix(".away").rename(upload)
+    is_final = cause in ("damaged", "copy")
+    assert (view.state, view.counts.rejected) == ("failed", 2)
+    assert view.remedy is not None
+    assert view.remedy.name == ("delete_task" if is_final else "retry_task")
+    assert remove_deleted_files() == {}
+    assert upload.exists() is not is_final
+    commands.retry_task(task.id)
+    assert [r.uri.startswith("upload:") for r in probe(task.id).rejected] == [False, True][: 1 + is_final]
 
 
 def test_copies_do_not_count_as_invalid_videos(with_clips: Settings) -> None:

@@ -299,6 +299,7 @@ def test_video_that_ends_its_workers_is_rejected_by_name_and_the_others_are_kept
     assert [(found.uri, found.reason.partition(" in ")[0]) for found in view.rejected] == [
         ("birds/1.mp4", "Decoding it killed the worker")
     ]
+    assert not _videos(task.id)[1].is_rejection_final
 
 
 @pytest.mark.slow

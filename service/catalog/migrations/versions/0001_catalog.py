@@ -393,6 +393,7 @@ def upgrade() -> None:
         sa.Column("last_edit", sa.BigInteger(), nullable=True),
         sa.Column("status", sa.String(length=16), nullable=False),
         sa.Column("reason", sa.Text(), nullable=True),
+        sa.Column("is_rejection_final", sa.Boolean(), nullable=False),
         sa.Column("content_hash", sa.String(length=64), nullable=True),
         sa.Column("bytes", sa.BigInteger(), nullable=True),
         sa.Column("container", sa.String(length=64), nullable=True),

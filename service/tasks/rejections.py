@@ -1,0 +1,23 @@
+"""Reject videos of a task that is being processed."""
+
+from __future__ import annotations
+
+from sqlalchemy.orm import Session
+
+from cinestrata_schemas.uri_redaction import redact_uri
+from service.catalog.tables import Video
+from service.tasks.task_events import record
+
+SAME_CONTENT = "same content as "  # reason prefix for duplicates, which do not count as bad videos
+
+
+def reject(session: Session, video: Video, reason: str, *, is_final: bool) -> None:
+    """Reject a video, and record the event.
+
+    Args:
+        is_final: Whether the content is the reason, so that a retry would reject the same file again.
+    """
+    video.status, video.reason, video.content_hash = "rejected", reason, None
+    video.is_rejection_final = is_final
+    facts = {"uri": redact_uri(video.uri), "video_id": video.id, "reason": reason}
+    record(session, video.task_id, "rejected", facts)
