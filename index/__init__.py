@@ -1,5 +1,5 @@
-"""Storage and search of vectors: one immutable shard per task, verified, mapped, scanned and merged.
+"""Store and search vectors: one immutable shard per task, verified, mapped, scanned and merged.
 
-Import names from the modules that define them: the package itself imports nothing, so that settings and command-line
+Import names from the modules that define them. The package itself imports nothing, so that settings and command-line
 clients can use its leaf modules without loading faiss.
 """

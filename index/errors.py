@@ -1,4 +1,4 @@
-"""Errors of the index; every message names the shard, release or file.
+"""Errors that the index raises; every message names the shard, release or file.
 
 ShardStoreError
 ├── ManifestError         the manifest is unreadable, altered, or has another schema
@@ -7,7 +7,7 @@ ShardStoreError
 ├── ShardInvalid          data to write or publish violates a rule of the format (also a ValueError)
 ├── ReleaseCorrupt        a release is missing, or one of its files does not match its checksum
 ├── StoreUnavailable      the server that stores the vectors does not respond, or refuses
-├── DeviceMissing         a GPU is configured, and none is available
+├── DeviceMissing         a GPU is configured, but none is available
 └── FingerprintMismatch   query and shard come from different encoders
 """
 
@@ -15,7 +15,7 @@ from __future__ import annotations
 
 
 class ShardStoreError(Exception):
-    """Base class of index errors."""
+    """Base class of all index errors."""
 
 
 class ManifestError(ShardStoreError):
@@ -23,7 +23,7 @@ class ManifestError(ShardStoreError):
 
 
 class ShardCorrupt(ShardStoreError):
-    """The folder of a shard differs from the files that were written."""
+    """A shard's folder differs from what was written."""
 
 
 class ShardMissing(ShardStoreError):
@@ -35,11 +35,11 @@ class ShardInvalid(ShardStoreError, ValueError):
 
 
 class ReleaseCorrupt(ShardStoreError):
-    """The folder of a release differs from the files that were written."""
+    """A release's folder differs from what was written."""
 
 
 class StoreUnavailable(ShardStoreError):
-    """The vectors are in a remote store that cannot be reached or used."""
+    """The vectors are in a remote store that cannot be reached, or refuses."""
 
 
 class DeviceMissing(ShardStoreError):

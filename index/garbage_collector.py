@@ -16,13 +16,13 @@ _MIN_AGE_SECONDS = 3600  # readers and writers may still use younger folders
 
 
 class GarbageCollector:
-    """Removes writers' leftovers: staged folders, and sealed folders that the manifest does not list."""
+    """Removes what writers left behind: staged folders, and sealed folders that the manifest does not list."""
 
     def __init__(self, store_folder: StoreFolder, remote: VectorStore | None) -> None:
         """Create a garbage collector.
 
         Args:
-            remote: Store of the rows of segments whose entry names a place outside their folder.
+            remote: Store of segment rows that are outside their folder.
         """
         self._store_folder = store_folder
         self._remote = remote
@@ -33,7 +33,7 @@ class GarbageCollector:
         Nothing is removed without a manifest, because a lost manifest may be restored from a backup.
 
         Args:
-            timeout: Maximum seconds to wait for the write lock; None: no limit.
+            timeout: Maximum seconds to wait for the write lock; None waits forever.
 
         Raises:
             TimeoutError: Another writer held the lock that long; nothing was removed.
@@ -52,7 +52,7 @@ class GarbageCollector:
                     shutil.rmtree(folder, ignore_errors=True)
 
     def _drop_rows(self, folder: Path) -> bool:
-        """Remove the remote rows of a folder; False if that failed and the folder must stay for the next attempt."""
+        """Remove a folder's remote rows; False if that failed and the folder must stay for the next attempt."""
         try:
             place = json.loads((folder / DESCRIPTION).read_text(encoding="utf-8")).get("place", "")
         except (OSError, ValueError, AttributeError):
@@ -69,7 +69,7 @@ class GarbageCollector:
 
 
 def _modified_before(folder: Path, timestamp: float) -> bool:
-    """Return whether a folder is older than a timestamp; False if a writer has renamed it since it was listed."""
+    """Check whether a folder is older than a timestamp; False if a writer has renamed it since it was listed."""
     try:
         return folder.stat().st_mtime < timestamp
     except FileNotFoundError:

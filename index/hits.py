@@ -1,4 +1,4 @@
-"""Search results: the hits of one shard, and the merged ranking of several shards."""
+"""Search results: the hits in one shard, and the merged ranking over several shards."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from index.vector_ids import Ids, Scores
 
 @dataclass(frozen=True)
 class Hits:
-    """Ranked results of one query in one shard, best first; equal scores are ordered by ID.
+    """Ranked results of one query in one shard, best first; ties are ordered by ID.
 
     Attributes:
-        ids: ``int64 [n]``, IDs of vectors.
-        scores: ``float32 [n]``, inner products with the query.
+        ids: Vector IDs, ``int64 [n]``.
+        scores: Inner products with the query, ``float32 [n]``.
     """
 
     ids: Ids
@@ -37,13 +37,13 @@ class Hit:
 
 
 def rank_hits(ids: Ids, scores: Scores, k: int) -> Hits:
-    """Return the k highest scores with their IDs; equal scores are ordered by ID."""
+    """Keep the k highest scores with their IDs; ties are ordered by ID."""
     order = np.lexsort((ids, -scores))[:k]
     return Hits(ids[order], scores[order])
 
 
 def combine_hits(rankings: Sequence[Hits], k: int) -> Hits:
-    """Return the k best of several rankings that share no ID, such as those of the segments of a shard."""
+    """Keep the k best of several rankings that share no ID, such as those of a shard's segments."""
     if len(rankings) == 1:
         return rankings[0]
     rankings = [NO_HITS, *rankings]
@@ -53,11 +53,11 @@ def combine_hits(rankings: Sequence[Hits], k: int) -> Hits:
 
 
 def merge_hits(hits: Mapping[str, Hits], k: int) -> list[Hit]:
-    """Return the k best hits of several shards.
+    """Merge the hits of several shards, and keep the k best.
 
-    Shards are disjoint, so scores are compared and not ranks: by rank, the best hits of all shards would tie.
-    Equal scores are ordered by the order of tasks in ``hits``, then by ID, so that results are repeatable. An ID that
-    occurs in several shards counts once, with its best score. Missing results (id −1) are left out.
+    Shards are disjoint, so scores are compared rather than ranks: by rank, the best hits of all shards would tie.
+    Ties are ordered as the tasks are in ``hits``, then by ID, so that results are repeatable. An ID in several shards
+    counts once, with its best score. Missing results (ID −1) are left out.
     """
     if not hits:
         return []
@@ -71,12 +71,12 @@ def merge_hits(hits: Mapping[str, Hits], k: int) -> list[Hit]:
 
 
 def rank_distinct(ids: Ids, scores: Scores, owners: npt.NDArray[np.integer], k: int) -> npt.NDArray[np.int64]:
-    """Return the rows of the k highest scores; see :func:`merge_hits`.
+    """Find the rows of the k highest scores, each ID once; see :func:`merge_hits`.
 
     Args:
-        ids: ``int64 [n]``; -1 for missing results.
+        ids: ``int64 [n]``; −1 for missing results.
         scores: ``float32 [n]``.
-        owners: Place of the shard of each result, ``[n]``.
+        owners: Position of each result's shard, ``[n]``.
     """
     order = np.lexsort((ids, owners, -scores))
     rows: list[int] = []

@@ -1,4 +1,4 @@
-"""A consistent view of one generation of the store."""
+"""A consistent view of one store generation."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from index.shards.searchable_shard import SearchableShard
 
 
 class IndexSnapshot:
-    """The shards and releases of one generation; they do not change while their files exist.
+    """The shards and releases of one generation. They do not change as long as their files exist.
 
     Attributes:
-        degraded: Task → reason why its shard cannot be searched. The other shards are served.
+        degraded: Task → reason why its shard cannot be searched. Other shards are served.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class IndexSnapshot:
             shards: Task → shard that can be searched.
             degraded: Task → reason why its shard cannot be searched.
             verified: IDs of folders whose checksums were compared, here or in an earlier snapshot; shared and extended.
-            verify: Compare the checksums of releases on first use.
+            verify: Whether to compare a release's checksums on first use.
         """
         self.manifest = manifest
         self.degraded = degraded
@@ -59,12 +59,12 @@ class IndexSnapshot:
 
         Args:
             store: Store to read.
-            verify: Read every byte of new shards, compare checksums, and open them once; otherwise compare sizes only,
+            verify: Read every byte of new shards, compare checksums, and open them once; otherwise compare only sizes,
                 and open a shard on first use.
-            previous: Earlier snapshot. Its shards are reused, since they cannot have changed: the cost of a new
-                generation does not grow with the number of tasks.
-            max_verified_bytes: Without a previous snapshot, maximum number of bytes of shards to read, newest first.
-                The others become :attr:`unverified_segments`, because reading a large library takes minutes. None: all.
+            previous: Earlier snapshot. Its shards are reused, since they cannot have changed, so a new generation
+                takes no longer in a library with many tasks.
+            max_verified_bytes: How many bytes of shards to read without a previous snapshot, newest first. The others
+                become :attr:`unverified_segments`, because reading a large library takes minutes. None reads all.
 
         Raises:
             ManifestError: The manifest cannot be trusted.
@@ -89,7 +89,7 @@ class IndexSnapshot:
                         require_intact(store.shard_folder(entry.id), entry, verify=verify_now)
                         if verify_now:
                             verified.add(entry.id)
-                        # A server lists all its segments in one request, whereas files are opened one by one.
+                        # A server lists all its segments in one request; files are opened one by one.
                         if verify_now or (verify and entry.place):
                             store.check(entry, "exists")
                 shards[task] = store.open(manifest.segments(task), deleted)
@@ -120,7 +120,7 @@ class IndexSnapshot:
 
     @property
     def unverified_segments(self) -> list[SegmentEntry]:
-        """Segments that are served before their checksums were compared, newest first."""
+        """Segments that are served although their checksums were not compared yet, newest first."""
         entries = [entry for shard in list(self._shards.values()) for entry in shard.segments]
         return [entry for entry in reversed(entries) if entry.id not in self._verified]
 
@@ -134,18 +134,18 @@ class IndexSnapshot:
         self._verified.add(entry.id)
 
     def mark_degraded(self, task: str, reason: str) -> None:
-        """Stop serving a shard that failed when it was used. The next snapshot opens it again."""
+        """Stop serving a shard that failed during use. The next snapshot opens it again."""
         self.degraded[task] = reason
         self._shards.pop(task, None)
 
     def release_folder(self, release: str, *, files: Collection[str] = ()) -> Path:
-        """Return the folder of a release of this generation.
+        """Locate a release of this generation, and check its files.
 
-        File sizes are always compared. Checksums are compared on first use, here or in an earlier snapshot.
+        File sizes are always compared; checksums on first use, here or in an earlier snapshot.
 
         Args:
-            files: Names of all files that the caller reads. If the release has all of them, only these are compared.
-                Empty: the whole release.
+            files: Names of all files that the caller reads. If the release has them all, only these are checked. Empty
+                checks the whole release.
 
         Raises:
             ReleaseCorrupt: The release is not in the manifest, or a file is missing or was altered.
@@ -167,7 +167,7 @@ class IndexSnapshot:
         return folder
 
     def shard(self, task: str, *, fingerprint: str) -> SearchableShard:
-        """Return the shard of a task, for queries of one encoder.
+        """Look up a task's shard for queries from one encoder.
 
         Raises:
             FingerprintMismatch: Another encoder made the shard.
@@ -185,13 +185,13 @@ class IndexSnapshot:
 
 
 def _is_unchanged(task: str, shard: SearchableShard, before: Manifest, after: Manifest) -> bool:
-    """Return whether a shard has the same segments and deletions in both generations."""
+    """Check whether a shard has the same segments and deletions in both generations."""
     same_deletions = before.tombstones.get(task) == after.tombstones.get(task)
     return same_deletions and shard.segments == after.segments(task)
 
 
 def _segments_beyond(manifest: Manifest, max_bytes: int) -> set[str]:
-    """Return the IDs of the segments that exceed a number of bytes, counted from the newest task."""
+    """List the IDs of the segments beyond a number of bytes, counted from the newest task."""
     beyond: set[str] = set()
     for task in reversed(manifest.shards):
         for entry in manifest.segments(task):

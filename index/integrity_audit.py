@@ -1,4 +1,4 @@
-"""Complete integrity check: every byte of a store is compared with its manifest."""
+"""Audit a store completely: compare every byte with the manifest."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class Audit:
     """Result of an audit.
 
     Attributes:
-        ids: Task → IDs of its vectors that are not deleted, of intact shards.
-        damaged_shards: Task → problems of its files or vectors.
-        contradictions: Contradictions between entries of the manifest.
+        ids: Task → IDs of its vectors that are not deleted, for intact shards.
+        damaged_shards: Task → what is wrong with its files or vectors.
+        contradictions: Contradictions between manifest entries.
         leftovers: Folders that no manifest names. They are harmless: a writer is about to publish them, or the garbage
             collector will remove them once they are an hour old.
     """
@@ -49,12 +49,12 @@ class Audit:
 def audit(store: ShardStore) -> Audit:
     """Compare every file with its checksum, every shard with its entries, and the entries with each other.
 
-    May run while a writer publishes; the result then describes the generation at the start.
+    A writer may publish meanwhile; the result then describes the generation at the start.
 
     Raises:
         ManifestError: The manifest itself cannot be trusted.
     """
-    folders = store.folders()  # first: a folder that is published in the meantime is then not a leftover
+    folders = store.folders()  # listed first, so that a folder published meanwhile is no leftover
     manifest = store.manifest()
     damaged_releases: dict[str, str] = {}
     damaged_shards: dict[str, str] = {}
@@ -90,7 +90,7 @@ def audit(store: ShardStore) -> Audit:
 
 
 def _contradictions(manifest: Manifest, task: str) -> list[str]:
-    """Return the contradictions between the entries of a task's segments and the rest of the manifest."""
+    """List contradictions between the entries of a task's segments and the rest of the manifest."""
     problems = []
     segments = manifest.segments(task)
     pinned = segments[0]
@@ -106,7 +106,7 @@ def _contradictions(manifest: Manifest, task: str) -> list[str]:
 
 
 def _shared_ids(ids: dict[str, Ids]) -> list[str]:
-    """Return the contradictions about IDs that occur in several shards."""
+    """List IDs that occur in several shards."""
     if not ids:
         return []
     all_ids = np.concatenate(list(ids.values()))

@@ -1,4 +1,4 @@
-"""Reading of shards: their rows, IDs and deletions."""
+"""Read shards: their rows, IDs and deletions."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _NO_IDS = np.empty(0, np.int64)
 
 
 class ShardReader(StoreFolder):
-    """Reads the shards of a store. Any number of processes read at a time, while at most one writes.
+    """Reads the shards of a store. Any number of processes may read while at most one writes.
 
-    The rows of a shard are in the folders of its segments, or in a remote store that its entries name
+    A shard's rows are in its segment folders, or in a remote store that its entries name
     (:mod:`index.shards.vector_store`).
 
     Attributes:
-        remote: Store of the rows of segments whose entry names a place outside their folder.
+        remote: Store of segment rows that are outside their folder.
     """
 
     def __init__(self, root: Path, local: VectorStore, remote: VectorStore | None) -> None:
@@ -33,8 +33,8 @@ class ShardReader(StoreFolder):
 
         Args:
             root: Folder of the store.
-            local: Store of the rows of segments that have them in their folder.
-            remote: Store of the rows of segments whose entry names a place outside their folder.
+            local: Store of segment rows that are in their folder.
+            remote: Store of segment rows that are outside their folder.
         """
         super().__init__(root)
         self.remote = remote
@@ -42,7 +42,7 @@ class ShardReader(StoreFolder):
         self._empty = EmptyVectorStore()
 
     def open(self, segments: Sequence[SegmentEntry], deleted: Ids = _NO_IDS) -> SearchableShard:
-        """Return the shard that consists of these segments, without the deleted IDs.
+        """Open the shard that consists of these segments, without the deleted IDs.
 
         Raises:
             ShardMissing: A remote store has the rows, and none is configured.
@@ -51,19 +51,19 @@ class ShardReader(StoreFolder):
         return self._vector_store_of(segments[0]).open(folders, deleted)
 
     def check(self, entry: SegmentEntry, level: CheckLevel) -> None:
-        """Compare the stored rows of a segment with its entry, see :meth:`VectorStore.check`.
+        """Compare a segment's stored rows with its entry, see :meth:`VectorStore.check`.
 
-        Its files are not compared with their checksums.
+        File checksums are not compared.
         """
         self._vector_store_of(entry).check(self.shard_folder(entry.id), entry, level)
 
     def tombstones(self, manifest: Manifest, task: str) -> Ids:
-        """Return the deleted IDs of a task, ascending; raises ShardCorrupt."""
+        """Read a task's deleted IDs, ascending; raises ShardCorrupt."""
         entry = manifest.tombstones.get(task)
         return read_tombstones(self.tombstone_folder(entry.id), entry) if entry else _NO_IDS
 
     def segment_ids(self, entry: SegmentEntry) -> Ids:
-        """Return the IDs of a segment, including deleted ones; raises ShardInvalid."""
+        """Read a segment's IDs, including deleted ones; raises ShardInvalid."""
         try:
             return load_ids(self.shard_folder(entry.id), entry)
         except ShardCorrupt as error:
@@ -72,10 +72,10 @@ class ShardReader(StoreFolder):
             ) from error
 
     def stored_ids(self, task: str, ids: Ids) -> Ids:
-        """Return the given IDs that the segments of a task store, including deleted ones; empty without a shard.
+        """Select the IDs that a task's segments store, including deleted ones; empty if it has no shard.
 
         Raises:
-            ManifestError, ShardInvalid: The manifest or the IDs of a segment cannot be trusted.
+            ManifestError, ShardInvalid: The manifest or a segment's IDs cannot be trusted.
         """
         manifest = self.manifest()
         if task not in manifest.shards or not len(ids):
@@ -89,10 +89,10 @@ class ShardReader(StoreFolder):
         return np.intersect1d(np.concatenate(stored), ids) if stored else _NO_IDS
 
     def last_video_id(self) -> int:
-        """Return the highest ID of a video with a stored vector, also of a deleted one; 0 without vectors.
+        """Find the highest video ID with a stored vector, deleted or not; 0 without vectors.
 
         Raises:
-            ManifestError, ShardInvalid: The manifest or the IDs of a segment cannot be trusted.
+            ManifestError, ShardInvalid: The manifest or a segment's IDs cannot be trusted.
         """
         stored = [self.segment_ids(entry) for entry in self.manifest().all_segments()]
         return max((int(video_ids_of(ids).max()) for ids in stored if len(ids)), default=0)

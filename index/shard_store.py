@@ -1,4 +1,4 @@
-"""The store of shards and releases: writing and publishing."""
+"""The store of shards and releases: write them and publish them."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ class ShardStore(ShardReader):
         """Create a store in a folder, which is created by the first write.
 
         Args:
-            policy: Which new segments get an ANN structure; None: the defaults of :class:`AnnPolicy`.
-            device: Device that searches; ``auto``: a GPU if there is one.
-            remote: Store of the rows of segments whose entry names a place outside their folder.
-            write_remote: Store the rows of new tasks in ``remote`` instead of the segment folders. Existing shards stay
-                in their store until they are moved.
+            policy: Which new segments get an ANN structure; by default as in :class:`AnnPolicy`.
+            device: Device that searches; ``auto`` takes a GPU if there is one.
+            remote: Store of segment rows that are outside their folder.
+            write_remote: Whether the rows of new tasks go to ``remote`` instead of the segment folders. Existing shards
+                stay where they are until they are moved.
 
         Raises:
             DeviceMissing: The device does not exist.
@@ -79,14 +79,14 @@ class ShardStore(ShardReader):
             fingerprint: Fingerprint of its video encoder.
             ids: ``int64 [n]``, non-negative and distinct.
             vectors: ``float32 [n, dim]``, rows of unit length; stored in half precision.
-            queries: ``float32 [m, dim]``, vectors of training captions, which measure an ANN structure if the segment
-                is large enough for one (:mod:`index.scanning.recall_gate`); None: always exact.
+            queries: ``float32 [m, dim]``, vectors of training captions to measure an ANN structure with, if the segment
+                is large enough for one (:mod:`index.scanning.recall_gate`); None means always exact.
             heartbeat: Called repeatedly while a structure is built, which takes minutes.
 
         Raises:
             ShardInvalid: IDs or vectors violate these rules.
         """
-        # All segments of a task are in the same store.
+        # A task has all its segments in the same store.
         published = self.manifest().shards.get(task) if self.remote is not None else None
         return self._writer.write(
             self._vector_store_of(published) if published and published.count else self._new_tasks,
@@ -124,11 +124,11 @@ class ShardStore(ShardReader):
         replaced: tuple[str, Sequence[int]] | None = None,
         before_replace: Callable[[], object] = lambda: None,
     ) -> Manifest:
-        """Make a release the newest, and shards visible with it. The publish point of the whole store.
+        """Make a release the newest, and shards visible with it. This is the publish point of the whole store.
 
-        While an earlier release is pinned, searches use the published one only after it is served (:meth:`serve`).
-        Publishing published shards again changes nothing, so that a killed writer may repeat it, and a late
-        writer cannot make an old release the newest again.
+        While an earlier release is pinned, searches use the published one only once it is served (:meth:`serve`).
+        Publishing the same shards again changes nothing, so a killed writer may repeat it, and a late writer cannot
+        make an old release the newest again.
 
         Args:
             release: Release that becomes the newest.
@@ -178,13 +178,13 @@ class ShardStore(ShardReader):
         """Let searches use a published release, and no later one until another release is served.
 
         Shards, tombstones and releases stay as they are. A later publication becomes the newest release, which the next
-        task continues, and is not served. Serving the newest release ends this: searches follow publications again.
+        task continues, but is not served. Serving the newest release ends this: searches follow publications again.
 
         Args:
-            release: ID of the release; None: the newest.
+            release: ID of the release; None means the newest.
 
         Raises:
-            ReleaseCorrupt: The release is not in the manifest, or a file of it is missing or was altered.
+            ReleaseCorrupt: The release is not in the manifest, or one of its files is missing or was altered.
             ManifestError: The manifest cannot be trusted.
         """
         with self.write_lock():
@@ -209,7 +209,7 @@ class ShardStore(ShardReader):
     ) -> Manifest:
         """Append segments to the shards of published tasks; all of them become visible together.
 
-        Appending a published segment changes nothing.
+        Appending a published segment again changes nothing.
 
         Args:
             deleted: A published task, and IDs that the same generation deletes from its shard, so that no generation
@@ -217,8 +217,8 @@ class ShardStore(ShardReader):
             before_replace: As for :meth:`publish`.
 
         Raises:
-            ShardInvalid: The task of a segment is not published, another release made the segment, the shard has one of
-                its IDs, or the segment is not in the store as it was written.
+            ShardInvalid: A segment's task is not published, another release made the segment, the shard has one of its
+                IDs, or the segment is not in the store as it was written.
             ManifestError, ShardCorrupt: The current manifest or the tombstones cannot be trusted.
         """
         with self.write_lock():
@@ -244,7 +244,7 @@ class ShardStore(ShardReader):
     ) -> Manifest:
         """Delete vectors: no later search returns them. Their rows stay until the task is compacted.
 
-        Deleting a video deletes its moments. Deleting a deleted ID changes nothing.
+        Deleting a video deletes its moments. Deleting an ID again changes nothing.
 
         Args:
             task: The only task to delete from. IDs that it does not have are then ignored: a video that was never
@@ -252,7 +252,7 @@ class ShardStore(ShardReader):
             before_replace: As for :meth:`publish`.
 
         Raises:
-            ShardMissing: No task has an ID; nothing is deleted. Never with ``task``.
+            ShardMissing: No task has one of the IDs; nothing is deleted. Never with ``task``.
             ManifestError, ShardCorrupt: Manifest or tombstones cannot be trusted.
         """
         wanted = np.unique(np.fromiter(ids, np.int64))
@@ -271,13 +271,13 @@ class ShardStore(ShardReader):
             return self.replace_manifest(current, changed)
 
     def compact(self, task: str) -> Manifest:
-        """Copy the vectors of a task that are not deleted into one new segment; nothing is embedded again.
+        """Copy a task's undeleted vectors into one new segment, without embedding anything again.
 
-        Vectors are copied bit by bit, so that every search returns the same results. Other writers wait. If all vectors
-        are deleted, nothing is read, and an empty shard replaces the segments until something is appended.
+        Vectors are copied bit by bit, so every search returns the same results. Other writers wait. If all vectors are
+        deleted, nothing is read, and an empty shard replaces the segments until something is appended.
 
         Raises:
-            ShardMissing: The task is not published, or a file of it is missing.
+            ShardMissing: The task is not published, or one of its files is missing.
             ManifestError, ShardCorrupt: Manifest or segments cannot be trusted.
         """
         with self.write_lock():
@@ -289,7 +289,7 @@ class ShardStore(ShardReader):
     def clear(self, task: str) -> Manifest:
         """Delete all vectors of a task and empty its shard, even if its files are damaged.
 
-        Nothing changes for a task that is not published.
+        A task that is not published stays as it is.
 
         Raises:
             ManifestError: The manifest cannot be trusted.
@@ -301,13 +301,13 @@ class ShardStore(ShardReader):
             return self._replace_shard(current, self._writer.write_empty(current.shards[task], self._empty))
 
     def move(self, task: str) -> Manifest:
-        """Copy the vectors of a task that are not deleted to the store of new tasks; nothing is embedded again.
+        """Copy a task's undeleted vectors to the store of new tasks, without embedding anything again.
 
-        A shard that is in that store already stays as it is. Vectors are copied bit by bit. A task whose vectors
-        are all deleted gets an empty shard, as by :meth:`compact`.
+        A shard that is already there stays as it is. Vectors are copied bit by bit. If all vectors are deleted, the
+        task gets an empty shard, as in :meth:`compact`.
 
         Raises:
-            ShardMissing, ManifestError, ShardCorrupt: As :meth:`compact`.
+            ShardMissing, ManifestError, ShardCorrupt: As in :meth:`compact`.
             StoreUnavailable: One of the stores cannot be used.
         """
         with self.write_lock():
@@ -329,12 +329,12 @@ class ShardStore(ShardReader):
         return manifest
 
     def _present_ids(self, manifest: Manifest, task: str, ids: Ids) -> Ids:
-        """Return the given IDs that a shard has, and the moments of those videos; ``int64``, ascending."""
+        """Select the IDs that a shard has, and the moments of those videos; ``int64``, ascending."""
         stored = np.concatenate([self.segment_ids(entry) for entry in manifest.segments(task)])
         return np.unique(stored[np.isin(stored, ids) | np.isin(video_ids_of(stored), ids)])
 
     def _with_segment(self, segment: SegmentEntry, manifest: Manifest) -> Manifest:
-        """Return the manifest with an appended segment; raises ShardInvalid."""
+        """Append a segment to the manifest; raises ShardInvalid."""
         self._validator.require_appendable(segment, manifest)
         first, *appended = manifest.segments(segment.task)
         if not first.count:
@@ -342,7 +342,7 @@ class ShardStore(ShardReader):
         return replace(manifest, appended={**manifest.appended, segment.task: (*appended, segment)})
 
     def _with_tombstones(self, manifest: Manifest, task: str, ids: Ids) -> Manifest:
-        """Return the manifest with these IDs as the deleted IDs of a task."""
+        """Record these IDs in the manifest as all that are deleted from a task."""
         with self.staging() as staged:
             np.save(staged / TOMBSTONES, ids, allow_pickle=False)
             sealed = self.seal(staged, self.tombstones_path)
@@ -350,16 +350,16 @@ class ShardStore(ShardReader):
         return replace(manifest, tombstones={**manifest.tombstones, task: entry})
 
     def _without_ids(self, manifest: Manifest, task: str, present: Ids) -> Manifest:
-        """Return the manifest with further deleted IDs of a task, which its shard has."""
+        """Delete more IDs of a task, which its shard has, in the manifest."""
         before = self.tombstones(manifest, task)
         after = np.union1d(before, present)
         return self._with_tombstones(manifest, task, after) if len(after) > len(before) else manifest
 
     def _rewrite(self, current: Manifest, task: str, target: VectorStore | None = None) -> Manifest:
-        """Replace the shard of a task by a copy without deleted vectors.
+        """Replace a task's shard by a copy without deleted vectors.
 
         Args:
-            target: Store of the copy; None: the store of the shard.
+            target: Store for the copy; None keeps the shard's store.
         """
         segments = current.segments(task)
         if not current.live_count(task):

@@ -1,4 +1,4 @@
-"""Writing of segments, and the rules that a release or segment must satisfy before it is published."""
+"""Write segments, and check the rules that a release or segment must satisfy before it is published."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from index.shards.vector_store import VectorBatches, VectorStore
 from index.vector_ids import Ids, Vectors, batches
 
 _BATCH_ROWS = 16_384
-_UNIT_TOLERANCE = 1e-3  # maximum deviation of the length of a vector from 1
+_UNIT_TOLERANCE = 1e-3  # maximum deviation of a vector's length from 1
 
 
 class ShardWriter:
@@ -43,12 +43,12 @@ class ShardWriter:
         """Write new vectors as a segment.
 
         Args:
-            vector_store: Store of its rows.
+            vector_store: Store for its rows.
             release: ID of the release that made the vectors.
             fingerprint: Fingerprint of its video encoder.
             ids: ``int64 [n]``, non-negative and distinct, in any order.
             vectors: ``float32 [n, dim]``, rows of unit length.
-            queries: ``float32 [m, dim]``, which measure an ANN structure; None: no structure.
+            queries: ``float32 [m, dim]``, to measure an ANN structure with; None means no structure.
             heartbeat: Called repeatedly while a structure is built.
 
         Raises:
@@ -65,10 +65,10 @@ class ShardWriter:
         shard: SearchableShard,
         vector_store: VectorStore,
     ) -> SegmentEntry:
-        """Copy the vectors of a shard that are not deleted into one new segment.
+        """Copy a shard's undeleted vectors into one new segment.
 
         Args:
-            vector_store: Store of the new rows.
+            vector_store: Store for the new rows.
         """
         ids = shard.ids
 
@@ -82,7 +82,7 @@ class ShardWriter:
         return self._write_segment(vector_store, entry, ids, rows, queries)
 
     def write_empty(self, pinned: SegmentEntry, vector_store: VectorStore) -> SegmentEntry:
-        """Write a segment without vectors for the task, release and encoder of an entry."""
+        """Write a segment without vectors, for the same task, release and encoder as an entry."""
         entry = _new_entry(pinned.task, pinned.release, pinned.fingerprint, pinned.dim)
         return self._write_segment(vector_store, entry, np.empty(0, np.int64), lambda: (), None)
 
@@ -109,7 +109,7 @@ class ShardWriter:
         return entry
 
     def _stored_queries(self, segments: Sequence[SegmentEntry]) -> Vectors | None:
-        """Return the queries that measured the ANN structures of these segments."""
+        """Load the queries that measured these segments' ANN structures."""
         # By content: segments that were published together were measured with the same queries.
         folders = {
             entry.files[QUERIES]: self._store_folder.shard_folder(entry.id)
@@ -121,12 +121,12 @@ class ShardWriter:
 
 
 def _new_entry(task: str, release: str, fingerprint: str, dim: int) -> SegmentEntry:
-    """Return an entry of a segment that has no vectors and no folder yet."""
+    """Describe a segment that has no vectors and no folder yet."""
     return SegmentEntry("", task, release, fingerprint, 0, dim, first_id=0, last_id=0, bytes=0, files={})
 
 
 def _sorted_rows(task: str, ids: Ids, vectors: Vectors) -> tuple[Ids, Vectors]:
-    """Return the IDs in ascending order with their vectors, after validation; raises ShardInvalid."""
+    """Check IDs and vectors, and sort both by ID; raises ShardInvalid."""
     ids, vectors = np.asarray(ids), np.asarray(vectors)
     problem = None
     if not np.issubdtype(ids.dtype, np.integer) or not np.issubdtype(vectors.dtype, np.floating):
@@ -162,7 +162,7 @@ class PublishValidator:
         self._reader = reader
 
     def require_release(self, release: ReleaseEntry) -> None:
-        """Require that the files of a release are the ones that were written."""
+        """Require that a release's files are the ones that were written."""
         problem = find_damage(
             self._reader.release_folder(release.id), release.files, release.bytes, verify=True
         )
@@ -184,7 +184,7 @@ class PublishValidator:
         self._require_compatible(shard, manifest)
 
     def require_appendable(self, segment: SegmentEntry, manifest: Manifest) -> None:
-        """Require that a segment can be appended to the shard of its task."""
+        """Require that a segment can be appended to its task's shard."""
         name = f"segment {segment.id[:12]} of task {segment.task}"
         if segment.task not in manifest.shards:
             raise ShardInvalid(f"{name}: the task is not published")
@@ -197,11 +197,10 @@ class PublishValidator:
         self._require_compatible(segment, manifest)
 
     def require_intact(self, name: str, segment: SegmentEntry) -> None:
-        """Require that the files and rows of a segment are the ones that were written.
+        """Require that a segment's files and rows are the ones that were written.
 
         Args:
-            name: Name of the segment in messages.
-            segment: Segment to check.
+            name: How messages name the segment.
         """
         folder = self._reader.shard_folder(segment.id)
         problem = find_damage(folder, segment.files, segment.bytes, verify=True)
@@ -215,7 +214,7 @@ class PublishValidator:
             ) from error
 
     def _require_compatible(self, segment: SegmentEntry, manifest: Manifest) -> None:
-        """Require that a segment is intact, and shares the dimension but no ID with the published segments."""
+        """Require that a segment is intact, and shares the dimension of published segments but no ID with them."""
         name = f"shard {segment.id[:12]} of task {segment.task}"
         self.require_intact(name, segment)
         for other in manifest.all_segments():

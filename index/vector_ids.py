@@ -1,9 +1,9 @@
-"""IDs of vectors, and the array types of the index.
+"""Vector IDs, and the array types of the index.
 
-There is an ID for each whole video, and one for each moment of a long video. A whole video has the ID that the catalog
-assigned, below 2^46. Its moments have IDs from 2^62 on, 2^16 for each video. An ID therefore shows whether it belongs
-to a moment, and of which video. IDs of moments need no registry, are the same whenever a task is learned again, and can
-never belong to another video.
+Each whole video has an ID, and so has each moment of a long video. A whole video has the ID that the catalog assigned,
+below 2^46. Its moments have IDs from 2^62 on, 2^16 for each video. An ID therefore shows whether it belongs to a
+moment, and of which video. Moment IDs need no registry, are the same whenever a task is learned again, and can never
+belong to another video.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
-Ids = npt.NDArray[np.int64]  # IDs of vectors
+Ids = npt.NDArray[np.int64]  # vector IDs
 Rows = npt.NDArray[np.int64]  # row numbers within a segment
 Scores = npt.NDArray[np.float32]  # inner products
 Vectors = npt.NDArray[np.float32]  # one vector [dim], or many [n, dim]
@@ -23,7 +23,7 @@ Number = TypeVar("Number", bound=np.generic)
 
 
 def batches(array: npt.NDArray[Number], size: int) -> Iterator[npt.NDArray[Number]]:
-    """Yield consecutive slices of at most ``size`` entries of the first axis; views, in order."""
+    """Yield consecutive views of at most ``size`` entries along the first axis."""
     for start in range(0, len(array), size):
         yield array[start : start + size]
 
@@ -50,13 +50,13 @@ MAX_MOMENTS_PER_VIDEO = 1 << _MOMENT_BITS
 
 
 def moment_ids(video: int, count: int) -> Ids:
-    """Return the IDs of the first ``count`` moments of a video, in order of time.
+    """Compute the IDs of a video's first ``count`` moments, in order of time.
 
     Returns:
         ``int64 [count]``, ascending.
 
     Raises:
-        ValueError: the ID of the video or the count is out of range.
+        ValueError: The video's ID or the count is out of range.
     """
     if not 0 <= video < 1 << (62 - _MOMENT_BITS) or not 0 <= count <= MAX_MOMENTS_PER_VIDEO:
         raise ValueError(f"there are no IDs for {count} moments of video {video}")
@@ -64,15 +64,15 @@ def moment_ids(video: int, count: int) -> Ids:
 
 
 def is_moment(ids: Ids) -> npt.NDArray[np.bool_]:
-    """Return whether each ID belongs to a moment, rather than to a whole video."""
+    """Check whether each ID belongs to a moment rather than to a whole video."""
     return np.asarray(ids >= FIRST_MOMENT_ID)
 
 
 def video_ids_of(ids: Ids) -> Ids:
-    """Return the ID of the video of each vector: of a moment, the video that contains it; of a whole video, itself."""
+    """Map each vector ID to its video: a moment's to the video that contains it, a whole video's to itself."""
     return np.where(is_moment(ids), (ids - FIRST_MOMENT_ID) >> _MOMENT_BITS, ids)
 
 
 def moment_numbers(ids: Ids) -> Ids:
-    """Return the number of each moment among those of its video, from 0."""
+    """Number each moment within its video, from 0."""
     return np.asarray(ids & (MAX_MOMENTS_PER_VIDEO - 1))

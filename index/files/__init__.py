@@ -1,1 +1,1 @@
-"""On-disk format of the store: durable files, folders, manifest, segment files and tombstones."""
+"""The store's format on disk: durable files, folders, manifest, segment files and tombstones."""

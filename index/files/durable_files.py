@@ -1,4 +1,4 @@
-"""Durable file operations: after a crash a file is complete or absent."""
+"""Durable file operations: after a crash, a file is complete or absent."""
 
 from __future__ import annotations
 
@@ -52,23 +52,23 @@ def replace_file(path: Path) -> Iterator[Path]:
 
 
 def replace_text(path: Path, text: str) -> None:
-    """Replace the content of a file atomically with a text."""
+    """Replace a file's text atomically."""
     with replace_file(path) as staged:
         staged.write_text(text, encoding="utf-8")
 
 
 def hash_files(folder: Path) -> dict[str, str]:
-    """Return the SHA-256 of each file in a folder, by name."""
+    """Compute the SHA-256 of each file in a folder, by name."""
     return {path.name: _sha256(path) for path in sorted(folder.iterdir())}
 
 
 def find_damage(folder: Path, files: Mapping[str, str], size: int | None, *, verify: bool) -> str | None:
-    """Compare a folder with the files that it must contain.
+    """Compare a folder with the files that it should contain.
 
     Args:
         files: Name → SHA-256 of each expected file.
-        size: Total size of these files in bytes; None: unknown.
-        verify: Read every byte and compare checksums; otherwise compare sizes only.
+        size: Total size of these files in bytes; None if unknown.
+        verify: Read every byte and compare checksums; otherwise compare only sizes.
 
     Returns:
         A clause that describes the first difference; None if there is none.
@@ -88,12 +88,12 @@ def find_damage(folder: Path, files: Mapping[str, str], size: int | None, *, ver
 
 @contextmanager
 def exclusive_lock(path: Path, timeout: float | None = None) -> Iterator[None]:
-    """Hold an exclusive lock on a lock file, across threads and processes. A thread that holds it may take it again.
+    """Hold a lock file exclusively, across threads and processes. A thread that holds it may take it again.
 
     The kernel releases the lock when its process dies.
 
     Args:
-        timeout: Maximum seconds to wait; None: no limit.
+        timeout: Maximum seconds to wait; None waits forever.
 
     Raises:
         TimeoutError: Another holder kept the lock that long.

@@ -1,4 +1,4 @@
-"""The manifest of a store: entries of releases, shards and tombstones, and their JSON format.
+"""The manifest of a store: entries for releases, shards and tombstones, and their JSON format.
 
     manifest.json                    replaced as a whole; its replacement is the publish point
     shards/<id>/shard.json           description of a segment
@@ -9,8 +9,8 @@
     releases/<id>/…                  files of a release, opaque to the index
     tombstones/<id>/deleted.npy      int64, deleted IDs of one task
 
-If a remote store holds the vectors (see :mod:`index.shards.vector_store`), the folder of a segment has
-``vectors.json``, a digest of its rows, instead of ``vectors.faiss``; everything else is the same.
+If a remote store holds the vectors (see :mod:`index.shards.vector_store`), a segment's folder has ``vectors.json``, a
+digest of its rows, instead of ``vectors.faiss``; everything else is the same.
 
 A folder's ID is the SHA-256 of its files' names and hashes, so a folder can only ever have one content.
 """
@@ -31,17 +31,17 @@ _RESTORE = "restore it from a backup"
 
 @dataclass(frozen=True)
 class AnnStructure:
-    """The ANN structure of a large segment, and the measurement that admitted it (``index.scanning.recall_gate``).
+    """The ANN structure for a large segment, and the measurement that admitted it (``index.scanning.recall_gate``).
 
     Attributes:
         kind: ``ivf``, ``hnsw``, ``sq8``, or ``flat``: no structure passed, and every vector is scanned.
-        parameter: Search effort: lists to probe, length of the queue, or multiple of k, by kind.
+        parameter: Search effort: lists to probe, length of the queue, or multiple of k, depending on the kind.
         recall: Share of the exact results that it returns; the minimum over the measured depths.
         target: Required recall.
         depth: Maximum number of results that it returns; deeper searches are exact.
         queries: Number of text queries used in the measurement.
         rows: Number of vectors in the measurement.
-        work: Data read by a search, as a share of an exact scan.
+        work: How much data a search reads, as a share of an exact scan.
         refused: Best recall within the permitted work, by kind, for kinds that were tried earlier and failed.
     """
 
@@ -58,11 +58,11 @@ class AnnStructure:
 
 @dataclass(frozen=True)
 class SegmentEntry:
-    """A segment of a shard, as the manifest describes it. The first segment of a task pins its release.
+    """A segment of a shard, as the manifest describes it. A task's first segment pins its release.
 
     Attributes:
         id: ID of its folder.
-        task: ID of the task.
+        task: ID of its task.
         release: ID of the release that embedded it.
         fingerprint: Fingerprint of the video encoder that made the vectors.
         count: Number of vectors; 0 after all vectors were deleted and the shard was compacted.
@@ -71,7 +71,7 @@ class SegmentEntry:
         last_id: Highest ID; −1 without vectors.
         bytes: Total size of its files.
         files: Name → SHA-256.
-        structure: Its ANN structure; None: every vector is scanned, and no structure was measured.
+        structure: Its ANN structure; None if every vector is scanned and no structure was measured.
         place: Where the vectors are: empty for its folder, otherwise the name of a remote store, a colon and the
             place there, such as ``milvus:cinestrata_512_0/t_tsk_1``.
     """
@@ -107,7 +107,7 @@ class ReleaseEntry:
 
 @dataclass(frozen=True)
 class TombstoneEntry:
-    """All deletions of a task: number of deleted IDs, and ID, total size and files of their folder."""
+    """All deletions in a task: how many IDs are deleted, and ID, total size and files of their folder."""
 
     id: str
     task: str
@@ -128,8 +128,8 @@ class Manifest:
             removed.
         shards: Task → first segment of its shard, in order of publication.
         appended: Task → segments that were appended later, embedded with the pinned release.
-        tombstones: Task → deleted IDs of its segments.
-        pinned: ID of the release that searches use while it is not the newest; None: the newest release.
+        tombstones: Task → deleted IDs in its segments.
+        pinned: ID of the release that searches use while it is not the newest; None means the newest.
     """
 
     generation: int = 0
@@ -147,26 +147,26 @@ class Manifest:
         return self.pinned or self.release
 
     def releases_after(self, release: str) -> list[str]:
-        """Return the IDs of the releases that were published after a release of this manifest."""
+        """List the IDs of the releases that were published after a release of this manifest."""
         order = list(self.releases)
         return order[order.index(release) + 1 :]
 
     @classmethod
     def empty(cls) -> Manifest:
-        """Return the manifest of a store before its first publication."""
+        """Describe a store before its first publication."""
         return cls()
 
     def folder_ids(self) -> set[str]:
-        """Return the IDs of the folders that the manifest names."""
+        """Collect the IDs of the folders that the manifest names."""
         tombstones = {entry.id for entry in self.tombstones.values()}
         return {segment.id for segment in self.all_segments()} | set(self.releases) | tombstones
 
     def all_segments(self) -> list[SegmentEntry]:
-        """Return the segments of all tasks, in order of publication."""
+        """List the segments of all tasks, in order of publication."""
         return [segment for task in self.shards for segment in self.segments(task)]
 
     def segments(self, task: str) -> tuple[SegmentEntry, ...]:
-        """Return the segments of a task's shard, in order of publication."""
+        """List the segments of a task's shard, in order of publication."""
         return (self.shards[task], *self.appended.get(task, ()))
 
     def live_count(self, task: str) -> int:
@@ -178,13 +178,13 @@ class Manifest:
         return self.tombstones[task].count if task in self.tombstones else 0
 
     def dumps(self) -> str:
-        """Return the manifest as JSON, with its own checksum."""
+        """Convert to JSON, with its own checksum."""
         body = {"schema": SCHEMA, **asdict(self)}
         return json.dumps({**body, "checksum": _checksum(body)}, indent=1) + "\n"
 
     @classmethod
     def loads(cls, text: str) -> Manifest:
-        """Parse and verify the JSON of a manifest.
+        """Parse and verify a manifest's JSON.
 
         Raises:
             ManifestError: The text is not JSON, has another schema, a wrong checksum, or unknown or missing fields.
@@ -230,7 +230,7 @@ class Manifest:
 
 
 def content_id(files: Mapping[str, str]) -> str:
-    """Return the ID of a folder with these files (name → SHA-256)."""
+    """Compute the ID of a folder with these files (name → SHA-256)."""
     return hashlib.sha256(json.dumps(sorted(files.items())).encode()).hexdigest()
 
 

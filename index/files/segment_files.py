@@ -1,4 +1,4 @@
-"""Files of a segment folder (names, ``shard.json``, integrity), and tombstones, which list deleted IDs of a task."""
+"""A segment's files (names, ``shard.json``, integrity), and tombstones, which list a task's deleted IDs."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _SCHEMA = 1
 
 
 def display_name(entry: SegmentEntry) -> str:
-    """Return the name of a segment in messages."""
+    """Name a segment in messages."""
     return f"shard {entry.id[:12]} of task {entry.task}"
 
 
 def describe(entry: SegmentEntry) -> dict[str, Any]:
-    """Return the content of ``shard.json``, which describes a segment without the manifest."""
+    """Build the content of ``shard.json``, which describes a segment without the manifest."""
     fields = asdict(entry)
     del fields["id"], fields["bytes"]
     files = {name: digest for name, digest in entry.files.items() if name != DESCRIPTION}
@@ -34,7 +34,7 @@ def describe(entry: SegmentEntry) -> dict[str, Any]:
 
 
 def require_intact(folder: Path, entry: SegmentEntry, *, verify: bool) -> None:
-    """Compare a segment folder with its entry: sizes, and with ``verify`` the checksum of every file.
+    """Compare a segment's folder with its entry: sizes, and with ``verify`` every file's checksum.
 
     Raises:
         ShardMissing: The folder is missing.
@@ -48,7 +48,7 @@ def require_intact(folder: Path, entry: SegmentEntry, *, verify: bool) -> None:
 
 
 def load_ids(folder: Path, entry: SegmentEntry) -> Ids:
-    """Return the IDs of a segment's vectors, ``int64 [count]``, ascending.
+    """Load the IDs of a segment's vectors, ``int64 [count]``, ascending.
 
     Raises:
         ShardCorrupt: The file is missing, unreadable, or contradicts the manifest.
@@ -72,7 +72,7 @@ TOMBSTONES = "deleted.npy"
 
 
 def read_tombstones(folder: Path, entry: TombstoneEntry) -> Ids:
-    """Return the deleted IDs of a task, ``int64 [count]``, ascending.
+    """Load a task's deleted IDs, ``int64 [count]``, ascending.
 
     Raises:
         ShardCorrupt: The file is missing or was altered. Without it, searches would return deleted vectors again.

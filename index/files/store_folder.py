@@ -1,4 +1,4 @@
-"""The folder of a store: paths, staging, content-addressed folders, the manifest, and comparison with checksums."""
+"""A store's folder: paths, staging, content-addressed folders, the manifest, and comparison with checksums."""
 
 from __future__ import annotations
 
@@ -46,35 +46,35 @@ class StoreFolder:
         self._staging_path = root / "tmp"
 
     def shard_folder(self, identifier: str) -> Path:
-        """Return the folder of a segment."""
+        """Locate a segment."""
         return self.shards_path / identifier
 
     def release_folder(self, identifier: str) -> Path:
-        """Return the folder of a release."""
+        """Locate a release."""
         return self.releases_path / identifier
 
     def tombstone_folder(self, identifier: str) -> Path:
-        """Return the folder of the deletions of a task."""
+        """Locate a task's tombstones."""
         return self.tombstones_path / identifier
 
     def folders(self) -> list[Path]:
-        """Return all folders on disk: staged ones, and sealed ones, whether the manifest names them or not."""
+        """List all folders on disk: staged ones, and sealed ones, whether the manifest names them or not."""
         parents = (self._staging_path, self.shards_path, self.releases_path, self.tombstones_path)
         return [folder for parent in parents if parent.exists() for folder in parent.iterdir()]
 
     def write_lock(self, timeout: float | None = None) -> AbstractContextManager[None]:
-        """Return the lock that excludes other writers, across threads and processes; see :func:`exclusive_lock`."""
+        """Lock out other writers, across threads and processes; see :func:`exclusive_lock`."""
         return exclusive_lock(self.root / "write.lock", timeout)
 
     def stage(self) -> Path:
-        """Create an empty staging folder on the file system of the store."""
+        """Create an empty staging folder on the store's file system."""
         folder = self._staging_path / uuid.uuid4().hex
         folder.mkdir(parents=True)
         return folder
 
     @contextmanager
     def staging(self) -> Iterator[Path]:
-        """Yield a staging folder that is removed afterwards unless it was sealed."""
+        """Yield a staging folder, and remove it afterwards unless it was sealed."""
         folder = self.stage()
         try:
             yield folder
@@ -84,11 +84,11 @@ class StoreFolder:
     def seal(self, staged: Path, parent: Path) -> SealedFolder:
         """Sync a staged folder and rename it to its content ID below ``parent``.
 
-        A folder with the same content that exists already is kept, unless it is damaged.
+        If a folder with the same content exists and is intact, it is kept instead.
         """
         for path in staged.iterdir():
             sync(path)
-        os.utime(staged)  # the garbage collector measures age from now, not from the start of training
+        os.utime(staged)  # for the garbage collector, age counts from now, not from the start of training
         sync(staged)
         files = hash_files(staged)
         size = sum(path.stat().st_size for path in staged.iterdir())
@@ -106,7 +106,7 @@ class StoreFolder:
         return SealedFolder(target.name, size, files)
 
     def manifest(self) -> Manifest:
-        """Return the current manifest; an empty one before the first publication.
+        """Read the current manifest; an empty one before the first publication.
 
         Raises:
             ManifestError: The manifest cannot be trusted.
@@ -123,7 +123,7 @@ class StoreFolder:
             raise ManifestError(f"manifest.json cannot be read ({error.strerror})") from error
 
     def is_manifest_canonical(self) -> bool:
-        """Return whether the manifest's text is as written; its checksum covers only its values."""
+        """Check whether the manifest's text is as written; its checksum covers only its values."""
         try:
             text = self.manifest_path.read_text(encoding="utf-8")
         except FileNotFoundError:
@@ -133,7 +133,7 @@ class StoreFolder:
     def replace_manifest(self, current: Manifest, changed: Manifest) -> Manifest:
         """Publish a changed manifest as the next generation.
 
-        Folders that the new generation no longer names stay for an hour, because readers may use them.
+        Folders that only the previous generation names stay for an hour, because readers may use them.
         """
         for name in current.folder_ids() - changed.folder_ids():
             for parent in (self.shards_path, self.tombstones_path):
@@ -149,7 +149,7 @@ _State = dict[str, tuple[int, int, int]]  # inode, bytes and time of change in n
 
 
 class VerifiedFolders:
-    """Compares folders with checksums, and repeats this for a folder only after one of its files changed.
+    """Compares folders with checksums, and again only after one of their files changed.
 
     A change is a different inode, size or modification time. Silent corruption that keeps all three goes unnoticed
     until the process ends; ``cinestrata doctor`` reads every byte.
@@ -160,17 +160,16 @@ class VerifiedFolders:
         self._lock = Lock()
 
     def is_intact(self, folder: Path, files: Mapping[str, str]) -> bool:
-        """Return whether a folder contains exactly the given files.
+        """Check whether a folder contains exactly these files.
 
         Args:
-            folder: Folder to compare.
             files: Name → SHA-256 of each file.
         """
         if not folder.is_dir():
             with self._lock:
                 self._verified.pop(folder, None)
             return False
-        # The state precedes the checksums, so a change while they are computed is noticed by the next call.
+        # The state is read before the checksums, so the next call notices a change while they are computed.
         state = _file_states(folder)
         with self._lock:
             known = self._verified.get(folder)
@@ -186,13 +185,13 @@ def _file_states(folder: Path) -> _State:
 
 
 def list_manifest_files(store_folder: StoreFolder, manifest: Manifest) -> dict[str, tuple[Path, str]]:
-    """Return the files of a generation, without its manifest.
+    """List the files of a generation, without its manifest.
 
-    Files never change, so they can be copied without a lock while others write: a folder that a later generation no
-    longer names stays for an hour.
+    Files never change, so they can be copied without a lock while others write: a folder that later generations do not
+    name stays for an hour.
 
     Returns:
-        Name relative to the root of the store → path and SHA-256.
+        Name relative to the store's root → path and SHA-256.
     """
     folders = [
         *((store_folder.shard_folder(entry.id), entry.files) for entry in manifest.all_segments()),

@@ -1,4 +1,4 @@
-"""Address of a Milvus server. Imports neither faiss nor pymilvus."""
+"""The address of a Milvus server. This module imports neither faiss nor pymilvus."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ class MilvusAddress:
     Attributes:
         uri: ``http://host:19530``, or the path of a file that ends in ``.db`` (milvus-lite).
         token: ``user:password`` or an API key; never shown.
-        collection: prefix of collection names; one for each library that shares a server.
-        index: kind of the vector index. ``FLAT`` is exact. The others are approximate: measure their recall with text
+        collection: Prefix of collection names; one for each library that shares a server.
+        index: Kind of vector index. ``FLAT`` is exact. The others are approximate: measure their recall with text
             queries first.
-        timeout: seconds to wait for a response; slow operations wait a multiple of it.
+        timeout: Seconds to wait for a response; slow operations wait a multiple of it.
     """
 
     uri: str = field(repr=False)  # it may hold a password
@@ -41,6 +41,6 @@ class MilvusAddress:
 
 
 def without_password(uri: str) -> str:
-    """Return the URI without user name and password."""
+    """Strip user name and password from a URI."""
     user, at, _ = urlsplit(uri).netloc.rpartition("@")
     return uri.replace(user + at, "", 1) if at else uri

@@ -1,4 +1,4 @@
-"""The connection to a Milvus server: requests, timeouts, and errors without secrets."""
+"""Connection to a Milvus server: requests, timeouts, and errors without secrets."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ if TYPE_CHECKING:
     from pymilvus import MilvusClient
 
 
-# The fork handlers of gRPC start a thread in the child of a fork. It aborts the child if the child closes its files
-# before it executes a program, as at the start of the decoder and of supervised processes.
+# gRPC's fork handlers start a thread in a forked child. It aborts a child that closes its files before it executes a
+# program, as the decoder and supervised processes do when they start.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")
 
 RETRY_SECONDS = 5  # pause before the next request to a server that did not respond
 _TIMEOUT_FACTORS = {"upsert": 10, "delete": 10, "load_partitions": 6, "load_collection": 6}
-# Otherwise a new connection starts with the failure of the previous one, although the server is back.
+# Otherwise a new connection inherits the failure of the previous one, although the server is back.
 _GRPC_OPTIONS = {"grpc.use_local_subchannel_pool": 1}
 _HALF_PRECISION_VERSION = (2, 4)  # Milvus 2.3 creates such a field, and then rejects every row
 _NO_CONNECTION_CODE = 2
 _MISSING_CODES = (100, 200)  # collection or partition not found
-_MISSING_TEXT = re.compile(r"partition name \S+ not found")  # reported by searches without a code of its own
+_MISSING_TEXT = re.compile(r"partition name \S+ not found")  # searches report it without a code
 
 
 class TimedClient:
-    """A client with a timeout for each request: by default pymilvus retries for minutes."""
+    """A client with a timeout for each request, since pymilvus retries for minutes by default."""
 
     def __init__(self, client: MilvusClient, timeout: float) -> None:
         self._client = client
@@ -45,7 +45,7 @@ class TimedClient:
 
 
 class MilvusConnection:
-    """Connects on first use, and again after the connection was lost.
+    """Connects on first use, and again after losing the connection.
 
     Attributes:
         is_lite: Whether the server is milvus-lite; known after the first request.
@@ -73,10 +73,10 @@ class MilvusConnection:
 
     @contextmanager
     def request(self, action: str) -> Iterator[TimedClient]:
-        """A client for the requests of a ``with`` block. After a failure, no request is sent for a few seconds.
+        """Yield a client for requests. After a failure, no request is sent for a few seconds.
 
         Args:
-            action: Action of Milvus for messages: "Milvus could not <action>".
+            action: What Milvus does, for messages: "Milvus could not <action>".
 
         Raises:
             ShardMissing: A collection or partition does not exist.
@@ -89,7 +89,7 @@ class MilvusConnection:
         try:
             yield TimedClient(client, self.address.timeout)
         except (MilvusException, RpcError, FutureTimeoutError) as error:
-            # Without its cause: the frames of the client hold the token, and a log may show the variables of frames.
+            # Without its cause: the client's frames hold the token, and a log may show the variables of frames.
             raise self._translate(error, action) from None
 
     def close(self) -> None:
@@ -132,7 +132,7 @@ class MilvusConnection:
             return self._client
 
     def _translate(self, error: Exception, action: str) -> Exception:
-        """Return the exception to raise for an error of the client, without its secrets."""
+        """Convert an error of the client to the exception to raise, without secrets."""
         from grpc import RpcError, StatusCode
         from pymilvus import MilvusException
 
@@ -163,6 +163,6 @@ class MilvusConnection:
 
 
 def _supports_half_precision(version: str) -> bool:
-    """Return whether a server of this version stores half precision; without a version number it counts as new."""
+    """Check whether a server version stores half precision; one without a version number counts as new."""
     numbers = re.search(r"(\d+)\.(\d+)", version)
     return numbers is None or (int(numbers[1]), int(numbers[2])) >= _HALF_PRECISION_VERSION

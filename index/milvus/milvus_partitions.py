@@ -1,4 +1,4 @@
-"""Operations on collections and partitions in Milvus."""
+"""Operate on collections and partitions in Milvus."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from index.milvus.milvus_connection import MilvusConnection, TimedClient
 from index.milvus.milvus_rows import as_numbers, hit_key, id_of_key
 from index.vector_ids import Ids, Scores, Vectors
 
-MAX_PARTITIONS = 1000  # of a collection; Milvus allows 1,024
+MAX_PARTITIONS = 1000  # per collection; Milvus allows 1,024
 _INDEX_PARAMETERS: dict[MilvusIndex, dict[str, int]] = {
     "FLAT": {},
     "IVF_SQ8": {"nlist": 1024},
@@ -31,10 +31,10 @@ class MilvusPartitions:
         # Loaded collections and partitions. Another process may release one: the server then rejects requests.
         self._loaded: set[tuple[str, str]] = set()
         self._names: dict[str, set[str]] = {}  # known partitions by collection
-        self._dtypes: dict[str, type[np.floating]] = {}  # of the vectors, by collection
+        self._dtypes: dict[str, type[np.floating]] = {}  # of vectors, by collection
 
     def choose_collection(self, partition: str, dim: int) -> str:
-        """Return the collection that has a partition, or the first one with room for it, which may not exist yet."""
+        """Find the collection that has a partition, or the first with room for it, which may not exist yet."""
         number, with_room = 0, None
         with self.connection.request("list its collections") as client:
             while client.has_collection(name := f"{self.address.collection}_{dim}_{number}"):
@@ -47,7 +47,7 @@ class MilvusPartitions:
         return with_room or name
 
     def create(self, collection: str, partition: str, dim: int) -> None:
-        """Create a collection with its index, and a partition in it, where they are missing."""
+        """Create a collection with its index, and a partition in it, unless they exist."""
         from pymilvus import DataType, MilvusClient
 
         with self.connection.request(f"create {partition}") as client:
@@ -75,7 +75,7 @@ class MilvusPartitions:
                 client.create_partition(collection, partition)
 
     def exists(self, collection: str, partition: str) -> bool:
-        """Return whether a partition exists; known partitions need no request."""
+        """Check whether a partition exists; known partitions need no request."""
         if partition in self._names.get(collection, ()):
             return True
         with self.connection.request("list its partitions") as client:
@@ -86,10 +86,9 @@ class MilvusPartitions:
     def upsert(self, collection: str, partition: str, rows: list[dict[str, Any]], vectors: Vectors) -> None:
         """Write rows.
 
-        Not flushed: acknowledged rows are in the log of Milvus, and it allows a collection one flush in ten seconds.
+        Nothing is flushed: acknowledged rows are in Milvus' log, and it allows one flush per collection in ten seconds.
 
         Args:
-            collection: Collection of the partition.
             rows: Other fields of each row.
             vectors: ``float16 [len(rows), dim]``.
         """
@@ -107,11 +106,11 @@ class MilvusPartitions:
         expression: str,
         consistency: str,
     ) -> list[tuple[Ids, Scores]]:
-        """For each query the best rows of a partition, best first: IDs and scores.
+        """Find each query's best rows in a partition, best first: IDs and scores.
 
         Args:
             queries: ``float32 [n, dim]``.
-            limit: Maximum number of results for each query.
+            limit: Maximum number of results per query.
             expression: Filter that rows must satisfy.
             consistency: Consistency level.
         """
@@ -141,7 +140,7 @@ class MilvusPartitions:
     def fetch(
         self, collection: str, partition: str, dim: int, expression: str, consistency: str
     ) -> tuple[Ids, Vectors]:
-        """Return the IDs, ascending, and vectors of the rows that satisfy a filter."""
+        """Read the IDs, ascending, and vectors of the rows that satisfy a filter."""
         found = self._query(collection, partition, expression, ["key", "vector"], consistency)
         ids = np.array([id_of_key(row["key"]) for row in found], np.int64)
         vectors = np.array([as_numbers(row["vector"]) for row in found], np.float32).reshape(-1, dim)
@@ -188,7 +187,7 @@ class MilvusPartitions:
         )
 
     def _call_loaded(self, collection: str, partition: str, call: Callable[[TimedClient], Any]) -> Any:
-        """Call a function with a loaded partition, and once more if another process has released it in the meantime."""
+        """Call a function with a loaded partition, and once more if another process has released it meanwhile."""
         from pymilvus import MilvusException
 
         for attempt in (1, 2):
@@ -203,7 +202,7 @@ class MilvusPartitions:
         raise AssertionError("unreachable")
 
     def _load(self, client: TimedClient, collection: str, partition: str) -> None:
-        """Load a partition on its first use; milvus-lite loads complete collections only."""
+        """Load a partition on first use; milvus-lite loads only complete collections."""
         key = (collection, "" if self.connection.is_lite else partition)
         if key in self._loaded:
             return
@@ -214,9 +213,7 @@ class MilvusPartitions:
         self._loaded.add(key)
 
     def _convert(self, client: TimedClient, collection: str, vectors: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Return the vectors or queries in the precision of a collection, which stays the same when the server is
-        upgraded.
-        """
+        """Convert vectors or queries to a collection's precision, which survives an upgrade of the server."""
         from pymilvus import DataType
 
         dtype = self._dtypes.get(collection)

@@ -1,21 +1,21 @@
-"""Format of the rows in Milvus: names of partitions, keys, and digests.
+"""Format of rows in Milvus: names of partitions, keys, and digests.
 
 ::
 
     <collection>_<dim>_<n>     n = 0, 1, …; up to 1,000 partitions each
-    └── t_<task>               one partition for each task
-        ├── key      VARCHAR   primary: <first 15 digits of the segment's id>:<id>
-        ├── id       INT64     ID of the vector
-        ├── shard    INT64     the number of these 15 hexadecimal digits
+    └── t_<task>               one partition per task
+        ├── key      VARCHAR   primary: <first 15 digits of the segment's ID>:<ID>
+        ├── id       INT64     vector ID
+        ├── shard    INT64     the number that these 15 hexadecimal digits represent
         └── vector   FLOAT16_VECTOR, metric IP (FLOAT_VECTOR where it is missing: milvus-lite, Milvus before 2.4)
 
 Milvus allows 1,024 partitions in a collection and 65,536 in total (``rootCoord.maxPartitionNum``,
-``rootCoord.maxGeneralCapacity``). A partition key has no such limit, but its partitions are shared by hash, and can
-neither be loaded nor dropped for one task. A full collection is therefore followed by another, and the manifest records
-the collection of each segment: 10,000 tasks use ten.
+``rootCoord.maxGeneralCapacity``). A partition key has no such limit, but tasks would share its partitions by hash, and
+could not be loaded or dropped one by one. A full collection is therefore followed by another, and the manifest records
+each segment's collection: 10,000 tasks use ten.
 
-Rows carry the number of their segment, so that a copy of a task, or an incomplete one, can exist next to the served
-rows without being found. A search selects the segments of its generation, without their deleted IDs.
+Rows carry their segment's number, so that a task's copy, or an incomplete one, can exist next to the served rows
+without being found. A search selects the segments of its generation, without their deleted IDs.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ from index.errors import ShardMissing
 from index.vector_ids import Ids, Vectors
 
 STORE_NAME = "milvus"
-MAX_LISTED_IDS = 16_384  # IDs of one filter, and results of one search
+MAX_LISTED_IDS = 16_384  # IDs in one filter, and results of one search
 MAX_REQUEST_BYTES = 16 * 1024**2  # Milvus rejects 64 MiB
 
-_ID_DIGITS = 15  # of a segment's id: 60 bits, so that the number is not negative
+_ID_DIGITS = 15  # of a segment's ID: 60 bits, so that the number is not negative
 
 
 def partition_name(task: str) -> str:
-    """Return the name of the partition of a task: letters, digits and underscores, distinct for all tasks."""
+    """Name a task's partition with letters, digits and underscores, distinct for all tasks."""
     plain = re.sub(r"\W", "_", task, flags=re.ASCII)[:200]
     return f"t_{plain}" if plain == task else f"t_{plain}_{hashlib.sha256(task.encode()).hexdigest()[:12]}"
 
 
 def split_place(place: str) -> tuple[str, str]:
-    """Return the collection and partition of a place; raises ShardMissing for a place in another store."""
+    """Split a place into collection and partition; raises ShardMissing for a place in another store."""
     name, _, path = place.partition(":")
     collection, slash, partition = path.partition("/")
     if name != STORE_NAME or not slash:
@@ -54,32 +54,32 @@ def split_place(place: str) -> tuple[str, str]:
 
 
 def segment_number(segment_id: str) -> int:
-    """Return the number of a segment, the value of the field ``shard``."""
+    """Compute a segment's number, the value of the field ``shard``."""
     return int(segment_id[:_ID_DIGITS], 16)
 
 
 def row_key(segment_id: str, id: int) -> str:
-    """Return the primary key of a row."""
+    """Build a row's primary key."""
     return f"{segment_id[:_ID_DIGITS]}:{id}"
 
 
 def id_of_key(key: str) -> int:
-    """Return the ID of the vector of a row."""
+    """Extract the vector ID from a row's primary key."""
     return int(key.partition(":")[2])
 
 
 def hit_key(hit: Mapping[str, Any]) -> str:
-    """Return the primary key of a search result; servers before 2.4 call the field ``id``."""
+    """Read the primary key from a search result; servers before 2.4 call the field ``id``."""
     return str(hit["key"] if "key" in hit else hit["id"])
 
 
 def format_ids(ids: Ids) -> str:
-    """Return the IDs as a list in a filter expression."""
+    """Format IDs as a list in a filter expression."""
     return f"[{', '.join(map(str, ids.tolist()))}]"
 
 
 def digest_rows(rows: Iterable[Vectors]) -> str:
-    """Compute the SHA-256 of batches of vectors in half precision, the stored precision."""
+    """Compute the SHA-256 of batches of vectors in half precision, as they are stored."""
     digest = hashlib.sha256()
     for batch in rows:
         digest.update(np.ascontiguousarray(batch, np.float16).tobytes())
@@ -87,7 +87,7 @@ def digest_rows(rows: Iterable[Vectors]) -> str:
 
 
 def as_numbers(value: Any) -> npt.NDArray[Any]:
-    """Return a vector as the client returns it: numbers, or the bytes of half-precision numbers."""
+    """Parse a vector from the client: numbers, or the bytes of half-precision numbers."""
     if isinstance(value, list) and len(value) == 1 and isinstance(value[0], bytes):
         value = value[0]
     return np.frombuffer(value, np.float16) if isinstance(value, bytes) else np.asarray(value)

@@ -31,8 +31,8 @@ from index.shards.searchable_shard import SearchableShard
 from index.shards.vector_store import CheckLevel, VectorBatches, VectorStore
 from index.vector_ids import Ids, Scores, Vectors, batches
 
-MAX_HITS = 262_144  # of all queries of one request
-_SETTLED_SECONDS = 60  # age at which every replica has a row; Milvus lets replicas lag by 5 seconds
+MAX_HITS = 262_144  # over all queries of one request
+_SETTLED_SECONDS = 60  # age from which every replica has a row; Milvus lets replicas lag by 5 seconds
 
 
 class MilvusShard(SearchableShard):
@@ -48,7 +48,7 @@ class MilvusShard(SearchableShard):
         Args:
             segments: Folder and entry of each segment, in order of publication.
             deleted: Deleted IDs, ascending.
-            partitions: Partitions of the server.
+            partitions: The server's partitions.
         """
         super().__init__(segments, deleted)
         self._partitions = partitions
@@ -90,12 +90,11 @@ class MilvusShard(SearchableShard):
             yield present, vectors[np.searchsorted(stored, ids[present])]
 
     def _filters(self, hidden: Ids, chosen: Ids | None) -> Iterator[str]:
-        """Yield disjoint filter expressions that cover the rows to search; several where a list of IDs is too long for
-        one.
+        """Yield disjoint filters that cover the rows to search; several if a list of IDs is too long for one.
 
         Args:
             hidden: Deleted and excluded IDs, ascending.
-            chosen: The only IDs to search; None: all that are not hidden.
+            chosen: The only IDs to search; None means all that are not hidden.
         """
         if chosen is not None:
             for batch in batches(chosen, MAX_LISTED_IDS):
@@ -110,14 +109,14 @@ class MilvusShard(SearchableShard):
                 yield f"{self._segment_filter}{lower}{upper} and id not in {format_ids(part)}"
 
     def _search_part(self, queries: Vectors, k: int, expression: str) -> list[Hits | None]:
-        """For each query the k best rows that satisfy a filter; None if more equal scores than one search returns."""
+        """Find each query's k best rows that satisfy a filter; None if it has more ties than one search returns."""
         place = split_place(self.entry.place)
         results: list[Hits | None] = [None] * len(queries)
         open_queries, limit = np.arange(len(queries)), k + 1
         while len(open_queries):
             limit = min(limit, MAX_LISTED_IDS)
-            # Milvus does not specify which of several equal scores it returns: continue until the result ends between
-            # different scores.
+            # Milvus does not specify which of several ties it returns: continue until the result ends between different
+            # scores.
             undecided = []
             for batch in batches(open_queries, max(MAX_HITS // limit, 1)):
                 found = self._partitions.search(
@@ -134,12 +133,12 @@ class MilvusShard(SearchableShard):
         return results
 
     def _scores(self, query: Vectors, ids: Ids) -> Scores:
-        """Return the scores of more rows than the server ranks in one search."""
+        """Compute the scores of more rows than the server ranks in one search."""
         scores = [self.vectors(batch) @ query for batch in batches(ids, MAX_LISTED_IDS)]
         return np.concatenate([np.empty(0, np.float32), *scores])
 
     def _consistency(self) -> str:
-        """Return the consistency level of a search: recent rows may not have reached every replica yet."""
+        """Choose a search's consistency level: recent rows may not have reached every replica yet."""
         try:
             written = max(folder.stat().st_mtime for folder, _ in self._folders)
         except OSError as error:
@@ -166,7 +165,7 @@ class MilvusVectorStore(VectorStore):
         queries: Vectors | None,
         heartbeat: Callable[[], object],
     ) -> None:
-        """Write the digest. There is no ANN structure, because Milvus has its own index."""
+        """Write the digest. There is no ANN structure, since Milvus has its own index."""
         digest = {"sha256": digest_rows(rows())}
         (folder / DIGEST).write_text(json.dumps(digest) + "\n", encoding="utf-8")
 

@@ -1,10 +1,10 @@
-"""ANN structures (approximate nearest neighbors): searches that read less than every vector.
+"""ANN structures (approximate nearest neighbors), which let a search read less than every vector.
 
     ivf    k-means lists of 8-bit codes; the ``parameter`` nearest lists are probed (Jégou, Douze, Schmid, "Product
            quantization for nearest neighbor search", TPAMI 2011)
     hnsw   a graph over the exact vectors, traversed with a queue of length ``parameter`` (Malkov, Yashunin, "Efficient
            and robust approximate nearest neighbor search using hierarchical navigable small world graphs", TPAMI 2020)
-    sq8    every vector with 8 bits for each dimension; the ``parameter`` · k best are compared exactly
+    sq8    every vector with 8 bits per dimension; the ``parameter`` · k best are compared exactly
 
 A structure only proposes candidate rows. Their scores are computed from the exact vectors.
 """
@@ -23,30 +23,30 @@ from index.scanning.exact_scan import ExactScan, RowHits
 from index.scanning.search_threads import SearchThreadLimit
 from index.vector_ids import Rows, Scores, Vectors, batches
 
-DEPTH = 100  # maximum number of results of a structure; deeper searches are exact
+DEPTH = 100  # maximum number of results from a structure; deeper searches are exact
 MIN_PARAMETER = {"ivf": 1, "hnsw": DEPTH + 1, "sq8": 1}
 
 _MAX_PARAMETER = {"hnsw": 4096, "sq8": 32}
 _MAX_WORK = 0.5  # share of an exact scan; a structure that saves less is not worth its storage
-_GRAPH_LINKS = 32  # links of a node
+_GRAPH_LINKS = 32  # per node
 _LINK_COST = 4  # following a link costs as much as reading this many vectors in order
 _GRAPH_BUILD_QUEUE = 128
 _CANDIDATES_PER_RESULT = 4  # where 8-bit codes rank the candidates
 _MAX_LISTS, _KMEANS_ROUNDS = 8192, 10
-_MAX_KMEANS_VECTORS = 262_144  # and 64 for each list
+_MAX_KMEANS_VECTORS = 262_144  # and at most 64 per list
 _BLOCK_ROWS = 65_536  # vectors converted to float32 at a time
 _SEED = 1234
 
 
 class AnnIndex:
-    """An ANN structure over the vectors of a segment."""
+    """An ANN structure over a segment's vectors."""
 
     def __init__(self, kind: str, index: Any, exact: ExactScan) -> None:
         """Combine a FAISS index with the exact vectors.
 
         Args:
-            kind: Kind of the structure.
-            index: FAISS index of that kind (untyped: the stubs of FAISS lack most of its attributes).
+            kind: Kind of structure.
+            index: FAISS index of that kind (untyped, since FAISS's stubs lack most of its attributes).
             exact: Exact vectors, which score the candidates.
         """
         self._kind = kind
@@ -56,10 +56,10 @@ class AnnIndex:
             index.storage, index.own_fields = exact.flat, False
 
     def find_candidates(self, query: Vectors, k: int, parameter: int) -> tuple[Rows, Scores]:
-        """Up to k candidate rows for a query ``float32 [dim]``, with the approximate scores that rank them.
+        """Find up to k candidate rows for a query ``float32 [dim]``, with the approximate scores that rank them.
 
         Args:
-            parameter: Search effort, by kind.
+            parameter: Search effort, depending on the kind.
         """
         k = min(k, self._exact.count)
         options: Any = None
@@ -75,7 +75,7 @@ class AnnIndex:
         return rows[0][present], scores[0][present]
 
     def search(self, query: Vectors, parameter: int) -> RowHits:
-        """Return the :data:`DEPTH` best candidates with exact scores; equal scores are ordered by row.
+        """Find the :data:`DEPTH` best candidates, with exact scores; ties are ordered by row.
 
         The depth is fixed so that a longer result always begins with the shorter one.
         """
@@ -89,10 +89,10 @@ class AnnIndex:
             wanted *= 2
 
     def parameters(self, queries: Vectors) -> Iterator[int]:
-        """Yield the parameters to try, doubling, as long as their work is below the limit.
+        """Yield the parameters to try, doubling, while their work stays below the limit.
 
         Args:
-            queries: ``float32 [n, dim]``, which measure the work.
+            queries: ``float32 [n, dim]``, to measure the work with.
         """
         parameter = MIN_PARAMETER[self._kind]
         highest = self._index.nlist if self._kind == "ivf" else _MAX_PARAMETER[self._kind]
@@ -101,9 +101,7 @@ class AnnIndex:
             parameter *= 2
 
     def work(self, queries: Vectors, parameter: int) -> float:
-        """Return the data that a search reads, as a share of an exact scan; the mean over queries ``float32
-        [n, dim]``.
-        """
+        """Measure how much data a search reads as a share of an exact scan, averaged over ``queries [n, dim]``."""
         count = self._exact.count
         if self._kind == "sq8":
             return float(self._index.code_size / self._exact.code_size)
@@ -122,8 +120,8 @@ def build_ann(kind: str, exact: ExactScan, heartbeat: Callable[[], object] = lam
     """Build an ANN structure over stored vectors, block by block.
 
     Args:
-        exact: Vectors of the segment.
-        heartbeat: Called after each block.
+        exact: The segment's vectors.
+        heartbeat: Called before each block.
 
     Returns:
         The FAISS index.
@@ -152,17 +150,17 @@ def build_ann(kind: str, exact: ExactScan, heartbeat: Callable[[], object] = lam
 
 
 def write_ann(kind: str, index: Any, write: Callable[[bytes], object]) -> None:
-    """Write an ANN structure; a graph is written without the vectors, which have their own file."""
+    """Write an ANN structure; a graph goes without its vectors, which have their own file."""
     flags = faiss.IO_FLAG_SKIP_STORAGE if kind == "hnsw" else 0
     faiss.write_index(index, faiss.PyCallbackIOWriter(write), flags)  # type: ignore[attr-defined]
 
 
 def open_ann(path: Path, kind: str, exact: ExactScan) -> AnnIndex:
-    """Map the file of an ANN structure.
+    """Map an ANN structure's file.
 
     Raises:
         RuntimeError: The file cannot be read.
-        ValueError: The structure has another kind, or belongs to other vectors.
+        ValueError: The structure is of another kind, or belongs to other vectors.
     """
     flags = faiss.IO_FLAG_MMAP if kind == "ivf" else faiss.IO_FLAG_MMAP_IFC
     index: Any = faiss.read_index(str(path), flags)
@@ -175,6 +173,6 @@ def open_ann(path: Path, kind: str, exact: ExactScan) -> AnnIndex:
     if not same_shape or not isinstance(index, types.get(kind, ())):
         raise ValueError(f"it is no {kind} of {exact.count} vectors")
     if kind == "ivf":
-        # FAISS would start 32 threads for each search to read ahead, which takes ten times as long as the search.
+        # FAISS would start 32 threads per search to read ahead, which takes ten times as long as the search.
         faiss.downcast_InvertedLists(index.invlists).prefetch_nthread = 0  # type: ignore[attr-defined]
     return AnnIndex(kind, index, exact)

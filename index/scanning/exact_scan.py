@@ -1,4 +1,4 @@
-"""Exact search: every stored vector is compared with the query."""
+"""Exact search, which compares every stored vector with the query."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from index.scanning.half_precision import widen_half_precision
 from index.scanning.search_threads import SearchThreadLimit
 from index.vector_ids import Rows, Scores, Vectors, batches
 
-_CAPACITY = 8  # times k rows for each query, before rows below the bounds are dropped
+_CAPACITY = 8  # times k rows per query, before rows below the bounds are dropped
 
 
 class CandidatePool:
-    """Collects rows that can be among the k best of each query, from approximate scores of blocks of rows."""
+    """Collects rows that may be among each query's k best, from approximate scores of blocks of rows."""
 
     def __init__(self, k: int, error_bound: npt.NDArray[np.float64]) -> None:
         """Create an empty pool.
 
         Args:
-            k: Number of results of each query.
-            error_bound: ``float64 [n]``, for each query the maximum error of the difference of two scores.
+            k: Number of results per query.
+            error_bound: Maximum error in the difference of two scores, per query, ``float64 [n]``.
         """
         self._k = k
         self._error_bound = error_bound.astype(np.float32)
-        # Minimum score of a candidate of each query; −∞ never passes.
+        # Minimum score of each query's candidates; −∞ never passes.
         self._bounds = np.full(len(error_bound), np.finfo(np.float32).min, np.float32)
         self._owners: list[Rows] = []
         self._rows: list[Rows] = []
@@ -41,13 +41,13 @@ class CandidatePool:
 
         Args:
             start: First row of the block.
-            scores: ``float32 [m, n]``, of m rows and n queries; −∞ for rows that must not be returned.
+            scores: Scores of m rows for n queries, ``float32 [m, n]``; −∞ for rows that must not be returned.
         """
         if not self._size and len(scores) > self._k:
             place = len(scores) - self._k
             kth_best = np.partition(scores, place, axis=0)[place] - self._error_bound
             self._bounds = np.maximum(self._bounds, kth_best)
-        passing = np.flatnonzero(scores >= self._bounds)  # far faster than np.nonzero of two dimensions
+        passing = np.flatnonzero(scores >= self._bounds)  # far faster than np.nonzero over two dimensions
         rows, owners = np.divmod(passing, len(self._bounds))
         self._owners.append(owners)
         self._rows.append(rows + start)
@@ -57,7 +57,7 @@ class CandidatePool:
             self.settle()
 
     def settle(self) -> tuple[Rows, Rows]:
-        """Raise the bounds to the k best scores so far, and drop rows below them.
+        """Raise the bounds to the k best scores so far, and drop the rows below.
 
         Returns:
             Query and row of each remaining candidate, ordered by query.
@@ -73,30 +73,30 @@ class CandidatePool:
         kept = scores >= self._bounds[owners]
         self._owners, self._rows, self._scores = [owners[kept]], [rows[kept]], [scores[kept]]
         self._size = int(kept.sum())
-        # Many equal scores may remain: wait until the pool has doubled.
+        # Many ties may remain: do not settle again before the pool has doubled.
         self._capacity = max(self._capacity, 2 * self._size)
         return self._owners[0], self._rows[0]
 
 
-BLOCK_BYTES = 2 * 1024**2  # float32 bytes converted at a time: about the cache size of a core
+BLOCK_BYTES = 2 * 1024**2  # float32 bytes converted at a time: about a core's cache
 _GATHERED_ROWS = 16_384  # rows copied at a time
-_GATHER_COST = 16  # a gathered row takes as long as this many rows that are read in order
-_MATMUL_QUERIES = 8  # minimum number of queries for which a matrix product is faster than single scans
+_GATHER_COST = 16  # gathering a row takes as long as reading this many rows in order
+_MATMUL_QUERIES = 8  # from this many queries on, a matrix product is faster than single scans
 _FLOAT32_ROUNDOFF = np.float64(2.0**-24)
 
 
 class RowHits(NamedTuple):
-    """Ranked rows of one query, best first, equal scores by row: ``rows`` int64, ``scores`` float32 (inner product)."""
+    """Ranked rows of one query, best first, ties by row: ``rows`` int64, ``scores`` float32 (inner products)."""
 
     rows: Rows
     scores: Scores
 
 
 class ExactScan:
-    """Compares queries with all vectors of a flat FAISS index, or with selected ones.
+    """Compares queries with all vectors in a flat FAISS index, or with selected ones.
 
-    One routine computes all scores, so that equal vectors have equal scores wherever they are stored and however they
-    were found. Equal scores are ordered by row, also where the result ends between them.
+    One routine computes all scores, so equal vectors have equal scores wherever they are stored and however they were
+    found. Ties are ordered by row, even where the result ends between them.
     """
 
     def __init__(self, flat: Any) -> None:
@@ -108,12 +108,12 @@ class ExactScan:
         self._stored: npt.NDArray[np.float16] = codes.view(np.float16).reshape(self.count, self.dim)
 
     def search(self, query: Vectors, k: int, live: RowBitmap | None = None) -> RowHits:
-        """Return the k best rows for one query.
+        """Find the k best rows for one query.
 
         Args:
             query: ``float32 [dim]``.
             k: Maximum number of results.
-            live: Rows that may be returned; None: all.
+            live: Rows that may be returned; None means all.
         """
         if live is not None:
             live_count = count_rows(live)
@@ -123,15 +123,14 @@ class ExactScan:
         return _best_rows(lambda limit: _scan(self.flat, query, limit), self.count, k)
 
     def search_many(self, queries: Vectors, k: int, live: RowBitmap | None = None) -> list[RowHits]:
-        """Return the results of :meth:`search` for each query ``float32 [n, dim]``; vectors are read once for all
-        queries.
+        """Search as :meth:`search` does for each query ``float32 [n, dim]``, but read the vectors only once.
 
-        A matrix product adds up in another order than a scan. It only selects the rows that can be among the best,
-        within the bound of its rounding error; the scan routine then computes their scores.
+        A matrix product adds up in another order than a scan. It therefore only selects the rows that may be among the
+        best, within its rounding error; the scan routine then computes their scores.
         """
         sparse = live is not None and self.is_gather_faster(count_rows(live))
         if sparse or len(queries) < _MATMUL_QUERIES:
-            hits = []  # filled by a loop, since a comprehension adds a stack frame to every scan
+            hits = []  # filled in a loop, since a comprehension adds a stack frame to every scan
             for query in queries:
                 hits.append(self.search(query, k, live))
             return hits
@@ -143,11 +142,11 @@ class ExactScan:
         ]
 
     def is_gather_faster(self, count: int) -> bool:
-        """Return whether reading so many rows one by one takes less time than a scan."""
+        """Decide whether reading this many rows one by one is faster than a scan."""
         return count * _GATHER_COST < self.count
 
     def search_rows(self, query: Vectors, rows: Rows, k: int) -> RowHits:
-        """Return the k best of these rows, which are distinct, for one query ``float32 [dim]``."""
+        """Find the k best of these distinct rows for one query ``float32 [dim]``."""
         found = [self._search_copy(query, batch, k) for batch in batches(rows, _GATHERED_ROWS)]
         if len(found) == 1:
             return found[0]
@@ -157,11 +156,11 @@ class ExactScan:
         )
 
     def vectors(self, rows: Rows) -> Vectors:
-        """Return the stored vectors of these rows, ``float32 [len(rows), dim]``."""
+        """Read the vectors in these rows, ``float32 [len(rows), dim]``."""
         return self._stored[rows].astype(np.float32)
 
     def _select_candidates(self, queries: Vectors, k: int, live: RowBitmap | None) -> tuple[Rows, Rows]:
-        """Query and row of every row that can be among the k best of a query, ordered by query."""
+        """Select every row that may be among a query's k best: query and row of each, ordered by query."""
         # |computed − true| ≤ dim · u · ‖x‖ · ‖q‖ in any order of summation. A comparison involves two scores, each
         # computed in two ways, so four errors. Rows have unit length to within a thousandth.
         error_bound = 4.01 * self.dim * _FLOAT32_ROUNDOFF * np.linalg.norm(queries, axis=1)
@@ -181,9 +180,9 @@ class ExactScan:
         return pool.settle()
 
     def _scan_live(self, query: Vectors, limit: int, live: RowBitmap, live_count: int) -> tuple[Rows, Scores]:
-        """Return the best ``limit`` live rows, or all of them if there are fewer."""
-        # Checking every row against a bitmap takes FAISS twice as long as the scan itself. Where few rows are excluded,
-        # a larger result without them is faster; the bitmap is only needed if excluded rows fill the top.
+        """Find the best ``limit`` live rows, or all of them if there are fewer."""
+        # Checking every row against a bitmap takes FAISS twice as long as the scan itself. If few rows are excluded, it
+        # is faster to ask for more results; the bitmap is only needed if excluded rows fill the top.
         extended = 2 * limit * self.count // live_count
         if extended <= min(4 * limit, self.count):
             rows, scores = _scan(self.flat, query, extended)
@@ -196,7 +195,7 @@ class ExactScan:
         return _scan(self.flat, query, limit, parameters)
 
     def _search_copy(self, query: Vectors, rows: Rows, k: int) -> RowHits:
-        """Return the result of :meth:`search_rows` for few rows."""
+        """Search a few rows as :meth:`search_rows` does."""
         copied = empty_flat_index(self.dim)
         copied.add_sa_codes(self._stored[rows].view(np.uint8))
 
@@ -208,12 +207,12 @@ class ExactScan:
 
 
 def empty_flat_index(dim: int) -> faiss.Index:
-    """Return a flat FAISS index in half precision without vectors, for inner products."""
+    """Create an empty flat FAISS index in half precision, for inner products."""
     return faiss.IndexScalarQuantizer(dim, faiss.ScalarQuantizer.QT_fp16, faiss.METRIC_INNER_PRODUCT)
 
 
 def is_flat_index(index: faiss.Index) -> bool:
-    """Return whether an index is one of :func:`empty_flat_index`, with vectors."""
+    """Check whether an index is like those of :func:`empty_flat_index`, with vectors."""
     half = isinstance(index, faiss.IndexScalarQuantizer) and index.sq.qtype == faiss.ScalarQuantizer.QT_fp16
     return half and index.metric_type == faiss.METRIC_INNER_PRODUCT
 
@@ -230,13 +229,12 @@ def _scan(
 
 
 def _best_rows(scan: Callable[[int], tuple[Rows, Scores]], count: int, k: int) -> RowHits:
-    """Return the k best of ``count`` rows.
+    """Find the k best of ``count`` rows.
 
     Args:
         scan: Returns as many of the best rows as it is asked for.
     """
-    # FAISS does not specify which of several equal scores it returns: continue until the result ends between different
-    # scores.
+    # FAISS does not specify which of several ties it returns: continue until the result ends between different scores.
     wanted = k + 1
     while True:
         rows, scores = scan(max(1, min(wanted, count)))
@@ -259,12 +257,12 @@ def count_rows(bitmap: RowBitmap) -> int:
 
 
 def contains_rows(bitmap: RowBitmap, rows: Rows) -> npt.NDArray[np.bool_]:
-    """Return whether each of these rows is in a bitmap."""
+    """Check which of these rows are in a bitmap."""
     return np.asarray((bitmap[rows >> 3] >> (rows & 7)) & 1 == 1)
 
 
 def unpack_rows(bitmap: RowBitmap, start: int, count: int) -> npt.NDArray[np.bool_]:
-    """Return whether each of ``count`` rows from ``start`` on is in a bitmap."""
+    """Check which of the ``count`` rows from ``start`` on are in a bitmap."""
     first = start // 8
     bits = np.unpackbits(bitmap[first : (start + count + 7) // 8], bitorder="little")
     return bits[start - 8 * first :][:count].astype(bool)

@@ -13,15 +13,15 @@ from index.scanning.search_options import Device
 from index.vector_ids import Rows, Vectors, batches
 
 _SPARE_RESULTS = 32  # beyond twice the wanted results; the GPU also rounds the query to half precision
-_MAX_RESULTS = 2048  # of one search on a GPU
+_MAX_RESULTS = 2048  # in one search on a GPU
 _COPIED_ROWS = 65_536  # vectors copied at a time
 
 
 def is_gpu_used(device: Device) -> bool:
-    """Return whether searches run on a GPU.
+    """Decide whether searches run on a GPU.
 
     Raises:
-        DeviceMissing: A GPU is required, and this build of FAISS or this machine has none.
+        DeviceMissing: A GPU is required, but this machine has none or FAISS was built without GPU support.
     """
     if device == "cpu":
         return False
@@ -37,11 +37,11 @@ def is_gpu_used(device: Device) -> bool:
 
 
 class GpuScan:
-    """Selects the best rows on a GPU and scores them from the mapped file: scores and ties are the exact ones."""
+    """Selects the best rows on a GPU and scores them from the mapped file, so scores and ties are the exact ones."""
 
     def __init__(self, exact: ExactScan) -> None:
         self._exact = exact
-        self._lock = Lock()  # FAISS allows one thread at a time to use the resources of a GPU
+        self._lock = Lock()  # FAISS lets one thread at a time use a GPU's resources
         self._resources = faiss.StandardGpuResources()
         config = faiss.GpuIndexFlatConfig()
         config.useFloat16 = True
@@ -50,10 +50,10 @@ class GpuScan:
             self._index.add(exact.vectors(rows))
 
     def search_many(self, queries: Vectors, k: int, live: RowBitmap | None = None) -> list[RowHits]:
-        """Return the results of :meth:`ExactScan.search_many`.
+        """Search as :meth:`ExactScan.search_many` does.
 
         The processor searches where the GPU cannot decide: for deep results, where deletions and filters leave too few
-        of its rows, and where equal scores may continue beyond its last row.
+        of its rows, and where ties may continue beyond its last row.
         """
         limit = 2 * k + _SPARE_RESULTS
         if limit > min(_MAX_RESULTS, self._exact.count):
@@ -67,7 +67,7 @@ class GpuScan:
         if live is not None:
             rows = rows[contains_rows(live, rows)]
         hits = self._exact.search_rows(query, rows, k)
-        # Rounding a unit vector to half precision changes a score by at most 2⁻¹¹ of the length of the query.
+        # Rounding a unit vector to half precision changes a score by at most 2⁻¹¹ times the query's length.
         margin = np.linalg.norm(query) * 2.0**-10
         if len(hits.rows) < k or hits.scores[-1] - last_score <= margin:
             return self._exact.search(query, k, live)

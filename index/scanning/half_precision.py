@@ -1,4 +1,4 @@
-"""Conversion of stored vectors from half to single precision."""
+"""Convert stored vectors from half to single precision."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ _BIAS = np.float32(2.0 ** (127 - 15))  # difference of the exponents' biases, as
 def widen_half_precision(stored: npt.NDArray[np.float16], out: npt.NDArray[np.float32]) -> None:
     """Write finite numbers ``[n, dim]`` into an array of the same shape, exactly.
 
-    numpy converts half precision one number at a time, and takes six times as long as these operations on whole vector
-    registers.
+    numpy converts half precision one number at a time, which takes six times as long as these operations on whole
+    vector registers.
     """
     words, halves = out.view(np.uint32), stored.view(np.int16)
     for start in range(0, len(stored), _ROWS):

@@ -1,10 +1,10 @@
-"""The recall gate: selects the ANN structure of a large segment, by measurement with text queries.
+"""The recall gate: choose a large segment's ANN structure by measuring with text queries.
 
-A segment of more rows than :attr:`AnnPolicy.exact_rows` gets the first kind of structure that passes. A structure built
-on videos may be useless for texts: text vectors occupy another region, and their nearest videos are spread over many
-lists. The gate therefore measures recall with queries of training captions against exact search, and keeps the smallest
-parameter that reaches the target. If no kind reaches it with at most half of the work of an exact scan, the segment is
-scanned exactly.
+A segment with more rows than :attr:`AnnPolicy.exact_rows` gets the first kind of structure that passes. A structure
+built on videos may be useless for texts: text vectors lie in another region, and their nearest videos are spread over
+many lists. The gate therefore takes training captions as queries, measures recall against exact search, and keeps the
+smallest parameter that reaches the target. If no kind reaches it with at most half the work of an exact scan, the
+segment is scanned exactly.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from index.scanning.exact_scan import ExactScan
 from index.scanning.search_options import AnnPolicy
 from index.vector_ids import Scores, Vectors
 
-GATE_DEPTHS = (10, DEPTH)  # depths at which the recall must reach the target
+GATE_DEPTHS = (10, DEPTH)  # depths at which recall must reach the target
 
 _MIN_QUERIES, _MAX_QUERIES = 100, 1000
 _SEED = 1234
@@ -30,12 +30,12 @@ _SEED = 1234
 
 @dataclass(frozen=True)
 class GateResult:
-    """Result of the recall gate.
+    """What the recall gate decided.
 
     Attributes:
-        structure: The structure to search with, and its measurement; kind ``flat``: none passed.
+        structure: Structure to search with, and its measurement; kind ``flat`` if none passed.
         index: Its FAISS index; None for kind ``flat``.
-        queries: ``float32 [n, dim]``, queries of the measurement.
+        queries: Queries of the measurement, ``float32 [n, dim]``.
     """
 
     structure: AnnStructure
@@ -49,7 +49,7 @@ def choose_structure(
     """Build ANN structures until one passes the recall gate.
 
     Args:
-        exact: Vectors of the segment.
+        exact: The segment's vectors.
         queries: ``float32 [n, dim]``, vectors of training captions; at most a thousand of them are used.
         policy: Kinds to try, and the required recall.
         heartbeat: Called repeatedly; building takes minutes.
@@ -89,13 +89,13 @@ def choose_structure(
 
 
 def measure_recall(ann: AnnIndex, queries: Vectors, last_scores: Sequence[Scores], parameter: int) -> float:
-    """Compute the recall of a structure: the minimum over :data:`GATE_DEPTHS`.
+    """Measure a structure's recall: the minimum over :data:`GATE_DEPTHS`.
 
-    A result whose score equals that of the last exact result counts as correct.
+    A result that ties with the last exact result counts as correct.
 
     Args:
         queries: ``float32 [n, dim]``.
-        last_scores: For each depth, ``float32 [n]``, the exact score of the last result of each query.
+        last_scores: For each depth, the exact score of each query's last result, ``float32 [n]``.
         parameter: Search effort.
     """
     found = [ann.search(query, parameter).scores for query in queries]
@@ -109,7 +109,7 @@ def measure_recall(ann: AnnIndex, queries: Vectors, last_scores: Sequence[Scores
 def _smallest_passing(
     recall_at: Callable[[int], float], minimum: int, passing: int, recall: float, target: float
 ) -> tuple[int, float]:
-    """Return the smallest parameter that reaches the target, by bisection below one that does, and its recall."""
+    """Bisect below a passing parameter for the smallest one that reaches the target, and return it with its recall."""
     failing = max(passing // 2, minimum - 1)
     while passing - failing > 1:
         middle = (passing + failing) // 2

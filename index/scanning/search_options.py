@@ -1,4 +1,4 @@
-"""Options of searches that settings name. Imports neither faiss nor torch."""
+"""Search options that settings name. This module imports neither faiss nor torch."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ class AnnPolicy:
     """Which segments get an ANN structure (approximate nearest neighbors).
 
     Attributes:
-        exact_rows: maximum number of rows of a segment that is always scanned exactly.
-        target: minimum recall of a structure, at each depth that the recall gate measures.
-        kinds: kinds of structures to try, in this order.
+        exact_rows: Maximum number of rows in a segment that is always scanned exactly.
+        target: Minimum recall of a structure, at each depth that the recall gate measures.
+        kinds: Kinds of structures to try, in this order.
     """
 
     exact_rows: int = EXACT_ROWS

@@ -1,4 +1,4 @@
-"""OpenMP threads within one search."""
+"""How many OpenMP threads one search uses."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ _threads: int | None = None
 
 
 def set_search_threads(threads: int | None) -> None:
-    """Set the number of OpenMP threads of one search, in this process; None: all cores."""
+    """Set how many OpenMP threads one search uses in this process; None means all cores."""
     global _threads
     _threads = threads
 
 
 def use_one_thread_per_search() -> None:
-    """Let concurrent requests run side by side, instead of each search on all cores. For servers."""
+    """Let concurrent requests run side by side, instead of spreading each search over all cores. For servers."""
     set_search_threads(1)
 
 
 class SearchThreadLimit:
-    """Context manager that applies the limit of threads to the calling thread for the duration of one search.
+    """Applies the thread limit to the calling thread during one search.
 
-    OpenMP counts threads for each calling thread, so that a limit set once at the start of the server would not reach
-    the threads that serve requests. The limit is lifted afterwards because torch may share the OpenMP runtime. (A
-    class: it is entered for every shard of every query, and a generator takes longer than all of its work.)
+    OpenMP counts threads per calling thread, so a limit set once at the start of the server would not reach the threads
+    that serve requests. The limit is lifted afterwards because torch may share the OpenMP runtime. This is a class
+    because every shard of every query enters it, and a generator takes longer than all of its work.
     """
 
     __slots__ = ("_previous",)

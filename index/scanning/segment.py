@@ -1,4 +1,4 @@
-"""A segment: one folder of vectors, read-only and memory-mapped; and the cache of mapped segments."""
+"""Segments, each a folder of vectors, read-only and memory-mapped; and a cache of mapped segments."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ from index.vector_ids import Ids, Rows, Vectors, find_ids
 
 
 class Segment:
-    """The frozen vectors of one folder, in half precision; scores are summed in single precision.
+    """One folder's frozen vectors, in half precision; scores are summed in single precision.
 
-    A cosine of rounded unit vectors is off by less than 0.0005, and a scan reads half the bytes.
+    A cosine between rounded unit vectors is off by less than 0.0005, and a scan reads half the bytes.
 
-    Opened with :meth:`open`. The file is mapped: opening takes milliseconds, pages are loaded as they are searched and
-    are shared between processes. Nothing is ever added (FAISS aborts the process on a write to a mapped index).
+    Opened with :meth:`open`. The file is mapped: opening takes milliseconds, and pages are loaded as they are searched
+    and shared between processes. Nothing is ever added (FAISS aborts the process on a write to a mapped index).
 
     Attributes:
-        ids: ``int64 [n]``, ascending; the ID of each row.
+        ids: ID of each row, ``int64 [n]``, ascending.
     """
 
     def __init__(
@@ -66,18 +66,18 @@ class Segment:
 
     @classmethod
     def open(cls, folder: Path, entry: SegmentEntry, *, verify: bool = True, gpu: bool = False) -> Segment:
-        """Map the files of a segment folder.
+        """Map the files in a segment's folder.
 
         Args:
             entry: Its entry in the manifest.
-            verify: Read every byte and compare checksums; otherwise compare sizes and counts only.
+            verify: Read every byte and compare checksums; otherwise compare only sizes and counts.
             gpu: Search a copy on a GPU, exactly; the file is mapped as well.
 
         Raises:
             ShardMissing: The folder is missing.
             ShardCorrupt: A file is missing, was altered, or contradicts the manifest.
         """
-        require_intact(folder, entry, verify=verify)  # first: the readers of FAISS do not check the files
+        require_intact(folder, entry, verify=verify)  # first, because FAISS's readers do not check the files
         name = display_name(entry)
         try:
             description = json.loads((folder / DESCRIPTION).read_text(encoding="utf-8"))
@@ -95,7 +95,7 @@ class Segment:
         return cls(entry, exact, ids, ann=ann, gpu=gpu, mapped=mapped)
 
     def is_stale(self) -> bool:
-        """Return whether a mapped file has changed its size, or was replaced by an intact one.
+        """Check whether a mapped file has changed its size, or was replaced by an intact one.
 
         A file that was removed, or replaced by something else, stays mapped as it was.
         """
@@ -109,11 +109,11 @@ class Segment:
         return False
 
     def live_rows(self, excluded: Ids, included: Ids | None = None) -> RowBitmap:
-        """Return the bitmap of the rows that a search may return; unknown IDs are ignored.
+        """Mark the rows that a search may return; unknown IDs are ignored.
 
         Args:
             excluded: IDs to leave out.
-            included: The only IDs that may be returned; None: all.
+            included: The only IDs that may be returned; None means all.
         """
         live = np.full(self.count, included is None)
         if included is not None:
@@ -122,14 +122,14 @@ class Segment:
         return np.packbits(live, bitorder="little")
 
     def search_many(self, queries: Vectors, k: int, live: RowBitmap | None = None) -> list[Hits]:
-        """Return the k nearest vectors to each query by inner product; equal scores are ordered by ID.
+        """Find the k nearest vectors to each query by inner product; ties are ordered by ID.
 
-        Exact, unless the entry names an ANN structure; scores are always the exact ones.
+        Exact, unless the entry names an ANN structure; scores are always exact.
 
         Args:
             queries: ``float32 [n, dim]``, finite and contiguous.
             k: Maximum number of results, at least 1.
-            live: Rows that may be returned, see :meth:`live_rows`; None: all.
+            live: Rows that may be returned, see :meth:`live_rows`; None means all.
         """
         if self._ann is not None:
             found = [self._search_ann(self._ann, query, k, live) for query in queries]
@@ -138,11 +138,10 @@ class Segment:
         return [Hits(self.ids[hits.rows], hits.scores) for hits in found]
 
     def search_among(self, queries: Vectors, k: int, ids: Ids) -> list[Hits] | None:
-        """Return the result of :meth:`search_many` among few vectors; None if they are too many to be read one by
-        one.
+        """Search among a few vectors as :meth:`search_many` does; None if they are too many to be read one by one.
 
         Args:
-            ids: Distinct IDs of the vectors; unknown ones are ignored.
+            ids: Distinct vector IDs; unknown ones are ignored.
         """
         if not self._exact.is_gather_faster(len(ids)):
             return None
@@ -151,10 +150,10 @@ class Segment:
         return [Hits(self.ids[hits.rows], hits.scores) for hits in found]
 
     def vectors(self, ids: Ids) -> Vectors:
-        """Return the stored vectors ``float32 [len(ids), dim]``, as they were rounded.
+        """Read stored vectors ``float32 [len(ids), dim]``, as they were rounded.
 
         Raises:
-            ShardMissing: The segment has no vector of an ID.
+            ShardMissing: The segment has no vector with one of the IDs.
         """
         ids = np.asarray(ids, np.int64)
         rows = self.rows(ids)
@@ -163,20 +162,20 @@ class Segment:
         return self._exact.vectors(rows)
 
     def rows(self, ids: Ids) -> Rows:
-        """Return the row of each ID; −1 for unknown IDs."""
+        """Find the row of each ID; −1 for unknown IDs."""
         is_stored, places = find_ids(self.ids, ids)
         rows = np.full(len(ids), -1, np.int64)
         rows[is_stored] = places
         return rows
 
     def _search_ann(self, ann: AnnIndex, query: Vectors, k: int, live: RowBitmap | None) -> RowHits:
-        """Search the ANN structure down to the depth of its measured recall, and exactly beyond."""
+        """Search the ANN structure down to the depth at which its recall was measured, and exactly beyond."""
         structure = self.entry.structure
         live_count = self.count if live is None else count_rows(live)
         if structure is not None and k * self.count <= structure.depth * live_count:
             best = ann.search(query, structure.parameter)
             # Excluded rows can correlate with the query, so a structure that skips them may miss the best of the rest.
-            # The best of all rows are found with the measured recall; those of them that are live are the best live
+            # The best of all rows are found with the measured recall, and the live ones among them are the best live
             # rows.
             kept = slice(None) if live is None else contains_rows(live, best.rows)
             rows, scores = best.rows[kept][:k], best.scores[kept][:k]
@@ -189,7 +188,7 @@ class Segment:
 
 
 def _file_identity(path: Path) -> tuple[int, int, int] | None:
-    """Return the device, inode and size of a file; None if it does not exist."""
+    """Read a file's device, inode and size; None if it does not exist."""
     try:
         stat = path.stat()
     except OSError:
@@ -209,19 +208,18 @@ class _CacheEntry:
 class SegmentCache:
     """Opens segments on first use, and keeps them open while a generation names them.
 
-    A segment in use is never closed. Segments are identified by content, independent of the generation that searches
-    them.
+    A segment in use is never closed. Segments are identified by content, whatever generation searches them.
     """
 
     def __init__(self, *, gpu: bool = False) -> None:
-        """Create an empty cache, which searches copies of segments on a GPU if ``gpu``."""
+        """Create an empty cache. With ``gpu``, it searches copies of segments on a GPU."""
         self._gpu = gpu
         self._lock = Lock()
         self._entries: dict[str, _CacheEntry] = {}
 
     @contextmanager
     def use(self, folder: Path, entry: SegmentEntry) -> Iterator[Segment]:
-        """A segment that stays open inside the ``with`` block.
+        """Keep a segment open inside the ``with`` block.
 
         A file that was truncated or replaced since it was mapped is opened again: the kernel kills a process that reads
         a mapped file beyond its end.

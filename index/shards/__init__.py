@@ -1,1 +1,1 @@
-"""Shards that can be searched, and the vector stores that hold their rows."""
+"""Searchable shards, and the vector stores that hold their rows."""

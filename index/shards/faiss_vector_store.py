@@ -1,4 +1,4 @@
-"""Vectors in files of the segment folders, which FAISS maps and scans in this process."""
+"""Vectors in files next to the IDs, which FAISS maps and scans in this process."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from index.vector_ids import Ids, Vectors
 
 
 class FaissVectorStore(VectorStore):
-    """Vector store on the local disk: its rows are files in the segment folders."""
+    """Vector store on the local disk: rows are files in the segment folders."""
 
     def __init__(self, cache: SegmentCache, policy: Callable[[], AnnPolicy]) -> None:
         """Create a store.
 
         Args:
-            cache: Cache of the mapped segments.
+            cache: Cache of mapped segments.
             policy: Returns the current policy for ANN structures.
         """
         self._cache = cache
@@ -55,7 +55,7 @@ class FaissVectorStore(VectorStore):
         result = None
         if queries is not None:
             result = choose_structure(ExactScan(flat), queries, self._policy(), keep_alive)
-        # Through a Python file: FAISS closes its own files without reporting bytes that a full disk did not accept.
+        # Through a Python file, because FAISS's own do not report bytes that a full disk refused.
         with (folder / VECTORS).open("wb") as file:
             faiss.write_index(flat, faiss.PyCallbackIOWriter(file.write))  # type: ignore[attr-defined]
         if result is None:
@@ -67,7 +67,7 @@ class FaissVectorStore(VectorStore):
         return result.structure
 
     def check(self, folder: Path, entry: SegmentEntry, level: CheckLevel) -> None:
-        """Check that the segment opens; its bytes were compared with their checksums before."""
+        """Check that the segment opens; its checksums were compared before."""
         if level == "exists":
             with self._cache.use(folder, entry):
                 pass
@@ -79,7 +79,7 @@ class FaissVectorStore(VectorStore):
 
 
 class FaissShard(SearchableShard):
-    """Searches the mapped files of a shard with FAISS.
+    """Searches a shard's mapped files with FAISS.
 
     Files are opened on first use, and may be closed between searches. Every method therefore raises ShardMissing or
     ShardCorrupt if a file was lost after the shard was opened.

@@ -1,4 +1,4 @@
-"""A shard that can be searched, wherever its rows are stored."""
+"""Search a shard, wherever its rows are stored."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from index.vector_ids import Ids, Vectors
 
 
 class SearchableShard(ABC):
-    """The shard of one task in one generation: all its segments, without deleted vectors.
+    """One task's shard in one generation: all its segments, without deleted vectors.
 
     Every method raises :class:`~index.errors.ShardStoreError` if the rows were lost, or became unreachable, after the
     shard was opened.
 
     Attributes:
         segments: Entries of its segments, in order of publication.
-        deleted: ``int64``, ascending; IDs that no search returns.
-        is_remote: Whether a search waits for a server, instead of reading in this process.
+        deleted: IDs that no search returns, ``int64``, ascending.
+        is_remote: Whether a search waits for a server instead of reading in this process.
     """
 
     is_remote = False
 
     def __init__(self, segments: Sequence[tuple[Path, SegmentEntry]], deleted: Ids) -> None:
-        """Open a shard; its files are not read until they are needed.
+        """Open a shard; files are read only when needed.
 
         Args:
             segments: Folder and entry of each segment, in order of publication.
@@ -43,12 +43,12 @@ class SearchableShard(ABC):
 
     @property
     def entry(self) -> SegmentEntry:
-        """Entry of the first segment. Task, release, fingerprint and dimension are the same for all segments."""
+        """Entry of the first segment. All segments share its task, release, fingerprint and dimension."""
         return self.segments[0]
 
     @property
     def state(self) -> str:
-        """Identifies the contents: it changes with every append, deletion and compaction."""
+        """Identifier of the contents, which changes with every append, deletion and compaction."""
         return "+".join(entry.id for entry in self.segments) + f"-{len(self.deleted)}"
 
     @property
@@ -72,27 +72,27 @@ class SearchableShard(ABC):
     def search(
         self, query: Vectors, k: int, exclude: Iterable[int] | Ids = (), include: Ids | None = None
     ) -> Hits:
-        """Return the result of :meth:`search_many` for one query ``float32 [dim]``."""
+        """Search with one query ``float32 [dim]``; see :meth:`search_many`."""
         return self.search_many(np.asarray(query)[None], k, exclude, include)[0]
 
     @abstractmethod
     def search_many(
         self, queries: Vectors, k: int, exclude: Iterable[int] | Ids = (), include: Ids | None = None
     ) -> list[Hits]:
-        """Return the k nearest vectors to each query by inner product; equal scores are ordered by ID.
+        """Find the k nearest vectors to each query by inner product; ties are ordered by ID.
 
         Args:
             queries: ``float32 [n, dim]``, finite.
-            k: Maximum number of results for each query.
-            exclude: Further IDs to leave out; unknown IDs are ignored.
-            include: The only IDs that may be returned, distinct; unknown ones are ignored. None: all.
+            k: Maximum number of results per query.
+            exclude: Other IDs to leave out besides deleted ones; unknown IDs are ignored.
+            include: The only IDs that may be returned, distinct; unknown ones are ignored. None means all.
 
         Raises:
             ValueError: The queries are not finite vectors of this dimension, or ``k`` is below 1.
         """
 
     def vectors(self, ids: Ids) -> Vectors:
-        """Return the stored vectors ``float32 [len(ids), dim]``, as they were rounded.
+        """Read stored vectors ``float32 [len(ids), dim]``, as they were rounded.
 
         Raises:
             ShardMissing: An ID is unknown or deleted.
@@ -111,20 +111,18 @@ class SearchableShard(ABC):
 
     @abstractmethod
     def _segment_ids(self, folder: Path, entry: SegmentEntry) -> Ids:
-        """Return the IDs of one segment, ascending, including deleted ones."""
+        """Read one segment's IDs, ascending, including deleted ones."""
 
     @abstractmethod
     def _fetch(self, ids: Ids) -> Iterator[tuple[npt.NDArray[np.bool_], Vectors]]:
-        """Return the batches of stored vectors, deleted ones included: which of the IDs a batch contains, and their
-        vectors.
-        """
+        """Yield stored vectors in batches, deleted ones included: which IDs are in a batch, and their vectors."""
 
     def _valid_queries(self, queries: Vectors, k: int) -> Vectors:
-        """Return the queries as contiguous ``float32 [n, dim]``; raises ValueError as :meth:`search_many`."""
+        """Check queries and make them contiguous ``float32 [n, dim]``; raises ValueError as :meth:`search_many`."""
         if k < 1:
             raise ValueError(f"k must be at least 1, not {k}")
         queries = np.ascontiguousarray(queries, np.float32)
-        # The sum of squares is finite if all numbers are; it can also overflow for large numbers, which is rare.
+        # The sum of squares is finite if all numbers are, except that it may overflow for large ones, which are rare.
         if (
             queries.ndim != 2
             or queries.shape[1] != self.dim

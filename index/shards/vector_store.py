@@ -1,7 +1,7 @@
-"""The interface between the manifest and the stores of vectors.
+"""The interface between the manifest and vector stores.
 
 :class:`~index.shard_store.ShardStore` owns the manifest, its generations, releases, IDs and deletions: a few files that
-are the truth. A :class:`VectorStore` stores the rows and scans them:
+are the truth. A :class:`VectorStore` stores rows and scans them:
 
 - :class:`~index.shards.faiss_vector_store.FaissVectorStore`: files next to the IDs;
 - :class:`~index.milvus.milvus_vector_store.MilvusVectorStore`: a server;
@@ -32,7 +32,7 @@ from index.hits import NO_HITS, Hits
 from index.shards.searchable_shard import SearchableShard
 from index.vector_ids import Ids, Vectors
 
-# Yields the vectors of a segment as ``float32 [≤ 16,384, dim]`` batches; may be called repeatedly.
+# Yields a segment's vectors in batches ``float32 [≤ 16,384, dim]``; may be called repeatedly.
 VectorBatches = Callable[[], Iterable[Vectors]]
 CheckLevel = Literal["exists", "rows", "bytes"]
 
@@ -40,14 +40,14 @@ CheckLevel = Literal["exists", "rows", "bytes"]
 class VectorStore(ABC):
     """Stores the rows of segments, and scans them. Every method is idempotent.
 
-    The default methods are those of a store whose rows, if any, are files in the segment folders.
+    The default methods suit a store whose rows, if any, are files in the segment folders.
 
     Raises:
         StoreUnavailable: From any method: the server does not respond, or refuses.
     """
 
     def place(self, task: str, dim: int) -> str:
-        """Return the place for the rows of a task, see :attr:`SegmentEntry.place`. Nothing is created."""
+        """Decide where a task's rows go, see :attr:`SegmentEntry.place`. Nothing is created."""
         return ""
 
     def stage(
@@ -62,17 +62,17 @@ class VectorStore(ABC):
 
         Args:
             folder: Staging folder.
-            entry: Entry of the segment, without ID and files.
-            queries: ``float32 [m, dim]``, which measure an ANN structure; None: no structure.
+            entry: The segment's entry, without ID and files.
+            queries: ``float32 [m, dim]``, to measure an ANN structure with; None means no structure.
             heartbeat: Called repeatedly while a structure is built.
 
         Returns:
-            The structure in the folder (:mod:`index.scanning.recall_gate`); None: there is none.
+            The structure in the folder (:mod:`index.scanning.recall_gate`); None if there is none.
         """
         return None
 
     def insert(self, entry: SegmentEntry, ids: Ids, rows: VectorBatches) -> None:
-        """Store the rows of a sealed segment durably. Nothing is written if all rows are stored.
+        """Store a sealed segment's rows durably. If all are stored already, nothing is written.
 
         Args:
             ids: ``int64 [count]``, ascending; IDs of the rows in their order.
@@ -83,7 +83,7 @@ class VectorStore(ABC):
         return
 
     def check(self, folder: Path, entry: SegmentEntry, level: CheckLevel) -> None:
-        """Compare the stored rows with the entry. The files of the folder were compared with their checksums before.
+        """Compare the stored rows with the entry. The folder's checksums were compared before.
 
         Args:
             folder: Folder of the segment.
@@ -97,25 +97,25 @@ class VectorStore(ABC):
 
     @abstractmethod
     def open(self, segments: Sequence[tuple[Path, SegmentEntry]], deleted: Ids) -> SearchableShard:
-        """Return the shard of these segments (folder and entry), without the deleted IDs.
+        """Open the shard that consists of these segments (folder and entry), without the deleted IDs.
 
-        Reads nothing until it is used.
+        Rows are read only when needed.
         """
 
     def drop(self, segment_id: str, place: str) -> None:
-        """Remove the rows of a segment that no generation names, whether all, some or none of them are stored.
+        """Remove the rows of a segment that no generation names, whether all, some or none are stored.
 
-        The place is removed with the last segment of its task.
+        The task's place is removed with its last segment.
         """
         return
 
 
 class EmptyVectorStore(VectorStore):
-    """Vector store of segments without vectors; it stores nothing.
+    """Vector store for segments without vectors; it stores nothing.
 
     A task has such a segment after all its vectors were deleted and its shard was compacted. The manifest still names
-    the task, its release and its encoder, so the task stays published, pinned and counted. The folder of the segment
-    has a description and an empty list of IDs, wherever its vectors were before.
+    the task, its release and its encoder, so the task stays published, pinned and counted. The segment's folder has a
+    description and an empty list of IDs, wherever its vectors were before.
     """
 
     def open(self, segments: Sequence[tuple[Path, SegmentEntry]], deleted: Ids) -> SearchableShard:

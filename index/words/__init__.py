@@ -1,1 +1,1 @@
-"""Words of the texts of videos: an inverted index in memory."""
+"""An in-memory inverted index of the words in videos' texts."""

@@ -1,4 +1,4 @@
-"""Statistics of the captions of groups of videos, such as the domains of a library."""
+"""Caption statistics for groups of videos, such as the domains of a library."""
 
 from __future__ import annotations
 
@@ -15,13 +15,12 @@ Floats = npt.NDArray[np.float64]
 
 
 class GroupStatistics(NamedTuple):
-    """Captions of G groups of videos.
+    """Captions in G groups of videos.
 
     Attributes:
         captions: Number of captions, ``[G]``.
-        words: Number of their words, ``[G]``.
-        masses: Sum of the inverse document frequencies of their distinct terms, in nats, ``[G]``; see
-            :func:`count_captions`.
+        words: Number of words in them, ``[G]``.
+        masses: Total inverse document frequency of their distinct terms, in nats, ``[G]``; see :func:`count_captions`.
     """
 
     captions: Floats
@@ -37,14 +36,14 @@ def count_captions(
 ) -> GroupStatistics:
     """Count the captions of groups of videos, and weigh their terms.
 
-    The weight of a term is ln(1 + (n - f + 1/2) / (f + 1/2)), with the n captions of its group in the same segment, of
-    which f have the term. Most groups have all of their captions in one segment.
+    A term weighs ln(1 + (n - f + 1/2) / (f + 1/2)), where n captions of its group are in the same segment and f of them
+    have the term. Most groups have all their captions in one segment.
 
     Args:
         segments: Segments of an index.
-        locate: Returns the group of each video, -1 for none.
+        locate: Returns each video's group, −1 for none.
         groups: Number of groups G.
-        kind: Kind of the documents that are captions.
+        kind: Which kind of document is a caption.
     """
     total = GroupStatistics(*(np.zeros(groups) for _ in GroupStatistics._fields))
     for live in segments:

@@ -1,4 +1,4 @@
-"""Changes of the segments of an index: removal of videos, and merges that keep the number of segments small."""
+"""Change an index's segments: remove videos, and merge so that segments stay few."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from index.vector_ids import Ids
 from index.words.unit_matching import LiveSegment
 from index.words.word_segment import merge_segments
 
-# Segments below this number of documents are always merged: every lookup has a fixed cost for each segment.
+# Segments with fewer documents are always merged, since every lookup has a fixed cost per segment.
 _SMALL = 512
 # A larger segment stays while it is twice as large as all smaller ones together. The number of segments is then
-# logarithmic, and so is the number of times that a document is copied.
+# logarithmic, and so is how often a document is copied.
 _RATIO = 2
 
 
@@ -17,7 +17,7 @@ def remove_videos(segments: tuple[LiveSegment, ...], videos: Ids) -> tuple[tuple
     """Mark the documents of distinct videos as replaced.
 
     Returns:
-        The segments, and the number of videos that had documents.
+        The segments, and how many videos had documents.
     """
     changed: list[LiveSegment] = []
     removed = 0
@@ -33,9 +33,9 @@ def remove_videos(segments: tuple[LiveSegment, ...], videos: Ids) -> tuple[tuple
 
 
 def merge_small(segments: tuple[LiveSegment, ...]) -> tuple[LiveSegment, ...]:
-    """Merge small segments, copy those of which half is replaced, and drop empty ones; largest first."""
+    """Merge small segments, copy those that are half replaced, and drop empty ones; largest first."""
     ordered = sorted(filter(len, segments), key=len, reverse=True)
-    smaller = 0  # documents of the segments from here on
+    smaller = 0  # documents in the segments from here on
     start = len(ordered)
     for place in range(len(ordered) - 1, -1, -1):
         size = len(ordered[place])

@@ -1,4 +1,4 @@
-"""Search for the units of one query in one segment."""
+"""Search one segment for the units of a query."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from index.words.word_segment import Documents
 
 
 class SegmentSearch:
-    """Search for units in a segment; reads each list of documents once.
+    """Searches a segment for units, and reads each list of documents only once.
 
     Args:
         units: Units as lists of words, and words as lists of the terms that match them.
@@ -24,14 +24,14 @@ class SegmentSearch:
         self._found: dict[int, Occurrences] = {}
 
     def count(self, unit: int) -> int:
-        """Count the documents with a unit."""
+        """Count the documents that contain a unit."""
         words = self._units[unit]
         if len(words) == 1 and self._live.is_frequent(words[0]):
             return self._live.count(words[0])
         return len(self._find(unit).documents)
 
     def select(self, units: Sequence[int]) -> tuple[Documents, Strengths]:
-        """Find the documents with at least one of the units, and the strengths of all units in them.
+        """Find the documents with at least one of the units, and the strength of every unit in them.
 
         Returns:
             The documents, ascending, and ``float32 [documents, units]``.
@@ -43,12 +43,12 @@ class SegmentSearch:
         return documents, strengths
 
     def videos(self) -> Ids:
-        """Return the videos whose documents together contain all units."""
+        """Find the videos whose documents together contain all units."""
         order = sorted(range(len(self._units)), key=self.count)
         segment = self._live.segment
         numbers = distinct(segment.owners[self._find(order[0]).documents])
         for unit in order[1:]:
-            # The documents of a video are all alive, or none is.
+            # A video's documents are either all alive or none is.
             documents = segment.documents_of(numbers)
             numbers = distinct(segment.owners[documents[self._strengths_in(unit, documents) > 0]])
         return segment.videos.ids[numbers]
@@ -62,7 +62,7 @@ class SegmentSearch:
         return found
 
     def _strengths_in(self, unit: int, documents: Documents) -> Strengths:
-        """Return the strength of a unit in documents alive, ascending."""
+        """Look up a unit's strength in each of these documents, which are alive, ascending."""
         words = self._units[unit]
         if len(words) == 1 and unit not in self._found:
             return self._live.strengths_in(words[0], documents)

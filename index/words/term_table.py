@@ -1,7 +1,7 @@
-"""Sorted table of distinct terms in a few arrays; strings of Python would take ten times the memory.
+"""Sorted table of distinct terms in a few arrays; Python strings would take ten times the memory.
 
-Terms are compared by their UTF-8 bytes, which sort like their code points. The first eight bytes of each term are also
-a number: one binary search in these keys finds a term, or all terms with a short prefix.
+Terms are compared by their UTF-8 bytes, which sort like their code points. Each term's first eight bytes also form a
+number, its key: one binary search in the keys finds a term, or all terms with a short prefix.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ Indices = npt.NDArray[np.int32]
 
 @dataclass(frozen=True, eq=False)
 class TermTable:
-    """Distinct terms in ascending order; a term is known by its index."""
+    """Distinct terms in ascending order, each identified by its index."""
 
     content: bytes  # the terms in UTF-8, concatenated
-    offsets: npt.NDArray[np.uint32]  # [terms + 1], the start of each term
-    keys: npt.NDArray[np.uint64]  # [terms], the first eight bytes of each term
+    offsets: npt.NDArray[np.uint32]  # [terms + 1], where each term starts
+    keys: npt.NDArray[np.uint64]  # [terms], each term's first eight bytes
 
     @classmethod
     def of(cls, terms: Sequence[bytes]) -> TermTable:
-        """Return the table of distinct terms that are sorted already; none contains a NUL byte."""
+        """Build the table from distinct, sorted terms; none contains a NUL byte."""
         padded = np.array(terms, dtype=np.bytes_) if terms else np.empty(0, dtype="S8")
         return cls._of_padded(padded)
 
@@ -47,23 +47,23 @@ class TermTable:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of memory."""
+        """Memory in bytes."""
         return len(self.content) + self.offsets.nbytes + self.keys.nbytes
 
     def bytes_of(self, index: int) -> bytes:
-        """Return a term in UTF-8."""
+        """Look up a term in UTF-8."""
         return self.content[self.offsets[index] : self.offsets[index + 1]]
 
     def term(self, index: int) -> str:
-        """Return a term."""
+        """Look up a term."""
         return self.bytes_of(index).decode()
 
     def all_bytes(self) -> list[bytes]:
-        """Return all terms in UTF-8, in order."""
+        """List all terms in UTF-8, in order."""
         return [self.content[start:end] for start, end in pairwise(self.offsets.tolist())]
 
     def find(self, term: bytes) -> int:
-        """Return the index of a term; -1 if the table does not contain it."""
+        """Find a term's index; −1 if the table does not contain it."""
         key = np.uint64(_key(term, b"\0"))
         index = int(self.keys.searchsorted(key))
         if len(term) > _KEY_BYTES:
@@ -72,7 +72,7 @@ class TermTable:
         return index if index < len(self.keys) and self.bytes_of(index) == term else -1
 
     def may_contain(self, terms: Sequence[bytes]) -> npt.NDArray[np.bool_]:
-        """Return whether each term can be in the table, by its first eight bytes."""
+        """Check whether each term may be in the table, judging by its first eight bytes."""
         keys = np.array([_key(term, b"\0") for term in terms], dtype=np.uint64)
         if not len(self.keys):
             return np.zeros(len(keys), dtype=np.bool_)
@@ -80,7 +80,7 @@ class TermTable:
         return np.asarray(self.keys[places] == keys)
 
     def with_prefix(self, prefix: bytes) -> range:
-        """Return the indices of the terms that begin with ``prefix``."""
+        """Find the indices of the terms that begin with ``prefix``."""
         start = int(self.keys.searchsorted(np.uint64(_key(prefix, b"\0"))))
         end = int(self.keys.searchsorted(np.uint64(_key(prefix, b"\xff")), side="right"))
         if len(prefix) > _KEY_BYTES:
@@ -93,7 +93,7 @@ class TermTable:
         return range(start, end)
 
     def padded(self) -> npt.NDArray[np.bytes_]:
-        """Return all terms as one array of byte strings."""
+        """Convert all terms to one array of byte strings."""
         lengths = np.diff(self.offsets)
         width = max(int(lengths.max(initial=0)), _KEY_BYTES)
         matrix = np.zeros((len(self), width), dtype=np.uint8)
@@ -102,12 +102,12 @@ class TermTable:
         return padded
 
     def select(self, kept: npt.NDArray[np.bool_]) -> TermTable:
-        """Return the table of those terms for which ``kept`` is true."""
+        """Keep the terms for which ``kept`` is true."""
         return self if kept.all() else self._of_padded(self.padded()[kept])
 
 
 def merge_tables(tables: Sequence[TermTable]) -> tuple[TermTable, list[Indices]]:
-    """Return the union of tables, and for each table the index of each of its terms in the union."""
+    """Unite tables; also return, for each table, the index of each of its terms in the union."""
     joined = np.concatenate([table.padded() for table in tables])
     order = np.argsort(joined, kind="stable")  # a merge of sorted runs
     ordered = joined[order]

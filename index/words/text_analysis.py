@@ -1,9 +1,9 @@
-"""Words of texts, and units of queries.
+"""Split texts into words, and queries into units.
 
 A word is a run of folded letters and digits (``text_folding``). Hyphens, slashes and apostrophes separate words; the
-parts of a hyphenated word are also one word together ("sit-up": sit, up, situp). Chinese and Japanese are written
+parts of a hyphenated word also form one word together ("sit-up": sit, up, situp). Chinese and Japanese are written
 without spaces, and Korean attaches particles to words: their runs are divided into overlapping pairs of characters.
-Each single character of a run is a word, too, so that it is found alone.
+Each single character in a run is a word, too, so that it can be found alone.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from typing import NamedTuple
 
 from index.words.text_folding import fold_text, fold_with_spans
 
-MAX_TERM = 32  # characters of a term; the rest of a longer word is ignored, in texts and in queries
-MAX_UNITS = 64  # units of a query; the others are ignored
-MAX_PHRASE = 64  # words of a phrase; the others are ignored
-MAX_WORDS = 1 << 16  # positions of words that the index stores for one text; later words are ignored
+MAX_TERM = 32  # characters in a term; the rest of a longer word is ignored, in texts and in queries
+MAX_UNITS = 64  # units in a query; the others are ignored
+MAX_PHRASE = 64  # words in a phrase; the others are ignored
+MAX_WORDS = 1 << 16  # word positions that the index stores per text; later words are ignored
 
 _CJK = "\u3005-\u3007\u3041-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7a3\u1100-\u11ff"
 _CJK += "\U00020000-\U0003fffd"
@@ -30,7 +30,7 @@ QUOTE = re.compile('["\u201c\u201d\u201e\u201f\u00ab\u00bb]')
 
 
 class Word(NamedTuple):
-    """A folded term, and its span in the original text in code points."""
+    """A folded term, and where it is in the original text, in code points."""
 
     term: str
     start: int
@@ -38,9 +38,9 @@ class Word(NamedTuple):
 
 
 class QueryUnit(NamedTuple):
-    """One word of a query, or a quoted phrase: its terms, and its span in the query in code points.
+    """One word of a query, or a quoted phrase: its terms, and where it is in the query, in code points.
 
-    A part of a hyphenated word is also found in the word written without hyphens, which is ``joined``.
+    A part of a hyphenated word also matches the word written without hyphens, which is ``joined``.
     """
 
     terms: tuple[str, ...]
@@ -51,7 +51,7 @@ class QueryUnit(NamedTuple):
 
 
 class TextWords(NamedTuple):
-    """Terms of a text with their positions, which phrases compare, and the number of words without compounds."""
+    """A text's terms with their positions, which phrases compare, and its number of words without compounds."""
 
     terms: list[str]
     positions: list[int] | range
@@ -60,14 +60,14 @@ class TextWords(NamedTuple):
 
 class _Token(NamedTuple):
     term: str
-    start: int  # span in the folded text
+    start: int  # in the folded text, as ``end``
     end: int
     position: int
-    is_extra: bool  # a compound, or a character of a longer run: a term that the text has besides its words
+    is_extra: bool  # a compound, or a character in a longer run: a term besides the text's words
 
 
 def split_words(text: str) -> list[Word]:
-    """Split a text into its terms, in the order of the text; compounds and pairs of characters overlap others."""
+    """Split a text into its terms, in text order; compounds and pairs of characters overlap others."""
     if text.isascii() and "-" not in text:  # ten times as fast
         return [
             Word(word[0][:MAX_TERM], word.start(), word.end())
@@ -80,8 +80,8 @@ def split_words(text: str) -> list[Word]:
 def parse_query(text: str) -> list[QueryUnit]:
     """Parse a query into its distinct units, in order, at most ``MAX_UNITS``.
 
-    Double quotes of any style enclose a phrase; a quote without a second one has no meaning. A hyphenated word has a
-    unit for each of its parts.
+    Double quotes of any style enclose a phrase; a quote without a second one means nothing. Each part of a hyphenated
+    word is a unit.
     """
     folded, starts, ends = fold_with_spans(text)
     words: list[Word] = []
@@ -103,7 +103,7 @@ def parse_query(text: str) -> list[QueryUnit]:
 
 
 def analyze_text(text: str) -> TextWords:
-    """Return the terms of a text as the index stores them: those of ``split_words``, with positions."""
+    """Split a text into the terms that the index stores: those of ``split_words``, with positions."""
     folded = fold_text(text)
     if (
         "-" not in folded
@@ -149,7 +149,7 @@ def _tokens(folded: str) -> Iterator[_Token]:
 
 def _compound(parts: list[_Token]) -> Iterator[_Token]:
     if len(parts) > 1:
-        # At the position of the last part, so that the next word follows it.
+        # It has the position of the last part, so that the next word follows it.
         term = "".join(part.term for part in parts)[:MAX_TERM]
         yield _Token(term, parts[0].start, parts[-1].end, parts[-1].position, True)
 
@@ -159,7 +159,7 @@ def _character_tokens(run: str, start: int, position: int) -> Iterator[_Token]:
         yield _Token(run, start, start + 1, position, False)
         return
     for index, character in enumerate(run):
-        # The character has the position of the pair that ends with it, so that the next word follows the last one.
+        # A character has the position of the pair that ends with it, so that the next word follows the last one.
         yield _Token(character, start + index, start + index + 1, position + max(index - 1, 0), True)
         if index + 1 < len(run):
             yield _Token(run[index : index + 2], start + index, start + index + 2, position + index, False)

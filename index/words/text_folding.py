@@ -1,8 +1,8 @@
-"""Folding: the form in which words of texts and of queries are compared.
+"""Folding: the form in which words from texts and queries are compared.
 
-A text is folded to letters, digits, spaces and hyphens. Letters are case-folded and decomposed (NFKC), and lose their
-accents. Everything else, control characters too, becomes a space. Invisible format characters, such as soft hyphens and
-marks of the writing direction, are dropped, because they stand within words.
+A text is folded to letters, digits, spaces and hyphens. Letters are case-folded, decomposed (NFKC) and stripped of
+accents. Everything else, including control characters, becomes a space. Invisible format characters, such as soft
+hyphens and direction marks, are dropped, because they occur within words.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ import unicodedata
 from functools import lru_cache
 
 # A character and the marks that belong to it: accents, voiced sound marks of kana, vowels and finals of Hangul. More
-# marks than eight have no meaning; they would fill the cache.
+# than eight marks mean nothing, and would fill the cache.
 _CLUSTER = re.compile(
     "[\\s\\S][\u0300-\u036f\u1ab0-\u1aff\u1dc0-\u1dff\u20d0-\u20ff\ufe20-\ufe2f\u3099\u309a\uff9e\uff9f\u1160-\u11ff]{0,8}"
 )
-# Accents of Latin, Greek and Cyrillic letters, points of Hebrew, vowel marks and lengthening of Arabic letters.
+# Accents on Latin, Greek and Cyrillic letters, Hebrew points, vowel marks and lengthening of Arabic letters.
 _ACCENTS = re.compile(
     "[\u0300-\u036f\u1ab0-\u1aff\u1dc0-\u1dff\u20d0-\u20ff\ufe20-\ufe2f\u0591-\u05bd\u05bf-\u05c7\u0640\u064b-\u065f\u0670]"
 )
-# Letters that have no decomposition, although people type them as other letters.
+# Letters without a decomposition that people nevertheless type as other letters.
 _LETTERS = str.maketrans({"æ": "ae", "œ": "oe", "ø": "o", "ł": "l", "đ": "d", "ħ": "h", "ı": "i"})
 _HYPHENS = frozenset("-\u2010")
 _ZERO_WIDTH_SPACE = "\u200b"
@@ -30,7 +30,7 @@ _ASCII = {code: chr(code).lower() if chr(code).isalnum() or chr(code) == "-" els
 @lru_cache(maxsize=1 << 16)
 def _fold_cluster(cluster: str) -> str:
     decomposed = unicodedata.normalize("NFKD", unicodedata.normalize("NFKD", cluster).casefold())
-    # Composed again, because kana and Hangul are words by their composed characters.
+    # Composed again, because words in kana and Hangul consist of composed characters.
     plain = unicodedata.normalize("NFC", _ACCENTS.sub("", decomposed).translate(_LETTERS))
     return "".join(map(_fold_character, plain))
 
@@ -43,7 +43,7 @@ def _fold_character(character: str) -> str:
     category = unicodedata.category(character)
     if category == "Cf" and character != _ZERO_WIDTH_SPACE:
         return ""
-    # Vowel signs of Indic and Thai letters are marks that belong to words.
+    # Vowel signs in Indic and Thai scripts are marks that belong to words.
     return character if category.startswith("M") else " "
 
 
@@ -55,10 +55,10 @@ def fold_text(text: str) -> str:
 
 
 def fold_with_spans(text: str) -> tuple[str, list[int], list[int]]:
-    """Fold a text, and locate each folded character in it.
+    """Fold a text, and locate the source of each folded character.
 
     Returns:
-        The folded text, and for each of its characters the start and the end of its source in code points.
+        The folded text, and for each of its characters where its source starts and ends, in code points.
     """
     if text.isascii():
         return text.translate(_ASCII), list(range(len(text))), list(range(1, len(text) + 1))

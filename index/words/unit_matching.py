@@ -1,4 +1,4 @@
-"""Documents of one segment that contain a unit of a query: a word or one of its variants, or a phrase."""
+"""Match the units of a query in one segment's documents: a word or one of its variants, or a phrase."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from index.words.word_stems import stem_words
 EXACT = 1.0
 SAME_STEM = 0.9
 
-# Lists are sorted and searched as long as they have fewer entries than one for so many documents (measured with a
-# million texts); with more, an array over all documents of the segment is faster.
+# Lists are sorted and searched while they have fewer entries than one per this many documents (measured with a million
+# texts); beyond, an array over all documents of the segment is faster.
 _FLAGGED_SHARE = 4
 _SPREAD_SHARE = 64
-_SEARCHED_SHARE = 16  # one list in another one
+_SEARCHED_SHARE = 16  # one list in another
 _FREQUENT = 1000
 _CACHED_COUNTS = 1024
 _POSITION_BITS = 16
@@ -30,14 +30,14 @@ Form = tuple[str, Mapping[str, str]]  # a word, and its stem in each language
 
 
 class Variant(NamedTuple):
-    """A term of a segment that matches a word, and how well."""
+    """A term in a segment that matches a word, and how well."""
 
     term: int
     strength: float
 
 
 class Occurrences(NamedTuple):
-    """Documents that contain a unit, ascending, and the strength of the best variant in each."""
+    """The documents that contain a unit, ascending, and the best variant's strength in each."""
 
     documents: Documents
     strengths: Strengths
@@ -49,18 +49,18 @@ class LiveSegment:
 
     segment: WordSegment
     alive: Flags
-    documents: int  # alive
+    documents: int  # how many are alive
     stop_counts: npt.NDArray[np.int64]  # documents alive with each word of ALL_STOP_WORDS
     _counts: dict[tuple[int, ...], int] = field(default_factory=dict)
     _variants: dict[tuple[str, ...], list[Variant]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, segment: WordSegment) -> LiveSegment:
-        """Return a segment whose documents are all alive."""
+        """Start with all documents alive."""
         return cls(segment, np.ones(len(segment), dtype=np.bool_), len(segment), segment.stop_counts())
 
     def without(self, documents: Documents) -> LiveSegment:
-        """Return the segment after other documents, which are alive, were replaced."""
+        """Mark documents, which are alive, as replaced."""
         alive = self.alive.copy()
         alive[documents] = False
         stop_counts = self.stop_counts - self.segment.stop_counts(documents)
@@ -71,7 +71,7 @@ class LiveSegment:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of memory."""
+        """Memory in bytes."""
         return self.segment.nbytes + self.alive.nbytes
 
     @cached_property
@@ -79,14 +79,14 @@ class LiveSegment:
         return self.documents == len(self.segment)
 
     def variants_of(self, forms: Sequence[Form]) -> list[Variant]:
-        """Return the distinct terms that match any of several words; exact matches come last."""
+        """Find the distinct terms that match any of several words; exact matches come last."""
         if len(forms) == 1:
             return self.variants(*forms[0])
         found = {variant.term: variant for form in forms for variant in self.variants(*form)}
         return sorted(found.values(), key=lambda variant: variant.strength)
 
     def variants(self, word: str, stems: Mapping[str, str]) -> list[Variant]:
-        """Return the terms that match a word, given its stem in each language; the word itself comes last."""
+        """Find the terms that match a word, given its stem in each language; the word itself comes last."""
         key = (word, *stems)
         known = self._variants.get(key)
         if known is not None:
@@ -104,14 +104,14 @@ class LiveSegment:
         return variants
 
     def is_frequent(self, variants: list[Variant]) -> bool:
-        """Return whether a word can be in so many documents that a list of them is expensive."""
+        """Check whether a word may be in so many documents that listing them is expensive."""
         return self._bound(variants) > max(_FREQUENT, len(self.segment) // _SEARCHED_SHARE)
 
     def _bound(self, variants: list[Variant]) -> int:
         return sum(int(self.segment.counts[term]) for term, _ in variants)
 
     def count(self, variants: list[Variant]) -> int:
-        """Count the documents alive that contain a word."""
+        """Count the live documents that contain a word."""
         if len(variants) == 1 and self._all_alive:
             return int(self.segment.counts[variants[0].term])
         key = tuple(term for term, _ in variants)
@@ -123,7 +123,7 @@ class LiveSegment:
         return count
 
     def find(self, variants: list[Variant]) -> Occurrences:
-        """Return the documents alive that contain a word."""
+        """Find the live documents that contain a word."""
         if not variants:
             return Occurrences(np.empty(0, dtype=np.int32), np.empty(0, dtype=np.float32))
         if len(variants) == 1:
@@ -139,7 +139,7 @@ class LiveSegment:
         return Occurrences(documents, self.strengths_in(variants, documents))
 
     def union(self, lists: list[Documents]) -> Documents:
-        """Return the distinct documents of ascending lists, ascending."""
+        """Merge ascending lists into the distinct documents, ascending."""
         if sum(map(len, lists)) * _FLAGGED_SHARE < len(self.segment):
             return distinct(np.sort(np.concatenate(lists)))
         flags = np.zeros(len(self.segment), dtype=np.bool_)
@@ -148,7 +148,7 @@ class LiveSegment:
         return np.flatnonzero(flags).astype(np.int32)
 
     def spread(self, found: Occurrences, documents: Documents) -> Strengths:
-        """Return the strength of a unit in each of distinct documents, 0 where it is absent."""
+        """Look up a unit's strength in each of some distinct documents, 0 where it is absent."""
         strengths = np.zeros(len(documents), dtype=np.float32)
         if not len(found.documents) or not len(documents):
             return strengths
@@ -165,7 +165,7 @@ class LiveSegment:
         return strengths
 
     def strengths_in(self, variants: list[Variant], documents: Documents) -> Strengths:
-        """Return the strength of a word in each of distinct documents alive, 0 where it is absent."""
+        """Look up a word's strength in each of some distinct live documents, 0 where it is absent."""
         strengths = np.zeros(len(documents), dtype=np.float32)
         for term, strength in variants if len(documents) else []:
             listed = self.segment.documents[self.segment.places(term)]
@@ -177,7 +177,7 @@ class LiveSegment:
         return strengths
 
     def _contained(self, documents: Documents, listed: Documents) -> Flags:
-        """Return whether each document, which may be repeated, is in a list."""
+        """Check whether each document, which may repeat, is in a list."""
         if len(documents) * _SEARCHED_SHARE < len(listed):
             return _search(listed, documents)[1]
         flags = np.zeros(len(self.segment), dtype=np.bool_)
@@ -185,9 +185,9 @@ class LiveSegment:
         return flags[documents]
 
     def find_phrase(self, words: Sequence[list[Variant]]) -> Occurrences:
-        """Return the documents alive that contain words side by side.
+        """Find the live documents that contain words side by side.
 
-        A phrase is as strong as the weakest of its words, at its best place.
+        A phrase is as strong as its weakest word, at its best place.
         """
         order = sorted(range(len(words)), key=lambda offset: self._bound(words[offset]))
         starts, strengths = self._places(words[order[0]], order[0], None)
@@ -214,7 +214,7 @@ class LiveSegment:
     def _places(
         self, variants: list[Variant], offset: int, within: Documents | None
     ) -> tuple[npt.NDArray[np.int64], Strengths]:
-        """Return the ascending places at which a phrase would start whose word at ``offset`` is this one."""
+        """List the places, ascending, where a phrase would start whose word at ``offset`` is this one."""
         starts: list[npt.NDArray[np.int64]] = [np.empty(0, dtype=np.int64)]
         strengths: list[Strengths] = [np.empty(0, dtype=np.float32)]
         for term, strength in variants:
@@ -237,20 +237,20 @@ class LiveSegment:
 
 
 def stems_of(word: str, languages: tuple[str, ...]) -> dict[str, str]:
-    """Return the stem of a word in each language; only words of ASCII letters have stems."""
+    """Stem a word in each language; only words of ASCII letters have stems."""
     if not (word.isascii() and word.isalpha()):
         return {}
     return {language: stem_words(language, [word])[0] for language in languages}
 
 
 def distinct(ascending: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
-    """Return the distinct numbers of an ascending list."""
+    """Drop repetitions from an ascending list."""
     if len(ascending) < 2:
         return ascending
     return ascending[np.r_[True, ascending[1:] != ascending[:-1]]]
 
 
 def _search(ascending: Documents, documents: Documents) -> tuple[npt.NDArray[np.int64], Flags]:
-    """Return the places of documents in a list that is not empty, and whether each is there."""
+    """Find the places of documents in a non-empty list, and whether each is there."""
     places = np.minimum(ascending.searchsorted(documents), len(ascending) - 1)
     return places, np.asarray(ascending[places] == documents)

@@ -1,4 +1,4 @@
-"""Inverted index over the texts of videos, in memory."""
+"""An inverted index of videos' texts, in memory."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ from index.words.word_stems import ALL_STOP_WORDS, present_languages
 
 __all__ = ["TextKind", "VideoText", "WordIndex", "WordMatches"]
 
-# A unit in more than this share of the documents, and more than so many, selects no documents.
+# A unit in more than this share of the documents, and in more than this many, selects no documents.
 COMMON_SHARE = 0.05
 COMMON_DOCUMENTS = 1000
-# All units together select at most so many documents, rarest first: a query of many frequent
-# words selects the texts with its rarer words.
+# Together, the units select at most this many documents, rarest first: a query with many frequent words selects the
+# texts with its rarer words.
 SELECTED_DOCUMENTS = 20_000
-_MAX_SUGGESTED = 1000  # terms of each segment that are compared for suggestions
+_MAX_SUGGESTED = 1000  # terms per segment that are compared for suggestions
 _VIDEOS_OF_A_SEGMENT = 1 << 16  # indexed at once
 
 
 class VideoText(NamedTuple):
-    """A text of a video.
+    """One text of a video.
 
     Attributes:
-        field: Metadata field of the text.
-        votes: Of a confirmed text: callers who confirmed it, less those who refused it.
+        field: Metadata field that the text comes from.
+        votes: For a confirmed text: callers who confirmed it, less those who refused it.
     """
 
     kind: TextKind
@@ -51,10 +51,10 @@ class VideoText(NamedTuple):
 class WordMatches:
     """Documents, that is, single texts of videos, that contain units of a query.
 
-    All documents with a unit that is not common are contained, unless there are too many of them (a tenth of the index,
-    and 50,000): then those of the rarest units. If all units that occur are common, all documents with the rarest one
-    are contained. Strengths are complete for the documents that are contained. The texts of a video may contain a unit
-    in another document that is not contained; ``WordIndex.containing`` sees all of them.
+    By default, they are all documents with a unit that is not common, or only those with the rarest such units if they
+    exceed ``SELECTED_DOCUMENTS``. If every unit that occurs is common, they are all documents with the rarest one. A
+    document has the strengths of all units. Other documents of its video, which are not listed, may contain more units;
+    ``WordIndex.containing`` considers them all.
     """
 
     videos: Ids  # [documents]
@@ -62,16 +62,16 @@ class WordMatches:
     votes: npt.NDArray[np.int16]  # [documents], of confirmed texts
     lengths: npt.NDArray[np.int32]  # [documents], number of words
     strengths: npt.NDArray[np.float32]  # [documents, units]: 1 exact, 0.9 same stem, 0 absent
-    frequencies: npt.NDArray[np.int64]  # [units], documents in the index with each unit
+    frequencies: npt.NDArray[np.int64]  # [units], how many documents in the index contain each unit
     documents: int  # in the index
 
 
 class WordIndex:
-    """Inverted index over the texts of videos; immutable and thread-safe.
+    """An inverted index of videos' texts; immutable and thread-safe.
 
-    A change returns a new index that shares its memory with the previous one, except a small segment and flags of the
-    replaced documents. Segments are merged as they grow, so that a text is copied a logarithmic number of times. A text
-    without any word is not stored.
+    A change returns a new index that shares its memory with the previous one, except for a small segment and the flags
+    of replaced documents. Segments are merged as they grow, so a text is copied a logarithmic number of times. Texts
+    without words are not stored.
     """
 
     def __init__(
@@ -85,21 +85,21 @@ class WordIndex:
         self.videos = videos  # with at least one text
         self.documents = sum(map(len, segments))
         self.captioned_version = captioned_version  # changes with the answers of ``captioned``
-        # Videos whose answer differs from the index with the version before.
+        # Videos whose answer differs from that of the previous version.
         self.newly_changed = np.empty(0, np.int64) if newly_changed is None else newly_changed
 
     @classmethod
     def empty(cls) -> WordIndex:
-        """Return the index without texts."""
+        """Start without texts."""
         return cls((), 0)
 
     @property
     def nbytes(self) -> int:
-        """Bytes of memory of all arrays."""
+        """Memory of all arrays, in bytes."""
         return sum(segment.nbytes for segment in self._segments)
 
     def replace(self, texts: Iterable[tuple[int, Sequence[VideoText]]]) -> WordIndex:
-        """Replace all texts of videos; a video without texts is removed. Of a repeated video, the last texts count."""
+        """Replace all texts of videos; a video without texts is removed. If a video repeats, its last texts count."""
         index, changed = self, False
         remaining = iter(texts)
         while chunk := dict(islice(remaining, _VIDEOS_OF_A_SEGMENT)):
@@ -107,7 +107,7 @@ class WordIndex:
         if changed:
             for segment in index._segments:
                 for language in index._languages:
-                    segment.segment.stem_order(language)  # not within a search
+                    segment.segment.stem_order(language)  # now, rather than during a search
         return index
 
     def _replace(self, texts: Mapping[int, Sequence[VideoText]]) -> WordIndex:
@@ -139,8 +139,8 @@ class WordIndex:
 
         Args:
             units: Units of the query.
-            select: Returns the units of which a document must contain one, given their frequencies and the number of
-                all documents; None selects those that are not common.
+            select: Given the units' frequencies and the number of all documents, returns the units of which a document
+                must contain one; None selects those that are not common.
         """
         searches = self._searches(units)
         frequencies = np.array(
@@ -167,14 +167,14 @@ class WordIndex:
         )
 
     def containing(self, units: Sequence[QueryUnit]) -> Ids:
-        """Return the videos whose texts together contain all units, ascending; none without units."""
+        """Find the videos whose texts together contain all units, ascending; none without units."""
         if not units:
             return np.empty(0, dtype=np.int64)
         found = [search.videos() for search in self._searches(units)]
         return np.sort(np.concatenate([np.empty(0, dtype=np.int64), *found]))
 
     def captioned(self, ids: Ids) -> npt.NDArray[np.bool_]:
-        """Return whether each video has a caption, ``bool [ids]``."""
+        """Check whether each video has a caption, ``bool [ids]``."""
         captioned = np.zeros(len(ids), dtype=np.bool_)
         for live in self._segments:
             videos = live.segment.videos
@@ -183,11 +183,11 @@ class WordIndex:
         return captioned
 
     def count_captions(self, locate: Callable[[Ids], npt.NDArray[np.int32]], groups: int) -> GroupStatistics:
-        """Return the statistics of the captions of groups of videos; see :func:`count_captions`."""
+        """Compute caption statistics for groups of videos; see :func:`count_captions`."""
         return count_captions(self._segments, locate, groups, TextKind.CAPTION)
 
     def expand(self, unit: QueryUnit) -> Mapping[str, float]:
-        """Return the terms that match a word, with their strengths; of a phrase, those of all its words."""
+        """Find the terms that match a word, or the words of a phrase, with their strengths."""
         terms: dict[str, float] = {}
         for word in unit.terms:
             forms = self._forms(word, unit.joined)
@@ -198,9 +198,7 @@ class WordIndex:
         return terms | dict.fromkeys(unit.terms, EXACT)
 
     def suggest(self, prefix: str, count: int) -> list[tuple[str, int]]:
-        """Return the terms that begin with a word, with the number of documents that contain each, most
-        frequent first.
-        """
+        """Complete a word to terms, with the number of documents that contain each, most frequent first."""
         words = split_words(prefix)
         if len(words) != 1 or count < 1:
             return []
@@ -209,7 +207,7 @@ class WordIndex:
         taken = 2 * count
         while True:
             terms: set[bytes] = set()
-            bound = 0  # of the frequency of a term that is not taken
+            bound = 0  # on the frequency of a term that is not taken
             for live, found in zip(self._segments, ranges, strict=True):
                 frequencies = live.segment.counts[found.start : found.stop]
                 best = np.argsort(-frequencies, kind="stable")
@@ -223,12 +221,11 @@ class WordIndex:
             taken *= 4
 
     def correct(self, term: str, is_known: Callable[[str], bool]) -> str | None:
-        """Return the most frequent term at one typing error from a term that no text contains; None if it needs no
-        correction.
+        """Correct a term that no text contains to the most frequent term at one typing error; None if it is right.
 
         Args:
-            term: a folded word.
-            is_known: whether a word exists, although no text contains it.
+            term: A folded word.
+            is_known: Whether a word exists although no text contains it.
         """
         if not is_correctable(term) or self.contains(term) or is_known(term):
             return None
@@ -258,11 +255,11 @@ class WordIndex:
         ]
 
     def _forms(self, word: str, joined: str | None = None) -> list[Form]:
-        """Return the spellings of a word with their stems, the word itself last."""
+        """List a word's spellings with their stems, the word itself last."""
         return [(form, stems_of(form, self._languages)) for form in (joined, word) if form is not None]
 
     def contains(self, term: str) -> bool:
-        """Return whether a text has a folded word, or another form of it."""
+        """Check whether a text has a folded word, or another form of it."""
         forms = self._forms(term)
         return any(live.count(live.variants_of(forms)) for live in self._segments)
 
@@ -271,7 +268,7 @@ class WordIndex:
         return sum(live.count([Variant(place, EXACT)]) for live, place in found if place >= 0)
 
     def _selecting_units(self, frequencies: npt.NDArray[np.int64]) -> list[int]:
-        """Return the units whose documents are all contained in the matches, rarest first."""
+        """Choose the units whose documents the matches contain completely, rarest first."""
         order = [unit for unit in np.argsort(frequencies, kind="stable").tolist() if frequencies[unit]]
         limit = max(COMMON_DOCUMENTS, int(COMMON_SHARE * self.documents))
         sums = np.cumsum(frequencies[order])

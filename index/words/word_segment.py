@@ -1,8 +1,8 @@
-"""Segment of the inverted index: immutable arrays over a number of texts.
+"""A segment of the inverted index: immutable arrays over a number of texts.
 
-A *document* is one text of a video: a caption, a name, or a value of its metadata. The documents of a video are in one
-segment, side by side. For each term, the segment lists where it stands: the numbers of the documents, ascending, and
-the positions in them. A document that repeats a term is listed several times.
+A *document* is one text of a video: a caption, a name, or a metadata value. A video's documents are in one segment,
+side by side. For each term, the segment lists where it occurs: document numbers, ascending, and the positions in them.
+A document that repeats a term is listed several times.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from index.words.word_stems import ALL_STOP_WORDS, stem_words
 
 Documents = npt.NDArray[np.int32]  # document numbers within a segment
 Flags = npt.NDArray[np.bool_]
-# What a search returns of a document, in one place: a read of memory costs more than the copy of a row.
+# What a search returns for a document, in one place: a memory access costs more than copying a row.
 ROW = np.dtype([("video", np.int64), ("length", np.int32), ("kind", np.int16), ("votes", np.int16)])
 
 
 class TextKind(IntEnum):
-    """Kind of a text, in the order of preference."""
+    """Kind of text, in order of preference."""
 
     CAPTION = 0
     TRANSCRIPT = 1
@@ -39,7 +39,7 @@ class TextKind(IntEnum):
 
 
 class Document(NamedTuple):
-    """A text of a video."""
+    """One text of a video."""
 
     video: int
     kind: int
@@ -48,7 +48,7 @@ class Document(NamedTuple):
 
 
 class _TermNumbers(dict[str, int]):
-    """Number of each term, in order of appearance."""
+    """Numbers terms in order of appearance."""
 
     def __missing__(self, term: str) -> int:
         number = self[term] = len(self)
@@ -57,16 +57,16 @@ class _TermNumbers(dict[str, int]):
 
 @dataclass(frozen=True, eq=False)
 class Videos:
-    """Videos of a segment, numbered in the order of their documents."""
+    """The videos in a segment, numbered in the order of their documents."""
 
     ids: Ids  # [videos]
-    starts: npt.NDArray[np.int32]  # [videos + 1], the first document of each
+    starts: npt.NDArray[np.int32]  # [videos + 1], each one's first document
     captioned: Flags  # [videos], whether it has a caption
     order: npt.NDArray[np.int32] | None  # [videos], numbers by ascending ID; None if they ascend as they are
 
     @classmethod
     def of(cls, owners: Ids, captioned: Flags) -> Videos:
-        """Return the videos of documents that are given by the ID of their video, those of a video side by side."""
+        """Collect videos from the video ID of each document; a video's documents are side by side."""
         starts = np.flatnonzero(np.r_[np.ones(min(1, len(owners)), np.bool_), owners[1:] != owners[:-1]])
         ids = owners[starts]
         return cls(
@@ -78,12 +78,12 @@ class Videos:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of memory."""
+        """Memory in bytes."""
         order = 0 if self.order is None else self.order.nbytes
         return self.ids.nbytes + self.starts.nbytes + self.captioned.nbytes + order
 
     def find(self, ids: Ids) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]]:
-        """Return the numbers of those of the videos that are here, and the places in ``ids`` at which they are."""
+        """Find the numbers of the videos that are here, and their places in ``ids``."""
         if not len(self.ids):
             return np.empty(0, dtype=np.int32), np.empty(0, dtype=np.int64)
         places = np.minimum(self.ids.searchsorted(ids, sorter=self.order), len(self.ids) - 1)
@@ -93,7 +93,7 @@ class Videos:
 
 
 class StemOrder(NamedTuple):
-    """Terms of ASCII letters in the order of hashes of their stems in one language; other terms have no stem."""
+    """Terms of ASCII letters, ordered by a hash of their stem in one language; other terms have no stem."""
 
     hashes: npt.NDArray[np.uint32]  # ascending
     indices: Indices
@@ -104,11 +104,11 @@ class WordSegment:
     """Documents, and the positions of each term in them."""
 
     videos: Videos
-    owners: npt.NDArray[np.int32]  # [documents], the video of each document by its number, ascending
+    owners: npt.NDArray[np.int32]  # [documents], the number of each one's video, ascending
     rows: npt.NDArray[np.void]  # [documents], of type ROW
     terms: TermTable
-    offsets: npt.NDArray[np.uint32]  # [terms + 1], where the places of each term start
-    counts: npt.NDArray[np.int32]  # [terms], documents with each term
+    offsets: npt.NDArray[np.uint32]  # [terms + 1], where each term's places start
+    counts: npt.NDArray[np.int32]  # [terms], how many documents contain each
     documents: Documents  # [places]
     positions: npt.NDArray[np.uint16]  # [places]
     _stems: dict[str, StemOrder] = field(default_factory=dict)
@@ -118,7 +118,7 @@ class WordSegment:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of memory."""
+        """Memory in bytes."""
         arrays = (
             self.owners,
             self.rows,
@@ -131,18 +131,18 @@ class WordSegment:
         return sum(array.nbytes for array in arrays) + self.videos.nbytes + self.terms.nbytes + stems
 
     def places(self, term: int) -> slice:
-        """Return the entries of ``documents`` and ``positions`` that belong to a term."""
+        """Locate a term's entries in ``documents`` and ``positions``."""
         return slice(int(self.offsets[term]), int(self.offsets[term + 1]))
 
     def documents_of(self, numbers: npt.NDArray[np.int32]) -> Documents:
-        """Return the documents of videos, which are given by their numbers, those of one video after the other."""
+        """List the documents of videos, which are given by number, video after video."""
         starts = self.videos.starts[numbers]
         counts = self.videos.starts[numbers + 1] - starts
         before = np.cumsum(counts, dtype=np.int32) - counts
         return np.repeat(starts - before, counts) + np.arange(counts.sum(), dtype=np.int32)
 
     def stem_order(self, language: str) -> StemOrder:
-        """Return the terms by their stems in a language; computed once."""
+        """Order the terms by their stems in a language; computed once."""
         order = self._stems.get(language)
         if order is None:
             words = self.terms.all_bytes()
@@ -154,7 +154,7 @@ class WordSegment:
         return order
 
     def same_stem(self, language: str, stem: str) -> list[int]:
-        """Return the terms with a stem."""
+        """Find the terms with a stem."""
         order = self.stem_order(language)
         key = np.uint32(_hash(stem))
         start, end = order.hashes.searchsorted(key), order.hashes.searchsorted(key, side="right")
@@ -163,7 +163,7 @@ class WordSegment:
         return [index for index, other in zip(indices, stems, strict=True) if other == stem]
 
     def stop_counts(self, documents: Documents | None = None) -> npt.NDArray[np.int64]:
-        """Count the documents, or of the given distinct ones, with each word of ``ALL_STOP_WORDS``."""
+        """Count the documents, or these distinct ones, that contain each word of ``ALL_STOP_WORDS``."""
         return np.array([self._stop_count(term, documents) for term in self._stop_terms], dtype=np.int64)
 
     def _stop_count(self, term: int, documents: Documents | None) -> int:
@@ -181,7 +181,7 @@ class WordSegment:
 
 
 def build_segment(texts: Sequence[Document]) -> WordSegment:
-    """Index texts; those without any word are left out. The texts of a video stand side by side."""
+    """Index texts that have words; a video's texts stand side by side."""
     numbers = _TermNumbers()
     tokens, positions = array("i"), array("H")
     videos: list[int] = []
@@ -217,16 +217,15 @@ def build_segment(texts: Sequence[Document]) -> WordSegment:
 
 
 def merge_segments(segments: Sequence[tuple[WordSegment, Flags]]) -> WordSegment:
-    """Copy the documents of segments for which the flag is true into one segment."""
+    """Copy the documents whose flag is true into one segment."""
     terms, places = merge_tables([segment.terms for segment, _ in segments])
     kept = [(alive[segment.documents], np.cumsum(alive, dtype=np.int32) - 1) for segment, alive in segments]
     sizes = np.zeros((len(segments), len(terms)), dtype=np.int64)
     for row, (segment, _), (used, _), mapping in zip(sizes, segments, kept, places, strict=True):
         row[mapping] = _sums(used, segment.offsets)
     starts = np.cumsum(sizes.sum(axis=0)) - sizes.sum(axis=0)
-    starts = (
-        starts + np.cumsum(sizes, axis=0) - sizes
-    )  # [segments, terms], where the places from each segment start
+    # [segments, terms], where the places from each segment start
+    starts = starts + np.cumsum(sizes, axis=0) - sizes
     documents = np.empty(int(sizes.sum()), dtype=np.int32)
     positions = np.empty(len(documents), dtype=np.uint16)
     first = 0
@@ -282,7 +281,7 @@ def _segment(
 
 
 def _sums(flags: Flags, offsets: npt.NDArray[np.uint32]) -> npt.NDArray[np.int64]:
-    """Count the true flags of each term; every term has places."""
+    """Count each term's true flags; every term has places."""
     if not len(flags):
         return np.zeros(len(offsets) - 1, dtype=np.int64)
     return np.asarray(np.add.reduceat(flags, offsets[:-1].astype(np.int64), dtype=np.int64))

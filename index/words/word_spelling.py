@@ -1,4 +1,4 @@
-"""Misspelled words: known terms at one typing error from a word."""
+"""Misspelled words: find the known terms at one typing error from a word."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from functools import lru_cache
 
 from index.words.text_folding import fold_text
 
-MIN_LETTERS = 4  # shorter words have too many neighbours
+MIN_LETTERS = 4  # shorter words have too many neighbors
 MAX_LETTERS = 24  # no word that people misspell is longer
-_MAX_ALPHABETS = 2  # blocks of Unicode whose letters are tried
+_MAX_ALPHABETS = 2  # Unicode blocks whose letters are tried
 
 
 def is_correctable(word: str) -> bool:
-    """Return whether a word is long enough and has letters only; a number with another digit is another number."""
+    """Check whether a word is long enough and has only letters; a number with another digit is another number."""
     blocks = {ord(letter) >> 8 for letter in word}
     return MIN_LETTERS <= len(word) <= MAX_LETTERS and len(blocks) <= _MAX_ALPHABETS and word.isalpha()
 
@@ -32,6 +32,6 @@ def spelling_neighbours(word: str) -> list[str]:
 
 @lru_cache(maxsize=64)
 def _letters(block: int) -> frozenset[str]:
-    """Return the folded letters among the 256 characters of a block of Unicode, which holds an alphabet."""
+    """List the folded letters among the 256 characters of a Unicode block, which holds an alphabet."""
     characters = map(chr, range(block << 8, (block + 1) << 8))
     return frozenset(letter for letter in characters if letter.isalpha() and fold_text(letter) == letter)

@@ -1,7 +1,7 @@
-"""Stems of words: the plural finds the singular, and an inflected form the others.
+"""Stem words, so that the plural finds the singular, and one inflected form the others.
 
-English words always have stems. The stems of another language are used if the texts contain its stop words often
-enough; elsewhere they would only join unrelated words.
+English words always have stems. Stems of another language are used if its stop words are frequent enough in the texts;
+elsewhere they would only join unrelated words.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from itertools import islice
 import Stemmer
 
 ENGLISH = "english"
-# Frequent words of a language, folded, that other languages here do not have.
+# Frequent words of a language, folded, that the other languages here do not have.
 STOP_WORDS: Mapping[str, tuple[str, ...]] = {
     "german": (
         "und",
@@ -35,12 +35,12 @@ STOP_WORDS: Mapping[str, tuple[str, ...]] = {
     "spanish": ("el", "los", "las", "una", "del", "por", "para", "y", "su", "esta"),
 }
 ALL_STOP_WORDS = tuple(word for words in STOP_WORDS.values() for word in words)
-# A language is present if one of two hundred texts, names of files included, contains one of its stop words, and the
-# texts together more than one.
+# A language is present if one in two hundred texts, including file names, contains one of its stop words, and if the
+# texts together contain more than one of them.
 _MIN_SHARE = 0.005
 _MIN_DISTINCT = 2
 
-# Plurals whose Snowball stem differs from that of the singular; their stems are those of the singular.
+# Plurals whose Snowball stem differs from the singular's; they get that of the singular.
 _IRREGULAR = {
     "men": "man",
     "women": "woman",
@@ -61,7 +61,7 @@ _STEMMERS = threading.local()  # a stemmer must not be shared between threads
 
 
 def stem_words(language: str, words: Sequence[str]) -> list[str]:
-    """Return the stems of folded words in a language (Porter 2001, https://snowballstem.org)."""
+    """Stem folded words in a language (Porter 2001, https://snowballstem.org)."""
     stemmer = getattr(_STEMMERS, language, None)
     if stemmer is None:
         stemmer = Stemmer.Stemmer(language, 0)
@@ -84,11 +84,11 @@ def _singular(language: str, word: str) -> str:
 
 
 def present_languages(frequencies: Sequence[int], documents: int) -> tuple[str, ...]:
-    """Return the languages whose stems are used.
+    """Decide which languages' stems are used.
 
     Args:
-        frequencies: the number of texts with each word of ``ALL_STOP_WORDS``.
-        documents: number of all texts.
+        frequencies: How many texts contain each word of ``ALL_STOP_WORDS``.
+        documents: Number of all texts.
     """
     present = [ENGLISH]
     remaining = iter(frequencies)

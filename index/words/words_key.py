@@ -1,4 +1,4 @@
-"""Key of the words of a text, by which texts are the same that ask for the same."""
+"""A key for the words of a text, equal for texts that ask for the same."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _FUNCTION_WORDS = frozenset(
 
 
 def words_key(text: str) -> str | None:
-    """Compute the digest of the words of a text; None without words.
+    """Compute a digest of a text's words; None without words.
 
-    Texts are the same if they have the same words, whatever their order, case, number and English inflection, and
-    apart from words such as articles.
+    It is the same for texts with the same words, regardless of their order, case, number and English inflection, and of
+    words such as articles.
     """
     terms = {word.term for word in split_words(text)}
     content = sorted(terms - _FUNCTION_WORDS or terms)

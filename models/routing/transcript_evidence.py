@@ -1,15 +1,16 @@
-"""Evidence of transcripts: how much likelier a query is if a video in which its words are said is meant.
+"""Evidence from transcripts: how much likelier a query is if it means a video in which its words are said.
 
-A transcript of two hours has most common words somewhere, so the words of a query count together only within one
-*passage*, about half a minute of speech, and a video has the evidence of its best passage. A passage that has less than
-four fifths of the query's mass Q says something else. With the share c of the rest, and the mass B that it has,
+A transcript of two hours has most common words somewhere, so a query's words count together only within one *passage*,
+about half a minute of speech, and a video has the evidence of its best passage. A passage with less than four fifths of
+the query's mass Q says something else. With the share c of the rest, and the mass B that the passage has, the evidence
+is
 
     0.6 c (0.5 B + 25 f min(1, Q / 6))
 
-in nats, where f is 1 for the words as they were typed and less for other forms of them. It is less than the evidence of
-a caption (:mod:`models.routing.word_evidence`) that has all of the words. A query of words that are said all the time
-tells little: its mass Q, which the frequencies of its words among passages give, is small. The evidence is never
-negative, since nobody says everything that a video shows.
+nats, where f is 1 for the words as typed and less for other forms of them. This is less than for a caption
+(:mod:`models.routing.word_evidence`) with all the words. A query whose words are said all the time tells little: its
+mass Q, computed from the frequencies of its words among passages, is small. The evidence is never negative, since
+nobody says everything that a video shows.
 """
 
 from __future__ import annotations
@@ -25,29 +26,28 @@ Floats = npt.NDArray[np.floating]
 Ids = npt.NDArray[np.int64]
 Ints = npt.NDArray[np.integer]
 
-_WEIGHT = 0.6  # of the evidence of a caption
-_HIGHEST = 40.0  # nats before the weight, as of a caption
+_WEIGHT = 0.6  # relative to a caption's evidence
+_HIGHEST = 40.0  # nats before the weight, as for a caption
 _MATCHED, _COMPLETE = 0.5, 25.0
-_COMPLETE_FROM = 0.8  # share of the mass of a query
-_RARE = 6.0  # nats; the mass of a word that one passage of 400 has
+_COMPLETE_FROM = 0.8  # share of a query's mass
+_RARE = 6.0  # nats; the mass of a word in one of 400 passages
 _OTHER_FORM = 0.6
 _SAYS_IT = 6.0  # nats from which a passage with all words of the query is a match
-# Passages without the words that are added, so that the few passages of a small library do not make all words common.
+# Passages without the words, added so that the few passages of a small library do not make all words common.
 _PRIOR_PASSAGES = 1000
 _MAX_PASSAGES = 20_000  # that are compared with a query
 
 
 def required_units(frequencies: Ints, passages: int) -> list[int]:
-    """Return the rarest units of a query of which every passage with evidence contains one; none where they are too
-    common.
+    """Choose the rarest units of a query so that every passage with evidence has one; none if they are too common.
 
     Args:
-        frequencies: Number of passages of the library with each unit, ``[U]``.
-        passages: Number of passages of the library.
+        frequencies: Number of passages in the library with each unit, ``[U]``.
+        passages: Number of passages in the library.
     """
     masses = _masses(frequencies, passages)
     order = np.argsort(-masses, kind="stable")
-    # Without all of these, a passage lacks more than it may.
+    # A passage without any of these lacks more than it may.
     count = (
         int(np.searchsorted(np.cumsum(masses[order]), (1 - _COMPLETE_FROM) * masses.sum(), side="right")) + 1
     )
@@ -58,13 +58,13 @@ def required_units(frequencies: Ints, passages: int) -> list[int]:
 def passage_evidence(
     strengths: Floats, frequencies: Ints, passages: int
 ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.bool_]]:
-    """Compute the evidence of passages for their videos; see the module.
+    """Compute how strongly passages speak for their videos; see the module.
 
     Args:
         strengths: How well each of D passages contains each of U units, ``[D, U]``: 1 as written, below 1 in another
             form of the word, 0 not at all.
-        frequencies: Number of passages of the library with each unit, ``[U]``.
-        passages: Number of passages of the library.
+        frequencies: Number of passages in the library with each unit, ``[U]``.
+        passages: Number of passages in the library.
 
     Returns:
         The evidence in nats, ``float32 [D]``, and whether each passage says the whole query, ``bool [D]``.
@@ -91,11 +91,11 @@ def with_transcripts(
     nats: npt.NDArray[np.float32],
     says_it: npt.NDArray[np.bool_],
 ) -> WordEvidence:
-    """Return the evidence of texts, or that of transcripts where it is higher.
+    """Raise the evidence to that of transcripts where it is higher.
 
     Args:
-        videos: Vector IDs of the videos with evidence of transcripts, ascending, ``[V]``.
-        domains: Position of the domain of each, ``[V]``.
+        videos: Vector IDs of the videos with evidence from transcripts, ascending, ``[V]``.
+        domains: Position of each one's domain, ``[V]``.
         nats: Evidence of their transcripts, ``[V]``.
         says_it: Whether a passage says the whole query, ``[V]``.
     """

@@ -40,32 +40,30 @@ Ids = npt.NDArray[np.int64]
 Ints = npt.NDArray[np.integer]
 Floats = npt.NDArray[np.float64]
 
-# Chosen on real clips; benchmarks/RESULTS.md says which, and which figures are of other clips.
+# Chosen on real clips; benchmarks/RESULTS.md says which, and which figures come from other clips.
 _MATCHED, _MISSING = 0.5, 8.0  # nats per nat of inverse document frequency
 _LOWEST, _HIGHEST = -8.0, 40.0  # bounds, in nats: one text cannot drown the picture
-_COMPLETE = 25.0  # nats of a complete video
-_COMPLETE_FROM = 0.8  # share of the mass of a query from which a video gains them
+_COMPLETE = 25.0  # nats for a complete video
+_COMPLETE_FROM = 0.8  # share of a query's mass from which a video gains them
 _IS_COMPLETE = 0.95  # share of the mass that a complete video contains
 _SAME_STEM = 0.3  # share of the nats for another form of a word
 _NOT_A_CAPTION = 0.8  # share of the nats for a word in a name or a value
 _CONFIRMED = 0.8  # highest share of the nats for a text that people confirmed
 _REFUSED = 12.0  # highest nats against a video that people refused for the query
-_AS_TYPED = 0.75  # share of the nats from which a video contains the words as they were typed
-_SPARE_NATS = (
-    7.0  # routing evidence by which a domain can fall behind the best one where a text is written down
-)
+_AS_TYPED = 0.75  # share of the nats from which a video contains the words as typed
+_SPARE_NATS = 7.0  # how far a domain's routing evidence may be behind the best where a text is written down
 _WRITTEN_WEIGHT = 2.0  # of the written routing evidence
-_SMOOTHING = 2.0  # videos of average frequency that are added to each domain
+_SMOOTHING = 2.0  # videos of average frequency, added to each domain
 
 
 @dataclass(frozen=True)
 class CaptionStatistics:
-    """Statistics of the captions of T domains.
+    """Caption statistics of T domains.
 
     Attributes:
         captions: Number of captions, ``[T]``.
-        lengths: Mean number of words of a caption, ``[T]``.
-        word_masses: Mean inverse document frequency of a word of the captions, ``[T]``, in nats.
+        lengths: Mean number of words in a caption, ``[T]``.
+        word_masses: Mean inverse document frequency of a word in the captions, ``[T]``, in nats.
     """
 
     captions: Floats
@@ -79,17 +77,16 @@ class MatchedDocuments:
 
     Attributes:
         videos: Vector ID of each text's video, ``[D]``.
-        domains: Position of its domain, ``[D]``.
+        domains: Position of the video's domain, ``[D]``.
         is_caption: Whether each text is a caption, ``[D]``.
         is_captioned: Whether its video has a caption, ``[D]``.
         lengths: Number of words, ``[D]``.
         strengths: How well each text contains each of U units, ``[D, U]``: 1 as written, below 1 in another form of the
             word, 0 not at all.
-        votes: Of a text that people confirmed: those who confirmed it, less those who refused it; 0 for other texts,
-            ``[D]``.
-        is_partial: Whether texts with each unit are left out because it is too common, ``[U]``.
-        frequencies: Number of texts of the library with each unit, ``[U]``.
-        documents: Number of texts of the library.
+        votes: People who confirmed the text, less those who refused it; 0 for other texts, ``[D]``.
+        is_partial: Whether some texts with a unit are left out because it is too common, ``[U]``.
+        frequencies: Number of texts in the library with each unit, ``[U]``.
+        documents: Number of texts in the library.
     """
 
     videos: Ids
@@ -106,16 +103,16 @@ class MatchedDocuments:
 
 @dataclass(frozen=True)
 class WordEvidence:
-    """Evidence of the words of a query for the videos of T domains.
+    """How strongly the words of a query speak for the videos of T domains.
 
     Attributes:
         videos: Vector IDs of the videos with a matched text, ascending, ``[V]``.
-        domains: Position of the domain of each, ``[V]``.
-        nats: Evidence of each, ``float32 [V]``.
-        is_complete: Whether the texts of each video contain the whole query, ``[V]``.
-        is_typed: Whether they contain it as it was typed, not in another form of a word, ``[V]``.
-        absent: Evidence of a captioned video without a matched text, by domain, ``float32 [T]``.
-        may_be_complete: Whether a video contains all units that are not too common for all of their texts to be known.
+        domains: Position of each one's domain, ``[V]``.
+        nats: Evidence for each, ``float32 [V]``.
+        is_complete: Whether each video's texts contain the whole query, ``[V]``.
+        is_typed: Whether they contain it as typed, without other forms of a word, ``[V]``.
+        absent: Evidence for a captioned video without a matched text, by domain, ``float32 [T]``.
+        may_be_complete: Whether a video contains all units except those too common for all their texts to be known.
     """
 
     videos: Ids
@@ -129,12 +126,12 @@ class WordEvidence:
     def including(
         self, videos: Ids, domains: Ints, nats: npt.NDArray[np.floating] | float = 0.0
     ) -> WordEvidence:
-        """Return the evidence that also has these videos, ascending; others than before are not complete.
+        """Add the videos, ascending, that have no evidence yet; they are not complete.
 
         Args:
             videos: Vector IDs.
-            domains: Position of the domain of each.
-            nats: Evidence of those that it did not have.
+            domains: Position of each one's domain.
+            nats: Evidence for those that are added.
         """
         added = np.isin(videos, self.videos, assume_unique=True, invert=True)
         if not added.any():
@@ -156,13 +153,13 @@ class WordEvidence:
         )
 
     def with_refused(self, videos: Ids, domains: Ints, votes: Ints, unmatched: Floats) -> WordEvidence:
-        """Return the evidence after people refused these videos, ascending, for the query.
+        """Lower the evidence for videos, ascending, that people refused for the query.
 
         Args:
             videos: Vector IDs.
-            domains: Position of the domain of each.
+            domains: Position of each one's domain.
             votes: People who refused each, less those who confirmed it.
-            unmatched: Evidence of each if no text of it matches.
+            unmatched: Evidence for each if no text of it matches.
         """
         found = self.including(videos, domains, unmatched)
         nats = found.nats.copy()
@@ -170,11 +167,11 @@ class WordEvidence:
         return replace(found, nats=nats)
 
     def with_complete(self, videos: Ids, domains: Ints) -> WordEvidence:
-        """Return the evidence where these videos, ascending, are all that contain the whole query.
+        """Mark these videos, ascending, as complete: they are all that contain the whole query.
 
         Args:
             videos: Vector IDs.
-            domains: Position of the domain of each.
+            domains: Position of each one's domain.
         """
         found = self.including(videos, domains)
         is_new = np.isin(found.videos, videos, assume_unique=True) & ~found.is_complete
@@ -188,11 +185,11 @@ class WordEvidence:
 
 
 def word_evidence(matches: MatchedDocuments, statistics: CaptionStatistics) -> WordEvidence:
-    """Compute the evidence of the words of a query for all videos; see the module.
+    """Compute how strongly the words of a query speak for each video; see the module.
 
     Args:
-        matches: Texts with units of the query, of at least one unit; no text means no evidence for or against a video.
-        statistics: Statistics of the domains.
+        matches: Texts that contain units of the query, which has at least one; without texts there is no evidence.
+        statistics: Caption statistics of the domains.
     """
     domains = len(statistics.captions)
     if not len(matches.videos):
@@ -251,19 +248,15 @@ def word_evidence(matches: MatchedDocuments, statistics: CaptionStatistics) -> W
 
 
 def _saturated(votes: Ints) -> Floats:
-    """Compute the share of the highest nats that votes have: a half, three quarters, seven eighths … of one, two, three
-    …
-    """
+    """Compute what share of the highest nats votes have: a half for one, three quarters for two, and so on."""
     return np.asarray(1 - 0.5 ** np.asarray(votes, np.float64))
 
 
 def written_routing(counts: npt.NDArray[np.integer], videos: npt.NDArray[np.integer]) -> Floats:
-    """Return the routing evidence of a text that texts of videos contain as it was typed, ``[T]``, in nats.
-
-    The evidence compares how often the texts of each domain contain it.
+    """Compute routing evidence from how often each domain's texts contain a text as typed, ``[T]``, in nats.
 
     Args:
-        counts: Number of videos of each domain whose texts contain the text, ``[T]``; at least one is positive.
+        counts: Number of videos in each domain whose texts contain the text, ``[T]``; at least one is positive.
         videos: Number of videos of each domain, ``[T]``.
     """
     rate = (counts.sum() + 0.5) / (videos.sum() + 1)
@@ -273,11 +266,10 @@ def written_routing(counts: npt.NDArray[np.integer], videos: npt.NDArray[np.inte
 def add_written_evidence(
     evidence: npt.NDArray[np.floating], written: npt.NDArray[np.floating]
 ) -> npt.NDArray[np.float32]:
-    """Return the routing evidence ``[T]`` of a text that is written down: of its meaning, within limits, and of its
-    words.
+    """Add the evidence of its words to a text's routing evidence ``[T]``, which is limited first.
 
-    The evidence of short texts differs by tens of nats between domains whose captions differ in length only, and would
-    outweigh the words. Where no text is written down, the evidence is not changed by this function.
+    Routing evidence of short texts differs by tens of nats between domains whose captions differ only in length, and
+    would outweigh the words. It is left alone for texts that are not written down.
     """
     limited = np.maximum(evidence, evidence.max() - _SPARE_NATS)
     return np.asarray(limited + written, np.float32)
@@ -286,7 +278,7 @@ def add_written_evidence(
 def inverse_document_frequency(
     frequencies: npt.NDArray[np.integer] | Floats, documents: float | Floats
 ) -> Floats:
-    """Return the weight of units by the number of documents with each, in nats; see the module."""
+    """Weigh units by the number of documents with each, in nats; see the module."""
     return np.asarray(np.log1p((documents - frequencies + 0.5) / (frequencies + 0.5)))
 
 
@@ -296,17 +288,17 @@ def _domain_weights(
     matches: MatchedDocuments,
     statistics: CaptionStatistics,
 ) -> Floats:
-    """Return the weight of each unit among the captions of each domain, ``[T, U]``.
+    """Weigh each unit among the captions of each domain, ``[T, U]``.
 
     Args:
-        texts: Text of each pair of a text and a unit that it contains.
-        units: Unit of each pair.
+        texts: Text in each pair of a text and a unit that it contains.
+        units: Unit in each pair.
     """
     shape = len(statistics.captions), matches.strengths.shape[1]
     is_counted = matches.is_caption[texts]
     places = matches.domains[texts[is_counted]] * shape[1] + units[is_counted]
     counts = np.bincount(places, minlength=shape[0] * shape[1]).reshape(shape).astype(np.float64)
-    # Of a unit so common that not all of its texts are matches, the frequency in the library has to do.
+    # For a unit so common that some of its texts are not matches, the frequency in the library has to do.
     for unit in np.flatnonzero(matches.is_partial).tolist():
         share = matches.frequencies[unit] / max(1, matches.documents)
         counts[:, unit] = np.maximum(counts[:, unit], share * statistics.captions)
