@@ -7,7 +7,7 @@ import os
 import signal
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -59,6 +59,7 @@ def serve(
     if host is not None:
         os.environ["CINESTRATA_HOST"] = host  # the application checks the address against the API key
     settings = _start_logging(data)
+    _require_schema(settings)
     config = uvicorn.Config(
         create_application,
         factory=True,
@@ -96,6 +97,7 @@ def worker(
     # machine trains several times slower than its free cores would allow.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     settings = _start_logging(data)
+    _require_schema(settings)
 
     from service import celery_worker
 
@@ -171,6 +173,17 @@ def _start_logging(data: Path | None) -> Settings:
         settings = data_folder_settings(data)
     configure_logging(settings.log_format, settings.log_level)
     return settings
+
+
+def _require_schema(settings: Settings) -> None:
+    """Exit with an error if the catalog has the schema of another version; both processes wait for a database."""
+    from sqlalchemy.exc import OperationalError
+
+    from service.catalog.database import engine
+    from service.catalog.migrations import require_newest_schema
+
+    with _errors_as_events(), suppress(OperationalError), engine(settings).connect() as connection:
+        require_newest_schema(connection)
 
 
 def _logs_json() -> bool:

@@ -67,6 +67,7 @@ def configure_logging(log_format: Literal["console", "json"], level: str) -> Non
     root.handlers[:] = [handler]
     root.setLevel(level)
     logging.captureWarnings(True)
+    logging.getLogger("alembic").setLevel(logging.WARNING)  # it names each of its plug-ins
     if log_format == "json":
         sys.excepthook = _log_uncaught_exception
         threading.excepthook = _log_thread_exception

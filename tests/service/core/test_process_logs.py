@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from service.catalog.migrations import upgrade
 from service.core.settings import Settings
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -65,6 +66,7 @@ def test_api_and_worker_write_json_lines_from_start_to_stop(
     tmp_path: Path, settings_factory: Callable[..., Settings], broker_url: str
 ) -> None:
     settings_factory(tmp_path, redis_url=broker_url)
+    upgrade()
     logs = [tmp_path / "api.log", tmp_path / "worker.log"]
     api = _start(logs[0], "serve", "--port", "0", PYTHONWARNINGS="always")
     worker = _start(logs[1], "worker", "--queue", "cpu")
