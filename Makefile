@@ -143,8 +143,9 @@ audit: $(SUPPLY)/.installed ## Compare all pinned packages with known vulnerabil
 
 .PHONY: sbom
 sbom: OUT ?= sbom.json
-sbom: $(VENV)/.runtime $(SUPPLY)/.installed ## Write the bill of materials of an image, CycloneDX JSON (EXTRAS="cpu s3 gs" OUT=file)
-	@$(BIN)/python deploy/supply/runtime_packages.py $(or $(EXTRAS),cpu s3 gs) | $(SUPPLY)/bin/python -W ignore -m cyclonedx_py requirements \
+sbom: $(VENV)/.runtime $(SUPPLY)/.installed ## Write the bill of materials of the CPU image, CycloneDX JSON (OUT=file)
+	@$(PIP_INSTALL) -q -e '.[cpu,s3,gs]'
+	@$(BIN)/python deploy/supply/runtime_packages.py cpu s3 gs | $(SUPPLY)/bin/python -W ignore -m cyclonedx_py requirements \
 	  --pyproject <(sed 's/^dynamic = .*/version = "$(VERSION)"/' pyproject.toml) --output-reproducible --of JSON -o $(OUT) -
 	@echo "$(OUT): $$($(BIN)/python -c 'import json, sys; print(len(json.load(open(sys.argv[1]))["components"]))' $(OUT)) packages"
 
