@@ -33,7 +33,7 @@ def write_random_checkpoint(model: str, folder: Path, *, seed: int = 0) -> str:
         Name of the backbone, for ``CINESTRATA_BACKBONE``.
 
     Raises:
-        ValueError: open_clip has no model of this name.
+        ValueError: Open_clip has no model of this name.
     """
     config = open_clip.get_model_config(model)
     if config is None:

@@ -24,8 +24,8 @@ def create_key(spec: KeySpec) -> KeySecret:
     """Create a key; only this result contains its secret.
 
     Raises:
-        InvalidInput: the expiry is in the past.
-        Conflict: another active key has the name.
+        InvalidInput: The expiry is in the past.
+        Conflict: Another active key has the name.
     """
     key_id = "".join(secrets.choice(_ID_LETTERS) for _ in range(_ID_CHARS))
     secret = f"cine_{key_id}_{secrets.token_urlsafe(_SECRET_BYTES)}"
@@ -69,7 +69,7 @@ def revoke_key(name_or_id: str) -> KeyDetails:
     """Revoke a key and end the sessions started with it. Idempotent.
 
     Raises:
-        NotFound: the key does not exist.
+        NotFound: The key does not exist.
     """
     text = name_or_id.replace("\0", "").encode("utf-8", "replace").decode()
     with session_scope(write=True) as session:

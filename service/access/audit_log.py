@@ -125,7 +125,7 @@ def record_event(
     """Record a change outside the catalog, in a separate transaction. Arguments as for :func:`record_change`.
 
     Raises:
-        Unavailable: the catalog cannot be written.
+        Unavailable: The catalog cannot be written.
     """
     with session_scope(write=True) as session:
         record_change(session, action, target, details, actor=actor)
@@ -198,7 +198,7 @@ def list_entries(
         cursor: ``next_cursor`` from the previous page.
 
     Raises:
-        InvalidInput: the cursor is not from this list, or the times are reversed.
+        InvalidInput: The cursor is not from this list, or the times are reversed.
     """
     query = conditions.apply(select(AuditEntry))
     with session_scope() as session:

@@ -65,7 +65,7 @@ class AttemptLimits:
         """Refuse an address known to be exhausted. No I/O.
 
         Raises:
-            TooManyRequests: the address has too many failures.
+            TooManyRequests: The address has too many failures.
         """
         with self._lock:
             until = self._blocked.get(f"{limit.namespace}:{address_group(address)}", 0.0)
@@ -76,7 +76,7 @@ class AttemptLimits:
         """Check the counters before an attempt; only the address's if the name is empty. Accesses Redis.
 
         Raises:
-            TooManyRequests: the address or the name has too many failures.
+            TooManyRequests: The address or the name has too many failures.
         """
         self.check_address(limit, address)
         for identifier in _identifiers(address, name):
@@ -220,7 +220,7 @@ class FailedAttempts:
         """Record all waiting attempts, and return the number of entries.
 
         Raises:
-            Unavailable: the catalog cannot be written; the attempts of this flush are lost.
+            Unavailable: The catalog cannot be written; the attempts of this flush are lost.
         """
         with self._lock:
             groups, self._groups = self._groups, OrderedDict()

@@ -111,7 +111,7 @@ class OpenIdProvider:
             The address of the provider, and the value of the cookie.
 
         Raises:
-            SignInRefused: the provider does not respond or is unusable.
+            SignInRefused: The provider does not respond or is unusable.
         """
         metadata = await self._read_metadata()
         flow = {
@@ -139,9 +139,9 @@ class OpenIdProvider:
             cookie: Cookie value from :meth:`begin`.
 
         Raises:
-            SignInRefused: the sign-in belongs to another browser or is too old, the provider refused it, or its ID
+            SignInRefused: The sign-in belongs to another browser or is too old, the provider refused it, or its ID
                 token is not valid.
-            RoleMissing: the ID token's claims give no role.
+            RoleMissing: The ID token's claims give no role.
         """
         flow = self._read_flow(cookie)
         if not hmac.compare_digest(parameters.get("state", "").encode(), flow["state"].encode()):

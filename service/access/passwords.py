@@ -20,7 +20,7 @@ def check_password(password: str) -> None:
     """Check the length of a new password.
 
     Raises:
-        InvalidInput: the password is too short or too long.
+        InvalidInput: The password is too short or too long.
     """
     if not MIN_PASSWORD_CHARS <= len(_normalize(password)) <= MAX_PASSWORD_CHARS:
         raise InvalidInput.at(

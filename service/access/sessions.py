@@ -124,7 +124,7 @@ def end_session(session_id: str) -> None:
     """End a session.
 
     Raises:
-        NotFound: the session does not exist, or has ended.
+        NotFound: The session does not exist, or has ended.
     """
     text = session_id.replace("\0", "").encode("utf-8", "replace").decode()
     with session_scope(write=True) as session:

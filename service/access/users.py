@@ -24,8 +24,8 @@ def create_user(spec: UserSpec) -> UserDetails:
     """Create a user with a password.
 
     Raises:
-        InvalidInput: the password is too short or too long.
-        Conflict: another user has the name.
+        InvalidInput: The password is too short or too long.
+        Conflict: Another user has the name.
     """
     password = spec.password.get_secret_value()
     check_password(password)
@@ -60,9 +60,9 @@ def edit_user(name_or_id: str, patch: UserPatch) -> UserDetails:
     """Change a user's password or role. A new password ends all of the user's sessions.
 
     Raises:
-        NotFound: the user does not exist.
-        InvalidInput: the password is too short or too long.
-        Conflict: the user signs in at a provider and has no password.
+        NotFound: The user does not exist.
+        InvalidInput: The password is too short or too long.
+        Conflict: The user signs in at a provider and has no password.
     """
     hashed = None
     if patch.password is not None:
@@ -96,7 +96,7 @@ def remove_user(name_or_id: str) -> UserDetails:
     """Remove a user and all of their sessions.
 
     Raises:
-        NotFound: the user does not exist.
+        NotFound: The user does not exist.
     """
     with session_scope(write=True) as session:
         row = _require_user(session, name_or_id)

@@ -78,8 +78,8 @@ def write_snapshot(
         progress: Receives the copied and the total bytes after each file.
 
     Raises:
-        Conflict: the target exists, or the library is empty.
-        Unavailable: the disk has no space, a file cannot be read, written or verified, or another process changed the
+        Conflict: The target exists, or the library is empty.
+        Unavailable: The disk has no space, a file cannot be read, written or verified, or another process changed the
             index for ten minutes.
     """
     if target.exists():

@@ -58,7 +58,7 @@ def snapshot_path(name: str) -> Path:
     """Return the path of a backup.
 
     Raises:
-        NotFound: there is no such backup.
+        NotFound: There is no such backup.
     """
     if _creation_time(name) is None or _size(name) is None:
         raise _unknown(name)
@@ -69,8 +69,8 @@ def delete_snapshot(name: str) -> None:
     """Delete a backup. Running downloads are completed.
 
     Raises:
-        NotFound: there is no such backup.
-        Unavailable: the file cannot be deleted.
+        NotFound: There is no such backup.
+        Unavailable: The file cannot be deleted.
     """
     path = snapshot_path(name)
     with session_scope(write=True) as session:
@@ -128,7 +128,7 @@ def sweep_unfinished_snapshots() -> int:
     stay.
 
     Raises:
-        Unavailable: the folder ``backups`` cannot be read.
+        Unavailable: The folder ``backups`` cannot be read.
     """
     try:
         found = [path for path in settings().backups_dir.iterdir() if _FOLDER_NAME.fullmatch(path.name)]

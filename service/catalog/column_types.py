@@ -78,7 +78,7 @@ class StoredType(TypeDecorator[Any]):
             read: Function of the undecorated type.
 
         Raises:
-            ValueError, TypeError, RecursionError: the value is damaged.
+            ValueError, TypeError, RecursionError: The value is damaged.
         """
         raise NotImplementedError
 
@@ -121,7 +121,7 @@ class StoredType(TypeDecorator[Any]):
         """Refuse a damaged value.
 
         Raises:
-            CatalogDamaged: the value is damaged.
+            CatalogDamaged: The value is damaged.
         """
         if is_damaged(value):
             raise DamagedValueStored(

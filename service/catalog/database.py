@@ -86,8 +86,8 @@ def session_scope(*, write: bool = False) -> Iterator[Session]:
             would otherwise fail if another process writes in between.
 
     Raises:
-        Unavailable: the database is unreachable, stayed locked, or its disk is full; nothing was written.
-        InDoubt: the database did not confirm the commit, which may or may not have taken effect.
+        Unavailable: The database is unreachable, stayed locked, or its disk is full; nothing was written.
+        InDoubt: The database did not confirm the commit, which may or may not have taken effect.
     """
     bind = engine().execution_options(cinestrata_write=True) if write else engine()
     committing = False
@@ -136,7 +136,7 @@ def ping() -> None:
     """Send a trivial query.
 
     Raises:
-        Unavailable: the database does not respond.
+        Unavailable: The database does not respond.
     """
     with session_scope() as session:
         session.execute(select(1))

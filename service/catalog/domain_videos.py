@@ -107,7 +107,7 @@ def read_last_edit() -> int:
     """Return the last edit's number; rows read afterwards are at least as new.
 
     Raises:
-        Unavailable: the catalog cannot be read.
+        Unavailable: The catalog cannot be read.
     """
     with session_scope() as session:
         number: int = session.connection().execute(_LAST_EDIT).scalar_one()
@@ -124,7 +124,7 @@ def read_caption_edits() -> dict[str, int]:
     """Return the number of caption edits by domain.
 
     Raises:
-        Unavailable: the catalog cannot be read.
+        Unavailable: The catalog cannot be read.
     """
     return _read(Task.caption_edits)
 

@@ -67,7 +67,7 @@ class KeysetOrders:
             limit: Maximum number of rows.
 
         Raises:
-            InvalidInput: the cursor is damaged, or belongs to another sort order or list.
+            InvalidInput: The cursor is damaged, or belongs to another sort order or list.
         """
         column, descending = self.columns[sort.removeprefix("-")], sort.startswith("-")
         keys = [self.unique] if column is self.unique else [column, self.unique]

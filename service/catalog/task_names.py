@@ -38,7 +38,7 @@ def require_task(session: Session, name_or_id: str) -> Task:
     """Find a task by ID, name or slug.
 
     Raises:
-        NotFound: the task does not exist.
+        NotFound: The task does not exist.
     """
     task = find_task(session, name_or_id)
     if task is None:
@@ -54,7 +54,7 @@ def require_unused_name(session: Session, name: str, *, may_append: bool = True)
         may_append: Whether the error suggests appending the videos to the domain with this name.
 
     Raises:
-        Conflict: another task has the name or the slug.
+        Conflict: Another task has the name or the slug.
     """
     key = name_key(name)
     taken = session.scalars(

@@ -63,7 +63,7 @@ def evaluate_alerts() -> None:
     """Raise alerts for crossed thresholds, and clear recovered ones. Concurrent calls are safe.
 
     Raises:
-        Unavailable: the catalog cannot be reached.
+        Unavailable: The catalog cannot be reached.
     """
     cells = read_recall_cells(GALLERIES)
     with session_scope() as session:
@@ -83,7 +83,7 @@ def sweep_alerts() -> None:
     """Delete alerts that were cleared 90 days ago.
 
     Raises:
-        Unavailable: the catalog cannot be reached.
+        Unavailable: The catalog cannot be reached.
     """
     with session_scope(write=True) as session:
         session.execute(delete(Alert).where(Alert.cleared_at < now(session) - _RETENTION))
@@ -211,7 +211,7 @@ def dismiss_alert(alert_id: int) -> AlertDetails:
     """Dismiss an alert. It is raised again only after its measure has recovered. Idempotent.
 
     Raises:
-        NotFound: the alert does not exist.
+        NotFound: The alert does not exist.
     """
     with session_scope(write=True) as session:
         row = session.get(Alert, alert_id)

@@ -55,8 +55,8 @@ def storage_usage(task: str | None = None) -> list[StorageUsage]:
         task: ID or name of a single task; None: all tasks.
 
     Raises:
-        NotFound: the task does not exist or has no shard.
-        Unavailable: the index cannot be read.
+        NotFound: The task does not exist or has no shard.
+        Unavailable: The index cannot be read.
     """
     manifest = index_manifest.read_manifest()
     with session_scope() as session:
@@ -78,8 +78,8 @@ def compact(task_id: str) -> StorageUsage:
     reading them, until the next :func:`sweep_index`. An interrupted compaction can be repeated.
 
     Raises:
-        NotFound: the task has no shard.
-        Unavailable: a file cannot be read or written.
+        NotFound: The task has no shard.
+        Unavailable: A file cannot be read or written.
     """
     (before,) = storage_usage(task_id)
     try:
@@ -101,7 +101,7 @@ def sweep_index() -> bool:
         deleted, and a later call tries again.
 
     Raises:
-        Unavailable: the catalog or the index is unreachable.
+        Unavailable: The catalog or the index is unreachable.
     """
     if _is_training():
         return True
@@ -121,7 +121,7 @@ def sweep_frame_caches() -> int:
     rejected copies and killed workers.
 
     Raises:
-        Unavailable: the catalog is unreachable, or a file cannot be deleted.
+        Unavailable: The catalog is unreachable, or a file cannot be deleted.
     """
     old = {path.stem for path in settings().cache_dir.glob("*/*.npy") if _is_old(path)}
     try:
@@ -136,7 +136,7 @@ def sweep_orphan_thumbnails() -> None:
     Killed processes and concurrent deletions leave such files. The function lists all files.
 
     Raises:
-        Unavailable: the catalog is unreachable.
+        Unavailable: The catalog is unreachable.
     """
     found = [path for path in settings().thumbnails_dir.glob("*.jpg") if _is_old(path)]
     with (

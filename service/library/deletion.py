@@ -61,8 +61,8 @@ def delete_videos(video_ids: Iterable[str], *, task_id: str | None = None) -> De
         task_id: Only videos of this task are deleted; None: of all tasks.
 
     Raises:
-        NotFound: the task does not exist.
-        Unavailable: the index or the catalog cannot be written, or a file cannot be deleted; the request can be sent
+        NotFound: The task does not exist.
+        Unavailable: The index or the catalog cannot be written, or a file cannot be deleted; the request can be sent
             again.
     """
     wanted = list(dict.fromkeys(video_ids))
@@ -102,9 +102,9 @@ def delete_task(task_id: str) -> DeletionResult:
     deletion.
 
     Raises:
-        NotFound: the task does not exist.
-        Conflict: the task is unfinished.
-        Unavailable: as for :func:`delete_videos`.
+        NotFound: The task does not exist.
+        Conflict: The task is unfinished.
+        Unavailable: As for :func:`delete_videos`.
     """
     with index_lock(), session_scope(write=True) as session:
         task = lock_task(session, task_id)
@@ -196,7 +196,7 @@ def _delete_files(video_ids: Iterable[str]) -> None:
     """Delete the files of deleted videos, including those of other deletions.
 
     Raises:
-        Unavailable: a file of one of the videos cannot be deleted.
+        Unavailable: A file of one of the videos cannot be deleted.
     """
     failed = remove_deleted_files()
     if failed and (error := next((failed[video] for video in video_ids if video in failed), None)):

@@ -46,7 +46,7 @@ def library_status(degraded: Mapping[str, str] | None = None) -> LibraryStatus:
             catalog are added.
 
     Raises:
-        Unavailable: the catalog is unreachable.
+        Unavailable: The catalog is unreachable.
     """
     manifest, errors = published_manifest()
     with session_scope() as session:

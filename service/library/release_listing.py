@@ -48,9 +48,9 @@ def list_releases(
         cursor: ``next_cursor`` from the previous page.
 
     Raises:
-        NotFound: the task does not exist.
-        InvalidInput: the cursor is not from this list.
-        Unavailable: the manifest of the index, or the catalog, cannot be read.
+        NotFound: The task does not exist.
+        InvalidInput: The cursor is not from this list.
+        Unavailable: The manifest of the index, or the catalog, cannot be read.
     """
     served = index_manifest.read_manifest().served
     query = select(Release)
@@ -113,8 +113,8 @@ def list_shards(
         limit: Maximum number of shards; None: all.
 
     Raises:
-        InvalidInput: the cursor is not from this list.
-        Unavailable: the catalog is unreachable.
+        InvalidInput: The cursor is not from this list.
+        Unavailable: The catalog is unreachable.
     """
     manifest, errors = published_manifest()
     query = select(Shard)

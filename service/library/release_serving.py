@@ -54,9 +54,9 @@ def serve_release(name_or_id: str, *, dry_run: bool = False) -> ServeOutcome:
         dry_run: Whether to change nothing.
 
     Raises:
-        NotFound: the release does not exist.
-        Conflict: a file of the release is missing or damaged; nothing was changed.
-        Unavailable: the catalog or the index cannot be read or written; nothing was changed.
+        NotFound: The release does not exist.
+        Conflict: A file of the release is missing or damaged; nothing was changed.
+        Unavailable: The catalog or the index cannot be read or written; nothing was changed.
     """
     manifest = index_manifest.read_manifest()
     with session_scope() as session:

@@ -64,8 +64,8 @@ def list_tasks(
         limit: Maximum number of tasks; None: all.
 
     Raises:
-        NotFound: the domain does not exist.
-        InvalidInput: the cursor is not from this list.
+        NotFound: The domain does not exist.
+        InvalidInput: The cursor is not from this list.
     """
     query = select(Task)
     if state:

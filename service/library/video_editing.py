@@ -54,11 +54,11 @@ def edit_video(
         The video after the edit.
 
     Raises:
-        NotFound: the video does not exist.
-        Conflict: the video is a copy that a domain relearns; it takes over captions and metadata of its original.
-        PreconditionFailed: the video has another entity tag.
-        InvalidInput: captions or the merged metadata are invalid.
-        Unavailable: the catalog cannot be written.
+        NotFound: The video does not exist.
+        Conflict: The video is a copy that a domain relearns; it takes over captions and metadata of its original.
+        PreconditionFailed: The video has another entity tag.
+        InvalidInput: Captions or the merged metadata are invalid.
+        Unavailable: The catalog cannot be written.
     """
     with session_scope(write=True) as session:
         task, video = lock_video(session, video_id)

@@ -32,9 +32,9 @@ def give_feedback(spec: FeedbackSpec) -> FeedbackDetails:
     """Store what the current actor says about a video. Repeating replaces the verdict.
 
     Raises:
-        NotFound: the video does not exist.
-        InvalidInput: the text is not a valid query, or the caller has the maximum number of entries.
-        Unavailable: the catalog cannot be written.
+        NotFound: The video does not exist.
+        InvalidInput: The text is not a valid query, or the caller has the maximum number of entries.
+        Unavailable: The catalog cannot be written.
     """
     text = _checked(spec.text)
     key = words_key(text)
@@ -87,7 +87,7 @@ def list_feedback(
         cursor: ``next_cursor`` from the previous page.
 
     Raises:
-        InvalidInput: the cursor is not from this list.
+        InvalidInput: The cursor is not from this list.
     """
     query = select(Feedback)
     if own:
@@ -119,8 +119,8 @@ def take_back(feedback_id: int, *, own: bool = False) -> None:
         own: Whether to hide entries of others.
 
     Raises:
-        NotFound: there is no such entry.
-        Unavailable: the catalog cannot be written.
+        NotFound: There is no such entry.
+        Unavailable: The catalog cannot be written.
     """
     with session_scope(write=True) as session:
         query: Select[Any] = select(Feedback, Video.id).join(Video)  # type: ignore[assignment]

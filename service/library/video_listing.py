@@ -46,8 +46,8 @@ def list_videos(
         cursor: ``next_cursor`` from the previous page.
 
     Raises:
-        NotFound: the task does not exist.
-        InvalidInput: the cursor is not from this list.
+        NotFound: The task does not exist.
+        InvalidInput: The cursor is not from this list.
     """
     query = select(Video)
     if status is not None:
@@ -77,7 +77,7 @@ def get_video(video_id: str) -> VideoDetails:
     """Return the details of a video.
 
     Raises:
-        NotFound: the video does not exist.
+        NotFound: The video does not exist.
     """
     with session_scope() as session:
         return read_video(session, video_id)
@@ -141,7 +141,7 @@ def thumbnail_path(video_id: str) -> Path:
     """Return the thumbnail file of a video.
 
     Raises:
-        NotFound: the video is unknown, rejected or not probed yet.
+        NotFound: The video is unknown, rejected or not probed yet.
     """
     video_uri(video_id)  # an ID of a request becomes a path only if the catalog has it
     path = library_paths.thumbnail_path(video_id)
@@ -154,7 +154,7 @@ def stream_path(video_id: str) -> Path:
     """Return the file of a video.
 
     Raises:
-        NotFound: the video is unknown, or its file no longer exists.
+        NotFound: The video is unknown, or its file no longer exists.
     """
     try:
         return library_paths.resolve_video_path(video_uri(video_id))
@@ -169,7 +169,7 @@ def video_uri(video_id: str) -> str:
     """Return a video's URI as stored in the catalog; it may contain a token.
 
     Raises:
-        NotFound: the video is unknown.
+        NotFound: The video is unknown.
     """
     with session_scope() as session:
         uri = session.scalar(select(Video.uri).where(Video.id == video_id))

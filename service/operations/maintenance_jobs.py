@@ -41,8 +41,8 @@ def start_job(spec: JobSpec) -> JobDetails:
     """Store a job and notify the workers. An unfinished job of the same kind and domain is returned instead.
 
     Raises:
-        NotFound: the domain does not exist.
-        InvalidInput: a snapshot names a domain.
+        NotFound: The domain does not exist.
+        InvalidInput: A snapshot names a domain.
     """
     if spec.kind == "snapshot" and spec.task is not None:
         raise InvalidInput.at("task", "A snapshot contains all domains.", "Omit the field.")

@@ -40,7 +40,7 @@ def operations_status(searches: SearchLoad) -> OperationsStatus:
         searches: Load of the responding process.
 
     Raises:
-        Unavailable: the catalog is unreachable.
+        Unavailable: The catalog is unreachable.
     """
     with session_scope() as session:
         at = now(session)

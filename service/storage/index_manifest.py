@@ -30,7 +30,7 @@ def is_published(task_id: str) -> bool:
     """Return whether the manifest lists a shard of the task.
 
     Raises:
-        Unavailable: the manifest cannot be read.
+        Unavailable: The manifest cannot be read.
     """
     return task_id in read_manifest().shards
 
@@ -39,7 +39,7 @@ def stored_ids(task_id: str, ids: Ids) -> Ids:
     """Return which vector IDs a task's shard stores, including deleted ones; empty without a shard.
 
     Raises:
-        Unavailable: the manifest or the IDs of the shard cannot be read.
+        Unavailable: The manifest or the IDs of the shard cannot be read.
     """
     if not settings().index_dir.exists():
         return ids[:0]
@@ -53,7 +53,7 @@ def read_manifest() -> Manifest:
     """Read the manifest; an empty one if there is no index yet.
 
     Raises:
-        Unavailable: the manifest cannot be read.
+        Unavailable: The manifest cannot be read.
     """
     if not settings().index_dir.exists():
         return Manifest.empty()
@@ -92,8 +92,8 @@ def require_manifest(published: Manifest) -> None:
     Without this check, the next published task would begin a new manifest, which does not list the existing shards.
 
     Raises:
-        ManifestError: the manifest lists no release, and the catalog has published tasks.
-        Unavailable: the catalog is unreachable.
+        ManifestError: The manifest lists no release, and the catalog has published tasks.
+        Unavailable: The catalog is unreachable.
     """
     if published.release is not None:
         return
@@ -121,7 +121,7 @@ def index_lock(
         wait_seconds: Maximum time to wait; None: ``WAIT_SECONDS``.
 
     Raises:
-        Unavailable: another writer has the lock, or the index cannot be written.
+        Unavailable: Another writer has the lock, or the index cannot be written.
     """
     store = ShardStore(settings().index_dir)
     wait_seconds = WAIT_SECONDS if wait_seconds is None else wait_seconds

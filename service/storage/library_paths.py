@@ -29,7 +29,7 @@ def resolve_video_path(uri: str) -> Path:
     """Return the file of a video's URI.
 
     Raises:
-        MediaError: the file is outside the media root or, for an upload, outside the uploads folder.
+        MediaError: The file is outside the media root or, for an upload, outside the uploads folder.
     """
     if uri.startswith(UPLOAD_SCHEME):
         inside = uri.removeprefix(UPLOAD_SCHEME)
@@ -53,7 +53,7 @@ def require_writable(*folders: Path) -> None:
     """Create each folder if it does not exist, and create and remove a file in it.
 
     Raises:
-        DataFolderNotWritable: a folder cannot be written; the error names it.
+        DataFolderNotWritable: A folder cannot be written; the error names it.
     """
     for folder in folders:
         try:

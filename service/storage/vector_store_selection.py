@@ -20,7 +20,7 @@ def library_store(configured: Settings, *, device: Device = "cpu") -> ShardStore
         device: Device that scans files of shards.
 
     Raises:
-        DeviceMissing: the device does not exist.
+        DeviceMissing: The device does not exist.
     """
     remote = None
     if configured.milvus.uri:

@@ -43,8 +43,8 @@ def register_sync(spec: SyncSpec) -> SyncDetails:
     registration ends at its next step, so that it deletes nothing that the new one keeps.
 
     Raises:
-        InvalidInput: the source is not allowed, or does not exist.
-        Unavailable: nothing was stored; the request can be retried.
+        InvalidInput: The source is not allowed, or does not exist.
+        Unavailable: Nothing was stored; the request can be retried.
     """
     check_source(spec.source)
     with session_scope(write=True) as session:
@@ -89,7 +89,7 @@ def remove_sync(name_or_id: str) -> None:
         name_or_id: ID of the sync, or name or slug of its domain; IDs have priority.
 
     Raises:
-        NotFound: the sync does not exist.
+        NotFound: The sync does not exist.
     """
     text = name_or_id.replace("\0", "\ufffd").encode("utf-8", "replace").decode()  # PostgreSQL refuses others
     with session_scope(write=True) as session:
@@ -148,7 +148,7 @@ class SyncRun:
         """Renew the lease from time to time.
 
         Raises:
-            LeaseLost: another worker took over the run, or the sync was removed.
+            LeaseLost: Another worker took over the run, or the sync was removed.
         """
         if time.monotonic() - self._renewed < _RENEWAL_SECONDS:
             return

@@ -56,7 +56,7 @@ def check_source(source: str) -> None:
     """Check that a source is an allowed folder or manifest, before a sync of it is stored.
 
     Raises:
-        InvalidInput: the source is not allowed, cannot be listed, does not exist, or is a manifest that the service
+        InvalidInput: The source is not allowed, cannot be listed, does not exist, or is a manifest that the service
             does not read.
     """
     if not is_source_uri(source):
@@ -86,10 +86,10 @@ def list_source(
         report_progress: Called for each folder, page of a listing, part of a manifest, and file.
 
     Raises:
-        InvalidInput: the source is not allowed, has no videos, all are left out, or the manifest is invalid or gives
+        InvalidInput: The source is not allowed, has no videos, all are left out, or the manifest is invalid or gives
             IDs.
-        SourceUnavailable: a remote source cannot be reached currently.
-        OSError: a folder or the manifest cannot be read.
+        SourceUnavailable: A remote source cannot be reached currently.
+        OSError: A folder or the manifest cannot be read.
     """
     if is_source_uri(source):
         remote = list_remote_videos(
@@ -147,7 +147,7 @@ def remote_files(listing: RemoteVideos) -> SourceFiles:
     """Return the video files in a remote folder. Their versions, not their contents, are compared.
 
     Raises:
-        InvalidInput: the source cannot be listed, all videos are left out, or a video has an ID.
+        InvalidInput: The source cannot be listed, all videos are left out, or a video has an ID.
     """
     if listing.files is None:
         raise InvalidInput.at(
@@ -177,7 +177,7 @@ def local_files(listing: FolderVideos, report_progress: Callable[[], object] = l
     """Return the video files in a local folder.
 
     Raises:
-        InvalidInput: all videos are left out, or a video has an ID, which a sync derives from path and content.
+        InvalidInput: All videos are left out, or a video has an ID, which a sync derives from path and content.
     """
     _refuse_ids(listing.videos)
     found = SourceFiles([], _reasons(listing.left_out), uploaded=listing.uploaded)

@@ -1,1 +1,1 @@
-"""Tasks: commands, archives, validation, probing, messages and life cycle."""
+"""Tasks: commands on them, their manifests and uploads, probing, messages and life cycle."""

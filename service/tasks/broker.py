@@ -1,6 +1,6 @@
 """The broker: messages that start workers. A message carries only the ID of a task, sync or job.
 
-Messages may be lost or duplicated; the catalog decides which jobs run (``service.tasks.lifecycle``).
+Messages may be lost or duplicated; the catalog decides what runs (``service.tasks.lifecycle``).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ log = structlog.get_logger(__name__)
 
 def _configuration() -> dict[str, Any]:
     configured = settings()
-    # The smallest of these three values applies, including the default of any unset one, so set them all.
+    # The smallest of these three values applies, including the default of any unset one: set them all.
     visibility = {"visibility_timeout": _VISIBILITY_SECONDS}
     return {
         "broker_url": configured.redis_url,
@@ -59,7 +59,7 @@ celery_app.add_defaults(_configuration)  # a function, so that importing this mo
 
 
 def send_probe(task_id: str) -> bool:
-    """Send a message that a task is due for probing.
+    """Tell the workers that a task is due for probing.
 
     Returns:
         False if the broker is unreachable; the reconciler sends the message later.
@@ -68,7 +68,7 @@ def send_probe(task_id: str) -> bool:
 
 
 def send_learn(task_id: str) -> bool:
-    """Send a message that a task is due for training.
+    """Tell the workers that a task is due for training.
 
     Returns:
         False if the broker is unreachable; the reconciler sends the message later.
@@ -77,7 +77,7 @@ def send_learn(task_id: str) -> bool:
 
 
 def send_append(task_id: str) -> bool:
-    """Send a message that an append's videos are due for embedding.
+    """Tell the workers that an append's videos are due for embedding.
 
     Returns:
         False if the broker is unreachable; the reconciler sends the message later.
@@ -86,17 +86,17 @@ def send_append(task_id: str) -> bool:
 
 
 def send_sync(sync_id: str) -> bool:
-    """Send a message that a registered sync is due; False if the broker is unreachable."""
+    """Tell the workers that a registered sync is due; False if the broker is unreachable."""
     return _send(SYNC, CPU_QUEUE, sync_id)
 
 
 def send_maintenance(job_id: str) -> bool:
-    """Send a message that a maintenance job is due; False if the broker is unreachable."""
+    """Tell the workers that a maintenance job is due; False if the broker is unreachable."""
     return _send(MAINTAIN, CPU_QUEUE, job_id)
 
 
 def send_embed(task_id: str) -> bool:
-    """Send a message that chunks of a task are due for embedding.
+    """Tell the workers that chunks of a task are due for embedding.
 
     Returns:
         False if the broker is unreachable; the reconciler sends the message later.
@@ -105,7 +105,7 @@ def send_embed(task_id: str) -> bool:
 
 
 def queue_length(queue: str) -> int | None:
-    """Return the number of messages in a queue; None if the broker is unreachable."""
+    """Count the messages in a queue; None if the broker is unreachable."""
     try:
         with _connection() as connection:
             channel = connection.default_channel
@@ -117,12 +117,12 @@ def queue_length(queue: str) -> int | None:
 
 
 def is_reachable() -> bool:
-    """Return whether the broker responds."""
+    """Check whether the broker responds."""
     return queue_length(CPU_QUEUE) is not None
 
 
 def _connection() -> Any:
-    # Short timeouts: POST /tasks must not wait for an unreachable broker, because the reconciler resends.
+    # Short timeouts: POST /tasks must not wait for an unreachable broker, and the reconciler resends anyway.
     return celery_app.connection_for_write(
         settings().redis_url,
         transport_options={"max_retries": 1, "interval_start": 0, "socket_timeout": 3},

@@ -55,19 +55,19 @@ _Spec = TypeVar("_Spec", TaskSpec, AppendSpec)
 
 
 def create_task(spec: TaskSpec, *, idempotency_key: str | None = None, caller: str = "") -> CreateOutcome:
-    """Store a task and notify the workers. A returned task is durable.
+    """Store a task and notify the workers. Once this returns, the task is durable.
 
     Args:
         spec: Specification of the task.
-        idempotency_key: The ``Idempotency-Key`` of the request.
-        caller: Identity of the caller; keys of different callers are independent.
+        idempotency_key: The request's ``Idempotency-Key``.
+        caller: Identity of the caller, who has their own keys.
 
     Raises:
-        InvalidInput: fields are invalid; the error names each of them.
-        Conflict: the name or an ID belongs to another task.
-        IdempotencyMismatch, IdempotencyInFlight: see ``service.tasks.idempotency``.
-        Unavailable: nothing was stored; the request can be retried.
-        InDoubt: the task may be stored; retrying with the same Idempotency-Key stores it only once.
+        InvalidInput: Fields are invalid; the error names each one.
+        Conflict: The name or an ID belongs to another task.
+        IdempotencyMismatch, IdempotencyInFlight: See ``service.tasks.idempotency``.
+        Unavailable: Nothing was stored; the request can be retried.
+        InDoubt: The task may be stored; a retry with the same Idempotency-Key stores it only once.
     """
     request = TaskRequest(idempotency_key, caller)
     return _create_from_spec(request, spec, validate_task)
@@ -78,31 +78,31 @@ def append_videos(
 ) -> CreateOutcome:
     """Store an append of videos to a learned domain and notify the workers.
 
-    The append is a separate task. Workers probe its videos, embed them with the release pinned by the domain's shard,
-    and publish them as a segment of that shard. Nothing is trained.
+    The append is a task of its own. Workers probe its videos, embed them with the release that the domain's shard is
+    pinned to, and publish them as a segment of that shard. Nothing is trained.
 
     Args:
         task_id: ID of the domain's task.
         idempotency_key, caller: As for :func:`create_task`.
 
     Raises:
-        NotFound: the task does not exist.
-        Conflict: the task is not a learned domain, or an ID belongs to another video.
-        InvalidInput, IdempotencyMismatch, IdempotencyInFlight, Unavailable, InDoubt: as for :func:`create_task`.
+        NotFound: The task does not exist.
+        Conflict: The task is not a learned domain, or an ID belongs to another video.
+        InvalidInput, IdempotencyMismatch, IdempotencyInFlight, Unavailable, InDoubt: As for :func:`create_task`.
     """
     request = TaskRequest(idempotency_key, caller, target_id=task_id)
     return _create_from_spec(request, spec, validate_append)
 
 
 def check_destination(name: str | None, target_id: str | None, videos: Sequence[VideoSpec]) -> str | None:
-    """Check that a task with these videos can be stored now, and return its domain name.
+    """Check that a task with these videos could be stored now, and get the name of its domain.
 
     Args:
-        name: Name of a new domain; None is not checked.
+        name: Name of a new domain; None skips the check.
         target_id: ID of the task whose domain receives the videos; None for a new domain.
 
     Raises:
-        NotFound, Conflict: as for :func:`create_task` and :func:`append_videos`.
+        NotFound, Conflict: As for :func:`create_task` and :func:`append_videos`.
     """
     with session_scope() as session:
         if target_id is not None:
@@ -125,12 +125,12 @@ def create_task_from_archive(
 ) -> CreateOutcome:
     """Create a task from an archive of videos with a manifest (see ``service.tasks.manifests.manifest_parser``).
 
-    An error leaves no files behind, unless the catalog did not confirm the commit: the task may then be stored, so its
-    files stay, and ``uploaded_videos.sweep_uploads`` removes them if it is not.
+    An error leaves no files behind. The exception is a commit that the catalog did not confirm: the task may be stored,
+    so its files stay until ``uploaded_videos.sweep_uploads`` finds that it is not.
 
     Raises:
-        InvalidInput, TooLarge: the archive or its manifest is invalid.
-        Conflict, IdempotencyMismatch, IdempotencyInFlight, Unavailable, InDoubt: as for ``create_task``.
+        InvalidInput, TooLarge: The archive or its manifest is invalid.
+        Conflict, IdempotencyMismatch, IdempotencyInFlight, Unavailable, InDoubt: As for ``create_task``.
     """
     fields = {"name": name, "method": method, "settings": settings}
     request = TaskRequest(idempotency_key, caller)
@@ -147,12 +147,12 @@ def append_archive(
     idempotency_key: str | None = None,
     caller: str = "",
 ) -> CreateOutcome:
-    """Append the videos of an archive with a manifest to a learned domain.
+    """Append the videos in an archive with a manifest to a learned domain.
 
     Raises:
-        NotFound, Conflict: as for :func:`append_videos`.
-        InvalidInput, TooLarge: the archive or its manifest is invalid.
-        IdempotencyMismatch, IdempotencyInFlight, Unavailable, InDoubt: as for :func:`create_task_from_archive`.
+        NotFound, Conflict: As for :func:`append_videos`.
+        InvalidInput, TooLarge: The archive or its manifest is invalid.
+        IdempotencyMismatch, IdempotencyInFlight, Unavailable, InDoubt: As for :func:`create_task_from_archive`.
     """
     request = TaskRequest(idempotency_key, caller, target_id=task_id)
     return _create_from_archive(
@@ -161,16 +161,16 @@ def append_archive(
 
 
 def list_tasks() -> list[TaskDetails]:
-    """Return all tasks by position."""
+    """List all tasks by position."""
     with session_scope() as session:
         return task_details(session, session.scalars(select(Task).order_by(Task.position)).all())
 
 
 def get_task(task_id: str) -> TaskDetails:
-    """Return a task.
+    """Look up a task.
 
     Raises:
-        NotFound: the task does not exist.
+        NotFound: The task does not exist.
     """
     with session_scope() as session:
         task = session.get(Task, task_id)
@@ -180,11 +180,11 @@ def get_task(task_id: str) -> TaskDetails:
 
 
 def cancel_task(task_id: str) -> TaskDetails:
-    """Cancel a task: immediately if no worker owns it, otherwise at the worker's next step. Idempotent.
+    """Cancel a task: at once if no worker owns it, otherwise at the worker's next step. Idempotent.
 
     Raises:
-        NotFound: the task does not exist.
-        Conflict: the task is ready or failed, or its shard is already published.
+        NotFound: The task does not exist.
+        Conflict: The task is ready or failed, or its shard is already published.
     """
     is_changed = False
     with session_scope(write=True) as session:
@@ -211,16 +211,16 @@ def cancel_task(task_id: str) -> TaskDetails:
 
 
 def retry_task(task_id: str, spec: RetrySpec | None = None) -> TaskDetails:
-    """Queue a failed or cancelled task again, at the end.
+    """Queue a failed or cancelled task again, at the end of the queue.
 
     Args:
-        spec: New method and settings; None keeps the task's.
+        spec: New method and settings; None keeps the current ones.
 
     Raises:
-        InvalidInput: the method or settings are invalid, or the task is an append.
-        NotFound: the task does not exist.
-        Conflict: the task is neither failed nor cancelled.
-        InsufficientStorage: the disk has no space for its videos; the task is unchanged.
+        InvalidInput: The method or settings are invalid, or the task is an append.
+        NotFound: The task does not exist.
+        Conflict: The task is neither failed nor cancelled.
+        InsufficientStorage: The disk has no space for the videos; the task is unchanged.
     """
     spec = spec or RetrySpec()
     with session_scope(write=True) as session:
@@ -268,7 +268,7 @@ def _change_method(task: Task, spec: RetrySpec) -> None:
     method, chosen = spec.method or task.method, dict(spec.settings or {})
     raise_first(task_errors(method, chosen))
     task.method, task.settings = method, chosen
-    shutil.rmtree(configured().checkpoints_dir / task.id, ignore_errors=True)  # of the previous method
+    shutil.rmtree(configured().checkpoints_dir / task.id, ignore_errors=True)  # the previous method's
 
 
 def _create_from_spec(
@@ -302,7 +302,7 @@ def _create_from_archive(
         if is_append:  # before the archive is unpacked
             with session_scope() as session:
                 require_learned(session.get(Task, request.target_id), request.target_id)
-        # Videos are already compressed, so unpacking does not enlarge them much.
+        # Videos are compressed already, so unpacking does not enlarge them much.
         require_disk_space(0, files_bytes=archive_bytes(archive), is_append=is_append)
         try:
             videos = unpack_archive(archive, filename, task_id)

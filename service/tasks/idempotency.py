@@ -1,9 +1,9 @@
-"""Idempotency keys: requests with the same key are executed once.
+"""Idempotency keys: run requests with the same key only once.
 
 A short transaction reserves the key, so that a concurrent second request is refused. The reservation is a lease that
-the process renews, so a dead process's key becomes free when the lease expires. The transaction that stores the task
-also stores the response under the key, so both exist or neither does. If two reservations overlap because one could not
-be renewed, only the first request is stored.
+the process renews; if the process dies, the lease expires and frees the key. The transaction that stores the task also
+stores the response under the key, so both exist or neither does. If a reservation cannot be renewed and a second one
+overlaps it, only the first request to finish is stored.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from service.catalog.tables import IdempotencyKey
 from service.core.errors import CatalogDamaged, IdempotencyInFlight, IdempotencyMismatch, InvalidInput
 from service.core.settings import settings
 
-RETENTION = timedelta(hours=24)  # a key is forgotten after this time
+RETENTION = timedelta(hours=24)  # keys are forgotten after this time
 
 
 def check_key(key: str) -> None:
     """Validate a key.
 
     Raises:
-        InvalidInput: the key is not 1 to 255 visible ASCII characters.
+        InvalidInput: The key is not 1 to 255 visible ASCII characters.
     """
     if not 1 <= len(key) <= 255 or not all(33 <= ord(c) <= 126 for c in key):
         raise InvalidInput.at(
@@ -38,7 +38,7 @@ def check_key(key: str) -> None:
 
 
 def caller_scope(caller: str) -> str:
-    """Return the hash under which a caller's keys are stored; API keys are never stored as plain text."""
+    """Hash a caller's identity, under which their keys are stored: API keys are never stored as plain text."""
     return hashlib.sha256(caller.encode()).hexdigest()
 
 
@@ -46,15 +46,15 @@ def reserve(caller: str, key: str, body_hash: str) -> dict[str, Any] | None:
     """Reserve a key for a request.
 
     Args:
-        caller: Identity of the caller; keys of different callers are independent.
+        caller: Identity of the caller, who has their own keys.
         key: The Idempotency-Key.
 
     Returns:
-        The stored response to the same request; None if the request must be executed.
+        The stored response if the same request ran before; None if it must run now.
 
     Raises:
-        IdempotencyMismatch: the key belongs to another body.
-        IdempotencyInFlight: the same request is running.
+        IdempotencyMismatch: The key belongs to a request with another body.
+        IdempotencyInFlight: The same request is running.
     """
     check_key(key)
     caller = caller_scope(caller)
@@ -66,10 +66,10 @@ def reserve(caller: str, key: str, body_hash: str) -> dict[str, Any] | None:
 
 
 def settle(session: Session, caller: str, key: str, task_id: str, response: dict[str, Any]) -> None:
-    """Store the response, in the transaction that stores the task.
+    """Store the response under the key, in the transaction that stores the task.
 
     Raises:
-        IdempotencyInFlight: another request with the same key has stored its response.
+        IdempotencyInFlight: Another request with the same key has stored its response.
     """
     settled = session.execute(
         _unsettled(caller, key).values(task_id=task_id, response=response).returning(IdempotencyKey.key)
@@ -79,7 +79,7 @@ def settle(session: Session, caller: str, key: str, task_id: str, response: dict
 
 
 def renew(caller: str, key: str) -> bool:
-    """Extend a running request's reservation; returns whether its key has no response yet."""
+    """Extend a running request's reservation. False if the key already has a response."""
     with session_scope(write=True) as session:
         renewed = session.execute(
             _unsettled(caller, key).values(locked_until=now(session) + _lease()).returning(IdempotencyKey.key)
@@ -134,7 +134,7 @@ def _reserve(session: Session, caller: str, key: str, body_hash: str) -> dict[st
 
 
 def _unsettled(caller: str, key: str) -> Update:
-    """Return an UPDATE statement for a key without a response."""
+    """Build an UPDATE for a key without a response."""
     return update(IdempotencyKey).where(
         IdempotencyKey.caller == caller_scope(caller),
         IdempotencyKey.key == key,

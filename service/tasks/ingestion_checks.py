@@ -1,4 +1,4 @@
-"""Validate a task's specification beyond its schema. Every error names the field and a hint."""
+"""Validate a task's specification beyond its schema. Every error names the field and gives a hint."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from service.storage.library_paths import normalize_uri
 from service.storage.video_access import check_video_uri
 from service.tasks.method_checks import find_method_error, settings_errors
 
-_MAX_ERRORS = 20  # enough to correct a file; 100,000 errors would be useless
+_MAX_ERRORS = 20  # enough to start correcting a file; nobody reads 100,000 errors
 _MAX_DEPTH = 16
 
 
@@ -51,16 +51,16 @@ class TaskRecord:
 
 @dataclass(frozen=True)
 class AppendRecord:
-    """Validated videos of an append."""
+    """The validated videos of an append."""
 
     videos: list[VideoRecord]
 
 
 def validate_task(spec: TaskSpec) -> TaskRecord:
-    """Validate a specification against the limits and the files it names.
+    """Validate a specification against the limits and the files that it names.
 
     Raises:
-        InvalidInput: fields are invalid; the error lists up to 20 of them.
+        InvalidInput: Fields are invalid; the error lists up to 20 of them.
     """
     method, settings = spec.method or default_method(), spec.settings or {}
     raise_first(chain(task_errors(method, settings), _videos_errors(spec.videos)))
@@ -73,7 +73,7 @@ def validate_task(spec: TaskSpec) -> TaskRecord:
 
 
 def validate_append(spec: AppendSpec) -> AppendRecord:
-    """Validate the videos of an append; errors as for :func:`validate_task`."""
+    """Validate an append's videos; errors as for :func:`validate_task`."""
     raise_first(_videos_errors(spec.videos))
     return AppendRecord(_records(spec.videos))
 
@@ -81,10 +81,10 @@ def validate_append(spec: AppendSpec) -> AppendRecord:
 def validate_edit(
     captions: Sequence[str], metadata: dict[str, Any], transcript: Sequence[Cue] = ()
 ) -> tuple[list[str], list[TimedText]]:
-    """Validate the content of an edited video; errors as for :func:`validate_task`.
+    """Validate a video's new content; errors as for :func:`validate_task`.
 
     Returns:
-        The captions and transcript in stored form.
+        The captions and transcript as they are stored.
     """
     raise_first(
         chain(
@@ -117,17 +117,17 @@ def _records(videos: Sequence[VideoSpec]) -> list[VideoRecord]:
 
 
 def normalize_caption(caption: str) -> str:
-    """Return a caption in stored form: composed characters (NFC) and single spaces, otherwise unchanged."""
+    """Normalize a caption for storage: composed characters (NFC) and single spaces, otherwise unchanged."""
     return " ".join(unicodedata.normalize("NFC", caption).split())
 
 
 def normalize_transcript(cues: Sequence[Cue]) -> list[TimedText]:
-    """Return a transcript in stored form: ordered by time, with texts normalized like captions."""
+    """Normalize a transcript for storage: ordered by time, with texts normalized like captions."""
     return sorted((cue.start, cue.end, normalize_caption(cue.text)) for cue in cues)
 
 
 def task_errors(method: str, settings: dict[str, Any]) -> Iterator[FieldError]:
-    """Yield the errors in a task's method and settings."""
+    """Find the errors in a task's method and settings."""
     if error := find_method_error(method, settings, library_backbone()):
         yield error
     if method in METHOD_NAMES:
@@ -149,7 +149,7 @@ def _videos_errors(videos: list[VideoSpec]) -> Iterator[FieldError]:
 
 
 def duplicate_ids(videos: Sequence[VideoSpec]) -> Iterator[FieldError]:
-    """Yield an error for each video that repeats an earlier video's ID."""
+    """Find the videos that repeat an ID."""
     first: dict[str, int] = {}
     for number, video in enumerate(videos):
         if video.id is None:
@@ -171,7 +171,7 @@ def _video_errors(field: str, video: VideoSpec) -> Iterator[FieldError]:
 
 
 def content_errors(field: str, video: VideoSpec) -> Iterator[FieldError]:
-    """Yield the errors in a video's captions, transcript and metadata."""
+    """Find the errors in a video's captions, transcript and metadata."""
     yield from _captions_errors(f"{field}.captions", video.captions)
     yield from _transcript_errors(f"{field}.transcript", video.transcript)
     yield from _json_errors(f"{field}.metadata", video.metadata or {}, request_limits.MAX_METADATA_BYTES)
@@ -216,7 +216,7 @@ def _transcript_errors(field: str, cues: Sequence[Cue]) -> Iterator[FieldError]:
 
 
 def uri_errors(field: str, uri: str) -> Iterator[FieldError]:
-    """Yield the errors in a video's URI."""
+    """Find the errors in a video's URI."""
     if any(unicodedata.category(c) == "Cc" for c in uri):
         yield FieldError(field, "The path contains a control character.", "Remove it.")
         return
@@ -250,7 +250,7 @@ def _json_errors(field: str, value: dict[str, Any], max_bytes: int) -> Iterator[
 
 
 def storage_problem(value: Any, depth: int = 0) -> str | None:
-    """Return why a value cannot be stored and read back unchanged in both databases, or None."""
+    """Explain why a value would not survive storage in either database; None if it would."""
     if depth > _MAX_DEPTH:
         return f"It is nested more than {_MAX_DEPTH} levels deep."
     if isinstance(value, str):

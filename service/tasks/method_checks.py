@@ -1,4 +1,4 @@
-"""Check which methods the library's backbone can run, and their settings, without loading methods or backbones."""
+"""Check a task's method and settings against the library's backbone, without loading methods or backbones."""
 
 from __future__ import annotations
 
@@ -31,11 +31,10 @@ _BOUNDS = {
 
 
 def find_method_error(method: str, settings: Mapping[str, Any], backbone: str) -> FieldError | None:
-    """Return why a method cannot run; None if it can.
+    """Explain why a method cannot run; None if it can.
 
     Args:
-        method: Name of the method.
-        settings: Settings of the task.
+        settings: The task's settings.
         backbone: Name of the library's backbone.
     """
     if method not in METHOD_NAMES:
@@ -56,11 +55,10 @@ def find_method_error(method: str, settings: Mapping[str, Any], backbone: str) -
 
 
 def settings_errors(method: str, settings: Mapping[str, Any]) -> Iterator[FieldError]:
-    """Yield an error for each unknown setting and each value that is out of range.
+    """Find unknown settings and values out of range.
 
     Args:
-        method: Name of the method.
-        settings: Settings of the task.
+        settings: The task's settings.
     """
     from jsonschema import Draft202012Validator
 
@@ -91,14 +89,14 @@ def _describe(schema: Mapping[str, Any]) -> str:
 
 @cache
 def _needs_open_blocks(method: str) -> bool | str:
-    """Return whether a method needs open blocks, or the name of the setting that decides it."""
+    """Check whether a method needs open transformer blocks; the name of a setting if that decides it."""
     needed: bool | str = yaml.safe_load(_read_config(f"{method}.yaml")).get("needs_open_blocks", False)
     return needed
 
 
 @cache
 def _setting_schemas() -> dict[str, dict[str, dict[str, Any]]]:
-    """Return the JSON Schema of each setting of each method."""
+    """Read the JSON Schema of each method's settings."""
     schemas: dict[str, dict[str, dict[str, Any]]] = json.loads(_read_config("setting_schemas.json"))
     return schemas
 

@@ -1,7 +1,7 @@
-"""The probing job: hash, decode and sample every video in a task, and reject unusable ones.
+"""The probing job: hash, decode and sample every video in a task, and reject the unusable ones.
 
-The videos are divided into chunks. The worker that claimed the task plans them, processes chunks like other workers,
-and completes the stage when all chunks are done.
+The videos are split into chunks. The worker that claimed the task plans them, processes chunks like any other worker,
+and completes the stage when all are done.
 """
 
 from __future__ import annotations
@@ -60,13 +60,13 @@ from service.tasks.probing_completion import complete_probing, isolate_failures
 from service.tasks.rejections import SAME_CONTENT, reject
 
 CHUNK_VIDEOS = 64  # a kill loses at most one chunk's results
-SAVE_SECONDS = 1.0  # time between two transactions that store results of a chunk
+SAVE_SECONDS = 1.0  # between two transactions that store results of a chunk
 
 _MAX_OUTAGES = (
-    3  # videos of a chunk with an unavailable source, until the rest of the chunk is also postponed
+    3  # a chunk's videos whose source is unavailable, before the rest of the chunk is postponed too
 )
-_MAX_FAILURES = 8  # consecutive chunks that end with an error, until the task fails
-_TURN_SECONDS = 30.0  # time that a worker spends on a task's chunks before the next message gets its turn
+_MAX_FAILURES = 8  # consecutive chunks that end with an error, before the task fails
+_TURN_SECONDS = 30.0  # that a worker spends on a task's chunks before the next message gets its turn
 _WAIT_SECONDS = 0.25  # between checks whether other workers' chunks are done
 _REPORT_SECONDS = 0.5
 
@@ -88,7 +88,7 @@ class _Result:
 
 @dataclass
 class _Progress:
-    """Progress of the stage over all workers, as reported by the task's owner."""
+    """Reports how far all workers are, on behalf of the task's owner."""
 
     claim: Claim
     total: int
@@ -108,11 +108,11 @@ class _Progress:
 def probe(claim: Claim) -> None:
     """Probe a claimed task's pending videos, then give the task back until its training is due.
 
-    The task fails when more than ``MAX_BAD_SHARE`` of its videos are bad, when no video is left, or when the
-    data folder cannot be written. An append rejects bad videos, and fails only if all of its videos are bad.
+    The task fails when more than ``MAX_BAD_SHARE`` of its videos are bad, when no video is left, or when the data
+    folder cannot be written. An append merely rejects bad videos, and fails only if all of its videos are bad.
 
     Raises:
-        LeaseLost, TaskCancelled, WorkerStopping: see ``Claim.progress``.
+        LeaseLost, TaskCancelled, WorkerStopping: See ``Claim.progress``.
     """
     try:
         require_writable(settings().cache_dir, settings().thumbnails_dir)
@@ -139,13 +139,13 @@ def probe_free_chunks(task_id: str, owner: str) -> None:
 
 
 def _probe_chunks(claim: Claim) -> None:
-    """Process chunks of the task until all are done."""
+    """Process the task's chunks until all are done."""
     task_id, spec = claim.task.id, _frame_spec()
     total = _plan(claim, spec)
-    send_due()  # other workers may take chunks
+    send_due()  # let other workers take chunks
     progress = _Progress(claim, total)
-    outages: list[SourceUnavailable] = []  # of consecutive chunks
-    failures = 0  # consecutive chunks
+    outages: list[SourceUnavailable] = []  # in consecutive chunks
+    failures = 0  # in consecutive chunks
     with _open_decoder() as decoder:
         while (totals := read_totals(task_id, "probing")).unfinished:
             progress.report(total - totals.remaining)
@@ -161,20 +161,18 @@ def _probe_chunks(claim: Claim) -> None:
                 outages.clear()
                 failures = 0
             except LeaseLost:
-                claim.tick()  # raises if the task is also lost; a chunk lost alone belongs to another worker
+                claim.tick()  # raises if the task is lost too; a chunk lost alone is another worker's
             except SourceUnavailable as error:  # videos in other chunks may have a different source
                 outages.append(error)
                 if isinstance(error, DecoderOutage):
                     raise  # this worker can't process any chunk
-                if (
-                    len(outages) == _MAX_OUTAGES
-                ):  # otherwise the first chunks' pauses would end in the meantime
+                if len(outages) == _MAX_OUTAGES:  # until then, the first chunks' pauses have not ended
                     raise
             except (CinestrataError, SQLAlchemyError):
                 raise
             except Exception:
                 failures += 1
-                if failures == _MAX_FAILURES:  # every video fails on this worker
+                if failures == _MAX_FAILURES:  # this worker fails on every video
                     raise
                 log.exception("chunk_failed", task=task_id, chunk=chunk.number)
     claim.progress("probing", 1.0, done=total, total=total)
@@ -189,7 +187,7 @@ def _open_decoder() -> VideoDecoder:
 
 
 def _plan(claim: Claim, spec: FrameSpec) -> int:
-    """Plan chunks for pending videos not covered by an unfinished chunk; returns the total number of videos.
+    """Plan chunks for pending videos that no unfinished chunk covers; returns the total number of videos.
 
     An accepted video without its frame cache is pending again.
     """
@@ -230,12 +228,12 @@ def _plan(claim: Claim, spec: FrameSpec) -> int:
 def _probe_chunk(
     chunk: ChunkClaim, decoder: VideoDecoder, spec: FrameSpec, report: Callable[[], None] = lambda: None
 ) -> None:
-    """Probe the pending videos of a chunk and store the results."""
+    """Probe a chunk's pending videos and store the results."""
     with chunk:
         videos, target_id = _load_videos(chunk)
         results: list[_Result] = []
         outages: list[SourceUnavailable] = []
-        accepted: dict[str, str] = {}  # URIs by content hash, in this chunk
+        accepted: dict[str, str] = {}  # content hash → URI, within this chunk
         saved = time.monotonic()
         try:
             for video in videos:
@@ -259,7 +257,7 @@ def _probe_chunk(
             _store_results(session, chunk, results)
             if not outages:
                 chunk.complete(session)
-        remove_deleted_files()  # of videos deleted in the meantime
+        remove_deleted_files()  # for videos deleted meanwhile
         if outages:
             raise outages[0]
 
@@ -281,9 +279,9 @@ def _load_videos(chunk: ChunkClaim) -> tuple[list[_PendingVideo], str | None]:
 
 
 def _find_copy(chunk: ChunkClaim, video: _PendingVideo, digest: str, target_id: str | None) -> str | None:
-    """Return the URI of an accepted video with the same content: an earlier one in the task, or any in the domain.
+    """Find an accepted video with the same content, earlier in the task or anywhere in the domain, and return its URI.
 
-    Copies in chunks still being processed are found when the stage is completed.
+    Copies in chunks that are still being processed are found when the stage is completed.
     """
     earlier = (Video.task_id == chunk.task_id) & (Video.vector_id < video.vector_id)
     known = earlier if target_id is None else or_(earlier, Video.task_id == target_id)
@@ -323,7 +321,7 @@ def _read_video(
     path: Path,
     find_copy: Callable[[str], str | None],
 ) -> VideoInfo:
-    """Hash and decode a file; raises MediaError if it is unusable, or if an accepted video has the same content."""
+    """Hash and decode a file; raise MediaError if it is unusable or a copy of an accepted video."""
     try:
         decoder.limits.check_file(path, redact_uri(video.uri))
         digest = content_hash(path)

@@ -1,4 +1,4 @@
-"""Complete probing: handle failed chunks, copies and splits, then give the task back or fail it."""
+"""Complete probing: settle failed chunks, copies and splits, then give the task back or fail it."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from service.tasks.lifecycle.state_machine import lock_owned_task
 from service.tasks.rejections import SAME_CONTENT, reject
 
 MAX_BAD_SHARE = 0.2  # a task with a larger share of unusable videos fails
-CALIBRATION_SHARE = 0.05  # share of the validation split, which calibrates confidences, if none is given
-_TRANSACTION_ROWS = 5000  # short enough that other catalog writers hardly wait
+CALIBRATION_SHARE = 0.05  # share of the validation split, which calibrates confidence, if none is given
+_TRANSACTION_ROWS = 5000  # few enough that other catalog writers hardly wait
 
 _MAX_ATTEMPTS = 2  # for a single video
 
@@ -33,10 +33,10 @@ _MAX_ATTEMPTS = 2  # for a single video
 def complete_probing(claim: Claim) -> None:
     """Reject copies, assign the splits, count the videos, and give the task back or fail it.
 
-    Each step can be repeated, so that a worker that is killed in between loses nothing.
+    Every step can be repeated, so a worker killed in between loses nothing.
 
     Raises:
-        LeaseLost, TaskCancelled, WorkerStopping: see ``Claim.progress``.
+        LeaseLost, TaskCancelled, WorkerStopping: See ``Claim.progress``.
     """
     is_append = claim.task.target_id is not None
     _reject_copies(claim)
@@ -66,7 +66,7 @@ def complete_probing(claim: Claim) -> None:
         )
         return
     bad = counts["rejected"] - (copies or 0)
-    # An append with only rejected videos changes nothing: the domain can do without them.
+    # An append whose videos are all rejected changes nothing: the domain does without them.
     if not is_append and (not accepted or bad > MAX_BAD_SHARE * total):
         claim.fail(
             f"{bad} of {total} videos can't be used ({bad / total:.0%}; the limit is {MAX_BAD_SHARE:.0%})."
@@ -82,7 +82,7 @@ def complete_probing(claim: Claim) -> None:
 
 
 def _reject_copies(claim: Claim) -> None:
-    """Reject accepted videos with the same content as one with a smaller vector ID.
+    """Reject accepted videos whose content equals that of one with a smaller vector ID.
 
     Workers that process chunks at the same time do not see each other's videos.
     """
@@ -100,7 +100,7 @@ def _reject_copies(claim: Claim) -> None:
     copies = (
         select(Video)
         .where(Video.task_id == claim.task.id, Video.status == "accepted", has_original)
-        .order_by(Video.vector_id.desc())  # the original has the smallest vector ID, so it remains
+        .order_by(Video.vector_id.desc())  # the original has the smallest vector ID, so it is kept
         .limit(500)
     )
     while True:
@@ -128,7 +128,7 @@ def _reject_copies(claim: Claim) -> None:
 
 
 def _assign_splits(claim: Claim) -> str | None:
-    """Assign splits to a domain's accepted videos; returns the origin of the held-out split."""
+    """Assign splits to a domain's accepted videos; returns where the held-out split comes from."""
     with session_scope() as session:
         rows = session.execute(
             select(Video.vector_id, Video.content_hash, Video.captions, Video.split, Video.effective_split)
@@ -164,14 +164,14 @@ def _write_split(claim: Claim, split: str | None, vector_ids: Sequence[int]) -> 
 
 
 def isolate_failures(claim: Claim) -> None:
-    """Divide a task's failed chunks, and reject single videos that failed again.
+    """Split a task's failed chunks, and reject single videos that failed again.
 
-    A chunk may fail because of one video, or because a worker is broken: it dies at once, or fails on every video. The
-    task's owner therefore divides a failed chunk into single-video chunks, which it processes itself. A video whose own
+    A chunk may fail because of one video, or because a worker is broken and dies at once or fails on every video. The
+    task's owner therefore splits a failed chunk into single-video chunks, which it processes itself. A video whose own
     chunk fails twice is rejected.
 
     Raises:
-        LeaseLost, TaskCancelled: see ``Claim.transaction``.
+        LeaseLost, TaskCancelled: See ``Claim.transaction``.
     """
     with session_scope() as session:
         failed = _failed(claim.task.id) & is_unleased(now(session))
@@ -189,7 +189,7 @@ def isolate_failures(claim: Claim) -> None:
                 )
                 .order_by(Video.vector_id)
             ).all()
-            # The row stays: SQLite would reuse its ID, and with it the last worker's claim, for a new chunk.
+            # The row stays: SQLite would reuse its ID for a new chunk, and with it the last worker's claim.
             chunk.fencing_token += 1
             chunk.done_at = at
             if chunk.run == ISOLATED:
@@ -197,7 +197,7 @@ def isolate_failures(claim: Claim) -> None:
                     reject(session, video, _failure(chunk), is_final=False)  # the machine may be the cause
                 chunk.finished = chunk.videos
                 task = session.get_one(Task, chunk.task_id)
-                task.attempts = min(task.attempts, 1)  # progress, as many steps as there are videos
+                task.attempts = min(task.attempts, 1)  # progress, in as many steps as videos
                 continue
             chunk.videos -= len(pending)
             chunk.finished = chunk.videos
@@ -224,7 +224,7 @@ def _failure(chunk: Chunk) -> str:
 
 @dataclass(frozen=True)
 class SplitCandidate:
-    """The properties of an accepted video that determine its split. ``split`` is the user's choice."""
+    """What determines an accepted video's split. ``split`` is the user's choice."""
 
     vector_id: int
     content_hash: str
@@ -234,11 +234,11 @@ class SplitCandidate:
 
 @dataclass(frozen=True)
 class Splits:
-    """Effective splits of a task.
+    """A task's effective splits.
 
     Attributes:
-        by_vector_id: Split of each video; None for a video without captions or a given split, which is only indexed.
-        held_out: Origin of the test split; None if there is none.
+        by_vector_id: Split of each video; None for one without captions or a given split, which is only indexed.
+        held_out: Where the test split comes from; None if there is none.
     """
 
     by_vector_id: dict[int, str | None]
@@ -256,8 +256,8 @@ def assign_splits(
     Args:
         candidates: Accepted videos of the task.
         test_share: Share of the captioned videos, 0..1; 0 derives no test split.
-        calibration_share: Share of captioned videos, 0..1, rounded down, used for validation if no captioned video has
-            the given split ``val``; taken from training videos without a given split.
+        calibration_share: Share of the captioned videos, 0..1, rounded down, that become the validation split if no
+            captioned video has the split ``val``; taken from training videos without a given split.
     """
     splits = _assign_test(candidates, test_share)
     if any(c.captioned and c.split == "val" for c in candidates):

@@ -1,4 +1,4 @@
-"""Relearning: a domain's appended videos become a new domain.
+"""Relearn appended videos: they become a new domain.
 
 ::
 
@@ -37,22 +37,22 @@ def relearn_appended_videos(
 ) -> CreateOutcome:
     """Store a task that learns a domain's appended videos as a new domain.
 
-    A repeated request returns the task while it is unfinished; with the same key, also afterwards.
+    While the task is unfinished, a repeated request returns it; with the same key, also afterwards.
 
     Args:
         task_id: ID of the domain's task, or of an append to it.
-        idempotency_key: The ``Idempotency-Key`` of the request.
-        caller: Identity of the caller; keys of different callers are independent.
+        idempotency_key: The request's ``Idempotency-Key``.
+        caller: Identity of the caller, who has their own keys.
 
     Returns:
-        The new task; an unfinished one from an earlier request is returned as replayed.
+        The new task, or an unfinished one from a previous request, marked as replayed.
 
     Raises:
-        NotFound: the task does not exist.
-        Conflict: the task is not a learned domain, has no appended videos, or the name belongs to another task.
-        InsufficientStorage: the disk has no space for the copies of the videos.
-        IdempotencyMismatch, IdempotencyInFlight: see ``service.tasks.idempotency``.
-        Unavailable: nothing was stored; the request can be retried.
+        NotFound: The task does not exist.
+        Conflict: The task is not a learned domain, has no appended videos, or the name belongs to another task.
+        InsufficientStorage: The disk has no space for the copies of the videos.
+        IdempotencyMismatch, IdempotencyInFlight: See ``service.tasks.idempotency``.
+        Unavailable: Nothing was stored; the request can be retried.
     """
     request = TaskRequest(idempotency_key, caller)
     content = ["relearn", task_id, spec.model_dump()]
@@ -118,7 +118,7 @@ def _create(task_id: str, spec: RelearnSpec, request: TaskRequest) -> CreateOutc
 
 
 def _require_domain(session: Session, task_id: str) -> Task:
-    """Return the learned domain of a task, or of an append to it; raises NotFound or Conflict."""
+    """Find the learned domain of a task, or of an append to it; raise NotFound or Conflict."""
     task = session.get(Task, task_id)
     if task is not None and task.target_id is not None:
         task = session.get(Task, task.target_id)
@@ -134,7 +134,7 @@ def _require_domain(session: Session, task_id: str) -> Task:
 
 
 def _free_name(session: Session, domain: str, wanted: str | None) -> str:
-    """Return the wanted name, or the domain's name with the first free number; raises Conflict."""
+    """Choose the wanted name, or the domain's name with the first free number; raise Conflict."""
     candidates: Iterable[str] = (wanted,) if wanted else _numbered_names(domain)
     for name in candidates:
         try:

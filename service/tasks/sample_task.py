@@ -1,4 +1,4 @@
-"""The sample domain: drawn videos with captions, for a first search without videos of your own."""
+"""The sample domain: drawn videos with captions, for a first search without your own videos."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ def create_sample_task(*, caller: str = "") -> CreateOutcome:
     The service owns the files: they are stored like an archive's, and deleted with the domain.
 
     Raises:
-        Conflict: the name, or an ID of a video, belongs to another task.
-        Unavailable: the disk is full, or the catalog is unreachable; nothing was stored.
-        InDoubt: the task may be stored.
+        Conflict: The name, or an ID of a video, belongs to another task.
+        Unavailable: The disk is full, or the catalog is unreachable; nothing was stored.
+        InDoubt: The task may be stored.
     """
     commands.check_destination(SAMPLE_DOMAIN, None, [])  # before the videos are drawn
     with tempfile.TemporaryFile() as archive:
@@ -37,7 +37,7 @@ def create_sample_task(*, caller: str = "") -> CreateOutcome:
 
 
 def _write_archive(archive: IO[bytes]) -> None:
-    # Drawing and encoding videos needs libraries that the processes which answer searches do not.
+    # Drawing and encoding needs libraries that search processes do not.
     from media.scenes.scene_domains import make_scenes
     from media.scenes.scene_files import manifest_line, write_scene
 

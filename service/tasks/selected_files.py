@@ -1,4 +1,4 @@
-"""Files selected for an upload, sorted into caption tables, sidecar files and videos."""
+"""Sort the files selected for an upload into caption tables, sidecar files and videos."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ class SelectedFiles:
                 self.files[path] = file
 
     def choose_tables(self, path: str | None) -> list[str]:
-        """Return the paths of the caption tables.
+        """Choose the caption tables, and return their paths.
 
         Args:
-            path: Path given by the client; None: search for tables. A manifest that is found lists all videos.
+            path: Path given by the client; None: look for tables. A manifest, if there is one, lists all videos.
 
         Raises:
-            InvalidInput: the named table was not sent or is not text, or there are several manifests.
+            InvalidInput: The named table was not sent or is not text, or there are several manifests.
         """
         if path is not None:
             if normalize_path(path) not in self._texts:
@@ -83,7 +83,7 @@ class SelectedFiles:
         return None if content is None else io.BytesIO(content)
 
     def video_paths(self, named: set[str]) -> list[str]:
-        """Return the paths of the videos in order, and skip all other files.
+        """List the paths of the videos in order, and mark all other files as skipped.
 
         Args:
             named: Paths named by the table; these are videos whatever their extension.

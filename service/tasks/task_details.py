@@ -1,4 +1,4 @@
-"""Task details as clients see them, with estimates of the remaining time."""
+"""Task details as clients see them, including estimates of the remaining time."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from service.catalog.database import id_chunks
 from service.catalog.domain_videos import read_counts
 from service.catalog.tables import ACTIVE_STATES, Task, Video, describe_damage
 
-MAX_REJECTED = 100  # rejected videos in a task's details
+MAX_REJECTED = 100  # listed in a task's details
 
 _READ_TASKS = 200  # newest finished tasks to compare with
 _USED_TASKS = 5
@@ -25,7 +25,7 @@ _DAMAGE_HINT = "Run `cinestrata doctor` and correct these values, or restore the
 
 
 def task_details(session: Session, tasks: Sequence[Task]) -> list[TaskDetails]:
-    """Return the details of tasks, in order."""
+    """Describe tasks, in order."""
     damage = {task.id: describe_damage(task) for task in tasks}
     rejected = _rejected(session, [task.id for task in tasks])
     remaining = remaining_seconds(session) if any(task.state in ACTIVE_STATES for task in tasks) else {}
@@ -63,7 +63,7 @@ def task_details(session: Session, tasks: Sequence[Task]) -> list[TaskDetails]:
 
 
 def _rejected(session: Session, task_ids: list[str]) -> dict[str, list[RejectedVideo]]:
-    """Return the first rejected videos of each task."""
+    """Read the first rejected videos of each task."""
     number = func.row_number().over(partition_by=Video.task_id, order_by=Video.vector_id).label("number")
     found: dict[str, list[RejectedVideo]] = {}
     for chunk in id_chunks(task_ids):
@@ -82,7 +82,7 @@ def _rejected(session: Session, task_ids: list[str]) -> dict[str, list[RejectedV
 
 
 def _progress(task: Task) -> TaskProgress:
-    """Return a task's progress; without a worker, the end of its stage is unknown."""
+    """Read a task's progress. Without a worker, nobody knows when the stage ends."""
     if is_damaged(task.progress):
         return TaskProgress(stage=task.state)
     progress = TaskProgress.model_validate(task.progress)
@@ -90,10 +90,10 @@ def _progress(task: Task) -> TaskProgress:
 
 
 class StageClock:
-    """Measures an attempt's stages, and the rate of the current one.
+    """Times the stages of an attempt, and measures the rate of the current one.
 
     Args:
-        seconds: Seconds that earlier attempts spent in each stage.
+        seconds: Seconds that previous attempts spent in each stage.
     """
 
     def __init__(self, seconds: Mapping[str, float]) -> None:
@@ -103,18 +103,18 @@ class StageClock:
         self._reports: list[tuple[float, float]] = []  # time and share of the first and last report
 
     def observe(self, stage: str, share: float | None = None) -> None:
-        """Report the completed share of a stage, 0..1, or only that it is the current stage."""
+        """Report how much of a stage is completed, 0..1, or only that it is the current one."""
         now = monotonic()
         if stage != self._stage:
             self._finished, self._stage, self._began, self._reports = self.seconds, stage, now, []
         if share is not None:
-            # Progress in the first report comes from earlier attempts or other workers.
+            # The first report includes progress from previous attempts or other workers.
             is_first = not self._reports or share < self._reports[-1][1]
             self._reports = [(now, share)] if is_first else [self._reports[0], (now, share)]
 
     @property
     def seconds(self) -> dict[str, float]:
-        """Seconds spent in each stage so far, with those of earlier attempts."""
+        """Seconds spent in each stage so far, previous attempts included."""
         if self._stage is None:
             return self._finished
         spent = self._finished.get(self._stage, 0.0) + monotonic() - self._began
@@ -122,7 +122,7 @@ class StageClock:
 
     @property
     def share_per_second(self) -> float | None:
-        """Share of the current stage per second; None until its progress has grown."""
+        """Share of the current stage per second; None until it has advanced."""
         if not self._reports:
             return None
         (start, before), (end, share) = self._reports[0], self._reports[-1]
@@ -130,13 +130,13 @@ class StageClock:
 
     @property
     def seconds_left(self) -> float | None:
-        """Seconds until the current stage ends at its rate; None without a rate."""
+        """Seconds until the current stage ends, at its rate; None without a rate."""
         rate = self.share_per_second
         return None if rate is None else round(max(1 - self._reports[-1][1], 0.0) / rate, 1)
 
 
 def progress_with_times(task: Task, view: dict[str, Any], seconds: Mapping[str, float]) -> dict[str, Any]:
-    """Add to a task's progress what all stages share: stage times and peak memory."""
+    """Add what all stages report to a task's progress: stage times and peak memory."""
     shared = {key: task.progress[key] for key in ("peak_memory",) if key in task.progress}
     if (times := StageTimes.of(task.progress)) is not None:
         shared["times"] = {**times.model_dump(), "seconds": dict(seconds)}
@@ -147,7 +147,7 @@ def remaining_seconds(session: Session) -> dict[str, float | None]:
     """Estimate the seconds until each unfinished task is ready, by task ID.
 
     A domain waits for the unfinished domains ahead of it; appends wait for none. None if no comparable task (same kind
-    and method, both with or both without captions) has finished, or the videos' source does not respond.
+    and method, both with or both without captions) has finished, or if the videos' source does not respond.
     """
     paces: dict[tuple[object, ...], list[float]] = {}
     finished = select(Task).where(Task.state == "ready").order_by(Task.position.desc()).limit(_READ_TASKS)

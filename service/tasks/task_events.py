@@ -21,20 +21,20 @@ def record(
 ) -> None:
     """Append an event.
 
-    The caller must hold the lock of the task's row: IDs are assigned at once but visible at commit, so a reader of "all
-    events after ID n" would miss an event that commits after a later one.
+    The caller must hold the lock on the task's row. IDs are assigned at once but visible at commit, so a reader who
+    asks for "all events after ID n" would miss an event that commits after a later one.
     """
     session.add(Event(task_id=task_id, at=at or now(session), kind=kind, data=data))
 
 
 def events_after(task_id: str, last_id: int = 0, limit: int = 500) -> list[TaskEvent]:
-    """Return events of a task, oldest first.
+    """List a task's events, oldest first.
 
     Args:
-        last_id: Only events with a greater ID are returned.
+        last_id: List only events with a greater ID.
 
     Raises:
-        NotFound: the task does not exist.
+        NotFound: The task does not exist.
     """
     with session_scope() as session:
         if session.get(Task, task_id) is None:

@@ -1,4 +1,4 @@
-"""Store tasks, and replay requests with the same Idempotency-Key."""
+"""Store tasks, and replay requests with a known Idempotency-Key."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ _INSERTED_ROWS = 1000  # videos per statement
 def insert_queued_task(
     session: Session, task: Task, videos: Iterable[dict[str, Any]], times: StageTimes
 ) -> None:
-    """Insert a task in the state ``queued`` with its videos, and record its first event.
+    """Insert a task in state ``queued`` with its videos, and record its first event.
 
     Args:
         session: Session that holds the queue lock, see ``service.tasks.lifecycle.state_machine.next_position``.
-        task: Task with its ID, position, name, method, settings, and the domain that it appends to or relearns.
-        videos: Columns of each video: ``uri``, ``captions``, ``extra`` and others; an ``id`` is generated if absent. A
-            ``transcript`` is stored in the passages table.
+        task: Task with its ID, position, name, method and settings, and the domain that it appends to or relearns.
+        videos: Columns of each video: ``uri``, ``captions``, ``extra`` and others; an ``id`` is generated if missing. A
+            ``transcript`` goes to the passages table.
         times: Number of videos, and whether they have captions.
     """
     task.state, task.created_at, task.request_id = "queued", now(session), current_request_id()
@@ -69,21 +69,21 @@ def insert_queued_task(
 
 
 def new_id(prefix: str) -> str:
-    """Return a random ID for a task (``tsk``), video (``vid``) or sync (``syn``)."""
+    """Generate a random ID for a task (``tsk``), video (``vid``) or sync (``syn``)."""
     return f"{prefix}_{secrets.token_hex(8)}"
 
 
 def store_task(task_id: str, checked: TaskRecord | AppendRecord, request: TaskRequest) -> CreateOutcome:
-    """Store a validated task with its videos and its request's outcome, in one transaction.
+    """Store a validated task, its videos and its request's outcome in one transaction.
 
     Args:
-        checked: Specification of a task, or of an append.
+        checked: Specification of a task or an append.
         request: The request, which names the domain of an append.
 
     Raises:
-        NotFound: the domain of the append does not exist.
-        Conflict: the name or an ID belongs to another task, or the domain receives no videos.
-        Unavailable, InDoubt: see ``service.catalog.database.session_scope``.
+        NotFound: The domain of the append does not exist.
+        Conflict: The name or an ID belongs to another task, or the domain accepts no videos.
+        Unavailable, InDoubt: See ``service.catalog.database.session_scope``.
     """
     try:
         with session_scope(write=True) as session:
@@ -132,14 +132,14 @@ def store_task(task_id: str, checked: TaskRecord | AppendRecord, request: TaskRe
 
 
 def require_learned(task: Task | None, task_id: str | None) -> Task:
-    """Return the task of a domain that videos can be appended to.
+    """Check that videos can be appended to a task's domain, and return the task.
 
     Args:
         task: The task; None if it does not exist.
 
     Raises:
-        NotFound: the task does not exist.
-        Conflict: the task is not a learned domain.
+        NotFound: The task does not exist.
+        Conflict: The task is not a learned domain.
     """
     if task is None:
         raise NotFound(f"There is no task {task_id!r}.")
@@ -153,10 +153,10 @@ def require_learned(task: Task | None, task_id: str | None) -> Task:
 
 
 def refuse_duplicates(session: Session, videos: Sequence[VideoRecord | VideoSpec]) -> None:
-    """Check that none of the IDs belongs to an existing video.
+    """Refuse IDs that belong to existing videos.
 
     Raises:
-        Conflict: an ID belongs to another video; the error names the first one.
+        Conflict: An ID belongs to another video; the error names the first one.
     """
     numbers = {video.id: number for number, video in enumerate(videos) if video.id is not None}
     for chunk in id_chunks(list(numbers)):
@@ -181,7 +181,7 @@ def _record_creation(session: Session, task: Task, videos: int) -> None:
 
 @dataclass(frozen=True)
 class CreateOutcome:
-    """The task of a request. ``replayed``: an earlier request with the same Idempotency-Key created it."""
+    """A request's task. ``replayed``: a previous request with the same Idempotency-Key created it."""
 
     task: TaskDetails
     replayed: bool
@@ -193,7 +193,7 @@ class TaskRequest:
 
     Attributes:
         key: Its ``Idempotency-Key``.
-        caller: Identity of the caller; keys of different callers are independent.
+        caller: Identity of the caller, who has their own keys.
         target_id: For an append, the ID of the domain's task.
     """
 
@@ -204,16 +204,16 @@ class TaskRequest:
     def create_once(
         self, content: Any, create: Callable[[], CreateOutcome], *, archive: BinaryIO | None = None
     ) -> CreateOutcome:
-        """Return the outcome of an earlier request with the same key, or create the task.
+        """Create the task, or return the outcome of a previous request with the same key.
 
         Args:
-            content: JSON value that identifies the request; the same key with a different value is refused.
-            create: Function that stores the task and calls :meth:`settle` in the same transaction. If it fails and no
-                task is stored, the key can be used again.
-            archive: Archive with the videos; part of the content. It is rewound.
+            content: JSON value that identifies the request; the same key with another value is refused.
+            create: Stores the task and calls :meth:`settle` in the same transaction. If it fails and no task is stored,
+                the key can be used again.
+            archive: Archive with the videos, which is part of the content. It is rewound.
 
         Raises:
-            IdempotencyMismatch, IdempotencyInFlight: see ``service.tasks.idempotency``.
+            IdempotencyMismatch, IdempotencyInFlight: See ``service.tasks.idempotency``.
         """
         if self.key is None:
             return create()
@@ -225,7 +225,7 @@ class TaskRequest:
 
     @contextmanager
     def _holding(self, key: str) -> Iterator[None]:
-        """Hold the reserved key until the ``with`` statement ends; free it if no task was stored."""
+        """Hold the reserved key during the ``with`` block; free it if no task was stored."""
         finished = threading.Event()
         heartbeat = Heartbeat(partial(idempotency.renew, self.caller, key), finished, "idempotency-key")
         heartbeat.start()

@@ -1,6 +1,6 @@
-"""Preview of a task: its videos with captions, left-out files, and reasons why it would be refused.
+"""Preview a task: its videos with captions, the files left out, and why it would be refused.
 
-The same functions check the task on creation, so no upload ends with an error that could have been known before.
+Creating a task runs the same checks, so no upload fails for a reason that was known beforehand.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _OTHER_ENCODING = "cp1252"  # for text files that are not UTF-8: Windows
 
 
 def preview_upload(request: PreviewRequest) -> UploadPreview:
-    """Preview the task that selected files would become. Nothing is stored."""
+    """Preview the task that selected files would become. Stores nothing."""
     selection = _Selection(request)
     problems: list[FieldError] = []
     for step in (selection.read_table, selection.read_videos):
@@ -79,7 +79,7 @@ def preview_upload(request: PreviewRequest) -> UploadPreview:
 
 
 class _Selection:
-    """The videos of the selected files. Until they are read, ``videos`` is empty; URIs are normalized paths."""
+    """The videos among the selected files; empty until they are read. URIs are normalized paths."""
 
     def __init__(self, request: PreviewRequest) -> None:
         self._request = request
@@ -92,7 +92,7 @@ class _Selection:
         self.videos: list[VideoSpec] = []
 
     def read_table(self) -> None:
-        """Read the caption tables, and find their rows' files; raises InvalidInput."""
+        """Read the caption tables and find the files that their rows name; raise InvalidInput."""
         tables = CaptionTables(lambda: list(self.files), is_searched=True)
         encodings: dict[str, str] = {}
         for path in self._selected.choose_tables(self._request.table):
@@ -118,7 +118,7 @@ class _Selection:
         self._rows = {row.uri: row for row in tables.videos()}
 
     def read_videos(self) -> None:
-        """Read the sidecar files; for videos named by a table, only subtitles. Raises InvalidInput."""
+        """Read the sidecar files; for videos named by a table, only subtitles. Raise InvalidInput."""
         request = self._request
         open_text = self._selected.open_text
         videos = []
@@ -151,7 +151,7 @@ def _other_encoding(request: PreviewRequest) -> str | None:
 def _check_destination(
     request: PreviewRequest, videos: Sequence[VideoSpec]
 ) -> tuple[str | None, list[FieldError]]:
-    """Return the domain name, and the task's errors other than those in its videos."""
+    """Check the domain; return its name, and the task's errors other than those in videos."""
     errors: list[FieldError] = []
     domain = request.name if request.into is None else None
     if request.into is None:

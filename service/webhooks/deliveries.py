@@ -63,7 +63,7 @@ def claim_turns(limit: int) -> list[Turn]:
     """Claim at most ``limit`` endpoints with due messages, by the time since their last turn.
 
     Raises:
-        Unavailable: the catalog cannot be reached.
+        Unavailable: The catalog cannot be reached.
     """
     with session_scope() as session:
         at = now(session)
@@ -126,7 +126,7 @@ def release_turn(turn: Turn) -> None:
     """End a turn, so that the endpoint can have its next one.
 
     Raises:
-        Unavailable: the catalog cannot be reached; the lease expires.
+        Unavailable: The catalog cannot be reached; the lease expires.
     """
     with session_scope(write=True) as session:
         session.execute(
@@ -159,7 +159,7 @@ def send_next(turn: Turn) -> Answer | None:
         The answer; None if no message is due, or the turn has ended.
 
     Raises:
-        Unavailable: the catalog cannot be reached.
+        Unavailable: The catalog cannot be reached.
     """
     with session_scope(write=True) as session:
         at = now(session)
@@ -292,7 +292,7 @@ def sweep_deliveries() -> None:
     """Give up messages without a delivery after 7 days, and delete finished messages after that time.
 
     Raises:
-        Unavailable: the catalog cannot be reached.
+        Unavailable: The catalog cannot be reached.
     """
     with session_scope(write=True) as session:
         limit = now(session) - RETENTION
@@ -319,7 +319,7 @@ class DeliverySlots:
             The number of endpoints.
 
         Raises:
-            Unavailable: the catalog cannot be reached.
+            Unavailable: The catalog cannot be reached.
         """
         self._threads = [thread for thread in self._threads if thread.is_alive()]
         free = _SLOTS - len(self._threads)

@@ -37,8 +37,8 @@ def create_webhook(spec: WebhookSpec) -> WebhookSecret:
     """Store an endpoint and return it with its secret, which is returned only once.
 
     Raises:
-        InvalidInput: the address is malformed or not allowed.
-        Conflict: there are too many endpoints.
+        InvalidInput: The address is malformed or not allowed.
+        Conflict: There are too many endpoints.
     """
     check_url(spec.url)
     with session_scope(write=True) as session:
@@ -69,7 +69,7 @@ def edit_webhook(webhook_id: str, patch: WebhookPatch) -> WebhookDetails:
     """Change the events of an endpoint, or whether it is enabled.
 
     Raises:
-        NotFound: the endpoint does not exist.
+        NotFound: The endpoint does not exist.
     """
     with session_scope(write=True) as session:
         row = _require(session, webhook_id)
@@ -87,7 +87,7 @@ def remove_webhook(webhook_id: str) -> None:
     """Remove an endpoint with its messages.
 
     Raises:
-        NotFound: the endpoint does not exist.
+        NotFound: The endpoint does not exist.
     """
     with session_scope(write=True) as session:
         row = _require(session, webhook_id)
@@ -99,7 +99,7 @@ def send_test(webhook_id: str) -> DeliveryDetails:
     """Send one ``webhook.test`` message now, and return its result. Works for disabled endpoints.
 
     Raises:
-        NotFound: the endpoint does not exist.
+        NotFound: The endpoint does not exist.
     """
     with session_scope(write=True) as session:
         row = _require(session, webhook_id)
@@ -118,8 +118,8 @@ def resend(webhook_id: str, delivery_id: int) -> DeliveryDetails:
     """Queue a delivered or abandoned message again, with all of its attempts.
 
     Raises:
-        NotFound: the message does not exist.
-        Conflict: the message is pending.
+        NotFound: The message does not exist.
+        Conflict: The message is pending.
     """
     with session_scope(write=True) as session:
         row = session.scalars(
@@ -143,8 +143,8 @@ def list_deliveries(webhook_id: str, *, cursor: str | None = None, limit: int = 
     """Return a page of the messages of an endpoint, newest first.
 
     Raises:
-        NotFound: the endpoint does not exist.
-        InvalidInput: the cursor is not from this list.
+        NotFound: The endpoint does not exist.
+        InvalidInput: The cursor is not from this list.
     """
     with session_scope() as session:
         _require(session, webhook_id)

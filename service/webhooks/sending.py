@@ -66,7 +66,7 @@ def check_url(url: str) -> None:
     """Check that messages may be sent to an address.
 
     Raises:
-        InvalidInput: the address is malformed, contains credentials, or is not allowed.
+        InvalidInput: The address is malformed, contains credentials, or is not allowed.
     """
     try:
         uri = _parse(url)

@@ -55,8 +55,8 @@ def upgrade(configured: Settings | None = None) -> None:
         configured: Settings that name the database; None: this process's settings.
 
     Raises:
-        Unavailable: the database cannot be reached.
-        Conflict: the schema belongs to another version.
+        Unavailable: The database cannot be reached.
+        Conflict: The schema belongs to another version.
     """
     upgrade_engine(engine(configured))
 
@@ -65,8 +65,8 @@ def upgrade_engine(database: Engine) -> None:
     """Upgrade the catalog of an engine, see :func:`upgrade`.
 
     Raises:
-        Unavailable: the database cannot be reached.
-        Conflict: the schema is that of another version.
+        Unavailable: The database cannot be reached.
+        Conflict: The schema is that of another version.
     """
     config = alembic_config()
     try:
@@ -101,7 +101,7 @@ def upgrade_when_reachable(configured: Settings, wait_seconds: float | None = No
         wait_seconds: Maximum time to wait; None: ``WAIT_SECONDS``.
 
     Raises:
-        Unavailable: the database could not be reached in this time.
+        Unavailable: The database could not be reached in this time.
     """
     wait_seconds = WAIT_SECONDS if wait_seconds is None else wait_seconds
     deadline = time.monotonic() + wait_seconds

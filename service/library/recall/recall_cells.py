@@ -168,7 +168,7 @@ def read_measures_version() -> str:
     """Read the ID of the state of the recall matrix: its cells, and names and splits of the domains.
 
     Raises:
-        Unavailable: the catalog is unreachable.
+        Unavailable: The catalog is unreachable.
     """
     with session_scope() as session:
         return _read_state(session).version
@@ -181,7 +181,7 @@ def read_recall_cells(galleries: Sequence[str] = ("local",)) -> RecallCells:
         galleries: Galleries to read. The local gallery is always included, since it defines rows and columns.
 
     Raises:
-        Unavailable: the catalog is unreachable.
+        Unavailable: The catalog is unreachable.
     """
     with session_scope() as session, _lock:
         state = _read_state(session)

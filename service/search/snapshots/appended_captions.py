@@ -57,7 +57,7 @@ def appended_profiles(
         known: Profiles from a previous snapshot, reused while the shard and captions are the same.
 
     Raises:
-        Unavailable: the catalog cannot be read.
+        Unavailable: The catalog cannot be read.
     """
     edits = read_caption_edits()
     with session_scope() as session:
@@ -139,7 +139,7 @@ def read_appended_confidence(release_id: str, generation: int) -> dict[str, Any]
         generation: Generation of the index.
 
     Raises:
-        Unavailable: the catalog cannot be read.
+        Unavailable: The catalog cannot be read.
     """
     with session_scope() as session:
         return read_calibration(session, release_id, generation)

@@ -289,7 +289,7 @@ class SnapshotManager:
             Whether the current snapshot was replaced.
 
         Raises:
-            Unavailable: the catalog cannot be read.
+            Unavailable: The catalog cannot be read.
         """
         with self._captions_lock:
             snapshot = self._current
@@ -403,7 +403,7 @@ class EditedCaptions:
         """Update a snapshot's routing profiles to edited captions; None if nothing changed or no check is due.
 
         Raises:
-            Unavailable: the catalog cannot be read.
+            Unavailable: The catalog cannot be read.
         """
         started = time.monotonic()
         if started < self._due:

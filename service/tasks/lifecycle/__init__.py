@@ -1,7 +1,7 @@
 """The life cycle of a task: ``queued → probing → training → indexing → evaluating → ready``.
 
-``failed`` and ``cancelled`` can follow every state but ``ready``. The catalog is the truth and a message is a hint: one
-conditional UPDATE claims a task and sets a lease and a fencing token, and every later write checks the token.
+``failed`` and ``cancelled`` can follow every state but ``ready``. The catalog is the truth; a message is only a hint.
+One conditional UPDATE claims a task and sets a lease and a fencing token, and every later write checks the token.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Chunks of a task: several workers process one task's videos at the same time, each under its own lease.
+"""Split a task into chunks, so that several workers process its videos at once, each under its own lease.
 
 The worker that claimed the task plans the chunks, helps process them, and completes the stage. Other workers claim
 chunks while the stage runs. A dead worker's chunk is due again when its lease expires.
@@ -45,10 +45,10 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True)
 class ChunkTotals:
-    """Totals over a stage's chunks.
+    """What is left of a stage.
 
     Attributes:
-        unfinished: Number of chunks that are not done.
+        unfinished: Number of chunks not done yet.
         claimed: Number of chunks being processed.
         remaining: Number of videos without a stored result.
     """
@@ -68,19 +68,19 @@ def plan_chunks(
     *,
     run: str | None = None,
 ) -> None:
-    """Divide videos into chunks that follow the stage's existing chunks.
+    """Split videos into chunks, numbered after the stage's existing ones.
 
     Args:
         session: Transaction that holds the task's lock.
         stage: Stage that processes the chunks.
         vector_ids: Vector IDs of the videos, ascending.
-        run: Identity of the work; see :attr:`ChunkClaim.run`.
+        run: What the chunks' results depend on; see :attr:`ChunkClaim.run`.
     """
     last = session.scalar(
         select(func.max(Chunk.number)).where(Chunk.task_id == task_id, Chunk.stage == stage)
     )
     first_number = 0 if last is None else last + 1
-    # IDs and numbers of deleted chunks are reused, so tokens must differ from those of earlier plans.
+    # IDs and numbers of deleted chunks are reused, so tokens must differ from those of previous plans.
     task_token = session.scalars(select(Task.fencing_token).where(Task.id == task_id)).one()
     rows = []
     for number, start in enumerate(range(0, len(vector_ids), size), first_number):
@@ -104,7 +104,7 @@ def plan_chunks(
 
 
 def read_totals(task_id: str, stage: Stage) -> ChunkTotals:
-    """Read the totals over a stage's chunks."""
+    """Count a stage's unfinished and claimed chunks and its remaining videos."""
     with session_scope() as session:
         of_stage = (Chunk.task_id == task_id, Chunk.stage == stage)
         unfinished, claimed, remaining = session.execute(
@@ -117,7 +117,7 @@ def read_totals(task_id: str, stage: Stage) -> ChunkTotals:
 
 
 def free_chunk(stage: Stage, at: datetime) -> ColumnElement[bool]:
-    """Return the condition for a stage's chunks that any worker may claim."""
+    """Build the condition for a stage's chunks that any worker may claim."""
     return and_(
         Chunk.stage == stage,
         Chunk.done_at.is_(None),
@@ -130,12 +130,12 @@ def free_chunk(stage: Stage, at: datetime) -> ColumnElement[bool]:
 def claim_chunk(task_id: str, stage: Stage, owner: str, *, owns_task: bool = False) -> ChunkClaim | None:
     """Claim the first free chunk of a task.
 
-    Other workers give up a chunk after ``MAX_ATTEMPTS``, because they may be broken. The task's owner claims every
+    Other workers give up on a chunk after ``MAX_ATTEMPTS``, because they may be broken. The task's owner claims any
     chunk: its own errors and crashes count as attempts of the task.
 
     Args:
         owner: Name of the worker.
-        owns_task: Whether the worker owns the task.
+        owns_task: Whether this worker owns the task.
 
     Returns:
         The claim; None if no chunk is free, or the task has no owner, is finished or is being cancelled.
@@ -154,9 +154,9 @@ def claim_chunk(task_id: str, stage: Stage, owner: str, *, owns_task: bool = Fal
         )
         is_free, order = free_chunk(stage, at), [Chunk.number]
         if owns_task:
-            order = [Chunk.attempts, Chunk.number]  # a video that may end this worker comes last
+            order = [Chunk.attempts, Chunk.number]  # a video that may kill this worker comes last
             is_free = and_(Chunk.stage == stage, Chunk.done_at.is_(None), is_unleased(at))
-        # Other workers skip a row that is being claimed instead of waiting.
+        # Other workers skip a row that is being claimed, rather than wait for it.
         chunk = session.scalars(
             select(Chunk)
             .where(Chunk.task_id == task_id, is_free, is_active)
@@ -177,15 +177,15 @@ def claim_chunk(task_id: str, stage: Stage, owner: str, *, owns_task: bool = Fal
 
 
 class ChunkClaim:
-    """A claimed chunk. As a context manager, it renews the lease and gives an unfinished chunk back at the end.
+    """A claimed chunk. As a context manager, it renews the lease, and gives the chunk back if it is unfinished.
 
-    A chunk given back because of an error counts an attempt; if a video's source is unavailable, it is due again after
-    a pause instead. Exceptions propagate.
+    A chunk given back after an error counts an attempt. If a video's source is unavailable, the chunk is due again
+    after a pause instead. Exceptions propagate.
 
     Attributes:
-        number: Number of the chunk in its stage, from 0.
+        number: Position of the chunk in its stage, from 0.
         first_id, last_id: Range of its videos' vector IDs.
-        run: Identity of the work that the chunk belongs to, for stages whose results depend on more than the video.
+        run: Identity of the work, for stages whose results depend on more than the video.
         request_id: ID of the HTTP request that created the task.
     """
 
@@ -199,10 +199,10 @@ class ChunkClaim:
         self._heartbeat = Heartbeat(self._renew, self._finished, f"chunk-{chunk.task_id}-{chunk.number}")
 
     def tick(self) -> None:
-        """Report progress.
+        """Report that the job advances.
 
         Raises:
-            LeaseLost, WorkerStopping: the job must stop.
+            LeaseLost, WorkerStopping: The job must stop.
         """
         self._heartbeat.count_progress()
         if self._lost.is_set():
@@ -215,8 +215,8 @@ class ChunkClaim:
         """Open a transaction that locks the task's and the chunk's rows.
 
         Raises:
-            LeaseLost: another worker owns the chunk, or the task has ended.
-            TaskCancelled: cancellation of the task was requested.
+            LeaseLost: Another worker owns the chunk, or the task has ended.
+            TaskCancelled: Cancellation of the task was requested.
         """
         with session_scope(write=True) as session:
             task = lock_task_if(session, self.task_id, Task.state.in_(ACTIVE_STATES))
@@ -230,11 +230,11 @@ class ChunkClaim:
             yield session
 
     def count_finished(self, session: Session, videos: int) -> None:
-        """Add stored results to the chunk's progress, in its own transaction."""
+        """Count stored results, in the transaction that stores them."""
         session.get_one(Chunk, self.id).finished += videos
 
     def complete(self, session: Session, *, checksum: str | None = None) -> None:
-        """Mark the chunk as done, in its own transaction. Counts as progress of the task.
+        """Mark the chunk as done, in the transaction that stores its results. Counts as progress of the task.
 
         Args:
             checksum: SHA-256 of the chunk's part file.
@@ -265,7 +265,7 @@ class ChunkClaim:
             self._release(str(error) or type(error).__name__ if is_failure else None, pause)
 
     def _release(self, failure: str | None, pause: float | None) -> None:
-        """Give the chunk back, to other workers after a pause in seconds.
+        """Give the chunk back; other workers may claim it after a pause in seconds.
 
         Without a failure, the attempt does not count.
         """
@@ -282,7 +282,7 @@ class ChunkClaim:
                 chunk.error = failure
 
     def _lock(self, session: Session) -> Chunk | None:
-        """Lock the row until commit; None if the chunk belongs to another worker, is done or was deleted."""
+        """Lock the row until commit; None if the chunk is another worker's, done or deleted."""
         return session.scalars(
             select(Chunk).where(self._is_own()).with_for_update().execution_options(populate_existing=True)
         ).one_or_none()
@@ -311,5 +311,5 @@ class ChunkClaim:
 
 
 def is_unleased(at: datetime) -> ColumnElement[bool]:
-    """Return the condition for chunks that no worker is processing."""
+    """Build the condition for chunks that no worker is processing."""
     return or_(Chunk.lease_expires_at.is_(None), Chunk.lease_expires_at < at)

@@ -1,4 +1,4 @@
-"""A task as seen by the worker that claimed it, without a catalog connection."""
+"""What a worker needs to know about the task that it claimed, without a catalog connection."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Claim tasks: one conditional UPDATE decides, so lost and duplicate messages do no harm."""
+"""Claim tasks: one conditional UPDATE decides, so lost or duplicate messages do no harm."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from service.tasks.task_events import record
 
 
 def claim_training(task_id: str, owner: str) -> Claim | None:
-    """Claim a task for training, or to resume an interrupted training.
+    """Claim a task for training, or for resuming an interrupted training.
 
     Args:
         owner: Name of the worker.
@@ -35,12 +35,12 @@ def claim_training(task_id: str, owner: str) -> Claim | None:
 
 
 def claim_append(task_id: str, owner: str) -> Claim | None:
-    """Claim an append for embedding; several appends, and a training, may run at the same time. None: not due."""
+    """Claim an append for embedding; None if it is not due. Several appends and a training may run at the same time."""
     return _claim(task_id, owner, Task.target_id.is_not(None), Task.probed_at.is_not(None))
 
 
 def claim_probing(task_id: str, owner: str) -> Claim | None:
-    """Claim a task for probing; several tasks may be probed at the same time. None: not due."""
+    """Claim a task for probing; None if it is not due. Several tasks may be probed at the same time."""
     return _claim(task_id, owner, Task.probed_at.is_(None))
 
 

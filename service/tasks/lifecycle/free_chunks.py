@@ -26,8 +26,8 @@ def process_free_chunks(
     Args:
         owner: Name of the worker.
         seconds: Time after which no more chunks are claimed, so that the next message gets its turn.
-        process: Function that processes chunks from an iterator, which claims each when it is taken. Not called if no
-            chunk is free.
+        process: Processes chunks from an iterator that claims each chunk when it is taken. Not called if no chunk is
+            free.
     """
     deadline = time.monotonic() + seconds
     first = claim_chunk(task_id, stage, owner)
@@ -45,7 +45,7 @@ def process_free_chunks(
         log.info("task_joined", task=task_id, stage=stage)
         try:
             with ExitStack() as release:
-                release.push(first)  # an error before the function takes the chunk must not leave it leased
+                release.push(first)  # if processing fails before taking the chunk, give it back
                 send_due()  # another worker may take the next chunk
                 process(claim_until_deadline(release))
         except (TaskInterruption, SourceUnavailable) as error:

@@ -1,4 +1,4 @@
-"""The heartbeat of a lease, and a worker process's stop request."""
+"""Keep a lease alive with a heartbeat, and pass a stop request to a worker's jobs."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ log = structlog.get_logger(__name__)
 
 
 def request_stop() -> None:
-    """Make every ``Claim.progress`` of this process raise ``WorkerStopping``. Safe in a signal handler."""
+    """Make every ``Claim.progress`` in this process raise ``WorkerStopping``. Safe in a signal handler."""
     _stopping.set()
 
 
 def is_stopping() -> bool:
-    """Return whether this process must stop."""
+    """Check whether this process must stop."""
     return _stopping.is_set()
 
 
@@ -37,7 +37,7 @@ class Heartbeat:
     """Renews a lease three times within its duration, until the job finishes or the lease is lost.
 
     Args:
-        renew: Renews the lease; returns whether it is still held. May raise Unavailable.
+        renew: Renews the lease, and tells whether it is still held. May raise Unavailable.
         finished: Set when the job has ended.
         name: Name of the thread.
     """
@@ -50,7 +50,7 @@ class Heartbeat:
         self._thread: threading.Thread | None = None
 
     def count_progress(self) -> None:
-        """Note that the job has made progress."""
+        """Note that the job has advanced."""
         self._progress_count += 1
 
     def start(self) -> None:
@@ -59,7 +59,7 @@ class Heartbeat:
         self._thread.start()
 
     def join(self) -> None:
-        """Wait for the thread to end, which ``finished`` causes."""
+        """Wait for the thread, which ends once ``finished`` is set."""
         if self._thread is not None:
             self._thread.join()
 

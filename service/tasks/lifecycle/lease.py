@@ -1,7 +1,7 @@
-"""A worker's claim on a task, with its lease.
+"""A worker's claim on a task, held by a lease.
 
-The heartbeat renews the lease only while progress is reported. A hanging worker is thus treated like a dead one: its
-lease expires, the fencing token grows, and its later writes are refused.
+The heartbeat renews the lease only while the job reports progress. A hanging worker is therefore treated like a dead
+one: its lease expires, the fencing token grows, and its later writes are refused.
 """
 
 from __future__ import annotations
@@ -58,14 +58,14 @@ log = structlog.get_logger(__name__)
 class Claim:
     """A claimed task. As a context manager, it renews the lease and leaves the task in a defined state.
 
-    Effects of an exception in the block:
+    An exception in the block ends it as follows:
 
     - ``LeaseLost``: nothing is written; another worker owns the task.
     - ``TaskCancelled``: the task is cancelled.
     - ``WorkerStopping`` or a signal: the task is given back; the attempt does not count.
-    - ``SourceUnavailable``: the task is given back and repeated after a pause.
+    - ``SourceUnavailable``: the task is given back and due again after a pause.
     - ``Unavailable``: the task is given back; the attempt counts.
-    - Other exceptions: the task fails, with the text of the exception as its error.
+    - Any other exception: the task fails with the exception's text as its error.
 
     No exception leaves the block, except signals (``BaseException``).
     """
@@ -96,7 +96,7 @@ class Claim:
     # --- progress ---
 
     def report_memory(self, peak: Callable[[], int]) -> None:
-        """Add the peak memory in bytes, as returned by ``peak``, to all later reports."""
+        """Include the peak memory in bytes, as returned by ``peak``, in all later reports."""
         self._peak_memory = peak
 
     def progress(
@@ -111,18 +111,19 @@ class Claim:
         loss: float | None = None,
         videos_per_second: float | None = None,
     ) -> None:
-        """Report the progress of a stage. Cheap enough for every step: the catalog is written at most every
-        ``EVENT_SECONDS``. The remaining time is estimated from these reports.
+        """Report how far a stage is; the remaining time is estimated from these reports.
+
+        Cheap enough for every step: the catalog is written at most every ``EVENT_SECONDS``.
 
         Args:
             fraction: Progress of the stage, 0..1.
             done: Number of finished items.
             total: Number of all items.
             epoch: Current epoch, from 1.
-            videos_per_second: Throughput; default: the stage's.
+            videos_per_second: Throughput; by default that of the stage.
 
         Raises:
-            LeaseLost, TaskCancelled, WorkerStopping: the job must stop.
+            LeaseLost, TaskCancelled, WorkerStopping: The job must stop.
         """
         self.tick()
         self._trace.enter_stage(stage)
@@ -151,11 +152,11 @@ class Claim:
                 task = lock_owned_task(session, self.task.id, self.token)
                 task.progress = progress_with_times(task, view, self._clock.seconds)
                 if is_new_epoch:
-                    task.attempts = 1  # further than any previous attempt
+                    task.attempts = 1  # farther than any previous attempt
                 cancelled = task.cancel_requested
                 record(session, task.id, "progress", view)
         except Unavailable:
-            return  # a lost progress event must not stop the job; that is up to the lease
+            return  # losing a progress event must not stop the job; losing the lease does
         self._stage, self._last_event = stage, time.monotonic()
         if is_new_epoch and epoch is not None:
             self._epoch = epoch
@@ -163,10 +164,10 @@ class Claim:
             raise TaskCancelled(f"Task {self.task.id} was cancelled.")
 
     def tick(self) -> None:
-        """Report progress without figures.
+        """Report that the job advances, without figures.
 
         Raises:
-            LeaseLost, TaskCancelled, WorkerStopping: the job must stop.
+            LeaseLost, TaskCancelled, WorkerStopping: The job must stop.
         """
         self._heartbeat.count_progress()
         if self._lost.is_set():
@@ -185,11 +186,11 @@ class Claim:
 
     @contextmanager
     def transaction(self) -> Iterator[Session]:
-        """Open a transaction that locks the row of the task.
+        """Open a transaction that locks the task's row.
 
         Raises:
-            LeaseLost: another worker owns the task, or the task has ended.
-            Unavailable: the database cannot be reached.
+            LeaseLost: Another worker owns the task, or the task has ended.
+            Unavailable: The database cannot be reached.
         """
         try:
             with session_scope(write=True) as session:
@@ -200,7 +201,7 @@ class Claim:
             raise
 
     def advance(self, state: Literal["training", "indexing", "evaluating"]) -> None:
-        """Enter a stage. The first entry counts as progress (see ``MAX_ATTEMPTS``)."""
+        """Enter a stage. Entering it for the first time counts as progress (see ``MAX_ATTEMPTS``)."""
         self.tick()
         self._trace.enter_stage(state)
         with self.transaction() as session:
@@ -236,7 +237,7 @@ class Claim:
 
     @contextmanager
     def publishing(self) -> Iterator[Publication]:
-        """Lock the task while the manifest of the index is replaced, then commit its catalog rows.
+        """Lock the task while the index manifest is replaced, then commit its catalog rows.
 
         ::
 
@@ -245,11 +246,11 @@ class Claim:
                 publication.complete(release=..., shard=..., recalls=[...], trained=True)
 
         If the process dies between the two, the shard is in the manifest but not in the catalog. The next claim finds
-        it in the manifest and completes the publication with the same records: ``complete`` may be repeated.
+        it there and completes the publication with the same records: ``complete`` may be repeated.
 
         Raises:
-            LeaseLost: another worker owns the task; nothing may be published.
-            TaskCancelled: the user cancelled the task before publication.
+            LeaseLost: Another worker owns the task; nothing may be published.
+            TaskCancelled: The user cancelled the task before publication.
         """
         with self._publication() as (session, task):
             publication = Publication(session, task, self._clock.seconds)
@@ -261,13 +262,13 @@ class Claim:
     def appending(self) -> Iterator[AppendPublication]:
         """Lock the append and its domain while segments are appended, then commit the catalog rows.
 
-        Used like :meth:`publishing`, and resumed in the same way. Duplicates are rejected earlier in a separate
-        transaction: if the process dies after the manifest is replaced, the accepted videos remain those it lists.
+        Used and resumed like :meth:`publishing`. Duplicates are rejected beforehand, in a separate transaction: if the
+        process dies after the manifest is replaced, the accepted videos are still the ones in it.
 
         Raises:
-            LeaseLost: another worker owns the append; nothing may be published.
-            TaskCancelled: the user cancelled the append before publication.
-            Conflict: the domain was deleted.
+            LeaseLost: Another worker owns the append; nothing may be published.
+            TaskCancelled: The user cancelled the append before publication.
+            Conflict: The domain was deleted.
         """
         with self.transaction() as session:
             reject_duplicates(session, lock_owned_task(session, self.task.id, self.token))
@@ -290,9 +291,9 @@ class Claim:
         """Fail the task with a reason and a hint.
 
         Args:
-            reason: Sentence describing the failure.
-            hint: Sentence describing the remedy.
-            remedy: Action that ends the failure afterwards.
+            reason: What went wrong, as a sentence.
+            hint: What to do about it, as a sentence.
+            remedy: Action to take once the cause is fixed.
         """
         with self.transaction() as session:
             task = lock_owned_task(session, self.task.id, self.token)
@@ -373,7 +374,7 @@ class Claim:
             )
 
     def _beat(self) -> bool:
-        """Renew the lease; returns whether it is still held."""
+        """Renew the lease; False if it is lost."""
         cancelled = self._renew()
         if cancelled is None:
             if not self._finished.is_set():

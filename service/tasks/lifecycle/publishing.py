@@ -1,4 +1,4 @@
-"""Publish a finished task in the catalog: rows for its release, shard and recall."""
+"""Publish a finished task in the catalog: write the rows for its release, shard and recall."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from service.tasks.task_events import record
 
 @dataclass(frozen=True)
 class ReleaseRecord:
-    """Catalog columns for a release in the index."""
+    """Catalog columns of a release in the index."""
 
     id: str
     method: str
@@ -39,7 +39,7 @@ class ReleaseRecord:
 
 @dataclass(frozen=True)
 class ShardRecord:
-    """Catalog columns for a shard in the index. ``release`` is the release that embedded it."""
+    """Catalog columns of a shard in the index. ``release`` is the release that embedded it."""
 
     id: str
     release: str
@@ -51,16 +51,16 @@ class ShardRecord:
 
 @dataclass(frozen=True)
 class RecallRecord:
-    """Recall of the release being published on one task's queries.
+    """How well the release being published finds the videos for one task's queries.
 
     Attributes:
-        task_id: The queries' task: this one or an earlier one.
+        task_id: The task that the queries come from: this one or an earlier one.
         zero_shot: Whether the untrained backbone was evaluated instead of the release.
         r1, r5, r10: Recall at 1, 5 and 10, as shares 0..1.
         medr, meanr: Median and mean rank, from 1.
         routing1: Share of queries whose own task was the first candidate; None without routing.
         query_set: Digest of the queries in order; None without ``first_hits``.
-        first_hits: A bit per query, packed from the highest bit: whether its video ranks first.
+        first_hits: One bit per query, packed from the highest bit: whether its video ranks first.
     """
 
     task_id: str
@@ -79,10 +79,10 @@ class RecallRecord:
 
 
 class _OpenPublication:
-    """An open transaction that locks a task's row.
+    """An open transaction that holds a task's row lock.
 
     Attributes:
-        completed: Whether the ready task's rows are written.
+        completed: Whether the rows that make the task ready are written.
     """
 
     def __init__(self, session: Session, task: Task, stage_seconds: dict[str, float]) -> None:
@@ -92,11 +92,11 @@ class _OpenPublication:
         self.completed = False
 
     def require_lock(self) -> None:
-        """Check that the transaction still locks the task: a database restart silently ends it.
+        """Check that the transaction still holds the lock: a database restart silently ends it.
 
         Raises:
-            LeaseLost: another worker owns the task; nothing may be published.
-            SQLAlchemyError: the transaction's connection is lost.
+            LeaseLost: Another worker owns the task; nothing may be published.
+            SQLAlchemyError: The transaction's connection is lost.
         """
         query = select(Task.fencing_token).where(Task.id == self._task.id)
         with self._session.no_autoflush:
@@ -105,7 +105,7 @@ class _OpenPublication:
             raise LeaseLost(f"Task {self._task.id} no longer belongs to this worker.")
 
     def _finish(self, facts: dict[str, Any]) -> None:
-        """Make the task ready, and record its publication."""
+        """Make the task ready, and record that it was published."""
         set_state(self._session, self._task, "ready")
         record_change(self._session, "task.publish", self._task.id, facts)
         self.completed = True
@@ -138,11 +138,11 @@ class Publication(_OpenPublication):
         """Write the rows for release, shard and recall matrix, and make the task ready.
 
         Args:
-            trained: Whether the method was trained, not only applied.
-            unmeasured: Why ``recalls`` are missing.
+            trained: Whether the method was trained, rather than only applied.
+            unmeasured: Why there are no ``recalls``.
 
         Returns:
-            Learned order t of the task among all published tasks, from 1.
+            The task's learned order t among all published tasks, from 1.
         """
         session, task = self._session, self._task
         order = task.learned_order or 1 + (session.scalar(select(func.max(Task.learned_order))) or 0)
@@ -191,7 +191,7 @@ class Publication(_OpenPublication):
     def _write_recalls(self, order: int, recalls: Sequence[RecallRecord]) -> None:
         session = self._session
         session.flush()
-        # Locked until commit: if all of a task's videos are deleted afterwards, its column is deleted with these cells.
+        # Locked until commit: if a task later loses all videos, its column goes together with these cells.
         learned = session.scalars(
             select(Task).where(Task.learned_order.is_not(None)).with_for_update(read=True)
         ).all()
@@ -224,7 +224,8 @@ class AppendPublication(_OpenPublication):
     """The open transaction in which an append becomes ready; created by ``Claim.appending``.
 
     Attributes:
-        rejected: Vector IDs of the append's rejected videos. Vectors of those rejected after embedding must be deleted.
+        rejected: Vector IDs of the append's rejected videos. If any were embedded already, their vectors must be
+            deleted.
     """
 
     def __init__(self, session: Session, append: Task, stage_seconds: dict[str, float]) -> None:
@@ -242,7 +243,7 @@ class AppendPublication(_OpenPublication):
         Args:
             vectors: Number of vectors in all segments of the shard.
             size: Size of all segments of the shard in bytes.
-            drift: Recall of the domain's encoder on appended videos; None if it cannot be measured.
+            drift: Recall of the domain's encoder on the appended videos; None if it cannot be measured.
         """
         session, append, domain = self._session, self._task, self._domain
         accepted = (Video.task_id == append.id) & (Video.status == "accepted")
@@ -276,13 +277,13 @@ class AppendPublication(_OpenPublication):
 
 
 def reject_duplicates(session: Session, append: Task) -> None:
-    """Reject accepted videos of an append whose content the domain has received since they were probed.
+    """Reject an append's accepted videos whose content has reached the domain since they were probed.
 
     Two appends may contain the same file.
 
     Args:
-        session: Transaction that locks the append, under the index write lock: until that is released, no other
-            publication adds videos to the domain.
+        session: Transaction that locks the append, under the index write lock: while that is held, no other publication
+            adds videos to the domain.
     """
     accepted = (Video.task_id == append.id) & (Video.status == "accepted")
     known = {
@@ -303,7 +304,7 @@ def reject_duplicates(session: Session, append: Task) -> None:
 def _store_final_progress(
     session: Session, task: Task, progress: TaskProgress, seconds: dict[str, float]
 ) -> None:
-    """Store a ready task's progress with the measured seconds of its stages."""
+    """Store a ready task's progress with the time that its stages took, in seconds."""
     view = progress.model_dump(exclude_none=True)
     record(session, task.id, "progress", view)
     task.progress = progress_with_times(task, view, seconds)

@@ -29,11 +29,11 @@ from service.tasks.lifecycle.state_machine import (
 
 @dataclass(frozen=True)
 class ReconcileReport:
-    """Task IDs changed by one reconciliation.
+    """Which tasks one reconciliation changed, by ID.
 
     Attributes:
-        recovered: Tasks of dead workers, which are due again.
-        failed: Tasks without attempts left.
+        recovered: Dead workers' tasks, now due again.
+        failed: Tasks with no attempts left.
         cancelled: Tasks with a cancellation request but no worker.
         sent: Tasks whose messages were resent.
     """
@@ -48,7 +48,7 @@ def reconcile() -> ReconcileReport:
     """Reconcile all tasks once.
 
     Raises:
-        Unavailable: the catalog cannot be reached.
+        Unavailable: The catalog cannot be reached.
     """
     outcomes: dict[str, list[str]] = {"recovered": [], "failed": [], "cancelled": []}
     with session_scope() as session:
@@ -69,12 +69,12 @@ def reconcile() -> ReconcileReport:
 
 
 def send_due() -> tuple[str, ...]:
-    """Send a message for every task waiting for a worker, if the queue is empty.
+    """Send a message for every task that waits for a worker, unless the queue already holds messages.
 
-    Messages in a queue start a worker anyway; more would only let the queue grow while no worker runs.
+    A queued message starts a worker anyway; more would only make the queue grow while no worker runs.
 
     Returns:
-        IDs of the tasks whose messages were sent.
+        IDs of the tasks for which a message was sent.
     """
     with session_scope() as session:
         at = now(session)
@@ -84,7 +84,7 @@ def send_due() -> tuple[str, ...]:
             .where(
                 Task.state.in_(("queued", "probing")),
                 Task.probed_at.is_(None),
-                # A claimed task needs more workers as long as chunks are free.
+                # A claimed task can use more workers as long as chunks are free.
                 or_(
                     free,
                     Task.lease_owner.is_not(None)
@@ -125,7 +125,7 @@ def _is_empty(queue: str) -> bool:
 
 
 def _abandoned(at: datetime) -> ColumnElement[bool]:
-    """Return the condition for tasks whose worker died, or that have no worker and can get none."""
+    """Build the condition for tasks whose worker died, or that have no worker and can get none."""
     stuck = or_(Task.cancel_requested.is_(True), Task.attempts >= state_machine.MAX_ATTEMPTS)
     return and_(
         Task.state.in_(ACTIVE_STATES),
@@ -141,7 +141,7 @@ def _settle(session: Session, task: Task) -> str:
     owner = task.lease_owner
     if is_published(session, task):
         # Its shard is already searchable, so the task is finished despite failures and cancellation requests. The last
-        # attempt skips evaluation, and one attempt always remains for that.
+        # attempt skips evaluation, and one attempt is always left for that.
         clear_lease(task)
         task.attempts = min(task.attempts, state_machine.MAX_ATTEMPTS - 1)
         task.cancel_requested = False
@@ -178,6 +178,6 @@ def _settle(session: Session, task: Task) -> str:
         )
         return "failed"
     clear_lease(task)
-    if owner is not None:  # otherwise an unavailable source's pause ended
+    if owner is not None:  # otherwise only the pause for an unavailable source ended
         record_lost_worker(session, task.id, owner, published=False)
     return "recovered"

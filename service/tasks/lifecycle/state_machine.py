@@ -1,4 +1,4 @@
-"""Change the states of tasks, always with a locked row and an event."""
+"""Change task states: always with the row locked, and always with an event."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ _Row = TypeVar("_Row")
 
 log = structlog.get_logger(__name__)
 
-MAX_OUTAGES = 12  # consecutive attempts in which no video was finished
-_FIRST_PAUSE = 30.0  # seconds; each following pause is twice as long
+MAX_OUTAGES = 12  # consecutive attempts that finished no video
+_FIRST_PAUSE = 30.0  # seconds; doubles with each pause
 _MAX_PAUSE = 900.0
 
 
 def lock_task(session: Session, task_id: str) -> Task:
-    """Lock a task's row until commit, and return the task.
+    """Lock a task's row until commit.
 
     Raises:
-        NotFound: the task does not exist.
+        NotFound: The task does not exist.
     """
     task = session.scalars(_for_update(select(Task).where(Task.id == task_id))).one_or_none()
     if task is None:
@@ -51,7 +51,7 @@ def lock_task(session: Session, task_id: str) -> Task:
 def lock_task_if(
     session: Session, task_id: str, still: ColumnElement[bool], *, skip_locked: bool = False
 ) -> Task | None:
-    """Lock a task's row until commit, and return the task if it meets a condition once locked.
+    """Lock a task's row until commit, if the task meets a condition once locked; None otherwise.
 
     Args:
         session: Transaction.
@@ -62,10 +62,10 @@ def lock_task_if(
 
 
 def lock_owned_task(session: Session, task_id: str, token: int) -> Task:
-    """Lock a task's row until commit, and return the task if the fencing token is still valid.
+    """Lock a task's row until commit, if the worker's fencing token is still valid.
 
     Raises:
-        LeaseLost: another worker owns the task, or the task has ended.
+        LeaseLost: Another worker owns the task, or the task has ended.
     """
     task = session.scalars(_for_update(select(Task).where(Task.id == task_id))).one_or_none()
     if task is None or task.fencing_token != token or task.state not in ACTIVE_STATES:
@@ -82,7 +82,7 @@ def set_state(
     hint: str | None = None,
     remedy: Action | None = None,
 ) -> None:
-    """Change the state of a locked task.
+    """Change a locked task's state.
 
     A final state ends the lease, invalidates its token, and registers the uploads that no retry reads for removal.
     """
@@ -104,7 +104,7 @@ def set_state(
 
 
 def _log_state(task: Task) -> None:
-    """Log a state with the current request's ID, or else that of the request that created the task."""
+    """Log a state under the current request's ID, or that of the request that created the task."""
     with use_request_id(current_request_id() or task.request_id):
         if task.state == "failed":
             log.error("task_failed", task=task.id, reason=task.error, hint=task.error_hint)
@@ -113,7 +113,7 @@ def _log_state(task: Task) -> None:
 
 
 def clear_lease(task: Task) -> None:
-    """End a task's lease; the previous owner's writes are refused."""
+    """End a task's lease, so that the previous owner's writes are refused."""
     task.lease_owner = task.lease_expires_at = None
     task.fencing_token += 1
 
@@ -134,12 +134,12 @@ def record_lost_worker(session: Session, task_id: str, owner: str | None, *, pub
 
 
 def is_lost_training() -> ColumnElement[bool]:
-    """Return the condition for tasks with an expired lease whose training killed its worker too often to retry."""
+    """Build the condition for tasks with an expired lease whose training killed its worker too often to retry."""
     return and_(Task.state == "training", Task.attempts >= MAX_LOST_TRAININGS)
 
 
 def first_active_task(session: Session) -> Task | None:
-    """Return the first domain that is neither ready, failed nor cancelled: the only one that may be trained."""
+    """Find the first domain that is neither ready, failed nor cancelled: the only one that may be trained."""
     return session.scalars(
         select(Task)
         .where(Task.state.in_(ACTIVE_STATES), Task.target_id.is_(None))
@@ -149,34 +149,34 @@ def first_active_task(session: Session) -> Task | None:
 
 
 def next_position(session: Session) -> int:
-    """Return the next queue position, locked until commit so that positions become visible in order."""
+    """Take the next queue position, locked until commit so that positions become visible in order."""
     line = lock_positions(session)
     line.last_position += 1
     return line.last_position
 
 
 def lock_positions(session: Session) -> PositionCounter:
-    """Lock all queue positions until commit, and return the row with the last assigned one."""
+    """Lock all queue positions until commit, and get the row with the last assigned one."""
     return session.scalars(_for_update(select(PositionCounter).where(PositionCounter.id == 1))).one()
 
 
 def _for_update(query: Select[_Row], *, skip_locked: bool = False) -> Select[_Row]:
-    # SQLite ignores FOR UPDATE; BEGIN IMMEDIATE has locked the whole file there.
+    # SQLite ignores FOR UPDATE; there, BEGIN IMMEDIATE has locked the whole file.
     return query.with_for_update(skip_locked=skip_locked).execution_options(populate_existing=True)
 
 
 def is_published(session: Session, task: Task) -> bool:
-    """Return whether a task's vectors are in the index.
+    """Check whether a task's vectors are in the index.
 
     The manifest is replaced just before the catalog commits. If a worker dies in between, the vectors are published and
-    only the catalog rows are missing: such a task must be finished, not failed or cancelled.
+    only the catalog rows are missing: the task must then be finished, not failed or cancelled.
 
     Args:
         session: The caller's session.
-        task: A domain, or an append. The videos of an append belong to the domain once the catalog is complete.
+        task: A domain, or an append, whose videos belong to the domain once the catalog is complete.
 
     Raises:
-        Unavailable: the manifest or the IDs of the shard cannot be read.
+        Unavailable: The manifest or the shard's IDs cannot be read.
     """
     if task.target_id is None:
         return index_manifest.is_published(task.id)
@@ -185,7 +185,7 @@ def is_published(session: Session, task: Task) -> bool:
 
 
 def postpone(session: Session, task: Task, former: Mapping[str, Any], error: SourceUnavailable) -> None:
-    """Give a task back until its source may be available again, without counting the attempt; or fail it.
+    """Give a task back until its source may respond again, without counting the attempt; or fail it.
 
     Args:
         session: Transaction that holds the task's lock.
@@ -208,7 +208,7 @@ def postpone(session: Session, task: Task, former: Mapping[str, Any], error: Sou
     clear_lease(task)
     task.lease_expires_at = now(session) + timedelta(
         seconds=pause
-    )  # without an owner: nobody may claim it earlier
+    )  # no owner: nobody may claim it before that
     task.attempts = max(task.attempts - 1, 0)
     task.progress = TaskProgress(
         stage=f"waiting for {error.awaited}",

@@ -1,7 +1,7 @@
 """Let a relearned domain take over its videos, in the transaction that makes it ready.
 
-Copies take over the IDs of their originals, with current captions, metadata and feedback. An original whose copy was
-rejected stays in its domain; a copy whose original was deleted in the meantime is deleted.
+Copies take over the IDs of their originals, together with current captions, metadata and feedback. An original whose
+copy was rejected stays in its domain; a copy whose original was deleted meanwhile is deleted too.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from service.tasks.task_events import record
 
 @dataclass(frozen=True)
 class Takeover:
-    """Videos that a relearned domain takes over.
+    """The videos that a relearned domain takes over.
 
     Attributes:
         domain: ID of the original domain.
@@ -47,11 +47,12 @@ class Takeover:
     def prepare(cls, session: Session, task: Task) -> Takeover | None:
         """Replace the originals with their copies in the catalog; None for a task that relearns nothing.
 
-        The original domain's row stays locked until commit, so that no deletion comes between catalog and index.
+        The original domain's row stays locked until commit, so that no deletion comes between the catalog and the
+        index.
 
         Args:
             session: Transaction of the publication.
-            task: Locked task in publication.
+            task: Locked task that is being published.
         """
         if task.relearns_id is None:
             return None
@@ -77,7 +78,7 @@ class Takeover:
         kept = [row for row in rows if row[2] is not None]
         originals = [row[2] for row in kept]
         copy_transcripts(session, task.id)
-        # Deleting an original kept the file that its copy still uses.
+        # Deleting an original left the file that its copy still uses.
         for chunk in id_chunks(orphans):
             register_removals(session, Video.vector_id.in_(chunk))
         _move_feedback(session, {row[2]: row[0] for row in kept})
@@ -102,7 +103,7 @@ class Takeover:
         task.metadata_edits += domain.metadata_edits
         domain.counts = count_task_videos(session, domain.id)
         task.counts = count_task_videos(session, task.id)
-        # The recommendation to relearn has been followed.
+        # The advice to relearn has been followed.
         for measured in (domain, *session.scalars(select(Task).where(Task.target_id == domain.id))):
             measured.progress = {name: value for name, value in measured.progress.items() if name != "drift"}
         videos = "1 appended video" if len(kept) == 1 else f"{len(kept)} appended videos"

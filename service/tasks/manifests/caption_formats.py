@@ -1,7 +1,7 @@
-"""The table of caption formats (``FORMATS``): how each is recognized by its keys, and how it becomes videos.
+"""The caption formats (``FORMATS``): which keys identify each, and how its content becomes videos.
 
-A format reads the fields of a video as in ``POST /tasks``, with the times of dense captions as ``transcript``. Its
-``uri`` is a path or an ID: the stem of the file's name. Timed texts never become captions of the whole video.
+A format yields the fields of a video as in ``POST /tasks``; times of dense captions become the ``transcript``. The
+``uri`` is a path or an ID, that is, the file name's stem. Timed texts never become captions of the whole video.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from service.tasks.manifests.video_tables import PLAIN_KEYS, SPLITS, file_column
 
 Rows = Iterator[tuple[str, Any]]  # location and fields of each video
 
-_SHORTEST = 1.0  # seconds for a timed text that does not end after its start
+_SHORTEST = 1.0  # seconds, for a timed text that does not end after its start
 _KINDS: dict[type, str] = {dict: "an object", list: "a list", str: "a text"}
-_MAX_KEYS = 12  # of an error
+_MAX_KEYS = 12  # in an error
 
 
 @dataclass(frozen=True)
@@ -31,13 +31,13 @@ class CaptionFormat:
     """A caption format.
 
     Attributes:
-        name: Name as users know it.
+        name: Name that users know.
         layout: ``document``: an object with ``keys``. ``objects``: a list, or JSON lines, of objects with ``keys``.
-            ``mapping``: an object of objects with ``keys``, by the ID of the video.
-        keys: Combination of keys that only this format has.
-        read: Yields the videos in a document, or in ``(location, object)`` pairs for the other layouts. None: the file
+            ``mapping``: an object of objects with ``keys``, by video ID.
+        keys: Keys that together identify this format.
+        read: Yields the videos of a document, or of ``(location, object)`` pairs in the other layouts. None: the file
             describes a data set and has no videos.
-        is_partial: Whether it usually lists videos missing from the folder, as data sets do.
+        is_partial: Whether such files often list videos that are missing from the folder, as data sets do.
     """
 
     name: str
@@ -48,10 +48,10 @@ class CaptionFormat:
 
 
 def recognize(value: Any, location: str) -> CaptionFormat:
-    """Recognize the format of a JSON document, or of the first object of JSON lines.
+    """Recognize the format of a JSON document, or of the first object in JSON lines.
 
     Raises:
-        InvalidInput: no format has these keys; the error names them and the nearest format.
+        InvalidInput: No format has these keys; the error names them and the nearest format.
     """
     layouts = _keys_by_layout(value)
     for known in FORMATS:
@@ -68,10 +68,10 @@ def recognize(value: Any, location: str) -> CaptionFormat:
 
 
 def read_document_rows(known: CaptionFormat, value: Any, name: str) -> Rows:
-    """Yield location and fields of each video of a JSON document.
+    """Read the location and fields of each video in a JSON document.
 
     Raises:
-        InvalidInput: a value has the wrong type; the error names its keys.
+        InvalidInput: A value has the wrong type; the error names its keys.
     """
     if known.read is None:
         return iter(())
@@ -86,7 +86,7 @@ def read_document_rows(known: CaptionFormat, value: Any, name: str) -> Rows:
 
 
 def nearest_format(keys: Iterable[str]) -> str:
-    """Return the name and keys of the most similar format, as part of a sentence."""
+    """Name the most similar format and its keys, as part of a sentence."""
     found = list(islice(keys, 100))
 
     def similarity(known: CaptionFormat) -> float:
@@ -153,7 +153,7 @@ def _objects(record: Mapping[str, Any], key: str, location: str) -> Iterator[tup
 
 
 def _key(record: Mapping[str, Any], key: str, location: str) -> str:
-    """Return an ID, which is a number in some files."""
+    """Read an ID, which is a number in some files."""
     value = record.get(key)
     if not isinstance(value, str | int) or isinstance(value, bool):
         raise InvalidInput.at(f"{location}.{key}", "The ID is neither a string nor a number.", "Correct it.")
@@ -184,7 +184,7 @@ def _video(
 
 
 def _cue(times: Any, text: Any, location: str) -> dict[str, Any]:
-    """Return a timed text; some data sets have spans that end before they start."""
+    """Build a timed text; some data sets have spans that end before they start."""
     is_span = isinstance(times, list) and len(times) == 2
     if not is_span or not all(isinstance(t, int | float) and not isinstance(t, bool) for t in times):
         raise InvalidInput.at(location, "The times are not a list of start and end.", "Give both in seconds.")
@@ -357,7 +357,7 @@ def _read_label_studio(items: Iterable[tuple[str, Any]], name: str) -> Rows:
 
 
 def _label_studio_path(value: str) -> str:
-    """Return the path of a file served by Label Studio; for uploads, without the server's folder."""
+    """Extract the path of a file served by Label Studio; for uploads, without the server's folder."""
     try:
         parts = urlsplit(value)
         if parts.path.startswith("/data/local-files"):
@@ -385,7 +385,7 @@ def _read_fiftyone_samples(document: dict[str, Any], name: str) -> Rows:
 
 
 def _fiftyone_labels(value: Any) -> Any:
-    """Return the labels in classifications or temporal detections; any other value unchanged."""
+    """Collect the labels of classifications or temporal detections; other values stay unchanged."""
     if not isinstance(value, dict):
         return value
     parts = value.get("classifications", value.get("detections"))

@@ -1,4 +1,4 @@
-"""Caption tables next to videos: which files they are, and the videos in their rows."""
+"""Caption tables next to videos: find them, and read the videos in their rows."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from service.tasks.manifests.video_tables import TYPED_SUFFIXES
 
 TABLE_SUFFIXES = (".csv", ".tsv", ".json", ".jsonl", ".ndjson")
 
-_REASONS = ("not found", "", "several files have this name")  # by the number of files that a row can refer to
+_REASONS = ("not found", "", "several files have this name")  # by the number of files that match a row
 _MAX_MISSING = 100_000
 _MAX_NAMED = 3
 
@@ -26,9 +26,9 @@ _MAX_NAMED = 3
 def find_tables(
     paths: Iterable[str], suffixes: tuple[str, ...] = (*TABLE_SUFFIXES, *TYPED_SUFFIXES)
 ) -> list[str]:
-    """Return the paths of likely caption tables in a folder, judged by name.
+    """Find the files in a folder that look like caption tables by name.
 
-    Hidden files, sidecar files and spreadsheet lock files are excluded.
+    Hidden files, sidecar files and spreadsheet lock files are skipped.
     """
     found = list(paths)
     stems = {path.removesuffix(PurePosixPath(path).suffix) for path in found if is_video_name(path)}
@@ -49,7 +49,7 @@ class CaptionTableSummary:
     Attributes:
         path: Path of the table.
         format: Name of its format.
-        delimiter: Delimiter of a table in text.
+        delimiter: Delimiter, for text tables.
         videos: Number of files that it names.
     """
 
@@ -60,16 +60,16 @@ class CaptionTableSummary:
 
 
 class CaptionTables:
-    """Videos of the caption tables of a folder.
+    """The videos in a folder's caption tables.
 
     Args:
-        list_files: Returns the paths of the files; called if a row must be searched among them.
-        is_searched: Whether to search for the files of all tables, not only of data sets, whose IDs lack folders and
-            extensions. Rows of other tables name paths relative to the table's folder.
+        list_files: Lists the paths of the files; called only if a row has to be searched among them.
+        is_searched: Whether to search for the files of all tables. Otherwise, only those of data sets are searched,
+            whose IDs lack folders and extensions; rows of other tables name paths relative to the table's folder.
 
     Attributes:
         tables: The tables that were read.
-        missing: Reasons for rows left out because they match no file or several.
+        missing: Why rows were left out: they match no file, or several.
     """
 
     def __init__(self, list_files: Callable[[], Sequence[str]], *, is_searched: bool = False) -> None:
@@ -86,18 +86,18 @@ class CaptionTables:
     def add(
         self, path: str, stream: BinaryIO, encoding: str = "utf-8", *, typed_tables: bool = False
     ) -> None:
-        """Read the rows of a table.
+        """Read a table's rows.
 
         Args:
             path: Path of the table; paths in it are relative to its folder.
             typed_tables: As for :func:`read_rows`.
 
         Raises:
-            InvalidInput: the table is not recognized, is invalid, or names no existing video.
+            InvalidInput: The table is not recognized, is invalid, or names no existing video.
         """
         table = read_rows(stream, path, encoding, typed_tables=typed_tables)
         folder = str(PurePosixPath(path).parent).removeprefix(".")
-        named: dict[str, str] = {}  # path in the first row of each file
+        named: dict[str, str] = {}  # file → path in its first row
         missing: list[str] = []
         for location, fields in table.rows:
             uri = fields.get("uri") if isinstance(fields, dict) else None
@@ -136,5 +136,5 @@ class CaptionTables:
         )
 
     def videos(self) -> list[VideoSpec]:
-        """Return the videos in the order of their first row; ``uri`` is the path of the matched file."""
+        """List the videos in the order of their first rows; ``uri`` is the path of the matched file."""
         return self._entries.videos()

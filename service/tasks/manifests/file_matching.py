@@ -1,4 +1,4 @@
-"""Match the paths and IDs in a caption table to files."""
+"""Match the paths and IDs in caption tables to files."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from pathlib import PurePosixPath
 
 from media.video_limits import VIDEO_SUFFIXES
 
-_MAX_FOLDERS = 64  # of a row that names a file by the end of its path; each folder takes one lookup
+_MAX_FOLDERS = 64  # compared per row that names a file by the end of its path; each folder takes one lookup
 
 
 def normalize_path(path: str) -> str:
-    """Return a path with composed characters (NFC), slashes, and without a leading ``./`` or ``/``.
+    """Normalize a path: composed characters (NFC), forward slashes, no leading ``./`` or ``/``.
 
-    Some systems list names with decomposed characters, but tables contain composed ones.
+    Some systems list names with decomposed characters, while tables contain composed ones.
     """
     parts = unicodedata.normalize("NFC", path).replace("\\", "/").split("/")
     return "/".join(part for part in parts if part not in ("", "."))
 
 
 class FileMatcher:
-    """Finds the file that a row of a table names.
+    """Finds the file that a table row names.
 
-    Neither the browser nor the table knows the other's folder, so paths are compared from their ends: a row
-    ``clips/a.mp4`` names the file ``kitchen/clips/a.mp4``, and a row ``/data/clips/a.mp4`` the file ``a.mp4``, if no
-    other file fits. Data set IDs are video paths without extension.
+    Neither the browser nor the table knows the other's folder, so paths are compared from their ends: if no other file
+    fits, ``clips/a.mp4`` names the file ``kitchen/clips/a.mp4``, and ``/data/clips/a.mp4`` names ``a.mp4``. Data set
+    IDs are video paths without extension.
 
     Args:
-        paths: Paths of the files; spellings unified by :func:`normalize_path` are equal.
+        paths: Paths of the files. Spellings that :func:`normalize_path` unifies are equal.
     """
 
     def __init__(self, paths: Sequence[str]) -> None:
@@ -45,10 +45,10 @@ class FileMatcher:
         self._ids = _PathEnds(self._stems)
 
     def find(self, uri: str, folder: str = "") -> list[str]:
-        """Return the file that a row names; two if it is ambiguous, none if there is no match.
+        """Find the file that a row names: two files if it is ambiguous, none if nothing matches.
 
         Args:
-            folder: Folder of the table, which is searched first.
+            folder: The table's folder, which is searched first.
         """
         wanted = normalize_path(uri)
         found = self._files.find(wanted, folder)
@@ -61,7 +61,7 @@ class FileMatcher:
 
 
 def is_video_name(path: str) -> bool:
-    """Return whether a path has a video file extension."""
+    """Check whether a path has a video file extension."""
     return PurePosixPath(path).suffix.lower() in VIDEO_SUFFIXES
 
 
@@ -85,7 +85,7 @@ class _PathEnds:
         return list(islice(chain(self._longer_paths(wanted), self._shorter_paths(wanted)), 2))
 
     def _longer_paths(self, wanted: str) -> Iterator[str]:
-        """Yield files whose path ends with a path."""
+        """Find files whose path ends with the given one."""
         start = _reverse(wanted)
         for position in range(bisect_left(self._reversed, (start,)), len(self._reversed)):
             found, path = self._reversed[position]
@@ -94,7 +94,7 @@ class _PathEnds:
             yield path
 
     def _shorter_paths(self, wanted: str) -> Iterator[str]:
-        """Yield files whose path is the end of a path."""
+        """Find files whose path is the end of the given one."""
         wanted = "/".join(["", *wanted.split("/")[1:][-_MAX_FOLDERS:]])
         while wanted := wanted.partition("/")[2]:
             if wanted in self._paths:
@@ -102,5 +102,5 @@ class _PathEnds:
 
 
 def _reverse(path: str) -> str:
-    """Return the parts of a path from last to first, each followed by a slash."""
+    """List a path's parts from last to first, each followed by a slash."""
     return "".join(f"{part}/" for part in reversed(path.split("/")))

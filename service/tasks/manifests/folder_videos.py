@@ -1,4 +1,4 @@
-"""Videos in a local folder: from its manifest, or its files with caption tables and sidecars."""
+"""List the videos in a local folder: from its manifest, or from its files with caption tables and sidecars."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ from service.tasks.manifests.sidecar_captions import (
 
 @dataclass(frozen=True)
 class FolderVideos:
-    """Videos of a folder.
+    """The videos in a folder.
 
     Attributes:
         base: Folder that the URIs are relative to.
         videos: The videos; their files may be missing.
-        left_out: Errors in video files that are not listed, by path.
-        uploaded: Paths of a library's uploaded files in the folder, which belong to their own domains and are not
-            listed.
+        left_out: Why video files are not listed, by path.
+        uploaded: Paths of a library's uploaded files in the folder; not listed, because they belong to their own
+            domains.
         without_row: Paths of videos that the folder's caption tables do not mention.
-        missing: Reasons for rows left out because they match no file or several.
+        missing: Why table rows were left out: they match no file, or several.
         formats: Format of each caption table or manifest by its path.
     """
 
@@ -56,7 +56,7 @@ class FolderVideos:
     formats: Mapping[str, str] = field(default_factory=dict)
 
     def require_all(self) -> None:
-        """Raise InvalidInput if a video file is not listed."""
+        """Raise InvalidInput if any video file was left out."""
         if self.left_out:
             raise InvalidInput.of(list(self.left_out.values()))
 
@@ -69,28 +69,29 @@ def list_folder_videos(
     report_progress: Callable[[], object] = lambda: None,
     typed_tables: bool = False,
 ) -> FolderVideos:
-    """List the videos of a manifest or a folder.
+    """List the videos in a manifest or a folder.
 
-    Without a manifest, captions come from caption tables and sidecar files. The tables need not name all videos: the
-    others get captions from sidecar files. A manifest, or a table given as ``path``, lists all videos. A listed video
-    without a transcript gets one from its subtitles.
+    Without a manifest, captions come from caption tables and sidecar files. Tables found in the folder need not name
+    all
+    videos: the others get captions from sidecar files. A manifest, or a table given as ``path``, lists all videos. A
+    listed video without a transcript gets one from its subtitles.
 
-    All subfolders are listed, or none. A video file is left out if its name is not Unicode, if it is a broken link, or
-    if a sidecar file is invalid, unreadable or outside ``root``.
+    Either all subfolders are listed or none. A video file is left out if its name is not Unicode, if it is a broken
+    link, or if a sidecar file is invalid, unreadable or outside ``root``.
 
     A library keeps uploaded files below its media root. They are listed only if a manifest names them, or if ``path``
-    is an upload's folder.
+    is the folder of an upload.
 
     Args:
-        encoding: Encoding of the manifest or the sidecar files; None is UTF-8.
-        captions_from_names: Whether to use the file name as the caption of a video without captions.
-        root: Folder, without links in its path, that links to manifests and sidecar files must not leave; None: they
-            may lead anywhere.
+        encoding: Encoding of the manifest or the sidecar files; None: UTF-8.
+        captions_from_names: Whether a video without captions gets its file name as one.
+        root: Folder that links to manifests and sidecar files must not leave; its own path has no links. None: they may
+            lead anywhere.
         typed_tables: Whether a manifest may be a Parquet file or a spreadsheet; only for commands.
 
     Raises:
-        InvalidInput: the manifest is invalid or outside ``root``, the folder has no videos, or all are left out.
-        OSError: the folder, a subfolder, or the manifest cannot be read.
+        InvalidInput: The manifest is invalid or outside ``root``, the folder has no videos, or all are left out.
+        OSError: The folder, a subfolder, or the manifest cannot be read.
     """
     manifest = path if path.is_file() else _find_full_manifest(path)
     base = path if manifest is None else manifest.parent
@@ -145,7 +146,7 @@ def find_manifest(folder: Path) -> Path | None:
 
 
 def _find_videos(folder: Path, names: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Find the paths of a folder's video files, and of uploaded files."""
+    """Find a folder's video files and its uploaded files, as paths."""
     found = [name for name in names if PurePosixPath(name).suffix.lower() in VIDEO_SUFFIXES]
     top = folder.resolve().name
     uploaded = [name for name in found if _is_uploaded(top, name)]
@@ -165,7 +166,7 @@ def _require_videos(folder: Path, files: Sequence[str], uploaded: Sequence[str])
 
 
 def _without_row(folder: Path, files: Sequence[str], rows: Sequence[VideoSpec]) -> list[str]:
-    """Return the files that no row names; rows may use absolute paths and composed characters."""
+    """Find the files that no row names; rows may use absolute paths and composed characters."""
 
     @cache
     def resolve_folder(path: str) -> str:
@@ -187,7 +188,7 @@ def _read_folder(
     root: Path | None,
     report_progress: Callable[[], object],
 ) -> tuple[list[VideoSpec], dict[str, FieldError]]:
-    """Read a folder's videos with captions and subtitles, and the errors for left-out ones.
+    """Read a folder's videos with captions and subtitles; also return the errors of those left out.
 
     Args:
         rows: Videos from the tables.
@@ -230,7 +231,7 @@ def _read_folder(
 
 
 def _is_uploaded(top: str, name: str) -> bool:
-    """Return whether a path in a folder named ``top`` leads through any library's upload folder."""
+    """Check whether a path in a folder named ``top`` leads through any library's upload folder."""
     folders = (top, *PurePosixPath(name).parts[:-1])
     return any(
         parent == "uploads" and UPLOAD_FOLDER.fullmatch(folder) for parent, folder in pairwise(folders)
@@ -250,7 +251,7 @@ def _check_file(path: Path, name: str) -> None:
 
 
 def _list_files(folder: Path, report_progress: Callable[[], object]) -> Iterator[str]:
-    """Yield the paths of all files relative to a folder; links to folders are not followed.
+    """List all files as paths relative to a folder, without following links to folders.
 
     ``Path.rglob`` silently omits unreadable folders, whose videos would look deleted.
     """
@@ -265,7 +266,7 @@ def _raise(error: OSError) -> NoReturn:
 
 
 def _open_inside(path: Path, root: Path | None) -> BinaryIO:
-    """Open a manifest or a sidecar file; raises InvalidInput if a link leads out of ``root``."""
+    """Open a manifest or a sidecar file; raise InvalidInput if a link leads out of ``root``."""
     target = path.resolve()
     if root is not None and not target.is_relative_to(root):
         raise InvalidInput.at(

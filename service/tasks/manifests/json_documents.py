@@ -1,4 +1,4 @@
-"""Parse JSON from users within bounds: errors name the line, and no content exhausts stack or memory."""
+"""Parse users' JSON within limits: errors name the line, and no content exhausts the stack or memory."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def parse_json(text: str, name: str, line: int | None = None) -> Any:
         line: Line number of the value; None if the text is the whole file.
 
     Raises:
-        InvalidInput: the text is not JSON, an object has a duplicate key, or values are nested too deep.
+        InvalidInput: The text is not JSON, an object has a duplicate key, or values are nested too deep.
     """
     kind = "file" if line is None else "line"
     place = name if line is None else f"{name}:{line}"
@@ -50,7 +50,7 @@ def parse_json(text: str, name: str, line: int | None = None) -> Any:
 
 
 def read_document(stream: TextStream, name: str, encoding: str) -> Any:
-    """Parse a file that is one JSON value; raises InvalidInput, also if the file is too large."""
+    """Parse a file that is one JSON value; raise InvalidInput, also if the file is too large."""
     check_encoding(encoding)
     limit = request_limits.MAX_DOCUMENT_BYTES
     raw = stream.read(limit + 1)

@@ -1,4 +1,4 @@
-"""Decode text files from users line by line, within bounds."""
+"""Decode users' text files line by line, within limits."""
 
 from __future__ import annotations
 
@@ -11,30 +11,30 @@ from typing import Any, Protocol
 from service.core import request_limits
 from service.core.errors import InvalidInput
 
-MAX_LINE_BYTES = 4 * 1024**2  # a video with all captions at maximum length, escaped
+MAX_LINE_BYTES = 4 * 1024**2  # a video with as many and as long captions as allowed, escaped
 
 UTF16_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
-# Python also registers codecs for host names, escapes and mail as encodings; they decode ASCII to other characters,
+# Python also registers codecs for host names, escapes and mail as encodings. They decode ASCII to other characters,
 # take quadratic time, or raise other errors.
 _PROBE = "".join(map(chr, range(32, 127))) + "\\u0041\t\r\n"
 
 
 class TextStream(Protocol):
-    """A text as bytes."""
+    """A text as a stream of bytes."""
 
     def read(self, size: int, /) -> bytes:
-        """Return at most ``size`` bytes."""
+        """Read at most ``size`` bytes."""
 
     def readline(self, size: int, /) -> bytes:
-        """Return at most ``size`` bytes of a line with its end."""
+        """Read a line with its end, at most ``size`` bytes of it."""
 
 
 class PeekedText:
-    """A text as bytes, whose first lines can be peeked at. UTF-16 is decoded to UTF-8.
+    """A byte stream of text whose first lines can be peeked at. UTF-16 is converted to UTF-8.
 
     Args:
         stream: Content of the file.
-        name: Name of the file in errors.
+        name: File name for errors.
     """
 
     def __init__(self, stream: TextStream, name: str) -> None:
@@ -47,10 +47,10 @@ class PeekedText:
         self._lines = deque([first] if first else [])
 
     def peek_line(self) -> bytes:
-        """Return the first line that is not blank, or its first bytes; empty if there is none.
+        """Peek at the first line that is not blank, or at its first bytes; empty if there is none.
 
         Raises:
-            InvalidInput: the text has too many lines.
+            InvalidInput: The text has too many lines.
         """
         while not self._lines or not self._lines[-1].removeprefix(codecs.BOM_UTF8).strip():
             line = self._stream.readline(MAX_LINE_BYTES + 1)
@@ -61,13 +61,13 @@ class PeekedText:
         return self._lines[-1].removeprefix(codecs.BOM_UTF8)
 
     def read(self, size: int, /) -> bytes:
-        """Return at most ``size`` unread bytes."""
+        """Read at most ``size`` unread bytes."""
         head = b"".join(self._lines)
         self._lines = deque([head[size:]] if len(head) > size else [])
         return head[:size] + (self._stream.read(size - len(head)) if size > len(head) else b"")
 
     def readline(self, size: int, /) -> bytes:
-        """Return the next line, as the stream returned it."""
+        """Read the next line, as the stream yields it."""
         return self._lines.popleft() if self._lines else self._stream.readline(size)
 
 
@@ -101,16 +101,16 @@ class _Utf16Reader(io.RawIOBase):
 
 
 def read_lines(stream: TextStream, name: str, encoding: str = "utf-8") -> Iterator[str]:
-    """Yield the lines of a text with their line ends. A byte order mark is removed and overrides the encoding.
+    """Iterate over a text's lines with their ends. A byte order mark is removed, and overrides the encoding.
 
     Args:
         stream: Content of the file.
-        name: Name of the file in errors.
-        encoding: Encoding of the text, a superset of ASCII.
+        name: File name for errors.
+        encoding: A superset of ASCII.
 
     Raises:
-        InvalidInput: a line is too long, contains a NUL or cannot be decoded, or the encoding is not supported; the
-            error names the line. Or the text has too many lines or bytes.
+        InvalidInput: A line is too long, contains a NUL or cannot be decoded, and the error names it; or the encoding
+            is not supported; or the text has too many lines or bytes.
     """
     check_encoding(encoding)
     number = 0
@@ -148,13 +148,13 @@ def read_lines(stream: TextStream, name: str, encoding: str = "utf-8") -> Iterat
 
 
 def check_line_number(number: int, name: str) -> None:
-    """Bound the time for a text: a 128 MB body may have a hundred million lines at a few microseconds each.
+    """Limit the number of lines: a 128 MB body may have a hundred million, at a few microseconds each.
 
     Args:
-        name: Name of the file in errors.
+        name: File name for errors.
 
     Raises:
-        InvalidInput: the line is beyond the maximum number.
+        InvalidInput: The file has too many lines.
     """
     if number > request_limits.MAX_TEXT_LINES:
         raise InvalidInput.at(
@@ -180,7 +180,7 @@ def check_encoding(encoding: str) -> None:
 
 
 def encoding_hint(encoding: str) -> str:
-    """Suggest what to do about bytes that an encoding lacks."""
+    """Suggest what to do about bytes that an encoding cannot decode."""
     if codecs.lookup(encoding).name == "utf-8":
         return "Save it as UTF-8, or read it as Windows text: cinestrata ingest --encoding cp1252."
     return "Save it as UTF-8, or choose another encoding."

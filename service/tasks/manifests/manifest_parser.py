@@ -1,7 +1,7 @@
-"""Parse manifests and caption tables, in the formats of :mod:`service.tasks.manifests.caption_formats`.
+"""Parse manifests and caption tables in the formats of :mod:`service.tasks.manifests.caption_formats`.
 
-The content, not the file name, selects the format: JSON, JSON lines, or a delimited table with the columns of
-:mod:`service.tasks.manifests.video_tables`. A video may have several rows, whose captions are merged.
+The content selects the format, not the file name: JSON, JSON lines, or a delimited table with the columns described in
+:mod:`service.tasks.manifests.video_tables`. If a video has several rows, their captions are merged.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ from service.tasks.manifests.video_tables import (
 )
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
-_MAX_CUES = 1_000_000  # of all videos
-_MAX_METADATA_BYTES = 64 * 1024**2  # of all videos, as in the body of a JSON request
+_MAX_CUES = 1_000_000  # over all videos
+_MAX_METADATA_BYTES = 64 * 1024**2  # over all videos, as in the body of a JSON request
 
 
 @dataclass(slots=True)
 class _Entry:
-    """Fields of a video; much smaller than a :class:`VideoSpec`, since a manifest may have millions of lines.
+    """A video's fields. Much smaller than a :class:`VideoSpec`: a manifest may have millions of lines.
 
-    Captions and transcript texts are keys, so that more rows are merged without copying earlier ones.
+    Captions and transcript texts are dictionary keys, so that merging a row does not copy the previous ones.
     """
 
     location: str
@@ -54,7 +54,7 @@ class _Entry:
 
 
 class ManifestEntries:
-    """Videos from manifests, in the order of their first row. Rows for the same file become one video."""
+    """Collects videos from manifests, in the order of their first rows. Rows for the same file become one video."""
 
     def __init__(self) -> None:
         self._entries: dict[str, _Entry] = {}
@@ -62,14 +62,14 @@ class ManifestEntries:
         self._cues = 0
 
     def add(self, location: str, fields: Any) -> None:
-        """Add the video of a row.
+        """Add a row's video.
 
         Args:
-            location: Manifest name and row position for errors.
+            location: Manifest name and row position, for errors.
             fields: Fields of a video as in ``POST /tasks``.
 
         Raises:
-            InvalidInput: a field is invalid, a file has too many captions, a row contradicts an earlier one, or the
+            InvalidInput: A field is invalid, a file has too many captions, a row contradicts a previous one, or the
                 rows name more videos than a task may have.
         """
         try:
@@ -125,7 +125,7 @@ class ManifestEntries:
         self._entries[uri] = entry
 
     def _check_metadata(self, location: str, metadata: dict[str, Any] | None) -> None:
-        """Bound the metadata per video and in total: parsed JSON takes up to 20 times as much memory as text."""
+        """Limit the metadata per video and in total: parsed JSON takes up to 20 times as much memory as text."""
         text = json.dumps(metadata, ensure_ascii=False) if metadata else ""
         size = len(text.encode())
         self._metadata_bytes += size
@@ -141,11 +141,11 @@ class ManifestEntries:
             )
 
     def videos(self) -> list[VideoSpec]:
-        """Return the videos."""
+        """Build the videos."""
         return [_make_video(uri, entry) for uri, entry in self._entries.items()]
 
     def _merge(self, uri: str, earlier: _Entry, entry: _Entry) -> None:
-        """Merge a row into the earlier rows of its video."""
+        """Merge a row into the previous rows of its video."""
         for field in ("id", "split"):
             self._check_equal(uri, field, getattr(earlier, field), getattr(entry, field), earlier, entry)
         earlier.id, earlier.split = earlier.id or entry.id, earlier.split or entry.split
@@ -169,26 +169,26 @@ class ManifestEntries:
 
 
 def _make_video(uri: str, entry: _Entry) -> VideoSpec:
-    """Build the video for an entry, whose fields `ManifestEntries.add` has validated."""
+    """Build an entry's video; `ManifestEntries.add` has validated the fields."""
     texts = {"captions": list(entry.captions), "transcript": list(entry.transcript.values())}
     optional = {"id": entry.id, "split": entry.split, "metadata": entry.metadata}
     given: dict[str, Any] = {key: value for key, value in (texts | optional).items() if value}
     return VideoSpec.model_construct(uri=uri, **{"captions": [], **given})
 
 
-CAPTION_TABLE_NAMES = ("captions.csv", "captions.tsv")  # found next to videos, they need not name all of them
+CAPTION_TABLE_NAMES = ("captions.csv", "captions.tsv")  # next to videos; they need not name all of them
 MANIFEST_NAMES = ("manifest.jsonl", "manifest.csv", "manifest.tsv", *CAPTION_TABLE_NAMES)
 TYPED_MANIFEST_NAMES = tuple(f"manifest{suffix}" for suffix in TYPED_SUFFIXES)
 
 
 def require_text_table(name: str, field: str) -> None:
-    """Check that the service does not read typed tables, whose parsers use unbounded memory.
+    """Refuse typed tables, which the service does not read: their parsers use unbounded memory.
 
     Args:
-        field: Field of the error.
+        field: Field that the error names.
 
     Raises:
-        InvalidInput: the file has the extension of a Parquet file or spreadsheet.
+        InvalidInput: The file has the extension of a Parquet file or spreadsheet.
     """
     if PurePath(name).suffix.lower() in TYPED_SUFFIXES:
         raise InvalidInput.at(
@@ -201,14 +201,14 @@ def require_text_table(name: str, field: str) -> None:
 
 @dataclass(frozen=True)
 class CaptionTableRows:
-    """Rows of a manifest or caption table.
+    """The rows of a manifest or caption table.
 
     Attributes:
-        format: Name of the format.
+        format: Format name.
         rows: Location and unvalidated fields of each video, as in ``POST /tasks``.
-        is_partial: Whether the table may list missing videos, as data sets do.
-        delimiter: Delimiter of a table in text.
-        is_description: Whether the file only describes a data set, without videos.
+        is_partial: Whether the table may list videos that are missing, as data sets do.
+        delimiter: Delimiter, for text tables.
+        is_description: Whether the file only describes a data set and has no videos.
     """
 
     format: str
@@ -221,16 +221,16 @@ class CaptionTableRows:
 def read_rows(
     stream: BinaryIO, name: str, encoding: str = "utf-8", *, typed_tables: bool = True
 ) -> CaptionTableRows:
-    """Recognize a manifest's format, and read its rows.
+    """Recognize a manifest's format and read its rows.
 
     Args:
-        stream: Content of the manifest, which is read with the rows.
-        name: Name of the manifest in errors; its extension selects the parser for typed tables.
-        typed_tables: Whether to read Parquet files and spreadsheets. A few kilobytes may fill the memory, so only
-            commands read them, for their own user.
+        stream: Content of the manifest, consumed along with the rows.
+        name: Manifest name for errors; its extension selects the parser for typed tables.
+        typed_tables: Whether to read Parquet files and spreadsheets. A few kilobytes of them may fill the memory, so
+            only commands read them, on behalf of their own user.
 
     Raises:
-        InvalidInput: the format is unknown, or a row is invalid; the error names the line or key.
+        InvalidInput: The format is unknown, or a row is invalid; the error names the line or key.
     """
     if PurePath(name).suffix.lower() in TYPED_SUFFIXES:
         if not typed_tables:
@@ -285,7 +285,7 @@ def _parse_lines(lines: Iterable[str], name: str) -> Rows:
 def parse_manifest(
     stream: BinaryIO, name: str, encoding: str = "utf-8", *, typed_tables: bool = False
 ) -> list[VideoSpec]:
-    """Parse the videos in a manifest; arguments and errors as for :func:`read_rows`."""
+    """Read the videos in a manifest; arguments and errors as for :func:`read_rows`."""
     entries = ManifestEntries()
     for location, fields in read_rows(stream, name, encoding, typed_tables=typed_tables).rows:
         entries.add(location, fields)

@@ -1,4 +1,4 @@
-"""Texts and metadata from other programs' files, within the limits of a video."""
+"""Take texts and metadata from other programs' files, within the limits of a video."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from service.core import request_limits
 from service.core.storable_text import is_storable
 
 _MAX_METADATA_CHARS = 1000  # per text; longer ones are prose or signed addresses
-# Local paths and download addresses, which may contain credentials.
+# Local paths, and download addresses, which may contain credentials.
 _PRIVATE_FIELDS = frozenset(("filename", "url", "manifest_url", "fragment_base_url", "cookies"))
 
 
 def plain_fields(fields: Mapping[str, Any], omitted: frozenset[str] = frozenset()) -> dict[str, Any]:
-    """Return the strings, numbers, booleans and string lists, in order and within the metadata limit.
+    """Keep strings, numbers, booleans and string lists, in order and within the metadata limit.
 
     Args:
-        omitted: Keys that are left out, besides private ones.
+        omitted: Keys to leave out, besides private ones.
     """
     plain: dict[str, Any] = {}
     size = 2

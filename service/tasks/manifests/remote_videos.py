@@ -1,4 +1,4 @@
-"""Videos in an object store folder or a remote manifest, read like a local folder through a listing."""
+"""List the videos in an object store folder or a remote manifest, which is read like a local folder."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ from service.tasks.manifests.video_tables import TYPED_SUFFIXES
 
 @dataclass(frozen=True)
 class RemoteVideos:
-    """Videos in a remote folder or manifest.
+    """The videos in a remote folder or manifest.
 
     Attributes:
-        base: URI of the folder that URIs are relative to, with a slash at the end.
+        base: URI of the folder that video URIs are relative to, ending with a slash.
         files: The folder's files by path; None for a web server, which cannot be listed.
-        left_out: Errors in videos that are not listed, by path.
+        left_out: Why videos are not listed, by path.
         without_row: Paths of videos that the folder's caption tables do not mention.
-        missing: Reasons for rows left out because they match no file or several.
+        missing: Why table rows were left out: they match no file, or several.
         formats: Format of each caption table or manifest by its path.
     """
 
@@ -57,12 +57,12 @@ class RemoteVideos:
     formats: Mapping[str, str] = field(default_factory=dict)
 
     def require_all(self) -> None:
-        """Raise InvalidInput if a video is not listed."""
+        """Raise InvalidInput if any video was left out."""
         if self.left_out:
             raise InvalidInput.of(list(self.left_out.values()))
 
     def place(self, videos: Sequence[VideoSpec]) -> list[VideoSpec]:
-        """Return videos with complete URIs."""
+        """Complete the videos' URIs."""
         return [
             video
             if is_source_uri(video.uri)
@@ -89,15 +89,15 @@ def list_remote_videos(
 
     Args:
         source: URI of the folder or the manifest.
-        reader: Access to the source.
-        encoding: Encoding of the manifest or the sidecar files; None is UTF-8.
-        captions_from_names: Whether to use the file name as the caption of a video without captions.
+        reader: Reads the source.
+        encoding: Encoding of the manifest or the sidecar files; None: UTF-8.
+        captions_from_names: Whether a video without captions gets its file name as one.
         report_progress: Called for each page of a listing and each part of a file.
         typed_tables: Whether a manifest may be a Parquet file or a spreadsheet; only for commands.
 
     Raises:
-        InvalidInput: the source is not allowed, has no videos, all are left out, or its manifest is invalid.
-        SourceUnavailable: the source cannot be reached currently.
+        InvalidInput: The source is not allowed or has no videos, all are left out, or its manifest is invalid.
+        SourceUnavailable: The source is unreachable at the moment.
     """
     try:
         return _list(source, reader, encoding or "utf-8", captions_from_names, report_progress, typed_tables)
@@ -172,10 +172,10 @@ def _read_folder(
     encoding: str,
     report_progress: Callable[[], object],
 ) -> tuple[list[VideoSpec], dict[str, FieldError]]:
-    """Read a folder's videos with captions and subtitles, and the errors for left-out ones.
+    """Read a folder's videos with captions and subtitles; also return the errors of those left out.
 
     Args:
-        files: The files of the folder; none of a web server.
+        files: The folder's files; empty for a web server.
         rows: Videos from the tables.
         names: Paths of the other videos.
     """
@@ -208,7 +208,7 @@ def _read_folder(
 def _split(
     base: SourceUri, videos: Sequence[VideoSpec], files: Mapping[str, ListedFile] | None
 ) -> tuple[list[VideoSpec], dict[str, FieldError]]:
-    """Return a manifest's videos, and the errors for missing files and files outside the folder."""
+    """Separate a manifest's videos from errors about files that are missing or outside the folder."""
     left_out: dict[str, FieldError] = {}
     for video in videos:
         uri = video.uri

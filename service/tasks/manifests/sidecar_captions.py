@@ -1,9 +1,9 @@
-"""Captions, transcript and metadata from sidecar files of downloaders, editors and data sets.
+"""Read captions, transcripts and metadata from the sidecar files of downloaders, editors and data sets.
 
-For a video ``clip.mp4`` they are ``clip.txt`` (every line is a caption), ``clip.json`` (``caption``, ``captions``,
-``text`` and ``description`` are captions, other plain fields are metadata), ``clip.info.json`` and ``clip.description``
-of yt-dlp (``title`` and ``description`` are captions), and ``clip.srt`` or else ``clip.vtt`` (the transcript), also
-with a language code, as in ``clip.en.vtt``. For videos named by a table, only the subtitles are read.
+For a video ``clip.mp4`` these are ``clip.txt`` (every line is a caption), ``clip.json`` (``caption``, ``captions``,
+``text`` and ``description`` are captions, other plain fields are metadata), yt-dlp's ``clip.info.json`` and
+``clip.description`` (``title`` and ``description`` are captions), and ``clip.srt`` or else ``clip.vtt`` (the
+transcript), also with a language code, as in ``clip.en.vtt``. For videos named by a table, only subtitles are read.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _LANGUAGE_SUBTITLES = re.compile(
 
 OpenSidecar = Callable[[str], BinaryIO | None]
 
-_JSON_CAPTIONS = {  # fields that are captions; shards of WebDataset have clip.json
+_JSON_CAPTIONS = {  # fields that are captions; WebDataset shards have clip.json
     ".json": ("caption", "captions", "text", "description"),
     ".info.json": ("title", "description"),
 }
@@ -43,15 +43,15 @@ _MAX_INFO_BYTES = 8 * 1024**2  # parsed JSON takes up to 20 times as much memory
 
 
 def read_sidecars(uri: str, open_sidecar: OpenSidecar, encoding: str = "utf-8") -> VideoSpec:
-    """Add the captions, transcript and metadata from its sidecar files to a video.
+    """Add the captions, transcript and metadata from a video's sidecar files.
 
-    Lines of a ``.txt`` are kept as they are. Other captions are shortened to their maximum length.
+    Lines in a ``.txt`` file are kept as they are. Other captions are cut to their maximum length.
 
     Args:
-        open_sidecar: Opens the file at a path; returns None if there is none.
+        open_sidecar: Opens the file at a path; None if there is none.
 
     Raises:
-        InvalidInput: a sidecar file is invalid; the error names the file, and the line if it is text.
+        InvalidInput: A sidecar file is invalid; the error names the file, and the line if it is text.
     """
     stem = sidecar_stem(uri)
     captions: dict[str, None] = {}
@@ -79,14 +79,14 @@ def read_sidecars(uri: str, open_sidecar: OpenSidecar, encoding: str = "utf-8") 
 
 
 def add_subtitles(row: VideoSpec, path: str, open_sidecar: OpenSidecar, encoding: str = "utf-8") -> VideoSpec:
-    """Add the transcript from its subtitles to a table's video, unless the table gives one.
+    """Add a transcript from subtitles to a table's video, unless the table gives one.
 
     Args:
-        path: Path of the file; a URI of a remote source has no sidecar files.
-        open_sidecar: Opens the file at a path; returns None if there is none.
+        path: Path of the file. A remote source's URI has no sidecar files.
+        open_sidecar: Opens the file at a path; None if there is none.
 
     Raises:
-        InvalidInput: the subtitles are invalid.
+        InvalidInput: The subtitles are invalid.
     """
     if row.transcript or is_source_uri(path):
         return row
@@ -95,7 +95,7 @@ def add_subtitles(row: VideoSpec, path: str, open_sidecar: OpenSidecar, encoding
 
 
 def sidecar_stem(path: str) -> str:
-    """Return a video's path without extension, to which those of its sidecar files are added."""
+    """Strip the extension from a video's path, to which those of its sidecar files are added."""
     pure = PurePosixPath(path)
     return str(pure).removesuffix(pure.suffix)
 
@@ -117,7 +117,7 @@ def subtitle_aliases(paths: Iterable[str]) -> dict[str, str]:
 
 
 def is_sidecar(path: str, stems: Collection[str]) -> bool:
-    """Return whether a path is a sidecar file.
+    """Check whether a path is that of a sidecar file.
 
     Args:
         stems: Paths of the videos without extension.
@@ -126,12 +126,12 @@ def is_sidecar(path: str, stems: Collection[str]) -> bool:
 
 
 def is_hidden(path: str) -> bool:
-    """Return whether a path is a hidden file, such as systems add to folders and archives."""
+    """Check whether a path is a hidden file, such as systems add to folders and archives."""
     return any(part.startswith(".") or part == "__MACOSX" for part in path.split("/"))
 
 
 def add_caption_from_name(video: VideoSpec) -> VideoSpec:
-    """Use the file name as the caption of a video without captions, if the name has a word."""
+    """Use the file name as caption if a video has none and the name contains a word."""
     text = " ".join(re.sub(r"[\W_]+", " ", PurePosixPath(video.uri).stem).split())
     if video.captions or not re.search(r"[^\W\d_]{2}", text):
         return video

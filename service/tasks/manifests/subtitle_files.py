@@ -1,4 +1,4 @@
-"""Transcripts from subtitle files: SubRip (``.srt``) and WebVTT (``.vtt``), told apart by their content."""
+"""Read transcripts from subtitle files: SubRip (``.srt``) or WebVTT (``.vtt``), told apart by content."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from service.core import request_limits
 from service.core.errors import InvalidInput
 from service.tasks.manifests.manifest_lines import read_lines
 
-_MAX_CHARS = 8 * 1024**2  # per file; its parts take some 20 times as much memory
-_SHORTEST = 1.0  # seconds for a cue that does not end after its start
+_MAX_CHARS = 8 * 1024**2  # per file; parsed, it takes some 20 times as much memory
+_SHORTEST = 1.0  # seconds, for a cue that does not end after its start
 _SPEAKER = re.compile(r"<v(?:\.[^\s<>]*)?[ \t]+([^\s<>][^<>]*)>")
 _POSITION = re.compile(r"\{\\[^{}]*\}")  # and other SubStation Alpha styles, such as {\an8}
 
 
 def read_subtitles(stream: BinaryIO, name: str, encoding: str = "utf-8") -> Iterator[Cue]:
-    """Yield the cues of a subtitle file.
+    """Read the cues in a subtitle file.
 
-    Texts have no markup, and begin with the speaker's name if the file has one. A line that repeats the end of the
-    previous cue, as in scrolling subtitles, is left out. Cues with invalid times are skipped.
+    Texts have no markup, and begin with the speaker's name if the file gives it. A line that repeats the end of the
+    previous cue, as in scrolling subtitles, is dropped. Cues with invalid times are skipped.
 
     Args:
         stream: Content of the file.
-        name: Name of the file in errors.
+        name: File name for errors.
 
     Raises:
         InvalidInput: The file is not a subtitle file, is too large, or cannot be decoded.
@@ -85,7 +85,7 @@ def _parse(lines: Sequence[str], name: str) -> Sequence[Caption]:
 
 
 def _plain_lines(caption: Caption) -> list[str]:
-    """Return the lines of a cue without markup, but with speaker names."""
+    """Split a cue into lines without markup, but with speaker names."""
     caption.text = _SPEAKER.sub(r"\1: ", caption.raw_text)
     lines = (_plain_text(line) for line in caption.text.split("\n"))
     return [line for line in lines if line]

@@ -1,10 +1,10 @@
-"""Tables of videos (delimited text, Parquet, spreadsheets), and the video fields in their columns.
+"""Read tables of videos (delimited text, Parquet, spreadsheets): which columns are which video fields.
 
-A column of files is named ``uri``, ``file``, ``file_name``, ``filename``, ``path`` or ``video``; a column of captions
-``captions``, ``caption``, ``text`` or ``description``. Tables of data sets without these may have a column of IDs, such
-as ``video_id``, and of sentences. ``id``, ``split``, ``metadata`` and ``transcript`` are fields of a video; all other
-columns are metadata. The case of these names has no meaning. Tables of LSMDC have no header. Tables with typed cells
-are read with pandas, which is not a dependency of the project.
+Files are in a column ``uri``, ``file``, ``file_name``, ``filename``, ``path`` or ``video``; captions in ``captions``,
+``caption``, ``text`` or ``description``. Data set tables without these may have a column of IDs, such as
+``video_id``, and one of sentences. ``id``, ``split``, ``metadata`` and ``transcript`` are video fields; all other
+columns are metadata. Names are not case-sensitive. LSMDC tables have no header. Tables with typed cells are read
+with pandas, which is not a dependency of the project.
 """
 
 from __future__ import annotations
@@ -29,33 +29,33 @@ FILE_COLUMNS = ("file", "file_name", "filename", "path", "video", "uri")
 _ID_COLUMNS = ("video_id", "videoid", "clip_id", "clip_name", "video_name", "filepath", "video_path")
 _CAPTION_COLUMNS = ("caption", "captions", "text", "description")
 _SENTENCE_COLUMNS = ("sentence", "sentences", "encap")
-PLAIN_KEYS = ((*FILE_COLUMNS, *_ID_COLUMNS), _CAPTION_COLUMNS)  # of a file and its captions
+PLAIN_KEYS = ((*FILE_COLUMNS, *_ID_COLUMNS), _CAPTION_COLUMNS)  # for a file and its captions
 _FIELDS = {
     **dict.fromkeys(FILE_COLUMNS, "uri"),
     **dict.fromkeys(_CAPTION_COLUMNS, "captions"),
     **{field: field for field in ("id", "split", "metadata", "transcript")},
 }
-SPLITS = {  # names of splits in data sets, and the split of a video
+SPLITS = {  # a data set's name for a split → the split of a video
     **dict.fromkeys(("train", "training"), "train"),
     **dict.fromkeys(("val", "validate", "validation", "dev"), "val"),
     **dict.fromkeys(("test", "testing"), "test"),
 }
-_JSON_FIELDS = ("captions", "metadata", "transcript")  # a cell may be JSON
+_JSON_FIELDS = ("captions", "metadata", "transcript")  # whose cells may be JSON
 
-# LSMDC: clip, aligned and extracted start and end, and sentence. The name of a clip ends with its times in the movie.
+# LSMDC: clip, aligned and extracted start and end, and sentence. A clip's name ends with its times in the movie.
 _LSMDC_FIELDS = ("uri", "start_aligned", "end_aligned", "start_extracted", "end_extracted", "captions")
 _LSMDC_CLIP = re.compile(r".*_\d\d\.\d\d\.\d\d\.\d+-\d\d\.\d\d\.\d\d\.\d+")
 
 
 def file_columns(names: Iterable[str]) -> list[str]:
-    """Return the columns that name a row's file: file columns, or else the first ID column."""
+    """Find the columns that name a row's file: the file columns, or else the first ID column."""
     by_key = {name.strip().lower(): name for name in names}
     files = [by_key[key] for key in FILE_COLUMNS if key in by_key]
     return files or [by_key[key] for key in _ID_COLUMNS if key in by_key][:1]
 
 
 def has_files(names: Iterable[str]) -> bool:
-    """Return whether a column names files. Data set IDs often include videos missing from the folder."""
+    """Check whether a column names files. Data set IDs often include videos that are missing from the folder."""
     return not {name.strip().lower() for name in names}.isdisjoint(FILE_COLUMNS)
 
 
@@ -66,13 +66,13 @@ def count_known_columns(names: Sequence[str]) -> int:
 
 
 def map_columns(names: Sequence[str], location: str) -> list[str]:
-    """Map columns to fields; metadata fields keep their name, and unnamed columns are empty.
+    """Map columns to fields. Metadata columns keep their names; unnamed columns are empty.
 
     Args:
-        location: Location of the names in errors.
+        location: Where the names are, for errors.
 
     Raises:
-        InvalidInput: there is no file column, or two columns have the same meaning.
+        InvalidInput: There is no file column, or two columns have the same meaning.
     """
     keys = [name.strip().lower() for name in names]
     meanings = dict(_FIELDS)
@@ -104,7 +104,7 @@ def map_columns(names: Sequence[str], location: str) -> list[str]:
 
 
 def object_fields(value: Any, location: str) -> Any:
-    """Return the video fields of a JSON object, whose keys have the meanings of columns."""
+    """Read a JSON object's video fields; its keys mean the same as columns."""
     return _move_unknown_to_metadata(_rename_aliases(value, location))
 
 
@@ -130,15 +130,15 @@ def _move_unknown_to_metadata(fields: Any) -> Any:
 
 
 def row_fields(fields: Sequence[str], cells: Sequence[Any], location: str) -> dict[str, Any]:
-    """Return a row's video, as in ``POST /tasks``; empty if all cells are empty.
+    """Read a row's video, with fields as in ``POST /tasks``; empty if all cells are empty.
 
     Args:
         fields: Fields of the columns, from :func:`map_columns`.
-        cells: Strings, or values from a typed table. A string of captions is separated by ``|``.
-        location: Location of the row in errors.
+        cells: Strings, or a typed table's values. Captions in one string are separated by ``|``.
+        location: Where the row is, for errors.
 
     Raises:
-        InvalidInput: a cell has no named column.
+        InvalidInput: A cell has no named column.
     """
     values = {
         field: value
@@ -171,7 +171,7 @@ def row_fields(fields: Sequence[str], cells: Sequence[Any], location: str) -> di
 
 
 def _parse_cell(cell: Any, location: str) -> Any:
-    """Parse a cell that is a JSON list or object, as in exports; return any other cell unchanged."""
+    """Parse a cell that is a JSON list or object, as in exports; other cells stay unchanged."""
     is_json = isinstance(cell, str) and (cell[0], cell[-1]) in (("[", "]"), ("{", "}"))
     try:
         return parse_json(cell, location) if is_json else cell
@@ -188,14 +188,14 @@ _DELIMITERS = (",", ";", "\t", "|")
 
 
 def read_delimited_table(lines: Iterable[str], name: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the location and video fields of each row. The header determines the delimiter.
+    """Read the location and video fields of each row. The header determines the delimiter.
 
     Args:
         lines: Lines of the file with their ends.
-        name: Name of the file in errors.
+        name: File name for errors.
 
     Raises:
-        InvalidInput: the header or a row is invalid; the error names the line.
+        InvalidInput: The header or a row is invalid; the error names the line.
     """
     lines = _limit(chain.from_iterable(map(_split_returns, lines)), name)
     blank = 0
@@ -236,16 +236,16 @@ def read_delimited_table(lines: Iterable[str], name: str) -> Iterator[tuple[str,
 
 
 def is_lsmdc(line: str) -> bool:
-    """Return whether a line is a row of an LSMDC table, which has no header."""
+    """Check whether a line is a row of an LSMDC table, which has no header."""
     cells = line.split("\t")
     return len(cells) == len(_LSMDC_FIELDS) and _LSMDC_CLIP.fullmatch(cells[0]) is not None
 
 
 def find_delimiter(header: str) -> str:
-    """Return the delimiter that yields the most known columns; the first if there are several.
+    """Choose the delimiter that yields the most known columns, the first one on a tie.
 
     Args:
-        header: First line of a table that is not blank.
+        header: The table's first line that is not blank.
     """
 
     return max(_DELIMITERS, key=lambda delimiter: count_known_columns(split_header(header, delimiter)))
@@ -260,7 +260,7 @@ def split_header(header: str, delimiter: str) -> list[str]:
 
 
 def _limit(lines: Iterable[str], name: str) -> Iterator[str]:
-    """Yield lines up to the maximum number; one line of the file may contain millions."""
+    """Stop at the maximum number of lines; a single line in the file may contain millions."""
     for number, line in enumerate(lines, 1):
         check_line_number(number, name)
         yield line
@@ -275,15 +275,15 @@ TYPED_SUFFIXES = (".parquet", ".xlsx", ".xls", ".ods")
 
 
 def read_typed_table(stream: BinaryIO, name: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the location and video fields of each row in a Parquet file or first sheet.
+    """Read the location and video fields of each row in a Parquet file or the first sheet.
 
-    Rows of a Parquet file are counted from 1, rows of a sheet as in the spreadsheet.
+    Parquet rows are counted from 1, sheet rows as in the spreadsheet.
 
     Args:
-        name: Name of the file; its extension selects the format.
+        name: File name; its extension selects the format.
 
     Raises:
-        InvalidInput: a package is not installed, or the file is damaged, or a row is invalid.
+        InvalidInput: A package is not installed, the file is damaged, or a row is invalid.
     """
     is_parquet = name.lower().endswith(".parquet")
     try:
@@ -296,7 +296,7 @@ def read_typed_table(stream: BinaryIO, name: str) -> Iterator[tuple[str, dict[st
             f"Files of this kind are read with {packages.replace(' ', ' and ')}, which are not installed.",
             f"Install them (pip install {packages}), or save the table as CSV.",
         ) from None
-    except Exception as error:  # parsers of untrusted bytes may raise any exception
+    except Exception as error:  # parsers of untrusted bytes may raise anything
         raise InvalidInput.at(
             name, f"The table cannot be read ({type(error).__name__}).", "Save it again, or as CSV."
         ) from error
@@ -309,7 +309,7 @@ def read_typed_table(stream: BinaryIO, name: str) -> Iterator[tuple[str, dict[st
 
 
 def _plain(cell: Any) -> Any:
-    """Return a cell as plain JSON; a missing value is None."""
+    """Convert a cell to plain JSON; a missing value becomes None."""
     if cell is None or isinstance(cell, str | bool | int):
         return cell
     if isinstance(cell, float):

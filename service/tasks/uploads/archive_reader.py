@@ -1,6 +1,6 @@
-"""Read untrusted zip and tar archives within bounds.
+"""Read untrusted zip and tar archives within limits.
 
-The names, sizes and counts stated by an archive are checked, and the extracted bytes are counted again.
+The names, sizes and counts that an archive states are checked, and the extracted bytes are counted again.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def archive_too_large() -> TooLarge:
     )
 
 
-_DRIVE = re.compile("[A-Za-z]:")  # on Windows, such a path is absolute
+_DRIVE = re.compile("[A-Za-z]:")  # makes a path absolute on Windows
 
 
 def safe_path(name: str, field: str = ARCHIVE_FIELD) -> PurePosixPath:
@@ -47,7 +47,7 @@ def safe_path(name: str, field: str = ARCHIVE_FIELD) -> PurePosixPath:
         field: Field that an error names.
 
     Raises:
-        InvalidInput: the path is absolute, leaves the archive, is ambiguous or is too long.
+        InvalidInput: The path is absolute, leaves the archive, is ambiguous or is too long.
     """
     path = PurePosixPath(name)
     is_unsafe = (
@@ -67,12 +67,12 @@ def safe_path(name: str, field: str = ARCHIVE_FIELD) -> PurePosixPath:
     return path
 
 
-MAX_HEADER_CHARS = 32 * 1024**2  # characters in tar headers
+MAX_HEADER_CHARS = 32 * 1024**2  # over all tar headers
 
 _MAX_READ_BYTES = 40 * 1024**2  # per read call: a central directory or a manifest
-_MAX_MEMBER_HEADER_BYTES = 1024**2  # of one tar member's headers
+_MAX_MEMBER_HEADER_BYTES = 1024**2  # in one tar member's headers
 _RECORD_CHARS = 64  # memory per header record, besides its characters
-_ZIP_ENTRY = b"PK\x01\x02"  # begins a central directory entry
+_ZIP_ENTRY = b"PK\x01\x02"  # starts a central directory entry
 # zipfile decompresses other methods without a limit: 773 bytes of bzip2 become 600 MB in one read call.
 _ZIP_METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 
@@ -84,7 +84,7 @@ class ArchiveMember:
     Attributes:
         name: Path as stated by the archive.
         path: Validated path: relative, without ``..``.
-        size: Size in bytes stated by the archive; the real size may differ.
+        size: Size in bytes that the archive states; the real size may differ.
         handle: The archive library's own object.
     """
 
@@ -98,18 +98,18 @@ class Archive(Protocol):
     """An open zip or tar archive."""
 
     def members(self) -> Iterator[ArchiveMember | None]:
-        """Yield every entry; None for a folder."""
+        """Iterate over the entries; None for a folder."""
 
     def open(self, member: ArchiveMember) -> IO[bytes]:
         """Open a member for reading."""
 
 
 def list_members(archive: Archive) -> dict[PurePosixPath, ArchiveMember]:
-    """List the files in an archive by path.
+    """List an archive's files by path.
 
     Raises:
-        InvalidInput: a member is not a plain file, or has an unsafe or duplicate path.
-        TooLarge: the archive states too many files or bytes.
+        InvalidInput: A member is not a plain file, or its path is unsafe or a duplicate.
+        TooLarge: The archive states too many files or bytes.
     """
     members: dict[PurePosixPath, ArchiveMember] = {}
     total = 0
@@ -129,12 +129,12 @@ def list_members(archive: Archive) -> dict[PurePosixPath, ArchiveMember]:
 
 @contextmanager
 def open_archive(file: BinaryIO, filename: str) -> Iterator[Archive]:
-    """Open a zip, tar or tar.gz archive, recognized by content.
+    """Open a zip, tar or tar.gz archive, recognized by its content.
 
     Raises:
-        InvalidInput: the file is none of these.
+        InvalidInput: The file is none of these.
     """
-    # Check for a tar first: a zip near the end of a tar would be mistaken for the whole archive.
+    # Check for tar first: a zip near the end of a tar would be mistaken for the whole archive.
     file.seek(257)
     if file.read(5) != b"ustar" and zipfile.is_zipfile(file):
         with zipfile.ZipFile(_ZipReader(file)) as opened:
@@ -207,7 +207,7 @@ class _TarArchive:
             yield ArchiveMember(info.name, safe_path(info.name), info.size, info)
 
     def _infos(self) -> Iterator[tarfile.TarInfo]:
-        """Yield the headers; the reader is bounded while parsing one, and unbounded for file contents."""
+        """Iterate over the headers; reads are limited within a header, and unlimited for file contents."""
         infos = iter(self._opened)
         while (info := next(infos, None)) is not None:
             self._reader.header_bytes = 0
@@ -222,7 +222,7 @@ class _TarArchive:
 
 
 class _BoundedReader:
-    """A file object that bounds reads and seeks, so that no header makes a parser read or unpack endlessly."""
+    """A file object that limits reads and seeks, so that no header makes a parser read or unpack endlessly."""
 
     def __init__(self, raw: Any) -> None:
         self._raw = raw
@@ -248,7 +248,7 @@ class _BoundedReader:
 
 
 class _ZipReader(_BoundedReader):
-    """A reader that refuses an oversized directory before zipfile creates an object per entry."""
+    """Refuses an oversized directory before zipfile creates an object per entry."""
 
     def read(self, size: int = -1) -> bytes:
         data = super().read(size)
@@ -258,10 +258,10 @@ class _ZipReader(_BoundedReader):
 
 
 class _TarReader(_BoundedReader):
-    """A reader that bounds a member's headers, which tarfile parses completely before it returns the member.
+    """Limits a member's headers, which tarfile parses completely before it returns the member.
 
     Attributes:
-        is_in_header: Whether bytes belong to headers; otherwise to file contents.
+        is_in_header: Whether bytes belong to headers, rather than file contents.
         header_bytes: Bytes read from the next member's headers.
     """
 

@@ -1,8 +1,7 @@
-"""Unpack uploaded archives: zip or tar(.gz) with a manifest, or with sidecar files.
+"""Unpack uploaded archives: zip or tar(.gz), with a manifest or with sidecar files.
 
-Archives are untrusted. Only plain files listed in the manifest are written, each to a validated path; without a
-manifest, files with video extensions. Typed tables are not read as manifests, because their parsers use unbounded
-memory.
+Archives are untrusted. Only plain files that the manifest lists, or without a manifest, files with video extensions,
+are written, each to a validated path. Typed tables are not read as manifests: their parsers use unbounded memory.
 """
 
 from __future__ import annotations
@@ -46,21 +45,21 @@ from service.tasks.uploads.archive_reader import (
 )
 from service.tasks.uploads.uploaded_videos import remove_upload
 
-_MAX_MANIFEST_BYTES = 32 * 1024**2  # or of all sidecar files
+_MAX_MANIFEST_BYTES = 32 * 1024**2  # also for all sidecar files together
 _MANIFEST_HINT = "Put one manifest.jsonl or manifest.csv at the top level."
 _MAX_LISTED = 20
 _BLOCK_BYTES = 1024**2
 
 
 def archive_bytes(archive: BinaryIO) -> int:
-    """Return the size of the whole archive and rewind it."""
+    """Measure the whole archive in bytes, and rewind it."""
     size = archive.seek(0, os.SEEK_END)
     archive.seek(0)
     return size
 
 
 def archive_digest(archive: BinaryIO) -> bytes:
-    """Return the SHA-256 of the whole archive and rewind it."""
+    """Compute the SHA-256 of the whole archive, and rewind it."""
     archive.seek(0)
     digest = hashlib.file_digest(archive, "sha256").digest()  # type: ignore[arg-type]
     archive.seek(0)
@@ -68,18 +67,18 @@ def archive_digest(archive: BinaryIO) -> bytes:
 
 
 def unpack_archive(archive: BinaryIO, filename: str, upload: str) -> list[VideoSpec]:
-    """Unpack the videos of an archive into ``uploads_dir / upload``. On an error nothing is left on disk.
+    """Unpack an archive's videos into ``uploads_dir / upload``. An error leaves nothing on disk.
 
-    A manifest lists all videos. Without one, all videos in the archive are unpacked; those not named by a caption table
-    get captions from sidecar files. A listed video without a transcript gets one from its subtitles.
+    A manifest lists all videos. Without one, all videos in the archive are unpacked, and those that no caption table
+    names get captions from sidecar files. A listed video without a transcript gets one from its subtitles.
 
     Returns:
-        The videos, with URIs ``upload://<upload>/<path>``; remote videos keep their URIs.
+        The videos, with URIs ``upload://<upload>/<path>``; remote videos keep theirs.
 
     Raises:
-        InvalidInput: the file is not an archive, a path is unsafe, the manifest is invalid, or a video is missing.
-        TooLarge: there are too many files or too many bytes.
-        Unavailable: the disk is full.
+        InvalidInput: The file is not an archive, a path is unsafe, the manifest is invalid, or a video is missing.
+        TooLarge: There are too many files or too many bytes.
+        Unavailable: The disk is full.
     """
     folder = settings().uploads_dir / upload
     try:
@@ -93,7 +92,7 @@ def unpack_archive(archive: BinaryIO, filename: str, upload: str) -> list[VideoS
             raise Unavailable("The server's disk is full; nothing was stored.", 60) from error
         if isinstance(error, CinestrataError) or not isinstance(error, Exception):
             raise
-        # Parsers of untrusted bytes may raise any exception.
+        # Parsers of untrusted bytes may raise anything.
         raise invalid_archive(
             f"The archive {filename!r} is damaged ({type(error).__name__}).", "Pack it again."
         ) from error
@@ -113,7 +112,7 @@ def _read_videos(archive: Archive, members: dict[PurePosixPath, ArchiveMember]) 
         raise invalid_archive("It contains several manifests.", _MANIFEST_HINT)
     tables = CaptionTables(lambda: [str(path) for path in members])
     budget = _MAX_MANIFEST_BYTES
-    # In archive order, because a gzip stream cannot seek backwards.
+    # In archive order: a gzip stream cannot seek backwards.
     for path in named or map(PurePosixPath, find_tables(map(str, members))):
         require_text_table(str(path), str(path))
         with archive.open(members[path]) as stream:
@@ -135,14 +134,14 @@ def _read_videos(archive: Archive, members: dict[PurePosixPath, ArchiveMember]) 
     open_sidecar = _load_sidecars(archive, members, rows, others)
     videos = [add_subtitles(row, row.uri, open_sidecar) for row in rows]
     videos += [read_sidecars(uri, open_sidecar) for uri in sorted(others)]
-    # A misnamed manifest must not lead to a domain without captions.
+    # Otherwise a misnamed manifest would yield a domain without captions.
     if not rows and not any(video.captions or video.transcript for video in videos):
         raise invalid_archive("It contains no manifest and no captions.", _MANIFEST_HINT)
     return videos
 
 
 def _video_paths(members: Iterable[PurePosixPath]) -> list[str]:
-    """Return the paths of files with video extensions."""
+    """Pick the files with video extensions."""
     return [str(path) for path in members if path.suffix.lower() in VIDEO_SUFFIXES and path.name[0] != "."]
 
 
@@ -161,7 +160,7 @@ def _load_sidecars(
     languages = {path for name, path in aliases.items() if sidecar_stem(name) in wanted}
     sidecars: dict[str, bytes] = {}
     budget = _MAX_MANIFEST_BYTES
-    # In archive order, because a gzip stream cannot seek backwards.
+    # In archive order: a gzip stream cannot seek backwards.
     for path, member in members.items():
         if str(path) in languages or any(
             suffix in wanted.get(str(path).removesuffix(suffix), ())
@@ -202,7 +201,7 @@ def _write_videos(
             missing[number] = video.uri
     if missing:
         raise _missing_files(missing)
-    # In archive order, because a gzip stream cannot seek backwards.
+    # In archive order: a gzip stream cannot seek backwards.
     for path in (path for path in members if path in wanted):
         target = folder.joinpath(*path.parts)
         try:
@@ -219,7 +218,7 @@ def _write_videos(
             raise invalid_archive(
                 f"{str(path)!r} collides with another name in it.", "Rename one of them."
             ) from None
-    # A stored task survives a power cut, so its videos must, too.
+    # A stored task survives a power cut, and so must its videos.
     for inside in {folder.joinpath(*above.parts) for path in wanted for above in path.parents}:
         sync(inside)
     sync(folder.parent)

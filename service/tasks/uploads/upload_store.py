@@ -1,7 +1,7 @@
-"""Files of resumable uploads, from creation until a task uses them or they expire.
+"""Store the files of resumable uploads until a task uses them or they expire.
 
-An upload consists of two files in the folder ``incoming`` of the uploads: ``<id>.<size>`` with the bytes received so
-far, and ``<id>.json`` with its name. The length of the first is the offset, so an upload survives any restart.
+An upload has two files in the uploads' ``incoming`` folder: ``<id>.<size>`` with the bytes received so far, and
+``<id>.json`` with its name. The first file's length is the offset, so an upload survives any restart.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ EXPIRES_AFTER = timedelta(days=3)  # since the last byte
 
 _ID = re.compile(r"upl_[0-9a-f]{32}")
 _FILE_NAME = re.compile(r"(upl_[0-9a-f]{32})\.(\d{1,16}|json)")
-_DISK_MARGIN_BYTES = 512 * 1024**2  # stays free for the catalog and the index
-_USAGE_SECONDS = 5.0  # between reads of the folder, which may contain 100,000 files
+_DISK_MARGIN_BYTES = 512 * 1024**2  # kept free for the catalog and the index
+_USAGE_SECONDS = 5.0  # between reads of the folder, which may hold 100,000 files
 
 
 @dataclass(frozen=True)
@@ -81,13 +81,13 @@ class Upload:
         """Number of bytes received.
 
         Raises:
-            NotFound: the upload was deleted in the meantime.
+            NotFound: The upload was deleted meanwhile.
         """
         return self._status().st_size
 
     @property
     def expires_at(self) -> datetime:
-        """Time after which the upload may be deleted; every received byte extends it."""
+        """When the upload may be deleted; every received byte extends it."""
         return datetime.fromtimestamp(self._status().st_mtime, UTC) + EXPIRES_AFTER
 
     def _status(self) -> os.stat_result:
@@ -104,7 +104,7 @@ class _Usage:
     read_at: float
     uploads: int
     declared_bytes: int
-    missing_bytes: int  # declared and not received yet
+    missing_bytes: int  # announced but not received yet
 
 
 _usages: dict[Path, _Usage] = {}
@@ -112,15 +112,15 @@ _usages_lock = threading.Lock()
 
 
 def create_upload(name: str, metadata: str, size: int) -> Upload:
-    """Create an upload without bytes.
+    """Create an empty upload.
 
     Args:
-        name, metadata, size: Attributes of the upload.
+        name, metadata, size: As in :class:`Upload`.
 
     Raises:
-        TooLarge: the file is larger than a video may be, or there are too many pending uploads.
-        InsufficientStorage: the disk has no space for the file.
-        DataFolderNotWritable: the folder of the uploads cannot be written.
+        TooLarge: The file is larger than a video may be, or there are too many pending uploads.
+        InsufficientStorage: The disk has no space for the file.
+        DataFolderNotWritable: The uploads' folder cannot be written.
     """
     if size > request_limits.MAX_VIDEO_BYTES:
         raise TooLarge(
@@ -142,17 +142,17 @@ def create_upload(name: str, metadata: str, size: int) -> Upload:
 
 
 def find_upload(upload_id: str) -> Upload:
-    """Return an upload.
+    """Look up an upload.
 
     Raises:
-        NotFound: there is no such upload; it may have expired, or a task uses it.
+        NotFound: There is no such upload; it may have expired, or a task uses it.
     """
     if not _ID.fullmatch(upload_id):
         raise _unknown(upload_id)
     try:
         stored = json.loads((_folder() / f"{upload_id}.json").read_bytes())
         upload = Upload(upload_id, stored["name"], stored["metadata"], stored["size"])
-    except (OSError, ValueError, KeyError):  # an incomplete file after a power failure
+    except (OSError, ValueError, KeyError):  # a power failure left the file incomplete
         raise _unknown(upload_id) from None
     if not upload.path.is_file():
         raise _unknown(upload_id)
@@ -163,8 +163,8 @@ def delete_upload(upload: Upload) -> None:
     """Delete an upload and its bytes.
 
     Raises:
-        NotFound: it was deleted in the meantime.
-        UploadLocked: a request is writing to it.
+        NotFound: It was deleted meanwhile.
+        UploadLocked: A request is writing to it.
     """
     try:
         with upload.path.open("r+b") as file:
@@ -177,7 +177,7 @@ def delete_upload(upload: Upload) -> None:
 
 
 def available_bytes() -> int:
-    """Return the total size in bytes that new uploads may have now; may be negative."""
+    """Compute how many bytes new uploads may have in total; may be negative."""
     with _usages_lock:
         usage = _read_usage()
     limit = request_limits.MAX_PENDING_BYTES - usage.declared_bytes
@@ -185,7 +185,7 @@ def available_bytes() -> int:
 
 
 def sweep_incoming() -> list[str]:
-    """Delete uploads that received nothing for ``EXPIRES_AFTER``, and leftovers of deleted uploads.
+    """Delete uploads that received nothing for ``EXPIRES_AFTER``, and what deleted uploads left behind.
 
     Returns:
         IDs of the deleted uploads.
@@ -221,7 +221,7 @@ def _folder() -> Path:
 
 
 def _reserve(size: int) -> None:
-    """Add an upload to the folder's usage; raises TooLarge or InsufficientStorage if there is no room."""
+    """Reserve room for an upload; raise TooLarge or InsufficientStorage if there is none."""
     with _usages_lock:
         usage = _read_usage()
         if usage.uploads >= request_limits.MAX_PENDING_UPLOADS:
@@ -251,7 +251,7 @@ def _read_usage() -> _Usage:
     for entry in os.scandir(folder):
         found = _FILE_NAME.fullmatch(entry.name)
         if found and found[2].isdigit():
-            with suppress(FileNotFoundError):  # deleted in the meantime
+            with suppress(FileNotFoundError):  # deleted meanwhile
                 size = int(found[2])
                 usage.missing_bytes += max(0, size - entry.stat().st_size)
                 usage.declared_bytes += size
@@ -275,15 +275,15 @@ def _unknown(upload_id: str) -> NotFound:
 class UploadWriter:
     """Exclusive write access to an upload, until :meth:`finish` or :meth:`interrupt`.
 
-    The kernel releases the lock if the process is killed; bytes written until then stay.
+    If the process is killed, the kernel releases the lock, and the bytes written so far stay.
 
     Args:
-        offset: Number of bytes that the client assumes to be stored.
+        offset: Number of bytes that the client believes are stored.
 
     Raises:
-        NotFound: the upload was deleted.
-        UploadLocked: another request writes to the upload.
-        OffsetMismatch: a different number of bytes is stored.
+        NotFound: The upload was deleted.
+        UploadLocked: Another request writes to the upload.
+        OffsetMismatch: A different number of bytes is stored.
     """
 
     def __init__(self, upload: Upload, offset: int) -> None:
@@ -303,8 +303,8 @@ class UploadWriter:
         """Append bytes.
 
         Raises:
-            TooLarge: the upload would exceed its size; nothing is written.
-            Unavailable: the disk is full; the bytes that fit are kept.
+            TooLarge: The upload would exceed its size; nothing is written.
+            Unavailable: The disk is full; the bytes that fit are kept.
         """
         if self.offset + len(data) > self._upload.size:
             raise TooLarge(
@@ -322,7 +322,7 @@ class UploadWriter:
             raise
 
     def finish(self) -> None:
-        """End a request, and make a complete upload durable."""
+        """End a request; if the upload is complete, make it durable."""
         with self._file:
             if self.offset == self._upload.size:
                 os.fsync(self._file.fileno())
@@ -332,7 +332,7 @@ class UploadWriter:
                     record_event("upload.finish", self._upload.id, details)
 
     def interrupt(self) -> None:
-        """End after an incomplete request, keeping its bytes."""
+        """End an incomplete request, keeping its bytes."""
         self._file.close()
 
     def _lock_at(self, offset: int) -> None:

@@ -1,4 +1,4 @@
-"""Files of new tasks: adopt complete uploads, and remove folders that belong to no task."""
+"""Turn complete uploads into a new task's files, and remove folders that belong to no task."""
 
 from __future__ import annotations
 
@@ -29,31 +29,31 @@ from service.tasks.uploads.upload_store import Upload, delete_upload, find_uploa
 
 _PREFIX = f"{UPLOAD_SCHEME}upl_"
 _MAX_ERRORS = 20
-_MAX_PART_BYTES = 200  # of 255, so that a number fits
+_MAX_PART_BYTES = 200  # of 255, leaving room for a number
 _MAX_DEPTH = 8
-_MAX_TRIES = 20  # consecutive numbers; then each is twice the previous one
+_MAX_TRIES = 20  # consecutive numbers to try; after that, each doubles the previous one
 _UNSAFE = re.compile(rf"[{CONTROL_CHARACTERS}\\:]")
 
 _Spec = TypeVar("_Spec", TaskSpec, AppendSpec)
 
-# A running upload writes continuously, and its task is stored within seconds of unpacking, so an upload without writes
-# for a day is abandoned. Age counts from the ctime, which no copy preserves, so uploads restored before their catalog
-# also get a day.
+# A running upload writes all the time, and its task is stored within seconds of unpacking. An upload without writes for
+# a day is therefore abandoned. Its age counts from the ctime, which no copy preserves, so uploads restored before their
+# catalog get a day, too.
 _ABANDONED_AFTER = timedelta(days=1)
 
 
 @contextmanager
 def adopted_uploads(spec: _Spec, task_id: str) -> Iterator[_Spec]:
-    """Yield a specification whose uploads ``upload://<upload id>`` have become a new task's files.
+    """Turn a specification's uploads ``upload://<upload id>`` into the files of a new task.
 
-    The files exist under both names until the ``with`` block ends, so a refused task leaves its uploads complete: the
-    corrected request can use them again.
+    The files exist under both names until the ``with`` block ends, so a refused task leaves its uploads complete, and
+    the corrected request can use them again.
 
     Args:
         spec: Specification of the task or append.
 
     Raises:
-        InvalidInput: an upload does not exist or is incomplete; the error names up to 20 videos.
+        InvalidInput: An upload does not exist or is incomplete; the error names up to 20 videos.
     """
     uploads = _complete_uploads(spec.videos)
     if not uploads:
@@ -73,7 +73,7 @@ def adopted_uploads(spec: _Spec, task_id: str) -> Iterator[_Spec]:
             }
         )
     except BaseException as error:
-        if not isinstance(error, InDoubt):  # the task may be stored, and needs its files
+        if not isinstance(error, InDoubt):  # the task may be stored and need its files
             remove_upload(task_id)
         raise
     for upload in uploads.values():
@@ -82,10 +82,10 @@ def adopted_uploads(spec: _Spec, task_id: str) -> Iterator[_Spec]:
 
 
 def storable_paths(names: Sequence[str]) -> list[str]:
-    """Return a storable path for each name: unique, and similar to the name.
+    """Derive a storable path from each name: unique, and similar to the name.
 
     Args:
-        names: Untrusted file paths on a client's machine.
+        names: Untrusted paths from a client's machine.
     """
     files: set[str] = set()
     folders: set[str] = set()
@@ -107,17 +107,17 @@ def storable_paths(names: Sequence[str]) -> list[str]:
 
 
 def _is_taken(path: PurePosixPath, files: set[str], folders: set[str]) -> bool:
-    """Return whether a file or folder has the path, or a file blocks one of its folders."""
+    """Check whether a file or folder has the path, or a file blocks one of its folders."""
     key = _key(path)
     return key in files or key in folders or not files.isdisjoint(map(_key, path.parents))
 
 
 def _key(path: PurePosixPath) -> str:
-    return str(path).casefold()  # some file systems compare names without case
+    return str(path).casefold()  # some file systems ignore case
 
 
 def _add_number(path: PurePosixPath, number: int) -> PurePosixPath:
-    """Add a number to the name of a path's first folder, or of the file if it is in no folder."""
+    """Number a path's first folder, or the file if it is in none."""
     if len(path.parts) == 1:
         return path.with_stem(f"{path.stem} ({number})")
     return PurePosixPath(f"{path.parts[0]} ({number})", *path.parts[1:])
@@ -145,7 +145,7 @@ def _shorten(part: str) -> str:
 
 
 def _complete_uploads(videos: Sequence[VideoSpec]) -> dict[str, Upload]:
-    """Return the uploads used by videos, by URI; raises InvalidInput."""
+    """Find the uploads that videos use, by URI; raise InvalidInput."""
     uploads: dict[str, Upload] = {}
     errors: list[FieldError] = []
     for number, video in enumerate(videos):
@@ -200,7 +200,7 @@ def _link_files(uploads: dict[str, Upload], paths: dict[str, str], task_id: str)
             ) from None
         except OSError:  # a file system without links
             shutil.copyfile(upload.path, target)
-        sync(target)  # a writer killed after the last byte has not done this
+        sync(target)  # a writer killed after the last byte has not done so
     for each in folders:
         sync(each)
 
@@ -211,12 +211,12 @@ def remove_upload(upload: str) -> None:
 
 
 def renew_uploads() -> list[str]:
-    """Restart the day after which unpacked files without a task are deleted; returns their folders' names.
+    """Restart the day after which unpacked files without a task are deleted; returns the names of their folders.
 
     A restored catalog has no tasks for uploads newer than its backup.
 
     Raises:
-        OSError: a folder cannot be changed.
+        OSError: A folder cannot be changed.
     """
     uploads = _list_uploads()
     for name in uploads:
@@ -227,11 +227,11 @@ def renew_uploads() -> list[str]:
 def find_unstored_uploads() -> list[str]:
     """Find the folders of unpacked files whose task is not stored.
 
-    Excludes folders whose task has a shard in the index, and folders with files used by another task's video, even if
-    their own task's row is gone.
+    Folders whose task has a shard in the index are left out, and so are those with files that another task's video
+    uses, even if their own task's row is gone.
 
     Raises:
-        Unavailable: the catalog or the index cannot be read.
+        Unavailable: The catalog or the index cannot be read.
     """
     uploads = _list_uploads()
     with session_scope() as session:
@@ -253,13 +253,13 @@ def find_unstored_uploads() -> list[str]:
 
 
 def sweep_uploads() -> list[str]:
-    """Delete unpacked files of tasks that were not stored, because their process was killed or the commit failed.
+    """Delete unpacked files whose task was never stored, because its process was killed or the commit failed.
 
     Returns:
         Names of the deleted folders, which had no writes for a day.
 
     Raises:
-        Unavailable: the catalog or the index cannot be read; nothing was deleted.
+        Unavailable: The catalog or the index cannot be read; nothing was deleted.
     """
     folder = settings().uploads_dir
     abandoned_before = time.time() - _ABANDONED_AFTER.total_seconds()
@@ -278,7 +278,7 @@ def _list_uploads() -> list[str]:
 
 
 def _last_change(folder: Path) -> float:
-    """Return a folder's newest ctime in seconds since the epoch; infinity if another process is removing it."""
+    """Find a folder's newest ctime in seconds since the epoch; infinity if another process is removing it."""
     try:
         return max(path.lstat().st_ctime for path in (folder, *folder.rglob("*")))
     except FileNotFoundError:
