@@ -176,9 +176,9 @@ class OperationDriver:
             "captions_from_names": True,
         }
         while True:
-            former = self._last_run(operation.domain)
+            previous = self._last_run(operation.domain)
             self._request("POST", "/syncs", json=body)
-            if self._finish_sync(operation.domain, former):
+            if self._finish_sync(operation.domain, previous):
                 break
         with self._lock:
             self.expected.uris |= uris
@@ -191,9 +191,9 @@ class OperationDriver:
         ]
         return finished[0] if finished else None
 
-    def _finish_sync(self, name: str, former: dict[str, Any] | None) -> bool:
+    def _finish_sync(self, name: str, previous: dict[str, Any] | None) -> bool:
         """Wait for the end of a run after the previous one, and of its tasks; returns whether the run succeeded."""
-        before = former and former["finished_at"]
+        before = previous and previous["finished_at"]
         while (sync := self._last_run(name)) is None or sync["finished_at"] == before:
             self._require_time(f"the sync of {name}")
             time.sleep(_PAUSE)

@@ -49,22 +49,24 @@ def find_password_hash(name: str) -> tuple[str | None, str | None]:
         return (row.id, row.password_hash) if row else (None, None)
 
 
-def start_session(owner: SessionOwner, method: str, user_agent: str, former_token: str | None = None) -> str:
+def start_session(
+    owner: SessionOwner, method: str, user_agent: str, previous_token: str | None = None
+) -> str:
     """Start a session and return its new token. The browser's previous session ends.
 
     Args:
         owner: The identity that signed in.
         method: ``password``, ``key`` or ``oidc``, for the audit log.
         user_agent: Header ``User-Agent`` of the browser.
-        former_token: Cookie that the browser sent; it is never continued.
+        previous_token: Cookie that the browser sent; it is never continued.
     """
     token = secrets.token_urlsafe(32)
     origin = current_actor()
     with session_scope(write=True) as session:
         at = now(session)
         session.execute(delete(BrowserSession).where(BrowserSession.expires_at <= at))
-        if former_token:
-            session.execute(delete(BrowserSession).where(BrowserSession.token_hash == digest(former_token)))
+        if previous_token:
+            session.execute(delete(BrowserSession).where(BrowserSession.token_hash == digest(previous_token)))
         kind: ActorKind = "environment"
         name = "CINESTRATA_API_KEY"
         if owner.user_id is not None:

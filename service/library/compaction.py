@@ -172,21 +172,21 @@ def update_shard_rows(manifest: Manifest, tasks: Iterable[str], action: str) -> 
         for task in tasks:
             shard = manifest.shards[task]
             is_former = (Shard.task_id == task) & (Shard.id != shard.id)
-            former = session.execute(
+            previous = session.execute(
                 select(Shard.id, Shard.count, Shard.bytes).where(is_former).with_for_update()
             ).one_or_none()
-            if former is None:
+            if previous is None:
                 continue
             session.execute(
                 update(Shard).where(is_former).values(id=shard.id, count=shard.count, bytes=shard.bytes)
             )
             facts = {
                 "shard": shard.id,
-                "before": former.id,
+                "before": previous.id,
                 "store": shard.place or "folder",
                 "vectors": shard.count,
                 "bytes": shard.bytes,
-                "bytes_before": former.bytes,
+                "bytes_before": previous.bytes,
             }
             record_change(session, action, task, facts)
 

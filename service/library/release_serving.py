@@ -182,7 +182,7 @@ def _outcome(session: Session, manifest: Manifest, target: str, before: str, dry
     if target not in rows:  # just published; its worker is about to commit the catalog
         raise Unavailable("The newest release is being published; try again.", 2)
     release = rows[target]
-    order, former = release.order, rows[before].order if before in rows else release.order
+    order, previous = release.order, rows[before].order if before in rows else release.order
     domains = _read_domains(session)
     known = [domain for domain in domains if domain.order <= order]
     kept = session.scalar(
@@ -206,8 +206,8 @@ def _outcome(session: Session, manifest: Manifest, target: str, before: str, dry
         pinned=target != manifest.release,
         changed=target != before,
         dry_run=dry_run,
-        unsearchable=_change([domain for domain in domains if order < domain.order <= former]),
-        searchable_again=_change([domain for domain in domains if former < domain.order <= order]),
+        unsearchable=_change([domain for domain in domains if order < domain.order <= previous]),
+        searchable_again=_change([domain for domain in domains if previous < domain.order <= order]),
         searchable_videos=sum(domain.videos for domain in known),
         kept_appended=kept or 0,
     )

@@ -154,8 +154,8 @@ def _merge(stored: Mapping[str, Any], patch: Mapping[str, Any]) -> dict[str, Any
         if value is None:
             merged.pop(name, None)
         elif isinstance(value, dict):
-            former = merged.get(name)
-            merged[name] = _merge(former if isinstance(former, dict) else {}, value)
+            current = merged.get(name)
+            merged[name] = _merge(current if isinstance(current, dict) else {}, value)
         else:
             merged[name] = value
     return merged

@@ -143,7 +143,7 @@ class CaptionIndex:
         return self._captions.get(
             (anchor, task, source, mode),
             f"{snapshot.shards[source].state}+{edits.get(source, 0)}",
-            lambda former: _encode_captions(snapshot, task, source, mode, former),
+            lambda previous: _encode_captions(snapshot, task, source, mode, previous),
             is_outdated=is_outdated,
         )
 
@@ -206,12 +206,12 @@ def _read_video_ids(vector_ids: Iterable[int]) -> dict[int, str]:
 
 
 def _encode_captions(
-    snapshot: SearchSnapshot, task: str, source: str, mode: str, former: _EncodedCaptions | None
+    snapshot: SearchSnapshot, task: str, source: str, mode: str, previous: _EncodedCaptions | None
 ) -> _EncodedCaptions:
     """Encode a task's current captions, reusing vectors that the previous version has."""
     videos = _read_captions(source, snapshot.shards[source])
     texts = tuple(videos)
-    vectors = dict(zip(former.texts, former.vectors, strict=True)) if former else {}
+    vectors = dict(zip(previous.texts, previous.vectors, strict=True)) if previous else {}
     new = [text for text in texts if text not in vectors]
     for start in range(0, len(new), _ENCODING_BATCH):
         batch = new[start : start + _ENCODING_BATCH]

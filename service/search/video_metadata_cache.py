@@ -253,7 +253,7 @@ class VideoMetadataCache:
             Unavailable: The moments are not cached, and the catalog is unreachable.
         """
 
-        def read(_former: MomentSpans | None) -> MomentSpans:
+        def read(_previous: MomentSpans | None) -> MomentSpans:
             self._reads.require_reachable()
             return read_moments(task)
 

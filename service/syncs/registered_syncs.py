@@ -49,12 +49,12 @@ def register_sync(spec: SyncSpec) -> SyncDetails:
     check_source(spec.source)
     with session_scope(write=True) as session:
         lock_names(session)  # no index covers names that differ in case, or a slug
-        former = _syncs_of_domain(session, spec.name)
+        existing = _syncs_of_domain(session, spec.name)
         at = now(session)
-        for other in former[1:]:
+        for other in existing[1:]:
             session.delete(other)
-        if former:
-            row = former[0]
+        if existing:
+            row = existing[0]
         else:
             row = Sync(id=new_id("syn"), created_at=at, fencing_token=0)
             session.add(row)

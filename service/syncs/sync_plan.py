@@ -134,7 +134,7 @@ def _compare(
     plan: SyncPlan,
     file: SourceFile,
     key: str,
-    former: Sequence[VideoSummary],
+    stored: Sequence[VideoSummary],
     others: Mapping[str, VideoSummary],
     domain: str,
 ) -> None:
@@ -142,27 +142,27 @@ def _compare(
 
     Args:
         key: Digest of the file's path.
-        former: Stored versions of its path.
+        stored: Stored versions of its path.
         others: Videos that another command added, by the hash of their content.
         domain: Name of the domain.
     """
-    current = _find_current(file, former)
+    current = _find_current(file, stored)
     if current is None:
         digest = file.content()
         content = digest[:8]
-        current = next((version for version in former if version.id.endswith(f"-{content}")), None)
+        current = next((version for version in stored if version.id.endswith(f"-{content}")), None)
         if digest in others and (current is None or current.status == "rejected"):
             current = others[digest]
         if current is None:
             video = file.video.model_copy(update={"id": _video_id(file, domain, key, content)})
-            (plan.changed if former else plan.new).append(video)
+            (plan.changed if stored else plan.new).append(video)
             return
     if current.status == "rejected":
         plan.rejected[file.video.uri] = current.reason or ""
         return
     plan.unchanged += 1
     if current.status == "accepted":
-        plan.outdated += [v.id for v in former if v.id != current.id and v.status != "pending"]
+        plan.outdated += [v.id for v in stored if v.id != current.id and v.status != "pending"]
         captions = list(dict.fromkeys(map(normalize_caption, file.video.captions)))
         if captions and captions != list(dict.fromkeys(current.captions)):
             plan.recaptioned[current.id] = captions
@@ -200,7 +200,7 @@ def relearned_domains(tasks: Collection[TaskDetails], domain: TaskDetails) -> li
     """
     found = [domain]
     for task in sorted(tasks, key=lambda task: task.position):
-        if task.state == "ready" and any(task.relearns == former.id for former in found):
+        if task.state == "ready" and any(task.relearns == known.id for known in found):
             found.append(task)
     return found
 

@@ -328,12 +328,12 @@ class SearchSnapshot:
             groups.setdefault(tuple(task_ids), []).append(number)
         for task_ids, numbers in groups.items():
             positions = np.array([self.router_positions[task] for task in task_ids], np.int64)
-            further = self.query_vectors.encoder.routing_evidence(
+            extra = self.query_vectors.encoder.routing_evidence(
                 [texts[number] for number in numbers], task_ids
             )
             for place, number in enumerate(numbers):
                 weights, evidence = route_text(
-                    self.router, texts[number], positions, None if further is None else further[place]
+                    self.router, texts[number], positions, None if extra is None else extra[place]
                 )
                 routing[number] = TextRouting.of(task_ids, weights, evidence)
         return [routing[number] for number in range(len(texts))]

@@ -49,7 +49,7 @@ def _claim(task_id: str, owner: str, *due: ColumnElement[bool]) -> Claim | None:
     with session_scope(write=True) as session:
         at = now(session)
         # The row stays locked, so this is the owner that the UPDATE replaces.
-        former_owner = session.scalar(select(Task.lease_owner).where(Task.id == task_id).with_for_update())
+        previous_owner = session.scalar(select(Task.lease_owner).where(Task.id == task_id).with_for_update())
         token = session.execute(
             update(Task)
             .where(
@@ -71,9 +71,9 @@ def _claim(task_id: str, owner: str, *due: ColumnElement[bool]) -> Claim | None:
         ).scalar_one_or_none()
         if token is None:
             return None
-        if former_owner is not None:
+        if previous_owner is not None:
             published = is_published(session, session.get_one(Task, task_id))
-            record_lost_worker(session, task_id, former_owner, published=published)
+            record_lost_worker(session, task_id, previous_owner, published=published)
         task = _begin(session, task_id, owner)
     return Claim(task, owner, token)
 

@@ -184,16 +184,20 @@ def is_published(session: Session, task: Task) -> bool:
     return bool(len(index_manifest.stored_ids(task.target_id, np.array(ids, np.int64))))
 
 
-def postpone(session: Session, task: Task, former: Mapping[str, Any], error: SourceUnavailable) -> None:
+def postpone(
+    session: Session, task: Task, claimed_progress: Mapping[str, Any], error: SourceUnavailable
+) -> None:
     """Give a task back until its source may respond again, without counting the attempt; or fail it.
 
     Args:
         session: Transaction that holds the task's lock.
-        former: The task's progress when it was claimed.
+        claimed_progress: The task's progress when it was claimed.
         error: The outage.
     """
     finished = session.scalar(select(func.count()).where(Video.task_id == task.id, Video.status != "pending"))
-    outages = 1 + (int(former.get("outages") or 0) if former.get("done") == finished else 0)
+    outages = 1 + (
+        int(claimed_progress.get("outages") or 0) if claimed_progress.get("done") == finished else 0
+    )
     if outages > MAX_OUTAGES:
         set_state(
             session,

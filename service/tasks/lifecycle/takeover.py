@@ -121,9 +121,9 @@ class Takeover:
 
     def move_thumbnails(self) -> None:
         """Rename the copies' thumbnails to their new IDs. Idempotent."""
-        for former, video_id in self.thumbnails:
+        for old_id, video_id in self.thumbnails:
             with suppress(FileNotFoundError):
-                library_paths.thumbnail_path(former).replace(library_paths.thumbnail_path(video_id))
+                library_paths.thumbnail_path(old_id).replace(library_paths.thumbnail_path(video_id))
 
 
 def _move_feedback(session: Session, copies: Mapping[int, int]) -> None:

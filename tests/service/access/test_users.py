@@ -121,7 +121,7 @@ def test_catalog_permits_no_guesses_of_the_environment_key(sqlite_catalog: Setti
 def test_session_expires_and_is_never_continued(sqlite_catalog: Settings) -> None:
     user = _create()
     first = start_session(SessionOwner(user_id=user.id), "password", "")
-    second = start_session(SessionOwner(user_id=user.id), "password", "", former_token=first)
+    second = start_session(SessionOwner(user_id=user.id), "password", "", previous_token=first)
     assert second != first
     assert find_session(first, None) is None
     assert find_session("attacker", None) is None
