@@ -1,4 +1,4 @@
-"""Celery workers: the probing job, and starting and stopping worker processes.
+"""Celery workers: the probing, sync and maintenance jobs, and how worker processes start and stop.
 
 Start workers with ``cinestrata worker --queue cpu`` and ``cinestrata worker --queue gpu``, or with Celery's own
 command: ``celery -A service.celery_worker worker --queues cpu`` and
@@ -36,7 +36,7 @@ __all__ = ["celery_app", "worker_name"]
 
 
 def worker_name() -> str:
-    """Return the name of this worker in leases: host, process and thread."""
+    """Name this worker for leases: host, process and thread."""
     return f"{socket.gethostname()}:{os.getpid()}:{threading.get_native_id()}"
 
 
@@ -69,7 +69,7 @@ _maintenance_threads: list[MaintenanceThread | DeliveryThread] = []
 
 
 def _name_actor(**_: Any) -> None:
-    set_process_actor(Actor("worker", socket.gethostname()))  # processes of the pool inherit it
+    set_process_actor(Actor("worker", socket.gethostname()))  # the pool's processes inherit it
 
 
 def _start_maintenance(**_: Any) -> None:
@@ -80,7 +80,7 @@ def _start_maintenance(**_: Any) -> None:
 
 
 def _release_tasks(**_: Any) -> None:
-    # Runs inside the signal handler, while a worker with the solo pool is in the middle of its task.
+    # Runs in the signal handler, while a worker with the solo pool is in the middle of its task.
     heartbeat.request_stop()
 
 

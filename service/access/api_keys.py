@@ -1,4 +1,4 @@
-"""API keys in the catalog: create, list and revoke."""
+"""Create, list and revoke API keys in the catalog."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SECRET_BYTES = 32
 
 
 def create_key(spec: KeySpec) -> KeySecret:
-    """Create a key; only this result contains its secret.
+    """Create a key. Only this result contains its secret.
 
     Raises:
         InvalidInput: The expiry is in the past.
@@ -58,7 +58,7 @@ def create_key(spec: KeySpec) -> KeySecret:
 
 
 def list_keys() -> list[KeyDetails]:
-    """Return all keys, including revoked ones, newest first."""
+    """List all keys, revoked ones included, newest first."""
     with session_scope() as session:
         at = now(session)
         rows = session.scalars(select(ApiKey).order_by(ApiKey.created_at.desc(), ApiKey.id))
@@ -66,7 +66,7 @@ def list_keys() -> list[KeyDetails]:
 
 
 def revoke_key(name_or_id: str) -> KeyDetails:
-    """Revoke a key and end the sessions started with it. Idempotent.
+    """Revoke a key and end the sessions that it started. Idempotent.
 
     Raises:
         NotFound: The key does not exist.

@@ -1,6 +1,6 @@
-"""The audit log: the actor of a change, its entries, and their pages.
+"""The audit log: who changed what, in pages.
 
-An entry is part of its change's transaction: a change that is rolled back leaves no entry, and no change is committed
+An entry is written in its change's transaction: a change that is rolled back leaves no entry, and none is committed
 without one.
 """
 
@@ -25,7 +25,7 @@ from service.catalog.keyset_paging import KeysetOrders, contains_text
 from service.catalog.operation_tables import AuditEntry
 from service.core.errors import InvalidInput
 
-MAX_LISTED_IDS = 100  # IDs in a change of many resources; ``details`` has the total
+MAX_LISTED_IDS = 100  # listed for a change of many resources; ``details`` has the total
 _MAX_NAME_CHARS = 255
 _MAX_ACTION_CHARS = 64
 _MAX_ADDRESS_CHARS = 64
@@ -37,15 +37,15 @@ _ORDERS = KeysetOrders({"time": AuditEntry.id}, unique=AuditEntry.id)
 
 @dataclass(frozen=True)
 class Actor:
-    """Who makes a change.
+    """Who made a change.
 
     Attributes:
-        kind: ``user`` (signed in), ``key`` (API key of the catalog), ``environment`` (the key in the environment),
-            ``anonymous`` (a request without credentials), ``cli`` (command on the data folder), ``worker``, or
+        kind: ``user`` (signed in), ``key`` (API key in the catalog), ``environment`` (key in the environment),
+            ``anonymous`` (a request without credentials), ``cli`` (a command on the data folder), ``worker``, or
             ``system`` (a process without a request).
-        name: Name of the user or key, operating system login, or process name.
-        address: Network address of the client; None if there is none.
-        request_id: ID of the HTTP request; None if there is none.
+        name: Name of the user or key, the operating system login, or the process name.
+        address: Network address of the client, if any.
+        request_id: ID of the HTTP request, if any.
     """
 
     kind: ActorKind
@@ -59,13 +59,13 @@ _process_actor = Actor("system", "system")
 
 
 def current_actor() -> Actor:
-    """Return the current context's actor; outside :func:`acting_as`, the process's actor."""
+    """Get the actor of the current context; outside :func:`acting_as`, the process's."""
     return _current.get() or _process_actor
 
 
 @contextmanager
 def acting_as(actor: Actor) -> Iterator[None]:
-    """Set the actor for all changes in this context, including threads that copy it."""
+    """Set the actor of all changes in this context, including threads that copy it."""
     token = _current.set(actor)
     try:
         yield
@@ -74,16 +74,16 @@ def acting_as(actor: Actor) -> Iterator[None]:
 
 
 def set_process_actor(actor: Actor) -> None:
-    """Set the actor for all changes by this process and processes that it forks."""
+    """Set the actor of all changes by this process and by processes that it forks."""
     global _process_actor
     _process_actor = actor
 
 
 def command_line_actor() -> Actor:
-    """Return the operating system login as an actor."""
+    """Describe the operating system login as an actor."""
     try:
         name = getpass.getuser()
-    except (KeyError, OSError):  # a container without an entry for the user
+    except (KeyError, OSError):  # a container may have no entry for the user
         name = f"uid {os.getuid()}"
     return Actor("cli", name)
 
@@ -96,13 +96,13 @@ def record_change(
     *,
     actor: Actor | None = None,
 ) -> None:
-    """Add an entry to the transaction of a change.
+    """Add an entry to a change's transaction.
 
     Args:
         action: Resource and verb, such as ``task.cancel``.
         target: ID of the changed resource.
-        details: Details as JSON values. They must not contain secrets.
-        actor: Who makes the change; None: the context's actor.
+        details: JSON values. They must not contain secrets.
+        actor: Who made the change; None: the context's actor.
     """
     actor = actor or current_actor()
     session.add(
@@ -122,7 +122,7 @@ def record_change(
 def record_event(
     action: str, target: str = "", details: Mapping[str, Any] | None = None, *, actor: Actor | None = None
 ) -> None:
-    """Record a change outside the catalog, in a separate transaction. Arguments as for :func:`record_change`.
+    """Record a change outside the catalog, in its own transaction. Arguments as for :func:`record_change`.
 
     Raises:
         Unavailable: The catalog cannot be written.
@@ -133,11 +133,11 @@ def record_event(
 
 @dataclass(frozen=True)
 class AuditFilter:
-    """Conditions on entries; None is no condition.
+    """Conditions on entries; None means no condition.
 
     Attributes:
         kind: Kind of the actor.
-        action: An action such as ``task.cancel``, or all of a resource, such as ``task``.
+        action: An action such as ``task.cancel``, or all actions on a resource, such as ``task``.
         target: ID of the changed resource.
         address: Network address of the client.
         request_id: ID of the HTTP request.
@@ -157,7 +157,7 @@ class AuditFilter:
     before: datetime | None = None
 
     def apply(self, query: Select[Any]) -> Select[Any]:
-        """Add the conditions to a query; raises InvalidInput if the times are reversed."""
+        """Add the conditions to a query; raise InvalidInput if the times are reversed."""
         after, before = _in_utc(self.after), _in_utc(self.before)
         if after is not None and before is not None and after >= before:
             raise InvalidInput.at("after", "The time is not earlier than 'before'.", "Swap the two times.")
@@ -191,7 +191,7 @@ class AuditFilter:
 def list_entries(
     conditions: AuditFilter, *, sort: str = "-time", cursor: str | None = None, limit: int = 100
 ) -> AuditPage:
-    """Return a page of entries.
+    """List a page of entries.
 
     Args:
         sort: ``time`` (oldest first) or ``-time``.
@@ -221,7 +221,7 @@ def _as_record(row: AuditEntry) -> AuditRecord:
 
 
 def _in_utc(at: datetime | None) -> datetime | None:
-    """Convert a time to UTC; a time that UTC cannot express becomes the nearest one that it can."""
+    """Convert a time to UTC, or to the nearest time that UTC can express."""
     if at is None:
         return None
     try:
@@ -231,7 +231,7 @@ def _in_utc(at: datetime | None) -> datetime | None:
 
 
 def _storable(text: str, limit: int) -> str:
-    """Return a text that both databases can store: no NUL, no lone surrogates, bounded length."""
+    """Make a text storable in both databases: no NUL, no lone surrogates, limited length."""
     return text[:limit].encode("utf-8", "replace").decode().replace("\0", "\N{REPLACEMENT CHARACTER}")
 
 

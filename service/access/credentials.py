@@ -1,7 +1,7 @@
-"""Lookup of API keys and sessions, which every request needs.
+"""Look up the API key or session that a request presents.
 
-Secrets have 256 random bits, so storing their SHA-256 suffices; only passwords need a slow hash. The key in the
-environment, which a person may have chosen, is stored only as an HMAC with a session's token; tokens are not stored.
+Secrets have 256 random bits, so a SHA-256 of them is safe to store; only passwords need a slow hash. The environment's
+key, which a person may have chosen, is stored only as an HMAC with a session's token, and tokens are not stored.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from service.catalog.operation_tables import ApiKey, BrowserSession, User
 SCOPES: tuple[AccessScope, ...] = get_args(AccessScope)
 
 KEY_PATTERN = re.compile(r"cine_([0-9a-z]{12})_[0-9A-Za-z_-]{43}")
-_USE_INTERVAL = timedelta(minutes=1)  # between writes of the time of last use
+_USE_INTERVAL = timedelta(minutes=1)  # between updates of the time of last use
 _UNKNOWN_HASH = hashlib.sha256(b"unknown").hexdigest()
 _changes = 0
 
 
 def includes_scope(granted: AccessScope, required: AccessScope) -> bool:
-    """Return whether a scope permits everything that another one permits."""
+    """Check whether a scope permits everything that another one does."""
     return SCOPES.index(granted) >= SCOPES.index(required)
 
 
@@ -41,9 +41,9 @@ class Principal:
         kind: Kind of the actor in the audit log.
         name: Name in the audit log.
         scope: The granted scope.
-        caller: ID that separates idempotency keys of different callers.
+        caller: ID that separates the idempotency keys of different callers.
         session_id: ID of the browser session; None for a key.
-        expires_at: Time at which the key or the session ends; None if it does not end.
+        expires_at: When the key or session ends; None if it does not.
     """
 
     kind: ActorKind
@@ -54,26 +54,26 @@ class Principal:
     expires_at: datetime | None = None
 
 
-# Without keys and users, every request on loopback is permitted.
+# While there are no keys and no users, every request on loopback is permitted.
 OPEN_PRINCIPAL = Principal("anonymous", "anonymous", "admin", "")
 
 
 def digest(secret: str) -> str:
-    """Return the stored form of a key or session token."""
+    """Hash a key or session token for storage."""
     return hashlib.sha256(secret.encode("utf-8", "replace")).hexdigest()
 
 
 def environment_key_code(token: str, environment_key: str) -> str:
-    """Return the stored form of the environment's key: an HMAC-SHA256 that needs the session token.
+    """Compute the stored form of the environment's key: an HMAC-SHA256 that needs the session token.
 
-    Without the token, which only the browser has, a stolen catalog doesn't help to guess the key.
+    Without the token, which only the browser has, a stolen catalog does not help to guess the key.
     """
     key, message = (text.encode("utf-8", "replace") for text in (token, environment_key))
     return hmac.digest(key, message, hashlib.sha256).hex()
 
 
 def is_key(session: Session, key_id: str, secret_digest: str) -> bool:
-    """Return whether a digest belongs to a key in the catalog, even an expired or revoked one."""
+    """Check whether a digest belongs to a key in the catalog, even if that is expired or revoked."""
     row = session.get(ApiKey, key_id)
     return row is not None and hmac.compare_digest(secret_digest, row.secret_hash)
 
@@ -123,7 +123,7 @@ def find_session(token: str, environment_key: str | None) -> Principal | None:
 
 
 def has_credentials() -> bool:
-    """Return whether the catalog has a user or an active key."""
+    """Check whether the catalog has a user or an active key."""
     with session_scope() as session:
         return bool(
             session.scalar(select(func.count()).select_from(User))
@@ -132,7 +132,7 @@ def has_credentials() -> bool:
 
 
 def has_admin() -> bool:
-    """Return whether the catalog has a user or a valid key with the scope ``admin``."""
+    """Check whether the catalog has a user or valid key with the scope ``admin``."""
     with session_scope() as session:
         keys = session.scalars(select(ApiKey).where(ApiKey.scope == "admin")).all()
         users = session.scalar(select(func.count()).select_from(User).where(User.scope == "admin"))
@@ -141,13 +141,13 @@ def has_admin() -> bool:
 
 
 def note_change() -> None:
-    """Invalidate the cached credentials of this process; other processes drop theirs within seconds."""
+    """Invalidate this process's cached credentials; other processes drop theirs within seconds."""
     global _changes
     _changes += 1
 
 
 def change_count() -> int:
-    """Return the number of calls of :func:`note_change`."""
+    """Count the calls of :func:`note_change`."""
     return _changes
 
 

@@ -1,10 +1,10 @@
 """Limit and record failed sign-ins, wrong keys, and keys in URLs.
 
 The counters are in Redis if the broker responds, so that all API processes share them; otherwise in this process.
-Addresses and names are counted in a fixed number of buckets, which bounds the memory. An exhausted address is also
+Addresses and names are hashed into a fixed number of buckets, which limits the memory. An exhausted address is also
 remembered in this process, so that more attempts cost neither a thread nor a lookup.
 
-One audit log entry counts an address's attempts within some seconds. Until it is written, keys are kept as digests; no
+One audit log entry counts an address's attempts over some seconds. Until it is written, keys are kept as digests; no
 entry contains them.
 """
 
@@ -37,9 +37,9 @@ FLUSH_SECONDS = 15.0
 _BUCKETS = 2**14
 _BLOCKED_ADDRESSES = 2**14
 _MIN_BLOCK_SECONDS = 1.0
-_REDIS_SECONDS = 0.5  # timeout of the counters
-_RETRY_SECONDS = 30.0  # between two attempts to reach Redis
-_MAX_GROUPS = 64  # addresses per flush; other addresses share an entry
+_REDIS_SECONDS = 0.5  # timeout of a call
+_RETRY_SECONDS = 30.0  # between attempts to reach Redis again
+_MAX_GROUPS = 64  # addresses per flush; all others share an entry
 _MAX_NAMES = 5  # names per entry, and values per fact
 _MAX_NAME_CHARS = 80
 
@@ -50,7 +50,7 @@ class AttemptLimits:
     """Counters of failed attempts.
 
     Args:
-        redis_url: URL of the broker, as a Redis client writes it; None counts in this process only.
+        redis_url: URL of the broker, as Redis clients write it; None: count in this process only.
     """
 
     def __init__(self, redis_url: str | None) -> None:
@@ -62,7 +62,7 @@ class AttemptLimits:
         self._lock = threading.Lock()
 
     def check_address(self, limit: RateLimitItem, address: str) -> None:
-        """Refuse an address known to be exhausted. No I/O.
+        """Refuse an address that is known to be exhausted. No I/O.
 
         Raises:
             TooManyRequests: The address has too many failures.
@@ -73,7 +73,7 @@ class AttemptLimits:
             raise _too_many(left)
 
     def check(self, limit: RateLimitItem, address: str, name: str) -> None:
-        """Check the counters before an attempt; only the address's if the name is empty. Accesses Redis.
+        """Check the counters before an attempt; without a name, only the address's. Accesses Redis.
 
         Raises:
             TooManyRequests: The address or the name has too many failures.
@@ -94,12 +94,12 @@ class AttemptLimits:
             self._call("hit", limit, identifier)
 
     def forget_name(self, limit: RateLimitItem, name: str) -> None:
-        """Reset the counter of a name after a successful attempt. Accesses Redis."""
+        """Reset a name's counter after a successful attempt. Accesses Redis."""
         if name:
             self._call("clear", limit, ("name", _bucket(name)))
 
     def _seconds_left(self, limit: RateLimitItem, identifier: tuple[str, str]) -> float | None:
-        """Return the seconds until the next attempt; None if it is permitted now."""
+        """Compute the seconds until the next attempt; None if it is permitted now."""
         if self._call("test", limit, identifier):
             return None
         reset = float(self._call("get_window_stats", limit, identifier).reset_time)
@@ -130,7 +130,7 @@ class AttemptLimits:
 
 
 def address_group(address: str) -> str:
-    """Return an IPv4 address, or the /64 network of an IPv6 address, because a client owns all of it."""
+    """Group an address for counting: IPv6 by its /64 network, all of which one client owns."""
     try:
         parsed = ipaddress.ip_address(address)
     except ValueError:
@@ -166,7 +166,7 @@ class _Attempts:
 
 
 class FailedAttempts:
-    """Attempts not recorded yet."""
+    """Collects attempts until they are recorded."""
 
     def __init__(self) -> None:
         self._groups: OrderedDict[tuple[str, str], _Attempts] = OrderedDict()
@@ -180,7 +180,7 @@ class FailedAttempts:
             action: ``session.fail`` or ``key.fail``.
             address: Network address of the client.
             name: Name of the user, or ID of the key.
-            refused: Whether the rate limit refused the attempt, without checking credentials.
+            refused: Whether the rate limit refused the attempt before credentials were checked.
         """
         with self._lock:
             attempts = self._count(action, address)
@@ -196,7 +196,7 @@ class FailedAttempts:
             address: Network address of the client.
             path: Path of the request, without its query.
             key_id: ID in the key; empty if the parameter's value does not look like a key.
-            digest: Digest of the key. The ID is recorded if the key is in the catalog, or without a digest.
+            digest: Digest of the key. With one, the ID is recorded only if the catalog has the key.
         """
         with self._lock:
             attempts = self._count("key.exposed", address)
@@ -213,7 +213,7 @@ class FailedAttempts:
         return attempts
 
     def is_due(self) -> bool:
-        """Return whether attempts wait for longer than ``FLUSH_SECONDS``."""
+        """Check whether attempts have waited for longer than ``FLUSH_SECONDS``."""
         return bool(self._groups) and time.monotonic() - self._flushed >= FLUSH_SECONDS
 
     def flush(self) -> int:

@@ -1,7 +1,7 @@
-"""Sign-in at an OpenID provider: authorization code flow with PKCE, state, nonce and a verified ID token.
+"""Sign in at an OpenID provider: authorization code flow with PKCE, state, nonce and a verified ID token.
 
-State, nonce and code verifier are in a browser cookie, encrypted with a key derived from the client secret, so that any
-API process can complete the sign-in.
+State, nonce and code verifier travel in a browser cookie, encrypted with a key derived from the client secret, so that
+any API process can complete the sign-in.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ FLOW_SECONDS = 600  # from the redirect to the provider until the return
 
 _METADATA_SECONDS = 3600.0
 _TIMEOUT_SECONDS = 10.0
-_LEEWAY_SECONDS = 60  # clock skew
+_LEEWAY_SECONDS = 60  # allowed clock skew
 _VERIFIER_CHARS = 64
 _MAX_FLOW_CHARS = 8000
-# With a symmetric algorithm, the client secret would be enough to sign tokens.
+# With a symmetric algorithm, anyone with the client secret could sign tokens.
 _ALGORITHMS = {"RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"}
 _ENCRYPTION = {"alg": "dir", "enc": "A256GCM"}
 
@@ -46,7 +46,7 @@ log = structlog.get_logger(__name__)
 
 
 class SignInRefused(CinestrataError):
-    """The provider or its response does not permit the sign-in; the text is for the user."""
+    """The provider or its response does not permit the sign-in. The text is meant for the user."""
 
     status = 401
     title = "Unauthorized"
@@ -56,7 +56,7 @@ class RoleMissing(SignInRefused):
     """A verified identity has no role.
 
     Attributes:
-        issuer, subject: The identity; unique together.
+        issuer, subject: The identity, unique as a pair.
     """
 
     def __init__(self, issuer: str, subject: str) -> None:
@@ -69,9 +69,9 @@ class Identity:
     """A verified identity.
 
     Attributes:
-        issuer, subject: The identity; unique together.
+        issuer, subject: The identity, unique as a pair.
         name: Preferred name, which the user may have chosen.
-        scope: Highest scope in the claims.
+        scope: Highest scope that the claims grant.
         next: Page that the user wanted to see.
     """
 
@@ -104,11 +104,11 @@ class OpenIdProvider:
         """Begin a sign-in.
 
         Args:
-            redirect_uri: Address to which the provider returns the browser.
+            redirect_uri: URL that the provider returns the browser to.
             next: Page to show afterwards.
 
         Returns:
-            The address of the provider, and the value of the cookie.
+            The provider's URL, and the value for the cookie.
 
         Raises:
             SignInRefused: The provider does not respond or is unusable.
@@ -140,7 +140,7 @@ class OpenIdProvider:
 
         Raises:
             SignInRefused: The sign-in belongs to another browser or is too old, the provider refused it, or its ID
-                token is not valid.
+                token is invalid.
             RoleMissing: The ID token's claims give no role.
         """
         flow = self._read_flow(cookie)
@@ -196,7 +196,7 @@ class OpenIdProvider:
         )
 
     async def _read_metadata(self) -> dict[str, Any]:
-        """Return the provider's discovery document, at most an hour old."""
+        """Read the provider's discovery document, at most an hour old."""
         if self._metadata and time.monotonic() < self._metadata_due:
             return self._metadata
         issuer = self._settings.issuer
@@ -278,7 +278,7 @@ class OpenIdProvider:
         return flow
 
     def _scope_of(self, claims: Mapping[str, Any]) -> AccessScope | None:
-        """Return the highest scope that the roles in the settings grant to the claims."""
+        """Determine the highest scope that the roles in the settings grant to the claims."""
         value: Any = claims.get(self._settings.claim)
         if value is None:  # a path such as realm_access.roles
             value = claims

@@ -1,4 +1,4 @@
-"""Hashes of passwords (argon2id)."""
+"""Hash and verify passwords (argon2id)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from argon2.exceptions import Argon2Error, InvalidHashError
 from service.core.errors import InvalidInput
 
 MIN_PASSWORD_CHARS = 10
-MAX_PASSWORD_CHARS = 1024  # hashing time grows with the input length
+MAX_PASSWORD_CHARS = 1024  # hashing time grows with the length
 
 _hasher = PasswordHasher()  # the second recommendation of RFC 9106: 3 passes over 64 MiB
 
@@ -31,16 +31,16 @@ def check_password(password: str) -> None:
 
 
 def hash_password(password: str) -> str:
-    """Return the salted hash of a password."""
+    """Hash a password with a salt."""
     return _hasher.hash(_encode(password))
 
 
 def verify_password(password: str, stored: str | None) -> bool:
-    """Verify a password against its stored hash; without one, return false after the same time.
+    """Verify a password against its stored hash. Without one, return False after the same time.
 
     Args:
-        password: The password; longer than ``MAX_PASSWORD_CHARS`` is never right.
-        stored: Hash of the user; None for an unknown user, or one without a password.
+        password: The password; never right if longer than ``MAX_PASSWORD_CHARS``.
+        stored: The user's hash; None for an unknown user or one without a password.
     """
     if len(password) > MAX_PASSWORD_CHARS:
         return False
@@ -56,7 +56,7 @@ def _unknown_hash() -> str:
 
 
 def _normalize(password: str) -> str:
-    # Keyboards send composed or decomposed characters for the same password.
+    # Keyboards send either composed or decomposed characters for the same password.
     return unicodedata.normalize("NFC", password)
 
 

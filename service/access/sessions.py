@@ -1,4 +1,4 @@
-"""Browser sessions: start, list and end."""
+"""Start, list and end browser sessions."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class SessionOwner:
     Attributes:
         user_id: ID of a user.
         key_id: ID of an API key.
-        environment_key: Key of the environment.
+        environment_key: The key in the environment.
     """
 
     user_id: str | None = None
@@ -40,7 +40,7 @@ class SessionOwner:
 
 
 def find_password_hash(name: str) -> tuple[str | None, str | None]:
-    """Return a user's ID and password hash by name; None for each if unknown."""
+    """Look up a user's ID and password hash by name; None for each if unknown."""
     text = name.replace("\0", "").encode("utf-8", "replace").decode()
     with session_scope() as session:
         row = session.scalars(
@@ -52,13 +52,13 @@ def find_password_hash(name: str) -> tuple[str | None, str | None]:
 def start_session(
     owner: SessionOwner, method: str, user_agent: str, previous_token: str | None = None
 ) -> str:
-    """Start a session and return its new token. The browser's previous session ends.
+    """Start a session and return its token. The browser's previous session ends.
 
     Args:
         owner: The identity that signed in.
         method: ``password``, ``key`` or ``oidc``, for the audit log.
         user_agent: Header ``User-Agent`` of the browser.
-        previous_token: Cookie that the browser sent; it is never continued.
+        previous_token: Cookie that the browser sent; its session is never continued.
     """
     token = secrets.token_urlsafe(32)
     origin = current_actor()
@@ -97,7 +97,7 @@ def start_session(
 
 
 def list_sessions(current: str | None = None) -> list[SessionDetails]:
-    """Return the active sessions, newest first."""
+    """List the active sessions, newest first."""
     with session_scope() as session:
         rows = session.execute(
             select(BrowserSession, User.name, ApiKey.name)
@@ -140,12 +140,12 @@ def end_session(session_id: str) -> None:
 
 
 def end_sessions_of_identity(issuer: str, subject: str) -> None:
-    """End all sessions of an OpenID user whose identity no longer has a role.
+    """End all sessions of an OpenID user whose identity has lost its role.
 
-    The user stays, and can sign in again as soon as the identity has a role.
+    The user is kept, and can sign in again once the identity has a role.
 
     Args:
-        issuer, subject: The identity; unique together.
+        issuer, subject: The identity, unique as a pair.
     """
     with session_scope(write=True) as session:
         user = session.scalars(

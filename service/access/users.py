@@ -1,4 +1,4 @@
-"""Users of the dashboard."""
+"""Create, list, edit and remove users of the dashboard."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def create_user(spec: UserSpec) -> UserDetails:
 
 
 def list_users() -> list[UserDetails]:
-    """Return all users by name."""
+    """List all users by name."""
     with session_scope() as session:
         counted = (
             select(BrowserSession.user_id, func.count())
@@ -57,7 +57,7 @@ def list_users() -> list[UserDetails]:
 
 
 def edit_user(name_or_id: str, patch: UserPatch) -> UserDetails:
-    """Change a user's password or role. A new password ends all of the user's sessions.
+    """Change a user's password or role. A new password ends all of their sessions.
 
     Raises:
         NotFound: The user does not exist.
@@ -109,15 +109,15 @@ def remove_user(name_or_id: str) -> UserDetails:
 
 
 def adopt_provider_user(issuer: str, subject: str, name: str, scope: AccessScope) -> str:
-    """Create or update the user for an OpenID identity, and return the user's ID.
+    """Create or update the user for an OpenID identity, and return their ID.
 
-    A user with a password is never adopted, because anyone can choose a name at a provider: if the name is taken, it
+    A user with a password is never adopted, because anyone can choose a name at a provider. If the name is taken, it
     gets a number.
 
     Args:
-        issuer, subject: The identity; unique together.
-        name: Preferred name; characters that names cannot contain are dropped.
-        scope: Role from the identity's claims, which replaces an earlier one.
+        issuer, subject: The identity, unique as a pair.
+        name: Preferred name; characters not allowed in names are dropped.
+        scope: Role from the identity's claims, which replaces the previous one.
     """
     with session_scope(write=True) as session:
         row = session.scalars(

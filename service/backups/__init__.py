@@ -1,1 +1,1 @@
-"""Backups of a library: catalog and index in a folder or a tar archive, with checksums."""
+"""Backups of a library: catalog and index in a folder or tar archive, with checksums."""

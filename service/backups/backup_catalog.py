@@ -1,4 +1,4 @@
-"""The catalog of a backup: an SQLite file, whichever database the library uses."""
+"""Back up and restore the catalog as an SQLite file, whichever database the library uses."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 @contextmanager
 def open_catalog_copy(settings: Settings) -> Iterator[Callable[[Path], None] | None]:
-    """Freeze the catalog's current state; yields a function that writes it to a new SQLite file.
+    """Freeze the catalog's current state; yield a function that writes it to a new SQLite file.
 
-    Other processes may change the catalog in the meantime. Yields None if there is no catalog, that is, before the
-    first start with SQLite.
+    Other processes may change the catalog meanwhile. Yields None if there is no catalog, that is, before the first
+    start with SQLite.
 
     Raises:
         Conflict: The catalog's schema differs from this version's.
@@ -64,7 +64,7 @@ def _write_rows(reader: Connection, target: Path) -> None:
 
 
 def find_catalog_rows(settings: Settings) -> str | None:
-    """Return the name of a table with rows in the configured PostgreSQL catalog; None if there is none."""
+    """Find a table with rows in the configured PostgreSQL catalog and return its name; None if there is none."""
     from service.catalog.catalog_copy import find_filled_table
 
     with _use_engine(settings.database_url) as engine, engine.connect() as connection:
@@ -72,7 +72,7 @@ def find_catalog_rows(settings: Settings) -> str | None:
 
 
 def reserve_vector_ids(settings: Settings, last_video: int) -> None:
-    """Raise the vector ID counter in a PostgreSQL catalog restored by another tool; without tables, do nothing.
+    """Raise the vector ID counter in a PostgreSQL catalog that another tool restored; without tables, do nothing.
 
     Args:
         last_video: As for :func:`install_catalog`.
@@ -89,16 +89,16 @@ def reserve_vector_ids(settings: Settings, last_video: int) -> None:
 
 @contextmanager
 def install_catalog(settings: Settings, source: Path, *, origin: Path, last_video: int) -> Iterator[None]:
-    """Install a restored catalog when the ``with`` block succeeds; after an exception nothing is installed.
+    """Install a restored catalog once the ``with`` block succeeds; after an exception, install nothing.
 
     The restored catalog's audit log records the restoration.
 
     Args:
-        settings: Settings that name the target, an absent SQLite file or an empty PostgreSQL database.
+        settings: Settings that name the target, a missing SQLite file or an empty PostgreSQL database.
         source: Catalog of the backup.
         origin: Name of the backup for the audit log.
-        last_video: Highest ID of a video in the index. The catalog assigns only higher IDs: an index restored on its
-            own may contain videos unknown to the catalog, and new videos must not take over their vectors.
+        last_video: Highest video ID in the index. The catalog assigns only higher ones: an index restored on its own
+            may contain videos that the catalog does not know, and new videos must not take over their vectors.
     """
     from service.catalog.database import sqlite_path
     from service.catalog.migrations import upgrade_engine
@@ -109,7 +109,7 @@ def install_catalog(settings: Settings, source: Path, *, origin: Path, last_vide
             _complete_restoration(connection, origin, last_video)
             yield
         return
-    # On the file system of its target, so that a rename can publish it.
+    # On the target's file system, so that a rename can publish it.
     file.parent.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(dir=file.parent, prefix=".restore-") as folder:
         restored = Path(folder) / CATALOG
@@ -130,7 +130,7 @@ def install_catalog(settings: Settings, source: Path, *, origin: Path, last_vide
 
 @contextmanager
 def _copy_rows(source: Path, target: Settings) -> Iterator[Connection]:
-    """Copy the rows of an SQLite catalog into another database; the copy is committed after the ``with`` block.
+    """Copy an SQLite catalog's rows into another database, and commit after the ``with`` block.
 
     Yields the connection to the target.
     """
@@ -150,7 +150,7 @@ def _begin_reading(reader: Connection) -> None:
     from sqlalchemy import select
 
     reader.execution_options(isolation_level="REPEATABLE READ")
-    reader.execute(select(1))  # PostgreSQL determines the visible rows at the first statement
+    reader.execute(select(1))  # PostgreSQL fixes the visible rows at the first statement
 
 
 @contextmanager

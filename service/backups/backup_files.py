@@ -1,6 +1,6 @@
-"""The files of a backup: description and checksums, read and written as a folder or tar archive.
+"""Read and write a backup's files, description and checksums, as a folder or a tar archive.
 
-A backup has these files::
+A backup consists of::
 
     snapshot.json        name → size and SHA-256 of every other file
     catalog.sqlite3      copy of an SQLite catalog
@@ -27,12 +27,12 @@ from index.files.durable_files import sync
 CATALOG, DESCRIPTION, MANIFEST = "catalog.sqlite3", "snapshot.json", "index/manifest.json"
 _SCHEMA = 1
 _CHUNK_BYTES = 1 << 20
-# A million files. A sparse file of a terabyte takes no space in an archive.
+# Enough for a million files. In an archive, a sparse file of a terabyte takes no space.
 _MAX_DESCRIPTION_BYTES = 256 << 20
 _OWNER_MODE = 0o600
 
 FileOpener = Callable[[str], IO[bytes]]
-ProgressReport = Callable[[int, int], object]  # copied bytes, bytes of all files
+ProgressReport = Callable[[int, int], object]  # copied bytes, total bytes
 
 
 class BackupDamaged(Exception):
@@ -44,8 +44,8 @@ class BackupFile:
     """A file in a backup.
 
     Attributes:
-        path: Path of its source.
-        sha256: Hexadecimal SHA-256 of its content.
+        path: Path to read it from.
+        sha256: SHA-256 of its content, in hexadecimal.
     """
 
     path: Path
@@ -54,7 +54,7 @@ class BackupFile:
 
     @classmethod
     def from_path(cls, path: Path) -> BackupFile:
-        """Read a file for its size and checksum."""
+        """Read a file to determine its size and checksum."""
         with path.open("rb") as file:
             return cls(path, *_copy(file))
 
@@ -66,8 +66,8 @@ def write_description(
 
     Args:
         path: Target file.
-        generation: Generation of the manifest.
-        release: Current release of the manifest.
+        generation: The manifest's generation.
+        release: The manifest's current release.
     """
     description = {
         "schema": _SCHEMA,
@@ -81,10 +81,10 @@ def write_description(
 
 
 def read_description(open_file: FileOpener) -> dict[str, BackupFile]:
-    """Return the files that a backup's description lists.
+    """Read which files a backup's description lists.
 
     Raises:
-        BackupDamaged: The description is not readable, or names a file outside the data folder.
+        BackupDamaged: The description is unreadable, or names a file outside the data folder.
     """
     try:
         with open_file(DESCRIPTION) as file:
@@ -116,7 +116,7 @@ def read_description(open_file: FileOpener) -> dict[str, BackupFile]:
 
 
 def _byte_count(entry: Mapping[str, Any]) -> int:
-    """Parse a file size, which bounds the copied bytes."""
+    """Parse a file size, which limits the bytes to copy."""
     size = entry["bytes"]
     if type(size) is not int or not 0 <= size < 2**63:
         raise ValueError(f"{size!r} is not a number of bytes")
@@ -126,9 +126,9 @@ def _byte_count(entry: Mapping[str, Any]) -> int:
 def write_backup(
     target: Path, files: Mapping[str, BackupFile], progress: ProgressReport | None = None
 ) -> None:
-    """Write the files durably, to a tar archive if the target ends in ``.tar`` and to a folder otherwise.
+    """Write the files durably: to a tar archive if the target ends in ``.tar``, to a folder otherwise.
 
-    Only the process's owner can read a new archive or folder: a catalog contains webhook secrets, password hashes and
+    Only the process's owner can read the result: a catalog contains webhook secrets, password hashes and
     captions.
     """
     (_write_tar if target.suffix == ".tar" else _write_folder)(target, _with_progress(files, progress))
@@ -203,7 +203,7 @@ def verify_files(open_file: FileOpener, files: Mapping[str, BackupFile]) -> None
 
 
 def copy_and_verify(open_file: FileOpener, name: str, file: BackupFile, target: Path | None = None) -> None:
-    """Read a file, compare its checksum, and write it durably to ``target`` if that is given.
+    """Read a file, compare its checksum and, if a target is given, write it there durably.
 
     Raises:
         BackupDamaged: The file differs from its description.
@@ -228,7 +228,7 @@ def require_intact_catalog(path: Path) -> None:
 def _copy(source: IO[bytes], target: Path | None = None, expected: int | None = None) -> tuple[int, str]:
     """Copy a file durably to ``target``, if given, and return its size and SHA-256.
 
-    Copying stops once a file exceeds its expected size.
+    Copying stops when a file exceeds its expected size.
     """
     digest, size = hashlib.sha256(), 0
     if target is not None:

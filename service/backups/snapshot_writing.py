@@ -1,7 +1,7 @@
-"""A consistent backup of catalog and index while all processes run.
+"""Write a consistent backup of catalog and index while all processes run.
 
-The write lock of the index is held while the copy of the catalog begins and the manifest is read. Every publication
-holds it until the catalog is committed, so both show the same state. The lock is released before anything is copied.
+The index write lock is held while the catalog copy begins and the manifest is read. Every publication holds it until
+the catalog is committed, so both show the same state. The lock is released before anything is copied.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from service.core.settings import Settings
 from service.storage.disk_budget import RESERVE_BYTES
 from service.storage.index_manifest import index_lock
 
-_LOCK_SECONDS = 600.0  # a compaction of a large shard takes minutes
+_LOCK_SECONDS = 600.0  # compacting a large shard takes minutes
 
 log = structlog.get_logger(__name__)
 
@@ -56,8 +56,8 @@ class SnapshotReport:
     Attributes:
         path: Folder or archive.
         files: Number of files that a restore copies: all but ``snapshot.json``.
-        bytes: Total size, with ``snapshot.json``.
-        external_tasks: Number of tasks whose vectors are in another vector store, and not in the backup.
+        bytes: Total size, including ``snapshot.json``.
+        external_tasks: Number of tasks whose vectors are in another vector store, and so not in the backup.
     """
 
     path: Path
@@ -74,8 +74,8 @@ def write_snapshot(
     Args:
         settings: Settings of the library.
         target: New folder, or new file that ends in ``.tar``.
-        index_only: Omit the catalog.
-        progress: Receives the copied and the total bytes after each file.
+        index_only: Whether to leave out the catalog.
+        progress: Called after each file with the copied and the total bytes.
 
     Raises:
         Conflict: The target exists, or the library is empty.
@@ -94,7 +94,7 @@ def write_snapshot(
             write_backup(part, files, progress)
             with open_backup(part) as open_file:
                 verify_files(open_file, files)
-            count = len(files) - 1  # a restore does not count the description either
+            count = len(files) - 1  # not counting the description, as a restore does
             _publish(settings, part, target, {"files": count, "bytes": total, "index_only": index_only})
             sync(target.parent)
     except (
@@ -131,9 +131,9 @@ def _is_same_disk(first: Path, second: Path) -> bool:
 
 
 def _publish(settings: Settings, part: Path, target: Path, facts: dict[str, Any]) -> None:
-    """Rename a written backup in the transaction of its audit log entry.
+    """Rename a finished backup, in the transaction of its audit log entry.
 
-    An unresponsive catalog does not prevent a backup of the index.
+    A catalog that does not respond does not prevent a backup of the index.
     """
     file = sqlite_path(settings.database_url)
     if file is None or file.exists():
@@ -158,15 +158,13 @@ def _published_manifest(store: ShardStore) -> Manifest:
 def _collect_files(
     settings: Settings, temporary: Path, index_only: bool
 ) -> tuple[dict[str, BackupFile], Manifest]:
-    """Return the files of a backup by name, and the manifest; files that may change are copied to
-    ``temporary`` first.
-    """
+    """Collect a backup's files by name, and the manifest. Files that may change are first copied to ``temporary``."""
     files: dict[str, BackupFile] = {}
     store = ShardStore(settings.index_dir)
     if index_only:
         manifest = _published_manifest(store)
     else:
-        _published_manifest(store)  # the lock would create the folder of an empty library
+        _published_manifest(store)  # otherwise the lock would create an empty library's folder
         with ExitStack() as stack:
             with index_lock(wait_seconds=_LOCK_SECONDS):
                 write_catalog = stack.enter_context(open_catalog_copy(settings))

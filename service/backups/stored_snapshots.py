@@ -1,6 +1,6 @@
-"""The backups that workers have written to the folder ``backups``, and unfinished copies of killed processes.
+"""List, open and delete the backups that workers have written, and remove what killed processes left unfinished.
 
-A name has one form, so no name leads out of the folder. Other files there, and links, are neither listed nor touched.
+Names have one fixed form, so none leads out of the folder ``backups``. Other files and links there are left alone.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ _NAME = re.compile(r"cinestrata-([0-9]{8}T[0-9]{6}Z)-[0-9]{1,19}\.tar", re.ASCII
 
 
 def snapshot_name(at: datetime, job: int) -> str:
-    """Return the file name of a backup.
+    """Name the file of a backup.
 
     Args:
         at: Time of the backup in UTC.
-        job: Number of the job, which distinguishes a repeated run of a dead worker, whose file may exist.
+        job: Number of the job. It tells a repeated run from that of a dead worker, whose file may exist.
     """
     return f"cinestrata-{at:{_TIME}}-{job}.tar"
 
 
 def list_snapshots() -> list[SnapshotDetails]:
-    """Return the stored backups, newest first."""
+    """List the stored backups, newest first."""
     try:
         names = os.listdir(settings().backups_dir)
     except FileNotFoundError:
@@ -55,7 +55,7 @@ def list_snapshots() -> list[SnapshotDetails]:
 
 
 def snapshot_path(name: str) -> Path:
-    """Return the path of a backup.
+    """Find a stored backup's file.
 
     Raises:
         NotFound: There is no such backup.
@@ -66,7 +66,7 @@ def snapshot_path(name: str) -> Path:
 
 
 def delete_snapshot(name: str) -> None:
-    """Delete a backup. Running downloads are completed.
+    """Delete a backup. Downloads in progress complete.
 
     Raises:
         NotFound: There is no such backup.
@@ -94,7 +94,7 @@ def _creation_time(name: str) -> datetime | None:
 
 
 def _size(name: str) -> int | None:
-    """Return the size of a regular file in the folder; None for links, folders and absent files."""
+    """Measure a regular file in the folder; None for links, folders and missing files."""
     try:
         status = os.lstat(settings().backups_dir / name)
     except OSError:
@@ -107,7 +107,7 @@ def _unknown(name: str) -> NotFound:
 
 
 _PREFIX = ".snapshot-"
-_FOLDER_NAME = re.compile(re.escape(_PREFIX) + r"[a-z0-9_]{8}", re.ASCII)  # as tempfile forms them
+_FOLDER_NAME = re.compile(re.escape(_PREFIX) + r"[a-z0-9_]{8}", re.ASCII)  # as tempfile creates them
 _LOCK = "lock"
 _ABANDONED_SECONDS = 3600
 
@@ -116,16 +116,16 @@ _ABANDONED_SECONDS = 3600
 def snapshot_folder(parent: Path) -> Iterator[Path]:
     """Create a temporary folder that no sweep removes, and remove it after the ``with`` block."""
     with TemporaryDirectory(dir=parent, prefix=_PREFIX) as name, open(Path(name, _LOCK), "wb") as lock:
-        with suppress(OSError):  # a file system without locks: the age protects the folder
+        with suppress(OSError):  # without file locks, the folder's age protects it
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield Path(name)
 
 
 def sweep_unfinished_snapshots() -> int:
-    """Remove temporary folders of killed processes from the folder ``backups``; returns their number.
+    """Remove killed processes' temporary folders from the folder ``backups``, and return how many.
 
-    A folder stays while its process is alive, and for an hour after its last change. Links and folders with other names
-    stay.
+    A folder stays while its process is alive, and for an hour after its last change. Links, and folders with other
+    names, stay.
 
     Raises:
         Unavailable: The folder ``backups`` cannot be read.
@@ -140,14 +140,14 @@ def sweep_unfinished_snapshots() -> int:
 
 
 def _is_abandoned(folder: Path) -> bool:
-    """Return whether nothing in the folder has changed for an hour, and no process holds its lock."""
+    """Check whether nothing in the folder has changed for an hour and no process holds its lock."""
     try:
         if folder.is_symlink() or not folder.is_dir():
             return False
         if _last_change(folder) >= time.time() - _ABANDONED_SECONDS:
             return False
         descriptor = os.open(folder / _LOCK, os.O_RDWR | os.O_NOFOLLOW)
-    except FileNotFoundError:  # removed by its process, or killed before it made the lock
+    except FileNotFoundError:  # its process removed it, or was killed before making the lock
         return folder.exists()
     except OSError:
         return False
@@ -161,7 +161,7 @@ def _is_abandoned(folder: Path) -> bool:
 
 
 def _last_change(folder: Path) -> float:
-    """Return the time of the last change in a folder. Files may vanish in the meantime: SQLite deletes its journals."""
+    """Find the newest change time in a folder. Files may vanish meanwhile: SQLite deletes its journals."""
     changed = folder.lstat().st_mtime
     for parent, folders, files in os.walk(folder):
         for name in (*folders, *files):

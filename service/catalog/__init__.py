@@ -1,1 +1,1 @@
-"""The catalog: the database with the truth about tasks, videos, releases and shards."""
+"""The catalog: the database that holds the truth about tasks, videos, releases and shards."""

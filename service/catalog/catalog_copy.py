@@ -23,25 +23,24 @@ from service.core.errors import Conflict
 
 _BATCH_ROWS = 1000
 _COUNTERS = (PositionCounter, EditCounter)  # a migration inserts their rows
-_REVISION_TABLE = "alembic_version"  # written by the migrations of the target itself
+_REVISION_TABLE = "alembic_version"  # the target's own migrations write it
 
 
 def copy_catalog(source: Connection, target: Connection) -> int:
-    """Copy all rows of all tables, and the counters of generated IDs.
+    """Copy all rows of all tables, and the counters behind generated IDs.
 
-    IDs of deleted rows are not reused in the copy, because the index may still contain them. The caller opens the
-    transactions; a repeatable read of the source makes the copy consistent while other processes write.
+    The copy does not reuse the IDs of deleted rows, because the index may still contain them. The caller opens the
+    transactions; with a repeatable read of the source, the copy is consistent while other processes write.
 
     Args:
         source: Connection to a catalog with the newest schema.
-        target: Connection to a catalog with the newest schema and without rows.
+        target: Connection to an empty catalog with the newest schema.
 
     Returns:
         Number of rows.
 
     Raises:
-        Conflict: One of the catalogs has a different schema, the source has unknown tables, or the target contains
-            rows.
+        Conflict: A catalog has another schema, the source has unknown tables, or the target has rows.
     """
     require_newest_schema(source)
     require_newest_schema(target)
@@ -55,7 +54,7 @@ def copy_catalog(source: Connection, target: Connection) -> int:
 
 
 def find_filled_table(connection: Connection) -> str | None:
-    """Return the name of a table with rows; None if the catalog is empty or has no tables."""
+    """Find a table with rows and return its name; None if the catalog is empty or has no tables."""
     existing = inspect(connection).get_table_names()
     for table in CATALOG_SCHEMA.sorted_tables:
         if table in [counter.__table__ for counter in _COUNTERS] or table.name not in existing:
@@ -66,7 +65,7 @@ def find_filled_table(connection: Connection) -> str | None:
 
 
 def reserve_generated_ids(connection: Connection, model: type[Base], last: int) -> None:
-    """Make a table generate IDs larger than ``last`` from now on; other processes must not insert."""
+    """Make a table generate only IDs above ``last``. Other processes must not insert meanwhile."""
     table = CATALOG_SCHEMA.tables[model.__tablename__]
     column = table.autoincrement_column
     if column is None:
@@ -75,7 +74,7 @@ def reserve_generated_ids(connection: Connection, model: type[Base], last: int) 
 
 
 def _require_known_tables(source: Connection) -> None:
-    """Refuse a catalog with tables that the copy would silently omit."""
+    """Refuse a catalog with tables that the copy would silently leave out."""
     tables = set(inspect(source).get_table_names()) - {_REVISION_TABLE}
     if differing := sorted(tables ^ set(CATALOG_SCHEMA.tables)):
         raise Conflict(
@@ -97,7 +96,7 @@ def _copy_table(source: Connection, target: Connection, table: Table) -> int:
 
 
 def _last_generated(connection: Connection, table: Table, generated: Column[int]) -> int:
-    """Return the largest value generated for a column, as far as the database records it."""
+    """Find the largest value generated for a column, as far as the database remembers."""
     stored: int = connection.execute(select(func.coalesce(func.max(generated), 0))).scalar_one()
     if connection.dialect.name == "postgresql":
         counter = select(column("last_value", BigInteger), column("is_called", Boolean)).select_from(
@@ -112,7 +111,7 @@ def _last_generated(connection: Connection, table: Table, generated: Column[int]
 
 
 def _raise_counter(connection: Connection, table: Table, column: Column[int], value: int) -> None:
-    """Make the next generated value of a column larger than ``value``."""
+    """Make a column's next generated value larger than ``value``."""
     if value == 0:
         return
     if connection.dialect.name == "postgresql":
@@ -125,7 +124,7 @@ def _raise_counter(connection: Connection, table: Table, column: Column[int], va
 
 
 def _sequence(connection: Connection, table: Table, column: Column[int]) -> str:
-    """Return the quoted name of the PostgreSQL sequence of a column."""
+    """Find the quoted name of a column's PostgreSQL sequence."""
     names = {"table": table.name, "column": column.name}
     name: str = connection.execute(text("SELECT pg_get_serial_sequence(:table, :column)"), names).scalar_one()
     return name

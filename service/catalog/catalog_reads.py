@@ -1,8 +1,8 @@
-"""Catalog reads for searches, with a bounded wait and a circuit breaker.
+"""Read the catalog for searches, with a bounded wait and a circuit breaker.
 
-A database that refuses connections fails a read at once. An unresponsive one, such as behind a network that drops
-packets, would hold each search until TCP times out. The first read that fails or takes too long therefore interrupts
-the process's reads: others fail at once, until a background thread reaches the database again.
+A database that refuses connections fails a read at once. One that does not respond, such as behind a network that drops
+packets, would hold each search until TCP times out. So the first read that fails or takes too long interrupts all of
+the process's reads: they fail at once until a background thread reaches the database again.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ log = structlog.get_logger(__name__)
 Value = TypeVar("Value")
 
 _PROBE_SECONDS = 0.5  # between attempts to reach an unreachable database
-_THREADS = 8  # each read that does not return occupies one of them until TCP gives up
+_THREADS = 8  # a read that does not return occupies one until TCP gives up
 _RETRY_SECONDS = 5  # Retry-After
 
 
@@ -32,7 +32,7 @@ class CatalogReads:
     """A process's catalog reads. Thread-safe.
 
     Attributes:
-        timeout: Seconds after which the database counts as unreachable. An SQLite file is read without a limit.
+        timeout: Seconds after which the database counts as unreachable. Reads from an SQLite file have no limit.
     """
 
     timeout = 2.0
@@ -45,11 +45,11 @@ class CatalogReads:
 
     @property
     def is_interrupted(self) -> bool:
-        """Whether the database was unreachable at the last attempt."""
+        """Whether the last attempt to reach the database failed."""
         return self._is_interrupted
 
     def read(self, function: Callable[[], Value]) -> Value:
-        """Run a function that reads the catalog, and return its result.
+        """Run a function that reads the catalog.
 
         Raises:
             Unavailable: The catalog cannot be reached, or does not respond in time.
@@ -82,7 +82,7 @@ class CatalogReads:
             raise
 
     def require_reachable(self) -> None:
-        """Check that the database was reachable at the last attempt. No I/O.
+        """Check that the last attempt reached the database. No I/O.
 
         Raises:
             Unavailable: It was not.
@@ -105,7 +105,7 @@ class CatalogReads:
         log.warning("catalog_unreachable", error=error.detail)
         try:
             Thread(target=self._probe, name="catalog-probe", daemon=True).start()
-        except RuntimeError as failure:  # no thread is free; without it, the next read tries the database
+        except RuntimeError as failure:  # no thread is free; the next read will try the database instead
             self._is_interrupted = False
             log.warning("catalog_probe_not_started", error=str(failure))
 
@@ -116,7 +116,7 @@ class CatalogReads:
                 ping()
             except Unavailable:
                 continue
-            except Exception as error:  # without this thread, no read would resume
+            except Exception as error:  # if this thread ended, reads would never resume
                 if str(error) != reason:
                     reason = str(error)
                     log.warning("catalog_probe_failed", error=reason, kind=type(error).__name__)

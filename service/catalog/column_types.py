@@ -1,8 +1,8 @@
-"""Types of the columns of the catalog, which mark a damaged value instead of failing.
+"""Column types for the catalog that mark a damaged value instead of failing.
 
 SQLite stores any value in any column, and a JSON value may have any shape. One damaged value must not hide the other
-rows of a list. It is therefore read as an empty value that :func:`is_damaged` recognizes, and cannot be stored again,
-which would make the damage look intended.
+rows of a list. It is therefore read as an empty value that :func:`is_damaged` recognizes, and refused when stored
+again, which would make the damage look intended.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ damaged_reads: Counter[str] = Counter()  # damaged values that this process has 
 
 
 class _Damaged:
-    """Mark of a placeholder for a damaged value."""
+    """Marks a placeholder for a damaged value."""
 
     __slots__ = ()
 
@@ -50,16 +50,16 @@ class _DamagedTime(_Damaged, datetime): ...
 
 
 def is_damaged(value: object) -> bool:
-    """Return whether a value of the catalog could not be read."""
+    """Check whether a catalog value could not be read."""
     return isinstance(value, _Damaged)
 
 
 class DamagedValueStored(CatalogDamaged, DontWrapMixin):
-    """A damaged value was to be copied to another row."""
+    """A damaged value was about to be copied to another row."""
 
 
 class StoredType(TypeDecorator[Any]):
-    """A type of a column that marks the damaged values that it reads.
+    """A column type that marks damaged values when reading them.
 
     Attributes:
         shape: The required shape, in words.
@@ -74,8 +74,8 @@ class StoredType(TypeDecorator[Any]):
         """Decode a value.
 
         Args:
-            stored: The value as the driver of the database returns it.
-            read: Function of the undecorated type.
+            stored: The value that the database driver returns.
+            read: The undecorated type's conversion.
 
         Raises:
             ValueError, TypeError, RecursionError: The value is damaged.
@@ -83,7 +83,7 @@ class StoredType(TypeDecorator[Any]):
         raise NotImplementedError
 
     def checker(self, dialect: Dialect) -> Callable[[Any], bool]:
-        """Return a function that tells whether a value that the driver returns can be read."""
+        """Create a function that checks whether a value from the driver can be read."""
         implementation: Any = self.dialect_impl(dialect)
         read: Callable[[Any], Any] = (
             TypeDecorator.result_processor(implementation, dialect, None) or _unchanged
@@ -99,11 +99,11 @@ class StoredType(TypeDecorator[Any]):
         return accepts
 
     def result_processor(self, dialect: Dialect, coltype: object) -> Callable[[Any], Any]:
-        """Return the function that decodes a value and checks it."""
+        """Create a function that decodes a value and checks it."""
         read = super().result_processor(dialect, coltype) or _unchanged
 
         def process(stored: Any) -> Any:
-            if stored is None:  # a missing row of an outer join, too
+            if stored is None:  # also for the missing row of an outer join
                 return None
             try:
                 return self.decode(stored, read)
@@ -140,7 +140,7 @@ class StoredJson(StoredType):
     Args:
         kind: ``dict`` or ``list``.
         nullable: Whether an object may be missing (NULL).
-        of: Type of pydantic for the whole value, if not each object or list of texts is valid.
+        of: Pydantic type of the whole value, unless every object or list of texts is valid.
     """
 
     impl = JSON
@@ -190,7 +190,7 @@ class UtcDateTime(StoredType):
         return value.astimezone(UTC) if value is not None else None
 
     def decode(self, stored: Any, read: Callable[[Any], Any]) -> datetime:
-        """Return an aware time in UTC."""
+        """Convert to an aware time in UTC."""
         value: datetime = read(stored)
         return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
 
@@ -199,7 +199,7 @@ class StoredChoice(StoredType):
     """One of several words.
 
     Args:
-        choice: ``Literal`` of the words.
+        choice: ``Literal`` type that lists the words.
         marked: Placeholder for a damaged word.
         length: Maximum length of a word.
     """
@@ -220,15 +220,15 @@ class StoredChoice(StoredType):
 
 
 class _StoredScalar(StoredType):
-    """A text, a number or a truth value, which PostgreSQL checks itself.
+    """A text, number or boolean. PostgreSQL checks these itself.
 
     Args:
-        wrapped: Type of the value.
+        wrapped: Undecorated type.
     """
 
     impl: Any = String
     cache_ok = True
-    coerce_to_is_types = (type(None), bool)  # PostgreSQL compares with IS only constants, not parameters
+    coerce_to_is_types = (type(None), bool)  # PostgreSQL accepts only constants after IS, no parameters
     _TYPES = {  # noqa: RUF012
         str: ("a text", (str,), _DamagedText("")),
         int: ("an integer", (int,), _DamagedInteger()),
@@ -248,29 +248,29 @@ class _StoredScalar(StoredType):
         return self.wrapped.python_type
 
     def coerce_compared_value(self, op: Any, value: Any) -> Any:
-        """The type of a value that a query compares with the column, as without marks."""
+        """Choose the type of a value that a query compares with the column, as without marks."""
         return self.wrapped.coerce_compared_value(op, value)
 
     def checker(self, dialect: Dialect) -> Callable[[Any], bool]:
-        """Return a function that tells whether a value can be read: any, if the database checks types."""
+        """Create a function that checks whether a value can be read; any can if the database checks types."""
         return super().checker(dialect) if dialect.name == "sqlite" else lambda stored: True
 
     def result_processor(self, dialect: Dialect, coltype: object) -> Any:
-        """Return the function that checks a value; None where the database does."""
+        """Create a function that checks a value; None if the database does."""
         if dialect.name == "sqlite":
             return super().result_processor(dialect, coltype)
         return TypeDecorator.result_processor(self, dialect, coltype)
 
     def decode(self, stored: Any, read: Callable[[Any], Any]) -> Any:
-        """Check the type that the database has stored."""
+        """Check the type of the stored value."""
         if not isinstance(stored, self._stored):
             raise TypeError(self.shape)
         return read(stored)
 
 
 def check_values(column: Column[Any]) -> None:
-    """Let a column check what it reads, and name itself if a value is damaged."""
-    if column.type._isnull:  # until its foreign key is resolved, whose type it gets
+    """Make a column check what it reads, and name itself if a value is damaged."""
+    if column.type._isnull:  # a foreign key gets its type once it is resolved
         return
     if not isinstance(column.type, StoredType):
         column.type = _StoredScalar(column.type)

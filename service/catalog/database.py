@@ -1,4 +1,4 @@
-"""Connections to the catalog: SQLite in the data folder, or PostgreSQL."""
+"""Connect to the catalog: SQLite in the data folder, or PostgreSQL."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ _CHUNK = 500
 _SWITCH_SECONDS = 5.0
 _POSTGRESQL_FULL = "53100"  # disk_full
 _FILE_ERRORS = frozenset({sqlite3.SQLITE_READONLY, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN})
-_PRIMARY_CODE = 0xFF  # bits of an extended error code of SQLite
-_READ_ONLY = "cinestrata_read_only"  # key in the record of a connection
+_PRIMARY_CODE = 0xFF  # mask for the primary part of an extended SQLite error code
+_READ_ONLY = "cinestrata_read_only"  # key in a connection's record
 _POSTGRESQL_OPTIONS = {
-    # psycopg returns bytes for text of a database with the encoding SQL_ASCII, unless the client names its own.
+    # From a database encoded in SQL_ASCII, psycopg returns text as bytes unless the client names its own encoding.
     "client_encoding": "utf8",
-    # A network that drops packets would otherwise hold requests for a quarter of an hour, until TCP gives up.
+    # Otherwise, a network that drops packets would hold requests for a quarter of an hour, until TCP gives up.
     "connect_timeout": 5,  # seconds
     "tcp_user_timeout": 10_000,  # milliseconds that sent data may stay unacknowledged
     "keepalives_idle": 10,
@@ -43,7 +43,7 @@ _POSTGRESQL_OPTIONS = {
 }
 # Server settings for each session; values from the URL, role or database take precedence.
 _POSTGRESQL_SETTINGS = {
-    # A host that loses power would otherwise keep its transaction's locks for hours, until the server's kernel gives
+    # Otherwise, a host that loses power would keep its transaction's locks for hours, until the server's kernel gives
     # up. The user timeout covers responses in transit, which no keepalive follows.
     "tcp_keepalives_idle": "10s",
     "tcp_keepalives_interval": "5s",
@@ -60,7 +60,7 @@ _engines: dict[str, Engine] = {}
 
 
 def engine(configured: Settings | None = None) -> Engine:
-    """Return a database's engine; one per URL.
+    """Get a database's engine; there is one per URL.
 
     Args:
         configured: Settings that name the database; None: this process's settings.
@@ -72,7 +72,7 @@ def engine(configured: Settings | None = None) -> Engine:
 
 
 def sqlite_path(url: str) -> Path | None:
-    """Return the file of an SQLite database; None for other databases."""
+    """Extract the file of an SQLite database from its URL; None for other databases."""
     parts = make_url(url)
     return Path(parts.database or "") if parts.get_backend_name() == "sqlite" else None
 
@@ -82,8 +82,8 @@ def session_scope(*, write: bool = False) -> Iterator[Session]:
     """Open a session in one transaction: committed at the end, rolled back on an exception.
 
     Args:
-        write: Whether to take the write lock of SQLite at the start. A transaction that reads first and then writes
-            would otherwise fail if another process writes in between.
+        write: Whether to take SQLite's write lock at the start. Otherwise, a transaction that first reads and then
+            writes fails if another process writes in between.
 
     Raises:
         Unavailable: The database is unreachable, stayed locked, or its disk is full; nothing was written.
@@ -112,14 +112,14 @@ def session_scope(*, write: bool = False) -> Iterator[Session]:
 
 
 def _is_full(error: SQLAlchemyError) -> bool:
-    """Return whether the database's disk is full. The transaction is then rolled back."""
+    """Check whether the database's disk is full. The transaction is then rolled back."""
     original = getattr(error, "orig", None)
     sqlite, postgresql = getattr(original, "sqlite_errorcode", None), getattr(original, "sqlstate", None)
     return sqlite == sqlite3.SQLITE_FULL or postgresql == _POSTGRESQL_FULL
 
 
 def now(session: Session) -> datetime:
-    """Return the time for leases: the database server's, because machines' clocks differ."""
+    """Read the clock for leases: the database server's, because machines' clocks differ."""
     if session.get_bind().dialect.name == "postgresql":
         server: datetime = session.execute(select(func.clock_timestamp())).scalar_one()
         return server.astimezone(UTC)
@@ -127,13 +127,13 @@ def now(session: Session) -> datetime:
 
 
 def id_chunks(ids: Sequence[_Id]) -> Iterator[Sequence[_Id]]:
-    """Yield IDs in chunks that fit into one ``IN (…)``."""
+    """Split IDs into chunks that fit in one ``IN (…)``."""
     for start in range(0, len(ids), _CHUNK):
         yield ids[start : start + _CHUNK]
 
 
 def ping() -> None:
-    """Send a trivial query.
+    """Send a trivial query to the database.
 
     Raises:
         Unavailable: The database does not respond.
@@ -143,7 +143,7 @@ def ping() -> None:
 
 
 def dispose() -> None:
-    """Close all connections of this process."""
+    """Close all of this process's connections."""
     while _engines:
         _engines.popitem()[1].dispose()
 
@@ -167,26 +167,26 @@ def open_engine(url: str) -> Engine:
 
 
 def _prepare_postgresql(connection: Any, _record: Any) -> None:
-    # A statement instead of the startup options, which connection poolers such as PgBouncer refuse.
+    # A statement instead of startup options, which connection poolers such as PgBouncer refuse.
     connection.autocommit = True
     connection.execute(_SET_UNLESS_GIVEN, [list(_POSTGRESQL_SETTINGS), list(_POSTGRESQL_SETTINGS.values())])
     connection.autocommit = False
 
 
 def _prepare_sqlite(file: Path, connection: sqlite3.Connection, record: ConnectionPoolEntry) -> None:
-    # Transactions begin in _begin_sqlite: the driver would begin them late and always deferred.
+    # Transactions begin in _begin_sqlite: the driver would begin them late, and always deferred.
     connection.isolation_level = None
-    # Bytes that are no text would otherwise end the read of all rows.
+    # Otherwise, bytes that are not text would end the read of all rows.
     connection.text_factory = partial(str, encoding="utf-8", errors="replace")
     try:
         _write_ahead(connection)
         connection.execute("PRAGMA synchronous = FULL")  # an acknowledged task survives a power cut
         connection.execute("PRAGMA foreign_keys = ON")
-        # Captions of deleted videos are overwritten, not only released.
+        # Captions of deleted videos are overwritten, not just released.
         connection.execute("PRAGMA secure_delete = ON")
         record.info[_READ_ONLY] = not _can_write(connection)
-        # A process's connections share the write-ahead log's index: each new one is read-only while an older one is
-        # open, even once the file is writable. Refusing them breaks this chain.
+        # A process's connections share the index of the write-ahead log: while an old read-only connection is open,
+        # each new one is read-only too, even if the file has become writable. Refusing them breaks this chain.
         if record.info[_READ_ONLY] and os.access(file, os.W_OK):
             raise sqlite3.OperationalError(
                 f"SQLite opened {file} for reading only, although it is writable: an older connection of "
@@ -198,7 +198,7 @@ def _prepare_sqlite(file: Path, connection: sqlite3.Connection, record: Connecti
 
 
 def _can_write(connection: sqlite3.Connection) -> bool:
-    """Return whether a connection can write: SQLite silently opens an unwritable file for reading only."""
+    """Check whether a connection can write: SQLite silently opens an unwritable file for reading only."""
     connection.execute("PRAGMA busy_timeout = 0")
     try:
         connection.execute("BEGIN IMMEDIATE")  # succeeds for a file that was opened for reading only
@@ -216,14 +216,17 @@ def _can_write(connection: sqlite3.Connection) -> bool:
 
 
 def _close_read_only(_connection: Any, record: ConnectionPoolEntry) -> None:
-    """Close a read-only connection, which would refuse changes while the pool keeps it."""
+    """Close a read-only connection, which would refuse changes for as long as the pool keeps it."""
     if record.info.get(_READ_ONLY):
         record.invalidate()
 
 
 def _write_ahead(connection: sqlite3.Connection) -> None:
-    """Switch to the write-ahead log. If several processes switch a new file at the same moment, SQLite refuses some of
-    them at once despite their timeout, and the switch has happened a little later."""
+    """Switch to the write-ahead log.
+
+    If several processes switch a new file at the same moment, SQLite refuses some at once despite their timeout; the
+    switch has happened a little later.
+    """
     until = time.monotonic() + _SWITCH_SECONDS
     while True:
         try:
@@ -238,13 +241,13 @@ def _write_ahead(connection: sqlite3.Connection) -> None:
 def _discard_broken_connections(context: ExceptionContext) -> None:
     """Close the pool's connections after a file error, such as a failed disk.
 
-    A connection may otherwise refuse every change while the pool keeps it.
+    Otherwise, a connection may refuse every change for as long as the pool keeps it.
     """
     code = getattr(context.original_exception, "sqlite_errorcode", None)
     if code is not None and code & _PRIMARY_CODE in _FILE_ERRORS:
         context.is_disconnect = True
         if context.execution_context is not None:
-            # SQLite keeps the file open for as long as a statement exists, and the exception refers to this one.
+            # SQLite keeps the file open while a statement exists, and the exception refers to this one.
             context.execution_context.cursor.close()
 
 
@@ -254,7 +257,7 @@ def _begin_sqlite(connection: Connection) -> None:
 
 
 def _forget_after_fork() -> None:
-    # A child process must neither use nor close the connections of its parent.
+    # A child process must neither use nor close its parent's connections.
     while _engines:
         _engines.popitem()[1].dispose(close=False)
 

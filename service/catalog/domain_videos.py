@@ -1,7 +1,7 @@
-"""Rows of a domain: videos, edit counters, moments of long videos, and refitted confidence models.
+"""A domain's rows: videos, edit counters, moments of long videos, and refitted confidence models.
 
-Each process compares the counters (one per library, two per domain) with those its caches were computed for. Counters
-increase in the transaction that changes the videos, so rows read after a counter are at least as new.
+Each process compares the counters (one per library, two per domain) with those that its caches were computed for.
+Counters increase in the transaction that changes the videos, so rows read after a counter are at least as new.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from service.catalog.tables import FINAL_STATES, Calibration, EditCounter, Momen
 
 Item = TypeVar("Item")
 Span = tuple[float, float]  # start and end, in seconds since the first frame
-_ROWS = 10_000  # in one INSERT
+_ROWS = 10_000  # per INSERT
 _LAST_EDIT = select(EditCounter.__table__.c.last_edit)
 
 
 def in_domain(task_id: str) -> ColumnElement[bool]:
-    """Return the condition for a task's videos, including appends to its domain.
+    """Build the condition for the videos in a task, including appends to its domain.
 
-    A single statement with this condition sees an append either before or after its publication. With two, PostgreSQL
-    shows a publication in between only to the second.
+    A single statement with this condition sees an append either before or after it is published. With two statements,
+    PostgreSQL shows a publication in between only to the second.
     """
     return Video.task_id.in_(select(Task.id).where(or_(Task.id == task_id, Task.target_id == task_id)))
 
 
 def count_task_videos(session: Session, task_id: str) -> dict[str, int]:
-    """Return the fields of ``VideoCounts`` for a task's videos."""
+    """Count a task's videos for the fields of ``VideoCounts``."""
     rows = session.execute(
         select(Video.status, Video.effective_split, func.count())
         .where(Video.task_id == task_id)
@@ -51,19 +51,19 @@ def count_task_videos(session: Session, task_id: str) -> dict[str, int]:
 
 
 def read_counts(session: Session, task_id: str, counts: dict[str, Any]) -> dict[str, Any]:
-    """Return the stored counts of a task, or count its videos if they are damaged."""
+    """Read a task's stored counts, or count its videos if they are damaged."""
     return count_task_videos(session, task_id) if is_damaged(counts) else counts
 
 
 def count_edit(session: Session, domain_id: str, video: int, *, captions: bool, metadata: bool) -> None:
-    """Count an edit of a video. The transaction must lock no other task afterwards; see :func:`number_edits`.
+    """Count an edit of a video. The transaction must not lock another task afterwards; see :func:`number_edits`.
 
     Args:
         session: Session that changes the video.
         domain_id: ID of the task whose shard has, or will have, the video.
         video: Vector ID of the video.
-        captions: Whether captions are changed.
-        metadata: Whether metadata is changed.
+        captions: Whether the edit changes captions.
+        metadata: Whether the edit changes metadata.
     """
     session.execute(
         update(Task)
@@ -78,10 +78,10 @@ def count_edit(session: Session, domain_id: str, video: int, *, captions: bool, 
 
 
 def number_edits(session: Session, videos: Sequence[int]) -> None:
-    """Give the next edit number to videos whose captions or metadata the transaction changes.
+    """Give the next edit number to videos whose captions or metadata this transaction changes.
 
     The counter stays locked until commit, so edits become visible in order. Transactions lock tasks first and the
-    counter last; otherwise two of them could deadlock.
+    counter last; otherwise, two of them could deadlock.
 
     Args:
         videos: Vector IDs.
@@ -104,7 +104,7 @@ def number_edits(session: Session, videos: Sequence[int]) -> None:
 
 
 def read_last_edit() -> int:
-    """Return the last edit's number; rows read afterwards are at least as new.
+    """Read the last edit's number. Rows read afterwards are at least as new.
 
     Raises:
         Unavailable: The catalog cannot be read.
@@ -115,13 +115,13 @@ def read_last_edit() -> int:
 
 
 def read_edited_videos(after: int) -> list[int]:
-    """Return the vector IDs of videos edited after the given number; errors as :func:`read_last_edit`."""
+    """Find the videos edited after the given number, by vector ID; errors as :func:`read_last_edit`."""
     with session_scope() as session:
         return list(session.scalars(select(Video.vector_id).where(Video.last_edit > after)))
 
 
 def read_caption_edits() -> dict[str, int]:
-    """Return the number of caption edits by domain.
+    """Read the number of caption edits in each domain.
 
     Raises:
         Unavailable: The catalog cannot be read.
@@ -130,7 +130,7 @@ def read_caption_edits() -> dict[str, int]:
 
 
 def read_metadata_edits() -> dict[str, int]:
-    """Return the number of metadata edits by domain; errors as :func:`read_caption_edits`."""
+    """Read the number of metadata edits in each domain; errors as :func:`read_caption_edits`."""
     return _read(Task.metadata_edits)
 
 
@@ -144,7 +144,7 @@ def replace_moments(session: Session, task_id: str, spans: Mapping[int, Sequence
 
     Args:
         session: Open transaction.
-        spans: Moments by the vector ID of their video, in order of time.
+        spans: Moments by their video's vector ID, in order of time.
     """
     video_ids = select(Video.vector_id).where(Video.task_id == task_id)
     session.execute(delete(Moment).where(Moment.video_vector_id.in_(video_ids)))
@@ -158,12 +158,12 @@ def replace_moments(session: Session, task_id: str, spans: Mapping[int, Sequence
 
 
 def drop_moments(session: Session, video: int) -> None:
-    """Delete the moments of a video, given by its vector ID."""
+    """Delete a video's moments, given its vector ID."""
     session.execute(delete(Moment).where(Moment.video_vector_id == video))
 
 
 def moment_spans(session: Session, video: int) -> list[Span]:
-    """Return the moments of a video, given by its vector ID, in order of time."""
+    """Read a video's moments in order of time, given its vector ID."""
     query = select(Moment.start_seconds, Moment.end_seconds).where(Moment.video_vector_id == video)
     return [(start, end) for start, end in session.execute(query.order_by(Moment.vector_id))]
 
@@ -177,15 +177,15 @@ def _batched(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
 def store_calibration(
     session: Session, task_id: str, release_id: str, generation: int, model: dict[str, Any]
 ) -> None:
-    """Store the confidence model refitted by an append, replacing one from an earlier attempt.
+    """Store the confidence model that an append refitted, replacing one from a previous attempt.
 
-    A release never changes, so such a model is stored in the catalog, before the manifest lists the append. Other
-    releases' models stay: no release is ever removed, so any may be served again.
+    A release never changes, so such a model goes to the catalog, before the manifest lists the append. Models for other
+    releases are kept: no release is ever removed, so any may be served again.
 
     Args:
         session: Transaction that locks the append.
         release_id: ID of the release that the model was fitted to.
-        generation: First generation of the index that the model applies to.
+        generation: First index generation that the model applies to.
         model: The model as a JSON object.
     """
     session.execute(delete(Calibration).where(Calibration.task_id == task_id))
@@ -193,9 +193,9 @@ def store_calibration(
 
 
 def read_calibration(session: Session, release_id: str, generation: int) -> dict[str, Any] | None:
-    """Return a release's newest model for an index generation; None without one.
+    """Read a release's newest model for an index generation; None without one.
 
-    Models of appends that failed or were cancelled do not apply.
+    Models from appends that failed or were cancelled do not apply.
     """
     return session.scalars(
         select(Calibration.model)

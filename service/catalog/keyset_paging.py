@@ -1,8 +1,8 @@
 """Keyset pagination, where a page begins after the previous page's last row, and text conditions for lists.
 
-Rows inserted or deleted while a client pages neither repeat nor hide other rows, and no page reads earlier pages' rows.
-A cursor holds the sort order and the last row's position; it is opaque, neither secret nor signed, and gives no access
-beyond the list itself.
+Rows inserted or deleted while a client pages neither repeat nor hide other rows, and no page reads the rows of previous
+ones. A cursor holds the sort order and the last row's position. It is opaque, but neither secret nor signed: it gives
+no access beyond the list itself.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from sqlalchemy.orm import InstrumentedAttribute, Session
 from service.core.errors import InvalidInput
 
 _MAX_CURSOR_CHARS = 2000
-_MAX_INTEGER = 2**63 - 1  # of the databases
+_MAX_INTEGER = 2**63 - 1  # in the databases
 
 Column = InstrumentedAttribute[Any]
 Condition = ColumnElement[bool]
@@ -30,10 +30,10 @@ Condition = ColumnElement[bool]
 
 @dataclass(frozen=True)
 class Page:
-    """Rows of a page.
+    """A page of rows.
 
     Attributes:
-        rows: Entities from the query, in order.
+        rows: The query's entities, in order.
         next_cursor: Cursor of the next page; None on the last page.
     """
 
@@ -43,13 +43,13 @@ class Page:
 
 @dataclass(frozen=True)
 class KeysetOrders:
-    """The sort orders of a list.
+    """A list's sort orders.
 
     Rows with equal values are ordered by a unique column; rows without a value come last.
 
     Args:
-        columns: Columns by name of the sort order; a leading ``-`` reverses it.
-        unique: Column that distinguishes all rows and is never null.
+        columns: Columns by the name of their order; ``-`` in front reverses it.
+        unique: Column that identifies a row and is never null.
     """
 
     columns: Mapping[str, Column]
@@ -58,10 +58,10 @@ class KeysetOrders:
     def read_page(
         self, session: Session, query: Select[Any], *, sort: str, cursor: str | None, limit: int
     ) -> Page:
-        """Read a page of a query for entities.
+        """Read one page of a query for entities.
 
         Args:
-            query: Query with all filters, without an order.
+            query: Query with all filters but no order.
             sort: Name of a sort order, with or without ``-``.
             cursor: ``next_cursor`` from the previous page; None for the first page.
             limit: Maximum number of rows.
@@ -88,7 +88,7 @@ def _is_nullable(column: Column) -> bool:
 
 
 def _after(keys: Sequence[Column], values: Sequence[Any], descending: bool) -> Condition:
-    """Return the condition for rows after a position; rows without a value come last in both directions."""
+    """Build the condition for rows after a position; rows without a value come last in both directions."""
     *first, unique = keys
     after_unique: Condition = unique < values[-1] if descending else unique > values[-1]
     if not first:
@@ -130,7 +130,7 @@ def _parse_cursor(text: str, sort: str, keys: Sequence[Column]) -> list[Any]:
 
 
 def _parse_value(value: Any, key: Column) -> Any:
-    """Parse a cursor value to its column's type; raises ValueError for any other type."""
+    """Parse a cursor value to its column's type; raise ValueError for any other type."""
     expected = key.type.python_type
     if value is None and _is_nullable(key):
         return None
@@ -154,14 +154,14 @@ def contains_text(
     columns: Iterable[InstrumentedAttribute[Any]],
     json_columns: Iterable[InstrumentedAttribute[Any]] = (),
 ) -> ColumnElement[bool]:
-    """Return the condition that one of the columns contains a text (case-insensitive).
+    """Build the condition that one of the columns contains a text (case-insensitive).
 
-    Databases only fold ASCII letters, or depend on their locale. Text with other letters is found as written, and in
+    Databases fold only ASCII letters, or depend on their locale. Text with other letters is found as written, and in
     lower, upper and title case.
 
     Args:
-        text: The text; without NUL, which no column can contain.
-        json_columns: Columns of lists of texts, stored as JSON in ASCII.
+        text: Text without NUL, which no column can contain.
+        json_columns: Columns that hold lists of texts as ASCII JSON.
     """
     if "\0" in text:
         return false()

@@ -52,7 +52,7 @@ class AuditEntry(Base):
 
 
 class ApiKey(Base):
-    """An API key. Its secret is stored as a hash only; a revoked key keeps its row."""
+    """An API key. Only a hash of its secret is stored; a revoked key keeps its row."""
 
     __tablename__ = "api_keys"
     __table_args__ = (CheckConstraint(_SCOPE, name="scope"),)
@@ -70,7 +70,7 @@ class ApiKey(Base):
 
 
 class User(Base):
-    """A user of the dashboard, with a password or an identity of an OpenID provider."""
+    """A user of the dashboard, with a password or an OpenID identity."""
 
     __tablename__ = "users"
     __table_args__ = (CheckConstraint(_SCOPE, name="scope"), UniqueConstraint("issuer", "subject"))
@@ -87,7 +87,7 @@ class User(Base):
 
 
 class BrowserSession(Base):
-    """A signed-in browser's session, for a user, a key, or the key in the environment."""
+    """The session of a signed-in browser: for a user, a key, or the key in the environment."""
 
     __tablename__ = "browser_sessions"
 
@@ -95,7 +95,7 @@ class BrowserSession(Base):
     token_hash: Mapped[str] = mapped_column(String(64), unique=True)  # SHA-256 of the cookie
     user_id: Mapped[str | None] = mapped_column(ForeignKey("users.id", ondelete="CASCADE"), index=True)
     key_id: Mapped[str | None] = mapped_column(ForeignKey("api_keys.id", ondelete="CASCADE"), index=True)
-    # HMAC of the environment's key with the session token; the session ends when the key changes.
+    # HMAC of the environment's key with the session token; when the key changes, the session ends.
     environment_key: Mapped[str | None] = mapped_column(String(64))
     created_at: Mapped[datetime]
     expires_at: Mapped[datetime] = mapped_column(index=True)
@@ -111,16 +111,16 @@ class Webhook(Base):
 
     id: Mapped[str] = mapped_column(String(64), primary_key=True)
     url: Mapped[str] = mapped_column(Text)
-    secret: Mapped[str] = mapped_column(String(128))  # whsec_…; signatures need it in plain
+    secret: Mapped[str] = mapped_column(String(128))  # whsec_…; signing needs it in plain
     events: Mapped[list[str]] = mapped_column(StoredJson(list, of=list[WebhookEvent]))
     enabled: Mapped[bool] = mapped_column(Boolean)
     reason: Mapped[str | None] = mapped_column(Text)  # set: the service disabled the endpoint
     created_at: Mapped[datetime]
-    lease_expires_at: Mapped[datetime | None]  # in the past: end of a worker's last turn
+    lease_expires_at: Mapped[datetime | None]  # in the past: when a worker's last turn ended
 
 
 class Delivery(Base):
-    """An event on its way to an endpoint; afterwards a log entry."""
+    """An event on its way to an endpoint; afterwards, a log entry."""
 
     __tablename__ = "deliveries"
     __table_args__ = (
@@ -141,7 +141,7 @@ class Delivery(Base):
     attempts: Mapped[int] = mapped_column(Integer, default=0)
     next_attempt_at: Mapped[datetime | None]  # None: finished
     status: Mapped[int | None] = mapped_column(Integer)  # HTTP status of the last response
-    answer: Mapped[str | None] = mapped_column(Text)  # beginning of its body, or the error; untrusted
+    answer: Mapped[str | None] = mapped_column(Text)  # start of its body, or the error; untrusted
     created_at: Mapped[datetime]  # when it was queued; resending queues it anew
     finished_at: Mapped[datetime | None] = mapped_column(index=True)
 
@@ -154,8 +154,8 @@ class Alert(Base):
 
     id: Mapped[int] = mapped_column(GrowingId, primary_key=True, autoincrement=True)
     kind: Mapped[str] = mapped_column(StoredChoice(AlertKind, "failed_tasks", length=32))
-    task_id: Mapped[str | None] = mapped_column(String(128))  # of a threshold that applies to each task
-    # Kind and task while the threshold is crossed: two processes never raise the same alert.
+    task_id: Mapped[str | None] = mapped_column(String(128))  # if the threshold applies to each task
+    # Kind and task, while the threshold is crossed: two processes never raise the same alert.
     open_key: Mapped[str | None] = mapped_column(String(200), unique=True)
     value: Mapped[float] = mapped_column(Float)
     threshold: Mapped[float] = mapped_column(Float)
@@ -176,7 +176,7 @@ class MaintenanceJob(Base):
 
     id: Mapped[int] = mapped_column(GrowingId, primary_key=True, autoincrement=True)
     kind: Mapped[str] = mapped_column(StoredChoice(Literal["compact", "snapshot"], "compact"))
-    task_id: Mapped[str | None] = mapped_column(String(128))  # of a compaction; None: all domains
+    task_id: Mapped[str | None] = mapped_column(String(128))  # for a compaction; None: all domains
     state: Mapped[str] = mapped_column(
         StoredChoice(Literal["queued", "running", "done", "failed"], "failed"), default="queued", index=True
     )
@@ -190,7 +190,7 @@ class MaintenanceJob(Base):
 
 
 class WorkerReport(Base):
-    """A worker process: when it was last seen, its free disk and last error."""
+    """A worker process: when it was last seen, its free disk space and its last error."""
 
     __tablename__ = "worker_reports"
 

@@ -1,4 +1,4 @@
-"""Tables of the catalog, the same on SQLite and PostgreSQL; a test compares the migrations with them."""
+"""The catalog's tables, the same on SQLite and PostgreSQL; a test compares the migrations with them."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ ACTIVE_STATES = ("queued", "probing", *LEARNING_STATES)
 FINAL_STATES = ("ready", "failed", "cancelled")
 STATES = (*ACTIVE_STATES, *FINAL_STATES)
 
-# AUTOINCREMENT of SQLite requires INTEGER (64 bits wide there); IDs are never reused.
+# SQLite's AUTOINCREMENT requires INTEGER (64 bits wide there); IDs are never reused.
 GrowingId = BigInteger().with_variant(Integer, "sqlite")
 
 
 class Base(DeclarativeBase):
-    """Base of the tables, with fixed constraint names for migrations on both databases."""
+    """Base of all tables, with fixed constraint names so that migrations work on both databases."""
 
     metadata = MetaData(
         naming_convention={
@@ -72,7 +72,7 @@ def _check_values(column: Column[Any], table: Any) -> None:
 
 
 def describe_damage(row: Base) -> str | None:
-    """Name the damaged values of a row in a sentence; None without any."""
+    """Describe a row's damaged values in a sentence; None without any."""
     attributes = inspect(type(row)).column_attrs
     names = sorted(attributes[key].columns[0].name for key, value in vars(row).items() if is_damaged(value))
     return f"In the catalog, these values of its row are damaged: {', '.join(names)}." if names else None
@@ -103,7 +103,7 @@ class EditCounter(Base):
 
 
 class Task(Base):
-    """A domain of videos, from arrival to ready; or an append, which adds videos to the shard of a learned domain."""
+    """A domain of videos, from arrival to ready; or an append, which adds videos to a learned domain's shard."""
 
     __tablename__ = "tasks"
     __table_args__ = (
@@ -119,7 +119,7 @@ class Task(Base):
     name_key: Mapped[str] = mapped_column(String(240), index=True)  # follows the name
     slug: Mapped[str | None] = mapped_column(
         String(80), index=True, unique=True
-    )  # of a domain that is not deleted
+    )  # for a domain that is not deleted
     method: Mapped[str] = mapped_column(String(64))
     settings: Mapped[dict[str, Any]] = mapped_column(StoredJson(dict), default=dict)
 
@@ -129,7 +129,7 @@ class Task(Base):
     )
     error: Mapped[str | None] = mapped_column(Text)
     error_hint: Mapped[str | None] = mapped_column(Text)
-    # of a failed task: the RetrySpec fields that match the library
+    # For a failed task: the RetrySpec fields that match the library.
     remedy: Mapped[dict[str, Any] | None] = mapped_column(StoredJson(dict, nullable=True, of=Action))
     counts: Mapped[dict[str, Any]] = mapped_column(StoredJson(dict, of=VideoCounts), default=dict)
 
@@ -151,12 +151,12 @@ class Task(Base):
     learned_order: Mapped[int | None] = mapped_column(Integer, unique=True)  # t = 1, 2, …
     trained: Mapped[bool] = mapped_column(Boolean, default=False)
     held_out: Mapped[str | None] = mapped_column(StoredChoice(Literal["given", "derived"], "given"))
-    target_id: Mapped[str | None] = mapped_column(String(128), index=True)  # of an append: the domain
+    target_id: Mapped[str | None] = mapped_column(String(128), index=True)  # for an append: the domain
     deleted_at: Mapped[datetime | None]  # set: the domain was deleted as a whole
     relearns_id: Mapped[str | None] = mapped_column(
         String(128), index=True
-    )  # of a relearned domain: the domain whose appended videos it takes over
-    # Edits of captions and of metadata in the domain, which version the caches of searches.
+    )  # for a relearned domain: the domain whose appended videos it takes over
+    # Edits of captions and of metadata in the domain; search caches are versioned by them.
     caption_edits: Mapped[int] = mapped_column(BigInteger, default=0, index=True)
     metadata_edits: Mapped[int] = mapped_column(BigInteger, default=0, index=True)
 
@@ -169,14 +169,14 @@ class Task(Base):
 
 
 class Video(Base):
-    """A video of a task. ``vector_id`` is its ID in the index."""
+    """A video in a task. ``vector_id`` is its ID in the index."""
 
     __tablename__ = "videos"
     __table_args__ = (
         CheckConstraint("status IN ('pending', 'accepted', 'rejected')", name="status"),
         Index("ix_videos_task_id_status", "task_id", "status"),
         Index("ix_videos_content_hash", "content_hash"),
-        # Of the edited videos alone, which are few.
+        # Covers only the edited videos, which are few.
         Index(
             "ix_videos_last_edit",
             "last_edit",
@@ -193,11 +193,11 @@ class Video(Base):
     split: Mapped[str | None] = mapped_column(StoredChoice(Split, "test", length=8))  # given by the user
     effective_split: Mapped[str | None] = mapped_column(
         StoredChoice(EffectiveSplit, "test", length=8)
-    )  # train | val | test | appended, after probing
+    )  # train | val | test | appended, once probed
     captions: Mapped[list[str]] = mapped_column(StoredJson(list), default=list)
     extra: Mapped[dict[str, Any]] = mapped_column("metadata", StoredJson(dict), default=dict)
     added_at: Mapped[datetime] = mapped_column(default=partial(datetime.now, UTC))
-    # Of a video that is being relearned: vector ID of the original, whose ID it takes over when its domain is ready.
+    # For a copy that is being relearned: vector ID of the original, which it takes over when its domain is ready.
     copy_of: Mapped[int | None] = mapped_column(GrowingId, index=True)
     last_edit: Mapped[int | None] = mapped_column(BigInteger)  # number of the last edit; NULL: never edited
     status: Mapped[str] = mapped_column(StoredChoice(VideoStatus, "rejected"), default="pending")
@@ -231,9 +231,9 @@ class FileRemoval(Base):
 
 
 class Chunk(Base):
-    """Part of a task's videos, processed by one worker at a time: vector IDs from first to last.
+    """Some of a task's videos, processed by one worker at a time: vector IDs from first to last.
 
-    The rows exist while the stage runs. Each chunk has its own lease, so several workers share a task.
+    The rows exist while the stage runs. Each chunk has its own lease, so several workers can share a task.
     """
 
     __tablename__ = "chunks"
@@ -253,17 +253,17 @@ class Chunk(Base):
     done_at: Mapped[datetime | None]
     run: Mapped[str | None] = mapped_column(
         String(64)
-    )  # of an indexing chunk: identity of its encoder and videos
-    checksum: Mapped[str | None] = mapped_column(String(64))  # of an indexing chunk: SHA-256 of its part file
+    )  # for an indexing chunk: identity of its encoder and videos
+    checksum: Mapped[str | None] = mapped_column(String(64))  # for indexing: SHA-256 of the part file
     attempts: Mapped[int] = mapped_column(Integer, default=0)  # claims so far
     lease_owner: Mapped[str | None] = mapped_column(String(255))
     lease_expires_at: Mapped[datetime | None]
     fencing_token: Mapped[int] = mapped_column(BigInteger, default=0)
-    error: Mapped[str | None] = mapped_column(Text)  # reason of the last failed attempt
+    error: Mapped[str | None] = mapped_column(Text)  # why the last attempt failed
 
 
 class Moment(Base):
-    """Part of a long video with its own vector.
+    """Part of a long video, with its own vector.
 
     ``vector_id`` is its ID in the index (index/vector_ids.py).
     """
@@ -294,7 +294,7 @@ class Passage(Base):
 
 
 class Feedback(Base):
-    """What a caller said about a video as a result for a query. Repeating replaces it."""
+    """What a caller said about a video as a result for a query. A new verdict replaces the previous one."""
 
     __tablename__ = "feedback"
     __table_args__ = (
@@ -311,7 +311,7 @@ class Feedback(Base):
     text: Mapped[str] = mapped_column(Text)  # as typed
     words_key: Mapped[str] = mapped_column(String(64))  # digest of its words
     verdict: Mapped[str] = mapped_column(StoredChoice(Verdict, "wrong", length=8))
-    caller: Mapped[str] = mapped_column(String(255))  # actor and its kind, as in the audit log
+    caller: Mapped[str] = mapped_column(String(255))  # the actor and its kind, as in the audit log
     caller_kind: Mapped[str] = mapped_column(StoredChoice(ActorKind, "anonymous"))
     created_at: Mapped[datetime]
 
@@ -349,7 +349,7 @@ class Shard(Base):
 
 
 class Recall(Base):
-    """One cell of the matrix: release i on the queries of task t. i = 0 is the untrained backbone."""
+    """One cell of the matrix: release i on task t's queries. i = 0 is the untrained backbone."""
 
     __tablename__ = "recalls"
     __table_args__ = (UniqueConstraint("release_order", "task_order", "mode", "gallery"),)
@@ -368,8 +368,8 @@ class Recall(Base):
     routing1: Mapped[float | None] = mapped_column(
         Float
     )  # share of queries whose own task was the first candidate
-    query_set: Mapped[str | None] = mapped_column(String(64))  # digest of the queries in their order
-    first_hits: Mapped[bytes | None] = mapped_column(LargeBinary)  # a bit per query: its video ranks first
+    query_set: Mapped[str | None] = mapped_column(String(64))  # digest of the queries in order
+    first_hits: Mapped[bytes | None] = mapped_column(LargeBinary)  # one bit per query: its video ranks first
 
 
 class Event(Base):
@@ -386,17 +386,15 @@ class Event(Base):
 
 
 class Calibration(Base):
-    """A confidence model refitted by an append for its release, with appended videos and captions."""
+    """A confidence model that an append refitted for its release, with appended videos and captions."""
 
     __tablename__ = "calibrations"
 
     id: Mapped[int] = mapped_column(GrowingId, primary_key=True, autoincrement=True)
     task_id: Mapped[str] = mapped_column(ForeignKey("tasks.id", ondelete="CASCADE"), index=True)  # the append
     release_id: Mapped[str] = mapped_column(String(64), index=True)
-    generation: Mapped[int] = mapped_column(BigInteger)  # first generation of the index with the append
-    model: Mapped[dict[str, Any]] = mapped_column(
-        StoredJson(dict)
-    )  # searches ignore a model that is not valid
+    generation: Mapped[int] = mapped_column(BigInteger)  # first index generation with the append
+    model: Mapped[dict[str, Any]] = mapped_column(StoredJson(dict))  # searches ignore an invalid model
 
 
 class Sync(Base):
@@ -424,7 +422,7 @@ class Sync(Base):
 
 
 class IdempotencyKey(Base):
-    """A request that is executed only once. Without a response, it is still running."""
+    """A request that runs only once. Without a response, it is still running."""
 
     __tablename__ = "idempotency_keys"
 

@@ -1,4 +1,4 @@
-"""Look up tasks by ID, name or slug, and check names of new domains."""
+"""Look up tasks by ID, name or slug, and check new domains' names."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from service.core.errors import Conflict, NotFound
 def lock_names(session: Session) -> None:
     """Make other transactions that store domain names wait until this one ends.
 
-    Locks the position counter, as creating a task does. SQLite locks the whole file.
+    Locks the position counter, as creating a task does. On SQLite, locks the whole file.
     """
     session.execute(select(PositionCounter.id).where(PositionCounter.id == 1).with_for_update())
 
@@ -51,7 +51,7 @@ def require_unused_name(session: Session, name: str, *, may_append: bool = True)
 
     Args:
         session: Transaction of the new domain.
-        may_append: Whether the error suggests appending the videos to the domain with this name.
+        may_append: Whether the error suggests appending the videos to the domain of this name.
 
     Raises:
         Conflict: Another task has the name or the slug.
@@ -72,7 +72,7 @@ def require_unused_name(session: Session, name: str, *, may_append: bool = True)
 
 
 def assign_slug(session: Session, task: Task) -> None:
-    """Give a new domain a slug that differs from other slugs and names. The position counter must be locked."""
+    """Give a new domain a slug that differs from all slugs and names. The position counter must be locked."""
 
     def is_used(slug: str) -> bool:
         other = select(Task.id).where(

@@ -1,7 +1,7 @@
-"""Transcripts of videos: timed texts, stored as passages.
+"""Store videos' transcripts: timed texts, in passages.
 
 A passage is a row with consecutive cues of about half a minute. Searches look for a query's words within one passage:
-it is long enough for a sentence split into several cues, and short enough to be the intended moment.
+it is long enough for a sentence split into several cues, and short enough to be the moment that was meant.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from service.catalog.tables import Passage, Video
 TimedText = tuple[float, float, str]  # start and end, in seconds, and text
 
 _SECONDS = 30.0  # from the first start to the last end; a longer cue is its own passage
-_CHARS = 2000  # as of a caption
-_ROWS = 1000  # in one INSERT
-_KEYS = 250  # in one SELECT
+_CHARS = 2000  # as for a caption
+_ROWS = 1000  # per INSERT
+_KEYS = 250  # per SELECT
 
 
 def store_transcripts(session: Session, transcripts: Mapping[int, Sequence[TimedText]]) -> None:
-    """Replace the transcripts of videos, given by vector ID; cues are in order of time."""
+    """Replace videos' transcripts, given by vector ID; cues are in order of time."""
     rows: list[dict[str, object]] = []
     for video, cues in transcripts.items():
         session.execute(delete(Passage).where(Passage.video_vector_id == video))
@@ -63,10 +63,10 @@ def read_transcript(session: Session, video: int) -> list[TimedText]:
 
 
 def read_passages(session: Session, passages: Ids) -> dict[int, list[TimedText]]:
-    """Read passages' cues by ID, each with the next passage's first cue.
+    """Read the cues of passages by ID, each with the next passage's first cue.
 
     Args:
-        passages: IDs as those of moments (:mod:`index.vector_ids`).
+        passages: IDs, the same as those of moments (:mod:`index.vector_ids`).
     """
     keys = list(zip(video_ids_of(passages).tolist(), moment_numbers(passages).tolist(), strict=True))
     cues: dict[tuple[int, int], list[TimedText]] = {}
@@ -83,12 +83,12 @@ def read_passages(session: Session, passages: Ids) -> dict[int, list[TimedText]]
 
 
 def with_following(cues: Sequence[TimedText], following: Sequence[TimedText]) -> list[TimedText]:
-    """Return a passage's cues and the next passage's first, where a sentence may continue."""
+    """Add the next passage's first cue, where a sentence may continue, to a passage's cues."""
     return [*cues, *following[:1]]
 
 
 def cut_passages(cues: Sequence[TimedText]) -> Iterator[list[TimedText]]:
-    """Yield the cues of each passage."""
+    """Split cues into passages."""
     passage: list[TimedText] = []
     chars = 0
     for cue in cues:

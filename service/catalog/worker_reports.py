@@ -1,4 +1,4 @@
-"""Worker reports in the catalog: when seen, free disk and last errors."""
+"""Workers' reports in the catalog: when they were last seen, their free disk space and last errors."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from sqlalchemy.orm import Session
 from service.catalog.database import now
 from service.catalog.operation_tables import WorkerReport
 
-ALIVE = timedelta(seconds=60)  # age of the last report of a running worker
+ALIVE = timedelta(seconds=60)  # maximum age of a running worker's last report
 RETENTION = timedelta(days=1)
 _MAX_TEXT_CHARS = 2000
 
 
 def process_name(owner: str = "") -> str:
-    """Return host and process of a worker; without the owner of a claim, those of this process.
+    """Name a worker's host and process; without an owner, this process's.
 
     Args:
         owner: Host, process and thread, as in leases.
@@ -33,21 +33,21 @@ def report_worker(session: Session, free_bytes: int | None, gpus: Sequence[Mappi
 
     Args:
         session: The caller's session.
-        free_bytes: Free disk space of the data folder; None if it cannot be read.
-        gpus: Memory of the GPUs of this machine, with the fields of ``GpuMemory``.
+        free_bytes: Free disk space in the data folder; None if unknown.
+        gpus: Memory of this machine's GPUs, with the fields of ``GpuMemory``.
     """
     row = _row(session, process_name())
     row.seen_at, row.free_bytes, row.gpus = now(session), free_bytes, [dict(gpu) for gpu in gpus]
 
 
 def record_worker_error(session: Session, owner: str, error: str) -> None:
-    """Store the last error of a worker, in the transaction of the caller."""
+    """Store a worker's last error, in the caller's transaction."""
     row = _row(session, process_name(owner))
     row.error, row.error_at = error[:_MAX_TEXT_CHARS], now(session)
 
 
 def count_workers(session: Session) -> tuple[int, int]:
-    """Return the number of running workers, and of all that have reported within the retention of reports."""
+    """Count the running workers, and all that have reported since the last sweep of old reports."""
     seen = select(func.count()).select_from(WorkerReport)
     alive = session.scalar(seen.where(WorkerReport.seen_at > now(session) - ALIVE)) or 0
     return alive, session.scalar(seen) or 0

@@ -1,11 +1,11 @@
-"""Alerts: measures that cross a threshold are raised, listed, dismissed and cleared.
+"""Alerts: raise, list, dismiss and clear them as measures cross thresholds.
 
-An alert is raised once when a threshold is crossed; while it lasts, its value and threshold are kept up to date. A loss
-must fall below four fifths of its threshold to clear the alert, so a value that varies around the threshold raises only
-one. Measures of fewer than 20 queries raise none, and neither does a loss whose 95 % interval contains 0.
+An alert is raised once, when a threshold is crossed; while it lasts, its value and threshold are kept up to date. A
+loss must fall below four fifths of its threshold to clear the alert, so a value that hovers around the threshold raises
+only one. Measures from fewer than 20 queries raise none, and neither does a loss whose 95 % interval contains 0.
 
-A forgetting alert's value is the larger of two losses: that of all earlier domains together, weighted by queries, and
-that of the domain that has lost most. A new domain without a loss lowers the first but not the second.
+A forgetting alert reports the larger of two losses: that over all earlier domains, weighted by queries, and that of the
+domain that lost most. A new domain without a loss lowers the first but not the second.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from service.library.recall.recall_losses import FEW_QUERIES, GALLERIES
 from service.library.recall.recall_matrix import read_served_recall, until_served
 from service.webhooks.events import emit
 
-# The local loss of pinned queries is 0 by construction, so a small one is a fault. The global loss grows with the
+# The local loss of pinned queries is 0 by construction, so even a small one is a fault. The global loss grows with the
 # library.
 THRESHOLDS: Mapping[AlertKind, float] = {
     "forgetting_local": 0.02,
@@ -39,8 +39,8 @@ THRESHOLDS: Mapping[AlertKind, float] = {
     "recall_when_learned": 0.05,
     "failed_tasks": 1,
 }
-_CLEARED_SHARE = 0.8  # of the threshold of a loss
-_RETENTION = timedelta(days=90)  # of cleared alerts
+_CLEARED_SHARE = 0.8  # of a loss's threshold
+_RETENTION = timedelta(days=90)  # for cleared alerts
 _LISTED = 100
 _EARLIER = 20
 _IS_OPEN = Alert.cleared_at.is_(None) & Alert.dismissed_at.is_(None)
@@ -51,11 +51,11 @@ class _Crossing(NamedTuple):
     task_id: str | None
     value: float
     threshold: float
-    is_new: bool  # far enough to raise an alert; otherwise only to keep one
+    is_new: bool  # far enough to raise an alert; otherwise only enough to keep one
 
     @property
     def key(self) -> str:
-        """Identity of the crossing; the domain with the largest loss may change while an alert lasts."""
+        """Identity of the crossing. The domain with the largest loss may change while an alert lasts."""
         return f"{self.kind}:{self.task_id if self.kind == 'recall_when_learned' else ''}"
 
 
@@ -80,7 +80,7 @@ def evaluate_alerts() -> None:
 
 
 def sweep_alerts() -> None:
-    """Delete alerts that were cleared 90 days ago.
+    """Delete alerts 90 days after they were cleared.
 
     Raises:
         Unavailable: The catalog cannot be reached.
@@ -117,7 +117,7 @@ def _large_loss(kind: AlertKind, measured: MeasuredLoss, limit: float) -> Iterat
 
 
 def _is_significant(loss: MeasuredLoss | DomainLoss) -> bool:
-    """Return whether the 95 % interval is above 0; without a paired one, the wider one of independent shares."""
+    """Check whether the 95 % interval is above 0. Without a paired one, use the wider one of independent shares."""
     low = difference_interval(loss.learned, loss.now, loss.queries)[0] if loss.low is None else loss.low
     return low > 0
 
@@ -154,7 +154,7 @@ def _raise(crossing: _Crossing) -> None:
 
 
 def _update(crossings: dict[str, _Crossing]) -> None:
-    """Write current values and thresholds into open alerts."""
+    """Update open alerts to the current values and thresholds."""
     with session_scope() as session:
         rows = session.scalars(select(Alert).where(Alert.open_key.in_(sorted(crossings)))).all()
         changed = [
@@ -181,7 +181,7 @@ def _clear(keys: set[str]) -> None:
 
 
 def list_alerts() -> AlertPage:
-    """Return the open alerts and the last earlier ones."""
+    """List the open alerts and the last earlier ones."""
     with session_scope() as session:
         earlier = session.scalars(
             select(Alert)
@@ -197,18 +197,18 @@ def list_alerts() -> AlertPage:
 
 
 def open_alerts(session: Session, limit: int) -> list[AlertDetails]:
-    """Return the newest ongoing, undismissed alerts."""
+    """List the newest alerts that are neither cleared nor dismissed."""
     rows = session.scalars(select(Alert).where(_IS_OPEN).order_by(Alert.id.desc()).limit(limit)).all()
     return alert_details(session, rows)
 
 
 def count_open_alerts(session: Session) -> int:
-    """Count the ongoing, undismissed alerts."""
+    """Count the alerts that are neither cleared nor dismissed."""
     return session.scalar(select(func.count()).select_from(Alert).where(_IS_OPEN)) or 0
 
 
 def dismiss_alert(alert_id: int) -> AlertDetails:
-    """Dismiss an alert. It is raised again only after its measure has recovered. Idempotent.
+    """Dismiss an alert. It can be raised again only after its measure has recovered. Idempotent.
 
     Raises:
         NotFound: The alert does not exist.
@@ -224,7 +224,7 @@ def dismiss_alert(alert_id: int) -> AlertDetails:
 
 
 def alert_details(session: Session, rows: Sequence[Alert]) -> list[AlertDetails]:
-    """Return the details of alerts, in order."""
+    """Describe alerts, in order."""
     ids = {row.task_id for row in rows if row.task_id}
     names = dict(session.execute(select(Task.id, Task.name).where(Task.id.in_(ids))).all()) if ids else {}
     return [

@@ -1,4 +1,4 @@
-"""Compaction: storage used by deleted videos, and shards rewritten without them."""
+"""Compaction: measure what deleted videos occupy, and rewrite shards without them."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from service.storage.vector_store_selection import library_store
 from service.storage.video_files import delete_unneeded_frames
 
 _ABANDONED_SECONDS = 3600
-_LOCK_SECONDS = 1.0  # of a maintenance thread, which also reports its worker's health
+_LOCK_SECONDS = 1.0  # short, because the maintenance thread also reports its worker's health
 
 
 @dataclass(frozen=True)
 class StorageUsage:
-    """Storage of a task in the index.
+    """What a task occupies in the index.
 
     Attributes:
         vectors: Number of stored vectors, including deleted ones.
         deleted: Number of deleted vectors.
-        bytes: Bytes of all segments and of the tombstones.
+        bytes: Size of all segments and tombstones.
     """
 
     task_id: str
@@ -49,7 +49,7 @@ class StorageUsage:
 
 
 def storage_usage(task: str | None = None) -> list[StorageUsage]:
-    """Return the storage of each task, in learned order.
+    """Measure the storage of each task, in learned order.
 
     Args:
         task: ID or name of a single task; None: all tasks.
@@ -74,8 +74,8 @@ def storage_usage(task: str | None = None) -> list[StorageUsage]:
 def compact(task_id: str) -> StorageUsage:
     """Copy a task's remaining vectors into one new segment, without affecting searches.
 
-    A task without vectors keeps an empty shard and its position. Replaced segments stay for an hour for processes still
-    reading them, until the next :func:`sweep_index`. An interrupted compaction can be repeated.
+    A task without vectors keeps an empty shard and its position. Processes may still be reading the replaced segments,
+    so these stay for an hour, until the next :func:`sweep_index`. An interrupted compaction can be repeated.
 
     Raises:
         NotFound: The task has no shard.
@@ -86,7 +86,7 @@ def compact(task_id: str) -> StorageUsage:
         manifest = library_store(settings()).compact(before.task_id)
     except (ShardStoreError, OSError) as error:
         raise Unavailable(f"Task {before.name!r} can't be compacted: {error}", 30) from error
-    # Also when repeated: the earlier process may have died just before this line.
+    # Also when repeated: the previous process may have died just before this line.
     update_shard_rows(manifest, [before.task_id], "shard.compact")
     return _storage_usage(manifest, before.task_id, before.name)
 
@@ -94,11 +94,12 @@ def compact(task_id: str) -> StorageUsage:
 def sweep_index() -> bool:
     """Delete files that the index has not referred to for an hour.
 
-    Nothing is deleted during training, because its worker reads the snapshot it started with.
+    Nothing is deleted during training, because its worker reads the snapshot that it started with.
 
     Returns:
-        False if another writer holds the lock of the index, for example a compaction, which takes minutes: nothing was
-        deleted, and a later call tries again.
+        False if another writer holds the index lock, such as a compaction, which takes minutes: nothing was deleted,
+        and a
+            later call tries again.
 
     Raises:
         Unavailable: The catalog or the index is unreachable.
@@ -115,9 +116,9 @@ def sweep_index() -> bool:
 
 
 def sweep_frame_caches() -> int:
-    """Delete frame caches older than an hour that no unfinished task needs; returns their number.
+    """Delete frame caches older than an hour that no unfinished task needs, and return how many.
 
-    A worker deletes its task's frame caches when the task is ready. Others remain, from failed and cancelled tasks,
+    A worker deletes its task's frame caches when the task is ready. Others are left by failed and cancelled tasks,
     rejected copies and killed workers.
 
     Raises:
@@ -133,7 +134,7 @@ def sweep_frame_caches() -> int:
 def sweep_orphan_thumbnails() -> None:
     """Delete thumbnails older than an hour that belong to no video.
 
-    Killed processes and concurrent deletions leave such files. The function lists all files.
+    Killed processes and concurrent deletions leave such files. This lists all files.
 
     Raises:
         Unavailable: The catalog is unreachable.
@@ -141,7 +142,7 @@ def sweep_orphan_thumbnails() -> None:
     found = [path for path in settings().thumbnails_dir.glob("*.jpg") if _is_old(path)]
     with (
         session_scope() as session
-    ):  # queried after the listing, so that files of new videos are not taken for orphans
+    ):  # queried after the listing, so that new videos' files are not taken for orphans
         known = set(session.scalars(select(Video.id)))
     for path in found:
         if path.stem not in known:
@@ -166,7 +167,7 @@ def update_shard_rows(manifest: Manifest, tasks: Iterable[str], action: str) -> 
     Args:
         manifest: Manifest after the change.
         tasks: IDs of the tasks, which have shards.
-        action: Action of the entries, such as ``shard.compact``.
+        action: Action for the entries, such as ``shard.compact``.
     """
     with session_scope(write=True) as session:
         for task in tasks:

@@ -1,27 +1,28 @@
-"""Deletion of videos: one, some, or all of a task. Deleted videos are neither found, shown, trained on nor evaluated.
+"""Delete videos: one, some, or all of a task. Deleted videos are neither found, shown, trained on nor evaluated.
 
-A deletion runs in this order, with the index and the row of the task locked::
+A deletion runs in this order, with the index and the task's row locked::
 
     tombstones in the index ─▶ rows of the catalog ─▶ commit ─▶ files
 
-A process killed before the commit leaves the video's row, so repeating the request finishes the deletion. The
-transaction stores which files to delete, and a worker's maintenance deletes those left by a killed process or an error
-(``service.storage.video_files``). After the commit, no process shows the video: searches drop results without a catalog
-row, so servers that have not read the tombstones yet, and paged results from before, don't show it either.
+If a process is killed before the commit, the video's row is still there, and repeating the request finishes the
+deletion. The transaction stores which files to delete, and a worker's maintenance deletes those left by a killed
+process or an error (``service.storage.video_files``). After the commit, no process shows the video: searches drop
+results without a catalog row, also on servers that have not read the tombstones yet, and on later pages of earlier
+searches.
 
 * The row is deleted, with captions, metadata, moments and the events that name the file. An ID may be used again; a
   vector ID never is.
-* Files of the library are deleted: thumbnail, frame cache, and the video itself if it was uploaded. A file below the
+* The library's own files are deleted: thumbnail, frame cache, and the video itself if it was uploaded. A file below the
   media root belongs to its owner and stays.
-* Words in memory are removed with a process's next snapshot, which it loads within a second.
-* Captions in memory are compared with the catalog before they describe another video.
-* The vector stays in its immutable shard until the task is compacted, and is not returned by searches; the same holds
-  for moments. What releases have learned from the video cannot be removed, nor can older backups be changed.
+* Words in memory go with a process's next snapshot, which it loads within a second.
+* Captions in memory are checked against the catalog before they describe another video.
+* The vector stays in its immutable shard until the task is compacted, but searches do not return it; the same holds for
+  moments. What releases have learned from the video cannot be removed, nor can existing backups be changed.
 * A worker that trains the task skips the video: it is not embedded, or is published with a tombstone.
 * The recall matrix keeps rows that were evaluated with the video; later rows have a smaller gallery. The evaluation
-  ledger is deleted, because it contains query vectors of captions; the next task recomputes it.
-* A learned task without videos keeps its position, since later releases build on it; its column of the matrix is
-  deleted. After compaction it has an empty shard. A task deleted as a whole gives up its name and refuses appends.
+  ledger is deleted, because it contains query vectors of captions, and the next task recomputes it.
+* A learned task without videos keeps its position, since later releases build on it, but its column of the matrix is
+  deleted. Once compacted, it has an empty shard. A task deleted as a whole gives up its name and refuses appends.
 """
 
 from __future__ import annotations
@@ -58,12 +59,12 @@ def delete_videos(video_ids: Iterable[str], *, task_id: str | None = None) -> De
 
     Args:
         video_ids: IDs of the videos.
-        task_id: Only videos of this task are deleted; None: of all tasks.
+        task_id: Delete only videos of this task; None: of any task.
 
     Raises:
         NotFound: The task does not exist.
-        Unavailable: The index or the catalog cannot be written, or a file cannot be deleted; the request can be sent
-            again.
+        Unavailable: The index or the catalog cannot be written, or a file cannot be deleted; the request can be
+            repeated.
     """
     wanted = list(dict.fromkeys(video_ids))
     if task_id is not None:
@@ -71,7 +72,7 @@ def delete_videos(video_ids: Iterable[str], *, task_id: str | None = None) -> De
             if session.get(Task, task_id) is None:
                 raise NotFound(f"There is no task {task_id!r}.")
     deleted: set[str] = set()
-    # Publishing an append or relearned domain moves videos to another task; look for them there again.
+    # Publishing an append or a relearned domain moves videos to another task: look for them there again.
     while by_task := _find_tasks([video for video in wanted if video not in deleted], task_id):
         for task, found in by_task.items():
             deleted.update(_delete(task, list(found)))
@@ -84,7 +85,7 @@ def delete_videos(video_ids: Iterable[str], *, task_id: str | None = None) -> De
 
 
 def _find_tasks(video_ids: Sequence[str], task_id: str | None) -> dict[str, dict[str, int]]:
-    """Return the vector IDs of existing videos, by task and video ID; with ``task_id`` only videos of this task."""
+    """Look up existing videos' vector IDs by task and video ID; with ``task_id``, only that task's videos."""
     by_task: dict[str, dict[str, int]] = {}
     with session_scope() as session:
         for chunk in id_chunks(video_ids):
@@ -98,8 +99,9 @@ def _find_tasks(video_ids: Sequence[str], task_id: str | None) -> dict[str, dict
 
 
 def delete_task(task_id: str) -> DeletionResult:
-    """Delete all videos of a task, and the task itself if it was never published. Repeating finishes an interrupted
-    deletion.
+    """Delete all videos of a task, and the task itself if it was never published.
+
+    Repeating the call finishes an interrupted deletion.
 
     Raises:
         NotFound: The task does not exist.
@@ -117,7 +119,7 @@ def delete_task(task_id: str) -> DeletionResult:
             record_change(session, "task.delete", task.id, {"name": task.name, "videos": len(gone)})
         # Checkpoints of a failed or cancelled attempt.
         shutil.rmtree(settings().checkpoints_dir / task_id, ignore_errors=True)
-        # The folder of a ready append holds the uploaded files of videos that belong to the domain now.
+        # A ready append's folder holds the uploaded files of videos that belong to the domain now.
         is_finished_append = task.target_id is not None and task.state == "ready"
         if is_finished_append:
             pass
@@ -152,7 +154,7 @@ def _delete_copies(originals: Sequence[int]) -> None:
 
 
 def _delete(task_id: str, video_ids: Sequence[str]) -> list[str]:
-    """Delete videos of a task; returns the IDs of those that existed."""
+    """Delete a task's videos, and return the IDs of those that existed."""
     with index_lock(), session_scope(write=True) as session:
         task = lock_task(session, task_id)
         videos = [
@@ -170,10 +172,10 @@ def _delete(task_id: str, video_ids: Sequence[str]) -> list[str]:
 def _remove(
     session: Session, task: Task, videos: Sequence[Row[int, str]], *, whole: bool = False
 ) -> list[str]:
-    """Delete videos of a locked task; with ``whole`` they are all of its videos."""
+    """Delete videos of a locked task; ``whole`` if they are all of its videos."""
     if not videos:
         return []
-    # An append's vectors are in its domain's shard as soon as they are published.
+    # An append's vectors are in its domain's shard once it is published.
     shard, whole_shard = task.target_id or task.id, whole and task.target_id is None
     _add_tombstones(shard, [video.vector_id for video in videos], whole=whole_shard)
     gone = [video.id for video in videos]
@@ -193,10 +195,10 @@ def _remove(
 
 
 def _delete_files(video_ids: Iterable[str]) -> None:
-    """Delete the files of deleted videos, including those of other deletions.
+    """Delete the files of deleted videos, including those left by other deletions.
 
     Raises:
-        Unavailable: A file of one of the videos cannot be deleted.
+        Unavailable: A file of one of these videos cannot be deleted.
     """
     failed = remove_deleted_files()
     if failed and (error := next((failed[video] for video in video_ids if video in failed), None)):
@@ -212,7 +214,7 @@ def _add_tombstones(task_id: str, vector_ids: Sequence[int], *, whole: bool) -> 
     try:
         try:
             store.delete(vector_ids, task=task_id)
-        except ShardStoreError:  # the IDs of the shard cannot be read; deleting all videos does not need them
+        except ShardStoreError:  # the shard's IDs are unreadable, but deleting all videos does not need them
             if not whole:
                 raise
             store.clear(task_id)

@@ -1,6 +1,6 @@
-"""State of the library in bounded size, which pages poll, and versions of its parts.
+"""The library's state for pages to poll: bounded in size, with a version for each part.
 
-A version changes with its part, so that a page re-reads tasks, measures and shards only after a change.
+A version changes with its part, so that a page reads tasks, measures and shards again only after a change.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ from service.tasks import broker
 from service.tasks.task_details import task_details
 
 MAX_ACTIVE = 10
-MAX_REJECTED = 1  # rejected videos of the failed task
+MAX_REJECTED = 1  # rejected videos listed for the failed task
 MAX_ALERTS = 10
-MAX_FIRST_DOMAINS = 8  # the number of colors of the pages
+MAX_FIRST_DOMAINS = 8  # as many as the pages have colors
 
 _lock = threading.Lock()
 _video_counts: LRUCache[tuple[str, str], tuple[int, int]] = LRUCache(4)
 
 
 def library_status(degraded: Mapping[str, str] | None = None) -> LibraryStatus:
-    """Return counts, sizes, unfinished tasks, active workers and faults.
+    """Collect counts, sizes, unfinished tasks, active workers and faults.
 
     Args:
-        degraded: Reasons by task ID from the search snapshot of this process. Differences between the manifest and the
-            catalog are added.
+        degraded: Why tasks cannot be searched, by task ID, from this process's search snapshot. Differences between the
+            manifest and the catalog are added.
 
     Raises:
         Unavailable: The catalog is unreachable.
@@ -55,7 +55,7 @@ def library_status(degraded: Mapping[str, str] | None = None) -> LibraryStatus:
         learned, measures = read_learned_tasks(session)
         tasks = _tasks_version(session)
         videos, searchable = _count_videos(session, tasks)
-        # Labeled, because a row has a method `count`.
+        # Labeled: a row already has a method `count`.
         shards = session.execute(
             select(Shard.id, Shard.task_id, Shard.count.label("stored"), Shard.bytes)
         ).all()
@@ -127,12 +127,12 @@ def library_status(degraded: Mapping[str, str] | None = None) -> LibraryStatus:
 
 
 def shard_faults(shards: Sequence[Any], manifest: Manifest, errors: Mapping[str, str]) -> dict[str, str]:
-    """Find errors in the manifest, and shards in the catalog that it does not list, by task ID.
+    """Find manifest errors, and shards in the catalog that the manifest does not list, by task ID.
 
     Args:
         shards: Rows with ``id`` and ``task_id``.
-        manifest: The manifest of the index.
-        errors: The error of an unreadable manifest; its shards are not compared.
+        manifest: The index manifest.
+        errors: Error by task ID if the manifest is unreadable; shards are then not compared.
     """
     missing = {
         shard.task_id: "The index manifest does not list this shard."
@@ -144,7 +144,7 @@ def shard_faults(shards: Sequence[Any], manifest: Manifest, errors: Mapping[str,
 
 
 def _tasks_version(session: Session) -> str:
-    """Compute a digest of the task list: all columns shown, except the progress of unfinished tasks."""
+    """Digest the task list: all columns shown, except the progress of unfinished tasks."""
     outcome = case((Task.state.in_(FINAL_STATES), cast(Task.progress, Text)), else_="")
     rows = session.execute(
         select(
@@ -161,7 +161,7 @@ def _tasks_version(session: Session) -> str:
             cast(Task.counts, Text),
             outcome,
         )
-        # A finished append has changed the counts of its domain.
+        # A finished append has changed its domain's counts.
         .where(or_(Task.target_id.is_(None), Task.state != "ready"))
         .order_by(Task.position)
     )
@@ -193,7 +193,7 @@ def _digest(rows: Iterable[object]) -> str:
 
 
 def _count_videos(session: Session, tasks_version: str) -> tuple[int, int]:
-    """Count all videos and searchable videos; large libraries are counted only after a change."""
+    """Count all videos and the searchable ones. Large libraries are counted only after a change."""
     key = settings().database_url, tasks_version
     with _lock:
         known = _video_counts.get(key)
@@ -211,9 +211,9 @@ def _count_videos(session: Session, tasks_version: str) -> tuple[int, int]:
 
 
 def _unfinished(session: Session) -> tuple[list[TaskDetails], TaskDetails | None]:
-    """Return the next unfinished tasks in queue order, and the first failed task with its first rejected video.
+    """Read the next unfinished tasks in queue order, and the first failed task with its first rejected video.
 
-    Lists of rejected videos have their own route.
+    Complete lists of rejected videos have their own route.
     """
     active = session.scalars(
         select(Task).where(Task.state.in_(ACTIVE_STATES)).order_by(Task.position).limit(MAX_ACTIVE)
@@ -229,7 +229,7 @@ def _unfinished(session: Session) -> tuple[list[TaskDetails], TaskDetails | None
 
 
 def _open_failures(session: Session) -> int:
-    """Count the failed tasks, without those that failed before their alert was dismissed."""
+    """Count the failed tasks, except those that failed before their alert was dismissed."""
     dismissed = session.scalar(
         select(func.max(Alert.dismissed_at)).where(Alert.kind == "failed_tasks", Alert.cleared_at.is_(None))
     )

@@ -1,4 +1,4 @@
-"""Prometheus metrics: requests and search latency as events; catalog counts and measures at each scrape.
+"""Prometheus metrics: requests and search times as they happen; catalog counts and measures at each scrape.
 
 The number of labels does not grow with the library.
 """
@@ -31,7 +31,7 @@ from service.catalog.worker_reports import ALIVE
 from service.core.errors import Unavailable
 from service.library.recall.recall_matrix import read_served_recall
 
-_FINISHED_TASKS = 20  # newest tasks whose stage times are averaged
+_FINISHED_TASKS = 20  # newest tasks, whose stage times are averaged
 
 REGISTRY = CollectorRegistry()
 _FAST = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
@@ -67,7 +67,7 @@ class MeasureCollector(Collector):
     """Measures of the served release, read from the catalog at each scrape."""
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        """Yield the gauges; none of a library without measures, and none while the catalog is unreachable."""
+        """Yield the gauges; none if the library has no measures or the catalog is unreachable."""
         try:
             served = read_served_recall()
             seconds = _mean_stage_seconds()
@@ -120,10 +120,10 @@ class MeasureCollector(Collector):
 
 
 class GpuMemoryCollector(Collector):
-    """Memory of the GPUs of running workers, from their reports in the catalog."""
+    """Memory of the GPUs that running workers report to the catalog."""
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        """Yield used and total bytes by machine and device; none without a GPU or while the catalog is unreachable."""
+        """Yield used and total bytes by machine and device; none without a GPU, or while the catalog is unreachable."""
         try:
             memory = _newest_gpu_memory()
         except Unavailable:
@@ -146,7 +146,7 @@ class GpuMemoryCollector(Collector):
 
 
 def _newest_gpu_memory() -> dict[tuple[str, int], dict[str, int]]:
-    """Return the newest report of each device; the workers of a machine report the same devices."""
+    """Select the newest report of each device; a machine's workers all report the same devices."""
     with session_scope() as session:
         rows = session.execute(
             select(WorkerReport.name, WorkerReport.gpus)
@@ -173,7 +173,7 @@ def _mean_stage_seconds() -> dict[str, float]:
 
 class _CatalogCollector(Collector):
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        """Yield the count at the scrape, so that every process of a cluster reports the same."""
+        """Count at the scrape, so that every process in a cluster reports the same."""
         up = GaugeMetricFamily("cinestrata_catalog_up", "1 if the catalog database responds.")
         try:
             with session_scope() as session:
@@ -220,8 +220,8 @@ class _CatalogCollector(Collector):
 
 
 def _count_active_tasks(session: Session) -> dict[tuple[str, str], int]:
-    """Count the unfinished tasks by work and lease. The state does not tell: a task whose worker died keeps it."""
-    # A task waiting for an unavailable source also keeps its lease.
+    """Count the unfinished tasks by work and lease. The state does not tell: a task keeps it when its worker dies."""
+    # A task that waits for an unavailable source keeps its lease, too.
     held = func.coalesce(Task.lease_expires_at >= now(session), False)
     conditions = {
         ("probing", "held"): Task.probed_at.is_(None) & held,
@@ -257,5 +257,5 @@ REGISTRY.register(GpuMemoryCollector())
 
 
 def render() -> tuple[bytes, str]:
-    """Return the metrics in the text format of Prometheus, and their content type."""
+    """Render the metrics in Prometheus's text format, with their content type."""
     return generate_latest(REGISTRY), CONTENT_TYPE_LATEST

@@ -1,4 +1,4 @@
-"""Lists of releases and shards in keyset pages."""
+"""List releases and shards in keyset pages."""
 
 from __future__ import annotations
 
@@ -37,20 +37,20 @@ def list_releases(
     cursor: str | None = None,
     limit: int = 100,
 ) -> ReleasePage:
-    """Return a page of releases.
+    """List a page of releases.
 
     Args:
-        task: Only the release after this task (name or ID).
+        task: Only the release learned by this task (name or ID).
         kind: Only releases with this kind of encoder.
         method: Only releases with this learning method.
         current: Only the served release, or only the others.
-        sort: ``learned`` (order of learning), ``created`` or ``bytes``; with ``-`` in reverse.
+        sort: ``learned`` (order of learning), ``created`` or ``bytes``; ``-`` in front reverses it.
         cursor: ``next_cursor`` from the previous page.
 
     Raises:
         NotFound: The task does not exist.
         InvalidInput: The cursor is not from this list.
-        Unavailable: The manifest of the index, or the catalog, cannot be read.
+        Unavailable: The index manifest or the catalog cannot be read.
     """
     served = index_manifest.read_manifest().served
     query = select(Release)
@@ -74,7 +74,7 @@ def list_releases(
 
 
 def release_summary(release: Release, *, task: str, current: str | None) -> ReleaseSummary:
-    """Return the summary of a release.
+    """Summarize a release.
 
     Args:
         current: ID of the served release.
@@ -102,13 +102,13 @@ def list_shards(
     cursor: str | None = None,
     limit: int | None = None,
 ) -> ShardPage:
-    """Return a page of published shards.
+    """List a page of published shards.
 
     Args:
-        degraded: Reasons by task ID from the search snapshot of this process. Differences between the manifest and the
-            catalog are added.
+        degraded: Why tasks cannot be searched, by task ID, from this process's search snapshot. Differences between the
+            manifest and the catalog are added.
         text: Only shards whose domain name or ID contains this text (case-insensitive).
-        sort: ``created``, ``count`` or ``bytes``; with ``-`` in reverse.
+        sort: ``created``, ``count`` or ``bytes``; ``-`` in front reverses it.
         cursor: ``next_cursor`` from the previous page.
         limit: Maximum number of shards; None: all.
 

@@ -1,8 +1,8 @@
-"""The release that searches use: roll back to an earlier release, and forward again.
+"""Choose the release that searches use: roll back to an earlier one, and forward again.
 
 Serving a release moves a pointer in the index manifest. Nothing is deleted, trained or embedded, and every server loads
-the release when it next reads the manifest. An earlier release is *pinned*: a task published in the meantime becomes
-the newest release, continues the previous newest, and is searched once it is served.
+the release when it next reads the manifest. An earlier release is *pinned*: a task published meanwhile becomes the
+newest release, continues the previous newest, and is searched once it is served.
 
 * Domains learned after the served release are not searched. Their shards stay.
 * Videos appended to earlier domains stay searchable, because an append uses its shard's release.
@@ -46,12 +46,12 @@ _NAMED = 20
 
 
 def serve_release(name_or_id: str, *, dry_run: bool = False) -> ServeOutcome:
-    """Serve a release, and return the domains that become searchable or unsearchable.
+    """Serve a release, and report which domains become searchable or unsearchable.
 
     Args:
-        name_or_id: ID of the release or its first 8 or more characters, name or ID of the domain that it learned last,
-            or ``newest``.
-        dry_run: Whether to change nothing.
+        name_or_id: The release's ID or at least 8 characters from its start, the name or ID of the domain that it
+            learned last, or ``newest``.
+        dry_run: Whether to only report.
 
     Raises:
         NotFound: The release does not exist.
@@ -94,7 +94,7 @@ def _serve(release: str | None, before: str) -> Manifest:
 
 
 def _update_alerts() -> None:
-    """Compare the measures of the served release with the thresholds; workers repeat it every minute."""
+    """Compare the served release's measures with the thresholds now; workers do so every minute."""
     try:
         evaluate_alerts()
     except Unavailable as error:
@@ -102,12 +102,12 @@ def _update_alerts() -> None:
 
 
 def pinned_release(session: Session, manifest: Manifest) -> PinnedRelease | None:
-    """Return the release served instead of the newest, and the domains it cannot search; or None."""
+    """Describe a release served instead of the newest, and the domains that it cannot search; None if there is none."""
     if manifest.pinned is None or manifest.release is None:
         return None
     rows = _releases(session, [manifest.pinned, manifest.release])
     pinned, newest = rows.get(manifest.pinned), rows.get(manifest.release)
-    if pinned is None:  # the catalog was restored to an earlier state than the index
+    if pinned is None:  # the restored catalog is older than the index
         return None
     later = [domain for domain in _read_domains(session) if domain.order > pinned.order]
     return PinnedRelease(
@@ -135,7 +135,7 @@ class _Domain(NamedTuple):
 
 
 def _find_release(session: Session, name_or_id: str, manifest: Manifest) -> str:
-    """Return the ID of a published release."""
+    """Look up a published release's ID."""
     if name_or_id == NEWEST:
         if manifest.release is None:
             raise NotFound("There is no release yet: no domain has been learned.")
@@ -163,7 +163,7 @@ def _releases(session: Session, ids: Sequence[str]) -> dict[str, _Release]:
 
 
 def _read_domains(session: Session) -> list[_Domain]:
-    """Return the learned domains with videos, in learned order."""
+    """Read the learned domains that have videos, in learned order."""
     rows = session.execute(
         select(Task.id, Task.name, Task.learned_order, Task.counts)
         .where(Task.learned_order.is_not(None))

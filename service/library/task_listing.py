@@ -1,4 +1,4 @@
-"""Lists of tasks in keyset pages."""
+"""List tasks in keyset pages."""
 
 from __future__ import annotations
 
@@ -50,16 +50,16 @@ def list_tasks(
     cursor: str | None = None,
     limit: int | None = None,
 ) -> TaskPage:
-    """Return a page of tasks.
+    """List a page of tasks.
 
     Args:
         state: Only tasks in one of these states.
         kind: Only domains, or only appends.
         into: Only appends to this domain (name or ID).
         method: Only tasks with this learning method.
-        text: Only tasks whose name or ID contains this text, case-insensitive; an append has the name of its domain.
-        searched: Only domains that the served release searches, or only those that it does not search; None: both.
-        sort: ``position`` (place in the queue), ``name``, ``created`` or ``learned``; with ``-`` in reverse.
+        text: Only tasks whose name or ID contains this text, case-insensitive; an append has its domain's name.
+        searched: Only domains that the served release searches, or only those that it does not; None: both.
+        sort: ``position`` (place in the queue), ``name``, ``created`` or ``learned``; ``-`` in front reverses it.
         cursor: ``next_cursor`` from the previous page.
         limit: Maximum number of tasks; None: all.
 
@@ -88,7 +88,7 @@ def list_tasks(
 
 
 def _is_searched(session: Session) -> ColumnElement[bool]:
-    """Return whether a task is a learned domain that the served release searches."""
+    """Build the condition for learned domains that the served release searches."""
     manifest, _ = published_manifest()
     last = last_served_order(session, manifest)
     return and_(

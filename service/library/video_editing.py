@@ -1,16 +1,16 @@
-"""Edits of videos: captions, metadata and transcripts.
+"""Edit videos: captions, metadata and transcripts.
 
 An edit changes only the video's row: its vector stays the same, and its shard's encoder is not retrained. The next
 search in every process finds the new words and shows the new captions, read from the catalog. Search caches are
-versioned by the counters of :mod:`service.catalog.domain_videos`:
+versioned by the counters in :mod:`service.catalog.domain_videos`:
 
 * The next search re-reads the video's words (:mod:`service.search.words.library_words`), also for held-out videos.
 * The next filtered search re-reads metadata columns.
-* The domain's routing profile is recomputed from the catalog's captions within about a second
-  (:mod:`service.search.snapshots.appended_captions`). It excludes captions of held-out videos.
-* Captions that describe videos are re-encoded by the next request for them.
+* Within about a second, the domain's routing profile is recomputed from the catalog's captions, without those of
+  held-out videos (:mod:`service.search.snapshots.appended_captions`).
+* Captions that describe videos are encoded again by the next request for them.
 
-Calibration and recall matrix stay as measured until the next task. The evaluation ledger is deleted, because it
+Calibration and the recall matrix stay as measured until the next task. The evaluation ledger is deleted, because it
 contains query vectors of captions.
 """
 
@@ -46,8 +46,8 @@ def edit_video(
     """Change a video's captions, metadata or transcript. Idempotent.
 
     Args:
-        patch: Changes; only set fields apply.
-        expected_tag: ``If-Match`` header: acceptable entity tags; None: no condition.
+        patch: Changes; only fields that are set apply.
+        expected_tag: ``If-Match`` header with acceptable entity tags; None: no condition.
         caller: Identity of the caller, for the log.
 
     Returns:
@@ -55,9 +55,10 @@ def edit_video(
 
     Raises:
         NotFound: The video does not exist.
-        Conflict: The video is a copy that a domain relearns; it takes over captions and metadata of its original.
+        Conflict: The video is a copy in a domain being relearned, and will take over its original's captions and
+            metadata.
         PreconditionFailed: The video has another entity tag.
-        InvalidInput: Captions or the merged metadata are invalid.
+        InvalidInput: The captions or the merged metadata are invalid.
         Unavailable: The catalog cannot be written.
     """
     with session_scope(write=True) as session:
@@ -111,12 +112,12 @@ def edit_video(
 
 
 def entity_tag(video: VideoDetails) -> str:
-    """Return a video's ``ETag`` value, which changes with every field of the response."""
+    """Compute a video's ``ETag``, which changes with every field of the response."""
     return f'"{hashlib.sha256(video.model_dump_json().encode()).hexdigest()[:32]}"'
 
 
 def lock_video(session: Session, video_id: str) -> tuple[Task, Video]:
-    """Lock the row of a video's task until commit, and return both; raises NotFound."""
+    """Lock the row of a video's task until commit, and return task and video; raise NotFound."""
     while "\0" not in video_id:
         task_id = session.scalar(select(Video.task_id).where(Video.id == video_id))
         if task_id is None:
@@ -129,7 +130,7 @@ def lock_video(session: Session, video_id: str) -> tuple[Task, Video]:
         ).one_or_none()
         if found is not None:
             return task, found
-        # Published in the meantime, and moved from the append to its domain; or deleted.
+        # Either it moved from the append to its domain when that was published, or it was deleted.
     raise NotFound(f"There is no video {video_id!r}.")
 
 

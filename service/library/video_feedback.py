@@ -1,8 +1,8 @@
-"""Feedback: what callers say about videos as results for a query.
+"""Feedback: what callers say about a video as a result for a query.
 
-Writing numbers the video like an edit, so every process's next search knows it
-(:mod:`service.search.words.library_words`). Each caller has one vote on a video per query, case-insensitive, word order
-and inflection. Measures of held-out videos use captions, never feedback.
+Feedback numbers the video like an edit, so the next search in every process knows it
+(:mod:`service.search.words.library_words`). Each caller has one vote on a video per query, regardless of case, word
+order and inflection. Measures on held-out videos use captions, never feedback.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _ORDERS = KeysetOrders({"time": Feedback.id}, unique=Feedback.id)
 
 
 def give_feedback(spec: FeedbackSpec) -> FeedbackDetails:
-    """Store what the current actor says about a video. Repeating replaces the verdict.
+    """Store what the current actor says about a video. A new verdict replaces the previous one.
 
     Raises:
         NotFound: The video does not exist.
@@ -76,7 +76,7 @@ def list_feedback(
     cursor: str | None = None,
     limit: int = 100,
 ) -> FeedbackPage:
-    """Return a page of feedback.
+    """List a page of feedback.
 
     Args:
         video_id: Only on this video.
@@ -113,10 +113,10 @@ def list_feedback(
 
 
 def take_back(feedback_id: int, *, own: bool = False) -> None:
-    """Delete an entry.
+    """Delete a feedback entry.
 
     Args:
-        own: Whether to hide entries of others.
+        own: Whether other callers' entries count as missing.
 
     Raises:
         NotFound: There is no such entry.
@@ -130,7 +130,7 @@ def take_back(feedback_id: int, *, own: bool = False) -> None:
             raise NotFound(f"There is no feedback {feedback_id}{' of yours' if own else ''}.")
         row, video_id = found
         details = {"text": row.text, "verdict": row.verdict, "caller": row.caller}
-        # A takeover may have moved the entry to another video since then.
+        # A takeover may have moved the entry to another video since.
         video = session.scalar(
             delete(Feedback).where(Feedback.id == feedback_id).returning(Feedback.video_vector_id)
         )
@@ -156,7 +156,7 @@ def _of_caller(query: Select[Any], actor: Actor) -> Select[Any]:
 
 
 def _require_room(session: Session, actor: Actor, video: int) -> None:
-    """Refuse a caller with the maximum number of entries, in total or on one video."""
+    """Refuse a caller who has the maximum number of entries, in total or on one video."""
     own = _of_caller(select(func.count()).select_from(Feedback), actor)
     for count, limit, where in (
         (own, request_limits.MAX_FEEDBACK, ""),

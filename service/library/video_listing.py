@@ -1,4 +1,4 @@
-"""Lists of videos in keyset pages; details, files and URLs of single videos."""
+"""List videos in keyset pages; look up details, files and URLs of single videos."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ def list_videos(
     cursor: str | None = None,
     limit: int = 100,
 ) -> VideoPage:
-    """Return a page of videos.
+    """List a page of videos.
 
     Args:
-        task: Only videos of this task (name or ID), and of the appends to its domain; None: of all tasks.
+        task: Only videos in this task (name or ID) and in appends to its domain; None: in all tasks.
         status: Only videos with this status.
         split: Only videos with this effective split.
         text: Only videos whose ID, URI, captions or reason contain this text, case-insensitive.
-        sort: ``added`` (order of arrival), ``id``, ``duration`` or ``bytes``; with ``-`` in reverse.
+        sort: ``added`` (order of arrival), ``id``, ``duration`` or ``bytes``; ``-`` in front reverses it.
         cursor: ``next_cursor`` from the previous page.
 
     Raises:
@@ -65,16 +65,16 @@ def list_videos(
 
 
 def _of_domain(session: Session, query: Select[Any], name_or_id: str) -> Select[Any]:
-    """Restrict a query to a task's videos, including appends to its domain."""
+    """Restrict a query to the videos in a task and in appends to its domain."""
     task_id = require_task(session, name_or_id).id
     appends = select(Task.id).where(Task.target_id == task_id)
     if session.scalars(appends.limit(1)).first() is None:
-        return query.where(Video.task_id == task_id)  # rows in the order of an index
+        return query.where(Video.task_id == task_id)  # rows come in index order
     return query.where(in_domain(task_id))
 
 
 def get_video(video_id: str) -> VideoDetails:
-    """Return the details of a video.
+    """Look up a video's details.
 
     Raises:
         NotFound: The video does not exist.
@@ -84,7 +84,7 @@ def get_video(video_id: str) -> VideoDetails:
 
 
 def read_video(session: Session, video_id: str) -> VideoDetails:
-    """Return the details of a video in a session; errors as for :func:`get_video`."""
+    """Read a video's details in a session; errors as for :func:`get_video`."""
     row = session.execute(select(Video, Task.name).join(Task).where(Video.id == video_id)).one_or_none()
     if row is None:
         raise _no_video(video_id)
@@ -108,7 +108,7 @@ def read_video(session: Session, video_id: str) -> VideoDetails:
 
 
 def video_fields(video: Video) -> dict[str, Any]:
-    """Return the fields shared by a video's details and its list entry."""
+    """Convert the fields that a video's details and its list entry share."""
     return {
         "id": video.id,
         "task_id": video.task_id,
@@ -127,23 +127,23 @@ def video_fields(video: Video) -> dict[str, Any]:
 
 
 def thumbnail_url(video_id: str) -> str:
-    """Return the URL path of a thumbnail."""
+    """Build the URL path of a thumbnail."""
     return f"/videos/{video_id}/thumbnail"
 
 
 def stream_url(video_id: str, moment: VideoMoment | None = None) -> str:
-    """Return the URL path of a video's stream; a moment becomes a media fragment, so players play only that."""
+    """Build the URL path of a video's stream; a moment becomes a media fragment, so players play only that part."""
     fragment = f"#t={moment.start:.2f},{moment.end:.2f}" if moment else ""
     return f"/videos/{video_id}/stream{fragment}"
 
 
 def thumbnail_path(video_id: str) -> Path:
-    """Return the thumbnail file of a video.
+    """Find the thumbnail file of a video.
 
     Raises:
         NotFound: The video is unknown, rejected or not probed yet.
     """
-    video_uri(video_id)  # an ID of a request becomes a path only if the catalog has it
+    video_uri(video_id)  # a requested ID becomes a path only if the catalog has it
     path = library_paths.thumbnail_path(video_id)
     if not path.is_file() or not path.stat().st_size:  # a power cut may leave an empty file
         raise NotFound(f"Video {video_id!r} has no thumbnail: it hasn't been probed yet, or was rejected.")
@@ -151,7 +151,7 @@ def thumbnail_path(video_id: str) -> Path:
 
 
 def stream_path(video_id: str) -> Path:
-    """Return the file of a video.
+    """Find a video's file.
 
     Raises:
         NotFound: The video is unknown, or its file no longer exists.
@@ -166,7 +166,7 @@ def stream_path(video_id: str) -> Path:
 
 
 def video_uri(video_id: str) -> str:
-    """Return a video's URI as stored in the catalog; it may contain a token.
+    """Look up a video's URI as stored in the catalog; it may contain a token.
 
     Raises:
         NotFound: The video is unknown.

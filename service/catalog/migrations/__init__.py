@@ -1,10 +1,10 @@
-"""Migrations of the catalog's schema (Alembic).
+"""Migrate the catalog's schema (Alembic).
 
 To change the schema, change the tables and add the next file to ``versions/``; a test compares the two on both
 databases. SQLAlchemy knows a table once its module is imported, so ``CATALOG_SCHEMA`` imports all of them.
 
-SQLite changes no column in place: ``op.batch_alter_table`` writes a new table there. It reads neither check constraints
-nor AUTOINCREMENT from the old one, so pass them as ``table_args`` and ``table_kwargs``
+SQLite cannot change a column in place: there, ``op.batch_alter_table`` writes a new table. It reads neither check
+constraints nor AUTOINCREMENT from the old one, so pass them as ``table_args`` and ``table_kwargs``
 (tests/service/catalog/test_next_migration.py has an example).
 """
 
@@ -32,16 +32,16 @@ from service.core.errors import Conflict, Unavailable
 from service.core.settings import Settings
 
 CATALOG_SCHEMA = Base.metadata
-WAIT_SECONDS = 60.0  # a database server started at the same time is up by then
+WAIT_SECONDS = 60.0  # enough for a database server that starts at the same time
 
 _RETRY_SECONDS = 1.0
-_UPGRADE_LOCK = 0x63696E65  # key of the advisory lock: one process of a cluster migrates at a time
+_UPGRADE_LOCK = 0x63696E65  # key of the advisory lock: in a cluster, one process migrates at a time
 
 log = structlog.get_logger(__name__)
 
 
 def alembic_config() -> Config:
-    """Return Alembic's configuration, which needs no file."""
+    """Create Alembic's configuration without a file."""
     config = Config()
     config.set_main_option("script_location", str(Path(__file__).parent))
     config.set_main_option("path_separator", "os")
@@ -62,11 +62,11 @@ def upgrade(configured: Settings | None = None) -> None:
 
 
 def upgrade_engine(database: Engine) -> None:
-    """Upgrade the catalog of an engine, see :func:`upgrade`.
+    """Upgrade the catalog behind an engine, see :func:`upgrade`.
 
     Raises:
         Unavailable: The database cannot be reached.
-        Conflict: The schema is that of another version.
+        Conflict: The schema belongs to another version.
     """
     config = alembic_config()
     try:
@@ -101,7 +101,7 @@ def upgrade_when_reachable(configured: Settings, wait_seconds: float | None = No
         wait_seconds: Maximum time to wait; None: ``WAIT_SECONDS``.
 
     Raises:
-        Unavailable: The database could not be reached in this time.
+        Unavailable: The database did not respond in this time.
     """
     wait_seconds = WAIT_SECONDS if wait_seconds is None else wait_seconds
     deadline = time.monotonic() + wait_seconds
@@ -120,10 +120,10 @@ def upgrade_when_reachable(configured: Settings, wait_seconds: float | None = No
 
 
 def require_newest_schema(connection: Connection) -> str:
-    """Check the revision of a catalog's schema, and return it.
+    """Check that a catalog has the newest schema, and return its revision.
 
     Raises:
-        Conflict: It is not the revision that this version needs.
+        Conflict: Its revision is not the one that this version needs.
     """
     current = MigrationContext.configure(connection).get_current_revision()
     scripts = ScriptDirectory.from_config(alembic_config())
@@ -143,14 +143,14 @@ def require_newest_schema(connection: Connection) -> str:
 
 @contextmanager
 def _suspend_foreign_keys(connection: Connection) -> Iterator[None]:
-    """Suspend the foreign keys of SQLite.
+    """Suspend SQLite's foreign keys.
 
-    To replace a table, a migration drops it, which would delete the rows that refer to it.
+    To replace a table, a migration drops it, which would otherwise delete the rows that refer to it.
     """
     if connection.dialect.name != "sqlite":
         yield
         return
-    # On the connection of the driver, because within a transaction these statements have no effect.
+    # On the driver's connection: these statements have no effect within a transaction.
     driver = connection.connection.cursor()
     (previous,) = driver.execute("PRAGMA foreign_keys").fetchone()
     driver.execute("PRAGMA foreign_keys = OFF")
@@ -162,7 +162,7 @@ def _suspend_foreign_keys(connection: Connection) -> Iterator[None]:
 
 
 def _read_counters(connection: Connection) -> list[dict[str, Any]]:
-    """Read the last generated ID of each table on SQLite, which forgets it with the table."""
+    """Read the last generated ID of each table on SQLite, which forgets it when the table is dropped."""
     if connection.dialect.name != "sqlite" or not inspect(connection).has_table("sqlite_sequence"):
         return []
     rows = connection.execute(text("SELECT name, seq FROM sqlite_sequence"))
@@ -170,7 +170,7 @@ def _read_counters(connection: Connection) -> list[dict[str, Any]]:
 
 
 def _restore_counters(connection: Connection, counters: list[dict[str, Any]]) -> None:
-    """Write the counters of tables that still exist, so that IDs of deleted rows are not assigned again."""
+    """Write the counters of tables that still exist, so that the IDs of deleted rows are not assigned again."""
     existing = inspect(connection).get_table_names()
     for counter in counters:
         if counter["name"] in existing:

@@ -1,4 +1,4 @@
-"""Environment of Alembic: migrations run on the connection of the caller, in its transaction."""
+"""Alembic's environment: migrations run on the caller's connection, in its transaction."""
 
 from __future__ import annotations
 

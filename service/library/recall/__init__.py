@@ -1,1 +1,1 @@
-"""The recall matrix of the catalog: cells, complete matrices, and a map of bounded size."""
+"""The recall matrix in the catalog: cells, complete matrices, and a map of bounded size."""

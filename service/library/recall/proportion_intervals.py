@@ -1,6 +1,6 @@
 """Confidence intervals for shares of queries, and for differences between two shares.
 
-The intervals treat queries as independent. Several captions of one video are not, so a domain's true interval may be
+The intervals treat queries as independent. Captions of the same video are not, so a domain's true interval may be
 wider.
 """
 
@@ -13,7 +13,7 @@ _Z = 1.959964  # 97.5th percentile of the normal distribution: intervals cover 9
 
 
 def wilson_interval(share: float, queries: int) -> tuple[float, float]:
-    """Return 95 % interval of a share; Wilson, "Probable inference" (J. Am. Stat. Assoc. 1927).
+    """Compute the 95 % interval of a share: Wilson, "Probable inference" (J. Am. Stat. Assoc. 1927).
 
     Args:
         share: Measured share, 0..1.
@@ -26,13 +26,13 @@ def wilson_interval(share: float, queries: int) -> tuple[float, float]:
 
 
 def paired_interval(lost: int, gained: int, queries: int, comparisons: int = 1) -> tuple[float, float]:
-    """Return 95 % interval of a loss on the same queries; Bonett and Price (J. Educ. Behav. Stat. 2012), adjusted Wald.
+    """Compute the 95 % interval of a loss on the same queries: adjusted Wald, Bonett and Price (JEBS 2012).
 
     Args:
         lost: Number of queries that only the earlier release ranks first.
         gained: Number of queries that only the later release ranks first.
         queries: Number of all queries, at least 1.
-        comparisons: Number of losses of which this is the largest; the interval holds for all of them (Bonferroni).
+        comparisons: Number of losses that this is the largest of; the interval holds for all of them (Bonferroni).
     """
     z = NormalDist().inv_cdf(1 - 0.025 / comparisons)
     before, after = (lost + 1) / (queries + 2), (gained + 1) / (queries + 2)
@@ -42,14 +42,14 @@ def paired_interval(lost: int, gained: int, queries: int, comparisons: int = 1) 
 
 
 def difference_interval(before: float, after: float, queries: int) -> tuple[float, float]:
-    """Return 95 % interval of ``before - after``; Newcombe, method 10 (Statistics in Medicine 1998).
+    """Compute the 95 % interval of ``before - after``: Newcombe, method 10 (Statistics in Medicine 1998).
 
-    Both shares are treated as independent samples of the same number of queries. For shares of the same queries the
-    interval is too wide rather than too narrow.
+    Treats the shares as independent samples of equally many queries. For shares of the same queries, the interval is
+    too wide rather than too narrow.
 
     Args:
         before, after: Measured shares, 0..1.
-        queries: Number of queries of each share, at least 1.
+        queries: Number of queries behind each share, at least 1.
     """
     (low, high), (later_low, later_high) = wilson_interval(before, queries), wilson_interval(after, queries)
     difference = before - after

@@ -1,7 +1,7 @@
-"""Cells of the recall matrix as arrays, kept in memory until the library changes.
+"""The recall matrix as arrays, kept in memory until the library changes.
 
-A library of 200 domains has 20,000 cells per gallery. A published release adds one row, so only the
-cells of new releases are read again, unless a deletion has changed earlier ones.
+A library of 200 domains has 20,000 cells per gallery. A published release adds one row, so only new releases' cells are
+read, unless a deletion has changed earlier ones.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _galleries: LRUCache[tuple[str, str], tuple[_State, GalleryCells]] = LRUCache(_M
 
 
 class LearnedTask(NamedTuple):
-    """A learned task, as far as the recall matrix depends on it."""
+    """What the recall matrix needs to know about a learned task."""
 
     order: int
     id: str
@@ -59,18 +59,18 @@ class _State:
         return self.tasks[-1].order if self.tasks else 0
 
     def extends(self, earlier: _State) -> bool:
-        """Return whether this state adds tasks to an earlier one, and its cells are unchanged."""
+        """Check whether this state only adds tasks to an earlier one and leaves its cells unchanged."""
         return self.tasks[: len(earlier.tasks)] == earlier.tasks
 
 
 @dataclass(frozen=True)
 class GalleryCells:
-    """Cells of one gallery, indexed by learned orders ``[i, t]``; row 0 is the untrained backbone.
+    """One gallery's cells, indexed by learned orders ``[i, t]``; row 0 is the untrained backbone.
 
     Attributes:
         r1: Recall@1, 0..1; NaN where it was not measured.
-        routed: Number of queries of each release whose own task was the first candidate ``[i]``.
-        routable: Number of queries of each release that were routed ``[i]``.
+        routed: Per release, the number of queries whose own task was the first candidate ``[i]``.
+        routable: Per release, the number of queries that were routed ``[i]``.
     """
 
     r1: npt.NDArray[np.float64]
@@ -80,7 +80,7 @@ class GalleryCells:
 
     @classmethod
     def empty(cls, orders: int) -> GalleryCells:
-        """Return the cells of a library of learned tasks without measurements."""
+        """Create the cells of a library whose learned tasks are not measured."""
         size = orders + 1
         return cls(
             np.full((size, size), np.nan),
@@ -90,27 +90,27 @@ class GalleryCells:
         )
 
     def extended(self, orders: int) -> GalleryCells:
-        """Return a copy with space for more learned tasks."""
+        """Copy the cells, with space for more learned tasks."""
         larger, size = GalleryCells.empty(orders), len(self.routed)
         larger.r1[:size, :size], larger.queries[:size, :size] = self.r1, self.queries
         larger.routed[:size], larger.routable[:size] = self.routed, self.routable
         return larger
 
     def router_accuracy(self, order: int) -> float | None:
-        """Compute the share of the queries of all tasks up to a release whose own task was the first candidate."""
+        """Compute, over all tasks up to a release, the share of queries whose own task was the first candidate."""
         queries = int(self.routable[order])
         return float(self.routed[order]) / queries if queries else None
 
 
 @dataclass(frozen=True)
 class RecallCells:
-    """Cells of the recall matrix.
+    """The cells of the recall matrix.
 
     Attributes:
-        version: ID of this state; it changes with each change of the cells.
+        version: ID of this state; changes whenever a cell does.
         mode: Query mode in which the newest release is served and was measured.
-        releases: Tasks whose releases were measured, in learned order: the rows.
-        tasks: Tasks with queries, in learned order: the columns.
+        releases: The rows: tasks whose releases were measured, in learned order.
+        tasks: The columns: tasks with queries, in learned order.
         galleries: Cells by gallery.
     """
 
@@ -121,25 +121,25 @@ class RecallCells:
     galleries: dict[str, GalleryCells]
 
     def matrix(self, gallery: str) -> npt.NDArray[np.float64]:
-        """Compute Recall@1 of the measured releases on the tasks ``[R, T]``; NaN where undefined."""
+        """Select Recall@1 of the measured releases on the tasks ``[R, T]``; NaN where undefined."""
         return self._select(self.galleries[gallery].r1)
 
     def queries(self, gallery: str) -> npt.NDArray[np.int64]:
-        """Return the numbers of queries of the cells of :meth:`matrix`."""
+        """Select the number of queries behind each cell of :meth:`matrix`."""
         return self._select(self.galleries[gallery].queries)
 
     def when_learned(self, gallery: str) -> npt.NDArray[np.float64]:
-        """Compute Recall@1 of each task with the release that learned it ``[T]``; NaN where it was not measured."""
+        """Select each task's Recall@1 with the release that learned it ``[T]``; NaN where it was not measured."""
         orders = [task.order for task in self.tasks]
         return np.asarray(self.galleries[gallery].r1[orders, orders])
 
     def square(self, gallery: str) -> npt.NDArray[np.float64]:
-        """Compute Recall@1 of all measured orders on themselves; a task without queries has an empty column."""
+        """Select Recall@1 of all measured orders on themselves; a task without queries has an empty column."""
         orders = sorted({task.order for task in (*self.releases, *self.tasks)})
         return np.asarray(_lower(self.galleries[gallery].r1)[np.ix_(orders, orders)])
 
     def until(self, order: int) -> RecallCells:
-        """Return the cells of the releases and tasks up to a learned order."""
+        """Restrict the cells to releases and tasks up to a learned order."""
         return replace(
             self,
             version=f"{self.version}-{order}",
@@ -159,13 +159,13 @@ def _lower(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 
 def read_learned_tasks(session: Session) -> tuple[tuple[LearnedTask, ...], str]:
-    """Read the learned tasks in learned order, and the ID of the state of the recall matrix."""
+    """Read the learned tasks in learned order, and the recall matrix's version."""
     state = _read_state(session)
     return state.tasks, state.version
 
 
 def read_measures_version() -> str:
-    """Read the ID of the state of the recall matrix: its cells, and names and splits of the domains.
+    """Read the version of the recall matrix: its cells, and the domains' names and splits.
 
     Raises:
         Unavailable: The catalog is unreachable.
@@ -175,10 +175,10 @@ def read_measures_version() -> str:
 
 
 def read_recall_cells(galleries: Sequence[str] = ("local",)) -> RecallCells:
-    """Read the cells of some galleries; unchanged cells come from memory.
+    """Read the cells of some galleries; unchanged ones come from memory.
 
     Args:
-        galleries: Galleries to read. The local gallery is always included, since it defines rows and columns.
+        galleries: Galleries to read. The local one is always included, because it defines rows and columns.
 
     Raises:
         Unavailable: The catalog is unreachable.
@@ -199,15 +199,13 @@ def read_recall_cells(galleries: Sequence[str] = ("local",)) -> RecallCells:
 
 
 def nullable(values: npt.NDArray[np.float64]) -> Any:
-    """Convert an array to lists with None instead of NaN, as JSON needs it."""
+    """Convert an array to lists for JSON, with None instead of NaN."""
     nulls: Any = None
     return np.where(np.isnan(values), nulls, values.astype(object)).tolist()
 
 
 def query_mean(values: npt.NDArray[np.float64], queries: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
-    """Compute the mean of the measured cells of each row ``[R, T]``, weighted by queries ``[R, T]``; NaN without
-    measured cells.
-    """
+    """Compute each row's mean over the measured cells ``[R, T]``, weighted by queries ``[R, T]``; NaN without any."""
     used = np.where(np.isnan(values), 0, queries)
     count = used.sum(axis=1)
     total = (np.nan_to_num(values) * used).sum(axis=1)

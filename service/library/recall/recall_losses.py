@@ -1,8 +1,8 @@
-"""Losses of earlier domains: recall right after they were learned, minus the newest release's.
+"""How much earlier domains have lost: recall right after they were learned, minus the newest release's.
 
-Both releases answer the same queries, so a loss is compared query by query. The interval is omitted if the queries
-differ after a deletion or a caption edit. With pinned queries, a domain whose queries differ is omitted from the loss
-in its own shard: only the queries changed, not their results.
+Both releases answer the same queries, so a loss is compared query by query. If the queries differ after a deletion or a
+caption edit, the interval is omitted. With pinned queries, a domain whose queries differ is left out of the loss in its
+own shard: only the queries changed, not their results.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ FEW_QUERIES = 20  # with fewer, the interval of a share of one half is wider tha
 
 
 class _Changes(NamedTuple):
-    """Queries in a domain that one of two releases ranks first and the other does not."""
+    """How many of a domain's queries one of two releases ranks first and the other does not."""
 
     lost: int
     gained: int
 
 
 class _Column(NamedTuple):
-    """An earlier domain that both releases have measured."""
+    """An earlier domain that both releases were measured on."""
 
     task: LearnedTask
     queries: int
@@ -46,7 +46,7 @@ class _Column(NamedTuple):
 
 @cached(LRUCache(16), key=lambda cells: cells.version, lock=Lock())
 def measured_losses(cells: RecallCells) -> dict[Gallery, MeasuredLoss | None]:
-    """Return the loss by gallery; None before the second domain, or if nothing was measured.
+    """Compute the loss in each gallery; None before the second domain, or if nothing was measured.
 
     Args:
         cells: Cells of all galleries.
@@ -81,17 +81,17 @@ def _measured_loss(cells: RecallCells, gallery: str) -> MeasuredLoss | None:
 
 
 def _is_frozen(cells: RecallCells, gallery: str) -> bool:
-    """Return whether ranks cannot change: pinned queries in their own shard.
+    """Check whether ranks cannot change: pinned queries in their own shard.
 
-    No loss is then exact, and not only measured.
+    A loss of 0 is then exact, not only measured.
     """
     return cells.mode == "pinned" and gallery == "local"
 
 
 def _worst(columns: list[_Column], *, is_frozen: bool) -> DomainLoss | None:
-    """Return the domain with the largest loss, among those with enough queries if there are any; None without a loss.
+    """Find the domain with the largest loss, among those with enough queries if there are any; None without a loss.
 
-    It is chosen among several, so its interval is widened (Bonferroni).
+    Since it is chosen among several, its interval is widened (Bonferroni).
     """
     candidates = [column for column in columns if column.queries >= FEW_QUERIES] or columns
     worst = max(candidates, key=lambda column: column.learned - column.now)
@@ -123,7 +123,7 @@ def _interval(
 
 
 def _earlier_columns(cells: RecallCells, gallery: str) -> list[_Column]:
-    """Return the measured domains that were learned before the newest of the releases."""
+    """Collect the measured domains that were learned before the newest release."""
     if not cells.releases:
         return []
     learned, now = cells.when_learned(gallery), cells.matrix(gallery)[-1]
@@ -143,9 +143,7 @@ def _earlier_columns(cells: RecallCells, gallery: str) -> list[_Column]:
 
 
 def _read_changes(cells: RecallCells, gallery: str) -> Mapping[int, _Changes | None]:
-    """Return the changes of the queries by learned order, for domains with outcomes of both releases; None for other
-    queries.
-    """
+    """Compare both releases' outcomes for each domain, by learned order; None if their queries differ."""
     newest = cells.releases[-1].order
     with session_scope() as session:
         rows = session.execute(

@@ -1,4 +1,4 @@
-"""The recall matrix A[i, t] from the catalog, and the measures derived from it.
+"""The recall matrix A[i, t] from the catalog, and measures derived from it.
 
 :mod:`models.forgetting_measures` defines the measures.
 """
@@ -38,7 +38,7 @@ _NAMED = 5
 
 @dataclass(frozen=True)
 class ForgettingMeasures:
-    """Measures of forgetting of a library; None if undefined."""
+    """A library's measures of forgetting; None where undefined."""
 
     bwf_local: float | None
     bwf_global: float | None
@@ -48,7 +48,7 @@ class ForgettingMeasures:
 
 @cached(LRUCache(8), key=lambda cells: cells.version, lock=Lock())
 def forgetting_measures(cells: RecallCells) -> ForgettingMeasures:
-    """Return the measures of the cells of the local and the global gallery."""
+    """Compute the measures from the cells of the local and the global gallery."""
     local, union = (nullable(cells.square(gallery)) for gallery in ("local", "global"))
     return ForgettingMeasures(
         bwf_local=backward_forgetting(local),
@@ -121,9 +121,7 @@ def _newest_row(cells: RecallCells, tasks: Sequence[LearnedTask]) -> dict[str, l
 
 
 def newest_recall(task_id: str) -> dict[str, RecallFigures]:
-    """Return the recall of a domain's held-out captions by gallery: of the newest measured release
-    up to the served one.
-    """
+    """Look up the recall of a domain's held-out captions by gallery, with the newest served release measured."""
     manifest, _ = published_manifest()
     with session_scope() as session:
         last = last_served_order(session, manifest)
@@ -137,18 +135,18 @@ def newest_recall(task_id: str) -> dict[str, RecallFigures]:
 
 
 def recall_figures(cell: Recall) -> RecallFigures:
-    """Return the figures of a cell of the recall matrix, with the confidence interval of its Recall@1."""
+    """Convert a cell to figures, with the confidence interval of its Recall@1."""
     low, high = wilson_interval(cell.r1, max(1, cell.queries))
     return RecallFigures(queries=cell.queries, r1=cell.r1, r5=cell.r5, r10=cell.r10, r1_low=low, r1_high=high)
 
 
 def read_served_recall(served: RecallCells | None = None) -> ServedRecall:
-    """Compute the recall of the served release on the domains that it has learned.
+    """Compute the served release's recall on the domains that it has learned.
 
-    Every mean is weighted by queries: a large and a tiny domain together have nearly the large one's recall.
+    Means are weighted by queries: a large and a tiny domain together have nearly the large one's recall.
 
     Args:
-        served: Cells of all galleries, see :func:`until_served`; None: they are read.
+        served: Cells of all galleries, see :func:`until_served`; read if None.
 
     Raises:
         Unavailable: The catalog is unreachable.
@@ -157,7 +155,7 @@ def read_served_recall(served: RecallCells | None = None) -> ServedRecall:
 
 
 def until_served(cells: RecallCells) -> RecallCells:
-    """Return the cells of the releases and domains up to the served release.
+    """Restrict the cells to releases and domains up to the served release.
 
     Raises:
         Unavailable: The catalog is unreachable.
@@ -201,7 +199,7 @@ def _measured_share(share: float, queries: int) -> MeasuredShare:
 
 
 def _unfound(cells: RecallCells, gallery: str) -> list[UnfoundDomain]:
-    """Return the domains in which no query ranks its video first in a gallery, most queries first."""
+    """List the domains in which no query ranks its video first in a gallery, most queries first."""
     row, queries = cells.matrix(gallery)[-1:].ravel(), cells.queries(gallery)[-1:].ravel()
     columns = sorted(np.flatnonzero((row == 0) & (queries > 0)), key=lambda column: -queries[column])
     return [
@@ -211,11 +209,11 @@ def _unfound(cells: RecallCells, gallery: str) -> list[UnfoundDomain]:
 
 
 def last_served_order(session: Session, manifest: Manifest) -> int | None:
-    """Return the learned order of the last domain that is searched; None: all learned domains are searched.
+    """Find the learned order of the last domain that is searched; None if all learned domains are.
 
     Args:
         session: The caller's session.
-        manifest: Manifest of the index, which names a pinned release.
+        manifest: Manifest of the index, which tells whether a release is pinned.
     """
     if manifest.pinned is None:
         return None

@@ -1,4 +1,4 @@
-"""Create the tables of the catalog."""
+"""Create the catalog's tables."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _GROWING_ID = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 
 
 def upgrade() -> None:
-    """Create all tables, and the rows of the counters."""
+    """Create all tables, and the counters' rows."""
     op.create_table(
         "alerts",
         sa.Column("id", _GROWING_ID, autoincrement=True, nullable=False),
