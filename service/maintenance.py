@@ -1,4 +1,4 @@
-"""The maintenance thread of a worker: reconcile tasks, start due syncs, sweep unused files, report health."""
+"""A worker's maintenance thread: reconcile tasks, start due syncs, sweep unused files, report health."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ log = structlog.get_logger(__name__)
 
 
 def read_gpu_memory() -> list[GpuMemory]:
-    """Return used and total memory by device, read with ``nvidia-smi``; without a GPU or its driver, no entries.
+    """Read each GPU's used and total memory with ``nvidia-smi``; empty without a GPU or its driver.
 
     A CUDA call would occupy several hundred megabytes on the device in each process that reports, and the process could
     no longer fork children that use the device.
@@ -57,13 +57,13 @@ def read_gpu_memory() -> list[GpuMemory]:
             timeout=_GPU_TIMEOUT_SECONDS,
             check=True,
         )
-    except (OSError, subprocess.SubprocessError):  # a driver without a device, or one that hangs
+    except (OSError, subprocess.SubprocessError):  # no device for the driver, or a driver that hangs
         return []
     return [memory for line in answer.stdout.splitlines() if (memory := _parse_gpu(line)) is not None]
 
 
 def _parse_gpu(line: str) -> GpuMemory | None:
-    """Return the entry of a line such as ``0, 1024, 81559`` in MiB; None for a device that reports no memory."""
+    """Parse a line such as ``0, 1024, 81559`` (MiB); None for a device that reports no memory."""
     fields = [field.strip() for field in line.split(",")]
     if len(fields) != 3 or not all(field.isascii() and field.isdecimal() for field in fields):
         return None
@@ -72,7 +72,7 @@ def _parse_gpu(line: str) -> GpuMemory | None:
 
 
 def write_health(path: Path) -> None:
-    """Replace the health file of this worker, which container probes read (``docker/healthy.py``)."""
+    """Replace this worker's health file, which container probes read (``docker/healthy.py``)."""
     checks = {
         "catalog": "ok",
         "broker": "ok" if broker.is_reachable() else "The broker doesn't respond.",
@@ -107,7 +107,7 @@ class MaintenanceThread(threading.Thread):
         self._stop_requested = threading.Event()
 
     def run(self) -> None:
-        """Run one round at once, then one every ``RECONCILE_SECONDS``."""
+        """Run a round at once, then one every ``RECONCILE_SECONDS``."""
         sweep_due = index_sweep_due = alerts_due = 0.0  # on the monotonic clock
         while True:
             try:
@@ -153,7 +153,7 @@ class MaintenanceThread(threading.Thread):
                 return
 
     def stop(self) -> None:
-        """End after the current round, and wait for it."""
+        """End after the current round, and wait for that."""
         self._stop_requested.set()
         if self.is_alive():
             self.join()

@@ -1,1 +1,1 @@
-"""Settings, errors, schemas, limits and logging of the service."""
+"""The service's settings, errors, limits and logging."""

@@ -1,4 +1,4 @@
-"""Domain names: keys that decide equality, slugs, and characters to strip from untrusted text."""
+"""Domain names: the keys by which they are equal, their slugs, and characters to strip from untrusted text."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ CONTROL_CHARACTERS = r"\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069"
 
 
 def name_key(name: str) -> str:
-    """Return the key of a name. Names that differ only in case or in compatible character forms share a key."""
+    """Compute a name's key. Names that differ only in case or in compatible character forms share a key."""
     plain = unicodedata.normalize("NFKC", name).translate(dict.fromkeys(map(ord, JOINERS)))
     return unicodedata.normalize("NFC", plain.casefold())[:_MAX_KEY_CHARS]
 
 
 def make_slug(name: str) -> str:
-    """Return the slug of a name: lower-case ASCII letters, digits and ``-``; not unique."""
+    """Derive a slug from a name: lower-case ASCII letters, digits and ``-``; not unique."""
     from anyascii import anyascii  # a table of all characters, which API clients do not need
 
     words = re.sub(r"(?<=[a-z])(?=[A-Z])", "-", anyascii(name)) if not name.isascii() else name
@@ -32,7 +32,7 @@ def make_slug(name: str) -> str:
 
 
 def unused_slug(name: str, is_used: Callable[[str], bool]) -> str:
-    """Return the slug of a name, with the first number that makes it unique.
+    """Derive a slug from a name, with the first number that makes it unique.
 
     Args:
         is_used: Whether another domain has this slug or name.

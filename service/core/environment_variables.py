@@ -1,6 +1,6 @@
-"""Names of environment variables: settings, and those of other programs.
+"""Names of environment variables: settings, and those that belong to other programs.
 
-An unknown variable with the prefix ``CINESTRATA_`` is an error, because a misspelled setting would be silently ignored.
+An unknown variable with the prefix ``CINESTRATA_`` is an error: a misspelled setting would be ignored silently.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ OTHER_VARIABLES = frozenset(
 )
 """Variables that are not settings but may be in a process's environment."""
 
-# Kubernetes sets NAME=value like these for a service whose name begins with "cinestrata".
+# For a service whose name begins with "cinestrata", Kubernetes sets variables like these.
 _SERVICE_LINK = re.compile(r"CINESTRATA_(\w+_)?(SERVICE_(HOST|PORT)|PORT(_\d+_(TCP|UDP|SCTP)|=\w+://))")
 
 
 def variable_name(settings_class: type[BaseModel], location: Sequence[str | int]) -> str:
-    """Return the environment variable of a setting.
+    """Name a setting's environment variable.
 
     Args:
-        location: Error location from pydantic's ``ValidationError``; parts below a leaf setting are ignored.
+        location: Location in pydantic's ``ValidationError``; parts below a leaf setting are ignored.
     """
     names: list[str] = []
     model: type[BaseModel] | None = settings_class
@@ -44,10 +44,10 @@ def variable_name(settings_class: type[BaseModel], location: Sequence[str | int]
 
 
 def explain_unknown_variable(settings_class: type[BaseModel], name: str, value: str) -> str | None:
-    """Return the error for an unknown variable; None for settings and other programs' variables.
+    """Explain an unknown variable; None for settings and other programs' variables.
 
     Args:
-        name: Name of the variable, in upper case.
+        name: Variable name, in upper case.
     """
     if not name.startswith("CINESTRATA_") or name in OTHER_VARIABLES:
         return None
@@ -63,7 +63,7 @@ def explain_unknown_variable(settings_class: type[BaseModel], name: str, value: 
 
 
 def _variable_names(model: type[BaseModel], prefix: str = "CINESTRATA_") -> Iterator[str]:
-    """Yield the variables of a model's fields. A nested model also has one, whose value is JSON."""
+    """List the variables of a model's fields. A nested model also has one of its own, whose value is JSON."""
     for name, field in model.model_fields.items():
         yield f"{prefix}{name.upper()}"
         if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):

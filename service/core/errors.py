@@ -16,15 +16,15 @@
     ├── Unavailable             503  nothing was changed; the request can be repeated
     │   ├── InsufficientStorage 503  the disk has no space for the videos; nothing was stored
     │   ├── InDoubt             503  the database did not confirm the commit: it took effect completely or not at all
-    │   └── SourceUnavailable   503  the source of a video cannot be reached; its task is repeated later
-    │       └── DecoderOutage   503  the decoder of a worker does not work; its task is repeated later
+    │   └── SourceUnavailable   503  a video's source is unreachable; its task is repeated later
+    │       └── DecoderOutage   503  a worker's decoder does not work; its task is repeated later
     ├── CatalogDamaged          503  a row has a value of the wrong shape; an operator must correct it
     ├── DataFolderNotWritable   503  wrong owner, read-only or full disk; an operator must repair it
     └── TaskInterruption                  internal to workers: a job must stop
         ├── LeaseLost                another worker owns the task; writes are refused
         ├── TaskCancelled            the user cancelled the task
         ├── WorkerStopping           the process shuts down; another worker continues the task
-        └── VideosDeleted            videos of the task were deleted; it starts again without them
+        └── VideosDeleted            the task lost videos; it starts again without them
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ from typing import Any, ClassVar
 from cinestrata_schemas.problems import Action
 from service.core.validation_messages import describe_validation_error
 
-_MAX_LISTED_ERRORS = 100  # a URL may contain 10,000 unknown parameters
+_MAX_LISTED_ERRORS = 100  # a URL may have 10,000 unknown parameters
 
 
 @dataclass(frozen=True)
 class FieldError:
-    """An error in one field.
+    """What is wrong with one field.
 
     Attributes:
         field: Path of the field, such as ``videos[3].captions[0]``.
-        message: The error, as a sentence.
+        message: What is wrong, as a sentence.
         hint: How the caller can fix it.
     """
 
@@ -86,7 +86,7 @@ class CinestrataError(Exception):
 
     @classmethod
     def problem_type(cls) -> str:
-        """Return the URI that identifies this error class in responses (RFC 9457, member ``type``)."""
+        """Build the URI that identifies this error class in responses (RFC 9457, member ``type``)."""
         return problem_type(cls.title)
 
 
@@ -103,7 +103,7 @@ class InvalidInput(CinestrataError):
 
     @classmethod
     def of(cls, errors: Sequence[FieldError]) -> InvalidInput:
-        """Create the error for one or more fields; its detail describes the first."""
+        """Create the error for several fields; its detail describes the first."""
         first = errors[0]
         detail = f"{first.field}: {first.message}" + (f" {first.hint}" if first.hint else "")
         if len(errors) > 1:
@@ -186,7 +186,7 @@ class TooLarge(CinestrataError):
 
 
 class TooManyRequests(CinestrataError):
-    """The process has too many waiting requests."""
+    """Too many requests are waiting in the process."""
 
     status = 429
     title = "Too many requests"
@@ -212,7 +212,7 @@ class InsufficientStorage(Unavailable):
 
     Attributes:
         needed_bytes: Estimated number of bytes needed.
-        free_bytes: Free space, without a reserve for the catalog and the index.
+        free_bytes: Free space, less the reserve for the catalog and the index.
     """
 
     title = "Insufficient storage"
@@ -227,20 +227,20 @@ class InsufficientStorage(Unavailable):
 
 
 class InDoubt(Unavailable):
-    """The database did not confirm a commit; files belonging to its rows must not be deleted."""
+    """The database did not confirm a commit. Files that belong to its rows must not be deleted."""
 
     title = "Commit not confirmed"
 
 
 class SourceUnavailable(Unavailable):
-    """A video's source is currently unreachable; nothing is known about the video."""
+    """A video's source is unreachable at the moment, which says nothing about the video."""
 
     title = "Video source unavailable"
-    awaited: ClassVar[str] = "the source"  # in the progress of the task
+    awaited: ClassVar[str] = "the source"  # as the task's progress names it
 
 
 class DecoderOutage(SourceUnavailable):
-    """A worker's decoder does not work: nothing is known about the video, and other workers may decode it."""
+    """A worker's decoder does not work. That says nothing about the video, and other workers may decode it."""
 
     title = "Decoder unavailable"
     awaited = "a decoder"
@@ -302,14 +302,14 @@ class WorkerStopping(TaskInterruption):
 
 
 class VideosDeleted(TaskInterruption):
-    """Videos of the task were deleted during training."""
+    """Videos were deleted from the task during training."""
 
     status = 409
     title = "Videos were deleted"
 
 
 def problem_type(title: str) -> str:
-    """Return the problem type URI for a title, such as ``urn:cinestrata:problem:not-found``."""
+    """Build the problem type URI for a title, such as ``urn:cinestrata:problem:not-found``."""
     return f"urn:cinestrata:problem:{title.lower().replace(' ', '-')}"
 
 

@@ -1,4 +1,4 @@
-"""Logging for every process: one line per event, for a terminal (``console``) or as a JSON object (``json``)."""
+"""Log in every process: one line per event, for a terminal (``console``) or as a JSON object (``json``)."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def configure_logging(log_format: Literal["console", "json"], level: str) -> Non
         _drop_color_message,
         structlog.processors.StackInfoRenderer(),
     ]
-    # Tracebacks have no local variables in either format, because they may hold keys or user data.
+    # Neither format shows local variables in tracebacks: they may hold keys or user data.
     renderers: list[structlog.typing.Processor] = (
         [
             structlog.processors.ExceptionRenderer(ExceptionDictTransformer(show_locals=False)),

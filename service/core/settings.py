@@ -24,9 +24,9 @@ from media.sources.object_store import missing_package
 from models.backbones import Precision
 from service.core.environment_variables import explain_unknown_variable
 
-DEFAULT_BACKBONE = "small"  # of a new library
-# Methods that a task may select, by recipe: the methods themselves import torch, and the service cannot import the
-# trainer.
+DEFAULT_BACKBONE = "small"  # for a new library
+# Methods that a task may select, from the names of their recipes: the methods themselves import torch, and the service
+# cannot import the trainer.
 METHOD_NAMES: tuple[str, ...] = tuple(
     sorted(
         recipe.name.removesuffix(".yaml")
@@ -108,7 +108,7 @@ class OidcSettings(BaseModel):
 
 
 class Settings(BaseSettings):
-    """Settings of a process, from environment variables with the prefix ``CINESTRATA_``.
+    """A process's settings, from environment variables with the prefix ``CINESTRATA_``.
 
     ``database_url`` and ``redis_url`` are always filled: without a value they point into ``data_dir``.
     """
@@ -310,12 +310,12 @@ class Settings(BaseSettings):
 
     @property
     def cache_dir(self) -> Path:
-        """Folder with sampled frames; may be deleted at any time."""
+        """Folder of sampled frames; may be deleted at any time."""
         return self.data_dir / "cache" / "frames"
 
     @property
     def sources_dir(self) -> Path:
-        """Folder for remote videos while they are processed; may be deleted while no process runs."""
+        """Folder of remote videos while they are processed; may be deleted while no process runs."""
         return self.data_dir / "cache" / "sources"
 
     @property
@@ -330,28 +330,28 @@ class Settings(BaseSettings):
 
     @property
     def uploads_dir(self) -> Path:
-        """Folder with unpacked archives, one subfolder per task."""
+        """Folder of uploaded videos, one subfolder per task."""
         return self.data_dir / "media" / "uploads"
 
     @property
     def backups_dir(self) -> Path:
-        """Folder with backups that workers write on request."""
+        """Folder of the backups that workers write on request."""
         return self.data_dir / "backups"
 
     @property
     def run_dir(self) -> Path:
-        """Folder with the sockets, locks and logs of running processes."""
+        """Folder of running processes' sockets, locks and logs."""
         return self.data_dir / "run"
 
     @property
     def redis_client_url(self) -> str:
-        """The broker's URL in the form that Redis clients expect (``unix://`` instead of ``redis+socket://``)."""
+        """The broker's URL as Redis clients expect it (``unix://`` instead of ``redis+socket://``)."""
         return self.redis_url.replace("redis+socket://", "unix://", 1)
 
 
 @lru_cache(maxsize=1)
 def settings() -> Settings:
-    """Return the settings of this process.
+    """Read this process's settings; later calls return the same object.
 
     Raises:
         pydantic.ValidationError: a variable has an invalid value or an unknown name; the error names each.
@@ -360,12 +360,12 @@ def settings() -> Settings:
 
 
 def _nonempty_secret(value: SecretStr | None) -> SecretStr | None:
-    # An empty variable means "no key": a compose file passes an unset variable as an empty one.
+    # An empty variable means "no key": a compose file passes unset variables as empty ones.
     return value if value and value.get_secret_value() else None
 
 
 def _with_driver(url: str) -> str:
-    # The installed driver is psycopg 3, but SQLAlchemy selects another one for a plain postgresql:// URL.
+    # The installed driver is psycopg 3, but for a plain postgresql:// URL, SQLAlchemy selects another one.
     for plain in ("postgresql://", "postgres://"):
         if url.startswith(plain):
             return "postgresql+psycopg://" + url.removeprefix(plain)

@@ -8,5 +8,5 @@ _UNSTORABLE = re.compile(r"[\x00\ud800-\udfff]")
 
 
 def is_storable(text: str) -> bool:
-    """Return whether a text has neither a NUL nor a lone surrogate."""
+    """Check that a text has neither a NUL nor a lone surrogate."""
     return _UNSTORABLE.search(text) is None

@@ -1,4 +1,4 @@
-"""Priority of background threads."""
+"""Lower the priority of background threads."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ _LOWEST_PRIORITY = 19  # niceness
 
 
 def lower_thread_priority(increment: int = _LOWEST_PRIORITY) -> None:
-    """Lower the priority of this thread and of the threads it starts.
+    """Lower the priority of this thread and of the threads that it starts.
 
-    Only Linux has thread priorities. Elsewhere, and in sandboxes that forbid the call, the function does nothing.
+    Does nothing where threads have no priority (outside Linux) or a sandbox forbids the call.
 
     Args:
         increment: Niceness to add; the default gives the lowest priority.

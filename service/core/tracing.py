@@ -1,4 +1,4 @@
-"""Traces with OpenTelemetry: spans of requests, search stages and task stages, sent by OTLP over HTTP.
+"""Trace requests, search stages and task stages with OpenTelemetry, sent by OTLP over HTTP.
 
 Without ``CINESTRATA_OTLP_ENDPOINT``, no OpenTelemetry module is imported and every function returns at once.
 """
@@ -24,7 +24,7 @@ _tracer: Tracer | None = None
 
 
 def start_tracing(endpoint: str | None, service: str) -> None:
-    """Send the spans of this process to a collector.
+    """Send this process's spans to a collector.
 
     Args:
         endpoint: URL of the collector, such as ``http://collector:4318``; None: trace nothing.
@@ -55,13 +55,13 @@ def use_provider(provider: TracerProvider | None) -> None:
 
 
 def is_tracing() -> bool:
-    """Return whether spans are recorded."""
+    """Check whether spans are recorded."""
     return _tracer is not None
 
 
 @contextmanager
 def request_span(method: str, headers: Mapping[str, str]) -> Iterator[Span]:
-    """Record the span of an HTTP request as part of the trace named by its ``traceparent``.
+    """Record an HTTP request as a span in the trace that its ``traceparent`` names.
 
     Args:
         headers: Headers by lower-case name.
@@ -80,10 +80,10 @@ def request_span(method: str, headers: Mapping[str, str]) -> Iterator[Span]:
 
 
 def record_stages(name: str, stages: Sequence[tuple[str, float]], attributes: Mapping[str, Any]) -> None:
-    """Record a span and its consecutive stages, all just ended, below the current span.
+    """Record a span and its consecutive stages, which have just ended, below the current span.
 
     Args:
-        stages: Names and milliseconds of the stages, in order.
+        stages: Stages in order, each with its name and milliseconds.
     """
     if _tracer is None:
         return
@@ -100,7 +100,7 @@ def record_stages(name: str, stages: Sequence[tuple[str, float]], attributes: Ma
 
 
 class TaskTrace:
-    """The span for a worker's work on a task, with a span per stage."""
+    """A worker's work on a task as a span, with a child span per stage."""
 
     def __init__(self, attributes: Mapping[str, Any]) -> None:
         self._attributes = attributes
@@ -114,7 +114,7 @@ class TaskTrace:
             self._task = _tracer.start_span("task", attributes=_attributes(self._attributes))
 
     def enter_stage(self, name: str) -> None:
-        """Begin a stage's span and end the previous one's; repeated calls have no effect."""
+        """Begin a stage's span and end the previous one's. Has no effect for the current stage."""
         if _tracer is None or self._task is None or name == self._stage_name:
             return
         from opentelemetry import trace
@@ -127,7 +127,7 @@ class TaskTrace:
         )
 
     def end(self, error: BaseException | None) -> None:
-        """End the spans, with the error that ended the work."""
+        """End the spans, with the error that ended the work, if any."""
         if self._task is None:
             return
         if error is not None:

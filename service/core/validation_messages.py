@@ -1,4 +1,4 @@
-"""Sentences and hints for pydantic errors, in the style of the service's own errors."""
+"""Word pydantic's errors as sentences and hints, in the style of the service's own."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any, get_args
 
 from pydantic import BaseModel
 
-_MAX_SHOWN = 60  # characters of a rejected value
+_MAX_SHOWN = 60  # characters of a rejected value to show
 _Describe = Callable[[str, Mapping[str, Any]], tuple[str, str]]
 
 
 def describe_validation_error(error: Mapping[str, Any], model: Any = None) -> tuple[str, str]:
-    """Return the message and hint for an item of ``ValidationError.errors()``.
+    """Word an item of ``ValidationError.errors()`` as a message and a hint.
 
-    Items that already have a hint, directly or in their context, keep it and their message.
+    An item that already has a hint, directly or in its context, keeps its hint and message.
 
     Args:
         model: Model of the body; its field names serve as hints for unknown ones.
@@ -50,7 +50,7 @@ def _unknown_field_hint(model: Any, location: Sequence[str | int]) -> str:
 
 
 def _model_in(annotation: Any) -> type[BaseModel] | None:
-    """Return the first model in an annotation such as ``Annotated[list[Model], …] | None``."""
+    """Find the first model in an annotation such as ``Annotated[list[Model], …] | None``."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
     return next(filter(None, map(_model_in, get_args(annotation))), None)

@@ -1,1 +1,1 @@
-"""Operation of a library: maintenance jobs, worker reports, search load and an overview."""
+"""Operating a library: maintenance jobs, worker reports, search load and an overview."""

@@ -1,7 +1,7 @@
-"""Compactions and snapshots that operators start on the page, run by workers.
+"""Run the compactions and snapshots that operators start on the page, in workers.
 
-A job is claimed like a task: one conditional UPDATE with a lease and a fencing token. A worker that dies leaves a lease
-that expires, and the job starts again; both kinds may be repeated. After three lost workers the job fails.
+A job is claimed like a task: one conditional UPDATE with a lease and a fencing token. If its worker dies, the lease
+expires and the job starts again, which both kinds permit. After three lost workers the job fails.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ log = structlog.get_logger(__name__)
 
 
 def start_job(spec: JobSpec) -> JobDetails:
-    """Store a job and notify the workers. An unfinished job of the same kind and domain is returned instead.
+    """Store a job and notify the workers, or return an unfinished job of the same kind and domain.
 
     Raises:
         NotFound: The domain does not exist.
@@ -68,14 +68,14 @@ def start_job(spec: JobSpec) -> JobDetails:
 
 
 def list_jobs(limit: int = 10) -> list[JobDetails]:
-    """Return the last jobs, newest first."""
+    """List the last jobs, newest first."""
     with session_scope() as session:
         rows = session.scalars(select(MaintenanceJob).order_by(MaintenanceJob.id.desc()).limit(limit))
         return [_details(row) for row in rows]
 
 
 def send_due_jobs() -> int:
-    """Send messages for queued jobs and dead workers' jobs, if the queue is empty; returns their number."""
+    """Send messages for queued jobs and dead workers' jobs, if the queue is empty, and return how many."""
     with session_scope() as session:
         due = session.scalars(
             select(MaintenanceJob.id).where(
@@ -91,7 +91,7 @@ def send_due_jobs() -> int:
 
 
 def run_job(job_id: int) -> None:
-    """Run a job, unless it is running or finished."""
+    """Run a job, unless it is already running or finished."""
     claimed = _claim(job_id)
     if claimed is None:
         return
@@ -134,7 +134,7 @@ def _snapshot(job_id: int) -> dict[str, Any]:
 
 
 def _claim(job_id: int) -> tuple[str, str | None, int] | None:
-    """Return the kind, domain and fencing token of a claimed job; None if it is not due."""
+    """Claim a job and return its kind, domain and fencing token; None if it is not due."""
     with session_scope(write=True) as session:
         at = now(session)
         free = or_(MaintenanceJob.lease_expires_at.is_(None), MaintenanceJob.lease_expires_at < at)
@@ -160,7 +160,7 @@ def _claim(job_id: int) -> tuple[str, str | None, int] | None:
 
 @contextmanager
 def _keep_lease(job_id: int, token: int) -> Iterator[None]:
-    """Renew the lease of a job during the ``with`` block: a large shard takes minutes to copy."""
+    """Renew a job's lease during the ``with`` block: copying a large shard takes minutes."""
     ended = threading.Event()
 
     def renew() -> None:

@@ -1,4 +1,4 @@
-"""State of operation in bounded size: workers, queue, running tasks, jobs, disk and searches."""
+"""The state of operation, bounded in size: workers, queue, running tasks, jobs, disk and searches."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ _WORKERS = 50
 
 
 def operations_status(searches: SearchLoad) -> OperationsStatus:
-    """Return the state of the operation.
+    """Collect the state of operation.
 
     Args:
-        searches: Load of the responding process.
+        searches: Search load of this process.
 
     Raises:
         Unavailable: The catalog is unreachable.
@@ -95,7 +95,7 @@ def operations_status(searches: SearchLoad) -> OperationsStatus:
 
 
 def _waiting_tasks(session: Session, at: datetime) -> list[Task]:
-    """Return the tasks waiting to be learned, in queue order."""
+    """List the tasks that wait to be learned, in queue order."""
     tasks = session.scalars(
         select(Task)
         .where(Task.state.in_(ACTIVE_STATES), Task.state.not_in(LEARNING_STATES))
@@ -110,7 +110,7 @@ def _waiting_tasks(session: Session, at: datetime) -> list[Task]:
 
 
 def _disk() -> tuple[int | None, int | None]:
-    """Return free and total bytes on the data folder's disk; None if they cannot be read."""
+    """Measure free and total bytes on the data folder's disk; None if unknown."""
     try:
         disk = shutil.disk_usage(settings().data_dir)
     except OSError:

@@ -1,1 +1,1 @@
-"""Files of the data folder: paths, write access, the manifest of the index, the vector store."""
+"""Files in the data folder: paths, write access, the index manifest, the vector store."""

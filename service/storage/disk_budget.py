@@ -18,29 +18,29 @@ from service.core.errors import InsufficientStorage
 from service.core.settings import settings
 from service.storage.library_backbone import library_backbone
 
-RESERVE_BYTES = 128 * 1024**2  # stays free for the catalog, logs and the broker
-# Of a library without measurements. A thumbnail of a photographed scene, 320 pixels wide, has 10 to 25 KB; a vector of
-# 512 dimensions in half precision has 1 KiB, and its search structure less.
+RESERVE_BYTES = 128 * 1024**2  # kept free for the catalog, logs and the broker
+# For a library without measurements. The thumbnail of a photographed scene, 320 pixels wide, has 10 to 25 KB; a vector
+# of 512 dimensions in half precision has 1 KiB, and its search structure less.
 _THUMBNAIL_BYTES = 20 * 1024
 _SHARD_BYTES = 4 * 1024
 _RELEASE_BYTES = 64 * 1024**2
-_CATALOG_BYTES = 4 * 1024  # of a video: its row, captions, indexes and events
-_RELEASE_COPIES = 3  # the release, its staged copy, and the checkpoint of the training
+_CATALOG_BYTES = 4 * 1024  # per video: its row, captions, indexes and events
+_RELEASE_COPIES = 3  # the release, its staged copy, and the training checkpoint
 _SAMPLED_THUMBNAILS = 100
 _DEFAULT_FRAME_BYTES = 8 * 224 * 224 * 3
 
 
 def require_disk_space(videos: int, *, files_bytes: int = 0, is_append: bool = False) -> None:
-    """Refuse videos that don't fit on the data folder's disk, before anything is stored.
+    """Refuse videos that do not fit on the data folder's disk, before anything is stored.
 
-    Pending videos of unfinished tasks also count.
+    Pending videos in unfinished tasks count, too.
 
     Args:
         files_bytes: Bytes of files that the request itself stores.
         is_append: Whether the videos are appended to a learned domain, which writes no release.
 
     Raises:
-        InsufficientStorage: The disk has less free space than the videos are expected to need.
+        InsufficientStorage: The disk has less free space than the videos will need.
         Unavailable: The catalog is unreachable.
     """
     with session_scope() as session:
@@ -57,10 +57,10 @@ def require_disk_space(videos: int, *, files_bytes: int = 0, is_append: bool = F
 
 
 def estimate_task_bytes(videos: int, *, is_append: bool = False) -> int:
-    """Estimate the maximum bytes that videos occupy while their task is processed.
+    """Estimate how many bytes videos occupy at most while their task is processed.
 
-    Sampled frames, which are deleted when the task is ready, dominate. Sizes of vectors, thumbnails and releases are
-    those of the library, if it has any.
+    Sampled frames dominate; they are deleted when the task is ready. Vectors, thumbnails and releases are assumed to be
+    as large as the library's, if it has any.
 
     Args:
         is_append: Whether the videos are appended to a learned domain, which writes no release.
@@ -77,8 +77,8 @@ def estimate_task_bytes(videos: int, *, is_append: bool = False) -> int:
 
 @lru_cache(maxsize=4)
 def _frame_cache_bytes(backbone: str, frames: int | None) -> int:
-    """Return the bytes of the sampled frames of a video."""
-    # Imported on use: a client of the command line does not need the library of the backbones.
+    """Compute how many bytes a video's sampled frames occupy."""
+    # Imported here: command-line clients do not need the library of backbones.
     from models.backbones.backbone_loading import frame_spec
     from models.errors import ModelError
 
@@ -90,7 +90,7 @@ def _frame_cache_bytes(backbone: str, frames: int | None) -> int:
 
 
 def _index_bytes(folder: Path) -> tuple[int, int]:
-    """Return the mean bytes per video in the shards, and the size of the largest release."""
+    """Measure the mean bytes per video in the shards, and the largest release."""
     try:
         manifest = StoreFolder(folder).manifest()
     except ShardStoreError:
@@ -106,11 +106,11 @@ def _mean_thumbnail_bytes(folder: Path) -> int:
     try:
         with os.scandir(folder) as entries:
             sizes = [entry.stat().st_size for entry in islice(entries, _SAMPLED_THUMBNAILS)]
-    except OSError:  # no thumbnail yet, or one was deleted in the meantime
+    except OSError:  # no thumbnail yet, or one was deleted meanwhile
         return _THUMBNAIL_BYTES
     return sum(sizes) // len(sizes) if sizes else _THUMBNAIL_BYTES
 
 
 def _existing(folder: Path) -> Path:
-    """Return the folder, or its closest parent that exists."""
+    """Find the folder, or its closest parent that exists."""
     return next(path for path in (folder, *folder.parents) if path.exists())

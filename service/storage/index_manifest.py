@@ -1,4 +1,4 @@
-"""The manifest of the index, and the write lock for changes of both the index and the catalog."""
+"""The index manifest, and the write lock for changes to both the index and the catalog."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from service.core.settings import settings
 _lock = threading.Lock()
 _manifests: LRUCache[str, tuple[tuple[int, ...], Manifest]] = LRUCache(4)
 
-WAIT_SECONDS = 10.0  # for a request, which occupies a thread
+WAIT_SECONDS = 10.0  # short, because a waiting request occupies a thread
 _REPORT_SECONDS = 1.0
 
 
 def is_published(task_id: str) -> bool:
-    """Return whether the manifest lists a shard of the task.
+    """Check whether the manifest lists a shard for the task.
 
     Raises:
         Unavailable: The manifest cannot be read.
@@ -36,7 +36,7 @@ def is_published(task_id: str) -> bool:
 
 
 def stored_ids(task_id: str, ids: Ids) -> Ids:
-    """Return which vector IDs a task's shard stores, including deleted ones; empty without a shard.
+    """Select the vector IDs that a task's shard stores, deleted ones included; empty without a shard.
 
     Raises:
         Unavailable: The manifest or the IDs of the shard cannot be read.
@@ -64,7 +64,7 @@ def read_manifest() -> Manifest:
 
 
 def published_manifest() -> tuple[Manifest, dict[str, str]]:
-    """Return the index manifest, and the error if it is unreadable; a replaced file is re-read."""
+    """Read the index manifest, and the error if it is unreadable; a replaced file is read again."""
     folder = settings().index_dir
     if not folder.exists():
         return Manifest.empty(), {}
@@ -89,7 +89,7 @@ def published_manifest() -> tuple[Manifest, dict[str, str]]:
 def require_manifest(published: Manifest) -> None:
     """Refuse an empty manifest for a library that is not empty.
 
-    Without this check, the next published task would begin a new manifest, which does not list the existing shards.
+    Otherwise, the next published task would start a new manifest, which lacks the existing shards.
 
     Raises:
         ManifestError: The manifest lists no release, and the catalog has published tasks.
@@ -110,14 +110,14 @@ def require_manifest(published: Manifest) -> None:
 def index_lock(
     report_alive: Callable[[], object] | None = None, *, wait_seconds: float | None = None
 ) -> Iterator[None]:
-    """Hold the write lock of the index; operations of the shard store in the block use it.
+    """Hold the index write lock during a ``with`` block; shard store operations in the block use it.
 
-    A compaction holds the lock for minutes. A transaction waiting for it would hold its rows that long, and on SQLite
-    block all catalog writers. So every change to both takes the lock first, then begins its transaction.
+    A compaction holds the lock for minutes. A transaction waiting for it would keep its rows locked that long, and on
+    SQLite block all catalog writers. So every change to both takes the lock first, then begins its transaction.
 
     Args:
-        report_alive: Called every second while another writer has the lock; an exception ends the wait. None: the wait
-            ends after ``wait_seconds``.
+        report_alive: Called every second while another writer has the lock; an exception ends the wait. None: wait at
+            most ``wait_seconds``.
         wait_seconds: Maximum time to wait; None: ``WAIT_SECONDS``.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Backbone and default method of the library."""
+"""Choose the library's backbone and default method."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ _CLOSED_FORM_BACKBONE = "small"
 
 
 def library_backbone(of: Settings | None = None) -> str:
-    """Return the configured backbone, or else the library's, or the default for a new library.
+    """Choose the configured backbone, or else the library's, or the default for a new library.
 
-    A library keeps its first backbone, because vectors from different backbones cannot be compared.
+    A library keeps its first backbone, because vectors from different backbones are not comparable.
 
     Args:
-        of: Settings of the library; those of the process by default.
+        of: Settings of the library; by default the process's.
     """
     chosen = of or settings()
     if chosen.backbone is not None:
@@ -30,14 +30,14 @@ def library_backbone(of: Settings | None = None) -> str:
             description = json.loads((folder.release_folder(release) / "release.json").read_text())
             return str(description["backbone"])
     except (ShardStoreError, OSError, ValueError, KeyError):
-        pass  # the process that opens the index next reports the damage
+        pass  # whoever opens the index next reports the damage
     return DEFAULT_BACKBONE
 
 
 def default_method() -> str:
-    """Return the configured method, or else the backbone's default.
+    """Choose the configured method, or else the backbone's default.
 
-    It is ``analytic`` for ``small``, ``strata`` for other backbones with open blocks, and ``bmu_moco`` for the others.
+    That is ``analytic`` for ``small``, ``strata`` for other backbones with open blocks, and ``bmu_moco`` for the rest.
     """
     configured = settings().method
     if configured is not None:

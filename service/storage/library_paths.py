@@ -11,14 +11,14 @@ from media import MediaError, resolve_uri
 from service.core.errors import DataFolderNotWritable
 from service.core.settings import Settings, settings
 
-UPLOAD_SCHEME = "upload://"  # upload://<task id>/<path>: a file of an archive that was posted
+UPLOAD_SCHEME = "upload://"  # upload://<task id>/<path>: a file in a posted archive
 UPLOAD_FOLDER = re.compile(r"tsk_[0-9a-f]{16}")  # other folders in uploads_dir belong to users
 
 
 def normalize_uri(uri: str) -> str:
-    """Return the URI of a video as the catalog stores it.
+    """Normalize a video's URI to the form that the catalog stores.
 
-    Upload URIs are compared as strings, so they contain no empty segments, ``.`` or ``..``.
+    Upload URIs are compared as strings, so they have no empty segments, ``.`` or ``..``.
     """
     if not uri.startswith(UPLOAD_SCHEME):
         return uri
@@ -26,7 +26,7 @@ def normalize_uri(uri: str) -> str:
 
 
 def resolve_video_path(uri: str) -> Path:
-    """Return the file of a video's URI.
+    """Resolve a video's URI to its file.
 
     Raises:
         MediaError: The file is outside the media root or, for an upload, outside the uploads folder.
@@ -40,17 +40,17 @@ def resolve_video_path(uri: str) -> Path:
 
 
 def thumbnail_path(video_id: str) -> Path:
-    """Return the file of a video's thumbnail, which may not exist yet."""
+    """Name the file of a video's thumbnail, which may not exist yet."""
     return settings().thumbnails_dir / f"{video_id}.jpg"
 
 
 def recall_cache_path() -> Path:
-    """Return the file of the evaluation ledger, which may be deleted at any time."""
+    """Name the file of the evaluation ledger, which may be deleted at any time."""
     return settings().index_dir / "ledger.npz"
 
 
 def require_writable(*folders: Path) -> None:
-    """Create each folder if it does not exist, and create and remove a file in it.
+    """Create each missing folder, and create and remove a file in each.
 
     Raises:
         DataFolderNotWritable: A folder cannot be written; the error names it.
@@ -66,7 +66,7 @@ def require_writable(*folders: Path) -> None:
 
 
 def check_data_folder(configured: Settings) -> str:
-    """Return ``ok``, or why the data folder cannot be written."""
+    """Explain why the data folder cannot be written; ``ok`` if it can."""
     try:
         require_writable(configured.data_dir)
     except DataFolderNotWritable as error:

@@ -14,10 +14,10 @@ MILVUS_TIMEOUT_SECONDS = 10.0
 
 
 def library_store(configured: Settings, *, device: Device = "cpu") -> ShardStore:
-    """Return the library's shard store. It connects to a server only when a row is read.
+    """Open the library's shard store. It connects to a server only when a row is read.
 
     Args:
-        device: Device that scans files of shards.
+        device: Device that scans shard files.
 
     Raises:
         DeviceMissing: The device does not exist.
@@ -45,5 +45,5 @@ def library_store(configured: Settings, *, device: Device = "cpu") -> ShardStore
 
 @lru_cache(maxsize=8)
 def _milvus(address: MilvusAddress) -> MilvusVectorStore:
-    """Return the connection of an address; one per process."""
+    """Open the connection to an address; one per process."""
     return MilvusVectorStore(address)

@@ -1,4 +1,4 @@
-"""Access to video content from any source: local folders, web servers, object stores."""
+"""Access video content from any source: local folders, web servers, object stores."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from service.core.errors import DataFolderNotWritable, SourceUnavailable
 from service.core.settings import settings
 from service.storage.library_paths import resolve_video_path
 
-MAX_DOWNLOADED_BYTES = 16 * 1024**3  # files of all workers of the data folder together
+MAX_DOWNLOADED_BYTES = 16 * 1024**3  # over all workers on the data folder
 
 
 def check_video_uri(uri: str) -> None:
-    """Check that a URI names a local file, or a file of an allowed source, without a request to the source.
+    """Check that a URI names a local file or a file in an allowed source, without contacting the source.
 
     Raises:
         MediaError: The URI is malformed, its source is not allowed, or its local file does not exist.
@@ -45,15 +45,15 @@ def check_video_uri(uri: str) -> None:
 
 @contextmanager
 def local_video(uri: str) -> Iterator[Path]:
-    """Yield a file with a video's content, which exists until the block ends.
+    """Provide a local file with a video's content, which exists during the ``with`` block.
 
     Args:
-        uri: URI of the video as the catalog has it.
+        uri: The video's URI, as in the catalog.
 
     Raises:
         MediaError: The video cannot be used; probing rejects it.
-        SourceUnavailable: The video's source is currently unreachable; the video must not be rejected.
-        DataFolderNotWritable: The cache of sources cannot be written.
+        SourceUnavailable: The video's source is unreachable at the moment; the video must not be rejected.
+        DataFolderNotWritable: The source cache cannot be written.
     """
     if not is_source_uri(uri):
         yield resolve_video_path(uri)
@@ -78,11 +78,11 @@ def local_video(uri: str) -> Iterator[Path]:
 
 @contextmanager
 def open_remote_video(uri: str, part: ByteRange | None) -> Iterator[RemoteStream]:
-    """Yield the content of a remote video, or of a range of it, as a stream.
+    """Stream a remote video, or a range of it.
 
     Raises:
         MediaError: The video no longer exists, or its source is not allowed.
-        SourceOutage: The source is currently unreachable.
+        SourceOutage: The source is unreachable at the moment.
     """
     parsed = _parse_file(uri)
     with _source(parsed).open(parsed, part) as stream:
@@ -93,8 +93,8 @@ class SourceReader:
     """Lists remote folders, and reads small files such as manifests.
 
     Args:
-        is_restricted: Whether only sources of ``settings().sources`` are read. A user of the command line may read any
-            source with their own credentials.
+        is_restricted: Whether to read only the sources in ``settings().sources``. On the command line, users may read
+            any source with their own credentials.
     """
 
     def __init__(self, is_restricted: bool = True) -> None:
@@ -103,7 +103,7 @@ class SourceReader:
     def list_files(
         self, folder: SourceUri, report_progress: Callable[[], object] = lambda: None
     ) -> list[ListedFile]:
-        """Return all files below a folder of an object store.
+        """List all files below an object store folder.
 
         Args:
             report_progress: Called after each page of the listing.
@@ -158,7 +158,7 @@ def _parse_file(uri: str) -> SourceUri:
 
 
 def find_allowed_prefix(uri: SourceUri) -> SourcePrefix:
-    """Return the prefix of ``settings().sources`` that contains a URI; raises MediaError if there is none."""
+    """Find the prefix in ``settings().sources`` that contains a URI; raise MediaError if there is none."""
     return find_prefix(uri, _allowed_prefixes(settings().sources))
 
 
@@ -173,5 +173,5 @@ def _source(uri: SourceUri) -> MediaSource:
 
 @lru_cache(maxsize=1)
 def _web_server(sources: tuple[str, ...], pid: int) -> WebServer:
-    """Return the web servers with their open connections, which a forked process must not share."""
+    """Hold the open connections to web servers, which a forked process must not share."""
     return WebServer(partial(find_prefix, allowed=_allowed_prefixes(sources)))

@@ -30,21 +30,21 @@ from service.storage import library_paths
 from service.storage.library_paths import UPLOAD_FOLDER, UPLOAD_SCHEME
 
 _BATCH = 5000  # deleted videos between two transactions
-_FOLDER_PREFIX = "tsk_"  # of the folders of uploads
+_FOLDER_PREFIX = "tsk_"  # of upload folders
 
 log = structlog.get_logger(__name__)
 
 
 def delete_unneeded_frames(contents: Collection[str]) -> int:
-    """Delete frame caches whose content no unfinished task's video has. Idempotent.
+    """Delete the frame caches of contents that no unfinished task's video has. Idempotent.
 
-    A job whose frame cache is deleted before the catalog has the content of its video decodes the video again.
+    If a cache is deleted before the catalog has its video's content, the job decodes the video again.
 
     Args:
         contents: Content hashes of videos.
 
     Returns:
-        Number of deleted files.
+        Number of files deleted.
 
     Raises:
         Unavailable: The catalog is unreachable.
@@ -52,7 +52,7 @@ def delete_unneeded_frames(contents: Collection[str]) -> int:
     """
     deleted = 0
     for chunk in id_chunks(sorted(contents)):
-        # One query for each chunk: an unfinished task may have stored the same content since the last one.
+        # One query per chunk: an unfinished task may have stored the same content since the last one.
         query = select(Video.content_hash).join(Task)
         with session_scope() as session:
             needed = set(
@@ -63,11 +63,11 @@ def delete_unneeded_frames(contents: Collection[str]) -> int:
 
 
 def register_removals(session: Session, videos: ColumnElement[bool]) -> None:
-    """Register the files of videos for deletion, in the transaction that deletes the videos.
+    """Schedule videos' files for deletion, in the transaction that deletes the videos.
 
     Args:
         session: The transaction, before the rows are deleted.
-        videos: Condition of the videos.
+        videos: Condition that selects the videos.
     """
     deleted = select(Video.id, Video.uri, Video.content_hash).where(videos)
     session.execute(insert(FileRemoval).from_select(["video_id", "uri", "content_hash"], deleted))
@@ -94,12 +94,12 @@ def register_rejected_uploads(session: Session, task: Task) -> None:
 
 
 def remove_deleted_files() -> dict[str, str]:
-    """Delete the registered files that belong to the library and that no other video needs.
+    """Delete the scheduled files that belong to the library and that no other video needs.
 
-    No transaction is open while files are deleted. A repetition continues after a kill.
+    No transaction is open while files are deleted. After a kill, a repeated call continues.
 
     Returns:
-        Errors of the files that cannot be deleted, by the ID of their video. A later call tries again.
+        Errors by video ID, for files that cannot be deleted. A later call tries again.
 
     Raises:
         Unavailable: The catalog is unreachable.
@@ -133,7 +133,7 @@ def remove_deleted_files() -> dict[str, str]:
 
 
 def _needed_files(session: Session, batch: ColumnElement[bool]) -> set[str]:
-    """Return the IDs and contents of a batch of removals that videos of the catalog have and need."""
+    """Find which IDs and contents in a batch of removals are needed by videos in the catalog."""
     needed: set[str] = set()
     for column, removed in (
         (Video.id, FileRemoval.video_id),  # an ID may be used again
@@ -158,10 +158,10 @@ def _needs_files() -> ColumnElement[bool]:
 def _unneeded_uploads(
     session: Session, batch: ColumnElement[bool], removals: Sequence[FileRemoval]
 ) -> dict[int, Path]:
-    """Return the uploaded files of a batch of removals that no video needs, by the ID of the removal.
+    """Find the uploaded files in a batch of removals that no video needs, by removal ID.
 
-    The uploads are below the default media root, so a video may also name them by a path, by a ``file://`` URI or
-    through a link.
+    The uploads are below the default media root, so a video may also name them by path, by ``file://`` URI or through a
+    link.
     """
     files = {removal.id: path for removal in removals if (path := _uploaded_file(removal.uri))}
     if not files:
@@ -175,14 +175,14 @@ def _unneeded_uploads(
         for removal in removals
         if removal.id in files and not removal.uri.startswith(UPLOAD_SCHEME)
     ]
-    # A rejected video has no content hash: the videos that may name its file by a link have as many bytes.
+    # A rejected video has no content hash. Those that may name its file through a link have as many bytes.
     sizes = set()
     for removal in removals:
         if removal.id in files and removal.content_hash is None:
-            with suppress(FileNotFoundError):  # another process removes it
+            with suppress(FileNotFoundError):  # another process is removing it
                 sizes.add(files[removal.id].stat().st_size)
     conditions = [
-        # URIs have no index: one pass over the videos for each batch.
+        # URIs have no index: one pass over the videos per batch.
         or_(Video.uri.in_(of_batch), ~is_upload & Video.uri.contains(_FOLDER_PREFIX, autoescape=True)),
         Video.content_hash.in_(contents),  # links, whose names are arbitrary
         *map(Video.uri.in_, id_chunks(other_names)),
@@ -197,7 +197,7 @@ def _unneeded_uploads(
 
 
 def _uploaded_file(uri: str) -> Path | None:
-    """Return the file of an upload, however its URI is written; None if it is deleted already or belongs to a user."""
+    """Find an upload's file, however its URI is written; None if it is already deleted or belongs to a user."""
     is_upload = uri.startswith(UPLOAD_SCHEME)
     if not is_upload and not UPLOAD_FOLDER.search(uri):
         return None
@@ -225,7 +225,7 @@ def _delete_files(
 
 
 def _delete_frames(contents: Iterable[str]) -> int:
-    """Delete the frame caches of contents, in all numbers and sizes of frames; returns their number."""
+    """Delete the frame caches of contents, for all numbers and sizes of frames, and return how many."""
     caches = settings().cache_dir
     folders = list(caches.iterdir()) if caches.is_dir() else []
     paths = [
@@ -237,7 +237,7 @@ def _delete_frames(contents: Iterable[str]) -> int:
 
 
 def _drop_empty(folder: Path) -> None:
-    """Delete empty folders of an upload: their names are user data, too."""
+    """Delete an upload's empty folders: their names are user data, too."""
     uploads = settings().uploads_dir.resolve()
     while uploads in folder.parents:
         try:

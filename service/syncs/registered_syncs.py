@@ -1,8 +1,7 @@
-"""Registered syncs in the catalog: registration, listing, removal, and the claim on a run.
+"""Register, list and remove syncs in the catalog, and claim their runs.
 
-A run has a lease, so that two workers never run the same sync at the same time: only one of two conditional UPDATEs
-takes effect. A dead worker's lease expires, and the run is then sent again, as is a message that no worker has
-received.
+A run has a lease, so two workers never run the same sync at once: only one of two conditional UPDATEs takes effect.
+When a dead worker's lease expires, the run is sent again. So is a message that no worker has received.
 """
 
 from __future__ import annotations
@@ -32,15 +31,15 @@ from service.tasks import broker
 from service.tasks.task_storage import new_id
 
 _LEASES = 5  # a step of a run, such as a listing page, may take longer than a task's
-_MESSAGE_SECONDS = 60.0  # a message that no worker has received for this long is sent again
+_MESSAGE_SECONDS = 60.0  # after which a message that no worker has received is sent again
 _RENEWAL_SECONDS = 30.0
 
 
 def register_sync(spec: SyncSpec) -> SyncDetails:
-    """Store a sync, which runs immediately and then at its interval. It replaces any sync of the same domain.
+    """Store a sync, which runs at once and then at its interval. It replaces the domain's existing sync.
 
-    A domain follows one source: videos from a second would look like vanished files of the first. A run of the replaced
-    registration ends at its next step, so that it deletes nothing that the new one keeps.
+    A domain follows one source: files from a second one would look like vanished files of the first. A run of the
+    replaced sync ends at its next step, so that it deletes nothing that the new one keeps.
 
     Raises:
         InvalidInput: The source is not allowed, or does not exist.
@@ -48,7 +47,7 @@ def register_sync(spec: SyncSpec) -> SyncDetails:
     """
     check_source(spec.source)
     with session_scope(write=True) as session:
-        lock_names(session)  # no index covers names that differ in case, or a slug
+        lock_names(session)  # no index covers names that differ in case, or slugs
         existing = _syncs_of_domain(session, spec.name)
         at = now(session)
         for other in existing[1:]:
@@ -76,17 +75,17 @@ def register_sync(spec: SyncSpec) -> SyncDetails:
 
 
 def list_syncs() -> list[SyncDetails]:
-    """Return all syncs by name."""
+    """List all syncs by name."""
     with session_scope() as session:
         at = now(session)
         return [_details(row, at) for row in session.scalars(select(Sync).order_by(Sync.name))]
 
 
 def remove_sync(name_or_id: str) -> None:
-    """Remove a sync. Its domain and the videos stay; a run in progress ends at its next step.
+    """Remove a sync. Its domain and videos stay; a run in progress ends at its next step.
 
     Args:
-        name_or_id: ID of the sync, or name or slug of its domain; IDs have priority.
+        name_or_id: ID of the sync, or name or slug of its domain; IDs take precedence.
 
     Raises:
         NotFound: The sync does not exist.
@@ -101,7 +100,7 @@ def remove_sync(name_or_id: str) -> None:
 
 
 def send_due_syncs() -> int:
-    """Send a message for each due sync, and for each run whose worker has died; returns the number of messages.
+    """Send a message for each due sync, and for each run whose worker has died, and return how many.
 
     If the broker is unreachable, the sync stays due.
     """
@@ -127,8 +126,8 @@ class SyncRun:
         name: Name of the domain.
         source: Folder or manifest below the media root.
         vanished: Whether videos of vanished files are kept or deleted.
-        captions_from_names: Whether to use the file name as the caption of a video without captions.
-        task_id: Task of the domain, if an earlier run found it.
+        captions_from_names: Whether a video without captions gets its file name as one.
+        task_id: Task of the domain, if a previous run found it.
         token: Fencing token of the claim.
     """
 
@@ -155,7 +154,7 @@ class SyncRun:
         self.renew()
 
     def renew(self, **values: object) -> None:
-        """Renew the lease at once, and set columns of the sync; raises LeaseLost."""
+        """Renew the lease now, and set columns of the sync; raise LeaseLost."""
         with session_scope(write=True) as session:
             renewed = session.execute(
                 update(Sync)
@@ -189,8 +188,9 @@ class SyncRun:
 
 
 def claim_run(sync_id: str) -> SyncRun | None:
-    """Claim a run of a sync and plan the next one; None if it is already running, was removed, or has run since the
-    message was sent.
+    """Claim a sync's run and plan the next one.
+
+    None if it is already running, was removed, or has run since the message was sent.
     """
     with session_scope(write=True) as session:
         at = now(session)
@@ -235,7 +235,7 @@ def claim_run(sync_id: str) -> SyncRun | None:
 
 
 def _syncs_of_domain(session: Session, name: str) -> list[Sync]:
-    """Return the syncs of a domain by name or slug, the exact spelling first."""
+    """Find a domain's syncs by name or slug, the exact spelling first."""
     key = name_key(name)
     domain = session.scalars(
         select(Task).where(or_(Task.name_key == key, Task.slug == key)).order_by(Task.position).limit(1)
@@ -250,7 +250,7 @@ def _is_idle(at: datetime) -> ColumnElement[bool]:
 
 
 def _is_due(at: datetime) -> ColumnElement[bool]:
-    """Return whether a run is planned, or the worker of a run has died."""
+    """Build the condition for syncs that are planned to run, or whose worker died during a run."""
     return or_(
         and_(Sync.next_run_at <= at, Sync.lease_expires_at.is_(None)),
         Sync.lease_expires_at < at,
@@ -262,7 +262,7 @@ def _lease() -> timedelta:
 
 
 def _postpone(sync_id: str) -> bool:
-    """Plan when to resend the message about to be sent; False if another process was first."""
+    """Plan when to resend the message about to be sent. False if another process was first."""
     with session_scope(write=True) as session:
         at = now(session)
         row = session.scalars(

@@ -1,4 +1,4 @@
-"""List sources: the files of a folder or manifest, with size, time and content or version."""
+"""List the files of a source: a folder or manifest, with each file's size, time and content or version."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ _MAX_LISTED = 20
 
 @dataclass(frozen=True)
 class SourceFiles:
-    """Files of a source.
+    """The files of a source.
 
     Attributes:
-        files: The files; the URIs of their videos are relative to the source.
-        left_out: Reasons by path (relative to the source) for files that cannot be used.
-        uploaded: Paths of uploaded files, which the source does not include.
+        files: The files, with their videos' URIs relative to the source.
+        left_out: Why files cannot be used, by path relative to the source.
+        uploaded: Paths of uploaded files, which are not part of the source.
     """
 
     files: list[SourceFile]
@@ -43,17 +43,17 @@ class SourceFiles:
 
 @dataclass(frozen=True)
 class ListedSource(SourceFiles):
-    """Files of a service's source.
+    """The files of a source as the service lists it.
 
     Attributes:
-        place: Completes video URIs to the form used in tasks.
+        place: Completes videos' URIs to the form that tasks use.
     """
 
     place: Callable[[Sequence[VideoSpec]], list[VideoSpec]]
 
 
 def check_source(source: str) -> None:
-    """Check that a source is an allowed folder or manifest, before a sync of it is stored.
+    """Check that a source is an allowed folder or manifest, before its sync is stored.
 
     Raises:
         InvalidInput: The source is not allowed, cannot be listed, does not exist, or is a manifest that the service
@@ -79,16 +79,16 @@ def check_source(source: str) -> None:
 def list_source(
     source: str, captions_from_names: bool, report_progress: Callable[[], object] = lambda: None
 ) -> ListedSource:
-    """Return the files of a folder or manifest below the media root, or in an allowed source.
+    """List the files of a folder or manifest below the media root or in an allowed source.
 
     Args:
-        captions_from_names: Whether to use the file name as the caption of a video without captions.
+        captions_from_names: Whether a video without captions gets its file name as one.
         report_progress: Called for each folder, page of a listing, part of a manifest, and file.
 
     Raises:
         InvalidInput: The source is not allowed, has no videos, all are left out, or the manifest is invalid or gives
             IDs.
-        SourceUnavailable: A remote source cannot be reached currently.
+        SourceUnavailable: A remote source is unreachable at the moment.
         OSError: A folder or the manifest cannot be read.
     """
     if is_source_uri(source):
@@ -112,7 +112,7 @@ def list_source(
 
 
 def _resolve(source: str) -> Path:
-    """Return the folder or manifest of a source below the media root; raises InvalidInput."""
+    """Find the folder or manifest of a source below the media root; raise InvalidInput."""
     hint = "Choose a folder below the media root, or its manifest."
     if "://" in source:
         raise InvalidInput.at(
@@ -132,8 +132,9 @@ def _resolve(source: str) -> Path:
 
 
 def _place_below_media_root(base: Path, videos: Sequence[VideoSpec]) -> list[VideoSpec]:
-    """Return the videos with their paths below the media root; a file outside keeps its absolute path, and
-    is refused.
+    """Complete videos' paths to those below the media root.
+
+    A file outside keeps its absolute path, and is refused.
     """
     root = settings().media_root.resolve()
     paths = ((video, (base / video.uri).resolve()) for video in videos)
@@ -144,7 +145,7 @@ def _place_below_media_root(base: Path, videos: Sequence[VideoSpec]) -> list[Vid
 
 
 def remote_files(listing: RemoteVideos) -> SourceFiles:
-    """Return the video files in a remote folder. Their versions, not their contents, are compared.
+    """List the video files in a remote folder. Syncs compare their versions, not their contents.
 
     Raises:
         InvalidInput: The source cannot be listed, all videos are left out, or a video has an ID.
@@ -174,7 +175,7 @@ def remote_files(listing: RemoteVideos) -> SourceFiles:
 
 
 def local_files(listing: FolderVideos, report_progress: Callable[[], object] = lambda: None) -> SourceFiles:
-    """Return the video files in a local folder.
+    """List the video files in a local folder.
 
     Raises:
         InvalidInput: All videos are left out, or a video has an ID, which a sync derives from path and content.
@@ -205,7 +206,7 @@ def local_files(listing: FolderVideos, report_progress: Callable[[], object] = l
 
 
 def find_problem(source: ListedSource, video: VideoSpec) -> str | None:
-    """Return why a source's video cannot be sent; None if it can."""
+    """Explain why a source's video cannot be sent; None if it can."""
     (placed,) = source.place([video])
     if os.path.isabs(placed.uri):
         return "It is a link or a path that leads outside the media root."
@@ -229,7 +230,7 @@ def _reason(path: str, error: FieldError) -> str:
 
 
 def _require_files(found: SourceFiles) -> None:
-    """Raise InvalidInput if all videos are left out, because the source would look empty."""
+    """Raise InvalidInput if all videos are left out: the source would look empty."""
     if not found.files:
         named = [f"{shown_path(path)}: {reason}" for path, reason in found.left_out.items()]
         more = f" ({len(named) - _MAX_LISTED} more)" if len(named) > _MAX_LISTED else ""

@@ -1,8 +1,8 @@
-"""Plan of a sync: the differences between a source and its domain.
+"""Plan a sync: find the differences between a source and its domain.
 
-The ID of each synced video contains digests of the domain, the file's path and its content:
-``<name>-<domain>-<path>-<content>``. The next run compares the files with these IDs, so that it needs no state of its
-own, and may be interrupted at any moment and repeated. Since IDs are unique, two runs at once cannot add a file twice.
+A synced video's ID contains digests of the domain, the file's path and its content:
+``<name>-<domain>-<path>-<content>``. The next run compares the files with these IDs, so it needs no state of its own
+and may be interrupted at any moment and repeated. Since IDs are unique, two concurrent runs cannot add a file twice.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ _SYNCED_ID = re.compile(r"^.*-(?P<path>[0-9a-f]{16})-(?P<content>[0-9a-f]{8})$")
 
 @dataclass(frozen=True)
 class SourceFile:
-    """A video file of a source, wherever the source is.
+    """A video file in a source, wherever the source is.
 
     Attributes:
         video: Its entry; the URI is relative to the source.
         bytes: Size of the file.
-        modified: Time of its last modification, in seconds since the epoch.
-        content: Computes the hexadecimal digest of its content, at least eight characters.
+        modified: When it was last modified, in seconds since the epoch.
+        content: Computes a hexadecimal digest of its content, at least eight characters.
     """
 
     video: VideoSpec
@@ -43,17 +43,17 @@ class SourceFile:
 
 @dataclass
 class SyncPlan:
-    """Differences between a source and its domain.
+    """The differences between a source and its domain.
 
     Attributes:
-        new: Videos of files that the domain does not have.
-        changed: Videos of files whose content differs from the domain's.
-        recaptioned: New captions of videos whose file has not changed, by ID.
+        new: Videos for files that the domain lacks.
+        changed: Videos for files whose content differs from the domain's.
+        recaptioned: New captions by video ID, for unchanged files.
         outdated: IDs of videos whose file has a newer version in the domain.
         vanished: IDs of videos whose file is gone.
-        unchanged: Number of files that the domain has.
-        rejected: Reasons by URI for previously rejected, unchanged files.
-        left_out: Reasons by path for files that cannot be used; the domain keeps their existing videos.
+        unchanged: Number of files that the domain already has.
+        rejected: Why unchanged files were rejected before, by URI.
+        left_out: Why files cannot be used, by path; the domain keeps their existing videos.
     """
 
     new: list[VideoSpec] = field(default_factory=list)
@@ -66,10 +66,10 @@ class SyncPlan:
     left_out: dict[str, str] = field(default_factory=dict)
 
     def leave_out(self, find_problem: Callable[[VideoSpec], str | None]) -> None:
-        """Leave out the new and changed videos with a problem.
+        """Leave out the new and changed videos that have a problem.
 
         Args:
-            find_problem: Returns why a video cannot be sent; None if it can.
+            find_problem: Explains why a video cannot be sent; None if it can.
         """
         for videos in (self.new, self.changed):
             problems = {video.uri: problem for video in videos if (problem := find_problem(video))}
@@ -77,7 +77,7 @@ class SyncPlan:
             self.left_out |= problems
 
     def left_out_lines(self, limit: int) -> list[tuple[str, str]]:
-        """Return the printable paths and the reasons of the first files that are left out."""
+        """List the first files left out: printable path and reason."""
         return [(shown_path(path), self.left_out[path]) for path in sorted(self.left_out)[:limit]]
 
 
@@ -89,19 +89,19 @@ def plan_sync(
     left_out: Mapping[str, str] = MappingProxyType({}),
     uploaded: Iterable[str] = (),
 ) -> SyncPlan:
-    """Compare files with the videos of a domain.
+    """Compare files with a domain's videos.
 
-    A file is unchanged if its size matches the stored video and it was not modified since the video was added;
-    otherwise its content decides. A file with the same content as a video added by another command is also unchanged;
-    the plan never lists such a video as vanished. A source's captions replace the domain's; if the source has no
-    captions for a video, they stay.
+    A file is unchanged if it has the stored video's size and was not modified since the video was added; otherwise, its
+    content decides. A file with the same content as a video that another command added is also unchanged, and the plan
+    never lists that video as vanished. A source's captions replace the domain's; where the source has none, the
+    domain's stay.
 
     Args:
         report_alive: Called after each file.
-        domain: Name of the domain, which keeps IDs of equal files in two domains apart.
-        left_out: Reasons of files that the listing left out, by path. They have not vanished.
-        uploaded: Paths of uploaded files, which are no part of the source. Videos that a manifest made of them
-            stay as they are.
+        domain: Name of the domain, which keeps the IDs of equal files in two domains apart.
+        left_out: Why the listing left out files, by path. They have not vanished.
+        uploaded: Paths of uploaded files, which are not part of the source. Videos that a manifest made from them stay
+            as they are.
     """
     versions: dict[str, list[VideoSummary]] = {}
     others: dict[str, VideoSummary] = {}  # by content
@@ -143,7 +143,7 @@ def _compare(
     Args:
         key: Digest of the file's path.
         stored: Stored versions of its path.
-        others: Videos that another command added, by the hash of their content.
+        others: Videos that another command added, by content hash.
         domain: Name of the domain.
     """
     current = _find_current(file, stored)
@@ -169,7 +169,7 @@ def _compare(
 
 
 def path_digest(uri: str) -> str:
-    """Compute the digest of a path relative to the source, as in the IDs of synced videos."""
+    """Digest a path relative to the source, as in the IDs of synced videos."""
     path = (
         PurePosixPath(uri).as_posix().encode("utf-8", "surrogatepass")
     )  # names that are not Unicode are left out
@@ -177,13 +177,13 @@ def path_digest(uri: str) -> str:
 
 
 def shown_path(path: str) -> str:
-    """Return a path without credentials, in printable characters."""
+    """Make a path printable, without credentials."""
     text = redact_uri(path).encode("utf-8", "backslashreplace").decode()
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
 def abandoned_appends(tasks: Iterable[TaskDetails], stored: Iterable[VideoSummary]) -> list[str]:
-    """Return the IDs of failed or cancelled appends of synced videos alone: deleted, their videos can be sent again."""
+    """Find failed or cancelled appends with synced videos only; once deleted, their videos can be sent again."""
     ended = {task.id for task in tasks if task.into is not None and task.state in ("failed", "cancelled")}
     by_append: dict[str, list[VideoSummary]] = {}
     for video in stored:
@@ -195,9 +195,7 @@ def abandoned_appends(tasks: Iterable[TaskDetails], stored: Iterable[VideoSummar
 
 
 def relearned_domains(tasks: Collection[TaskDetails], domain: TaskDetails) -> list[TaskDetails]:
-    """Return the domain and the ready domains that took over its appended videos, in the order in which
-    they arrived.
-    """
+    """Find the ready domains that took over the domain's appended videos; return it and them by arrival."""
     found = [domain]
     for task in sorted(tasks, key=lambda task: task.position):
         if task.state == "ready" and any(task.relearns == known.id for known in found):
@@ -206,7 +204,7 @@ def relearned_domains(tasks: Collection[TaskDetails], domain: TaskDetails) -> li
 
 
 def _find_current(file: SourceFile, versions: Sequence[VideoSummary]) -> VideoSummary | None:
-    """Return the version that is the file according to size and time; None if its content must be compared."""
+    """Find the version that is the file by size and time; None if contents must be compared."""
     for version in reversed(versions):
         added = version.added_at.timestamp()
         if version.bytes == file.bytes and file.modified < added - _CLOCK_TOLERANCE:

@@ -1,7 +1,7 @@
-"""A run of a registered sync, in a worker.
+"""Run a registered sync in a worker.
 
-Every step may be interrupted and repeated: the next run compares the source with the videos that are stored by then,
-those of unfinished appends included, and the IDs of synced videos are unique.
+Every step may be interrupted and repeated: the next run compares the source with the videos stored by then, including
+those in unfinished appends, and the IDs of synced videos are unique.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from service.syncs.source_listing import ListedSource, find_problem, list_source
 from service.syncs.sync_plan import SyncPlan, abandoned_appends, plan_sync, relearned_domains
 from service.tasks import commands
 
-MAX_APPENDED = 1000  # videos per append, so that an append is searchable soon
+MAX_APPENDED = 1000  # videos per append, so that an append is soon searchable
 _PAGE = 1000  # videos
 _DELETIONS = 500  # videos per transaction
 _MAX_LISTED = 20
@@ -38,9 +38,9 @@ log = structlog.get_logger(__name__)
 
 
 def run_sync(sync_id: str) -> None:
-    """Compare the source of a sync with its domain and send the differences, unless the sync is running already.
+    """Compare a sync's source with its domain and send the differences, unless it is already running.
 
-    Errors are recorded with the sync; nothing is deleted if the source cannot be listed completely.
+    Errors are recorded with the sync. Nothing is deleted if the source cannot be listed completely.
     """
     run = claim_run(sync_id)
     if run is None:
@@ -119,7 +119,7 @@ def _left_out_counts(plan: SyncPlan) -> dict[str, Any]:
 
 
 def _find_domain(run: SyncRun) -> TaskDetails | None:
-    """Return the domain of a sync; None if it does not exist yet. A deleted domain is not created again."""
+    """Find a sync's domain; None if there is none yet. A deleted domain is not created again."""
     tasks = [task for task in commands.list_tasks() if task.into is None]
     found = next((task for task in tasks if name_key(run.name) in (name_key(task.name), task.slug)), None)
     if found is None and run.task_id is not None:
@@ -145,7 +145,7 @@ def _append(domain: TaskDetails, videos: list[VideoSpec]) -> None:
 
 
 def _stored_videos(domains: Sequence[TaskDetails]) -> Iterator[VideoSummary]:
-    """Yield the videos of domains and of the appends to them."""
+    """Iterate over the videos in domains and in appends to them."""
     for domain in domains:
         cursor: str | None = None
         while True:
@@ -157,7 +157,7 @@ def _stored_videos(domains: Sequence[TaskDetails]) -> Iterator[VideoSummary]:
 
 
 def _replace_captions(run: SyncRun, captions: Mapping[str, list[str]]) -> int:
-    """Replace the captions of videos whose file has not changed; returns the number of videos."""
+    """Replace the captions of videos whose files have not changed, and return how many."""
     for video, texts in captions.items():
         run.report_alive()
         with suppress(NotFound):  # deleted since the plan
@@ -166,7 +166,7 @@ def _replace_captions(run: SyncRun, captions: Mapping[str, list[str]]) -> int:
 
 
 def _delete(run: SyncRun, plan: SyncPlan) -> int:
-    """Delete previous versions, whose newer version is searchable, and vanished videos by choice."""
+    """Delete outdated versions once the newer one is searchable, and vanished videos if the sync says so."""
     gone = [*plan.outdated, *(plan.vanished if run.vanished == "delete" else ())]
     for start in range(0, len(gone), _DELETIONS):
         run.renew()
@@ -175,7 +175,7 @@ def _delete(run: SyncRun, plan: SyncPlan) -> int:
 
 
 def _explain(error: CinestrataError | OSError) -> str:
-    """Return the text of an error without the path of the media root, which clients do not see."""
+    """Word an error without the path of the media root, which clients do not see."""
     text = str(error)
     if isinstance(error, InvalidInput) and error.errors:
         text = " ".join(f"{found.field}: {found.message} {found.hint}".strip() for found in error.errors[:3])

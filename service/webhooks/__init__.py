@@ -1,1 +1,1 @@
-"""Webhooks: signed messages about events to endpoints that operators register (Standard Webhooks)."""
+"""Webhooks: signed event messages to endpoints that operators register (Standard Webhooks)."""

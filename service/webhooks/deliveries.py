@@ -1,9 +1,9 @@
-"""Delivery of messages: turns of endpoints, attempts, and the next attempt after a failure.
+"""Deliver messages: endpoints take turns, and a failed attempt is repeated after a pause.
 
-A turn is the lease of a worker that sends to an endpoint. It is claimed with one conditional UPDATE, so one worker at a
-time sends to an endpoint, in the order of its messages. The end of the lease identifies the turn: a worker that lost it
-can neither renew nor release that of another. A worker that dies while sending leaves the lease, which expires; the
-message is sent again with the same identifier, by which receivers recognize it.
+A turn is a worker's lease on an endpoint. One conditional UPDATE claims it, so one worker at a time sends to an
+endpoint, in the order of its messages. The lease's end time identifies the turn: a worker that lost it can neither
+renew nor release another's. If a worker dies while sending, its lease expires, and the message is sent again with the
+same ID, by which receivers recognize it.
 """
 
 from __future__ import annotations
@@ -30,25 +30,25 @@ from service.webhooks.sending import Answer, send_message
 
 # The schedule that Standard Webhooks recommends: 75 hours in all.
 RETRY_SECONDS = (5, 300, 1800, 7200, 18_000, 36_000, 50_400, 72_000, 86_400)
-RETENTION = timedelta(days=7)  # of finished messages, and of messages that no attempt delivered
+RETENTION = timedelta(days=7)  # for finished messages, and for those that no attempt delivered
 
-_OUTAGE_ATTEMPTS = 3  # an accepted message with as many attempts ends an outage
-_JITTER = 0.1  # share of a pause, so that messages do not return together
+_OUTAGE_ATTEMPTS = 3  # accepting a message after this many attempts ends an outage
+_JITTER = 0.1  # share of a pause, so that messages do not all return at once
 _GONE = 410
-# Longer than an attempt whose name server, connection and answer all use their timeouts.
+# Longer than an attempt in which name lookup, connection and response all use up their timeouts.
 _LEASE = timedelta(seconds=120)
 
 log = structlog.get_logger(__name__)
 
 _SLOTS = 8
-_TURN_SECONDS = 20.0  # after this time, other endpoints that wait for a slot come first
+_TURN_SECONDS = 20.0  # after which other endpoints that wait for a slot come first
 _POLL_SECONDS = 2.0
 _SWEEP_SECONDS = 600.0
 
 
 @dataclass
 class Turn:
-    """Permission of a worker to send the due messages of an endpoint.
+    """A worker's right to send an endpoint's due messages.
 
     Attributes:
         webhook_id: ID of the endpoint.
@@ -60,7 +60,7 @@ class Turn:
 
 
 def claim_turns(limit: int) -> list[Turn]:
-    """Claim at most ``limit`` endpoints with due messages, by the time since their last turn.
+    """Claim at most ``limit`` endpoints with due messages, longest without a turn first.
 
     Raises:
         Unavailable: The catalog cannot be reached.
@@ -100,7 +100,7 @@ def _claim(webhook_id: str) -> Turn | None:
 
 
 def renew_turn(session: Session, turn: Turn, at: datetime) -> bool:
-    """Extend the lease of a turn.
+    """Extend a turn's lease.
 
     Returns:
         False if the endpoint was removed or disabled, or the lease has expired and another worker has the turn.
@@ -123,10 +123,10 @@ def renew_turn(session: Session, turn: Turn, at: datetime) -> bool:
 
 
 def release_turn(turn: Turn) -> None:
-    """End a turn, so that the endpoint can have its next one.
+    """End a turn, so that the endpoint can get its next one.
 
     Raises:
-        Unavailable: The catalog cannot be reached; the lease expires.
+        Unavailable: The catalog cannot be reached; the lease will expire.
     """
     with session_scope(write=True) as session:
         session.execute(
@@ -150,10 +150,10 @@ class _Message:
 
 
 def send_next(turn: Turn) -> Answer | None:
-    """Send the oldest due message of an endpoint, and store the result.
+    """Send an endpoint's oldest due message, and store the result.
 
     Args:
-        turn: Turn of this worker; it is renewed.
+        turn: This worker's turn, which is renewed.
 
     Returns:
         The answer; None if no message is due, or the turn has ended.
@@ -180,7 +180,7 @@ def send_next(turn: Turn) -> Answer | None:
 
 
 def send_once(delivery_id: int) -> None:
-    """Send a test message, regardless of the state of its endpoint, and do not repeat it."""
+    """Send a test message, whatever its endpoint's state, and do not repeat it."""
     with session_scope(write=True) as session:
         message = _begin_attempt(session, delivery_id, now(session))
     if message is not None:
@@ -188,7 +188,7 @@ def send_once(delivery_id: int) -> None:
 
 
 def _begin_attempt(session: Session, delivery_id: int, at: datetime) -> _Message | None:
-    """Count an attempt; None if the message was given up or removed in the meantime."""
+    """Count an attempt; None if the message was given up or removed meanwhile."""
     attempts = session.execute(
         update(Delivery)
         .where(Delivery.id == delivery_id, Delivery.state == "pending")
@@ -248,13 +248,13 @@ def _body(payload: dict[str, Any]) -> str:
 
 
 def _store(session: Session, message: _Message, answer: Answer, is_test: bool) -> None:
-    # In the order in which the removal of an endpoint locks its rows.
+    # Lock rows in the same order as removing an endpoint does.
     webhook = session.scalars(
         select(Webhook).where(Webhook.id == message.webhook_id).with_for_update()
     ).one_or_none()
     row = session.scalars(select(Delivery).where(Delivery.id == message.id).with_for_update()).one_or_none()
     if webhook is None or row is None or row.attempts != message.attempts or row.state != "pending":
-        return  # the endpoint was removed, or the lease expired and another worker has sent the message
+        return  # the endpoint was removed, or another worker sent the message after the lease expired
     at = now(session)
     row.status, row.answer = answer.status, answer.text
     reason = _disabling_reason(answer)
@@ -273,7 +273,7 @@ def _store(session: Session, message: _Message, answer: Answer, is_test: bool) -
 
 
 def make_backlog_due(session: Session, webhook_id: str, at: datetime) -> None:
-    """Let workers send all waiting messages of an endpoint now, in their order: their pauses may be hours long."""
+    """Make all of an endpoint's waiting messages due now, in their order: their pauses may be hours long."""
     session.execute(
         update(Delivery)
         .where(Delivery.webhook_id == webhook_id, Delivery.state == "pending", Delivery.next_attempt_at > at)
@@ -289,7 +289,7 @@ def _disabling_reason(answer: Answer) -> str | None:
 
 
 def sweep_deliveries() -> None:
-    """Give up messages without a delivery after 7 days, and delete finished messages after that time.
+    """Give up messages not delivered after 7 days, and delete finished messages after that time.
 
     Raises:
         Unavailable: The catalog cannot be reached.
@@ -306,7 +306,7 @@ def sweep_deliveries() -> None:
 
 
 class DeliverySlots:
-    """A process's delivery slots. A slow or silent endpoint occupies one slot and delays no other."""
+    """A process's delivery slots. A slow or silent endpoint occupies one and delays no other."""
 
     def __init__(self) -> None:
         self._threads: list[threading.Thread] = []
@@ -332,7 +332,7 @@ class DeliverySlots:
         return len(turns)
 
     def wait(self, seconds: float | None = None) -> None:
-        """Wait until the current turns end, at most for a time in seconds."""
+        """Wait until the current turns end, at most for the given seconds."""
         deadline = None if seconds is None else time.monotonic() + seconds
         for thread in self._threads:
             thread.join(None if deadline is None else max(0.0, deadline - time.monotonic()))
@@ -342,7 +342,7 @@ class DeliverySlots:
         self._stop_requested.set()
 
     def _run_turn(self, turn: Turn) -> None:
-        """Send the messages of an endpoint, oldest first, until an attempt fails."""
+        """Send an endpoint's messages, oldest first, until an attempt fails."""
         deadline = time.monotonic() + _TURN_SECONDS
         try:
             while not self._stop_requested.is_set() and time.monotonic() < deadline:
@@ -350,7 +350,7 @@ class DeliverySlots:
                 if answer is None or not answer.is_success:
                     break
             release_turn(turn)
-        except CinestrataError as error:  # the lease expires
+        except CinestrataError as error:  # the lease will expire
             log.warning("webhook_result_not_stored", webhook=turn.webhook_id, reason=str(error))
         except Exception:
             log.exception("webhook_turn_failed", webhook=turn.webhook_id)
@@ -359,7 +359,7 @@ class DeliverySlots:
 class DeliveryThread(threading.Thread):
     """Delivers due messages every few seconds, until it is stopped. Every worker process has one.
 
-    It is separate from the maintenance of tasks, which must not wait for endpoints.
+    It is separate from task maintenance, which must not wait for endpoints.
     """
 
     def __init__(self) -> None:
@@ -382,7 +382,7 @@ class DeliveryThread(threading.Thread):
                 log.exception("webhooks_failed")
 
     def stop(self) -> None:
-        """End after the current messages. Another worker repeats an attempt that does not end soon."""
+        """End after the current messages. If an attempt does not end soon, another worker repeats it."""
         self._stop_requested.set()
         self._slots.stop()
         if self.is_alive():

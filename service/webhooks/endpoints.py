@@ -1,4 +1,4 @@
-"""Webhook endpoints: create, change, remove and list them, and send a test message."""
+"""Create, change, remove and list webhook endpoints, and send them test messages."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _ORDERS = KeysetOrders({"created": Delivery.id}, unique=Delivery.id)
 
 
 def create_webhook(spec: WebhookSpec) -> WebhookSecret:
-    """Store an endpoint and return it with its secret, which is returned only once.
+    """Store an endpoint. Only this result contains its secret.
 
     Raises:
         InvalidInput: The address is malformed or not allowed.
@@ -59,14 +59,14 @@ def create_webhook(spec: WebhookSpec) -> WebhookSecret:
 
 
 def list_webhooks() -> list[WebhookDetails]:
-    """Return all endpoints, oldest first."""
+    """List all endpoints, oldest first."""
     with session_scope() as session:
         rows = session.scalars(select(Webhook).order_by(Webhook.created_at, Webhook.id))
         return [_details(session, row) for row in rows]
 
 
 def edit_webhook(webhook_id: str, patch: WebhookPatch) -> WebhookDetails:
-    """Change the events of an endpoint, or whether it is enabled.
+    """Change an endpoint's events, or whether it is enabled.
 
     Raises:
         NotFound: The endpoint does not exist.
@@ -96,7 +96,7 @@ def remove_webhook(webhook_id: str) -> None:
 
 
 def send_test(webhook_id: str) -> DeliveryDetails:
-    """Send one ``webhook.test`` message now, and return its result. Works for disabled endpoints.
+    """Send one ``webhook.test`` message now, also to a disabled endpoint, and return its result.
 
     Raises:
         NotFound: The endpoint does not exist.
@@ -104,7 +104,7 @@ def send_test(webhook_id: str) -> DeliveryDetails:
     with session_scope(write=True) as session:
         row = _require(session, webhook_id)
         message = new_message(session, row.id, "webhook.test", {"webhook_id": row.id})
-        message.next_attempt_at = None  # no worker sends it
+        message.next_attempt_at = None  # so that no worker sends it
         session.add(message)
         session.flush()
         number = message.id
@@ -115,7 +115,7 @@ def send_test(webhook_id: str) -> DeliveryDetails:
 
 
 def resend(webhook_id: str, delivery_id: int) -> DeliveryDetails:
-    """Queue a delivered or abandoned message again, with all of its attempts.
+    """Queue a delivered or abandoned message again, with all of its attempts ahead.
 
     Raises:
         NotFound: The message does not exist.
@@ -131,7 +131,7 @@ def resend(webhook_id: str, delivery_id: int) -> DeliveryDetails:
             raise NotFound(f"There is no message {delivery_id} of webhook {webhook_id!r}.")
         if row.state == "pending":
             raise Conflict("The message is pending; workers send it.")
-        # The time of the event stays in the payload; 7 days after this one the message is given up.
+        # The payload keeps the event's time; the message is given up 7 days from now.
         row.created_at = row.next_attempt_at = now(session)
         row.state, row.attempts, row.finished_at = "pending", 0, None
         record_change(session, "webhook.resend", webhook_id, {"message": row.message_id})
@@ -140,7 +140,7 @@ def resend(webhook_id: str, delivery_id: int) -> DeliveryDetails:
 
 
 def list_deliveries(webhook_id: str, *, cursor: str | None = None, limit: int = 50) -> DeliveryPage:
-    """Return a page of the messages of an endpoint, newest first.
+    """List a page of an endpoint's messages, newest first.
 
     Raises:
         NotFound: The endpoint does not exist.

@@ -1,6 +1,6 @@
-"""Events as messages to the registered endpoints.
+"""Turn events into messages to the registered endpoints.
 
-A message is stored in the transaction of its event, so an event that is rolled back sends nothing, and none is lost.
+A message is stored in its event's transaction: an event that is rolled back sends nothing, and none is lost.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from service.catalog.database import now
 from service.catalog.operation_tables import Delivery, Webhook
 from service.catalog.tables import Task
 
-MAX_PENDING = 10_000  # messages of an endpoint; more events are not sent to it
+MAX_PENDING = 10_000  # messages per endpoint; beyond that, it gets no more events
 _MAX_TEXT_CHARS = 2000
 
 log = structlog.get_logger(__name__)
@@ -29,8 +29,8 @@ def emit(session: Session, event: WebhookEvent, data: Mapping[str, Any]) -> None
 
     Args:
         session: Session of the change that the event reports.
-        event: Type of the event.
-        data: Its facts, as JSON values without secrets.
+        event: Event type.
+        data: What happened, as JSON values without secrets.
     """
     webhooks = session.scalars(select(Webhook).where(Webhook.enabled.is_(True))).all()
     for webhook in webhooks:
@@ -46,7 +46,7 @@ def emit(session: Session, event: WebhookEvent, data: Mapping[str, Any]) -> None
 
 
 def new_message(session: Session, webhook_id: str, event: str, data: Mapping[str, Any]) -> Delivery:
-    """Return a message that is due at once. The caller adds it to the session."""
+    """Create a message that is due at once. The caller adds it to the session."""
     at = now(session)
     return Delivery(
         webhook_id=webhook_id,

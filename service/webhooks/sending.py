@@ -1,4 +1,4 @@
-"""One attempt to send a message to an endpoint, bounded in time and size, to allowed addresses only.
+"""Attempt to send a message to an endpoint: bounded in time and size, to allowed addresses only.
 
 Addresses are checked when the connection is opened (:mod:`media.sources.guarded_network`), so neither DNS nor an
 unusual address notation leads into the service's network. Redirects are not followed.
@@ -31,11 +31,11 @@ from service.core.domain_names import CONTROL_CHARACTERS
 from service.core.errors import InvalidInput
 from service.core.settings import settings
 
-ANSWER_SECONDS = 15.0  # from the first byte of the response to the last byte read
+ANSWER_SECONDS = 15.0  # from the response's first byte to the last byte read
 MAX_ANSWER_BYTES = 2000
 _TIMEOUTS = {"connect": 5.0, "read": 15.0, "write": 5.0, "pool": 5.0}  # seconds
 _MAX_RETRY_AFTER = 86_400
-_MAX_ADDRESSES = 3  # of a host that are tried, each within the timeout of a connection
+_MAX_ADDRESSES = 3  # tried per host, each within the connection timeout
 _PUBLIC = SourcePrefix.parse("https://")
 _UNPRINTABLE = re.compile(rf"(?!\n)(?:[^\S ]|[{CONTROL_CHARACTERS}])")
 
@@ -46,9 +46,9 @@ class Answer:
 
     Attributes:
         status: HTTP status; None without a response.
-        text: Beginning of the body, or the error; printable characters.
-        retry_after: Seconds of the header ``Retry-After``; 0 without it.
-        is_forbidden: Whether the address is refused, so that more attempts are useless.
+        text: Start of the body, or the error; printable characters.
+        retry_after: Seconds in the ``Retry-After`` header; 0 without it.
+        is_forbidden: Whether the address is refused, so that more attempts are pointless.
     """
 
     status: int | None
@@ -58,12 +58,12 @@ class Answer:
 
     @property
     def is_success(self) -> bool:
-        """Whether the endpoint has accepted the message."""
+        """Whether the endpoint accepted the message."""
         return self.status is not None and 200 <= self.status < 300
 
 
 def check_url(url: str) -> None:
-    """Check that messages may be sent to an address.
+    """Check that messages may be sent to a URL.
 
     Raises:
         InvalidInput: The address is malformed, contains credentials, or is not allowed.
@@ -94,7 +94,7 @@ def check_url(url: str) -> None:
 
 
 def send_message(url: str, headers: Mapping[str, str], body: bytes) -> Answer:
-    """POST a message and return the response; network errors are responses without a status."""
+    """POST a message and return the response; a network error is a response without a status."""
     try:
         uri = _parse(url)
         prefix = _find_prefix(uri)
@@ -149,7 +149,7 @@ def _exchange(uri: SourceUri, allows_private: bool, headers: Mapping[str, str], 
         **headers,
     }
     network = TimedNetwork(GuardedNetwork(allows_private, _resolve))
-    # A pool per attempt: an endpoint never keeps a connection of the worker open.
+    # One pool per attempt: an endpoint never keeps a worker's connection open.
     with (
         answer_within(ANSWER_SECONDS),
         httpcore.ConnectionPool(
@@ -166,7 +166,7 @@ def _exchange(uri: SourceUri, allows_private: bool, headers: Mapping[str, str], 
 
 
 def _read_beginning(response: httpcore.Response) -> bytes:
-    """Read the beginning of a body. The status decides about delivery, so a broken body is not a failure."""
+    """Read the start of a body. The status decides about delivery, so a broken body is not a failure."""
     body = b""
     try:
         for chunk in response.iter_stream():
@@ -190,4 +190,4 @@ def _resolve(host: str, port: int) -> list[str]:
 
 @lru_cache(maxsize=1)
 def _ssl_context() -> ssl.SSLContext:
-    return httpx.create_ssl_context()  # certifi, or SSL_CERT_FILE for the authority of a company
+    return httpx.create_ssl_context()  # certifi, or SSL_CERT_FILE for a company's authority
