@@ -4,7 +4,7 @@ The transaction that deletes videos, or ends a task with rejected uploads, store
 ``file_removals``). They are deleted after the commit, because SQLite writers wait for each other. After a kill, a
 worker's maintenance continues.
 
-A rejected upload of a ready task needs no file, because it has no vector. In a failed or cancelled task, it needs none
+A rejected upload in a ready task needs no file, because it has no vector. In a failed or cancelled task, it needs none
 if its content was the reason: a retry would read the same bytes, so the video stays rejected. Where the machine may be
 the cause, the file stays for the retry.
 
@@ -74,7 +74,7 @@ def register_removals(session: Session, videos: ColumnElement[bool]) -> None:
 
 
 def is_removed_upload() -> ColumnElement[bool]:
-    """Return the condition for uploads whose content was rejected, which a retry cannot read again."""
+    """Build the condition for uploads that were rejected for their content, which a retry cannot read again."""
     return _is_rejected_upload() & Video.is_rejection_final
 
 
@@ -83,7 +83,7 @@ def _is_rejected_upload() -> ColumnElement[bool]:
 
 
 def register_rejected_uploads(session: Session, task: Task) -> None:
-    """Register the rejected uploads that no retry reads for deletion. Idempotent.
+    """Schedule for deletion the rejected uploads that no retry reads. Idempotent.
 
     Args:
         session: The transaction in which the task ends.
@@ -147,7 +147,7 @@ def _needed_files(session: Session, batch: ColumnElement[bool]) -> set[str]:
 
 
 def _needs_files() -> ColumnElement[bool]:
-    """Return the condition of videos whose files stay: all except rejected videos that no retry reads again."""
+    """Build the condition for videos whose files stay: all except rejected ones that no retry reads again."""
     is_ready, is_active = (
         Video.task_id.in_(select(Task.id).where(Task.state.in_(states)))
         for states in (("ready",), ACTIVE_STATES)

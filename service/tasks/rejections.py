@@ -1,4 +1,4 @@
-"""Reject videos of a task that is being processed."""
+"""Reject videos while their task is processed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from cinestrata_schemas.uri_redaction import redact_uri
 from service.catalog.tables import Video
 from service.tasks.task_events import record
 
-SAME_CONTENT = "same content as "  # reason prefix for duplicates, which do not count as bad videos
+SAME_CONTENT = "same content as "  # starts the reason for duplicates, which do not count as bad videos
 
 
 def reject(session: Session, video: Video, reason: str, *, is_final: bool) -> None:

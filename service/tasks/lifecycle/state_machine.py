@@ -84,7 +84,7 @@ def set_state(
 ) -> None:
     """Change a locked task's state.
 
-    A final state ends the lease, invalidates its token, and registers the uploads that no retry reads for removal.
+    A final state ends the lease, invalidates its token, and schedules uploads that no retry reads for removal.
     """
     at = now(session)
     data: dict[str, Any] = {"state": state, "from": task.state}
