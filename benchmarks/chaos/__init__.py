@@ -1,1 +1,1 @@
-"""Random faults against a running service, with a checker that does not use the modules of the product."""
+"""Random faults against a running service, with a checker that shares no code with the product."""

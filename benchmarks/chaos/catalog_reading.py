@@ -1,4 +1,4 @@
-"""Rows of a catalog in SQLite or PostgreSQL, read by the database drivers and not by modules of the product."""
+"""Read catalog rows from SQLite or PostgreSQL through the database drivers alone, without product code."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 class CatalogReader:
-    """Rows of the tables of a catalog.
+    """Reads the tables of a catalog.
 
     Args:
         connection: Connection of :mod:`sqlite3` or :mod:`psycopg`.
@@ -18,7 +18,7 @@ class CatalogReader:
         self._connection = connection
 
     def rows(self, query: str) -> list[dict[str, Any]]:
-        """Return the rows of a query, by column; columns of JSON are decoded."""
+        """Run a query and return its rows by column, with JSON columns decoded."""
         cursor = self._connection.cursor()
         try:
             cursor.execute(query)
@@ -26,18 +26,18 @@ class CatalogReader:
             return [_decoded(dict(zip(names, row, strict=True))) for row in cursor.fetchall()]
         finally:
             cursor.close()
-            self._connection.rollback()  # the next query sees later commits
+            self._connection.rollback()  # so that the next query sees later commits
 
     def tasks(self) -> list[dict[str, Any]]:
-        """Return the tasks by position."""
+        """List the tasks by position."""
         return self.rows("SELECT * FROM tasks ORDER BY position")
 
     def videos(self) -> list[dict[str, Any]]:
-        """Return the videos by vector ID."""
+        """List the videos by vector ID."""
         return self.rows("SELECT vector_id, id, task_id, uri, status, reason FROM videos ORDER BY vector_id")
 
     def epochs(self) -> dict[str, list[int]]:
-        """Return the task ID → epochs of its training reports, in the order in which they were stored."""
+        """Map each task ID to the epochs that its training reported, in the order in which they were stored."""
         found: dict[str, list[int]] = {}
         for row in self.rows("SELECT task_id, data FROM events WHERE kind = 'progress' ORDER BY id"):
             data: Mapping[str, Any] = row["data"]
@@ -46,7 +46,7 @@ class CatalogReader:
         return found
 
     def leases(self) -> list[str]:
-        """Return the leases of finished tasks, and chunks of finished tasks: none may remain."""
+        """Find leases on finished tasks and on their chunks; none may remain."""
         final = "('ready', 'failed', 'cancelled')"
         leased = self.rows(f"SELECT id FROM tasks WHERE state IN {final} AND lease_owner IS NOT NULL")
         chunks = self.rows(

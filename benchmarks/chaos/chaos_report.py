@@ -1,4 +1,4 @@
-"""Report of a chaos run: each fault with its violations as JSON, and a table of groups of faults."""
+"""Report a chaos run: each fault with its violations as JSON, and a table of fault groups."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _COLUMNS = (
     "retried tasks",
     "violations",
 )
-_GROUPS = {  # of kinds, by a pattern of their names; the first one that matches
+_GROUPS = {  # group → pattern of fault kinds; the first match counts
     "kill points of all operations": "kill at: ",
     "kill all processes": "kill all",
     "kill Redis, kill Redis and lose its messages": "kill redis",
@@ -39,22 +39,22 @@ _GROUPS = {  # of kinds, by a pattern of their names; the first one that matches
 
 @dataclass
 class FaultRecord:
-    """A fault, and the state of the library after the recovery.
+    """A fault, and the state of the library after recovery.
 
     Attributes:
-        number: Number of the fault, from 0.
+        number: Position of the fault in the run, from 0.
         mode: Deployment: embedded or server.
-        kind: Kind of the fault.
+        kind: Kind of fault.
         round: Round of operations in which it struck.
         delay: Seconds from the start of the round to the fault.
-        struck: Whether the fault took effect; a kill point may not be passed.
-        seconds: Duration of the round with its recovery.
+        struck: Whether the fault took effect; a kill point may not be reached.
+        seconds: Duration of the round, including recovery.
         searches: Number of searches in the round.
-        failed_searches: Errors of failed searches, without those during the restart of the API.
-        excused_searches: Number of failed searches during the restart of the API.
-        unavailable_searches: Number of searches that were answered by 503 with ``Retry-After``.
-        retried_tasks: Errors of tasks that failed and were retried by the operator.
-        violations: Sentences of the checker.
+        failed_searches: Errors of failed searches, except those during a restart of the API.
+        excused_searches: Number of failed searches during a restart of the API.
+        unavailable_searches: Number of searches answered with 503 and ``Retry-After``.
+        retried_tasks: Errors of tasks that failed and that the operator retried.
+        violations: What the checker found, as sentences.
     """
 
     number: int
@@ -73,7 +73,7 @@ class FaultRecord:
 
 
 def write_chaos_report(path: Path, records: Sequence[FaultRecord], seed: int) -> None:
-    """Write the report as JSON; it is written after each fault, so that an interrupted run has one."""
+    """Write the report as JSON. It is written after each fault, so that an interrupted run has one."""
     facts: dict[str, Any] = {
         "seed": seed,
         "machine": platform.machine(),
@@ -93,7 +93,7 @@ def write_chaos_report(path: Path, records: Sequence[FaultRecord], seed: int) ->
 
 
 def chaos_table(records: Sequence[FaultRecord]) -> str:
-    """Return the Markdown table with a row per group of faults, and their sum."""
+    """Format a Markdown table with a row per fault group, and a total."""
     return markdown_table(_COLUMNS, [list(map(str, row)) for row in _rows(records)])
 
 

@@ -1,6 +1,6 @@
-"""The containers of docker-compose.yml under faults; the container engine restarts each container that ends.
+"""Run the containers of docker-compose.yml under faults; the container engine restarts each one that ends.
 
-It needs Docker with Compose on this machine, and root rights: faults send signals to the processes of the containers.
+Needs Docker with Compose on this machine, and root rights to send signals to processes in containers.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from benchmarks.chaos.service_processes import send_signal
 
 _ROOT = Path(__file__).resolve().parents[2]
 _PRELOAD = Path(__file__).resolve().parent / "preload"
-_USER = 10001  # of the images
+_USER = 10001  # user in the images
 _SERVICES = {
     "api": "api",
     "probing worker": "worker-cpu",
@@ -42,13 +42,13 @@ _DATABASE_SECONDS = 120.0
 
 @dataclass(frozen=True)
 class ContainerNetwork:
-    """The network between the containers of a role and the database.
+    """The network between a role's containers and the database.
 
-    The database leaves the network, not the API: the engine would map the published port of the API anew.
+    To cut it, the database leaves the network, not the API: otherwise, the engine would publish another API port.
 
     Attributes:
         name: Name of the network.
-        database: ID of the container of the database.
+        database: ID of the database container.
     """
 
     name: str
@@ -64,10 +64,10 @@ class ContainerNetwork:
 
 
 class ContainerDeployment:
-    """The services of docker-compose.yml, with the images of this source code.
+    """The services of docker-compose.yml, with images built from this source code.
 
-    An overlay mounts the folders of the run, gives the API and the workers a network to the database each, and
-    publishes the ports of PostgreSQL and Redis on loopback.
+    An overlay mounts the run's folders, gives the API and the workers separate networks to the database, and publishes
+    the PostgreSQL and Redis ports on loopback.
 
     Args:
         folder: Folder of the run; media and armed faults are below it.
@@ -76,11 +76,11 @@ class ContainerDeployment:
     Attributes:
         mode: Name of the deployment in the report.
         url: URL of the API.
-        headers: Headers of each request.
+        headers: Headers for each request.
         data, media, faults: Folders.
         broker_url: URL of the broker, as Celery writes it.
         postgres: None: the database is a container, see :meth:`pids`.
-        networks: Role → network between containers of this role and the database.
+        networks: Role → network between that role's containers and the database.
     """
 
     mode = "containers"
@@ -115,19 +115,19 @@ class ContainerDeployment:
             self.networks[role] = ContainerNetwork(f"{self._project}_database-{role}", database)
 
     def pids(self, role: str) -> list[int]:
-        """Return the process IDs of the container of a role, its init process included."""
+        """List the process IDs in a role's container, including its init process."""
         listed = _docker("top", self._container(_SERVICES[role]), "-eo", "pid", check=False)
         return [int(line) for line in listed.split()[1:]]
 
     def start_worker(self, queue: str) -> subprocess.Popen[bytes]:
-        """Start another worker of a queue, which the engine does not restart."""
+        """Start another worker for a queue, which the engine does not restart."""
         container = self._compose("run", "--detach", "--rm", "--no-deps", "-T", f"worker-{queue}").strip()
         # The command passes SIGTERM on to the container.
         command = ["docker", "attach", "--no-stdin", container]
         return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
     def remove_messages(self) -> None:
-        """Remove the stored messages of the broker."""
+        """Remove all messages stored in the broker."""
         found = _docker("volume", "inspect", "--format", "{{.Mountpoint}}", f"{self._project}_redis")
         for path in Path(found.strip()).iterdir():
             shutil.rmtree(path) if path.is_dir() else path.unlink()
@@ -141,12 +141,12 @@ class ContainerDeployment:
 
     @contextmanager
     def catalog(self) -> Iterator[CatalogReader]:
-        """The catalog for reading; waits while the database restarts."""
+        """Open the catalog for reading; waits while the database restarts."""
         with closing(self._connect()) as connection:
             yield CatalogReader(connection)
 
     def stop(self) -> None:
-        """Remove all containers, their volumes, and the names of their images."""
+        """Remove all containers and volumes, and untag the images."""
         self._compose("down", "--volumes", "--remove-orphans", "--rmi", "local", "--timeout", "20")
 
     def _connect(self) -> psycopg.Connection[Any]:
@@ -170,7 +170,7 @@ class ContainerDeployment:
         return self._compose("ps", "--all", "--quiet", service).strip()
 
     def _settings(self, redis_port: int) -> dict[str, Any]:
-        """Return the overlay of docker-compose.yml; JSON is YAML."""
+        """Build the overlay for docker-compose.yml; JSON is YAML."""
         product = {
             "environment": SERVICE_SETTINGS | {FOLDER_VARIABLE: "/faults", "PYTHONPATH": "/preload"},
             "volumes": [f"{self.faults}:/faults", f"{_PRELOAD}:/preload:ro"],

@@ -1,6 +1,6 @@
-"""The volume of a data folder: a small tmpfs that can be filled, and that can be made read-only.
+"""A volume for a data folder: a small tmpfs that can be filled up or made read-only.
 
-Both need the right to mount. Without it the volume is a plain folder, its disk cannot be filled, and read-only means
+Both need the right to mount. Without it, the volume is a plain folder whose disk cannot be filled, and read-only means
 files and folders without write permission.
 """
 
@@ -18,10 +18,10 @@ _BLOCK = b"\0" * 65_536
 
 
 class DataVolume:
-    """A folder for a data folder.
+    """A volume for a data folder.
 
     Args:
-        path: Path of the volume, which is created.
+        path: Where to create the volume.
 
     Attributes:
         path: Path of the volume.
@@ -35,7 +35,7 @@ class DataVolume:
 
     @contextmanager
     def full(self) -> Iterator[None]:
-        """Fill the volume to its last byte during the ``with`` statement."""
+        """Fill the volume to its last byte during the ``with`` block."""
         filler = self.path / "filler"
         try:
             with filler.open("wb", buffering=0) as file:
@@ -52,9 +52,9 @@ class DataVolume:
 
     @contextmanager
     def read_only(self) -> Iterator[None]:
-        """Refuse the creation and opening of files for writing during the ``with`` statement.
+        """Refuse to create files or open them for writing during the ``with`` block.
 
-        Files that a process has open stay writable, as on a volume whose permissions change.
+        Files that a process already has open stay writable, as on a volume whose permissions change.
         """
         target = str(self.path)
         if _mount("--bind", target, target):
@@ -62,7 +62,7 @@ class DataVolume:
             try:
                 yield
             finally:
-                # Files that were opened in between belong to this mount, and must be writable again.
+                # Files opened meanwhile belong to this mount, and must become writable again.
                 _mount("-o", "remount,bind,rw", target)
                 subprocess.run(["umount", "--lazy", target], check=True)
             return
@@ -80,13 +80,13 @@ class DataVolume:
                     path.chmod(mode)
 
     def close(self) -> None:
-        """Release the volume; its content is lost if it is a tmpfs."""
+        """Release the volume. A tmpfs loses its content."""
         if self.is_limited:
             subprocess.run(["umount", "--lazy", str(self.path)], check=False)
 
 
 def _mount(*arguments: str) -> bool:
-    """Mount; return False if this process has no right to."""
+    """Run mount. False if this process has no right to."""
     try:
         return subprocess.run(["mount", *arguments], check=False, capture_output=True).returncode == 0
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""``cinestrata up`` under faults: the supervisor restarts its processes, and the harness restarts the supervisor."""
+"""Run ``cinestrata up`` under faults: the supervisor restarts its processes, and the harness the supervisor."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _READY_SECONDS = 600.0  # a busy machine takes minutes to start all processes
 
 
 class NotReady(Exception):
-    """A service is not ready in time; the message names it."""
+    """A service did not become ready in time; the message names it."""
 
 
 class EmbeddedDeployment:
@@ -45,7 +45,7 @@ class EmbeddedDeployment:
     Attributes:
         mode: Name of the deployment in the report.
         url: URL of the API.
-        headers: Headers of each request.
+        headers: Headers for each request.
         data, media, faults: Folders.
         postgres: None: the catalog is a file.
     """
@@ -56,7 +56,7 @@ class EmbeddedDeployment:
 
     @property
     def networks(self) -> Mapping[str, TcpProxy]:
-        """Empty: the catalog is a file."""
+        """No networks: the catalog is a file."""
         return {}
 
     def __init__(self, folder: Path, data: Path) -> None:
@@ -81,11 +81,11 @@ class EmbeddedDeployment:
         wait_ready(self.url, self._process)
 
     def pids(self, role: str) -> list[int]:
-        """Return the process IDs of a role; see :data:`benchmarks.chaos.service_processes.ROLES`."""
+        """List the process IDs of a role; see :data:`benchmarks.chaos.service_processes.ROLES`."""
         return find_processes(self.faults, role)
 
     def start_worker(self, queue: str) -> subprocess.Popen[bytes]:
-        """Start another worker of a queue, which nobody restarts."""
+        """Start another worker for a queue, which nothing restarts."""
         settings = SERVICE_SETTINGS | {
             "CINESTRATA_MEDIA_ROOT": str(self.media),
             "CINESTRATA_DATA_DIR": str(self.data),
@@ -105,12 +105,12 @@ class EmbeddedDeployment:
         return f"redis+socket://{self.data / 'run' / 'redis.sock'}"
 
     def remove_messages(self) -> None:
-        """Remove the stored messages of the broker, which must not run."""
+        """Remove all messages stored in the broker, which must not be running."""
         shutil.rmtree(self.data / "run" / "redis", ignore_errors=True)
         (self.data / "run" / "redis").mkdir(exist_ok=True)
 
     def kill_all(self) -> None:
-        """Kill the supervisor, and with it all processes; then start the service again."""
+        """Kill the supervisor and all processes with it, then start the service again."""
         assert self._process is not None
         self._process.kill()
         self._process.wait()
@@ -118,7 +118,7 @@ class EmbeddedDeployment:
 
     @contextmanager
     def catalog(self) -> Iterator[CatalogReader]:
-        """The catalog for reading."""
+        """Open the catalog for reading."""
         with closing(sqlite3.connect(self.data / "catalog.sqlite3", timeout=30)) as connection:
             yield CatalogReader(connection)
 
@@ -135,7 +135,7 @@ class EmbeddedDeployment:
 
 
 def free_port() -> int:
-    """Return a TCP port that no process listens on."""
+    """Find a TCP port that no process listens on."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         return int(free.getsockname()[1])
 
@@ -144,10 +144,10 @@ def wait_ready(url: str, process: subprocess.Popen[bytes] | None = None) -> None
     """Wait until an API is ready.
 
     Args:
-        process: Process without which it cannot become ready.
+        process: Process without which the API cannot become ready.
 
     Raises:
-        NotReady: It is not ready after ten minutes, or the process has ended.
+        NotReady: The API is not ready after ten minutes, or the process has ended.
     """
     deadline = time.monotonic() + _READY_SECONDS
     while time.monotonic() < deadline:

@@ -1,4 +1,4 @@
-"""The faults of a chaos run: each strikes a deployment at a random moment of a round, and is healed."""
+"""The faults of a chaos run. Each strikes a deployment at a random moment in a round, and is then healed."""
 
 from __future__ import annotations
 
@@ -28,22 +28,22 @@ from benchmarks.chaos.process_faults import (
 from benchmarks.chaos.service_processes import send_signal
 from benchmarks.chaos.tcp_proxy import TcpProxy
 
-_PAST_LEASE = 13.0  # seconds; the lease of the deployments lasts ten
+_PAST_LEASE = 13.0  # seconds; leases in the deployments last ten
 _FULL_SECONDS = 6.0
 _CUT_SECONDS = 8.0
-_START_SECONDS = 10.0  # of an API that loads its snapshot while the database is unreachable
-_API_OPERATIONS = frozenset({"delete", "post"})  # operations whose kill points are in the API
+_START_SECONDS = 10.0  # for an API to load its snapshot while the database is unreachable
+_API_OPERATIONS = frozenset({"delete", "post"})  # operations with kill points in the API
 
 
 class DatabaseNetwork(Protocol):
-    """The network between processes of a role and the database."""
+    """The network between a role's processes and the database."""
 
     def cut(self) -> None: ...
     def restore(self) -> None: ...
 
 
 class Deployment(Protocol):
-    """Processes of the service, as faults see them."""
+    """The service's processes, as faults see them."""
 
     @property
     def mode(self) -> str: ...
@@ -66,15 +66,15 @@ class Deployment(Protocol):
 
 @dataclass
 class FaultContext:
-    """Parts of a run that faults act on.
+    """What a fault can act on.
 
     Attributes:
-        deployment: Processes of the service.
+        deployment: The service's processes.
         volume: Volume of the data folder.
-        rng: Random numbers of this fault.
-        is_round_over: Whether the operations of the round are finished.
+        rng: Random numbers for this fault.
+        is_round_over: Tells whether the round's operations are finished.
         workers: Workers that the fault started.
-        has_ended_api: Whether a process of the API died at a kill point.
+        has_ended_api: Whether an API process died at a kill point.
     """
 
     deployment: Deployment
@@ -92,10 +92,10 @@ class Fault:
     Attributes:
         kind: Name in the report.
         strike: Causes the fault and heals it; returns whether it struck.
-        restarts_api: Whether searches may fail until the API is ready again. A kill point states in the context
-            whether the process that died there belonged to the API.
+        restarts_api: Whether searches may fail until the API is ready again. A kill point notes in the context whether
+            the process that died belonged to the API.
         fails_tasks: Whether a task may fail with a hint, and be retried by the operator.
-        needs: Kinds of operations of which a round must have one; empty: none.
+        needs: Kinds of operations of which the round must have one; empty: none.
     """
 
     kind: str
@@ -106,10 +106,10 @@ class Fault:
 
 
 def available_faults(deployment: Deployment, volume: DataVolume) -> list[Fault]:
-    """Return the faults that this deployment and this machine permit."""
+    """List the faults that this deployment and this machine permit."""
     is_container = deployment.mode == "containers"
     containers = ("api", "redis", "postgresql") if is_container else ()
-    # A container has process IDs of its own, so that a process of the API that died at a point is not recognized.
+    # A container has its own process IDs, so an API process that died at a kill point would not be recognized.
     points = [
         name
         for name, point in KILL_POINTS.items()
@@ -231,7 +231,7 @@ def _lose_messages(context: FaultContext) -> bool:
 
 
 def _deliver_again(context: FaultContext) -> bool:
-    """Send the messages of every task again, of every kind, whatever its state."""
+    """Send all messages of every task again, whatever its state."""
     app = Celery("chaos", broker=context.deployment.broker_url, set_as_current=False)
     with context.deployment.catalog() as catalog:
         tasks = [task["id"] for task in catalog.tasks()]
@@ -256,7 +256,7 @@ def _start_second_worker(context: FaultContext) -> bool:
 
 
 def _restart_in_swap(context: FaultContext) -> bool:
-    """Kill the API at the moment at which the manifest is replaced."""
+    """Kill the API at the moment when the manifest is replaced."""
     manifest = context.deployment.data / "index" / "manifest.json"
     before = _modified(manifest)
     while _modified(manifest) == before:
@@ -274,7 +274,7 @@ def _make_read_only(context: FaultContext) -> bool:
 
 
 def _restart_read_only(context: FaultContext) -> bool:
-    """Kill the workers, whose successors open all files for the first time."""
+    """Kill the workers; those that replace them open all files for the first time."""
     with context.volume.read_only():
         for role in ("learning worker", "probing worker"):
             _kill(context.deployment.pids(role))

@@ -1,6 +1,6 @@
-"""Independent checker of a library: reads the files of the index and the rows of the catalog without the product.
+"""Check a library independently: read the index files and the catalog rows without product code.
 
-Each violation is a sentence. The checker expects a library at rest: no task is unfinished.
+Each violation is a sentence. The library must be at rest, with no unfinished task.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import numpy.typing as npt
 from benchmarks.chaos.catalog_reading import CatalogReader
 
 _FINAL_STATES = ("ready", "failed", "cancelled")
-_FIRST_MOMENT = 1 << 62  # IDs of moments; the ID of the video follows from the bits above the lowest 16
+_FIRST_MOMENT = 1 << 62  # from here on, IDs are those of moments; the bits above the lowest 16 give the video
 _GRACE_SECONDS = 3600.0  # after which a folder that the manifest does not name must be gone
 
 
@@ -41,7 +41,7 @@ class ExpectedVideos:
 
 
 class LibraryChecker:
-    """Compares the index of a library, its catalog and the acknowledged videos.
+    """Compares a library's index, its catalog and the acknowledged videos.
 
     Args:
         data: Data folder.
@@ -53,7 +53,7 @@ class LibraryChecker:
         self._manifest: dict[str, Any] = {}
 
     def check(self, expected: ExpectedVideos) -> list[str]:
-        """Return the violations of the library, empty if there is none."""
+        """List the violations; empty if there are none."""
         return [*self._check(expected)]
 
     def _check(self, expected: ExpectedVideos) -> Iterator[str]:
@@ -76,7 +76,7 @@ class LibraryChecker:
             yield from self._manifest["appended"].get(task, [])
 
     def _check_folders(self) -> Iterator[str]:
-        """Check that every byte that the manifest names has its checksum."""
+        """Check that every byte that the manifest names matches its checksum."""
         named = [
             *(("shards", entry) for entry in self._segments()),
             *(("releases", entry) for entry in self._manifest["releases"].values()),
@@ -99,7 +99,7 @@ class LibraryChecker:
                 yield f"the manifest does not list release {entry['release'][:12]}, which a shard pins"
 
     def _check_segments(self) -> Generator[str, None, dict[str, set[int]]]:
-        """Check that every vector is in one segment; returns task → IDs of whole videos that are not deleted."""
+        """Check that every vector is in one segment; returns the live whole-video IDs of each task."""
         seen: Counter[int] = Counter()
         live: dict[str, set[int]] = {}
         for entry in self._segments():
@@ -144,7 +144,7 @@ class LibraryChecker:
             yield f"{name} has a vector whose length is not 1"
 
     def _read_ids(self, parent: str, entry: Mapping[str, Any], name: str) -> npt.NDArray[np.int64] | None:
-        """Return the IDs of a file; None if it cannot be read, which :meth:`_check_folders` reports."""
+        """Read the IDs in a file; None if they are unreadable, which :meth:`_check_folders` reports."""
         try:
             ids: npt.NDArray[np.int64] = np.load(
                 self._index / parent / entry["id"] / name, allow_pickle=False
@@ -154,9 +154,7 @@ class LibraryChecker:
         return ids
 
     def _check_videos(self, live: Mapping[str, set[int]], expected: ExpectedVideos) -> Iterator[str]:
-        """Check that every acknowledged video is in one segment, rejected or deleted, and nothing else is
-        searchable.
-        """
+        """Check that each acknowledged video is in one segment, rejected or deleted, and nothing else is searchable."""
         videos = self._catalog.videos()
         by_id = {video["id"]: video for video in videos}
         shards = {vector_id: task for task, ids in live.items() for vector_id in ids}
@@ -187,7 +185,7 @@ class LibraryChecker:
                 yield f"the synced file {uri} is stored {stored[uri]} times"
 
     def _check_tasks(self) -> Iterator[str]:
-        """Check that no task is stuck, failed or leased, and the shard of each learned task is published."""
+        """Check that no task is stuck, failed or leased, and that every learned task's shard is published."""
         for task in self._catalog.tasks():
             if task["state"] not in _FINAL_STATES:
                 yield f"task {task['name']} is stuck in {task['state']}"
@@ -203,7 +201,7 @@ class LibraryChecker:
             yield f"task {task_id} is finished and still leased"
 
     def _check_leftovers(self) -> Iterator[str]:
-        """Check that no file or folder that nothing names is older than the grace time."""
+        """Check that no file or folder that nothing names is older than the grace period."""
         named = {entry["id"] for entry in self._segments()} | set(self._manifest["releases"])
         named |= {entry["id"] for entry in self._manifest["tombstones"].values()}
         limit = time.time() - _GRACE_SECONDS
@@ -222,10 +220,10 @@ class LibraryChecker:
 
 
 def check_epochs(epochs: Mapping[str, list[int]]) -> list[str]:
-    """Check the tasks that repeated more than the epoch in progress after an interruption.
+    """Find tasks that repeated more than the epoch in progress after an interruption.
 
     Args:
-        epochs: Task ID → epochs of its training reports in order.
+        epochs: Task ID → epochs that its training reported, in order.
     """
     found = []
     for task, reported in epochs.items():

@@ -1,7 +1,7 @@
-"""Client of a chaos run: sends the operations of a round, repeats requests until they are acknowledged, and waits.
+"""The client of a chaos run: sends a round's operations, repeats requests until they are acknowledged, and waits.
 
-It follows the documentation for clients: a request without an answer, or with 429 or 503, is sent again with
-the same ``Idempotency-Key``. A failed task is retried as its hint says, and counted.
+It follows the documentation for clients: a request that gets no answer, 429 or 503 is sent again with the same
+``Idempotency-Key``. A failed task is retried as its hint says, and counted.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ _PAUSE = 0.3
 
 
 class RoundTimeout(Exception):
-    """An operation was not finished in time; the message names it."""
+    """An operation did not finish in time; the message names it."""
 
 
 class RunningRound:
-    """Operations that run in threads."""
+    """Operations running in threads."""
 
     def __init__(self, threads: Sequence[threading.Thread], errors: Sequence[Exception]) -> None:
         self._threads, self._errors = threads, errors
 
     def is_over(self) -> bool:
-        """Return whether all operations are finished."""
+        """Check whether all operations are finished."""
         return not any(thread.is_alive() for thread in self._threads)
 
     def wait(self) -> None:
-        """Wait for all operations; raises the first error, such as RoundTimeout."""
+        """Wait for all operations, and raise the first error, such as RoundTimeout."""
         for thread in self._threads:
             thread.join()
         if self._errors:
@@ -50,12 +50,12 @@ class RunningRound:
 
 
 class OperationDriver:
-    """Executes operations over HTTP.
+    """Runs operations over HTTP.
 
     Args:
         url: URL of the API.
-        clips: Folder of the clip files, by number.
-        media: Media root of the service.
+        clips: Clip files, by number.
+        media: The service's media root.
 
     Attributes:
         expected: Videos that the service has acknowledged so far.
@@ -71,16 +71,16 @@ class OperationDriver:
             base_url=url, headers=dict(headers), timeout=_REQUEST_SECONDS, trust_env=False
         )
         self._clips, self._media = clips, media
-        self._tasks: dict[str, str] = {}  # domain → ID of its task
+        self._tasks: dict[str, str] = {}  # domain → its task's ID
         self._lock = threading.Lock()
         self._give_up = 0.0
         self._rounds = 0
 
     def start(self, operations: Sequence[Operation], seconds: float) -> RunningRound:
-        """Start the operations of a round at the same time.
+        """Start a round's operations at the same time.
 
         Args:
-            operations: Operations of different domains.
+            operations: Operations, each on another domain.
             seconds: Time after which an unfinished operation is given up.
 
         Returns:
@@ -146,7 +146,7 @@ class OperationDriver:
             added = {video.id for video in operation.videos}
             self.expected.stored |= added - set(operation.deleted)
         for video in operation.deleted:
-            # A deletion that was committed and not acknowledged is not found again.
+            # A deletion that was committed but not acknowledged finds nothing the second time.
             self._request("DELETE", f"/videos/{video}", accepted_again=(404,))
             with self._lock:
                 self.expected.deleted.add(video)
@@ -184,7 +184,7 @@ class OperationDriver:
             self.expected.uris |= uris
 
     def _last_run(self, name: str) -> dict[str, Any] | None:
-        """Return the registered sync of a domain, if a run of it has finished and none is running."""
+        """Get a domain's registered sync, if one of its runs has finished and none is running."""
         syncs = self._request("GET", "/syncs").json()
         finished = [
             sync for sync in syncs if sync["name"] == name and sync["finished_at"] and not sync["running"]
@@ -192,7 +192,7 @@ class OperationDriver:
         return finished[0] if finished else None
 
     def _finish_sync(self, name: str, previous: dict[str, Any] | None) -> bool:
-        """Wait for the end of a run after the previous one, and of its tasks; returns whether the run succeeded."""
+        """Wait for the end of the next run and of its tasks; returns whether the run succeeded."""
         before = previous and previous["finished_at"]
         while (sync := self._last_run(name)) is None or sync["finished_at"] == before:
             self._require_time(f"the sync of {name}")
@@ -222,7 +222,7 @@ class OperationDriver:
         return str(response.json()["id"])
 
     def _finish(self, task: str) -> None:
-        """Wait until a task is ready; a failed task is retried."""
+        """Wait until a task is ready, retrying it if it fails."""
         while True:
             self._require_time(f"task {task}")
             details = self._request("GET", f"/tasks/{task}").json()
@@ -241,12 +241,12 @@ class OperationDriver:
         accepted_again: Sequence[int] = (),
         **fields: Any,
     ) -> httpx.Response:
-        """Send a request until it is acknowledged; 409 of an Idempotency-Key in flight is repeated, too.
+        """Send a request until it is acknowledged, also after 409 for an Idempotency-Key in flight.
 
         Args:
             accepted: Statuses besides 2xx that acknowledge it.
-            accepted_again: Statuses that acknowledge it when it is sent again.
-            fields: Arguments of httpx.
+            accepted_again: Statuses that acknowledge it once it has been sent before.
+            fields: Arguments for httpx.
         """
         while True:
             self._require_time(f"{method} {route}")
@@ -285,7 +285,7 @@ QUERIES = tuple(
 
 @dataclass(frozen=True)
 class Video:
-    """A video of an operation: its ID, number of its clip file, and captions."""
+    """A video in an operation: its ID, the number of its clip file, and its captions."""
 
     id: str
     number: int
@@ -294,13 +294,13 @@ class Video:
 
 @dataclass(frozen=True)
 class Operation:
-    """A change of the library.
+    """A change to the library.
 
     Attributes:
-        kind: Kind of the change.
-        domain: Name of the domain that is changed; of a relearning, the domain whose appended videos are learned.
-        videos: Videos that are added.
-        deleted: IDs of videos that are deleted; of an append, right after it is acknowledged.
+        kind: Kind of change.
+        domain: Domain that is changed; for a relearning, the one whose appended videos are learned.
+        videos: Videos to add.
+        deleted: IDs of videos to delete; for an append, right after it is acknowledged.
         into: Name of the domain that a relearning creates.
     """
 
@@ -313,7 +313,7 @@ class Operation:
 
 @dataclass
 class _Plan:
-    """Videos of each domain while the rounds are planned."""
+    """Tracks each domain's videos while the rounds are planned."""
 
     rng: random.Random
     numbers: Iterator[int] = field(default_factory=itertools.count)
@@ -356,11 +356,11 @@ class _Plan:
 
 
 def plan_rounds(seed: int, *, large: int = 70) -> list[tuple[Operation, ...]]:
-    """Return the rounds of operations from an empty library.
+    """Plan the rounds of operations, starting from an empty library.
 
     Args:
-        seed: Seed of captions and of the deleted videos.
-        large: Videos of the largest domain; above 64, several chunks are probed.
+        seed: Seed for captions and for the choice of deleted videos.
+        large: Videos in the largest domain; above 64, several chunks are probed.
     """
     plan = _Plan(random.Random(seed))
     return [

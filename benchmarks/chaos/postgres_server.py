@@ -1,4 +1,4 @@
-"""A PostgreSQL server of the ``pgserver`` wheel that can be killed and started again."""
+"""A PostgreSQL server from the ``pgserver`` wheel that can be killed and started again."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class PostgresServer:
     """A server on a Unix socket.
 
     Args:
-        folder: Folder of its files.
+        folder: Folder for its files.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -46,11 +46,11 @@ class PostgresServer:
         return connection
 
     def is_running(self) -> bool:
-        """Return whether the server process exists."""
+        """Check whether the server process exists."""
         return self._pid() is not None
 
     def kill(self) -> bool:
-        """Kill the server process; its children end by themselves. Returns whether it ran."""
+        """Kill the server process; its children end by themselves. Returns whether it was running."""
         pid = self._pid()
         if pid is None:
             return False
@@ -58,10 +58,10 @@ class PostgresServer:
         return True
 
     def start(self, port: int | None = None) -> None:
-        """Start the server after it was killed; the attempt fails while children of the previous process run.
+        """Start the server after it was killed. Fails while children of the previous process are running.
 
         Args:
-            port: Port on the loopback address, which replaces that of the Unix socket; None: no TCP.
+            port: Port on loopback that replaces the Unix socket's; None: no TCP.
         """
         address = '-h ""' if port is None else f"-h 127.0.0.1 -p {port}"
         options = ["-w", "-t", "30", "-o", address, "-o", f"-k {self._socket.parent}"]

@@ -1,7 +1,7 @@
-"""Faults within the processes of the product: kill points, and a shifted clock of the catalog.
+"""Faults inside the product's processes: kill points, and a shifted catalog clock.
 
-The harness writes the name of a kill point to a file; the first process that passes the point takes the file and ends
-itself with SIGKILL. The product is not changed: an import hook wraps the functions of the table when their modules are
+The harness writes the name of a kill point to a file. The first process that reaches the point takes the file and ends
+itself with SIGKILL. The product is unchanged: an import hook wraps the listed functions when their modules are
 imported.
 """
 
@@ -21,19 +21,19 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-FOLDER_VARIABLE = "CHAOS_FAULTS"  # folder in which the harness arms faults
+FOLDER_VARIABLE = "CHAOS_FAULTS"  # folder where the harness arms faults
 _ARMED, _KILLED, _OFFSET = "kill-point", "killed-process", "clock-offset"
 _CATALOG_CLOCK = "service.catalog.database"
 
 
 @dataclass(frozen=True)
 class KillPoint:
-    """A function of the product, before or after which its process dies.
+    """A product function before or after which its process dies.
 
     Attributes:
-        operation: Operation that passes the point: learn, append, relearn, delete, probe, sync or post.
+        operation: Operation that reaches the point: learn, append, relearn, delete, probe, sync or post.
         module: Module whose attribute is wrapped.
-        attribute: Function, or class and method with a dot between them.
+        attribute: Function, or class and method joined by a dot.
         before: Whether the process dies before the call rather than after it.
     """
 
@@ -83,7 +83,7 @@ KILL_POINTS: dict[str, KillPoint] = {
 
 
 def arm_kill_point(folder: Path, name: str) -> None:
-    """Let the next process that passes a point of :data:`KILL_POINTS` die there."""
+    """Make the next process that reaches a point in :data:`KILL_POINTS` die there."""
     (folder / _KILLED).unlink(missing_ok=True)
     staged = folder / f".{_ARMED}"
     staged.write_text(name, encoding="utf-8")
@@ -91,7 +91,7 @@ def arm_kill_point(folder: Path, name: str) -> None:
 
 
 def disarm(folder: Path) -> bool:
-    """Disarm the kill point; returns whether no process had passed it."""
+    """Disarm the kill point; returns whether no process had reached it."""
     try:
         (folder / _ARMED).unlink()
     except FileNotFoundError:
@@ -100,7 +100,7 @@ def disarm(folder: Path) -> bool:
 
 
 def killed_process(folder: Path) -> int | None:
-    """Return the ID of the process that died at the armed kill point, if one has passed it."""
+    """Get the ID of the process that died at the armed kill point; None if none has reached it."""
     try:
         return int((folder / _KILLED).read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -108,7 +108,7 @@ def killed_process(folder: Path) -> int | None:
 
 
 def shift_clock(folder: Path, seconds: float) -> None:
-    """Let the clock of the catalog differ from that of the machine by these seconds, in all processes."""
+    """Make the catalog's clock differ from the machine's by these seconds, in all processes."""
     staged = folder / f".{_OFFSET}"
     staged.write_text(str(seconds), encoding="utf-8")
     staged.rename(folder / _OFFSET)
@@ -122,7 +122,7 @@ def install() -> None:
 
 
 class _WrappingFinder(importlib.abc.MetaPathFinder):
-    """Finds modules as Python does, and wraps functions of them after their import."""
+    """Finds modules as Python does, and wraps functions in them after import."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -158,7 +158,7 @@ def _wrap_point(folder: Path, label: str, point: KillPoint, module: ModuleType) 
     owner: Any = module
     for part in owners:
         owner = getattr(owner, part)
-    # Raises AttributeError for a name that the product no longer has: the table must be corrected then.
+    # Raises AttributeError for a name that the product no longer has: correct the table then.
     stored = inspect.getattr_static(owner, name)
     original: Callable[..., Any] = stored.__func__ if isinstance(stored, classmethod) else stored
 
@@ -179,7 +179,7 @@ def _die_if_armed(folder: Path, label: str) -> None:
     try:
         if armed.read_text(encoding="utf-8") != label:
             return
-        armed.rename(taken)  # of two processes that pass the point at once, one dies
+        armed.rename(taken)  # of two processes that reach the point at once, one dies
     except FileNotFoundError:
         return
     taken.write_text(str(os.getpid()), encoding="utf-8")
@@ -189,7 +189,7 @@ def _die_if_armed(folder: Path, label: str) -> None:
 
 def _shifted_datetime(offset: Path) -> type[datetime]:
     class ShiftedDatetime(datetime):
-        """``datetime`` whose ``now`` differs from the clock of the machine."""
+        """``datetime`` whose ``now`` differs from the machine's clock."""
 
         @classmethod
         def now(cls, tz: tzinfo | None = None) -> datetime:  # type: ignore[override]

@@ -1,10 +1,10 @@
 """Random faults against running services: ``python -m benchmarks.chaos.run_chaos --faults 200 --seed 1``.
 
-A driver ingests, appends, deletes, relearns and syncs videos, and searches run all the time, against the processes of
-the product. In each round of operations one fault strikes at a random moment. The system is then left to recover, and
-an independent checker compares the files of the index, the catalog and the acknowledged videos, and 50 fixed queries
-with the answers of an undisturbed run of the same operations. The command prints a table, writes JSON, and exits with
-status 1 if there is a violation or a failed search.
+A driver ingests, appends, deletes, relearns and syncs videos, and searches run all the time, against the product's own
+processes. In each round of operations, one fault strikes at a random moment. The system is then left to recover. An
+independent checker compares the index files, the catalog and the acknowledged videos, and compares the answers to 50
+fixed queries with those of an undisturbed run of the same operations. The command prints a table, writes JSON, and
+exits with status 1 after a violation or a failed search.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ from benchmarks.chaos.search_stream import Answer, SearchStream, compare_answers
 from benchmarks.chaos.server_deployment import ServerDeployment
 from benchmarks.ingest.clip_files import write_tiny_clips
 
-_ROUND_SECONDS = 600.0  # for the operations of a round, and for the recovery after them
-_PLAN_SEED = 1  # every run has the same operations, and its seed selects the faults
-_OLD_SECONDS = 7200.0  # age that leftovers get before the next round
+_ROUND_SECONDS = 600.0  # for a round's operations, and for recovery after them
+_PLAN_SEED = 1  # every run has the same operations; its seed selects the faults
+_OLD_SECONDS = 7200.0  # age that leftovers are given before the next round
 _SNAPSHOT_SECONDS = 60.0
 
 _AnyDeployment = EmbeddedDeployment | ServerDeployment | ContainerDeployment
@@ -55,10 +55,10 @@ class Chaos:
     """A chaos run.
 
     Args:
-        seed: Seed of the faults and their moments.
+        seed: Seed for the faults and their moments.
         modes: Deployments: ``embedded``, ``server``, ``containers``.
-        kinds: Regular expression of the names of the only faults to strike; empty: all.
-        large: Videos of the largest domain.
+        kinds: Regular expression that selects faults by name; empty: all.
+        large: Videos in the largest domain.
 
     Attributes:
         records: Faults so far.
@@ -74,11 +74,11 @@ class Chaos:
         count = sum(len(operation.videos) for operations in self._rounds for operation in operations)
         self._clips = [folder / "clips" / path for path in write_tiny_clips(folder / "clips", count)]
         self._reference: list[list[Answer]] = []
-        self._durations: list[float] = []  # seconds of each undisturbed round
+        self._durations: list[float] = []  # seconds that each undisturbed round took
         self._counts: dict[str, int] = {}
 
     def run(self, faults: int, report: Callable[[Sequence[FaultRecord]], None]) -> None:
-        """Strike this number of faults, on a new library after each plan of rounds."""
+        """Strike this number of faults, with a new library after each plan of rounds."""
         library = 0
         self._read_reference()
         while len(self.records) < faults:
@@ -101,7 +101,7 @@ class Chaos:
             volume.close()
 
     def _read_reference(self) -> None:
-        """Read the answers after each round of an undisturbed run, which an earlier command may have recorded."""
+        """Read the answers after each undisturbed round, which a previous command may have recorded."""
         path = self._folder / f"reference-{self._large}.json"
         if not path.exists():
             self._record_reference()
@@ -143,12 +143,12 @@ class Chaos:
             self.records.append(record)
             report(self.records)
             if record.violations:
-                # The volume is released with its content, and logs and catalog explain a violation.
+                # The volume's content is lost when it is released; logs and catalog explain a violation.
                 evidence = self._folder / f"violation-{len(self.records)}"
                 shutil.copytree(
                     deployment.data, evidence, ignore=_list_sockets, ignore_dangling_symlinks=True
                 )
-                break  # the damage would be reported again in each later round
+                break  # later rounds would report the same damage again
         if searches is not None:
             searches.stop()
         driver.close()
@@ -198,7 +198,7 @@ class Chaos:
         return record
 
     def _choose(self, faults: Sequence[Fault], operations: Sequence[Operation], rng: random.Random) -> Fault:
-        """Return a fault that the operations can meet; kinds that have struck least often come first."""
+        """Choose a fault that these operations can meet; kinds that have struck least often come first."""
         kinds = {operation.kind for operation in operations}
         possible = [fault for fault in faults if not fault.needs or fault.needs & kinds]
         chosen = [fault for fault in possible if re.search(self._kinds, fault.kind)] or possible
@@ -208,7 +208,7 @@ class Chaos:
         return fault
 
     def _recover(self, deployment: _AnyDeployment, record: FaultRecord) -> float:
-        """Wait until the API is ready; returns the time."""
+        """Wait until the API is ready; returns how long that took."""
         try:
             wait_ready(deployment.url)
         except NotReady as error:
@@ -240,7 +240,7 @@ class Chaos:
 
 
 def _wait_for_snapshot(deployment: _AnyDeployment) -> None:
-    """Wait until the API searches the newest generation of the index."""
+    """Wait until the API searches the newest index generation."""
     deadline = time.monotonic() + _SNAPSHOT_SECONDS
     while time.monotonic() < deadline:
         manifest = json.loads((deployment.data / "index" / "manifest.json").read_text(encoding="utf-8"))
@@ -252,7 +252,7 @@ def _wait_for_snapshot(deployment: _AnyDeployment) -> None:
 
 
 def _age_leftovers(data: Path) -> None:
-    """Let folders that nothing names look old, so that the next sweep must remove them."""
+    """Make folders that nothing names look old, so that the next sweep must remove them."""
     manifest = json.loads((data / "index" / "manifest.json").read_text(encoding="utf-8"))
     text = json.dumps(manifest)
     past = time.time() - _OLD_SECONDS
@@ -274,7 +274,7 @@ def _end(workers: Sequence[subprocess.Popen[bytes]]) -> None:
 
 
 def _list_sockets(folder: str, names: Sequence[str]) -> set[str]:
-    """Return the names of the sockets of a folder, which cannot be copied."""
+    """Find the sockets in a folder, which cannot be copied, by name."""
     return {name for name in names if (Path(folder) / name).is_socket()}
 
 

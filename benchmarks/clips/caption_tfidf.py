@@ -1,8 +1,8 @@
 """TF-IDF vectors of captions.
 
-The weight of a word in a text is (1 + ln tf) · idf, with idf = ln((1 + n) / (1 + df)) + 1; texts have unit length. tf
-is the number of occurrences of the word in the text, df the number of the n fitted documents with the word (Manning,
-Raghavan and Schütze, *Introduction to Information Retrieval*, 2008, sections 6.2 and 6.4, with smoothed idf).
+A word's weight in a text is (1 + ln tf) · idf, with idf = ln((1 + n) / (1 + df)) + 1; texts have unit length. tf is how
+often the word occurs in the text; df, in how many of the n fitted documents it occurs (Manning, Raghavan and Schütze,
+*Introduction to Information Retrieval*, 2008, sections 6.2 and 6.4, with smoothed idf).
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ _WORD = re.compile(r"[a-z0-9]+|[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7a3]")
 
 
 def caption_words(text: str) -> list[str]:
-    """Return the words of a text in order: runs of letters a-z and digits in lower case, and single CJK characters.
+    """Split a text into words: lower-case runs of letters a-z and digits, and single CJK characters.
 
-    Chinese and Japanese have no spaces, so search engines take characters for words unless they have a dictionary.
+    Chinese and Japanese have no spaces, so search engines without a dictionary treat characters as words.
     """
     return _WORD.findall(text.lower())
 
@@ -46,9 +46,7 @@ class CaptionTfidf:
         self._columns = {word: column for column, word in enumerate(self.words)}
 
     def transform(self, texts: Sequence[str]) -> Floats:
-        """Return unit TF-IDF vectors ``[n, W]``; words outside the vocabulary are ignored, texts without a word are
-        zero.
-        """
+        """Compute unit TF-IDF vectors ``[n, W]``. Unknown words are ignored; texts without a known word are zero."""
         weights = np.zeros((len(texts), len(self.words)))
         for row, text in zip(weights, texts, strict=True):
             for word, count in Counter(caption_words(text)).items():

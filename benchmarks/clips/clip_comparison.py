@@ -1,4 +1,4 @@
-"""Methods on the domains of a folder: against the ridge rivals on the same frames, and with fewer captioned clips."""
+"""Compare methods on a folder's domains: with the ridge rivals on the same frames, and with fewer captioned clips."""
 
 from __future__ import annotations
 
@@ -44,29 +44,29 @@ def compare_on_clips(
 ) -> Iterator[tuple[list[ClipRun], list[ClipRun]]]:
     """Run the methods, one seed after the other, and the rivals.
 
-    The rivals read the same frames as the methods, in the size of their image features. Each rival is routed by words,
-    and by the routing evidence of the first variant, once per run of that variant. A frozen network computes the tokens
-    of each video once for all runs, so the times of training do not include it.
+    The rivals read the same frames as the methods, at the size that their image features need. Each rival is routed by
+    words, and also by the first variant's routing evidence, once per run of that variant. A frozen network computes
+    each video's tokens once for all runs, so training times do not include it.
 
     Args:
-        folder: Folder of the domains; see :func:`~benchmarks.clips.clip_domains.read_clip_domains`.
+        folder: Folder of domains; see :func:`~benchmarks.clips.clip_domains.read_clip_domains`.
         variants: Methods with their settings.
         seeds: Number of runs of a trained method; see :func:`~benchmarks.clips.method_on_clips.domain_order`.
-        cache: Folder of decoded frames.
+        cache: Folder for decoded frames.
         device: ``cpu`` or ``cuda``.
         workers: Number of decoding processes.
-        progress: Called with the number of decoded clips and the number of clips to decode.
+        progress: Called with the numbers of decoded clips and of clips to decode.
         report: Called with a line that names the engine, and one per domain and run.
 
     Yields:
-        After each run: the runs of the methods and those of the rivals so far.
+        After each run: the methods' runs and the rivals' runs so far.
 
     Raises:
         ProtocolError: The folder or a clip cannot be used.
         MethodError: Settings are invalid, or a method cannot use the backbone.
     """
     domains = read_clip_domains(folder)
-    for variant in variants:  # validates the settings before videos are decoded
+    for variant in variants:  # validate settings before decoding videos
         configure(variant.method, backbone, variant.settings)
     spec = frame_spec(backbone, None)
     tasks = prepare_source_tasks(domains, spec, cache, workers=workers, progress=progress)
@@ -119,11 +119,11 @@ def _run_rival(
 
 @dataclass(frozen=True)
 class CurvePoint:
-    """Runs with captions of a limited number of clips.
+    """The runs with captions for a limited number of clips.
 
     Attributes:
-        limit: Largest number of captioned training clips of a domain; None: all of them.
-        clips: Number of captioned training clips of all domains.
+        limit: Maximum number of captioned training clips per domain; None: all.
+        clips: Number of captioned training clips over all domains.
         runs: One run per seed.
     """
 
@@ -133,9 +133,9 @@ class CurvePoint:
 
 
 def keep_captions(task: TaskData, limit: int, seed: int) -> TaskData:
-    """Remove the captions of all training clips but ``limit``.
+    """Remove the captions from all but ``limit`` training clips.
 
-    Clips are selected by the hash of seed and ID, so a larger limit keeps all captions of a smaller one.
+    Clips are selected by a hash of seed and ID, so a larger limit keeps all captions of a smaller one.
 
     Args:
         task: Domain with captions.
@@ -161,21 +161,21 @@ def measure_caption_curve(
     progress: Progress = lambda done, total: None,
     report: Callable[[str], None] = lambda line: None,
 ) -> list[CurvePoint]:
-    """Learn the domains of a folder with fewer captions, and with all.
+    """Learn a folder's domains with fewer captions, and with all.
 
-    The held-out clips and their queries are the same for all points. A seed selects the captioned clips and the order
-    of the domains.
+    Held-out clips and their queries are the same for all points. A seed selects the captioned clips and the order of
+    the domains.
 
     Args:
-        folder: Folder of the domains; see :func:`~benchmarks.clips.clip_domains.read_clip_domains`.
+        folder: Folder of domains; see :func:`~benchmarks.clips.clip_domains.read_clip_domains`.
         variant: Method with its settings.
         limits: Numbers of captioned training clips per domain; those that no domain exceeds are left out.
-        backbone: Name of the backbone of the method.
+        backbone: Name of the method's backbone.
         seeds: Number of runs per point.
-        cache: Folder of decoded frames and features.
+        cache: Folder for decoded frames and features.
         device: ``cpu`` or ``cuda``.
         workers: Number of decoding processes.
-        progress: Called with the number of decoded clips and the number of clips to decode.
+        progress: Called with the numbers of decoded clips and of clips to decode.
         report: Called with a line that names the engine, and one per domain and run.
 
     Raises:

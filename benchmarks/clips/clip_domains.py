@@ -1,4 +1,4 @@
-"""Domains of a user's folder: each subfolder with a manifest is a domain, with a fixed split."""
+"""Domains in a user's folder: each subfolder with a manifest is one, with a fixed split."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from benchmarks.data.source_tasks import SourceTask
 from benchmarks.errors import ProtocolError
 from service.tasks.manifests.folder_videos import find_manifest
 
-_HELD_OUT_FRACTION = 5  # one of this many clips is held out
+_HELD_OUT_FRACTION = 5  # one in this many clips is held out
 _MIN_HELD_OUT = 2
 
 
 def read_clip_domains(folder: Path) -> list[SourceTask]:
-    """Return the domains of a folder, in the order of their names.
+    """Read a folder's domains, in order of their names.
 
     Args:
         folder: Folder with one subfolder per domain, each with a ``manifest.jsonl`` or ``manifest.csv``.
@@ -35,10 +35,9 @@ def read_clip_domains(folder: Path) -> list[SourceTask]:
 
 
 def select_held_out(uris: Sequence[str]) -> set[str]:
-    """Return the URIs of the test clips of a manifest without splits: the first fifth, at least 2, in the order of
-    SHA-1.
+    """Select the test clips of a manifest without splits: the first fifth in SHA-1 order, at least 2, by URI.
 
-    The selection depends on the URIs only, so that it is the same in every tool.
+    The selection depends only on the URIs, so it is the same in every tool.
     """
     ranked = sorted(uris, key=lambda uri: hashlib.sha1(uri.encode(), usedforsecurity=False).hexdigest())
     return set(ranked[: max(_MIN_HELD_OUT, len(uris) // _HELD_OUT_FRACTION)])

@@ -1,4 +1,4 @@
-"""Result of one run of a method or a rival on the domains of a folder."""
+"""The result of one run of a method or a rival on a folder's domains."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from trainer.evaluation.rank_ledger import GalleryName
 
 Matrix = list[list[float | None]]
 
-# Galleries of the tables: held-out and all videos of the own shard, held-out videos of all shards with and without
-# routing evidence.
+# Galleries in the tables: held-out and all videos of a query's own shard; held-out videos of all shards, with and
+# without routing evidence.
 GALLERIES: tuple[GalleryName, ...] = ("local", "local_all", "global", "global_raw")
 
 
@@ -21,22 +21,22 @@ class ClipRun:
 
     Attributes:
         label: Name of the method variant or rival.
-        seed: Seed of the method and of the order of the domains.
+        seed: Seed of the method and of the domain order.
         order: Domains in the order of learning.
         ranks: Rank of each query's clip, from 1, by gallery and domain.
-        routed: Whether the own domain of each query has the largest routing evidence, by domain.
-        seconds: Wall time by phase (training, indexing, evaluation), one value per domain in the order of learning; one
-            value in all for joint training.
-        peak_mib: Peak resident memory of the process in MiB, as ``seconds``.
+        routed: Whether each query's own domain has the largest routing evidence, by domain.
+        seconds: Wall time by phase (training, indexing, evaluation): one value per domain in the order of learning, or
+            a single value for joint training.
+        peak_mib: Peak resident memory of the process in MiB, in the form of ``seconds``.
         clips: Number of clips by domain.
-        matrices: R@1 in percent by gallery ("local", "global"): release i on the queries of domain t; empty for a
-            joint solution.
-        growth: Of a joint solution, R@1 in percent over all shards of the first i domains on the queries of domain t:
-            the effect of the growth of the gallery alone, since the encoder is always the final one.
+        matrices: R@1 in percent by gallery ("local", "global"), for release i on domain t's queries; empty for a joint
+            solution.
+        growth: For a joint solution, R@1 in percent over the shards of the first i domains on domain t's queries. This
+            shows the effect of a growing gallery alone, since the encoder is always the final one.
         evidence: Routing evidence of each query for the domains in ``order``, by domain; empty for a rival.
         settings: Settings of a rival, in words.
         trained: Number of parameters that gradient steps change in one task.
-        stored: Number of values in the last release or in all shards' encoders, without the backbone.
+        stored: Number of values stored in the last release, or in the encoders of all shards, without the backbone.
     """
 
     label: str
@@ -55,31 +55,31 @@ class ClipRun:
     stored: int = 0
 
     def recall(self, gallery: str, k: int) -> float:
-        """Compute R@k in percent, mean over the domains."""
+        """Compute R@k in percent, averaged over the domains."""
         return domain_mean([self.hits(gallery, k)[name] for name in sorted(self.order)])
 
     def query_recall(self, gallery: str, k: int) -> float:
-        """Compute R@k in percent, mean over the queries of all domains."""
+        """Compute R@k in percent, averaged over the queries of all domains."""
         return query_mean([self.hits(gallery, k)[name] for name in sorted(self.order)])
 
     def hits(self, gallery: str, k: int) -> dict[str, list[float]]:
-        """Return 100 for each query whose clip is among the first k, otherwise 0; by domain."""
+        """Score each query 100 if its clip is among the first k, otherwise 0; by domain."""
         return {name: [100.0 * (rank <= k) for rank in ranks] for name, ranks in self.ranks[gallery].items()}
 
     def routing(self) -> float | None:
-        """Return the routing accuracy@1 in percent, mean over the domains; None without routing evidence."""
+        """Compute routing accuracy@1 in percent, averaged over the domains; None without routing evidence."""
         if not self.routed:
             return None
         return domain_mean([[100.0 * hit for hit in hits] for hits in self.routed.values()])
 
     def forgetting(self, gallery: str) -> float | None:
-        """Return BWF of R@1 in percentage points; None for a joint solution."""
+        """Compute BWF of R@1 in percentage points; None for a joint solution."""
         matrix = self.matrices.get(gallery)
         return backward_forgetting(matrix) if matrix else None
 
     @property
     def seconds_per_domain(self) -> float:
-        """Mean wall time in which a domain is learned, embedded and measured."""
+        """Mean wall time to learn, embed and measure a domain."""
         return sum(map(sum, self.seconds.values())) / len(self.order)
 
     @property
@@ -94,7 +94,7 @@ class ClipRun:
 
 
 def domain_mean(values: Sequence[Sequence[float]]) -> float:
-    """Compute the mean over the domains of the mean over the queries of a domain."""
+    """Average over each domain's queries, then over the domains."""
     return sum(sum(part) / len(part) for part in values) / len(values)
 
 

@@ -1,4 +1,4 @@
-"""A method on the domains of a folder: sequential learning with the ranks of every query."""
+"""Run a method on a folder's domains: learn them in sequence, and rank every query."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from trainer.task_data import TaskData
 
 
 def domain_order(tasks: Sequence[TaskData], seed: int) -> list[TaskData]:
-    """Return the order of the domains: that of their names for seed 0, otherwise shuffled with the seed."""
+    """Order the domains: by name for seed 0, otherwise shuffled with the seed."""
     ordered = sorted(tasks, key=lambda task: task.task_id)
     if seed:
         random.Random(seed).shuffle(ordered)
@@ -41,17 +41,17 @@ def run_variant(
 ) -> ClipRun:
     """Learn the domains one by one, and rank all queries after the last domain.
 
-    After each domain, the queries of all learned domains are ranked with the default query mode, for the recall matrix.
-    Vectors are rounded as the vector store rounds them. A method that requires the videos of all domains is trained
-    once on their union.
+    After each domain, the queries of all learned domains are ranked in the default query mode, for the recall matrix.
+    Vectors are rounded as the vector store does. A method that needs the videos of all domains is trained once, on
+    their union.
 
     Args:
         variant: Method with its settings.
         backbone: Backbone that the method adapts.
         tasks: Domains with their frames.
         seed: Seed of the method and of :func:`domain_order`.
-        evidence: Routing evidence ``[Q, T]`` of the queries of each domain for all domains, both in the order of
-            learning, instead of that of the release; for joint training only.
+        evidence: For joint training only: routing evidence ``[Q, T]`` of each domain's queries for all domains, both in
+            the order of learning, in place of the release's.
         report: Called with one line per learned domain.
     """
     ordered = domain_order(tasks, seed)
@@ -120,7 +120,7 @@ def run_variant(
 
 
 def _count_trained(variant: MethodVariant, backbone: Backbone) -> int:
-    """Count the parameters that an optimizer changes in the first task of a method."""
+    """Count the parameters that an optimizer changes in a method's first task."""
     method = start_method(variant.method, backbone, variant.settings, None)
     method.begin_task("first", "first")
     return sum(parameter.numel() for group in method.parameter_groups() for parameter in group["params"])
@@ -134,7 +134,7 @@ def _evaluate(
     *,
     full: bool,
 ) -> tuple[list[EvaluationTask], ModeEvaluation]:
-    """Rank the queries of all learned domains in the default mode; ``full`` includes the gallery of raw cosines."""
+    """Rank the queries of all learned domains in the default mode; ``full`` adds the gallery of raw cosines."""
     assert learner.release is not None
     encoder = learner.query_encoder()
     profiles = learner.release.profiles.to_dense()[: len(galleries)]

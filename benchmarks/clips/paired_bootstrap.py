@@ -1,7 +1,7 @@
-"""Bootstrap interval of the mean difference of two methods on the same queries.
+"""Bootstrap interval for the mean difference between two methods on the same queries.
 
 Efron and Tibshirani, *An Introduction to the Bootstrap* (1993), section 13.3, percentile interval. Queries are
-resampled within each domain, and each difference is that of one query, so that the difficulty of a query cancels.
+resampled within each domain, and each difference is taken on one query, so that the query's difficulty cancels out.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 _RESAMPLES = 10_000
-_CHUNK = 500  # resamples at a time, to bound memory
+_CHUNK = 500  # resamples at a time, to limit memory
 
 Interval = tuple[float, float, float]  # difference, lower and upper bound
 
@@ -29,9 +29,9 @@ def difference_interval(
     Args:
         first: Value of each query, by domain.
         second: Values of the same queries.
-        pooled: Whether every query has the same weight, instead of every domain.
-        confidence: Probability of the interval.
-        seed: Seed of the resampling.
+        pooled: Whether every query has the same weight, rather than every domain.
+        confidence: Coverage of the interval.
+        seed: Seed for resampling.
     """
     differences = [np.subtract(a, b, dtype=np.float64) for a, b in zip(first, second, strict=True)]
     sizes = np.array([len(part) for part in differences], np.float64)

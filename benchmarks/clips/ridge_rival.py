@@ -1,13 +1,13 @@
-"""Rival of the benchmark: ridge regression from frozen image features to the TF-IDF vectors of captions.
+"""The benchmark's rival: ridge regression from frozen image features to captions' TF-IDF vectors.
 
-Features of a clip are the mean and the standard deviation over frames of the pooled features of EfficientNet-Lite0,
-trained on ImageNet. They are standardized on the training clips and mapped to the TF-IDF vector of all captions of a
-clip. A query scores a clip by the cosine of its TF-IDF vector and the clip's predicted vector, minus the mean
-prediction of the domain's clips in the gallery or of the fitted clips.
+A clip's features are the mean and standard deviation, over frames, of pooled features from EfficientNet-Lite0, trained
+on ImageNet. They are standardized on the training clips and mapped to the TF-IDF vector of all the clip's captions. A
+query scores a clip by the cosine between its own TF-IDF vector and the clip's predicted vector, minus the mean
+prediction over the domain's clips in the gallery, or over the fitted clips.
 
-One ridge per domain is the continual form: shards never change, and all shards are searched with the vocabulary of
-each. One ridge over all domains is the joint form, which needs the captions and features of all domains at once.
-Penalty and center are selected by cross-validation on the training clips.
+One ridge per domain is the continual form: shards never change, and a search covers all of them, each with its own
+vocabulary. One ridge over all domains is the joint form, which needs all captions and features at once. Penalty and
+center are selected by cross-validation on the training clips.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from trainer.task_data import TaskData, chunks, load_frames
 
 Floats = npt.NDArray[np.float64]
 
-_VOCABULARY = 49408  # of the tokenizer whose routing profiles the word evidence follows: log(1 + V·p)
+_VOCABULARY = 49408  # of the tokenizer whose routing profiles the word evidence imitates: log(1 + V·p)
 _PENALTIES = (2000.0, 1000.0, 500.0, 250.0)
 _FOLDS = 5
 _DEPTHS = (1, 5, 10)
@@ -41,14 +41,14 @@ _CLIPS = 4  # clips per forward
 
 @dataclass(frozen=True)
 class DomainFeatures:
-    """Features and captions of the clips of a domain.
+    """A domain's clips: features and captions.
 
     Attributes:
         name: Name of the domain.
         features: ``[n, F]``.
         captions: Captions of each clip.
         held_out: Whether each clip is a test clip, ``[n]``.
-        seconds: Wall time of the features.
+        seconds: Wall time to compute the features.
     """
 
     name: str
@@ -59,7 +59,7 @@ class DomainFeatures:
 
     @property
     def training(self) -> npt.NDArray[np.bool_]:
-        """Whether each clip is fitted: clips with captions that are not held out, ``[n]``."""
+        """Which clips are fitted: those with captions that are not held out, ``[n]``."""
         return ~self.held_out & np.array([bool(captions) for captions in self.captions])
 
     @property
@@ -74,7 +74,7 @@ class DomainFeatures:
 
     @property
     def queries(self) -> list[str]:
-        """First caption of each held-out clip."""
+        """The first caption of each held-out clip."""
         return [self.captions[row][0] for row in self.queried]
 
 
@@ -84,8 +84,8 @@ class RidgeSettings:
 
     Attributes:
         penalty: Weight of the squared norm.
-        recentered: Whether predictions are centered on the mean over the domain's clips in the gallery, instead of the
-            mean target of the fitted clips.
+        recentered: Whether predictions are centered on the mean over the domain's clips in the gallery, rather than on
+            the mean target of the fitted clips.
     """
 
     penalty: float
@@ -97,7 +97,7 @@ class RidgeSettings:
 
 @dataclass(frozen=True)
 class RidgeMap:
-    """Affine map of features to targets: ``targets = (x - mean) / deviation @ weights + offset``."""
+    """Affine map from features to targets: ``targets = (x - mean) / deviation @ weights + offset``."""
 
     mean: Floats  # [F]
     deviation: Floats  # [F]
@@ -105,7 +105,7 @@ class RidgeMap:
     offset: Floats  # [W]
 
     def __call__(self, features: Floats) -> Floats:
-        """Return the targets ``[n, W]`` of features ``[n, F]``."""
+        """Map features ``[n, F]`` to targets ``[n, W]``."""
         return np.asarray((features - self.mean) / self.deviation @ self.weights + self.offset)
 
     @property
@@ -115,7 +115,7 @@ class RidgeMap:
 
 
 def fit_ridge(features: Floats, targets: Floats, penalty: float) -> RidgeMap:
-    """Return the ridge regression on standardized features; the offset is not penalized.
+    """Fit a ridge regression on standardized features; the offset is not penalized.
 
     Minimizes |Z B + offset - Y|² + penalty |B|² (Hoerl and Kennard, Technometrics, 1970), in the dual form if there are
     fewer clips than features.
@@ -146,14 +146,14 @@ def run_ridge(
 ) -> ClipRun:
     """Fit the ridges, and rank the held-out clips of all domains for their first captions.
 
-    The gallery "global" adds the routing evidence of each domain times ``prior``; "global_raw" does not.
+    The gallery "global" adds each domain's routing evidence times ``prior``; "global_raw" does not.
 
     Args:
         domains: Domains, each with at least one fitted clip and one query.
-        joint: Whether one ridge is fitted to all domains, instead of one per domain.
+        joint: Whether to fit one ridge to all domains, rather than one per domain.
         prior: Cosine per nat of routing evidence.
         label: Name in tables.
-        routing: Run of a method whose routing evidence is used, instead of that of the words.
+        routing: Run of a method whose routing evidence replaces that of the words.
     """
     fits = (
         [RidgeFit(domains, settings)] * len(domains)
@@ -221,20 +221,18 @@ class RidgeFit:
         self.size = self._ridge.size + self._tfidf.idf.size
 
     def encode(self, texts: Sequence[str]) -> Floats:
-        """Return the query vectors ``[n, W]``."""
+        """Compute query vectors ``[n, W]``."""
         return self._tfidf.transform(texts)
 
     def embed(self, features: Floats) -> Floats:
-        """Return unit vectors ``[n, W]`` of clips of a domain: predictions minus their mean, or that of the fitted
-        clips.
-        """
+        """Compute unit vectors ``[n, W]`` of a domain's clips: predictions minus their mean, or the fitted clips'."""
         predicted = self._ridge(features)
         predicted -= predicted.mean(axis=0) if self._recentered else self._ridge.offset
         return np.asarray(predicted / (np.linalg.norm(predicted, axis=1, keepdims=True) + 1e-9))
 
 
 def word_evidence(domains: Sequence[DomainFeatures], texts: Sequence[str]) -> Floats:
-    """Log weight of each domain for the words of each text, ``[n, T]``, as the router computes it."""
+    """Compute the log weight of each domain for each text's words, ``[n, T]``, as the router does."""
     counts = [
         Counter(
             word
@@ -256,19 +254,19 @@ def word_evidence(domains: Sequence[DomainFeatures], texts: Sequence[str]) -> Fl
 
 
 def _word_evidence(domains: Sequence[DomainFeatures]) -> list[Floats]:
-    """Compute the evidence of the words of the queries of each domain, ``[Q, T]`` per domain."""
+    """Compute the word evidence of each domain's queries, ``[Q, T]`` per domain."""
     evidence = word_evidence(domains, [text for domain in domains for text in domain.queries])
     return np.split(evidence, np.cumsum([len(domain.queries) for domain in domains])[:-1])
 
 
 def _method_evidence(domains: Sequence[DomainFeatures], run: ClipRun) -> list[Floats]:
-    """Return the routing evidence of a method's run, with the columns in the order of ``domains``."""
+    """Take the routing evidence from a method's run, with columns in the order of ``domains``."""
     columns = [run.order.index(domain.name) for domain in domains]
     return [np.array(run.evidence[domain.name])[:, columns] for domain in domains]
 
 
 def _ranks(scores: Floats, truth: npt.NDArray[np.integer]) -> list[float]:
-    """Return the ranks of the clips in the columns ``truth [Q]`` of scores ``[Q, G]``."""
+    """Rank the clips in the columns ``truth [Q]`` by scores ``[Q, G]``."""
     count = RankCount(scores[np.arange(len(truth)), truth])
     count.add(scores)
     ranks: list[float] = count.ranks().tolist()
@@ -276,15 +274,14 @@ def _ranks(scores: Floats, truth: npt.NDArray[np.integer]) -> list[float]:
 
 
 def select_settings(domains: Sequence[DomainFeatures], *, joint: bool, prior: float) -> RidgeSettings:
-    """Return the settings with the largest mean of R@1, R@5 and R@10, in the own shard and over all shards routed by
-    words.
+    """Select the settings with the best mean R@1, R@5 and R@10, in the own shard and over all shards routed by words.
 
-    Each fifth of the training clips of every domain is left out once and searched with its first captions. Held-out
-    clips are not read. If a domain has a single training clip, the first candidate is selected.
+    Each fifth of every domain's training clips is left out once and searched with its first captions. Held-out clips
+    are not read. If a domain has only one training clip, the first candidate is selected.
 
     Args:
         domains: Domains, each with at least one training clip.
-        joint: Whether one ridge is fitted to all domains.
+        joint: Whether to fit one ridge to all domains.
         prior: Cosine per nat of routing evidence.
     """
     candidates = [
@@ -305,7 +302,7 @@ def select_settings(domains: Sequence[DomainFeatures], *, joint: bool, prior: fl
 
 
 def _leave_out(domain: DomainFeatures, fold: int, folds: int) -> DomainFeatures:
-    """Return the training clips of a domain, of which one in ``folds`` is held out."""
+    """Restrict a domain to its training clips, and hold out one in ``folds``."""
     rows: npt.NDArray[np.int64] = np.flatnonzero(domain.training)
     numbers = np.random.default_rng(0).permutation(len(rows)) % folds
     return replace(
@@ -319,10 +316,10 @@ def _leave_out(domain: DomainFeatures, fold: int, folds: int) -> DomainFeatures:
 def extract_features(
     backbone: Backbone, tasks: Sequence[TaskData], report: Callable[[str], None] = lambda line: None
 ) -> list[DomainFeatures]:
-    """Return the features of all clips with the frozen image side of a backbone.
+    """Compute features of all clips with a backbone's frozen image side.
 
     Args:
-        backbone: Backbone whose frame features are used.
+        backbone: Backbone that computes the frame features.
         tasks: Domains with their frames.
         report: Called with one line per domain.
     """
@@ -344,7 +341,7 @@ def extract_features(
 
 
 def _frame_statistics(backbone: Backbone, frames: torch.Tensor) -> npt.NDArray[np.float64]:
-    """Mean and standard deviation over frames, ``[n, 2F]``, of clips ``uint8 [n, M, H, W, 3]``."""
+    """Compute mean and standard deviation over frames, ``[n, 2F]``, for clips ``uint8 [n, M, H, W, 3]``."""
     with torch.inference_mode():
         features = backbone.embed_frames(frames)[:, :, 0].double()  # the pooled features of each frame
     return torch.cat([features.mean(dim=1), features.std(dim=1, correction=0)], dim=1).cpu().numpy()

@@ -1,4 +1,4 @@
-"""Files of published image-text data sets: JSON that is validated, and images that are found by name."""
+"""Read the files of published image-text data sets: validated JSON, and images found by name."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _HINT = "download the file again, or restore its published form"
 
 
 class DataFolder:
-    """JSON files and JPEG images of a folder at any depth, by their names.
+    """JSON files and JPEG images anywhere below a folder, by name.
 
-    Names in annotations are looked up and never joined to a path, so no annotation reaches outside the folder.
+    Names in annotations are looked up, never joined to a path, so no annotation reaches outside the folder.
 
     Args:
         folder: Folder of the data set; None if the command has no ``--videos``.
@@ -46,8 +46,7 @@ class DataFolder:
             self._places |= dict.fromkeys((name for name in names if name.endswith(_SUFFIXES)), place)
 
     def annotations(self, pattern: str) -> list[Path]:
-        """Return the paths of the annotation files with a name or a pattern such as ``captions_*.json``, in the order
-        of names.
+        """Find the annotation files with a name or a pattern such as ``captions_*.json``, in order of their names.
 
         Raises:
             ProtocolError: The folder lacks the file.
@@ -60,7 +59,7 @@ class DataFolder:
         return [Path(self._places[name], name) for name in names]
 
     def images(self, names: Iterable[str]) -> dict[str, Path]:
-        """Return the path of each image by its name.
+        """Find each image's path by name.
 
         Raises:
             ProtocolError: Images are missing; the message names the first.
@@ -76,7 +75,7 @@ class DataFolder:
 
 
 def read_annotations(path: Path, content: TypeAdapter[Content]) -> Content:
-    """Read a JSON file; fields that the type does not have are ignored.
+    """Read a JSON file; fields that the type lacks are ignored.
 
     Raises:
         ProtocolError: The file cannot be read or has another form; the message names the file and the field.
@@ -90,7 +89,7 @@ def read_annotations(path: Path, content: TypeAdapter[Content]) -> Content:
 
 
 def stream_annotations(path: Path, content: TypeAdapter[Content]) -> Iterator[Content]:
-    """Read the elements of a JSON list one by one: the largest files exceed the memory of most machines.
+    """Read a JSON list element by element: the largest files exceed the memory of most machines.
 
     Raises:
         ProtocolError: The file cannot be read or has another form; the message names the file and the field.
@@ -110,7 +109,7 @@ def stream_annotations(path: Path, content: TypeAdapter[Content]) -> Iterator[Co
 
 
 def _elements(path: Path) -> Iterator[Any]:
-    """Yield the elements of a JSON list.
+    """Iterate over the elements of a JSON list.
 
     Raises:
         ValueError: The file is not a JSON list in UTF-8.

@@ -1,7 +1,7 @@
-"""MS-COCO as tasks of super-categories: images with their captions (continual-cross-modal-retrieval, section 6.2).
+"""MS-COCO as tasks of super-categories: images with captions (continual-cross-modal-retrieval, section 6.2).
 
-Files are those of a release of MS-COCO: ``captions_*.json`` and ``instances_*.json`` of the same split, for example
-``captions_val2017.json`` and ``instances_val2017.json``, and the images with the names that they state.
+Files are those of an MS-COCO release: ``captions_*.json`` and ``instances_*.json`` for the same split, such as
+``captions_val2017.json`` and ``instances_val2017.json``, and the images under the names that they state.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ _CAPTIONS, _INSTANCES = "captions_", "instances_"
 
 
 class SuperCategoryGroup(StrictModel):
-    """A task: the images whose objects belong to these super-categories."""
+    """A task: images whose objects belong to these super-categories."""
 
     name: str
     supercategories: tuple[str, ...] = Field(min_length=1)
 
 
 class CocoSource(StrictModel):
-    """Images of MS-COCO, grouped by the super-categories of their objects."""
+    """MS-COCO images, grouped by the super-categories of their objects."""
 
     kind: Literal["coco"]
     groups: tuple[SuperCategoryGroup, ...] = Field(min_length=1)
@@ -44,10 +44,10 @@ class CocoSource(StrictModel):
     needs: str = Field(description="Description of the files to download.")
 
     def tasks(self, videos: Path | None, count: int | None) -> Iterator[SourceTask]:
-        """Yield the first ``count`` groups; images with objects of several groups belong to none.
+        """Yield the first ``count`` groups. Images with objects from several groups belong to none.
 
-        The images of a group are divided in the order of the SHA-256 of their ids: the first are held out, the next are
-        for validation, and all others are for training.
+        A group's images are split in the SHA-256 order of their IDs: the first are held out, the next are for
+        validation, and all others for training.
 
         Raises:
             ProtocolError: A file is missing or invalid, or a group has too few images.
@@ -72,7 +72,7 @@ class CocoSource(StrictModel):
             yield self._task(f"task-{number:02d}", group, hash_order(members[number - 1]), images, folder)
 
     def _groups_of_images(self, path: Path) -> dict[int, set[int]]:
-        """Return the groups of the objects in each image."""
+        """Find the groups of the objects in each image."""
         content = read_annotations(path, _INSTANCE_FILE)
         supercategories = {category.id: category.supercategory for category in content.categories}
         group_of = {name: index for index, group in enumerate(self.groups) for name in group.supercategories}
@@ -165,7 +165,7 @@ _INSTANCE_FILE = TypeAdapter(_InstanceContent)
 
 
 def _read_captions(path: Path) -> dict[int, _Image]:
-    """Return the images of a file with their captions, by ID; an empty caption is ignored."""
+    """Read a file's images with their captions, by ID; empty captions are ignored."""
     content = read_annotations(path, _CAPTION_FILE)
     captions: dict[int, list[str]] = {image.id: [] for image in content.images}
     for index, annotation in enumerate(content.annotations):

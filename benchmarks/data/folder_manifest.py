@@ -1,7 +1,7 @@
-"""Manifests of folders of videos, in the formats of ``cinestrata ingest``.
+"""Read manifests of video folders, in the formats of ``cinestrata ingest``.
 
-Benchmarks use the fields ``uri`` (a path inside the folder), ``captions``, ``id``, ``split`` and ``metadata`` only. The
-limits of the service on IDs and on the number of captions do not apply: videos of MSVD have up to 81 captions.
+Benchmarks use only the fields ``uri`` (a path inside the folder), ``captions``, ``id``, ``split`` and ``metadata``. The
+service's limits on IDs and on the number of captions do not apply: videos in MSVD have up to 81 captions.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from service.tasks.manifests.manifest_parser import read_rows
 
 
 class ManifestEntry(BaseModel):
-    """One video of a manifest; all other fields are ignored."""
+    """One video in a manifest; all other fields are ignored."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
@@ -29,18 +29,18 @@ class ManifestEntry(BaseModel):
 
     @property
     def name(self) -> str:
-        """The ID, or the path of a video without an ID."""
+        """The ID, or the path if there is none."""
         return self.id or self.uri
 
 
 def read_manifest(path: Path) -> list[ManifestEntry]:
-    """Read the videos of a manifest in order. Lines of the same file become one video.
+    """Read a manifest's videos in order. Lines for the same file become one video.
 
     Raises:
         ProtocolError: The manifest is invalid; the message names the line and the field.
     """
     entries: dict[str, ManifestEntry] = {}
-    names: dict[str, str] = {}  # URIs of the videos
+    names: dict[str, str] = {}  # URI of each video
     try:
         with path.open("rb") as stream:
             for place, fields in read_rows(stream, path.name).rows:
@@ -64,7 +64,7 @@ def read_manifest(path: Path) -> list[ManifestEntry]:
 
 
 def _merge(earlier: ManifestEntry, entry: ManifestEntry, location: str) -> ManifestEntry:
-    """Return the video of two lines: the captions of both, and the other fields of the first that has them."""
+    """Merge two lines of a video: all captions, and for other fields the first line that has them."""
     for field in ("id", "split"):
         first, second = getattr(earlier, field), getattr(entry, field)
         if None not in (first, second) and first != second:

@@ -1,7 +1,7 @@
-"""Sources of a video's frames: a rendered clip of the video world, a decoded file, or an image.
+"""Where a video's frames come from: a rendered clip of the video world, a decoded file, or an image.
 
-Files of published data sets are trusted, so they are decoded without the isolation that uploads need. The module does
-not import torch, since many small processes import it.
+Files of published data sets are trusted, so they are decoded without the isolation that uploads need. This module does
+not import torch, because many small processes import it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Box = tuple[int, int, int, int]  # left, top, width and height in pixels
 
 @dataclass(frozen=True)
 class WorldFrames:
-    """Frames of a clip of the video world."""
+    """Frames of a clip in the video world."""
 
     clip: Clip
 
@@ -42,13 +42,13 @@ class WorldFrames:
         return _digest(_world_code(), repr(self.clip.scene))
 
     def frames(self, count: int, size: int) -> Frames:
-        """Return ``uint8 [count, size, size, 3]`` at the mid-points of equal intervals."""
+        """Render ``uint8 [count, size, size, 3]`` at the midpoints of equal intervals."""
         return render(self.clip.scene, size=size, times=sample_times(1.0, count))
 
 
 @dataclass(frozen=True)
 class FileFrames:
-    """Frames of a video file, or of a part of it.
+    """Frames of a video file, or of part of it.
 
     Attributes:
         path: Path of the file.
@@ -65,10 +65,10 @@ class FileFrames:
         return _digest(self.path.name, str(stat.st_size), str(stat.st_mtime_ns), repr(self.span))
 
     def frames(self, count: int, size: int) -> Frames:
-        """Return ``uint8 [count, size, size, 3]`` at the mid-points of equal intervals of the file or its part.
+        """Decode ``uint8 [count, size, size, 3]`` at the midpoints of equal intervals of the file or its part.
 
         Raises:
-            MediaError: The file cannot be decoded; the message has the reason.
+            MediaError: The file cannot be decoded; the message says why.
         """
         name = self.path.name
         try:
@@ -87,7 +87,7 @@ class FileFrames:
             raise MediaError(f"{name} cannot be decoded ({error.strerror})") from error
 
     def _times(self, duration: float, count: int) -> list[float]:
-        """Return the sample times of the part; it is cut at the end of the file, since annotations are rounded."""
+        """Choose sample times in the part; it is cut at the end of the file, since annotations are rounded."""
         begin, end = self.span or (0.0, duration)
         begin = min(begin, duration)
         return [begin + time for time in sample_times(max(min(end, duration) - begin, 0.0), count)]
@@ -95,14 +95,14 @@ class FileFrames:
 
 @dataclass(frozen=True)
 class ImageFrames:
-    """Frames of an image, or of a region of it, as of a video that does not move.
+    """Frames of an image or a region of it, as from a video without motion.
 
-    A whole image is cropped to its center square, as the frames of a video are. A region is scaled to the square
-    instead, because a crop would remove the ends of its object.
+    A whole image is cropped to its center square, like a video's frames. A region is scaled to the square instead,
+    because a crop would remove the ends of its object.
 
     Attributes:
         path: Path of the image.
-        box: Region in pixels, which is limited to the image; None for the whole image.
+        box: Region in pixels, clipped to the image; None for the whole image.
     """
 
     path: Path
@@ -115,10 +115,10 @@ class ImageFrames:
         return _digest(self.path.name, str(stat.st_size), str(stat.st_mtime_ns), repr(self.box))
 
     def frames(self, count: int, size: int) -> Frames:
-        """Return ``uint8 [count, size, size, 3]``, all equal.
+        """Produce ``uint8 [count, size, size, 3]`` with equal frames.
 
         Raises:
-            MediaError: The image cannot be decoded; the message has the reason.
+            MediaError: The image cannot be decoded; the message says why.
         """
         try:
             with Image.open(self.path) as image:
@@ -137,7 +137,7 @@ FrameSource = WorldFrames | FileFrames | ImageFrames
 
 
 def write_frames(work: tuple[FrameSource, Path], count: int, size: int) -> str:
-    """Write the frames of a video to a ``.npy`` file atomically; returns the error, or an empty string."""
+    """Write a video's frames to a ``.npy`` file atomically; returns the error, or an empty string."""
     frame_source, path = work
     try:
         frames = frame_source.frames(count, size)
@@ -153,7 +153,7 @@ def write_frames(work: tuple[FrameSource, Path], count: int, size: int) -> str:
 
 
 def _extent(container: InputContainer, stream: VideoStream) -> StreamExtent:
-    """Return the extent of the stream from its header, or else from its packets, which are read but not decoded."""
+    """Read the stream's extent from its header, or else from its packets, without decoding them."""
     if stream.duration and stream.time_base:
         return StreamExtent(float(stream.duration * stream.time_base), stream.frames, stream.start_time)
     stamps = [
@@ -168,7 +168,7 @@ def _extent(container: InputContainer, stream: VideoStream) -> StreamExtent:
 
 
 def _limited(box: Box, width: int, height: int) -> Box:
-    """Return the left, upper, right and lower edge of a region within an image, at least one pixel each way."""
+    """Clip a region to an image: left, upper, right and lower edge, at least one pixel each way."""
     left, top = min(max(box[0], 0), width - 1), min(max(box[1], 0), height - 1)
     right, bottom = min(box[0] + box[2], width), min(box[1] + box[3], height)
     return left, top, max(right, left + 1), max(bottom, top + 1)
@@ -176,7 +176,7 @@ def _limited(box: Box, width: int, height: int) -> Box:
 
 @cache
 def _world_code() -> str:
-    """Compute the digest of the source code of the video world."""
+    """Digest the source code of the video world."""
     folder = Path(__file__).parent / "world"
     return _digest(*(path.read_text(encoding="utf-8") for path in sorted(folder.rglob("*.py"))))
 

@@ -1,7 +1,7 @@
-"""P9D: images and titles of products, one task per industry (ctp, section 3).
+"""P9D: product images and titles, one task per industry (ctp, section 3).
 
-``train.json`` maps each industry to its products by ID; ``test.json`` (cross-modal retrieval), ``query.json`` and
-``gallery.json`` (multi-modal retrieval) map IDs to products with their industry. The images are named by the IDs.
+``train.json`` maps each industry to its products by ID. ``test.json`` (cross-modal retrieval), ``query.json`` and
+``gallery.json`` (multi-modal retrieval) map IDs to products with their industry. Images are named by ID.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ class Industry(StrictModel):
 
 
 class ProductSource(StrictModel):
-    """Products of P9D by industry."""
+    """P9D products by industry."""
 
     kind: Literal["p9d"]
     industries: tuple[Industry, ...] = Field(min_length=1)
     needs: str = Field(description="Description of the files to download.")
 
     def tasks(self, videos: Path | None, count: int | None) -> Iterator[SourceTask]:
-        """Yield the first ``count`` industries, with the labeled pairs of multi-modal retrieval.
+        """Yield the first ``count`` industries, with the labeled pairs for multi-modal retrieval.
 
         Raises:
             ProtocolError: A file is missing or invalid, or an industry has no products in it.
@@ -81,7 +81,7 @@ _LISTED_FILE = TypeAdapter(dict[str, _ListedProduct])
 
 
 def _by_industry(path: Path) -> Products:
-    """Return the products of a file by industry and ID."""
+    """Read a file's products by industry and ID."""
     products: Products = {}
     for identifier, product in read_annotations(path, _LISTED_FILE).items():
         products.setdefault(product.industry_name, {})[identifier] = product
@@ -91,7 +91,7 @@ def _by_industry(path: Path) -> Products:
 def _pairs(
     products: Mapping[str, _Product], split: Split | None, folder: DataFolder
 ) -> tuple[SourceVideo, ...]:
-    """Return the products as images with one caption; a product with an empty title has no caption."""
+    """Convert products to images with one caption; a product with an empty title has none."""
     paths = folder.images(f"{identifier}.jpg" for identifier in products)
     return tuple(
         SourceVideo(

@@ -1,7 +1,7 @@
-"""Video sources of protocols: the video world, splits of published data sets, folders with manifests.
+"""Video sources for protocols: the video world, splits of published data sets, folders with manifests.
 
-A source creates the tasks of a protocol from the fields of the protocol file. If videos are missing on this machine,
-the error names them and the folder they belong to.
+A source creates a protocol's tasks from the fields of the protocol file. If videos are missing on this machine, the
+error names them and the folder that they belong in.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class CtvrSource(StrictModel):
             yield SourceTask(f"task-{number:02d}", name, tuple(listed))
 
     def category_groups(self) -> list[list[_Category]]:
-        """Return the categories of each task, in the order of the file."""
+        """Group the categories into tasks, in file order."""
         packed = (resources.files("benchmarks") / "protocols" / self.facts).read_bytes()
         lines = gzip.decompress(packed).decode().splitlines()
         categories = [
@@ -205,7 +205,7 @@ class DatasetsSource(StrictModel):
 
 
 class FolderSource(StrictModel):
-    """A folder whose subfolders with a manifest are the tasks, in the order of their names."""
+    """A folder whose subfolders with a manifest are the tasks, in order of their names."""
 
     kind: Literal["folder"]
     held_out: float = Field(
@@ -242,7 +242,7 @@ Source = Annotated[
 
 @dataclass(frozen=True)
 class _Category:
-    """A category with its videos as rows ``[id]``, ``[id, caption]`` or ``[id, caption, start, end]``."""
+    """A category and its videos, as rows ``[id]``, ``[id, caption]`` or ``[id, caption, start, end]``."""
 
     name: str
     train: list[list]
@@ -267,7 +267,7 @@ def _clip(
 
 
 def read_folder_task(folder: Path, identifier: str, name: str) -> SourceTask:
-    """Read a folder as a task; without a split, videos with captions are for training and others are only indexed.
+    """Read a folder as a task. Without splits, videos with captions are for training and the others only indexed.
 
     Args:
         folder: Folder with a manifest.
@@ -310,7 +310,7 @@ def _check_sizes(part: SourceTask, dataset: DatasetSpec, videos: Path) -> None:
 
 
 def _held_out(part: SourceTask, share: float, *, of: Split, to: Split) -> SourceTask:
-    """Move a share of a split to another split, selected by the hash of the IDs and thus reproducible.
+    """Move a share of a split to another one, selected reproducibly by hashed ID.
 
     At least one video is moved, and at least one remains.
     """
@@ -321,7 +321,7 @@ def _held_out(part: SourceTask, share: float, *, of: Split, to: Split) -> Source
 
 
 def _by_stem(folder: Path) -> dict[str, Path]:
-    """Return the video files at any depth, by the name up to the first dot."""
+    """Find video files at any depth, by their name up to the first dot."""
     if not folder.is_dir():
         raise ProtocolError(f"{folder} is not a folder; set the folder of the videos with --videos")
     files = (path for path in sorted(folder.rglob("*")) if path.suffix.lower() in _EXTENSIONS)

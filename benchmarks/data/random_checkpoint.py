@@ -3,8 +3,8 @@
     python -m benchmarks.data.random_checkpoint ViT-B-32 weights/vit-b-32
     python -m benchmarks.data.random_checkpoint ViT-L-14 weights/vit-l-14
 
-The weights have the size and the cost of trained ones and find nothing. They replace a download where speed,
-memory and the path from a task to a search are tested.
+The weights have the size and cost of trained ones and find nothing. They replace a download for testing speed, memory
+and the path from a task to a search.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from models.backbones import OPEN_CLIP_PREFIX
 
 
 def write_random_checkpoint(model: str, folder: Path, *, seed: int = 0) -> str:
-    """Write ``open_clip_model.safetensors`` and ``open_clip_config.json`` of a model.
+    """Write ``open_clip_model.safetensors`` and ``open_clip_config.json`` for a model.
 
     Args:
-        model: Name of a model of open_clip.
-        folder: Folder to write to; created if it is missing.
+        model: Model name in open_clip.
+        folder: Folder to write to; created if missing.
 
     Returns:
         Name of the backbone, for ``CINESTRATA_BACKBONE``.

@@ -1,7 +1,7 @@
 """Regions of Visual Genome with their phrases, as tasks of object categories.
 
-The tasks are those of continual-cross-modal-retrieval, section 6.1.
-``region_graphs.json`` links each region to its objects. The images are named by their IDs.
+The tasks are those of continual-cross-modal-retrieval, section 6.1. ``region_graphs.json`` links each region to its
+objects. Images are named by ID.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _FILE = "region_graphs.json"
 
 
 class RegionDomain(StrictModel):
-    """A task: the regions with an object of these categories."""
+    """A task: regions with an object in these categories."""
 
     name: str
     categories: dict[str, tuple[str, ...]] = Field(
@@ -48,12 +48,12 @@ class RegionSource(StrictModel):
         return self
 
     def tasks(self, videos: Path | None, count: int | None) -> Iterator[SourceTask]:
-        """Yield the first ``count`` domains, with at most one region of each image.
+        """Yield the first ``count`` domains, with at most one region per image.
 
-        A region belongs to a category if it is the only listed category among its objects. Of several such regions
-        of an image, the first in the order of the SHA-256 of their IDs is used, so that no image has regions in two
-        splits or tasks. The regions of a category are divided in the order of the SHA-256 of their images' ids: the
-        first are held out, the next are for validation, and the next for training.
+        A region belongs to a category if that is the only listed category among its objects. If an image has several
+        such regions, the first by the SHA-256 of its ID is used, so that no image has regions in two splits or tasks. A
+        category's regions are split in the SHA-256 order of their images' IDs: the first are held out, the next are for
+        validation, and the next for training.
 
         Raises:
             ProtocolError: A file is missing or invalid, or a category has too few regions.
@@ -67,7 +67,7 @@ class RegionSource(StrictModel):
             yield SourceTask(f"task-{number:02d}", domain.name, tuple(listed))
 
     def _regions_by_category(self, path: Path) -> dict[tuple[str, str], dict[str, _Region]]:
-        """Return the regions by domain and category, and then by image."""
+        """Read the regions by domain and category, then by image."""
         category_of = {
             name: (domain.name, category)
             for domain in self.domains
@@ -146,6 +146,6 @@ _IMAGE = TypeAdapter(_ImageRegions)
 
 
 def _categories(region: _RegionFields, category_of: Mapping[str, tuple[str, str]]) -> set[tuple[str, str]]:
-    """Return the listed categories among the objects of a region, by domain and name."""
+    """Find the listed categories among a region's objects, by domain and name."""
     names = (thing.name.strip().lower() for thing in region.objects)
     return {category_of[name] for name in names if name in category_of}

@@ -1,4 +1,4 @@
-"""Tasks of a protocol before their frames are created, and the base of the models of protocol files."""
+"""A protocol's tasks before their frames are created, and the base of the models for protocol files."""
 
 from __future__ import annotations
 
@@ -29,14 +29,15 @@ class SourceVideo:
 
 @dataclass(frozen=True)
 class SourceTask:
-    """A task of a protocol before its frames are created.
+    """A protocol's task before its frames are created.
 
     Attributes:
-        id: ID of the task.
-        name: Name of the task.
-        videos: Videos of the task.
-        pair_queries: Labeled pairs that search in multi-modal retrieval (ctp, section 5.1); most data sets have none.
-        pair_gallery: Labeled pairs that are searched in multi-modal retrieval.
+        id: Task ID.
+        name: Task name.
+        videos: The task's videos.
+        pair_queries: Labeled pairs to search with in multi-modal retrieval (ctp, section 5.1); most data sets have
+            none.
+        pair_gallery: Labeled pairs to search for.
     """
 
     id: str
@@ -47,24 +48,24 @@ class SourceTask:
 
 
 class StrictModel(BaseModel):
-    """Base of the models of protocol files: unknown fields are refused."""
+    """Base of the models for protocol files: unknown fields are refused."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 def abbreviate(names: Iterable[str]) -> str:
-    """Return the first names of a list, for an error message."""
+    """Join the first names of a list for an error message."""
     listed = list(names)
     return ", ".join(listed[:_MAX_LISTED_NAMES]) + (" …" if len(listed) > _MAX_LISTED_NAMES else "")
 
 
 def hash_order(names: Sequence[str]) -> list[str]:
-    """Return the names in the order of their SHA-256: a random order that does not depend on the order of a file."""
+    """Sort names by their SHA-256: a random order that does not depend on the order in a file."""
     return sorted(names, key=lambda name: hashlib.sha256(name.encode()).hexdigest())
 
 
 def held_out_split(position: int, test: int, val: int) -> Split:
-    """Return the split of an item by its position in a list: the first are held out, the next are for validation."""
+    """Choose an item's split by its position in a list: the first are held out, the next are for validation."""
     if position < test:
         return "test"
     return "val" if position < test + val else "train"

@@ -1,1 +1,1 @@
-"""Folder at the beginning of PYTHONPATH of the processes of a chaos run."""
+"""Comes first on PYTHONPATH for the processes of a chaos run."""

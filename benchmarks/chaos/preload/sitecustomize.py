@@ -1,4 +1,4 @@
-"""Loaded by each Python process of a chaos run, whose PYTHONPATH begins with this folder."""
+"""Every Python process of a chaos run loads this file, because its PYTHONPATH begins with this folder."""
 
 from benchmarks.chaos.process_faults import install
 
