@@ -1,1 +1,1 @@
-"""Checks of the product on a GPU, and checkpoints of realistic size for them."""
+"""Check the product on a GPU, with checkpoints of realistic size."""

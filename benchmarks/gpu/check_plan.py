@@ -1,4 +1,4 @@
-"""Sizes of the checks: realistic ones for a GPU, and small ones with which a CPU runs the same code in a minute."""
+"""Sizes of the checks: realistic for a GPU, and small enough for a CPU to run the same code in a minute."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from benchmarks.gpu.check_runner import Skipped
 
 @dataclass(frozen=True)
 class TrainingSize:
-    """Size of a measured training.
+    """Size of a measured training run.
 
     Attributes:
-        model: Model of open_clip.
+        model: Model name in open_clip.
         method: Learning method.
         batch: Pairs per step.
-        steps: Steps of each of the two epochs; the second one is measured.
+        steps: Steps in each of two epochs, of which the second is measured.
     """
 
     model: str
@@ -31,16 +31,16 @@ class GpuPlan:
 
     Attributes:
         device: ``cuda`` or ``cpu``.
-        folder: Folder of checkpoints, frames and libraries.
+        folder: Folder for checkpoints, frames and libraries.
         frames: Frames per video.
-        models: Models of open_clip, smallest first.
-        embedded_videos: Videos of the embedding throughput.
-        trainings: Measured trainings.
-        scanned_vectors: Numbers of vectors of the scans.
-        searched_vectors: Vectors of the searched library.
-        searched_domains: Domains of the searched library.
-        searches: Searches of the latency; twice as many measure the capacity.
-        clients: Concurrent clients of the capacity.
+        models: Model names in open_clip, smallest first.
+        embedded_videos: Videos for measuring embedding throughput.
+        trainings: Training runs to measure.
+        scanned_vectors: Numbers of vectors to scan.
+        searched_vectors: Vectors in the searched library.
+        searched_domains: Domains in the searched library.
+        searches: Searches for measuring latency; twice as many measure capacity.
+        clients: Concurrent clients for measuring capacity.
         memory_gib: Memory of the worker that runs out of it.
     """
 
@@ -58,7 +58,7 @@ class GpuPlan:
     memory_gib: float
 
     def backbone_name(self, model: str) -> str:
-        """Return the name of the backbone of a model with random weights.
+        """Name the backbone of a model with random weights.
 
         Raises:
             Skipped: The checkpoint was not written.
@@ -70,10 +70,10 @@ class GpuPlan:
 
 
 def plan_checks(device: str, folder: Path) -> GpuPlan:
-    """Return the sizes for a device; those of ``cuda`` fit a GPU with 80 GB.
+    """Choose the sizes for a device; those for ``cuda`` fit a GPU with 80 GB.
 
     Args:
-        folder: Folder of checkpoints, frames and libraries.
+        folder: Folder for checkpoints, frames and libraries.
     """
     if device == "cpu":
         model = "ViT-S-32-alt"
@@ -94,7 +94,7 @@ def plan_checks(device: str, folder: Path) -> GpuPlan:
     return GpuPlan(
         device=device,
         folder=folder,
-        frames=12,  # of both papers' tables on MSR-VTT
+        frames=12,  # as in both papers' tables on MSR-VTT
         models=("ViT-B-32", "ViT-L-14"),
         embedded_videos=256,
         trainings=(

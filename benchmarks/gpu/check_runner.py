@@ -1,7 +1,7 @@
-"""Run checks one by one, each in a process of its own, within a budget of time.
+"""Run checks one by one, each in its own process, within a time budget.
 
-A check that fails, crashes its process, runs out of memory or never ends does not affect the other checks. A check
-whose package is not installed is skipped with the name of the package.
+A check that fails, crashes its process, runs out of memory or never ends does not affect the others. A check whose
+package is not installed is skipped, naming the package.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from typing import Any, Literal
 Outcome = Literal["passed", "failed", "skipped"]
 Figures = dict[str, Any]
 
-# Packages of the project: their absence is an error, not a reason to skip a check.
+# The project's own packages: if one is missing, that is an error, not a reason to skip a check.
 _OWN = ("benchmarks", "cinestrata_schemas", "index", "media", "models", "service", "trainer", "api", "cli")
-# Imported once: each check starts as a fork of a process that has them. None of them initializes CUDA.
+# Imported once: each check starts as a fork of a process that has them. Neither initializes CUDA.
 _PRELOADED = ["torch", "open_clip"]
-_MIN_SECONDS = 5.0  # rest of the budget with which a check is still started
+_MIN_SECONDS = 5.0  # what must be left of the budget to start a check
 
 
 class CheckFailed(Exception):
-    """A promise of the check does not hold.
+    """A promise that the check tests does not hold.
 
     Args:
         reason: Sentence that names the promise and the figure.
-        figures: Figures that were measured until then.
+        figures: Figures measured until then.
     """
 
     def __init__(self, reason: str, figures: Figures | None = None) -> None:
@@ -51,10 +51,10 @@ class Check:
 
     Attributes:
         name: Name in the report.
-        target: Function as ``module:name``, imported in the process of the check.
+        target: Function as ``module:name``, imported in the check's process.
         seconds: Time after which the check is ended and counts as failed.
-        arguments: Arguments of the function after the plan.
-        is_required: Whether the other checks make no sense without it.
+        arguments: The function's arguments after the plan.
+        is_required: Whether the other checks are pointless without it.
     """
 
     name: str
@@ -69,9 +69,9 @@ class CheckResult:
     """Result of a check.
 
     Attributes:
-        seconds: Wall time, with the start of its process.
-        reason: Reason of a check that did not pass.
-        figures: Measured values by name, with their units in the names.
+        seconds: Wall time, including the start of its process.
+        reason: Why a check did not pass.
+        figures: Measured values by name; the names contain the units.
     """
 
     name: str
@@ -81,7 +81,7 @@ class CheckResult:
     figures: Figures = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the fields for a JSON report."""
+        """Convert to fields for a JSON report."""
         return asdict(self)
 
 
@@ -91,11 +91,11 @@ def run_checks(
     budget: float,
     report: Callable[[CheckResult], None] = lambda result: None,
 ) -> list[CheckResult]:
-    """Run checks in their order.
+    """Run checks in order.
 
     Args:
         plan: First argument of each check; it is pickled.
-        budget: Seconds for all checks. Those that the time does not suffice for are skipped.
+        budget: Seconds for all checks. Those that no longer fit are skipped.
         report: Called with each result as soon as it is known.
     """
     results: list[CheckResult] = []
@@ -128,7 +128,7 @@ def _results(checks: Sequence[Check], plan: object, budget: float) -> Iterator[C
 
 
 def _run_check(context: Any, check: Check, plan: object, seconds: float) -> CheckResult:
-    """Run a check in a new process, and end the process and its children."""
+    """Run a check in a new process, then end that process and its children."""
     began = time.monotonic()
     receiver, sender = context.Pipe(duplex=False)
     process = context.Process(target=_execute, args=(sender, check, plan))
@@ -141,7 +141,7 @@ def _run_check(context: Any, check: Check, plan: object, seconds: float) -> Chec
             fields = receiver.recv()
             process.join(2)
     with suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, signal.SIGKILL)  # with the servers that the check has started
+        os.killpg(process.pid, signal.SIGKILL)  # with the servers that the check started
     if process.is_alive():
         process.kill()  # before it became the leader of its group
     process.join()
@@ -156,7 +156,7 @@ def _run_check(context: Any, check: Check, plan: object, seconds: float) -> Chec
 
 
 def _execute(sender: Connection, check: Check, plan: object) -> None:
-    """Return the process of a check: sends outcome, reason and figures."""
+    """Run a check in its process, and send the outcome, reason and figures."""
     os.setsid()
     sender.send(_outcome(check, plan))
     sender.close()

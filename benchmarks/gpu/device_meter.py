@@ -1,4 +1,4 @@
-"""Memory and utilization of a device while a check computes."""
+"""Measure a device's memory and utilization while a check computes."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _SAMPLE_MILLISECONDS = 100
 
 
 class DeviceMeter:
-    """Measures the body of a ``with`` statement.
+    """Measures a ``with`` block.
 
     Attributes:
-        peak_gib: Peak memory that torch allocated on a GPU; on a CPU, peak resident memory of the process.
-        utilization: Mean share of the time in which a GPU ran a kernel, 0..1, as nvidia-smi reports it; None if it was
-            not measured.
+        peak_gib: Peak memory that torch allocated on a GPU; on a CPU, the process's peak resident memory.
+        utilization: Mean share of time in which a GPU ran a kernel, 0..1, as nvidia-smi reports it; None if not
+            measured.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -33,7 +33,7 @@ class DeviceMeter:
 
     @contextmanager
     def measure(self) -> Iterator[None]:
-        """Measure the body of the ``with`` statement."""
+        """Measure the body of the ``with`` block."""
         resources = ResourceMeter(self._device)
         synchronize(self._device)
         sampler = _start_sampler() if self._device.type == "cuda" else None
@@ -46,7 +46,7 @@ class DeviceMeter:
         self.peak_gib = peak / 1024
 
     def figures(self) -> dict[str, Any]:
-        """Return the peak memory, and utilization if it was measured."""
+        """Collect the peak memory, and the utilization if it was measured."""
         found: dict[str, Any] = {"peak_memory_gib": round(self.peak_gib, 2)}
         if self.utilization is not None:
             found["utilization"] = round(self.utilization, 3)

@@ -1,4 +1,4 @@
-"""Videos without files: random frames in the cache of a learner, and captions for them."""
+"""Videos without files: random frames in a learner's cache, and captions for them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _PLACES = ("harbour", "market", "field", "station", "kitchen", "garden", "bridge
 
 
 def make_captions(count: int) -> list[str]:
-    """Return the captions of three words that vary, and a number; all are different."""
+    """Write distinct captions: three words that vary, and a number."""
     return [
         f"a {_COLORS[n % 6]} {_SUBJECTS[n % 8]} moves through the {_PLACES[n % 7]}, take {n}"
         for n in range(count)
@@ -25,11 +25,11 @@ def make_captions(count: int) -> list[str]:
 def write_task(
     folder: Path, *, videos: int, frames: int, size: int, captions: Sequence[str], name: str = "drawn"
 ) -> TaskData:
-    """Return a task of training videos with random frames.
+    """Write a task of training videos with random frames.
 
     Args:
-        folder: Folder of the frames, ``uint8 [frames, size, size, 3]`` for each video.
-        captions: Captions, distributed over the videos; at least one for each.
+        folder: Folder for the frames, ``uint8 [frames, size, size, 3]`` per video.
+        captions: Captions to distribute over the videos; at least one per video.
     """
     folder.mkdir(parents=True, exist_ok=True)
     clips = []
@@ -42,7 +42,7 @@ def write_task(
 
 
 def draw_frames(seed: int, frames: int, size: int) -> np.ndarray:
-    """Return random frames ``uint8 [frames, size, size, 3]``, in coarse squares that differ from video to video."""
+    """Draw random frames ``uint8 [frames, size, size, 3]`` in coarse squares that differ between videos."""
     rng = np.random.default_rng(seed)
     cells = rng.integers(0, 256, (frames, 7, 7, 3), dtype=np.uint8)
     rows = np.arange(size) * 7 // size

@@ -1,12 +1,12 @@
-"""Check the product on a GPU: the same vectors, rates, memory and errors, in a JSON report.
+"""Check the product on a GPU: equal vectors, rates, memory and errors, in a JSON report.
 
     make gpu-check                                                   # or, where torch is installed already:
     python -m benchmarks.gpu.gpu_check --out gpu-check.json
     python -m benchmarks.gpu.gpu_check --device cpu                  # the same checks with small sizes
 
-The checks need no network: towers have random weights, and videos are drawn. They run one by one, each in a process of
-its own. A check whose package is not installed is skipped with the name of the package; checks that the time does not
-suffice for are skipped, too. The exit status is 0 if no check failed and at least one measured something.
+The checks need no network: towers have random weights, and videos are drawn. They run one by one, each in its own
+process. A check whose package is not installed is skipped, naming the package; so are checks that no longer fit the
+time budget. The exit status is 0 if no check failed and at least one measured something.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from benchmarks.gpu.check_plan import GpuPlan, plan_checks
 from benchmarks.gpu.check_runner import Check, CheckResult, run_checks
 
 _NEEDED = ("machine", "checkpoints")
-BUDGET = 460.0  # seconds: eight minutes with the start and the end
+BUDGET = 460.0  # seconds: eight minutes including start and end
 
 
 def list_checks(plan: GpuPlan) -> list[Check]:
-    """Return the checks in the order in which they run: what other checks or most users need comes first."""
+    """List the checks in the order in which they run: what other checks or most users need comes first."""
     package = "benchmarks.gpu"
     checks = [
         Check("machine", f"{package}.machine_checks:describe_machine", 60, is_required=True),
@@ -66,13 +66,13 @@ def list_checks(plan: GpuPlan) -> list[Check]:
 
 
 def exit_status(results: list[CheckResult]) -> int:
-    """Return 0 if no check failed and a check besides that of the machine passed."""
+    """Choose the exit status: 0 if no check failed and one besides that of the machine passed, otherwise 1."""
     passed = [result for result in results if result.outcome == "passed"]
     return 0 if len(passed) > 1 and not any(result.outcome == "failed" for result in results) else 1
 
 
 def _find_schemas() -> None:
-    """Let this process and those that it starts import the schemas where the project is not installed."""
+    """Make the schemas importable, here and in child processes, where the project is not installed."""
     if find_spec("cinestrata_schemas") is None:
         root = Path(__file__).resolve().parents[2]
         folders = [str(root), str(root / "clients" / "python")]
@@ -103,7 +103,7 @@ def main() -> None:
     options = parser.parse_args()
     _find_schemas()
     if options.device == "cpu":
-        os.environ["CUDA_VISIBLE_DEVICES"] = ""  # workers use a GPU where torch finds one
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""  # otherwise workers use a GPU that torch finds
     began = time.monotonic()
     report = {"device": options.device, "started": datetime.now(UTC).isoformat(timespec="seconds")}
     with tempfile.TemporaryDirectory(prefix="cinestrata-gpu-", ignore_cleanup_errors=True) as folder:
@@ -111,7 +111,7 @@ def main() -> None:
         results: list[CheckResult] = []
 
         def save(result: CheckResult) -> None:
-            """Print a result, and write the report so far: the run may be ended before its end."""
+            """Print a result, and write the report so far: the run may be cut short."""
             results.append(result)
             _print(result)
             seconds = round(time.monotonic() - began, 1)

@@ -1,4 +1,4 @@
-"""The machine of the checks: its device, and the checkpoints that the other checks load."""
+"""Check the machine itself: its device, and the checkpoints that the other checks load."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from benchmarks.gpu.check_runner import CheckFailed, Figures
 
 
 def describe_machine(plan: GpuPlan) -> Figures:
-    """Return the name, memory and software of the device; fails if torch cannot compute on it."""
+    """Report the device's name, memory and software; fails if torch cannot compute on it."""
     figures: Figures = {
         "torch": torch.__version__,
         "python": platform.python_version(),
@@ -38,7 +38,7 @@ def describe_machine(plan: GpuPlan) -> Figures:
 
 
 def write_checkpoints(plan: GpuPlan) -> Figures:
-    """Write the checkpoints with random weights, and state their sizes."""
+    """Write the checkpoints with random weights, and report their sizes."""
     from benchmarks.data.random_checkpoint import write_random_checkpoint
 
     figures: Figures = {}

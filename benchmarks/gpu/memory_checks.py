@@ -1,4 +1,4 @@
-"""A batch that does not fit the memory is learned in parts; undivided, it fails its task with a clear error."""
+"""Check that a batch that does not fit in memory is learned in parts, or undivided, fails with a clear error."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ _BATCH = 1024  # pairs
 
 
 def check_out_of_memory(plan: GpuPlan) -> Figures:
-    """Learn two tasks with a batch of 1024 pairs in little memory in one process: undivided, then in parts."""
+    """Learn two tasks with a batch of 1024 pairs in one process with little memory: undivided, then in parts."""
     backbone = "tiny" if plan.device == "cpu" else plan.backbone_name(plan.models[0])
     fresh_library(plan, "memory", backbone)
     with patch.object(probing, "VideoDecoder", _DrawnFrames):
         undivided, divided = _post("undivided"), _post("divided")
-    job_environment.task_backbone()  # loaded before the memory is limited, as by a worker with an earlier task
+    job_environment.task_backbone()  # loaded before memory is limited, as in a worker that had a task before
     _limit_memory(plan)
     figures: Figures = {"memory_gib": plan.memory_gib}
     with patch.object(training_loop, "plan_memory", lambda *_, **__: MemoryPlan(None, 0, 0)):
@@ -57,7 +57,7 @@ def check_out_of_memory(plan: GpuPlan) -> Figures:
 
 
 def _post(name: str) -> str:
-    """Return the ID of a probed task whose frames are drawn."""
+    """Create a probed task whose frames are drawn, and return its ID."""
     folder = settings().media_root / name
     folder.mkdir()
     texts = make_captions(_VIDEOS * _CAPTIONS)
@@ -85,7 +85,7 @@ def _post(name: str) -> str:
 
 
 def _limit_memory(plan: GpuPlan) -> None:
-    """Let this process have only as much memory as the plan says: of the GPU, or beyond what it has on a CPU."""
+    """Limit this process to the planned memory: of the GPU, or on a CPU, beyond what it already has."""
     device = compute_device(plan.device)
     if device.type == "cuda":
         total = torch.cuda.get_device_properties(device).total_memory

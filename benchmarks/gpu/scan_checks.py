@@ -1,4 +1,4 @@
-"""Exact scans of many vectors: the GPU returns the results of the CPU."""
+"""Check exact scans of many vectors: a GPU gives the CPU's results."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from index.scanning.exact_scan import ExactScan, RowHits, empty_flat_index
 from index.scanning.gpu_scan import GpuScan
 from models.backbones.tower_computation import compute_device
 
-_DIM = 512  # of ViT-B/32
+_DIM = 512  # as in ViT-B/32
 _K = 10
-_QUERIES = 16  # of a batch
-_BLOCK = 262_144  # vectors that are drawn at a time
+_QUERIES = 16  # per batch
+_BLOCK = 262_144  # vectors drawn at a time
 _RUNS = 5  # at most
-_SECONDS = 2.0  # after which no other run begins
-# Rounding to half precision changes a score by up to 2⁻¹¹ of the length of the query, so that two scores may swap.
+_SECONDS = 2.0  # after which no new run begins
+# Rounding to half precision changes a score by up to 2⁻¹¹ of the query's length, so two scores may swap.
 _MARGIN = 2.0**-10
 
 
 def check_scan(plan: GpuPlan, count: int) -> Figures:
-    """Scan ``count`` vectors on the CPU, with a product of torch on the device, and with faiss on a GPU."""
+    """Scan ``count`` vectors on the CPU, with a torch product on the device, and with faiss on a GPU."""
     device = compute_device(plan.device)
     flat, stored, drawn = _draw_vectors(count, device)
     exact = ExactScan(flat)
@@ -63,12 +63,10 @@ def check_scan(plan: GpuPlan, count: int) -> Figures:
 
 
 def _draw_vectors(count: int, device: torch.device) -> tuple[Any, torch.Tensor, torch.Tensor]:
-    """Return random unit vectors as a flat index and as half-precision rows on a device, and queries near
-    some of them.
-    """
+    """Draw random unit vectors as a flat index and as half-precision rows on a device, and queries near some."""
     generator = torch.Generator(device).manual_seed(count)
     flat = empty_flat_index(_DIM)
-    dtype = torch.float16 if device.type == "cuda" else torch.float32  # a CPU multiplies halves slowly
+    dtype = torch.float16 if device.type == "cuda" else torch.float32  # CPUs multiply half precision slowly
     stored = torch.empty(count, _DIM, dtype=dtype, device=device)
     drawn = torch.empty(0)
     for start in range(0, count, _BLOCK):
@@ -86,7 +84,7 @@ def _draw_vectors(count: int, device: torch.device) -> tuple[Any, torch.Tensor, 
 def _scan_with_faiss(
     exact: ExactScan, queries: np.ndarray, expected: list[RowHits], device: torch.device
 ) -> Figures:
-    """Copy the vectors to the GPU, compare its results with those of the CPU, and time it."""
+    """Copy the vectors to the GPU, compare its results with the CPU's, and time it."""
     began = time.perf_counter()
     scan = GpuScan(exact)
     figures: Figures = {"faiss_gpu_copy_seconds": round(time.perf_counter() - began, 2)}
@@ -100,7 +98,7 @@ def _scan_with_faiss(
 
 
 def _milliseconds(run: Callable[[], object], device: torch.device) -> float:
-    """Compute the median wall time of several runs after one that warms up."""
+    """Measure the median wall time of several runs, after one to warm up."""
     run()
     times: list[float] = []
     while len(times) < _RUNS and sum(times) < 1000 * _SECONDS:

@@ -1,4 +1,4 @@
-"""Searches whose texts are encoded on the device: latency in the process of the engine, and capacity over HTTP."""
+"""Measure searches whose texts are encoded on the device: latency in process, and capacity over HTTP."""
 
 from __future__ import annotations
 
@@ -16,9 +16,7 @@ _MIN_RECALL = 0.5  # a target lies at a cosine of 0.9 from its query, all others
 
 
 def measure_searches(plan: GpuPlan) -> Figures:
-    """Compute the median latency with the text tower on the CPU and on the device, in turns, then searches
-    per second.
-    """
+    """Measure median latency with the text tower on the CPU and on the device in turns, then searches per second."""
     name = plan.backbone_name(plan.models[0])
     root = fresh_library(plan, "searches", name)
     library = make_library(
@@ -55,7 +53,7 @@ def measure_searches(plan: GpuPlan) -> Figures:
 
 
 def _measure_capacity(plan: GpuPlan, library: SyntheticLibrary) -> Figures:
-    """Return the searches per second of one server process."""
+    """Measure how many searches per second one server process answers."""
     import av  # noqa: F401 (the server needs these packages; without them it would not become ready)
     import fastapi  # noqa: F401
     import uvicorn  # noqa: F401

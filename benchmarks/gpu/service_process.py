@@ -1,4 +1,4 @@
-"""Settings and catalog of an empty library, for a check that uses the service in its own process."""
+"""Prepare settings and catalog of an empty library, for a check that runs the service in its own process."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from service.core.settings import settings
 
 
 def fresh_library(plan: GpuPlan, name: str, backbone: str) -> Path:
-    """Let the settings of this process be those of an empty library with a backbone; returns its data folder."""
+    """Point this process's settings to an empty library with a backbone, and return its data folder."""
     root = plan.folder / name
     root.mkdir()
     os.environ |= {

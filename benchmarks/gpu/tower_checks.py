@@ -1,4 +1,4 @@
-"""Towers, adapters and maps compute the same vectors on the device as on the CPU; videos embedded per second."""
+"""Check that towers, adapters and maps give equal vectors on device and CPU; measure videos embedded per second."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from trainer.video_embedding import embed_clips
 
 Vectors = npt.NDArray[np.float32]
 
-# Lowest cosine of two unit vectors of the same input. A GPU computes patch embeddings in TensorFloat-32 (10 bits).
+# Lowest cosine between two unit vectors of the same input. A GPU computes patch embeddings in TensorFloat-32 (10 bits).
 FLOAT32_COSINE = 0.9999
 BFLOAT16_COSINE = 0.99
 _METHODS = ("analytic", "ffa_tame", "strata", "bmu_moco")
@@ -35,7 +35,7 @@ _FEW = 4  # compared videos and texts
 
 
 def check_towers(plan: GpuPlan, model: str) -> Figures:
-    """Check the vectors of both frozen towers on the device and on the CPU, in float32 and in bfloat16."""
+    """Check both frozen towers' vectors on the device and on the CPU, in float32 and in bfloat16."""
     backbone = load_backbone(plan.backbone_name(model), plan.frames)
     frames = torch.from_numpy(np.stack([draw_frames(n, *backbone.spec) for n in range(_FEW)]))
     texts = make_captions(_FEW)
@@ -51,9 +51,7 @@ def check_towers(plan: GpuPlan, model: str) -> Figures:
 
 
 def check_releases(plan: GpuPlan) -> Figures:
-    """Check a release that was learned on the CPU or on the device encodes alike on both; maps in closed form are
-    equal.
-    """
+    """Check that a release learned on either device encodes alike on both, and that closed-form maps are equal."""
     figures: Figures = {}
     backbones = {name: load_backbone("tiny").to(compute_device(name)) for name in ("cpu", plan.device)}
     texts = make_captions(12)
@@ -80,9 +78,7 @@ def check_releases(plan: GpuPlan) -> Figures:
 
 
 def measure_embedding(plan: GpuPlan, model: str) -> Figures:
-    """Return the videos per second that the frozen image tower embeds, as a worker embeds a domain; the second run
-    counts.
-    """
+    """Measure how many videos per second the frozen image tower embeds, in a worker's way; the second run counts."""
     device = compute_device(plan.device)
     backbone = load_backbone(plan.backbone_name(model), plan.frames).to(device)
     frames, size = backbone.spec
@@ -130,7 +126,7 @@ def _encode_release(backbone: Backbone, release: ReleaseState, task: TaskData) -
 
 
 def _reread(plan: GpuPlan, release: ReleaseState, name: str) -> ReleaseState:
-    """Return the release as another process reads it."""
+    """Read the release back as another process would."""
     folder = plan.folder / "written" / name
     folder.mkdir(parents=True)
     write_release(folder, release)
@@ -138,7 +134,7 @@ def _reread(plan: GpuPlan, release: ReleaseState, name: str) -> ReleaseState:
 
 
 def _compare(name: str, expected: Vectors, found: Vectors, lowest: float, figures: Figures) -> None:
-    """Store the lowest cosine of rows of two arrays of unit vectors; raises CheckFailed if it is too low."""
+    """Record the lowest cosine between the rows of two arrays of unit vectors; raise CheckFailed if it is too low."""
     if not np.isfinite(found).all():
         raise CheckFailed(f"{name}: the device computes vectors that are not finite", figures)
     cosine = float((expected * found).sum(axis=1).min())

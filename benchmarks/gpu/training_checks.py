@@ -1,4 +1,4 @@
-"""Training with realistic towers: rate, memory, utilization, and the time that the loop waits for data."""
+"""Measure training with realistic towers: rate, memory, utilization, and how long the loop waits for data."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _CAPTIONS = 5  # captions per video
 def measure_training(plan: GpuPlan, size: TrainingSize) -> Figures:
     """Train for two epochs, with and without gradient checkpointing, and measure the second epoch.
 
-    The first epoch warms up, and fills the cache of the frozen blocks' outputs.
+    The first epoch warms up and fills the cache of the frozen blocks' outputs.
     """
     device = compute_device(plan.device)
     backbone = load_backbone(plan.backbone_name(size.model), plan.frames).to(device)
@@ -59,13 +59,13 @@ def measure_training(plan: GpuPlan, size: TrainingSize) -> Figures:
 
 
 class _LoopClock:
-    """Times the steps of the second epoch of the training loop.
+    """Times the steps of the training loop's second epoch.
 
-    The loop waits for data from the end of a step to the next call of the loss. Where the loop does not wait for the
-    device, the device may still be busy then, so that the share is an upper bound.
+    The loop waits for data from the end of a step to the next call of the loss. If it does not wait for the device, the
+    device may still be busy then, so the share is an upper bound.
 
     Args:
-        method: Method whose loss and end of a step are observed.
+        method: Method whose loss and end of step are observed.
     """
 
     def __init__(self, method: Method) -> None:
@@ -78,7 +78,7 @@ class _LoopClock:
         observed.loss, observed.after_step = self._observe(self._loss), self._end_step
 
     def report(self, progress: TrainingProgress) -> None:
-        """Return the callback of the training loop."""
+        """Build the callback for the training loop."""
         if progress.loss is not None:
             self.losses.append(progress.loss)
         if progress.epoch == 1:
@@ -86,7 +86,7 @@ class _LoopClock:
         self._ticks.append(time.perf_counter())
 
     def figures(self, batch: int) -> Figures:
-        """Return the rate, share of waiting, and mean losses of the first and the last step."""
+        """Compute the rate, the share of waiting, and the mean losses of the first and last step."""
         seconds, steps = self._ticks[-1] - self._ticks[0], len(self._ticks) - 1
         return {
             "videos_per_second": round(batch * steps / seconds, 2),

@@ -1,1 +1,1 @@
-"""Hostile input: corrupted media files through the probing worker."""
+"""Hostile input: corrupted media files for the probing worker."""

@@ -1,4 +1,4 @@
-"""Corrupted media files: valid videos and pictures, and functions that damage them or make them lie."""
+"""Corrupt media files: valid videos and pictures, and functions that damage them or make them lie."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ _FOREIGN_FILE = "/etc/passwd"
 
 
 class Bases(NamedTuple):
-    """Material of the corruptions.
+    """What the corruptions start from.
 
     Attributes:
-        files: Valid files by name of their format.
+        files: Valid files by format name.
         address: URL of a local server that no decoder must connect to.
     """
 
@@ -45,7 +45,7 @@ Corruption = Callable[[random.Random, Bases], bytes]
 
 
 def valid_files() -> dict[str, bytes]:
-    """Return small valid files by name of their format: moving noise that every decoder has to work for."""
+    """Encode small valid files by format name: moving noise, for which every decoder has to work."""
     picture = np.random.default_rng(0).integers(0, 255, (_HEIGHT, _WIDTH, 3), dtype=np.uint8)
     return {name: _encode(picture, *encoding) for name, encoding in _ENCODINGS.items()}
 
@@ -82,7 +82,7 @@ def _truncate(dice: random.Random, bases: Bases) -> bytes:
 
 
 def _splice(dice: random.Random, bases: Bases) -> bytes:
-    """Return the parts of two files in one, a part repeated, removed, or overwritten."""
+    """Join parts of two files, or repeat, remove or overwrite a part."""
     first, second = _any(dice, bases), _any(dice, bases)
     cut, other = dice.randrange(len(first)), dice.randrange(len(second))
     length = dice.randrange(1, 4096)
@@ -102,7 +102,7 @@ def _random_bytes_after_signature(dice: random.Random, bases: Bases) -> bytes:
 
 
 def _lie_in_box(dice: random.Random, bases: Bases) -> bytes:
-    """Return the sizes, counts, durations or dimensions of an MP4 box that are not those of its content."""
+    """Change sizes, counts, durations or dimensions in an MP4 box to other values than its content's."""
     content = bytearray(bases.files[dice.choice(("mp4", "mov"))])
     for _ in range(dice.randrange(1, 4)):
         box = dice.choice(_BOXES)
@@ -115,7 +115,7 @@ def _lie_in_box(dice: random.Random, bases: Bases) -> bytes:
 
 
 def _lie_about_frame_count(dice: random.Random, bases: Bases) -> bytes:
-    """Return an MP4 whose tables state a billion frames, or an AVI whose header does."""
+    """Make an MP4's tables, or an AVI's header, state a billion frames."""
     if dice.random() < 0.3:
         content = bytearray(bases.files["avi"])
         struct.pack_into("<I", content, content.find(b"avih") + 24, 1_000_000_000)
@@ -125,13 +125,13 @@ def _lie_about_frame_count(dice: random.Random, bases: Bases) -> bytes:
     struct.pack_into(">II", content, content.find(b"stts") + 8, 1, 1_000_000_000)
     struct.pack_into(">I", content, content.find(b"stts") + 16, dice.choice((1, 0x7FFFFFFF)))
     if dice.random() < 0.5:
-        # One size for all of a billion samples needs no table.
+        # With one size for all of a billion samples, no table is needed.
         struct.pack_into(">II", content, content.find(b"stsz") + 8, dice.randrange(1, 99), 1_000_000_000)
     return bytes(content)
 
 
 def _lie_about_size(dice: random.Random, bases: Bases) -> bytes:
-    """Up to 100,000 x 100,000 pixels in the header of a container, a frame, or a picture."""
+    """State up to 100,000 x 100,000 pixels in the header of a container, a frame, or a picture."""
     side = dice.choice((100_000, 65_535, 32_768, 16_000, 12_000, 9_000))
     word = min(side, 65_535)
     kind = dice.choice(("mp4", "avi", "frames", "gif", "png", "bmp"))
@@ -141,7 +141,7 @@ def _lie_about_size(dice: random.Random, bases: Bases) -> bytes:
         header = struct.pack("<IIIIiiHHII", 0, 0, 54, 40, side, side, 1, 24, 0, 0)
         return b"BM" + header + bytes(dice.randrange(16, 4096))
     content = bytearray(bases.files["avi" if kind == "frames" else kind])
-    content[-1] ^= dice.randrange(256)  # otherwise copies of each other
+    content[-1] ^= dice.randrange(256)  # otherwise, files would be copies of each other
     if kind == "mp4":
         fixed = (side << 16) & 0xFFFFFFFF
         struct.pack_into(">II", content, content.find(b"tkhd") + 80, fixed, fixed)
@@ -170,7 +170,7 @@ def _png(side: int, data: bytes) -> bytes:
 
 
 def _endless_gif(dice: random.Random, bases: Bases) -> bytes:
-    """Return a GIF with up to 50,000 frames that repeats forever, of one pixel or of a large screen, without an end."""
+    """Build a GIF with up to 50,000 frames that repeats forever, of one pixel or a large screen, without an end."""
     side = dice.choice((1, 1, 16, 4000))
     frames = dice.randrange(1000, 50_000) if side < 100 else dice.randrange(50, 400)
     head = b"GIF89a" + struct.pack("<HHBBB", side, side, 0x80, 0, 0) + b"\0\0\0\xff\xff\xff"
@@ -181,7 +181,7 @@ def _endless_gif(dice: random.Random, bases: Bases) -> bytes:
 
 
 def _polyglot(dice: random.Random, bases: Bases) -> bytes:
-    """Return the files that begin like another format, and formats that name other files or hosts."""
+    """Build a file that begins like another format, or a format that names other files or hosts."""
     video = _any(dice, bases)
     secret, host = f"file://{_FOREIGN_FILE}", bases.address
     return dice.choice(
@@ -209,7 +209,7 @@ def _any(dice: random.Random, bases: Bases) -> bytes:
     return bases.files[dice.choice(sorted(bases.files))]
 
 
-# Name → share of the inputs, and the function. The shares of kinds that cost seconds each are small.
+# Name → share of the inputs, and the function. Kinds that cost seconds each have small shares.
 KINDS: dict[str, tuple[float, Corruption]] = {
     "bit flips": (0.30, _flip_bits),
     "bit flips in the header": (0.15, _flip_header_bits),

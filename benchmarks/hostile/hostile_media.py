@@ -1,8 +1,8 @@
-"""Corrupted media files through the probing worker: ``python -m benchmarks.hostile.hostile_media``.
+"""Send corrupted media files through the probing worker: ``python -m benchmarks.hostile.hostile_media``.
 
-The job of the probing worker runs in this process, on its own library with SQLite and without a broker. Its decoder
-processes have the limits of the product. The report counts the outcomes of each kind, and everything that must not
-happen: exceptions in the worker, connections of a decoder, and files outside the data folder.
+The probing worker's job runs in this process, on its own library with SQLite and without a broker. Its decoder
+processes have the product's limits. The report counts the outcomes of each kind, and everything that must not happen:
+exceptions in the worker, connections from a decoder, and files outside the data folder.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from sqlalchemy import select
 from benchmarks.hostile.corrupted_media import KINDS, Bases, valid_files
 from media.video_limits import VideoLimits
 
-_BATCH = 250  # files of a task
-# Part of the reason of a rejection → outcome. The first match counts.
+_BATCH = 250  # files per task
+# Part of a rejection's reason → outcome. The first match counts.
 _OUTCOMES = (
     ("crashed the decoder", "decoder process ended"),
     ("took longer than", "time limit"),
@@ -44,7 +44,7 @@ def run(inputs: int, seed: int) -> dict[str, object]:
     """Probe corrupted files, and report the outcomes.
 
     Args:
-        seed: Seed of the corruption; the same seed gives the same files.
+        seed: Seed for the corruption; the same seed gives the same files.
 
     Returns:
         ``outcomes`` by kind, ``violations`` as sentences, and measurements.
@@ -76,7 +76,7 @@ def _probe_all(root: Path, inputs: int, seed: int) -> dict[str, object]:
     outcomes: dict[str, Counter[str]] = {kind: Counter() for kind in (*names, "valid files")}
     violations: list[str] = []
     started = time.monotonic()
-    # A worker that rejects everything would pass otherwise. Libraries that are imported now write to their own caches.
+    # Otherwise, a worker that rejects everything would pass. Libraries imported now write to their own caches.
     _probe_batch("valid", [("valid files", content) for content in files.values()], outcomes)
     before = _outside_files(root)
     kinds = dice.choices(names, shares, k=inputs)
@@ -133,7 +133,7 @@ def _probe_batch(
     if claim is None:
         raise RuntimeError(f"task {task} cannot be claimed")
     violations = []
-    with claim:  # records an exception as the failure of the task
+    with claim:  # records an exception as the task's failure
         try:
             probing.probe(claim)
         except Exception:
@@ -158,9 +158,7 @@ def _probe_batch(
 
 
 def _is_plausible(width: int, height: int, frames: int, seconds: float, size: int) -> bool:
-    """Return whether the stored facts of a video are within the limits, and possible for a file of this
-    size in bytes.
-    """
+    """Check that a video's stored facts are within the limits, and possible for a file of this size in bytes."""
     limits = VideoLimits()
     return (
         0 < width * height <= limits.max_pixels and 0 <= seconds <= limits.max_seconds and 0 < frames <= size
@@ -168,7 +166,7 @@ def _is_plausible(width: int, height: int, frames: int, seconds: float, size: in
 
 
 def _outside_files(root: Path) -> set[Path]:
-    """Return the files below the root that are not in the data folder."""
+    """Find the files below the root that are not in the data folder."""
     return {path for path in root.rglob("*") if path != root / "data" and root / "data" not in path.parents}
 
 
@@ -180,7 +178,7 @@ def _outcome(status: str, reason: str | None) -> str:
 
 @contextmanager
 def _connections() -> Iterator[tuple[str, list[str]]]:
-    """URL of a local server, and the peers that connect to it; the playlists among the inputs name it."""
+    """Serve on a local URL, which playlists among the inputs name; yields it and the peers that connect."""
     peers: list[str] = []
     with socket.create_server(("127.0.0.1", 0)) as server:
         server.settimeout(0.2)

@@ -1,1 +1,1 @@
-"""Measurements of ingest: throughput against bounds, and libraries of many videos or many domains."""
+"""Measure ingest: throughput against bounds, and libraries of many videos or many domains."""

@@ -1,8 +1,8 @@
-"""Video files for measurements: any number of tiny distinct files, and clips of ordinary size.
+"""Write video files for measurements: any number of tiny distinct files, or clips of ordinary size.
 
-A tiny file is an encoded clip of the video world followed by a ``free`` box with its number (ISO/IEC 14496-12, "Free
-Space Box"), which decoders skip. A hundred thousand distinct files thus cost the encoding of a few clips, and no two of
-them have the same content hash.
+A tiny file is an encoded clip from the video world followed by a ``free`` box with its number (ISO/IEC 14496-12, "Free
+Space Box"), which decoders skip. A hundred thousand distinct files thus cost the encoding of a few clips, and no two
+have the same content hash.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ _PER_FOLDER = 1000
 _MAX_PICTURES = 400
 _WIDTH, _HEIGHT, _FPS = 640, 360, 25
 _MARGIN = 240  # pixels that the camera moves over
-_GRAIN = 24  # pixels per random value of a picture
+_GRAIN = 24  # pixels per random value in a picture
 
 
 def write_tiny_clips(folder: Path, count: int, *, pictures: int = 64) -> list[Path]:
     """Write distinct mp4 files of 64 × 64 pixels and two seconds; existing files are kept.
 
     Args:
-        folder: Folder of the files, in subfolders of a thousand.
+        folder: Folder for the files, in subfolders of a thousand.
         pictures: Number of clips that decode differently; file i contains clip i modulo this number.
 
     Returns:
@@ -58,11 +58,11 @@ def write_tiny_clips(folder: Path, count: int, *, pictures: int = 64) -> list[Pa
 def write_ordinary_clips(folder: Path, count: int, *, seconds: float = 10.0) -> list[Path]:
     """Write H.264 clips of 640 × 360 pixels and 25 frames per second; existing files are kept.
 
-    Each clip is a camera motion over an own random picture.
+    In each clip, the camera moves over a different random picture.
 
     Args:
-        folder: Folder of the files; it is created if it does not exist.
-        seconds: Duration of a clip.
+        folder: Folder for the files; created if missing.
+        seconds: Duration of each clip.
     """
     folder.mkdir(parents=True, exist_ok=True)
     paths = [folder / f"{number:04}-{seconds:g}s.mp4" for number in range(count)]
@@ -73,7 +73,7 @@ def write_ordinary_clips(folder: Path, count: int, *, seconds: float = 10.0) -> 
 
 
 def _encoded_clips(count: int) -> Sequence[bytes]:
-    """Return the encoded clips of the domains of the video world, in turn."""
+    """Encode clips from the video world's domains, in turn."""
     if not 1 <= count <= _MAX_PICTURES:
         raise ValueError(f"pictures: {count} is not between 1 and {_MAX_PICTURES}")
     each = -(-count // len(DOMAINS))
@@ -93,7 +93,7 @@ def _free_box(payload: bytes) -> bytes:
 
 
 def _camera_motion(seed: int, frames: int) -> npt.NDArray[np.uint8]:
-    """Return the views ``uint8 [frames, 360, 640, 3]`` of a smooth random picture along a curve."""
+    """Render views ``uint8 [frames, 360, 640, 3]`` of a smooth random picture along a curve."""
     rng = np.random.default_rng(seed)
     size = _WIDTH + _MARGIN, _HEIGHT + _MARGIN
     coarse = rng.integers(0, 256, (size[1] // _GRAIN, size[0] // _GRAIN, 3), np.uint8)

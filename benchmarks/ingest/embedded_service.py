@@ -1,4 +1,4 @@
-"""``cinestrata up`` as a child process, with more workers on its data folder."""
+"""Run ``cinestrata up`` as a child process, with more workers on its data folder if needed."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ _READY_PREFIX = "Cinestrata is up at "
 _WORKER_READY = b"ready."  # in the log of a Celery worker
 _START_SECONDS = 120.0
 _STOP_SECONDS = 30.0
-_TIMEOUT_SECONDS = 600.0  # of a request; tasks of a hundred thousand videos are checked file by file
+_TIMEOUT_SECONDS = 600.0  # per request; a task of a hundred thousand videos is checked file by file
 _COMMAND = (sys.executable, "-P", "-m", "cli.main")
-WORKER_NICE = 10  # of the workers of `cinestrata up`
+WORKER_NICE = 10  # as `cinestrata up` starts its workers
 
 
 @contextmanager
 def embedded_service(data: Path, settings: Mapping[str, str]) -> Iterator[httpx.Client]:
-    """Run ``cinestrata up`` on a data folder during the ``with`` statement; yields a client of its API.
+    """Run ``cinestrata up`` on a data folder during the ``with`` block; yields a client for its API.
 
     Args:
-        settings: Settings of the service, by the name of the environment variable.
+        settings: The service's settings by environment variable.
 
     Raises:
         RuntimeError: The service does not start; the message contains its error output.
@@ -55,9 +55,9 @@ def embedded_service(data: Path, settings: Mapping[str, str]) -> Iterator[httpx.
 
 @contextmanager
 def additional_workers(data: Path, settings: Mapping[str, str]) -> Iterator[None]:
-    """Run one more worker of each queue during the ``with`` statement, which begins when both accept messages.
+    """Run one more worker per queue during the ``with`` block, which begins once they accept messages.
 
-    Arguments are those of :func:`embedded_service`.
+    Arguments as for :func:`embedded_service`.
     """
     environment = {**os.environ, **settings, "CINESTRATA_DATA_DIR": str(data)}
     workers: dict[Path, subprocess.Popen[bytes]] = {}
@@ -90,7 +90,7 @@ def _lower_priority() -> None:
 
 
 def create(api: httpx.Client, route: str, body: Mapping[str, Any]) -> str:
-    """Create a task or an append; returns its ID.
+    """Create a task or an append, and return its ID.
 
     Raises:
         RuntimeError: The service refuses the request.

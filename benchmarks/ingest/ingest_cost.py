@@ -1,15 +1,14 @@
-"""Throughput of ingest against bounds of the same run; ``make bench-ingest``.
+"""Compare the throughput of ingest with bounds measured in the same run; ``make bench-ingest``.
 
     python -m benchmarks.ingest.ingest_cost --out DIR
 
-Each row is a ratio of two rates in videos per second: the median over rounds, and within a round both rates are
-measured directly after each other, or file by file in turn. Absolute rates depend on the machine and on its other load.
+Each row is a ratio of two rates in videos per second, as the median over rounds. Within a round, both rates are
+measured right after each other, or file by file in turn. Absolute rates depend on the machine and on its other load.
 
-- Decoding: :class:`media.VideoDecoder` with hash, frame cache and thumbnail, against a bare PyAV loop that
-  decodes the same frames and does nothing else.
-- Embedding: the embedding of cached frames to vectors, against the image tower alone on ready tensors at its best batch
-  size.
-- Probing and embedding of a task: workers on a catalog and a broker, against the same bounds; then two workers against
+- Decoding: :class:`media.VideoDecoder` with hash, frame cache and thumbnail, against a bare PyAV loop that decodes the
+  same frames and does nothing else.
+- Embedding: cached frames to vectors, against the image tower alone on ready tensors at its best batch size.
+- A task's probing and embedding: workers on a catalog and a broker, against the same bounds; then two workers against
   one. Two bare processes against one show how much a second process gains on this machine.
 """
 
@@ -62,11 +61,11 @@ _BATCHES = (1, 2, 4, 8, 16)  # videos per forward pass
 
 @dataclass
 class Row:
-    """A row of the table.
+    """A row in the table.
 
     Attributes:
-        name: Name of the measurement.
-        target: Minimum of the ratio; None without a target.
+        name: What was measured.
+        target: Minimum ratio; None without a target.
         rates: Pairs of videos per second, one per round; the ratio is second over first.
     """
 
@@ -76,12 +75,12 @@ class Row:
 
     @property
     def ratio(self) -> float:
-        """Median of the ratios of the rounds."""
+        """Median of the rounds' ratios."""
         return median(second / first for first, second in self.rates)
 
     @property
     def cells(self) -> list[str]:
-        """Cells of the table."""
+        """The row's cells in the table."""
         ratios = [second / first for first, second in self.rates]
         target = "–" if self.target is None else f"≥ {self.target:g}"
         verdict = "" if self.target is None else "yes" if self.ratio >= self.target else "no"
@@ -93,7 +92,7 @@ class Row:
 def measure_decoding(
     name: str, paths: Sequence[Path], folder: Path, *, frames: int, size: int, rounds: int
 ) -> Row:
-    """Return the decoding by the product over bare decoding, file by file in turn."""
+    """Measure decoding by the product against bare decoding, file by file in turn."""
     row = Row(f"decoding, {name}: product over bare PyAV", _BOUND_TARGET)
     with VideoDecoder() as decoder:
 
@@ -116,7 +115,7 @@ def measure_decoding(
 
 
 def measure_embedding(backbone: str, paths: Sequence[Path], folder: Path, *, rounds: int) -> Row:
-    """Return the embedding of cached frames over the image tower alone."""
+    """Measure the embedding of cached frames against the image tower alone."""
     loaded = load_backbone(backbone)
     method = start_method("zero_shot", loaded, {}, None)
     clips = []
@@ -133,18 +132,18 @@ def measure_embedding(backbone: str, paths: Sequence[Path], folder: Path, *, rou
         start = time.perf_counter()
         embed_clips(method.encode_videos, clips)
         row.rates.append((bare, len(clips) / (time.perf_counter() - start)))
-    del row.rates[0]  # allocates buffers
+    del row.rates[0]  # it allocated buffers
     return row
 
 
 def measure_workers(backbone: str, paths: Sequence[Path], folder: Path, *, rounds: int) -> list[Row]:
-    """Return the tasks that one worker and two workers of each queue ingest, against bare processes.
+    """Measure tasks ingested by one worker and by two workers per queue, against bare processes.
 
     Args:
-        backbone: Backbone of the library.
+        backbone: The library's backbone.
         paths: Distinct video files.
-        folder: Folder of the library.
-        rounds: Number of rounds; in each, one worker and two workers ingest all files as a domain.
+        folder: Folder for the library.
+        rounds: Number of rounds; in each, one worker and then two ingest all files as a domain.
     """
     spec = load_backbone(backbone).spec
     bare = Row("bare PyAV: two processes over one", None)
@@ -179,12 +178,12 @@ def measure_workers(backbone: str, paths: Sequence[Path], folder: Path, *, round
             sys.stderr.write(f"round {number}: bare {alone:.1f}, {both:.1f}; one {one}, two {two}\n")
     rows = [bare, probing, *scaling.values()]
     for row in rows:
-        del row.rates[0]  # the first task of the worker loads the backbone
+        del row.rates[0]  # the worker loaded the backbone for its first task
     return rows
 
 
 def _ingest(api: httpx.Client, name: str, paths: Sequence[Path]) -> dict[str, float]:
-    """Ingest videos without captions as a domain; returns videos per second by stage, from the events of the task."""
+    """Ingest videos without captions as a domain; returns videos per second by stage, from the task's events."""
     videos = [{"uri": str(path.resolve())} for path in paths]
     task = create(api, "/tasks", {"name": name, "videos": videos})
     entered: dict[str, float] = {}
@@ -237,9 +236,7 @@ def main() -> None:
             measure_embedding("small", ordinary[:16], scratch / "small", rounds=rounds),
             measure_embedding("tiny", tiny[:64], scratch / "tiny", rounds=rounds),
         ]
-        rows[
-            1
-        ].target = None  # constant costs of a file and of a process exceed the decoding of eight tiny frames
+        rows[1].target = None  # fixed costs per file and process exceed the decoding of eight tiny frames
         _write(options.out, rows)
         if not options.skip_workers:
             shutil.rmtree(scratch)
@@ -269,9 +266,9 @@ if __name__ == "__main__":
 
 
 def bare_frames(path: Path, frames: int) -> list[npt.NDArray[np.uint8]]:
-    """Return the RGB frames on display at the sample times of a video, in full size.
+    """Decode the full-size RGB frames on display at a video's sample times.
 
-    One thread decodes every frame up to the last. Nothing is checked, hashed, scaled or written.
+    One thread decodes every frame up to the last one needed. Nothing is checked, hashed, scaled or written.
     """
     pictures: list[npt.NDArray[np.uint8]] = []
     with av.open(str(path)) as container:
@@ -293,7 +290,7 @@ def bare_frames(path: Path, frames: int) -> list[npt.NDArray[np.uint8]]:
 
 
 def decode_all(paths: Sequence[Path], frames: int) -> float:
-    """Return the seconds of the bare decoding of several files, one by one."""
+    """Time the bare decoding of several files one by one, in seconds."""
     start = time.perf_counter()
     for path in paths:
         bare_frames(path, frames)
@@ -303,7 +300,7 @@ def decode_all(paths: Sequence[Path], frames: int) -> float:
 def decode_concurrently(
     pool: ProcessPoolExecutor, paths: Sequence[Path], frames: int, processes: int
 ) -> float:
-    """Return the seconds of the bare decoding of several files by several processes of a pool."""
+    """Time the bare decoding of several files by several processes in a pool, in seconds."""
     start = time.perf_counter()
     parts = [paths[index::processes] for index in range(processes)]
     list(pool.map(decode_all, parts, [frames] * processes))
@@ -312,8 +309,7 @@ def decode_concurrently(
 
 @torch.inference_mode()
 def best_forward_rate(backbone: Backbone, frames: Tensor) -> tuple[float, int]:
-    """Return the videos per second of the image tower alone on normalized pixels, at the fastest of several batch
-    sizes.
+    """Measure the image tower alone on normalized pixels, at the fastest of several batch sizes.
 
     Args:
         frames: Frames ``uint8 [n, M, H, W, 3]``.

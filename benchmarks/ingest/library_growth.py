@@ -1,13 +1,13 @@
-"""Cost of ingest as a library grows: domains of many videos, and libraries of many domains.
+"""Measure what ingest costs as a library grows: domains of many videos, and libraries of many domains.
 
     python -m benchmarks.ingest.library_growth videos --sizes 5000,20000 --out DIR
     python -m benchmarks.ingest.library_growth domains --domains 1000 --out DIR
 
 Both commands print JSON and write it to DIR. They start ``cinestrata up`` with a backbone on an empty data folder, send
-the videos over HTTP as paths, and read states from the API. ``videos`` ingests one domain without captions for each
-size, each into its own library; ``domains`` ingests domains of three videos into one library: without captions, or with
-captions, which the default method of the backbone learns (``strata`` in one epoch) and of which one is held out. The
-files are those of :mod:`benchmarks.ingest.clip_files`. Only ratios between sizes are comparable between machines.
+the videos over HTTP as paths, and read states from the API. ``videos`` ingests one domain without captions per size,
+each into its own library. ``domains`` ingests domains of three videos into one library: without captions, or with
+captions, which the backbone's default method learns (``strata`` in one epoch), holding one out. The files are those of
+:mod:`benchmarks.ingest.clip_files`. Only ratios between sizes are comparable between machines.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ _POLL_SECONDS = 0.5
 _SEARCHES = 200
 _DOMAIN_VIDEOS = 3
 _WINDOW = 10  # consecutive domains behind each figure
-_CAPTION_SPLITS = ("train", "train", "test")  # of the videos of a captioned domain
+_CAPTION_SPLITS = ("train", "train", "test")  # of a captioned domain's videos
 _WORDS = ("car", "crystal", "robot", "bridge", "circle", "tree", "antenna", "ship", "actor", "fish")
 _STAGES = ("probing", "indexing")
-_QUEUED_AHEAD = 20  # tasks that wait for the workers; a request creates one task
+_QUEUED_AHEAD = 20  # tasks waiting for the workers; a request creates one task
 
 
 def ingest_domain(
@@ -49,10 +49,10 @@ def ingest_domain(
     """Ingest one domain without captions into an empty library, and search it.
 
     Args:
-        folder: Folder of the clips and the library.
+        folder: Folder for the clips and the library.
         count: Number of videos.
         frames: Frames per video.
-        part: Maximum number of videos per request; more videos are appended to the domain.
+        part: Maximum number of videos per request; the rest are appended to the domain.
         keep: Whether to keep the library.
 
     Returns:
@@ -100,10 +100,10 @@ def ingest_domains(
     """Ingest domains of three videos, one by one.
 
     Args:
-        folder: Folder of the clips and the library.
+        folder: Folder for the clips and the library.
         frames: Frames per video.
         is_captioned: Whether the videos have captions.
-        marks: Numbers of domains at which time, memory and search latency are measured.
+        marks: Numbers of domains at which to measure time, memory and search latency.
 
     Returns:
         Figures at each mark, as JSON values.
@@ -156,7 +156,7 @@ def ingest_domains(
 
 
 def _videos(paths: Sequence[Path], number: int, is_captioned: bool) -> list[dict[str, Any]]:
-    """Return the videos of a request; captions name the domain and a word of the video."""
+    """Build a request's videos; captions name the domain and a word for the video."""
     videos: list[dict[str, Any]] = [{"uri": str(path)} for path in paths]
     if is_captioned:
         for position, (video, split) in enumerate(zip(videos, _CAPTION_SPLITS, strict=True)):
@@ -175,12 +175,12 @@ def _settings(media: Path, backbone: str, frames: int) -> dict[str, str]:
 
 
 class _FollowedTask:
-    """A task, whose states and progress are read from the API until it is ready.
+    """A task that is followed over the API until it is ready.
 
     Attributes:
         seconds: Duration of each state.
-        progress: Moments and numbers of finished videos of each stage.
-        frame_cache_bytes: Largest size of the frame cache at a change of the state; a ready task has no frame cache.
+        progress: Times and numbers of finished videos in each stage.
+        frame_cache_bytes: Largest size of the frame cache at a change of state; a ready task has none.
     """
 
     def __init__(self, task_id: str, frame_cache: Path) -> None:
@@ -191,7 +191,7 @@ class _FollowedTask:
         self.progress: dict[str, list[tuple[float, int]]] = {stage: [] for stage in _STAGES}
 
     def follow(self, api: httpx.Client, report: Callable[[str, int], object]) -> None:
-        """Wait for the end of the task; raises RuntimeError if it does not become ready."""
+        """Wait until the task ends; raise RuntimeError if it is not ready."""
         state, entered = "queued", time.monotonic()
         while state not in FINAL_STATES:
             task = api.get(f"/tasks/{self.id}").raise_for_status().json()
@@ -214,7 +214,7 @@ def _finish_time(task: dict[str, Any]) -> float:
 
 
 def _search_latency(api: httpx.Client) -> dict[str, float]:
-    """Return the first search, then percentiles of distinct queries, in milliseconds of the client."""
+    """Time the first search, then percentiles over distinct queries, in milliseconds as the client sees them."""
     taken = []
     for number in range(_SEARCHES + 1):
         words = [_WORDS[number % len(_WORDS)], _WORDS[(number // len(_WORDS)) % len(_WORDS)]]
@@ -228,7 +228,7 @@ def _search_latency(api: httpx.Client) -> dict[str, float]:
 
 
 def _rates(tasks: Sequence[Sequence[tuple[float, int]]]) -> list[float]:
-    """Return the videos per second over the first and the second half of the progress of several tasks."""
+    """Compute videos per second over the first and second half of several tasks' progress."""
     seconds, videos, points = 0.0, 0, [(0.0, 0)]
     for task in tasks:
         for (start, before), (end, after) in itertools.pairwise(task):
@@ -240,7 +240,7 @@ def _rates(tasks: Sequence[Sequence[tuple[float, int]]]) -> list[float]:
 
 
 def _disk_bytes(folder: Path, pattern: str = "**/*") -> int:
-    """Return the allocated bytes of the files that match a pattern in a folder."""
+    """Measure the disk space allocated to files in a folder that match a pattern."""
     return sum(512 * file.stat().st_blocks for file in folder.glob(pattern) if file.is_file())
 
 

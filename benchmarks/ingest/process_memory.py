@@ -1,4 +1,4 @@
-"""Memory of the processes of a service over time, with its growth per ingested video."""
+"""Record the memory of a service's processes over time, and its growth per ingested video."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from benchmarks.search.server_load import process_memory
 _INTERVAL_SECONDS = 1.0
 _MIN_SAMPLES = 5
 _MIB = 1024**2
-# Roles of processes by a word of their command line.
+# Role of a process, by a word on its command line.
 _ROLES = {
     "serve": "API",
     "cpu": "probing worker",
@@ -28,23 +28,23 @@ _ROLES = {
 
 @dataclass
 class MemoryRecord:
-    """Memory of the processes of one role.
+    """The memory of one role's processes.
 
     Attributes:
-        samples: Stage of the task, number of finished videos and private bytes of the largest process.
+        samples: The task's stage, number of finished videos, and private bytes of the largest process.
     """
 
     samples: list[tuple[str, int, int]] = field(default_factory=list)
 
     @property
     def peak_mib(self) -> float:
-        """Largest private memory of a process, in MiB."""
+        """Largest private memory of any process, in MiB."""
         return max(own for _, _, own in self.samples) / _MIB
 
     def slope(self, stage: str) -> float | None:
-        """Return the growth in bytes per video in the second half of a stage; None with too few samples.
+        """Compute the growth in bytes per video in the second half of a stage; None with too few samples.
 
-        The first half is excluded: a process allocates its buffers there.
+        The first half is left out: a process allocates its buffers then.
         """
         points = np.array([(done, own) for name, done, own in self.samples if name == stage], np.float64)
         points = points[points[:, 0] >= points[:, 0].max() / 2] if len(points) else points
@@ -63,7 +63,7 @@ class _Sampler(threading.Thread):
         self.stopped = threading.Event()
 
     def report(self, earlier: int, stage: str, done: int) -> None:
-        """Store the stage of a task, the videos of earlier tasks and its own finished videos, for the next samples."""
+        """Set the task's stage, the previous tasks' videos and its own finished videos for the next samples."""
         self.stage, self.done = stage, earlier + done
 
     def run(self) -> None:
@@ -78,9 +78,9 @@ class _Sampler(threading.Thread):
 
 @contextmanager
 def recorded_memory() -> Iterator[_Sampler]:
-    """Sample the memory of the descendants of this process during the ``with`` statement.
+    """Sample the memory of this process's descendants during the ``with`` block.
 
-    The yielded thread has a record for each role in ``records``; its ``report`` assigns samples to stages.
+    The yielded thread has a record per role in ``records``; its ``report`` assigns samples to stages.
     """
     sampler = _Sampler()
     sampler.start()
@@ -92,7 +92,7 @@ def recorded_memory() -> Iterator[_Sampler]:
 
 
 def descendants() -> Iterator[tuple[int, str]]:
-    """Process ID and role of each process of a service below this process."""
+    """Find the service processes below this one, with process ID and role."""
     parents: dict[int, int] = {}
     for folder in Path("/proc").glob("[0-9]*"):
         with suppress(OSError, IndexError):

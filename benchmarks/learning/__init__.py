@@ -1,1 +1,1 @@
-"""Learning benchmarks: protocols, runs of methods with several seeds, training speed, pre-training."""
+"""Benchmarks of learning: protocols, runs of methods with several seeds, training speed, pre-training."""

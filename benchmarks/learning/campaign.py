@@ -1,4 +1,4 @@
-"""All runs of a benchmark protocol: existing results are kept, missing runs are executed, several in parallel.
+"""Run all of a benchmark protocol: keep existing results, and execute missing runs, several in parallel.
 
 Each result is written when its run ends, so an interrupted campaign loses only the runs in progress.
 """
@@ -35,7 +35,7 @@ from trainer.training_checkpoint import run_identity
 
 @dataclass(frozen=True)
 class Run:
-    """One run of a campaign: a method variant with one seed."""
+    """One run in a campaign: a method variant with one seed."""
 
     variant: MethodVariant
     seed: int
@@ -46,13 +46,13 @@ class Run:
 
 @dataclass(frozen=True)
 class Campaign:
-    """Data and settings of all runs of a protocol. Instances are pickled for the processes of the runs.
+    """Data and settings for all runs of a protocol. Instances are pickled for the runs' processes.
 
     Attributes:
         tasks: Prepared tasks, with their frames in the cache.
         device: ``cpu`` or ``cuda``.
         command: Command line, for the report.
-        report_seconds: Longest time of a run without a line of progress.
+        report_seconds: Longest time that a run goes without a line of progress.
     """
 
     protocol: Protocol
@@ -83,13 +83,12 @@ class Campaign:
         return run_identity(self.fingerprint, self.frames, self.protocol.queries, videos, *labeled)
 
     def runs(self, variants: Sequence[MethodVariant], seeds: int | None = None) -> list[Run]:
-        """Return the runs of every variant with every seed, ordered by seed so that a complete table is available
-        early.
+        """List the runs of every variant with every seed, ordered by seed so that a complete table is available early.
 
-        A method that is not trained has one run, since its seed has no effect.
+        A method without training has one run, since its seed has no effect.
 
         Args:
-            seeds: Number of seeds per variant; by default that of the variant or else of the protocol.
+            seeds: Number of seeds per variant; by default the variant's, or else the protocol's.
         """
         runs = [
             Run(variant, seed)
@@ -101,9 +100,7 @@ class Campaign:
         return sorted(runs, key=lambda run: run.seed)
 
     def identity(self, run: Run) -> str:
-        """Return the identity of all inputs of a result except the code: data, method, settings, prior and
-        re-indexing.
-        """
+        """Digest everything that determines a result except the code: data, method, settings, prior and re-indexing."""
         config = configure(run.variant.method, self.backbone, self._settings(run)).model_dump(mode="json")
         variant = run.variant
         scheme = [name for name in ("jointly", "independently") if getattr(variant, name)]
@@ -111,7 +108,7 @@ class Campaign:
         return run_identity(self.data, variant.method, config, self._prior(run), variant.reindex, *scheme)
 
     def existing_result(self, run: Run) -> RunResult | None:
-        """Return the result of an earlier campaign on the same data with the same settings; None if there is none."""
+        """Read the result of a previous campaign on the same data with the same settings; None if there is none."""
         result = read_result(result_path(self.out, run.variant.label, run.seed))
         return result if result is not None and result.run == self.identity(run) else None
 
@@ -127,7 +124,7 @@ class Campaign:
 
         Args:
             jobs: Number of concurrent runs, each in its own process with one torch thread; 1 uses this process.
-            report: Called with one line per finished task, and in between with the state of a run at least every
+            report: Called with one line per finished task, and in between with a run's state at least every
                 ``report_seconds``, possibly from another thread.
             finished: Called after each run with its error, or an empty string.
 
@@ -206,7 +203,7 @@ class Campaign:
         finish: Callable[[Run, str], None],
     ) -> None:
         """Execute each run in a new process, so that its memory is measured alone and a crash affects no other run."""
-        # Processes are spawned, not forked, because this process has torch threads.
+        # Processes are spawned, not forked: this one has torch threads.
         context = multiprocessing.get_context("spawn")
         pending = list(reversed(runs))
         active: dict[Connection, tuple[Run, Any]] = {}
@@ -218,7 +215,7 @@ class Campaign:
                     target=_run_in_child, args=(self, run, sender), name=str(run), daemon=True
                 )
                 process.start()
-                sender.close()  # the exit of the process then closes the pipe
+                sender.close()  # so that the pipe closes when the process exits
                 active[receiver] = (run, process)
             for ready in [pipe for pipe in wait(list(active)) if isinstance(pipe, Connection)]:
                 run, process = active[ready]
@@ -242,10 +239,10 @@ class Campaign:
         return self.protocol.prior if run.variant.prior is None else run.variant.prior
 
     def run_facts(self, run: Run, engine: str) -> dict[str, Any]:
-        """Return the circumstances of a run, for its report: command, commit, versions, machine, protocol, sizes.
+        """Record a run's circumstances for its report: command, commit, versions, machine, protocol, sizes.
 
         Args:
-            engine: Library that the frozen towers ran in.
+            engine: Library in which the frozen towers ran.
         """
         packages = ("torch", "open_clip_torch", "numpy")
         return {
@@ -278,7 +275,7 @@ class Campaign:
 
 
 def _run_in_child(campaign: Campaign, run: Run, pipe: Connection) -> None:
-    """Main function of a run's process. It ignores Ctrl-C: the parent handles it, and daemons end with the parent."""
+    """Run in a child process. It ignores Ctrl-C: the parent handles it, and daemons end with the parent."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     torch.set_num_threads(1)
     error = campaign._attempt(run, None, lambda _, line: pipe.send(("line", line)))
@@ -287,7 +284,7 @@ def _run_in_child(campaign: Campaign, run: Run, pipe: Connection) -> None:
 
 
 def _commit() -> str | None:
-    """Commit of this checkout, with a plus sign if files are modified; None outside a checkout."""
+    """Find this checkout's commit, with a plus sign if files are modified; None outside a checkout."""
     root = Path(__file__).resolve().parents[2]
 
     def git(*arguments: str) -> str:

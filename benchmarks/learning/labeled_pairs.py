@@ -1,4 +1,4 @@
-"""Multi-modal retrieval in benchmarks: labeled pairs search pairs by their fused vectors (ctp, section 5.1)."""
+"""Multi-modal retrieval in benchmarks: labeled pairs search for pairs by their fused vectors (ctp, section 5.1)."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _BATCH = 32  # fixed, so that repeated runs give the same bits
 
 @dataclass(frozen=True)
 class LabeledTask(TaskData):
-    """A task with labeled pairs of a video and its first caption; the label is the category of the video.
+    """A task with labeled pairs of a video and its first caption; the label is the video's category.
 
     Attributes:
-        pair_queries: Pairs that search.
-        pair_gallery: Pairs that are searched.
+        pair_queries: Pairs to search with.
+        pair_gallery: Pairs to search for.
     """
 
     pair_queries: tuple[Clip, ...] = ()
@@ -30,7 +30,7 @@ class LabeledTask(TaskData):
 
 
 def fused_pair_precisions(method: Method, tasks: Sequence[TaskData]) -> dict[int, float] | None:
-    """Compute mAP@N of the labeled pairs of some tasks together, by N.
+    """Compute mAP@N of the labeled pairs of several tasks together, by N.
 
     All pairs are encoded with the current networks, as in ctp: queries and gallery grow with each task.
 
@@ -39,7 +39,7 @@ def fused_pair_precisions(method: Method, tasks: Sequence[TaskData]) -> dict[int
         tasks: Learned tasks.
 
     Returns:
-        Precisions 0..1; None if the method has no multi-modal encoder, or the tasks have no labeled pairs.
+        Precisions 0..1; None if the method has no multi-modal encoder or the tasks have no labeled pairs.
     """
     labeled = [task for task in tasks if isinstance(task, LabeledTask)]
     if not labeled or not method.encodes_pairs:
@@ -61,12 +61,12 @@ def _labeled_vectors(method: Method, clips: Sequence[Clip]) -> LabeledVectors:
 Floats = npt.NDArray[np.floating]
 
 _DEPTHS = (1, 5, 10)  # N of mAP@N, as in ctp, table 1
-_SCORES = 1 << 24  # scores computed at a time, so that memory is bounded
+_SCORES = 1 << 24  # scores computed at a time, to limit memory
 
 
 @dataclass(frozen=True)
 class LabeledVectors:
-    """Unit vectors of pairs with their labels.
+    """Unit vectors of pairs, with their labels.
 
     Attributes:
         vectors: Unit vectors ``[n, dim]``.
@@ -80,14 +80,14 @@ class LabeledVectors:
 def pair_precisions(
     queries: LabeledVectors, gallery: LabeledVectors, depths: Sequence[int] = _DEPTHS
 ) -> dict[int, float] | None:
-    """Compute mAP@N by N, 0..1 (ctp, equation 11): a gallery pair with the label of the query is relevant.
+    """Compute mAP@N by N, 0..1 (ctp, equation 11): gallery pairs with the query's label are relevant.
 
-    A pair does not find itself: gallery pairs with the ID of the query do not compete. Among equal scores irrelevant
-    pairs are ranked first. Queries without a relevant pair in the gallery are excluded.
+    A pair does not find itself: gallery pairs with the query's ID do not compete. Among equal scores, irrelevant pairs
+    rank first. Queries without a relevant pair in the gallery are excluded.
 
     Args:
-        queries: Pairs that search.
-        gallery: Pairs that are searched.
+        queries: Pairs to search with.
+        gallery: Pairs to search for.
         depths: Values of N.
 
     Returns:
@@ -119,10 +119,10 @@ def pair_precisions(
 
 
 def average_precision_of_hits(hits: npt.NDArray[np.bool_], depth: int) -> Floats:
-    """Compute the precision at the ranks of the hits among the first ``depth``, averaged over these hits ``[Q]``.
+    """Average the precision at the ranks of the hits among the first ``depth``, over these hits ``[Q]``.
 
-    In equation 11 of ctp, R_q(k) counts the hits before rank k, since P_q(k) exceeds 1 otherwise, and m_q the hits
-    among the first N, as in the published code. The value is 0 without a hit.
+    In equation 11 of ctp, R_q(k) counts the hits before rank k, since otherwise P_q(k) exceeds 1, and m_q counts the
+    hits among the first N, as in the published code. The value is 0 without a hit.
     :func:`trainer.evaluation.retrieval_metrics.average_precision` divides by the number of possible hits instead.
 
     Args:
@@ -136,5 +136,5 @@ def average_precision_of_hits(hits: npt.NDArray[np.bool_], depth: int) -> Floats
 
 
 def _numbered(names: Sequence[str], numbers: dict[str, int]) -> npt.NDArray[np.int64]:
-    """Return the number of each name; new names are added to ``numbers``."""
+    """Number the names; new ones are added to ``numbers``."""
     return np.array([numbers.setdefault(name, len(numbers)) for name in names], np.int64)

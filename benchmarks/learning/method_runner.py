@@ -1,7 +1,7 @@
-"""One benchmark run: a method learns the tasks of a protocol with one seed and is evaluated after each task.
+"""Run one benchmark: a method learns a protocol's tasks with one seed, and is evaluated after each.
 
-Training, indexing and evaluation are the same as in the learning job, without the service. A method that requires the
-videos of all tasks (joint training) is trained once on the union of all tasks instead.
+Training, indexing and evaluation are those of the learning job, without the service. A method that needs the videos of
+all tasks (joint training) is trained once, on the union of all tasks.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ QuerySelection = Literal["first", "all"]
 
 @dataclass
 class RunOutcome:
-    """Measurements of a run; the fields are those of :class:`benchmarks.learning.run_results.RunResult`."""
+    """What a run measured; the fields are those of :class:`benchmarks.learning.run_results.RunResult`."""
 
     settings: dict[str, Any]
     meter: ResourceMeter
@@ -76,16 +76,16 @@ def run_method(
     Args:
         backbone: Backbone that the method adapts.
         tasks: Tasks with their frames.
-        settings: Settings of the method, over those of its recipe.
+        settings: The method's settings, over those of its recipe.
         prior: Routing prior in the global gallery; 0 merges raw cosines.
-        reindex: Whether the videos of all tasks are embedded again after every task with the current encoder.
+        reindex: Whether to embed all tasks' videos again after every task, with the current encoder.
         jointly: Whether the method learns the union of all tasks at once.
-        mixed_batches: Whether the batches of joint training have videos of all tasks.
+        mixed_batches: Whether batches in joint training mix videos from all tasks.
         independently: Whether each task is learned from the backbone alone
             (:mod:`benchmarks.learning.sequential_learning`).
-        queries: Captions of a held-out video that are used as queries: the first one or all.
+        queries: Which of a held-out video's captions are queries: the first one or all.
         report: Called with one line per finished task, and with the task and its stage or step whenever there was no
-            line for ``report_seconds``; from another thread in the second case.
+            line for ``report_seconds``; in the second case from another thread.
         report_seconds: Longest time without a line.
     """
     with RunProgress(report, report_seconds) as progress:
@@ -100,7 +100,7 @@ def run_method(
 
 
 class _MethodRun:
-    """State between the tasks of a run: the learner, the galleries and the reused evaluation results."""
+    """What a run keeps between tasks: the learner, the galleries and reusable evaluation results."""
 
     def __init__(
         self,
@@ -114,7 +114,7 @@ class _MethodRun:
     ) -> None:
         self._learner = learner
         self._tasks, self._prior, self._reindex, self._progress = tasks, prior, reindex, progress
-        self._part = ""  # task that is learned, for the progress
+        self._part = ""  # what is being learned, for progress lines
         self._captions = 1 if queries == "first" else None
         self._galleries: list[Gallery] = []
         self._query_memory: QueryMemory = {}
@@ -143,14 +143,14 @@ class _MethodRun:
         self._index(self._tasks)
         self.outcome.rows += [None] * (
             len(self._tasks) - 1
-        )  # joint training has no release between the tasks
+        )  # joint training has no releases between the tasks
         self.outcome.before += [None] * len(self._tasks)
         self._evaluate()
         self._progress.line(f"{self._part} in {self._last_seconds():.0f} s")
         self._count_parameters(trained, earlier=0)
 
     def _count_parameters(self, trained: int, *, earlier: int) -> None:
-        """Record the sizes of the method after the last task."""
+        """Record the method's sizes after the last task."""
         release, learner = self._learner.release, self._learner
         assert release is not None
         self.outcome.parameters = to_json_value(
@@ -165,19 +165,19 @@ class _MethodRun:
         )
 
     def _count_trained(self, captions: Sequence[str]) -> int:
-        """Count the parameters that training with these captions changes in the next task."""
+        """Count the parameters that training on these captions changes in the next task."""
         with torch.random.fork_rng():
             method = self._learner.start_task()
             method.begin_task("next", "next", trained=bool(captions))
             return count_trained_parameters(method, captions)
 
     def _phase(self, name: str) -> AbstractContextManager[None]:
-        """Measure a phase, and name it in the progress of the run."""
+        """Measure a phase, and name it in the run's progress."""
         self._progress.update(f"{self._part}: {name}")
         return self._meter.phase(name)
 
     def _train(self, train: Callable[..., list[float]]) -> None:
-        """Train one task or all tasks, and record settings, steps and losses."""
+        """Train one task or all, and record settings, steps and losses."""
         steps = 0
 
         def report(progress: TrainingProgress) -> None:
@@ -193,7 +193,7 @@ class _MethodRun:
         self.outcome.losses.append(losses)
 
     def _measure_forward_transfer(self, task: TaskData) -> None:
-        """Evaluate the release before a task on the queries of the task."""
+        """Evaluate the release before a task on the task's queries."""
         if self._learner.method is None or isinstance(self._learner, IndependentLearner):
             self.outcome.before.append(None)
             return
@@ -211,7 +211,7 @@ class _MethodRun:
         self.outcome.before.append(to_json_value(recall))
 
     def _index(self, tasks: Sequence[TaskData]) -> None:
-        """Embed the videos of these tasks or, with ``reindex``, those of all trained tasks."""
+        """Embed these tasks' videos or, with ``reindex``, those of all trained tasks."""
         with self._phase("indexing"):
             if self._reindex:
                 self._learner.reindex()
@@ -225,7 +225,7 @@ class _MethodRun:
         return task_gallery(task, self._learner.shards[task.task_id], self._captions)
 
     def _evaluate(self) -> None:
-        """Evaluate as the learning job does, to measure its cost, and then with all research measures."""
+        """Evaluate as the learning job does, to measure its cost, then with all research measures."""
         assert self._learner.method is not None
         assert self._learner.release is not None
         profiles = self._learner.release.profiles.to_dense()
@@ -237,7 +237,7 @@ class _MethodRun:
                 self._galleries,
                 profiles,
                 prior=self._prior,
-                modes=modes[-1:],  # the default mode of a search
+                modes=modes[-1:],  # a search's default mode
                 full=False,
                 ledger=self._served_ledger,
                 report=self._report_evaluation,
@@ -262,7 +262,7 @@ class _MethodRun:
         self._progress.update(f"{self._part}: evaluation, {share:.0%}")
 
     def _modes(self, encoder: QueryEncoder) -> tuple[str, ...]:
-        """Return the evaluated query modes: pinned encoders do not match shards that were embedded again."""
+        """Choose the query modes to evaluate: pinned encoders do not match shards that were embedded again."""
         return ("latest",) if self._reindex else encoder.modes
 
     def _last_seconds(self) -> float:
@@ -276,13 +276,13 @@ def recall_before_learning(
     clips: Sequence[Clip],
     queries: Sequence[Query],
 ) -> Recall | None:
-    """Compute the recall of release t−1 on the held-out videos of task t, local gallery; None without queries.
+    """Compute the recall of release t−1 on task t's held-out videos, local gallery; None without queries.
 
-    The release has no shard of the task and, if its queries are conditioned on a task, no condition for it. Both are
-    obtained as the product obtains them for a task that is indexed without training: videos are embedded by the
-    release's newest video encoder, and queries are encoded for the newest learned task. For fine-tuned towers these
-    are simply both towers. :func:`models.forgetting_measures.forward_transfer` compares the recalls of all tasks with
-    zero-shot recalls.
+    The release has no shard for the task and, if its queries are conditioned on a task, no condition for it. Both are
+    obtained as the product does for a task that is indexed without training: videos are embedded by the release's
+    newest video encoder, and queries are encoded for the newest learned task. For fine-tuned towers, these are simply
+    both towers. :func:`models.forgetting_measures.forward_transfer` compares the recalls of all tasks with zero-shot
+    recalls.
 
     Args:
         encoder: Query encoder of release t−1.
@@ -291,7 +291,7 @@ def recall_before_learning(
         queries: Captions of these videos.
 
     Raises:
-        FramesMissing: The frames of a video are gone.
+        FramesMissing: A video's frames are gone.
     """
     if not queries:
         return None

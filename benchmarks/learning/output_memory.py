@@ -1,4 +1,4 @@
-"""Memory of the outputs of a frozen backbone: videos and texts pass the towers once for all runs of a benchmark."""
+"""Remember a frozen backbone's outputs: videos and texts pass the towers once for all runs of a benchmark."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from models.backbones.backbone import Backbone
 
 
 def remember_outputs(backbone: Backbone, cache: Path) -> None:
-    """Make a backbone with a frozen network compute the outputs of each video and each text batch once.
+    """Make a backbone with a frozen network compute the outputs for each video and each text batch once.
 
-    Tokens and features of videos are kept in files, also for copies of the backbone, which share the network. Vectors
-    of texts are kept in memory, for the text tower of the backbone itself. Another backbone is not changed.
+    Video tokens and features are kept in files, also for copies of the backbone, which share the network. Text vectors
+    are kept in memory, for the backbone's own text tower. A backbone without a frozen network is left alone.
 
     Args:
         backbone: Backbone, which is changed in place.
-        cache: Folder of the outputs.
+        cache: Folder for the outputs.
     """
     if not backbone.has_frozen_network:
         return

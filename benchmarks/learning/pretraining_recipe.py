@@ -1,7 +1,7 @@
-"""Pre-train the ``tiny`` backbone: contrastive learning on the plain domains of the video world.
+"""Pre-train the ``tiny`` backbone: contrastive learning on the video world's plain domains.
 
-Two frames per clip are rendered directly, and no clip is used twice. No benchmark or demo domain is used; these share
-only primitive shapes, motions and everyday words with the pre-training clips.
+Two frames per clip are rendered directly, and no clip is used twice. No benchmark or demo domain is used; the clips
+share only primitive shapes, motions and everyday words with those.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ _MAX_SCALE = 100.0  # CLIP's bound on 1/τ, which keeps early training stable
 
 @dataclass(frozen=True)
 class PretrainingRecipe:
-    """Settings of pre-training; the defaults are those of the committed weights."""
+    """Settings for pre-training; the defaults are those of the committed weights."""
 
     steps: int = 4800
     batch_size: int = 128
-    frames: int = 2  # per clip, each from its own half of the clip, so that changes over time are visible
+    frames: int = 2  # per clip, one from each half, so that changes over time are visible
     learning_rate: float = 1e-3
     weight_decay: float = 0.05
     warmup: float = 0.05
@@ -42,7 +42,7 @@ class PretrainingRecipe:
 
 
 class _PretrainingClips(IterableDataset[tuple[npt.NDArray[np.uint8], str]]):
-    """Endless stream of (frames ``[M, H, W, 3]``, caption), seeded per worker process."""
+    """An endless stream of (frames ``[M, H, W, 3]``, caption), seeded per worker process."""
 
     def __init__(self, recipe: PretrainingRecipe, size: int) -> None:
         self._recipe = recipe
@@ -69,11 +69,11 @@ def pretrain(
     """Train ``tiny`` from random weights and write its weights.
 
     Args:
-        destination: Path of the safetensors file.
+        destination: Safetensors file to write.
         recipe: Settings; by default those of the committed weights.
         device: Torch device.
-        workers: Number of rendering processes. Each has its own clips, so the weights depend on this number.
-        report: Called every 20 steps with the step and the mean loss since the last call.
+        workers: Number of rendering processes. Each has its own clips, so the weights depend on how many there are.
+        report: Called every 20 steps with the step and the mean loss since the previous call.
     """
     recipe = recipe or PretrainingRecipe()
     torch.manual_seed(recipe.seed)
@@ -121,7 +121,7 @@ def pretrain(
 
 
 def _factor(step: int, recipe: PretrainingRecipe) -> float:
-    """Return the factor on the learning rate: linear warm-up, then cosine decay to zero."""
+    """Compute the learning rate factor: linear warm-up, then cosine decay to zero."""
     warm = recipe.warmup * recipe.steps
     if step < warm:
         return (step + 1) / warm

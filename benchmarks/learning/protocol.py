@@ -1,10 +1,10 @@
-"""Benchmark protocols: tasks and their order, method variants with their recipes, and settings of the evaluation.
+"""Benchmark protocols: tasks in order, method variants with their recipes, and settings for the evaluation.
 
 A protocol is a YAML file in ``benchmarks/protocols/`` or at any other path.
 
-The short form of a variant on the command line, in protocol files and in tables is
-``method@setting=value@setting=value``. ``reindex``, ``prior``, ``jointly``, ``mixed_batches`` and ``independently`` are
-settings of the measurement, not of the method.
+On the command line, in protocol files and in tables, the short form of a variant is
+``method@setting=value@setting=value``. ``reindex``, ``prior``, ``jointly``, ``mixed_batches`` and ``independently``
+are settings of the measurement, not of the method.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ _MEASUREMENT_SETTINGS = ("reindex", "prior", "jointly", "mixed_batches", "indepe
 
 
 class MethodVariant(BaseModel):
-    """A method with settings: one row of the tables.
+    """A method with settings: one row in the tables.
 
     Attributes:
-        label: Name in tables; by default the short form.
-        reindex: Whether all galleries are embedded again with the current encoder after every task.
-        prior: Routing prior in the global gallery; 0 merges raw cosines, None uses that of the protocol.
-        jointly: Whether the method learns the union of all tasks at once, as joint training does, which measures its
+        label: Name in tables; the short form by default.
+        reindex: Whether all galleries are embedded again after every task, with the current encoder.
+        prior: Routing prior in the global gallery; 0 merges raw cosines, None uses the protocol's.
+        jointly: Whether the method learns the union of all tasks at once, as joint training does. This measures its
             architecture and recipe without the continual scheme.
-        mixed_batches: Whether the batches of joint training have videos of all tasks; without, a pair has only
-            negatives of its own task, as in continual training (continual-cross-modal-retrieval, section 6).
-        independently: Whether each task is learned from the backbone alone and searched with its own encoder, which
-            measures the gain from earlier tasks.
+        mixed_batches: Whether batches in joint training mix videos from all tasks. Without, a pair only has negatives
+            from its own task, as in continual training (continual-cross-modal-retrieval, section 6).
+        independently: Whether each task is learned from the backbone alone and searched with its own encoder. This
+            measures what earlier tasks contribute.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -63,7 +63,7 @@ class MethodVariant(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _complete(cls, value: Any) -> Any:
-        """Accept the short form, and add the default label."""
+        """Accept the short form, and fill in the default label."""
         if isinstance(value, str):
             value = _parse_short_form(value)
         if isinstance(value, dict) and "label" not in value and isinstance(value.get("settings", {}), dict):
@@ -88,7 +88,7 @@ class MethodVariant(BaseModel):
         return self
 
     def with_settings(self, overrides: Mapping[str, Any]) -> MethodVariant:
-        """Return a copy with more settings, which are added to the label."""
+        """Copy the variant with more settings, which the label also names."""
         if not overrides:
             return self
         settings, measurement = _split_settings(overrides)
@@ -102,9 +102,9 @@ def select_variants(
     """Select the variants to run.
 
     Args:
-        listed: Variants of the protocol; empty: every registered method.
-        names: Labels of listed variants, or variants in the short form; None selects all listed variants.
-        overrides: Settings that are added to every selected variant.
+        listed: The protocol's variants; empty: every registered method.
+        names: Labels of listed variants, or variants in the short form; None selects all listed ones.
+        overrides: Settings to add to every selected variant.
 
     Raises:
         ProtocolError: A variant cannot be parsed, its method is unknown, or two variants have the same label.
@@ -135,7 +135,7 @@ def parse_variant(text: str) -> MethodVariant:
 
 
 def parse_assignment(text: str) -> tuple[str, Any]:
-    """Parse ``setting=value``; a value that is valid JSON (a number, true, false) is decoded, any other is text.
+    """Parse ``setting=value``. A value that is valid JSON (a number, true, false) is decoded; any other is text.
 
     Raises:
         ProtocolError: The text is not of that form.
@@ -160,7 +160,7 @@ def _short_form(name: str, settings: Mapping[str, Any]) -> str:
 
 
 def _split_settings(settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the settings of the method, and settings of the measurement."""
+    """Separate the method's settings from those of the measurement."""
     if "seed" in settings:
         raise ProtocolError("seed cannot be set: seeds are counted from 0; set their number with --seeds")
     measurement = {name: settings[name] for name in _MEASUREMENT_SETTINGS if name in settings}
@@ -212,12 +212,12 @@ class Protocol(StrictModel):
     )
 
     def settings_of(self, variant: MethodVariant) -> dict[str, Any]:
-        """Return the settings of a method variant in this protocol; the recipe of the method supplies all others."""
+        """Collect a variant's settings in this protocol; the method's recipe supplies all others."""
         return {**self.settings, **self.recipes.get(variant.method, {}), **variant.settings}
 
 
 def protocol_names() -> list[str]:
-    """Return the names of the protocols of the project, sorted."""
+    """List the project's protocols, sorted by name."""
     folder = resources.files("benchmarks") / "protocols"
     return sorted(file.name.removesuffix(".yaml") for file in folder.iterdir() if file.name.endswith(".yaml"))
 
@@ -226,7 +226,7 @@ def load_protocol(name: str) -> Protocol:
     """Load a protocol.
 
     Args:
-        name: Name of a protocol of the project, or path of a ``.yaml`` file.
+        name: Name of one of the project's protocols, or path of a ``.yaml`` file.
 
     Raises:
         ProtocolError: The file does not exist or is invalid; the message names the field.
@@ -239,7 +239,7 @@ def load_protocol(name: str) -> Protocol:
 
 
 def _read_fields(name: str) -> dict[str, Any]:
-    """Return the fields of a protocol file, merged over those of the protocol it extends."""
+    """Read a protocol file's fields, merged over those of the protocol that it extends."""
     try:
         if name.endswith((".yaml", ".yml")):
             text = Path(name).read_text(encoding="utf-8")
@@ -260,7 +260,7 @@ def _read_fields(name: str) -> dict[str, Any]:
 
 
 def _merge(base: Mapping[str, Any], override: Mapping[str, Any]) -> dict[str, Any]:
-    """Merge nested mappings; values of ``override`` replace those of ``base``."""
+    """Merge nested mappings; values in ``override`` replace those in ``base``."""
     merged = dict(base)
     for key, value in override.items():
         inner = merged.get(key)

@@ -1,4 +1,4 @@
-"""Costs of a run: wall time and peak memory of its phases, and sizes of the method without the frozen backbone."""
+"""What a run costs: wall time and peak memory by phase, and the method's size without the frozen backbone."""
 
 from __future__ import annotations
 
@@ -28,14 +28,13 @@ class ResourceMeter:
     """Measures time and memory per phase; each value is a list with one number per execution of the phase.
 
     Args:
-        device: Device of the backbone; on a GPU its memory is measured too.
+        device: Device of the backbone; on a GPU, its memory is measured too.
 
     Attributes:
-        peak_mib: Peak resident memory of the process during the phase, including mapped files. The kernel's
-            high-water mark is reset before each phase; where this is not possible, the value is the peak since the
-            start of the process.
-        peak_device_mib: Peak memory allocated by torch on the GPU; empty without one.
-        memory: Description of the measure used for ``peak_mib``.
+        peak_mib: The process's peak resident memory during the phase, including mapped files. The kernel's high-water
+            mark is reset before each phase; where that is impossible, the value is the peak since the process started.
+        peak_device_mib: Peak memory that torch allocated on the GPU; empty without one.
+        memory: Which measure ``peak_mib`` uses.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -47,7 +46,7 @@ class ResourceMeter:
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Measure the body of the ``with`` statement as one execution of a phase."""
+        """Measure the ``with`` block as one execution of a phase."""
         reset_peak(_CPU)
         if self._device is not None:
             reset_peak(self._device)
@@ -62,11 +61,11 @@ class ResourceMeter:
 
 @dataclass(frozen=True)
 class ParameterCounts:
-    """Sizes of a method after the last task of a run.
+    """A method's sizes after a run's last task.
 
     Attributes:
         trained: Parameters with a gradient in the last task: :func:`count_trained_parameters`.
-        release: Numbers in the files of the newest release: :func:`count_release_numbers`.
+        release: Numbers in the newest release's files: :func:`count_release_numbers`.
         search: Numbers that searches over all tasks need, by query mode: :func:`count_search_numbers`.
     """
 
@@ -76,9 +75,9 @@ class ParameterCounts:
 
 
 def count_trained_parameters(method: Method, captions: Sequence[str]) -> int:
-    """Count the parameters with a gradient in a task; 0 for a method in closed form.
+    """Count the parameters with a gradient in a task; 0 for a closed-form method.
 
-    Of a table of token embeddings, only the rows of the captions' tokens count, because no other row has a gradient.
+    In a table of token embeddings, only the rows of the captions' tokens count, because no other row has a gradient.
 
     Args:
         method: Method after ``begin_task``.
@@ -93,14 +92,14 @@ def count_trained_parameters(method: Method, captions: Sequence[str]) -> int:
 
 
 def count_release_numbers(release: ReleaseState, earlier: int) -> int:
-    """Count the values in the tensor files of a release, of any precision.
+    """Count the values in a release's tensor files, of any precision.
 
-    The files contain adapters or towers, the statistics or the replay memory for the next task, and the routing
-    profiles of the tasks that the release adds.
+    The files contain adapters or towers, the statistics or replay memory for the next task, and the routing profiles of
+    the tasks that the release adds.
 
     Args:
         release: Release to write.
-        earlier: Number of its tasks that are in earlier releases.
+        earlier: Number of its tasks that previous releases already have.
     """
     parent = ParentRelease("earlier", earlier) if earlier else None
     with tempfile.TemporaryDirectory() as folder:
@@ -113,11 +112,11 @@ def count_search_numbers(release: ReleaseState, pinned: Mapping[str, ReleaseStat
 
     Args:
         release: Newest release.
-        pinned: Release that made the shard of each task.
+        pinned: The release that made each task's shard.
         mode: Query mode; ``pinned`` needs the query encoder of every shard's release, other modes that of ``release``.
     """
     states = pinned.values() if mode == "pinned" else [release]
-    # Shards of one release, as after joint training, share an encoder.
+    # Shards made by one release, as after joint training, share an encoder.
     tensors = {
         id(tensor): tensor for state in states for tensor in select_query_tensors(state).tensors.values()
     }

@@ -1,4 +1,4 @@
-"""Progress of a long run in lines of text, which a terminal, a log file and another process can receive."""
+"""Report a long run's progress in lines of text, for a terminal, a log file or another process."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ REPORT_SECONDS = 30.0
 
 
 class RunProgress:
-    """Reports finished parts at once, and the current state whenever no line was reported for a while.
+    """Reports finished parts at once, and the current state whenever there was no line for a while.
 
-    A thread reports the state, so that a stage without progress of its own is reported too. Use it as a context
+    A thread reports the state, so that stages without progress of their own are reported too. Use it as a context
     manager; the thread ends with the context.
 
     Args:

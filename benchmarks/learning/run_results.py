@@ -1,4 +1,4 @@
-"""Results of benchmark runs, stored as one JSON file per method variant and seed."""
+"""Results of benchmark runs, one JSON file per method variant and seed."""
 
 from __future__ import annotations
 
@@ -24,22 +24,20 @@ _FOLDER = "results"
 
 @dataclass
 class RunResult:
-    """Result of one method variant with one seed.
+    """The result of one method variant with one seed.
 
     Attributes:
-        data: Identity of the evaluated data; a table contains results of the same data only.
-        run: Identity of all inputs except the code: data, method, settings, seed.
+        data: Identity of the evaluated data; a table compares only results on the same data.
+        run: Identity of everything that determines the result except the code: data, method, settings, seed.
         tasks: Task IDs in the order of learning.
-        rows: After each task the :class:`trainer.evaluation.recall_row.RecallRow` as JSON values (recalls 0..1), with
-            the mAP of labeled pairs (``pair_map``) where the data has pairs and the method a multi-modal encoder. Joint
+        rows: After each task, the :class:`trainer.evaluation.recall_row.RecallRow` as JSON values (recalls 0..1), with
+            the mAP of labeled pairs (``pair_map``) if the data has pairs and the method a multi-modal encoder. Joint
             training learns all tasks at once: only its last row exists, the others are None.
         losses: Mean loss of each epoch, per task.
-        before: Recall of each task in its local gallery, measured with the release before the task; None for the
-            first task.
-        seconds: Wall time by phase and task. The phases training, indexing and evaluation are those of the learning
-            job. Research is the time of all other measures of ``rows``, and transfer, from the second task on, that of
-            ``before``.
-        memory: Description of the measure used for ``peak_mib``.
+        before: Recall of each task in its local gallery with the release before that task; None for the first task.
+        seconds: Wall time by phase and task. Training, indexing and evaluation are those of the learning job. Research
+            is the time for all other measures in ``rows``; transfer, from the second task on, is that for ``before``.
+        memory: Which measure ``peak_mib`` uses.
         parameters: Sizes as in :class:`benchmarks.learning.run_costs.ParameterCounts`.
         facts: Command, commit, versions, machine, protocol and sizes.
     """
@@ -69,26 +67,24 @@ class RunResult:
         return list(self._last["recalls"])
 
     def galleries(self, mode: str) -> list[str]:
-        """Return the measured galleries of a query mode."""
+        """List the galleries measured in a query mode."""
         return list(self._last["recalls"].get(mode, {}))
 
     @property
     def sequential(self) -> bool:
-        """Whether there is a release after every task, which the measures of forgetting require."""
+        """Whether there is a release after every task, which measures of forgetting require."""
         return None not in self.rows
 
     def matrix(self, mode: str, gallery: str) -> Matrix:
-        """Compute the recall matrix A[i][t]: R@1 in percent of release i on the queries of task t; None if not
-        measured.
-        """
+        """Build the recall matrix A[i][t]: R@1 in percent of release i on task t's queries; None where not measured."""
         return [[self._r1(row, mode, gallery, task) for task in self.tasks] for row in self.rows]
 
     def measures(self, mode: str, gallery: str) -> dict[str, float | None]:
         """Compute R@1, R@5, R@10 (percent), MedR and MeanR after the last task, and BWF, FR and HM.
 
-        In the *global* gallery the first five are over the queries of all tasks together, as in ctvr-ffa-tame; in the
-        *local* gallery they are means over the tasks, as in bmu-moco. BWF, FR and HM require the recall of every task
-        directly after learning it, and are None without it.
+        In the *global* gallery, the first five are taken over the queries of all tasks together, as in ctvr-ffa-tame;
+        in the *local* gallery, they are means over the tasks, as in bmu-moco. BWF, FR and HM need each task's recall
+        right after learning it, and are None without it.
         """
         if gallery.startswith("global"):
             recalls = [self._last["pooled"][mode][gallery]]
@@ -105,19 +101,19 @@ class RunResult:
         return figures
 
     def to_text(self, mode: str, gallery: str) -> float | None:
-        """Compute the video-to-text R@1 after the last task in percent, mean over the tasks."""
+        """Compute video-to-text R@1 after the last task in percent, averaged over the tasks."""
         recalls = self._last["to_text"][mode][gallery].values()
         return _mean([100 * recall["r1"] for recall in recalls if recall is not None])
 
     def both_directions(self, mode: str, gallery: str) -> dict[str, float | None]:
-        """Return the recalls after the last task in both directions, in percent.
+        """Collect the recalls after the last task in both directions, in percent.
 
-        In the *global* gallery they are over all queries together (ctp, table 1); in the *local* gallery they are means
-        over the tasks (continual-cross-modal-retrieval, table 1).
+        In the *global* gallery, they are taken over all queries together (ctp, table 1); in the *local* gallery, they
+        are means over the tasks (continual-cross-modal-retrieval, table 1).
 
         Returns:
-            ``tr1``, ``tr5``, ``tr10`` (a held-out video searches the captions), ``ir1``, ``ir5``, ``ir10`` (a caption
-            searches the held-out videos), and their mean ``rm``.
+            ``tr1``, ``tr5``, ``tr10`` (a held-out video searches for captions), ``ir1``, ``ir5``, ``ir10`` (a caption
+            searches for held-out videos), and their mean ``rm``.
         """
         to_video = self.measures(mode, gallery)
         to_text = [recall for recall in self._last["to_text"][mode][gallery].values() if recall]
@@ -132,23 +128,21 @@ class RunResult:
         return figures
 
     def pair_mean_ap(self, k: int) -> float | None:
-        """Compute mAP@k of labeled pairs by their fused vectors after the last task, in percent; None if
-        not measured.
-        """
+        """Get mAP@k of labeled pairs by their fused vectors after the last task, in percent; None if not measured."""
         by_k = self._last.get("pair_map")
         return None if by_k is None else 100 * by_k[str(k)]
 
     def mean_ap(self, mode: str, gallery: str, k: int) -> float | None:
-        """Compute the text-to-video mAP@k after the last task in percent, mean over the tasks with categories."""
+        """Compute text-to-video mAP@k after the last task in percent, averaged over the tasks with categories."""
         precisions = self._last["mean_ap"][mode][gallery].values()
         return _mean([100 * by_k[str(k)] for by_k in precisions if by_k is not None])
 
     def drift(self, mode: str) -> float | None:
-        """Compute the mean angle in degrees between the current and the original query vectors of earlier tasks."""
+        """Compute the mean angle in degrees between current and original query vectors of earlier tasks."""
         return _mean([angle for angle in self._last["drift"].get(mode, {}).values() if angle is not None])
 
     def routing(self, m: int) -> float | None:
-        """Return the routing accuracy@m of the last release in percent, mean over the tasks."""
+        """Compute the last release's routing accuracy@m in percent, averaged over the tasks."""
         return _mean([100 * by_m[str(m)] for by_m in self._last["routing_at"].values() if by_m is not None])
 
     def hubness(self, mode: str) -> float | None:
@@ -158,7 +152,7 @@ class RunResult:
 
     @property
     def order(self) -> tuple[bool, bool, str, int]:
-        """Sort key for tables: zero-shot first, joint training last, seeds of a variant together."""
+        """Sort key for tables: zero-shot first, joint training last, a variant's seeds together."""
         method = METHODS.get(self.method)
         return (
             method is None or method.is_trainable,
@@ -195,12 +189,12 @@ def to_json_value(value: Any) -> Any:
 
 
 def result_path(folder: Path, label: str, seed: int) -> Path:
-    """Return the path of the result of a run."""
+    """Build the path of a run's result."""
     return folder / _FOLDER / f"{re.sub(r'[^A-Za-z0-9._=@+-]', '_', label)}-seed{seed}.json"
 
 
 def write_result(folder: Path, result: RunResult) -> Path:
-    """Write a result atomically, together with its summary and recall matrices."""
+    """Write a result atomically, with its summary and recall matrices."""
     path = result_path(folder, result.label, result.seed)
     path.parent.mkdir(parents=True, exist_ok=True)
     galleries = {mode: result.galleries(mode) for mode in result.modes}
@@ -224,13 +218,13 @@ def read_result(path: Path) -> RunResult | None:
 
 
 def read_results(folder: Path, data: str | None = None) -> list[RunResult]:
-    """Read all results in an output folder of ``bench run``, in the order of tables.
+    """Read all results in an output folder of ``bench run``, in table order.
 
     Args:
-        data: Identity of the data; only results of this data are returned.
+        data: Identity of the data; read only results on this data.
 
     Raises:
-        ProtocolError: The folder has no results, or results of different data.
+        ProtocolError: The folder has no results, or results on different data.
     """
     found = [r for path in sorted((folder / _FOLDER).glob("*.json")) if (r := read_result(path))]
     chosen = sorted((r for r in found if data in (None, r.data)), key=lambda r: r.order)

@@ -1,11 +1,10 @@
-"""Sequential learning in memory: tasks are learned in order, and each gets a release and a shard.
+"""Learn in memory: tasks in order, each with a release and a shard.
 
-The learning job does the same for one task at a time on a published library (:mod:`trainer.task_pipeline`).
+The learning job does the same, one task at a time, on a published library (:mod:`trainer.task_pipeline`).
 
-Independent learners: every task is learned from the backbone alone, and searched with its own encoder.
-
-The comparison shows the gain of a method from earlier tasks; routing evidence of words merges the shards, as for other
-methods. A whole tower per task is too large for the service, so these learners exist in benchmarks only.
+Independent learners learn every task from the backbone alone, and search it with its own encoder. The comparison shows
+what a method gains from earlier tasks; routing evidence from words merges the shards, as for other methods. A whole
+tower per task is too large for the service, so these learners exist only in benchmarks.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ Vectors = npt.NDArray[np.float32]
 class SequentialLearner:
     """Learns tasks one by one and keeps their releases and shards in memory.
 
-    As in the learning job, each task starts from the release of the task before, and the stored vectors of earlier
+    As in the learning job, each task starts from the previous task's release, and the stored vectors of earlier
     training videos are available to the loss::
 
         learner = SequentialLearner("strata", backbone, settings)
@@ -48,14 +47,14 @@ class SequentialLearner:
     Args:
         method_name: Name of the continual-learning method.
         backbone: Backbone that the method adapts.
-        settings: Settings of the method, over those of its recipe.
-        round_vectors: Whether shards are rounded to half precision, as the vector store rounds them.
+        settings: The method's settings, over those of its recipe.
+        round_vectors: Whether to round shards to half precision, as the vector store does.
 
     Attributes:
         method: Method after the newest task; None before the first task.
         release: Release after the newest task; None before the first task.
         shards: Vectors of each indexed task, by task ID.
-        pinned: Release that embedded the shard of each indexed task, by task ID.
+        pinned: Release that embedded each indexed task's shard, by task ID.
     """
 
     def __init__(
@@ -81,7 +80,7 @@ class SequentialLearner:
             self.index(task)
 
     def start_task(self) -> Method:
-        """Return a method that is ready to learn the next task, starting from the newest release.
+        """Create a method that is ready to learn the next task, starting from the newest release.
 
         Raises:
             MethodError: The settings are invalid, or the method cannot continue the release.
@@ -119,13 +118,13 @@ class SequentialLearner:
         mixed_batches: bool = True,
         report: Callable[[TrainingProgress], None] = lambda progress: None,
     ) -> list[float]:
-        """Train the union of all tasks from the backbone, with as many epochs as each task has alone.
+        """Train the union of all tasks from the backbone, for as many epochs as each task gets alone.
 
         The number of optimizer steps is thus the sum over the tasks. The release has one routing profile per task.
 
         Args:
             tasks: Tasks to learn.
-            mixed_batches: Whether a batch has videos of all tasks; without, a pair has no cross-task negatives.
+            mixed_batches: Whether batches mix videos from all tasks. Without, a pair has no negatives from other tasks.
             report: Called after every optimizer step.
 
         Returns:
@@ -144,7 +143,7 @@ class SequentialLearner:
         return losses
 
     def index(self, task: TaskData) -> MemoryShard:
-        """Embed the task's videos with the current video encoder, and pin the newest release to the shard."""
+        """Embed the task's videos with the current video encoder, and pin the shard to the newest release."""
         if self.method is None or self.release is None:
             raise ValueError("no task was trained")
         vectors = embed_clips(self.method.encode_videos, task.clips)
@@ -158,14 +157,14 @@ class SequentialLearner:
     def reindex(self) -> None:
         """Embed the videos of all trained tasks again with the current video encoder.
 
-        This is the alternative to frozen shards that continual-cross-modal-retrieval compares with, and the procedure
-        of bmu-moco and ctp. It needs the old videos, and its cost grows with the library.
+        This is the alternative to frozen shards that continual-cross-modal-retrieval compares with, and what bmu-moco
+        and ctp do. It needs the old videos, and its cost grows with the library.
         """
         for task in self.tasks:
             self.index(task)
 
     def query_encoder(self) -> QueryEncoder:
-        """Return the query encoder of the newest release over the indexed shards."""
+        """Build the newest release's query encoder over the indexed shards."""
         if self.method is None:
             raise ValueError("no task was trained")
         return self.method.query_encoder(self.pinned)
@@ -176,11 +175,11 @@ class SequentialLearner:
 
 
 class IndependentEncoders(QueryEncoder):
-    """Query encoder that encodes for each task with the encoder of the task's own learner.
+    """Encodes for each task with the encoder of the task's own learner.
 
     Args:
         release: A release whose tasks are those of all learners.
-        encoders: Query encoder of each learner, in the order of the tasks.
+        encoders: Each learner's query encoder, in task order.
     """
 
     modes = ("pinned",)
@@ -208,12 +207,12 @@ class IndependentEncoders(QueryEncoder):
 
 
 class IndependentLearner(SequentialLearner):
-    """Learns every task as if it were the first one. The interface is that of sequential learning.
+    """Learns every task as if it were the first. The interface is that of sequential learning.
 
     Args:
         backbone: Backbone that the method adapts.
-        settings: Settings of the method, over those of its recipe.
-        round_vectors: Whether shards are rounded to half precision, as the vector store rounds them.
+        settings: The method's settings, over those of its recipe.
+        round_vectors: Whether to round shards to half precision, as the vector store does.
     """
 
     def __init__(
@@ -228,7 +227,7 @@ class IndependentLearner(SequentialLearner):
         self._encoders: list[QueryEncoder] = []
 
     def start_task(self) -> Method:
-        """Return a method that has learned no task. Errors are those of the base class."""
+        """Create a method that has learned no task. Errors as in the base class."""
         return start_method(self._method_name, self._backbone, self._settings, None)
 
     def train(
@@ -236,7 +235,7 @@ class IndependentLearner(SequentialLearner):
     ) -> list[float]:
         """Train a task from the backbone; the release lists all tasks with their routing profiles.
 
-        Arguments, result and errors are those of the base class.
+        Arguments, result and errors as in the base class.
         """
         method = self.start_task()
         losses = learn_task(method, task, report=report)
@@ -251,7 +250,7 @@ class IndependentLearner(SequentialLearner):
         return losses
 
     def query_encoder(self) -> QueryEncoder:
-        """Return the encoders of all learners."""
+        """Combine the encoders of all learners."""
         if self.release is None:
             raise ValueError("no task was trained")
         return IndependentEncoders(self._backbone, self.release, self._encoders)

@@ -1,7 +1,7 @@
-"""Preparation of the tasks of a protocol: the frames of every video are created once and cached as ``.npy`` files.
+"""Prepare a protocol's tasks: create each video's frames once, and cache them as ``.npy`` files.
 
-Several processes can share a cache: files are written under a temporary name and renamed, and the name of a file is a
-digest of its source, so a cached file is never stale.
+Several processes can share a cache: files are written under a temporary name and renamed, and a file's name is a digest
+of its source, so no cached file is ever stale.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from models.backbones.backbone_description import FrameSpec
 from trainer.task_data import Clip, TaskData, clips_without_frames
 
 _MAX_LISTED_VIDEOS = 5  # in error messages
-_MIN_DISTRIBUTED_IMAGES = 500  # fewer images are decoded before more processes have started
+_MIN_DISTRIBUTED_IMAGES = 500  # fewer are decoded before more processes have started
 Progress = Callable[[int, int], None]
 
 
@@ -37,13 +37,13 @@ def prepare_tasks(
     workers: int = 1,
     progress: Progress = lambda done, total: None,
 ) -> list[TaskData]:
-    """Prepare the tasks of a protocol: create the missing frames of every video, and return the tasks in order.
+    """Prepare a protocol's tasks: create missing frames, and return the tasks in order.
 
     Args:
         spec: Number and size of the frames per video, as the backbone requires.
         cache: Cache folder; the frames are in its subfolder ``<frames>x<size>``.
-        videos: Folder of the videos, for a protocol that does not render its own.
-        tasks: Number of tasks; by default that of the protocol.
+        videos: Folder of videos, for a protocol that does not render its own.
+        tasks: Number of tasks; the protocol's by default.
         workers: Number of decoding processes.
 
     Raises:
@@ -61,7 +61,7 @@ def prepare_source_tasks(
     workers: int = 1,
     progress: Progress = lambda done, total: None,
 ) -> list[TaskData]:
-    """Create the missing frames of every video of some tasks, and return the tasks in order.
+    """Create the missing frames for some tasks' videos, and return the tasks in order.
 
     Args:
         source_tasks: Tasks before their frames are created.
@@ -146,7 +146,7 @@ def _run(
     if workers == 1 or has_few_images:
         yield from map(write, work)
         return
-    # Processes are spawned, not forked, because this process may have torch threads and locks.
+    # Processes are spawned, not forked: this one may have torch threads and locks.
     pool = ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn"))
     try:
         yield from pool.map(write, work)

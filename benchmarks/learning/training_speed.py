@@ -1,9 +1,9 @@
-"""Speed of training: the product's loop compared with a straightforward loop on the same videos in one process.
+"""Measure training speed: the product's loop against a straightforward loop on the same videos in one process.
 
 The straightforward loop decodes every video file at every step, computes in float32 and pads texts to the context
-length. Each optimization of the product loop is measured alone, and the full set is measured without each of them. Runs
-alternate, so that other load on the machine affects all variants; results are medians of rates, and of ratios within
-one round.
+length. Each optimization in the product's loop is measured alone, and the full set is measured without each of them.
+Runs alternate, so that other load on the machine affects all variants. Results are medians of rates, and of ratios
+within one round.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from trainer.task_data import Clip, Pair, TaskData, draw_batches, load_frames
 from trainer.training_loop import fit
 
 _CAPTIONS = 5  # captions per video
-_CATEGORIES = 3  # categories of the domain
+_CATEGORIES = 3  # in the domain
 _RANDOM = "/random"
 
 
@@ -53,8 +53,8 @@ class SpeedPlan:
     Attributes:
         backbone: Name of a backbone, or ``open_clip:<model>/random`` for a model with random weights.
         method: Name of the method.
-        batch: Pairs per step; by default that of the method's recipe for the backbone.
-        frames: Frames per video; by default that of the backbone.
+        batch: Pairs per step; by default as in the method's recipe for the backbone.
+        frames: Frames per video; the backbone's by default.
         steps: Steps per run.
         repeats: Runs per loop variant.
         device: ``cpu`` or ``cuda``.
@@ -76,12 +76,12 @@ class SpeedPlan:
 
 @dataclass(frozen=True)
 class LoopVariant:
-    """A variant of the training loop with a set of optimizations.
+    """A training loop with a set of optimizations.
 
     Attributes:
         label: Name in the table.
         cached: Whether frames are decoded once.
-        mixed: Whether matrix products use bfloat16 on hardware that supports it.
+        mixed: Whether matrix products use bfloat16 where the hardware supports it.
         short: Whether texts are padded to the longest text of their batch.
         product: Whether the loop is :func:`trainer.training_loop.fit`, which has all three optimizations.
         checkpointing: Whether activation checkpointing is on; product loop only.
@@ -121,10 +121,10 @@ class LoopSpeed:
 
     Attributes:
         loop: The loop variant.
-        rates: Videos per second of every run.
-        ratios: Ratios of the rates to those of the straightforward loop in the same round.
-        peak_mib: Peak memory of a run in a separate process, minus the memory before the run; on a GPU, the peak
-            memory allocated by torch. None if not measured.
+        rates: Videos per second in each run.
+        ratios: Rates relative to those of the straightforward loop in the same round.
+        peak_mib: Peak memory of a run in its own process, minus the memory before the run; on a GPU, the peak that
+            torch allocated. None if not measured.
     """
 
     loop: LoopVariant
@@ -140,7 +140,7 @@ class SpeedReport:
     Attributes:
         plan: Sizes of the benchmark.
         rows: Speed and memory of each loop variant.
-        reading: Share of the product loop's step that is spent on reading frames from the cache.
+        reading: Share of the product loop's step spent on reading frames from the cache.
         padding: Share of padding tokens in the product loop and in the straightforward loop.
         threads: Number of torch threads.
         bfloat16: Whether the hardware supports bfloat16 well.
@@ -165,7 +165,7 @@ def measure_speed(plan: SpeedPlan, folder: Path) -> SpeedReport:
 
     Args:
         plan: Sizes of the benchmark.
-        folder: Folder of videos and frames.
+        folder: Folder for videos and frames.
 
     Raises:
         ProtocolError: The method is not trainable, or the benchmark does not support the backbone.
@@ -196,7 +196,7 @@ def measure_speed(plan: SpeedPlan, folder: Path) -> SpeedReport:
 
 
 def speed_table(speed: SpeedReport) -> str:
-    """Return the result as Markdown."""
+    """Format the result as Markdown."""
     plan = speed.plan
     note = "" if speed.bfloat16 else " This hardware has no bfloat16, so it is never used."
     lines = [
@@ -225,7 +225,7 @@ class SpeedBenchmark:
 
     Args:
         plan: Sizes of the benchmark.
-        folder: Folder of videos and frames.
+        folder: Folder for videos and frames.
     """
 
     def __init__(self, plan: SpeedPlan, folder: Path) -> None:
@@ -235,7 +235,7 @@ class SpeedBenchmark:
         self.task, self._files = _videos(plan, self.backbone.spec, folder)
 
     def run(self, loop: LoopVariant, meter: ResourceMeter) -> None:
-        """Train from new weights; only the training is measured."""
+        """Train from new weights, measuring only the training."""
         settings = {
             "epochs": 1,
             "batch_size": self.plan.size,
@@ -253,11 +253,11 @@ class SpeedBenchmark:
 
     @property
     def freezes(self) -> bool:
-        """Whether the method freezes the first blocks of the image tower."""
+        """Check whether the method freezes the first blocks of the image tower."""
         return start_method(self.plan.method, self.backbone, {}, None).frozen_image_block_count > 0
 
     def reading_rate(self) -> float:
-        """Return the videos per second read from the frame cache."""
+        """Measure how many videos per second are read from the frame cache."""
         clips = [pair.clip for pair in self.task.pairs]
         began = time.perf_counter()
         for start in range(0, len(clips), self.plan.size):
@@ -274,7 +274,7 @@ class SpeedBenchmark:
         return 1 - texts / tokens
 
     def _train(self, method: Method, loop: LoopVariant) -> None:
-        """Return a straightforward training loop with the optional optimizations of the variant."""
+        """Run a straightforward training loop with the variant's optimizations."""
         device = self.backbone.device
         optimizer = torch.optim.AdamW(method.parameter_groups())
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
@@ -298,13 +298,13 @@ class SpeedBenchmark:
         return draw_batches(self.task.pairs, self.plan.size, np.random.default_rng(0))
 
     def decode(self, clips: Sequence[Clip]) -> Tensor:
-        """Return the frames ``uint8 [n, M, H, W, 3]`` of the clips, decoded from their mp4 files."""
+        """Decode clips' frames ``uint8 [n, M, H, W, 3]`` from their mp4 files."""
         spec = self.backbone.spec
         return torch.from_numpy(np.stack([FileFrames(self._files[clip.id]).frames(*spec) for clip in clips]))
 
 
 def _videos(plan: SpeedPlan, spec: FrameSpec, folder: Path) -> tuple[TaskData, dict[str, Path]]:
-    """Create a task with one caption per pair of all steps; returns it with the mp4 file of every clip."""
+    """Create a task with one caption per pair in all steps; returns it with each clip's mp4 file."""
     pairs = plan.size * plan.steps
     count = max(plan.size, -(-pairs // _CAPTIONS))
     clips, files = [], {}
@@ -331,7 +331,7 @@ def _videos(plan: SpeedPlan, spec: FrameSpec, folder: Path) -> tuple[TaskData, d
 
 
 def load_benchmark_backbone(plan: SpeedPlan) -> Backbone:
-    """Load the backbone of a plan; raises ProtocolError if it cannot be measured."""
+    """Load a plan's backbone; raise ProtocolError if it cannot be measured."""
     if plan.method in METHODS and not METHODS[plan.method].is_trainable:
         raise ProtocolError(f"method {plan.method!r} is not trainable; choose another method")
     shape = plan.backbone.startswith(OPEN_CLIP_PREFIX) and plan.backbone.endswith(_RANDOM)
@@ -349,7 +349,7 @@ def load_benchmark_backbone(plan: SpeedPlan) -> Backbone:
 
 
 def random_backbone(name: str, frames: int) -> Backbone:
-    """Return an open_clip model with random weights, which do not affect speed; ``name`` as in :class:`SpeedPlan`."""
+    """Create an open_clip model with random weights, which do not affect speed; ``name`` as in :class:`SpeedPlan`."""
     model = name.removeprefix(OPEN_CLIP_PREFIX).removesuffix(_RANDOM)
     if open_clip.get_model_config(model) is None:
         raise ProtocolError(f"open_clip knows no model {model!r}")
@@ -362,7 +362,7 @@ def random_backbone(name: str, frames: int) -> Backbone:
 
 
 def pad_texts(backbone: Backbone) -> Backbone:
-    """Return a copy of the backbone that pads texts to the context length."""
+    """Copy a backbone and make the copy pad texts to the context length."""
     padded = backbone.clone()
     length = backbone.text.context_length
 
@@ -375,14 +375,14 @@ def pad_texts(backbone: Backbone) -> Backbone:
 
 
 def measure_peak_in_process(loop: LoopVariant, plan: SpeedPlan, folder: Path) -> float:
-    """Return the peak memory of a loop variant in a new process; see :class:`LoopSpeed`."""
-    # The process is spawned, since a fork would start with the memory of this process.
+    """Measure a loop variant's peak memory in a new process; see :class:`LoopSpeed`."""
+    # The process is spawned: a fork would start with this process's memory.
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
         return pool.submit(measure_peak, loop, plan, folder, torch.get_num_threads()).result()
 
 
 def measure_peak(loop: LoopVariant, plan: SpeedPlan, folder: Path, threads: int) -> float:
-    """Return the peak memory in MiB that a run of a loop variant adds in this process."""
+    """Measure the peak memory in MiB that a run of a loop variant adds in this process."""
     torch.set_num_threads(threads)
     bench = SpeedBenchmark(replace(plan, steps=min(plan.steps, 2)), folder)
     meter = ResourceMeter(bench.backbone.device)

@@ -1,7 +1,7 @@
-"""Tuning trials: the same learning-rate factors for every method, with a log of all trials.
+"""Tune learning rates: the same factors for every method, with a log of all trials.
 
-Every method gets one trial per factor of :data:`FACTORS`, on a protocol whose data no reported table uses. A trial
-multiplies all learning rates of the method's recipe by its factor, so that their ratios stay those of the recipe.
+Every method gets one trial per factor in :data:`FACTORS`, on a protocol whose data no reported table uses. A trial
+multiplies all learning rates in the method's recipe by its factor, so that their ratios stay the same.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _LOG = "tuning.json"
 
 
 def trial_variants(variant: MethodVariant, protocol: Protocol) -> list[MethodVariant]:
-    """Return one variant per factor.
+    """Create one variant per factor.
 
     Args:
         variant: Method variant to tune.
@@ -49,10 +49,10 @@ def trial_variants(variant: MethodVariant, protocol: Protocol) -> list[MethodVar
 
 
 def write_tuning_log(campaign: Campaign, trials: Mapping[str, Sequence[MethodVariant]]) -> dict[str, Any]:
-    """Write ``tuning.json``: the figures of all trials, and the best factor of each method.
+    """Write ``tuning.json``: the figures of all trials, and each method's best factor.
 
     Args:
-        campaign: Campaign that executed the trials.
+        campaign: Campaign that ran the trials.
         trials: Variants of each method, by label.
 
     Returns:
@@ -76,7 +76,7 @@ def write_tuning_log(campaign: Campaign, trials: Mapping[str, Sequence[MethodVar
 
 
 def _entry(campaign: Campaign, variant: MethodVariant, factor: float) -> dict[str, Any]:
-    """Return the settings and figures of a trial; the score is None if the trial failed."""
+    """Collect a trial's settings and figures; the score is None if the trial failed."""
     entry: dict[str, Any] = {"label": variant.label, "factor": factor, "settings": variant.settings}
     result = campaign.existing_result(Run(variant, 0))
     if result is None:

@@ -1,1 +1,1 @@
-"""Benchmark of what people type: words, captions and unknown texts in one library that some videos have texts in."""
+"""Benchmark of what people type: words, captions and unknown texts, in a library where only some videos have texts."""

@@ -1,4 +1,4 @@
-"""Feedback on searches: a fifth of those that miss a right video, confirmed, and what the others gain or lose."""
+"""Give feedback on a fifth of the searches that miss a right video, and measure what the others gain or lose."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from typing import NamedTuple
 from cinestrata_schemas.feedback import FeedbackSpec
 from service.library.video_feedback import give_feedback
 
-_CONFIRMED_SHARE = 5  # one of this many searches with a missed video is confirmed
+_CONFIRMED_SHARE = 5  # one in this many searches with a missed video is confirmed
 
 
 class Target(NamedTuple):
     """What a search should find.
 
     Attributes:
-        text: Text that is searched.
+        text: Text to search for.
         right: IDs of the right videos.
-        places: Number of first places in which they should be.
+        places: Number of first places that they should be in.
     """
 
     text: str
@@ -26,7 +26,7 @@ class Target(NamedTuple):
     places: int
 
     def missed(self, top: Sequence[str]) -> list[str]:
-        """Return the right videos that a list should have in its first places; none where all of these are right."""
+        """Find the right videos missing from a list's first places; none if all of these are right."""
         first = top[: self.places]
         if sum(video in self.right for video in first) >= min(self.places, len(self.right)):
             return []
@@ -34,11 +34,11 @@ class Target(NamedTuple):
 
 
 def confirm_misses(targets: Sequence[Target], lists: Sequence[Sequence[str]]) -> list[int]:
-    """Confirm the missed videos of some searches, as one caller; returns the positions of these searches.
+    """Confirm the missed videos of some searches as one caller, and return these searches' positions.
 
     Args:
         targets: Searches.
-        lists: IDs of the first results of each.
+        lists: IDs of each search's first results.
     """
     missing = [
         number for number, (target, top) in enumerate(zip(targets, lists, strict=True)) if target.missed(top)

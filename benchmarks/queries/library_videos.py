@@ -1,4 +1,4 @@
-"""Videos of all domains of some folders, as one library: which ones are hidden, and which captions are stored."""
+"""Combine the domains in several folders into one library: which videos are hidden, which captions are stored."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from benchmarks.errors import ProtocolError
 from media import content_hash
 from service.tasks.manifests.folder_videos import find_manifest
 
-_HIDDEN_SHARE = 5  # one of this many videos is hidden where a manifest has no test split
-_LEFT_OUT_SHARE = 4  # one of this many domains is left out
+_HIDDEN_SHARE = 5  # one in this many videos is hidden if a manifest has no test split
+_LEFT_OUT_SHARE = 4  # one in this many domains is left out
 
 
 @dataclass(frozen=True)
 class LibraryVideo:
-    """A video of the library.
+    """A video in the library.
 
     Attributes:
-        id: Identifier in the library.
+        id: ID in the library.
         domain: Name of the domain.
-        group: Name of the folder that has the domain.
+        group: Name of the folder that contains the domain.
         file: Original file.
-        uri: Path below the media root of the library.
-        captions: All captions of the manifest.
-        split: Split of the manifest.
+        uri: Path below the library's media root.
+        captions: All captions in the manifest.
+        split: Split in the manifest.
         metadata: Metadata that the library stores.
         stored: Captions that the library stores.
         is_hidden: Whether the captions are hidden from the library.
@@ -49,7 +49,7 @@ class LibraryVideo:
 
     @property
     def name(self) -> str:
-        """File name without its ending, of which the library searches the words."""
+        """File name without its extension; the library searches its words."""
         return Path(self.uri).stem
 
 
@@ -64,14 +64,14 @@ def read_domains(
     only: Collection[str] = (),
     excluded: Collection[str] = (),
 ) -> Library:
-    """Read the domains of all folders, and link their videos below one media root.
+    """Read the domains in all folders, and link their videos below one media root.
 
-    Copies of a video in the same domain are left out, as the service rejects them.
+    Copies of a video in a domain are left out, because the service rejects them.
 
     Args:
         folders: Folders with one subfolder per domain, each with a manifest.
         media: Media root of the library.
-        names: Whether videos keep file name and metadata. Otherwise hidden videos have no text at all.
+        names: Whether videos keep their file name and metadata. If not, hidden videos have no text at all.
         only: Names of the domains to read; all by default.
         excluded: Names of domains to leave out.
 
@@ -131,9 +131,9 @@ def _link(source: Path, target: Path) -> None:
 
 
 def hide_videos(library: Library, seed: int) -> Library:
-    """Hide test videos, or a random fifth where the manifest has none, and shuffle the order of the domains.
+    """Hide test videos, or a random fifth where the manifest has none, and shuffle the domains.
 
-    Seed 0 keeps the order of the names.
+    Seed 0 keeps them in order of name.
     """
     rng = random.Random(seed)
     order = sorted(library)
@@ -153,7 +153,7 @@ def hide_videos(library: Library, seed: int) -> Library:
 
 
 def keep_first_captions(library: Library) -> Library:
-    """Return the library with the first caption of each learned video only."""
+    """Keep only the first caption of each learned video."""
     return {
         name: [replace(video, stored=video.stored[:1]) for video in videos]
         for name, videos in library.items()
@@ -161,7 +161,7 @@ def keep_first_captions(library: Library) -> Library:
 
 
 def leave_out(library: Library, seed: int) -> tuple[Library, Library]:
-    """Divide the domains at random: the library without a quarter of them, at least one, and these."""
+    """Split the domains at random: the library without a quarter of them, at least one, and that quarter."""
     names = random.Random(f"left out {seed}").sample(sorted(library), max(1, len(library) // _LEFT_OUT_SHARE))
     kept = {name: videos for name, videos in library.items() if name not in names}
     return kept, {name: library[name] for name in names}

@@ -1,7 +1,8 @@
-"""Comparison of the product with its rivals on all kinds of queries, over several seeds.
+"""Compare the product with its rivals on all kinds of queries, over several seeds.
 
-A seed hides videos, orders the domains and draws the queries. Three libraries are learned for it: with all captions of
-learned videos, with their first captions only, and without a quarter of the domains, whose captions are unknown texts.
+A seed hides videos, orders the domains and draws the queries. For each seed, three libraries are learned: with all
+captions of the learned videos, with only their first captions, and without a quarter of the domains, whose captions are
+unknown texts.
 """
 
 from __future__ import annotations
@@ -54,11 +55,11 @@ _LIBRARIES_AT_A_TIME = 2
 
 
 class Outcome(NamedTuple):
-    """Values of one query for one row, in percent.
+    """One query's values for one row, in percent.
 
     Attributes:
         row: Product or rival.
-        gallery: ``all`` domains, or the ``own`` domain of a whole caption.
+        gallery: ``all`` domains, or for a whole caption its ``own`` domain.
         query: The query.
         values: Value by measure.
     """
@@ -70,11 +71,11 @@ class Outcome(NamedTuple):
 
 
 class Lesson(NamedTuple):
-    """A query before and after a fifth of the missed ones was confirmed, in percent.
+    """A query before and after a fifth of the missed ones were confirmed, in percent.
 
     Attributes:
-        kind: Kind of the query.
-        part: ``confirmed``, ``other missed`` or ``found`` before.
+        kind: Kind of query.
+        part: What it was before: ``confirmed``, ``other missed`` or ``found``.
     """
 
     kind: str
@@ -92,7 +93,7 @@ class QueryResults:
         hidden: Number of hidden videos in the first seed.
         seeds: Number of seeds.
         names: Whether file names and metadata were stored.
-        ridge: Settings of the ridge in each seed.
+        ridge: The ridge's settings in each seed.
     """
 
     videos: dict[str, int]
@@ -119,20 +120,20 @@ def compare_on_queries(
     progress: Progress = lambda done, total: None,
     report: Callable[[str], None] = lambda line: None,
 ) -> QueryResults:
-    """Ingest the libraries of all seeds, and search them with all kinds of queries.
+    """Ingest the libraries for all seeds, and search them with all kinds of queries.
 
     Args:
         folders: Folders of domains; see :func:`~benchmarks.queries.library_videos.read_domains`.
         backbone: Name of the backbone.
-        cache: Folder of decoded frames and frozen features.
-        method: Name of the method; None for the default of the backbone.
+        cache: Folder for decoded frames and frozen features.
+        method: Name of the method; None: the backbone's default.
         seeds: Number of seeds.
-        queries: Largest number of queries of each kind and seed.
-        names: Whether file names and metadata are stored, for the product and for BM25.
+        queries: Maximum number of queries per kind and seed.
+        names: Whether the product and BM25 see file names and metadata.
         only: Names of the domains to read; all by default.
         excluded: Names of domains to leave out.
         workers: Number of decoding processes.
-        progress: Called with the number of decoded videos and the number of videos to decode.
+        progress: Called with the numbers of decoded videos and of videos to decode.
         report: Called with a line that names the engine, and one per library.
 
     Raises:
@@ -183,7 +184,7 @@ def compare_on_queries(
 
 @dataclass(frozen=True)
 class _Plan:
-    """A library with its queries."""
+    """A library and the queries to it."""
 
     seed: int
     name: str
@@ -193,7 +194,7 @@ class _Plan:
 
     @property
     def targets(self) -> list[Target]:
-        """What the queries should find, in their order; empty if no feedback is measured."""
+        """What the queries should find, in order; empty if feedback is not measured."""
         if not self.with_feedback:
             return []
         return [
@@ -205,7 +206,7 @@ class _Plan:
 
     @property
     def questions(self) -> list[Question]:
-        """Searches of all domains, then those of single domains."""
+        """Searches of all domains, then of single domains."""
         own = [Question(query.text, query.domain) for query in self.queries if query.is_caption]
         return [*(Question(query.text) for query in self.queries), *own]
 
@@ -252,7 +253,7 @@ def _plan(domains: Library, seed: int, count: int) -> list[_Plan]:
 def _compare(
     plan: _Plan, served: ServedAnswers, features: FrozenFeatures, ridge: JointRidge, names: bool
 ) -> list[Outcome]:
-    """Return the outcomes of all rows for the queries of a library."""
+    """Compute all rows' outcomes for a library's queries."""
     videos = [video for part in plan.library.values() for video in part]
     texts = [query.text for query in plan.queries]
     columns = {video: column for column, video in enumerate(served.videos)}
@@ -285,7 +286,7 @@ def _compare(
 
 
 def _lessons(plan: _Plan, served: ServedAnswers) -> list[Lesson]:
-    """Compute the share of the places of each query that have a right video, before and after feedback."""
+    """Compute the share of each query's places that have a right video, before and after feedback."""
     lessons = []
     confirmed = set(served.confirmed)
     pairs = zip(plan.queries, plan.targets, served.answers, served.taught, strict=False)
@@ -310,9 +311,7 @@ def _rival_answer(
     *,
     is_full_text: bool,
 ) -> Answer:
-    """Return the first results by score, equal ones in random order; full-text search answers nothing
-    without a word.
-    """
+    """Rank the first results by score, equal ones at random; full-text search finds nothing without a word."""
     order = np.lexsort((ties, -scores))[:DEPTH]
     top = [videos[row].id for row in order if scores[row] > -np.inf]
     return Answer(top, bool(top) if is_full_text else None)

@@ -1,4 +1,4 @@
-"""Kinds of queries, drawn from the captions of a library."""
+"""Draw queries of several kinds from a library's captions."""
 
 from __future__ import annotations
 
@@ -25,15 +25,16 @@ _FUNCTION_WORDS = frozenset(
 
 
 class Query(NamedTuple):
-    """A text with the videos that are right for it.
+    """A text, and the videos that are right for it.
 
     Attributes:
-        kind: Kind in tables.
-        text: Text that is searched.
-        right: IDs of the right videos, with those of hidden captions.
+        kind: Kind in the tables.
+        text: Text to search for.
+        right: IDs of the right videos, including those with hidden captions.
         stored: Number of right videos whose stored captions say so.
-        domain: Domain of the right video, or the only one whose stored captions have the words; None for several.
-        group: Folder of the domain of a whole caption.
+        domain: Domain of the right video, or the only one whose stored captions have the words; None if there are
+            several.
+        group: Folder of a whole caption's domain.
     """
 
     kind: str
@@ -50,9 +51,9 @@ class Query(NamedTuple):
 
 
 def keyword_queries(library: Library, count: int, rng: random.Random) -> list[Query]:
-    """Return single words, and pairs of adjacent words, of stored captions that few videos have.
+    """Draw single words, and pairs of adjacent words, from stored captions that few videos have.
 
-    Every video with a caption that contains all words is right, in any order.
+    Every video with a caption that contains all words, in any order, is right.
     """
     videos = [video for part in library.values() for video in part]
     contents, stored_contents = (
@@ -87,10 +88,10 @@ def _is_content(word: str) -> bool:
 
 
 def caption_queries(library: Library, kinds: Sequence[CaptionKind], count: int, seed: int) -> list[Query]:
-    """Return the whole captions, each of which describes one video.
+    """Draw whole captions, each of which describes one video.
 
-    ``learned``: first caption of a learned video. ``hidden``: first caption of a hidden one. ``new wording`` and
-    ``long description``: second caption, and last of at least three, of a learned video; its first one is stored.
+    ``learned`` is the first caption of a learned video, ``hidden`` that of a hidden one. ``new wording`` is the second
+    caption of a learned video, ``long description`` the last of at least three; the video's first one is stored.
     """
     queries = []
     for kind in kinds:
@@ -105,7 +106,7 @@ def caption_queries(library: Library, kinds: Sequence[CaptionKind], count: int, 
 
 
 def _caption(video: LibraryVideo, kind: CaptionKind) -> Sequence[str]:
-    """Return the query of a kind that a video has, if any."""
+    """Pick a video's query of a kind, if it has one."""
     needed, position = {"new wording": (2, 1), "long description": (3, -1)}.get(kind, (1, 0))
     if video.is_hidden != (kind == "hidden") or len(video.captions) < needed:
         return ()
@@ -113,7 +114,7 @@ def _caption(video: LibraryVideo, kind: CaptionKind) -> Sequence[str]:
 
 
 def library_words(library: Mapping[str, Sequence[LibraryVideo]]) -> set[str]:
-    """Return the words of all captions, hidden ones included."""
+    """Collect the words in all captions, hidden ones included."""
     return {
         word for part in library.values() for v in part for text in v.captions for word in caption_words(text)
     }

@@ -1,7 +1,7 @@
-"""Rivals of the product on the same videos and texts: full-text search, its fusion with vectors, zero-shot and a ridge.
+"""The product's rivals on the same videos and texts: full-text search, its fusion with vectors, zero-shot, a ridge.
 
 BM25 is that of Robertson and Zaragoza, "The Probabilistic Relevance Framework: BM25 and Beyond" (2009), over all texts
-that the library stores of a video; reciprocal rank fusion that of Cormack, Clarke and Büttcher (SIGIR 2009).
+that the library stores for a video. Reciprocal rank fusion is that of Cormack, Clarke and Büttcher (SIGIR 2009).
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ _NO_RESULT = -np.inf
 
 
 class Bm25:
-    """BM25 scores of videos with texts.
+    """BM25 scores for videos with texts.
 
     Args:
-        documents: All texts of each of N videos, joined.
+        documents: For each of N videos, all its texts, joined.
     """
 
     def __init__(self, documents: Sequence[str]) -> None:
@@ -65,7 +65,7 @@ class Bm25:
                 weights.append(number * (_K1 + 1) / (number + norms[row]))
 
     def __call__(self, text: str) -> Floats:
-        """Return the score of each video, ``[N]``; −∞ without a word of the text."""
+        """Score each video, ``[N]``; −∞ if it has no word of the text."""
         scores = np.zeros(self._count)
         for word in set(caption_words(text)) & self._postings.keys():
             rows, weights = self._postings[word]
@@ -75,13 +75,13 @@ class Bm25:
 
 
 def stored_text(video: LibraryVideo, *, with_names: bool) -> str:
-    """Return all texts that the library stores of a video."""
+    """Join all texts that the library stores for a video."""
     names = [video.name, *_values(video.metadata)] if with_names else []
     return " ".join([*video.stored, *names]).replace("_", " ")
 
 
 def _values(value: object) -> list[str]:
-    """Return the texts and numbers of metadata."""
+    """List the texts and numbers in metadata."""
     if isinstance(value, Mapping | list):
         parts = value.values() if isinstance(value, Mapping) else value
         return [text for part in parts for text in _values(part)]
@@ -89,7 +89,7 @@ def _values(value: object) -> list[str]:
 
 
 def fuse(first: Floats, second: Floats) -> Floats:
-    """Return the reciprocal rank fusion of two lists of scores ``[N]``; −∞ is not in a list."""
+    """Fuse two lists of scores ``[N]`` by reciprocal rank; −∞ means not in the list."""
     scores = np.zeros(len(first))
     for part in (first, second):
         ranks = 1 + np.searchsorted(np.sort(-part), -part)  # equal scores share the best rank
@@ -99,12 +99,12 @@ def fuse(first: Floats, second: Floats) -> Floats:
 
 @dataclass(frozen=True)
 class FrozenFeatures:
-    """Outputs of frozen towers for all videos; they depend neither on captions nor on the order of the domains.
+    """What frozen towers compute for all videos, independent of captions and of the order of domains.
 
     Attributes:
-        ridge: Features of the ridge by domain; captions are set by :class:`JointRidge`.
-        vectors: Vectors of the backbone by domain.
-        encode: Vectors ``[n, dim]`` of texts by the backbone.
+        ridge: Features for the ridge by domain; :class:`JointRidge` sets the captions.
+        vectors: The backbone's vectors by domain.
+        encode: Encodes texts with the backbone as vectors ``[n, dim]``.
         engine: Library that the backbone runs in.
     """
 
@@ -117,7 +117,7 @@ class FrozenFeatures:
 def read_features(
     library: Library, backbone: str, cache: Path, *, workers: int, progress: Progress
 ) -> FrozenFeatures:
-    """Decode all videos, and compute what the cache does not have.
+    """Decode all videos, and compute what the cache lacks.
 
     Args:
         library: Library with hidden videos.
@@ -168,12 +168,12 @@ def read_features(
 
 
 class JointRidge:
-    """One ridge over all domains of a library, with the routing evidence of its words.
+    """One ridge over all of a library's domains, with routing evidence from its words.
 
     Args:
-        library: Library of which the stored captions are fitted.
+        library: Library whose stored captions are fitted.
         features: Features of its videos.
-        settings: Settings; by default, the best ones in cross-validation on the videos with captions.
+        settings: Settings; by default the best in cross-validation on the captioned videos.
     """
 
     def __init__(
@@ -195,6 +195,6 @@ class JointRidge:
         )
 
     def __call__(self, texts: Sequence[str]) -> Floats:
-        """Return the scores of all videos in the order of the library for each text, ``[n, N]``."""
+        """Score all videos, in library order, for each text, ``[n, N]``."""
         evidence = word_evidence(self._domains, texts)[:, self._owners]
         return np.asarray(self._fit.encode(texts) @ self._vectors.T + DEFAULT_PRIOR * evidence)

@@ -1,7 +1,7 @@
-"""Ingest a library with the code of the workers, and search it: ``python -m benchmarks.queries.served_library FOLDER``.
+"""Ingest a library with the workers' code and search it: ``python -m benchmarks.queries.served_library FOLDER``.
 
-The command runs in its own process, because the settings of a library are those of its process. It reads
-FOLDER/library.json, and writes FOLDER/answers.json and FOLDER/scores.npy.
+The command runs in its own process, because a library's settings are those of its process. It reads FOLDER/library.json
+and writes FOLDER/answers.json and FOLDER/scores.npy.
 """
 
 from __future__ import annotations
@@ -40,24 +40,24 @@ from trainer.task_data import chunks
 from trainer.worker.job_environment import load_worker_backbone
 from trainer.worker.learning_job import run_learning_job
 
-DEPTH = 10  # results of a search
+DEPTH = 10  # results per search
 
 Scores = npt.NDArray[np.float32]
 
 
 class Question(NamedTuple):
-    """A text that the library is searched with; ``domain`` limits the search to one domain."""
+    """A text to search the library for; ``domain`` limits the search to one domain."""
 
     text: str
     domain: str | None = None
 
 
 class Answer(NamedTuple):
-    """Answer of a search.
+    """What a search answered.
 
     Attributes:
         top: IDs of the first results.
-        matches: Whether the answer says that a video matches; None if it does not say.
+        matches: Whether a video matches, according to the answer; None if it does not say.
         first_route: Domain that the text is routed to first.
     """
 
@@ -68,12 +68,13 @@ class Answer(NamedTuple):
 
 @dataclass(frozen=True)
 class ServedAnswers:
-    """Answers of a library.
+    """A library's answers.
 
     Attributes:
         answers: Answer to each question.
         videos: IDs of all N videos of the library.
-        visual: Cosine plus routing term of every video for each of Q texts, ``[Q, N]``: the score without words.
+        visual: Cosine plus routing term, which is the score without words, of every video for each of Q texts, ``[Q,
+            N]``.
         confirmed: Positions of the targets whose missed videos were confirmed.
         taught: Answer to each target afterwards.
     """
@@ -100,17 +101,17 @@ def serve(
     """Ingest a library in a process of its own, and search it.
 
     Args:
-        questions: Searches of the product.
-        texts: Texts that every video is scored for, without words.
-        targets: What the first questions should find, where feedback on their answers is measured.
-        folder: Empty folder for the data of the library.
+        questions: Searches for the product.
+        texts: Texts for which every video is scored, without words.
+        targets: What the first questions should find, if feedback on their answers is measured.
+        folder: Empty folder for the library's data.
         media: Media root with the videos.
-        cache: Folder of the frozen features, which all libraries share.
+        cache: Folder for frozen features, shared by all libraries.
         backbone: Name of the backbone.
-        method: Name of the method; None for the default of the backbone.
+        method: Name of the method; None: the backbone's default.
 
     Raises:
-        ProtocolError: A domain cannot be learned; the message has the reason.
+        ProtocolError: A domain cannot be learned; the message says why.
     """
     specification = {
         "domains": {
@@ -134,7 +135,7 @@ def serve(
     }
     folder.mkdir(parents=True)
     (folder / "library.json").write_text(json.dumps(specification))
-    # Settings of another library, such as its database, must not reach this one.
+    # Another library's settings, such as its database, must not reach this one.
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("CINESTRATA_")}
     environment = {
         **inherited,
@@ -155,7 +156,7 @@ def serve(
 
 
 def _ingest(domains: Mapping[str, Sequence[Mapping[str, Any]]], method: str | None, cache: Path) -> None:
-    """Learn the domains in order with the jobs of the workers."""
+    """Learn the domains in order with the workers' jobs."""
     upgrade(settings())
     remember_outputs(
         load_worker_backbone(library_backbone(), settings().frames, settings().torch_threads), cache
@@ -182,7 +183,7 @@ def _search(engine: SearchEngine, questions: Sequence[Question]) -> list[Answer]
 
 
 def _score_visually(snapshot: SearchSnapshot, texts: Sequence[str], rows: Mapping[int, int]) -> Scores:
-    """Compute the cosine plus routing term of all videos for each text; ``rows`` maps vector IDs to columns."""
+    """Compute cosine plus routing term of all videos for each text; ``rows`` maps vector IDs to columns."""
     scores = np.full((len(texts), len(rows)), -np.inf, np.float32)
     tasks, mode = snapshot.nonempty_tasks, snapshot.served_mode
     for start, batch in zip(range(0, len(texts), 64), chunks(texts, 64), strict=True):
@@ -201,7 +202,7 @@ def _score_visually(snapshot: SearchSnapshot, texts: Sequence[str], rows: Mappin
 
 
 def main(folder: Path) -> None:
-    """Ingest the library of a folder, and write its answers."""
+    """Ingest the library in a folder, and write its answers."""
     specification = json.loads((folder / "library.json").read_text())
     configure_logging("console", "ERROR")
     _ingest(specification["domains"], specification["method"], Path(specification["cache"]))

@@ -1,4 +1,4 @@
-"""Texts that no video of a library is right for."""
+"""Texts for which no video in a library is right."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from collections.abc import Collection
 
 import numpy as np
 
-_STEM = 4  # words with the same first letters may be forms of one word
+_STEM = 4  # words that share this many first letters may be forms of one word
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
-# Recipes, law, sports results, travel and software: none of them is a text that releases are calibrated with.
+# Recipes, law, sports results, travel and software: releases are calibrated with none of these texts.
 SENTENCES = (
     "preheat the oven to 180 degrees and grease a baking tin",
     "fold the egg whites into the melted chocolate",
@@ -48,7 +48,7 @@ SENTENCES = (
 
 
 def random_letters(count: int, seed: int = 0) -> list[str]:
-    """Return the texts of one to five words of random letters."""
+    """Generate texts of one to five words of random letters."""
     rng = np.random.default_rng([seed, 1])
 
     def word() -> str:
@@ -58,10 +58,10 @@ def random_letters(count: int, seed: int = 0) -> list[str]:
 
 
 def foreign_words(library_words: Collection[str], count: int, seed: int = 0) -> list[str]:
-    """Return single words of :data:`SENTENCES` that no word of the library resembles in letters.
+    """Draw single words from :data:`SENTENCES` that no word in the library resembles in letters.
 
     Args:
-        library_words: Words of all texts of the library.
+        library_words: Words in all the library's texts.
     """
     known = {word[:_STEM] for word in library_words}
     words = sorted({word for text in SENTENCES for word in text.split() if len(word) > _STEM})

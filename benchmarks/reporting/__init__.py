@@ -1,1 +1,1 @@
-"""Reports of benchmark results: Markdown tables and charts."""
+"""Report benchmark results: Markdown tables and charts."""

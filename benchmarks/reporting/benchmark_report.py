@@ -1,4 +1,4 @@
-"""Report of benchmark results: the tables and charts of the papers, with mean ± standard deviation over the seeds."""
+"""Report benchmark results: the papers' tables and charts, with mean ± standard deviation over the seeds."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _PRECISION_AT = 10
 _PHASES = ("training", "indexing", "evaluation")
 _GLOBAL_GALLERY = "unknown task: every query searches the held-out videos of all tasks"
 _LOCAL_GALLERY = "known task: every query searches the held-out videos of its own task"
-# Columns of the table of galleries: held-out videos, then all videos, which include those of training.
+# Columns in the table of galleries: held-out videos, then all videos, which include those for training.
 _GALLERIES = {
     "own shard": "local",
     "all shards": "global",
@@ -38,9 +38,7 @@ _GALLERY_LEGEND = (
 
 
 def recall_tables(results: Sequence[RunResult]) -> str:
-    """Return the tables printed after every run: the global gallery, the local gallery, and all galleries
-    with sizes.
-    """
+    """Format the tables printed after every run: the global and the local gallery, and all galleries with sizes."""
     return (
         f"**Global gallery** ({_GLOBAL_GALLERY}; over all queries together)\n\n"
         + markdown_table(
@@ -87,7 +85,7 @@ def write_report(folder: Path, results: Sequence[RunResult]) -> Path:
 
     Args:
         folder: Output folder of ``bench run``.
-        results: Results of the same data.
+        results: Results on the same data.
 
     Returns:
         The path of ``report.md``.
@@ -169,7 +167,7 @@ def _circumstances(results: Sequence[RunResult]) -> list[str]:
 
 
 def _rows(results: Sequence[RunResult]) -> Iterator[tuple[list[RunResult], str]]:
-    """Yield all seeds of a method variant, once per query mode."""
+    """Group the seeds of each method variant, once per query mode."""
     for label in dict.fromkeys(result.label for result in results):
         runs = [result for result in results if result.label == label]
         for mode in runs[0].modes:
@@ -193,7 +191,7 @@ def _both_directions(results: Sequence[RunResult]) -> str:
         for task, gallery in (("unknown", "global"), ("known", "local")):
             figures = [run.both_directions(mode, gallery) for run in runs]
             cells = [format_mean([figure[name] for figure in figures]) for name in _DIRECTIONS.values()]
-            # Pairs of all tasks are searched together.
+            # Pairs from all tasks are searched together.
             precisions = [
                 format_mean([run.pair_mean_ap(depth) if gallery == "global" else None for run in runs])
                 for depth in depths
@@ -204,7 +202,7 @@ def _both_directions(results: Sequence[RunResult]) -> str:
 
 
 def _recall_pair(runs: Sequence[RunResult], mode: str, gallery: str) -> str:
-    """Compute R@1 and R@10, means over the seeds; a dash for results of a version that did not measure the gallery."""
+    """Average R@1 and R@10 over the seeds; a dash if the gallery was not measured."""
     figures = [run.measures(mode, gallery) for run in runs if gallery in run.galleries(mode)]
     return " / ".join(
         _format_number(_average([figure[name] for figure in figures])) for name in ("r1", "r10")
@@ -303,9 +301,7 @@ def _costs(results: Sequence[RunResult]) -> str:
 def _growth(
     run: RunResult, phases: dict[str, list[float]], combine: Callable[[list[float]], float]
 ) -> float | None:
-    """Compute the ratio of the cost of the last task to that of the second; None with fewer than three tasks or joint
-    training.
-    """
+    """Divide the last task's cost by the second one's; None for joint training or fewer than three tasks."""
     if len(run.tasks) < 3 or not run.sequential:
         return None
     costs = [phases[phase] for phase in _PHASES]
@@ -320,7 +316,7 @@ def _device_peak(run: RunResult) -> float | None:
 
 
 def _curves(results: Sequence[RunResult], gallery: str, measure: str) -> dict[str, list[float | None]]:
-    """Return the value after each task for every method variant and mode, mean over the seeds."""
+    """Compute the value after each task for every method variant and mode, averaged over the seeds."""
     curves = {}
     for runs, mode in _rows(results):
         series = [_after_each_task(run.matrix(mode, gallery), measure) for run in runs]

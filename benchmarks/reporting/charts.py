@@ -1,4 +1,4 @@
-"""Line charts of reports as SVG."""
+"""Draw line charts for reports as SVG."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 
-# Color-blind safe palette of Okabe and Ito; it repeats with dashed lines from the ninth curve on.
+# Color-blind safe palette by Okabe and Ito; from the ninth curve on, it repeats with dashed lines.
 _COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#b2b200")
 _DASHES = ("", "6 4", "2 3")
 _WIDTH, _HEIGHT, _LEFT, _TOP, _BOTTOM, _LEGEND = 860, 400, 48, 40, 84, 250
-_GRID_LINES = 5  # approximate number
+_GRID_LINES = 5  # approximately
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class LineChart:
     Attributes:
         title: Title of the chart.
         ticks: Names of the tasks.
-        curves: Values by the name of the curve: one per task, None for a gap.
+        curves: Values by curve name: one per task, None for a gap.
     """
 
     title: str
@@ -29,7 +29,7 @@ class LineChart:
     curves: Mapping[str, Sequence[float | None]]
 
     def svg(self) -> str:
-        """Return the chart as an SVG document."""
+        """Draw the chart as an SVG document."""
         low, high, step = _axis([v for values in self.curves.values() for v in values if v is not None])
         right, floor = _WIDTH - _LEGEND, _HEIGHT - _BOTTOM
 
@@ -80,7 +80,7 @@ def _line_style(index: int) -> tuple[str, str]:
 
 
 def _axis(values: Sequence[float]) -> tuple[float, float, float]:
-    """Round bounds and step of an axis that includes the values and zero."""
+    """Round the bounds and step of an axis that includes the values and zero."""
     low, high = min([0.0, *values]), max([0.0, *values])
     rough = (high - low) / _GRID_LINES or 1.0
     power = 10.0 ** math.floor(math.log10(rough))

@@ -1,4 +1,4 @@
-"""Reports of ``bench clips`` (recall, differences, costs) and of its ``--counts`` (recall by captioned clips)."""
+"""Report ``bench clips`` (recall, differences, costs) and its ``--counts`` (recall by captioned clips)."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ _COMPARED = {"local": "own shard", "global": "all shards"}
 
 
 def clip_tables(methods: Sequence[ClipRun], rivals: Sequence[ClipRun]) -> str:
-    """Return the Markdown tables of all runs.
+    """Format Markdown tables of all runs.
 
     Args:
-        methods: Runs of the methods, with all seeds of a variant.
+        methods: The methods' runs, with all seeds of a variant.
     """
     order = sorted(rivals[0].order)
     queries = sum(len(rivals[0].ranks["local"][name]) for name in order)
@@ -57,9 +57,9 @@ def write_clip_report(
     """Write ``table.md`` and ``results.json``, and return the tables.
 
     Args:
-        folder: Folder of the results; created if necessary.
+        folder: Folder for the results; created if missing.
         command: Command line of the runs.
-        backbone: Name of the backbone of the methods.
+        backbone: Name of the methods' backbone.
     """
     table = clip_tables(methods, rivals)
     summary = {"command": command, "backbone": backbone, "runs": list(map(_run_summary, [*methods, *rivals]))}
@@ -84,7 +84,7 @@ def _run_summary(run: ClipRun) -> dict[str, Any]:
 
 
 def _grouped(runs: Sequence[ClipRun]) -> list[list[ClipRun]]:
-    """Return the runs of each label, in the order of the labels."""
+    """Group the runs by label, in label order."""
     return [[run for run in runs if run.label == label] for label in dict.fromkeys(run.label for run in runs)]
 
 
@@ -119,7 +119,7 @@ def _settings_table(rivals: Sequence[ClipRun]) -> str:
 
 
 def _seed_means(runs: Sequence[ClipRun], gallery: str, k: int) -> list[list[float]]:
-    """Compute the mean over the seeds of each query's hit, by domain in the order of the names."""
+    """Average each query's hit over the seeds, by domain in order of name."""
     hits = [run.hits(gallery, k) for run in runs]
     return [
         [statistics.fmean(values) for values in zip(*(part[name] for part in hits), strict=True)]
@@ -177,7 +177,7 @@ def _domain_table(runs: Sequence[ClipRun]) -> str:
 
 
 def caption_table(points: Sequence[CurvePoint]) -> str:
-    """Return the Markdown table with a row per number of captioned clips.
+    """Format a Markdown table with a row per number of captioned clips.
 
     Args:
         points: Points of the curve; the last one has all captions.
@@ -214,7 +214,7 @@ def write_caption_report(
     """Write ``table.md`` and ``results.json``, and return the table.
 
     Args:
-        folder: Folder of the results; created if necessary.
+        folder: Folder for the results; created if missing.
         command: Command line of the runs.
         method: Label of the method.
     """

@@ -1,4 +1,4 @@
-"""Markdown tables: means of several runs, and the table of tuning trials."""
+"""Format Markdown tables: means of several runs, and tuning trials."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 def format_mean(values: Sequence[float | None], style: str = "{:.2f}") -> str:
-    """Mean ± sample standard deviation; the mean alone for a single run, a dash without any value."""
+    """Format a mean ± sample standard deviation; the mean alone for one run, a dash without a value."""
     present = [value for value in values if value is not None]
     if not present:
         return "–"
@@ -17,7 +17,7 @@ def format_mean(values: Sequence[float | None], style: str = "{:.2f}") -> str:
 
 
 def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Return a Markdown table, with a final line break."""
+    """Format a Markdown table, ending with a line break."""
     lines = [header, ["---"] * len(header), *rows]
     return "".join("| " + " | ".join(line) + " |\n" for line in lines)
 
@@ -25,12 +25,12 @@ def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 def format_interval(
     value: Sequence[float], difference: Sequence[float] | None = None, decimals: int = 1
 ) -> str:
-    """Compute the mean with its interval, marked if it is better than the product.
+    """Format a mean with its interval, marked if it is better than the product.
 
     Args:
         value: Mean, and the bounds of its interval.
-        difference: The same of the paired difference to the product: ▲ if all of the interval is above zero, △ if
-            only the mean is.
+        difference: The same for the paired difference to the product: ▲ if the whole interval is above zero, △ if only
+            the mean is.
     """
     mean, low, high = (f"{number:.{decimals}f}" for number in value)
     sign = ""
@@ -40,7 +40,7 @@ def format_interval(
 
 
 def tuning_table(log: Mapping[str, Any]) -> str:
-    """Return the Markdown table of a log: the score of each trial, and the best factor."""
+    """Format a log as a Markdown table: each trial's score, and the best factor."""
     rows = []
     for label, method in log["methods"].items():
         scores = ["–" if trial["score"] is None else f"{trial['score']:.1f}" for trial in method["trials"]]

@@ -1,4 +1,4 @@
-"""The video world: seeded short videos of moving objects, with captions that describe the order of events."""
+"""The video world: short seeded videos of moving objects, with captions that describe the order of events."""
 
 from __future__ import annotations
 

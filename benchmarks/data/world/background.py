@@ -1,4 +1,4 @@
-"""Backgrounds: a vertical gradient, a pattern and scenery, drawn once per clip."""
+"""Draw backgrounds: a vertical gradient, a pattern and scenery, once per clip."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PATTERNS = ("none", "grid", "dots", "stripes", "specks", "rings", "checks", "ray
 
 @lru_cache(maxsize=48)
 def draw_background(setting: Setting, seed: int, side: int, wobble: float = 0.0) -> Image.Image:
-    """Return the still background of a scene, RGB, ``side`` pixels square. Callers copy before they draw."""
+    """Draw a scene's still background, RGB, ``side`` pixels square. Callers copy it before drawing on it."""
     image = _gradient(setting.top, setting.bottom, side)
     rng = np.random.default_rng([seed, 1])
     pen = ImageDraw.Draw(image, "RGBA")

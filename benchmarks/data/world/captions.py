@@ -1,4 +1,4 @@
-"""Captions of scenes: sentence patterns, synonyms, optional details, and the forms of verbs."""
+"""Caption scenes: sentence patterns, synonyms, optional details, and verb forms."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from benchmarks.data.world.scene_model import Actor, Scene
 
-# Optional details of a caption. Entity and motion are always mentioned.
+# Optional details in a caption. Entity and motion are always mentioned.
 DETAILS = ("hue", "size", "setting", "companion")
 
 # {s}: the subject. {a3} "moves left", {ai} "moving left", {ab} "move left"; b is the second event.
@@ -56,7 +56,7 @@ TWO_EVENT_SENTENCES = (
 )
 PREPOSITIONS = ("next to", "beside", "near", "close to", "with", "alongside")
 
-# Verbs of one syllable with a short vowel double their last consonant ("spinning"); so do the verbs of _DOUBLING.
+# Verbs of one syllable with a short vowel double their last consonant ("spinning"); so do the verbs in _DOUBLING.
 _SHORT = re.compile(r"[^aeiou]*[aeiou][^aeiouwxy]")
 _DOUBLING = frozenset({"zigzag", "level", "cancel"})
 
@@ -68,13 +68,13 @@ def caption(
     details: frozenset[str],
     rng: random.Random,
 ) -> str:
-    """Return one sentence about a scene.
+    """Write one sentence about a scene.
 
     Args:
-        verbs: Verb phrases of the domain by motion.
-        sizes: Size words of the domain.
+        verbs: The domain's verb phrases by motion.
+        sizes: The domain's size words.
         details: Members of :data:`DETAILS` to mention if the scene has them.
-        rng: Selects sentence pattern and words.
+        rng: Chooses the sentence pattern and the words.
     """
     subject = _noun(scene.main, sizes, "hue" in details, "size" in details, rng)
     if scene.companion and "companion" in details:
@@ -119,7 +119,7 @@ class VerbPhrase(NamedTuple):
 
 @lru_cache(maxsize=4096)
 def verb_phrase(text: str) -> VerbPhrase:
-    """Return the forms of a phrase in the notation ``"drift | to the left"``: the verb, then the words after it."""
+    """Inflect a phrase in the notation ``"drift | to the left"``: the verb, then the words after it."""
     verb, _, tail = (piece.strip() for piece in text.partition("|"))
     tail = f" {tail}" if tail else ""
     return VerbPhrase(verb + tail, _third_person(verb) + tail, _present_participle(verb) + tail)

@@ -1,4 +1,4 @@
-"""Clips of a domain in training, validation and test splits, with groups that differ only in the order of frames."""
+"""A domain's clips in training, validation and test splits, with groups that differ only in the order of frames."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from benchmarks.data.world.scene_model import Clip, Domain, Entity, Scene
 from benchmarks.data.world.scene_sampling import sample_events, sample_scene
 from benchmarks.data.world.shared_vocabulary import TEST_WORDS, TUNING_WORDS, SharedVocabulary
 
-# Share of samples that are added together with their time reversal; so more than half of all clips have a counterpart.
+# Share of samples added together with their time reversal, so that more than half of all clips have a counterpart.
 _PAIRED = 0.5
 # Consecutive duplicate samples after which a domain counts as exhausted.
 _MAX_ATTEMPTS = 3000
-# Probability that a caption mentions an optional detail.
+# Probability that a caption mentions each optional detail.
 _MENTION_PROBABILITY = {"hue": 0.85, "size": 0.4, "setting": 0.35, "companion": 0.6}
 Attributes = tuple[str, ...]
 
@@ -34,17 +34,17 @@ def make_domain(
     captions: int = 5,
     shared: float = 0.0,
 ) -> list[Clip]:
-    """Create the clips of a domain; equal arguments give equal clips in every process.
+    """Create a domain's clips; equal arguments give equal clips in every process.
 
     Args:
         name: Key of ``DOMAINS``, ``TUNING_DOMAINS`` or ``PRETRAIN_DOMAINS``.
         seed: Seed; another seed gives other clips of the same domain.
         train: Training clips per category.
         val: Validation clips per category.
-        test: Test clips per category; they do not depend on the sizes of the other splits.
-        categories: Number of categories, from the first entity on; by default all.
-        captions: Distinct captions per clip.
-        shared: Share of the words of captions that all domains have in common; see
+        test: Test clips per category, which do not depend on the sizes of the other splits.
+        categories: Number of categories, starting with the first entity; all by default.
+        captions: Number of distinct captions per clip.
+        shared: Share of caption words that all domains have in common; see
             :mod:`benchmarks.data.world.shared_vocabulary`. Scenes do not depend on it.
 
     Raises:
@@ -85,8 +85,8 @@ def make_domain(
 def _scenes(
     domain: Domain, kind: Entity, split: str, count: int, seed: int, seen: set[Attributes]
 ) -> list[Scene]:
-    """Return ``count`` scenes with attributes that are not in ``seen``; their attributes are added to it."""
-    # random.Random hashes string seeds with SHA-512, which does not depend on the process.
+    """Sample ``count`` scenes whose attributes are not in ``seen``, and add their attributes to it."""
+    # random.Random hashes string seeds with SHA-512, which is the same in every process.
     rng = random.Random(f"{domain.name}/{seed}/{kind.name}/{split}")
     scenes: list[Scene] = []
     attempts = 0
@@ -111,7 +111,7 @@ def _scenes(
 
 
 def _vocabulary(domain: Domain, shared: float, seed: int) -> SharedVocabulary | None:
-    """Return the words that the domain shares with others; None if it has its own words only."""
+    """Draw the words that the domain shares with others; None if it has only its own."""
     if not shared:
         return None
     if domain.name in PRETRAIN_DOMAINS:
@@ -152,14 +152,12 @@ def _add_distinguishing_details(
 
 
 def _required_attributes(attributes: Attributes) -> Attributes:
-    """Return the entity and motion, which every caption mentions."""
+    """Keep the entity and motion, which every caption mentions."""
     return attributes[0], attributes[6]
 
 
 def _describes_rival(attributes: Attributes, rival: Attributes, details: set[str]) -> bool:
-    """Return whether a caption of ``attributes`` with these details also describes a rival with the same entity and
-    motion.
-    """
+    """Check whether a caption of ``attributes`` with these details also fits a rival with equal entity and motion."""
     _, hue, size, setting, other, other_hue, _ = attributes
     return (
         ("hue" not in details or hue == rival[1])

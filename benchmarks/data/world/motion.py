@@ -1,8 +1,8 @@
-"""Motion of clips: a sequence of events defines a pose at every time.
+"""How clips move: a sequence of events defines a pose at every time.
 
-Every motion is symmetric in time about its middle, and :func:`reverse` returns the events that run through the same
-poses backwards. For every clip there is thus another clip with the same frames in the opposite order and a different
-description: no method that ignores the order of frames can distinguish them.
+Every motion is symmetric in time about its middle, and :func:`reverse` gives the events that run through the same poses
+backwards. So for every clip there is another one with the same frames in the opposite order and a different
+description: no method that ignores the order of frames can tell them apart.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ INVERSE = {
 MOTIONS = tuple(INVERSE)
 
 _REACH = 0.27  # half the length of a straight move, in frame sides
-_ZOOM = math.log(2.3)  # growth from first to last size, as a logarithm
+_ZOOM = math.log(2.3)  # logarithm of the growth from first to last size
 _HOP = 0.3  # height of a bounce
 _ORBIT = 0.17  # radius of a circle
 _SWING = 0.2  # amplitude of a zigzag
@@ -39,7 +39,7 @@ MotionStart = tuple[float, float, float, float]  # x, y, log scale, visibility
 
 
 class Pose(NamedTuple):
-    """Pose of an object: center in frame sides, factor on its size, angle in degrees, opacity 0..1."""
+    """An object's pose: center in frame sides, factor on its size, angle in degrees, opacity 0..1."""
 
     x: float
     y: float
@@ -49,41 +49,42 @@ class Pose(NamedTuple):
 
 
 def _ease(u: float) -> float:
-    """Smooth start and stop, with ease(1 - u) = 1 - ease(u)."""
+    """Start and stop smoothly, with ease(1 - u) = 1 - ease(u)."""
     return u * u * (3 - 2 * u)
 
 
 def _appearance(u: float) -> float:
-    """Return the opacity of an appearing object: 0, a short fade, then 1; symmetric in time."""
+    """Compute an appearing object's opacity: 0, a short fade, then 1; symmetric in time."""
     return _ease(min(max((u - 0.38) / 0.24, 0.0), 1.0))
 
 
 def _between(u: float, marks: tuple[float, ...]) -> tuple[int, float]:
-    """Return the index of the interval between ``marks`` that contains ``u``, and the relative position in it."""
+    """Find the interval between ``marks`` that contains ``u``, and the relative position in it."""
     index = max(i for i, mark in enumerate(marks[:-1]) if u >= mark)
     return index, min((u - marks[index]) / (marks[index + 1] - marks[index]), 1.0)
 
 
 def _hop(u: float) -> float:
-    """Return the height of three hops, the second one shorter, so that equally spaced frames cannot all have the same
-    height.
+    """Compute the height of three hops, the second one shorter.
+
+    Equally spaced frames therefore cannot all show the same height.
     """
     return math.sin(math.pi * _between(u, (0.0, 0.36, 0.64, 1.0))[1])
 
 
 def _swing(u: float) -> float:
-    """Return four swings of unequal length, for the same reason; swing(1 - u) = -swing(u)."""
+    """Compute four swings of unequal length, for the same reason; swing(1 - u) = -swing(u)."""
     index, share = _between(u, (0.0, 0.31, 0.5, 0.69, 1.0))
     return (1 - abs(2 * share - 1)) * (-1) ** index
 
 
 def _blink_visibility(u: float) -> float:
-    """Return the visibility of a blinking object: 0 in three short intervals, otherwise 1."""
+    """Compute a blinking object's visibility: 0 in three short intervals, otherwise 1."""
     return 0.0 if 0.07 < u < 0.19 or 0.4 < u < 0.6 or 0.81 < u < 0.93 else 1.0
 
 
 def _advance(event: Event, u: float, at: MotionStart) -> tuple[MotionStart, float, float, float, float]:
-    """State after the share ``u`` of an event, and temporary offsets: dx, dy, angle, and a factor on the opacity."""
+    """Advance to the share ``u`` of an event; also return temporary offsets: dx, dy, angle, and a factor on opacity."""
     x, y, scale, visible = at
     motion = event.motion
     if motion in _STEP:
@@ -113,7 +114,7 @@ def _advance(event: Event, u: float, at: MotionStart) -> tuple[MotionStart, floa
 
 
 def pose(events: tuple[Event, ...], start: MotionStart, t: float) -> Pose:
-    """Return the pose at time ``t`` in [0, 1]; events share the time equally."""
+    """Compute the pose at time ``t`` in [0, 1]; events share the time equally."""
     at, dx, dy, angle, shown = start, 0.0, 0.0, 0.0, 1.0
     place = t * len(events)
     for index, event in enumerate(events):
@@ -124,7 +125,7 @@ def pose(events: tuple[Event, ...], start: MotionStart, t: float) -> Pose:
 
 
 def start_around(events: tuple[Event, ...], center: tuple[float, float]) -> MotionStart:
-    """Return the start state from which the events cover an area around ``center``, at medium size."""
+    """Choose the start state from which the events cover an area around ``center``, at medium size."""
     hidden = next((event.motion for event in events if event.motion in ("appear", "vanish")), "") == "appear"
     xs, ys, scales = _visited_positions(events)
     return (
@@ -136,14 +137,14 @@ def start_around(events: tuple[Event, ...], center: tuple[float, float]) -> Moti
 
 
 def limit_extent(events: tuple[Event, ...], room: float) -> tuple[Event, ...]:
-    """Return the events, with paths shortened if they extend over more than ``room`` frame sides."""
+    """Shorten the paths of events that extend over more than ``room`` frame sides."""
     xs, ys, _ = _visited_positions(events)
     distance = max(max(xs) - min(xs), max(ys) - min(ys))
     return events if distance <= room else tuple(replace(event, reach=room / distance) for event in events)
 
 
 def _visited_positions(events: tuple[Event, ...]) -> tuple[list[float], list[float], list[float]]:
-    """Return the positions and log scales reached by the events from a start at zero."""
+    """List the positions and log scales that the events reach from a start at zero."""
     at: MotionStart = (0.0, 0.0, 0.0, 1.0)
     xs, ys, scales = [0.0], [0.0], [0.0]
     for event in events:
@@ -158,7 +159,7 @@ def _visited_positions(events: tuple[Event, ...]) -> tuple[list[float], list[flo
 
 
 def reverse(events: tuple[Event, ...], start: MotionStart) -> tuple[tuple[Event, ...], MotionStart]:
-    """Return the events and the start state that run through the same poses in the opposite order."""
+    """Find the events and the start state that run through the same poses in the opposite order."""
     at = start
     for event in events:
         at = _advance(event, 1.0, at)[0]

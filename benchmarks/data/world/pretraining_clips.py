@@ -20,20 +20,20 @@ from benchmarks.data.world.scene_model import Clip, Color, Domain, Hue, Part, Sc
 from benchmarks.data.world.scene_sampling import sample_events, sample_scene
 
 _CAPTIONS = 3
-_ROUND = frozenset({"circle", "ring"})  # a rotation of these is not visible
-_MIN_CONTRAST = 110.0  # RGB distance below which an object is not visible on its background
+_ROUND = frozenset({"circle", "ring"})  # a rotation of these is invisible
+_MIN_CONTRAST = 110.0  # RGB distance below which an object does not stand out from its background
 _EVERYDAY_DOMAIN = Domain(
     "everything", "shapes and things together", Style(), SHAPE_ENTITIES + THINGS, HUES, (), VERBS, sizes=SIZES
 )
-# Captions name the brightness of a background only; other properties of random settings have no words.
+# Captions mention only the background's brightness; other properties of random settings have no words.
 _LIGHT = ("on a light background", "on a bright background")
 _DARK = ("on a dark background", "in the dark")
 
 
 def sample_pretraining_clip(rng: np.random.Generator) -> Clip:
-    """Return a clip with a random object in a random style, and captions of basic words.
+    """Sample a clip with a random object in a random style, and captions in basic words.
 
-    Of ten clips, one is from a named pre-training domain. Two fifths of the others show everyday objects, and the
+    One clip in ten comes from a named pre-training domain. Of the others, two fifths show everyday objects, and the
     rest geometric shapes.
     """
     seed = int(rng.integers(1 << 62))

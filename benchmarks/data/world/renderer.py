@@ -1,4 +1,4 @@
-"""Draw scenes with Pillow at twice the size, finish them in the style of their domain, and write them as mp4 files."""
+"""Draw scenes with Pillow at twice the size, finish them in their domain's style, and write them as mp4 files."""
 
 from __future__ import annotations
 
@@ -78,13 +78,13 @@ def write_mp4(clip: Clip, path: Path, *, size: int = 192, fps: int = 10, seconds
 
 
 def _companion_pose(actor: Actor, time: float) -> Pose:
-    """Return the pose of a companion: still, or swaying symmetrically in time."""
+    """Compute a companion's pose: still, or swaying symmetrically in time."""
     tilt = 14.0 * math.cos(6 * math.pi * time) if actor.sways else 0.0
     return Pose(actor.x, actor.y, 1.0, tilt, 1.0)
 
 
 def _shade(color: Color, factor: float) -> Color:
-    """Return a darker color for factors below 1, a lighter one above 1."""
+    """Darken a color for factors below 1, or lighten it above 1."""
     if factor <= 1:
         return int(color[0] * factor), int(color[1] * factor), int(color[2] * factor)
     lightening = factor - 1
@@ -93,12 +93,12 @@ def _shade(color: Color, factor: float) -> Color:
 
 @lru_cache(maxsize=4096)
 def _parse_color(role: str) -> Color:
-    """Return the color ``#rrggbb``."""
+    """Parse a color ``#rrggbb``."""
     return int(role[1:3], 16), int(role[3:5], 16), int(role[5:7], 16)
 
 
 def _part_color(part: Part, actor: Actor, scene: Scene) -> Color:
-    """Return the color of the role of a part."""
+    """Look up the color for a part's role."""
     role = part.role
     if role == "main":
         return actor.hue.color
@@ -118,13 +118,13 @@ def _part_color(part: Part, actor: Actor, scene: Scene) -> Color:
 
 @lru_cache(maxsize=2048)
 def _part_points(part: Part) -> npt.NDArray[np.float64]:
-    """Return the outline of a part in the unit square of its object."""
+    """Compute a part's outline in the unit square of its object."""
     return part_outline(part) + np.array([part.x, part.y])
 
 
 @lru_cache(maxsize=512)
 def _hand_drawn_points(part: Part, amount: float, seed: int) -> npt.NDArray[np.float64]:
-    """Return the outline of a part with additional points, each with a small random offset."""
+    """Add points to a part's outline, each with a small random offset."""
     points = _part_points(part)
     closed = part.shape not in OPEN_SHAPES or part.shape == "ring"
     if closed:
@@ -139,7 +139,7 @@ def _hand_drawn_points(part: Part, amount: float, seed: int) -> npt.NDArray[np.f
 def _draw(canvas: Image.Image, scene: Scene, actor: Actor, at: Pose, layer: int) -> None:
     """Draw an actor in a pose onto the canvas.
 
-    ``layer`` distinguishes the offsets of hand-drawn outlines: 0 for the main actor, 1 for the companion.
+    ``layer`` keeps the offsets of hand-drawn outlines apart: 0 for the main actor, 1 for the companion.
     """
     style = scene.style
     side = canvas.width
@@ -171,7 +171,7 @@ def _draw(canvas: Image.Image, scene: Scene, actor: Actor, at: Pose, layer: int)
         if part.shape in OPEN_SHAPES:
             if part.shape == "ring":
                 points += points[:4]
-            # The width of an open stroke grows with the size of the part, and is at least 2 pixels.
+            # The width of an open stroke grows with the part, and is at least 2 pixels.
             thick = max(2, round(0.2 * radius * max(part.rx, part.ry) ** 0.5))
             pen.line(points, fill=color, width=thick if style.fill else max(width, thick // 2), joint="curve")
             continue
@@ -183,7 +183,7 @@ def _draw(canvas: Image.Image, scene: Scene, actor: Actor, at: Pose, layer: int)
 
 
 def _glow(scene: Scene, at: Pose, size: int) -> Image.Image:
-    """Return the glow of the main actor, drawn at a third of the size because it is blurred."""
+    """Draw the main actor's glow, at a third of the size because it is blurred."""
     side = max(24, size // 3)
     layer = Image.new("RGB", (side, side))
     if at.alpha > 0.01:
@@ -198,13 +198,13 @@ def _glow(scene: Scene, at: Pose, size: int) -> Image.Image:
 
 
 class _Finish:
-    """Finish of every frame: downscaling, then blur, pixelation, light and grain."""
+    """Finishes every frame: downscaling, then blur, pixelation, light and grain."""
 
     def __init__(self, scene: Scene, size: int) -> None:
         self._style = style = scene.style
         self._size = size
         self._shading = _shading(size, style.scanlines, style.vignette)
-        # The grain is constant over time; flicker would increase the file size.
+        # The grain does not change over time: flicker would increase the file size.
         self._grain: npt.NDArray[np.float32] | None = None
         if style.grain:
             rng = np.random.default_rng(scene.look_seed)
@@ -235,7 +235,7 @@ class _Finish:
 
 @lru_cache(maxsize=64)
 def _shading(size: int, scanlines: float, vignette: float) -> npt.NDArray[np.float32] | None:
-    """Return the brightness factor of each pixel, ``float32 [size, size, 1]``; None without scanlines and vignette."""
+    """Compute each pixel's brightness factor, ``float32 [size, size, 1]``; None without scanlines and vignette."""
     if not scanlines and not vignette:
         return None
     axis = (np.arange(size, dtype=np.float32) + 0.5) / size * 2 - 1

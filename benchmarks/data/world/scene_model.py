@@ -10,7 +10,7 @@ Color = tuple[int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One primitive of a drawing: center and half extents in the unit square [-1, 1]², turned by degrees."""
+    """A primitive in a drawing: center and half extents in the unit square [-1, 1]², turned by degrees."""
 
     shape: str
     x: float
@@ -38,7 +38,7 @@ def parse_drawing(text: str) -> tuple[Part, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Entity:
-    """A kind of object. ``words`` are its names in the domain, ``gloss`` is its meaning in everyday words."""
+    """A kind of object. ``words`` are its names in the domain; ``gloss`` says what it is in everyday words."""
 
     words: tuple[str, ...]
     drawing: tuple[Part, ...]
@@ -73,7 +73,7 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Style:
-    """Rendering style of a domain. Lengths are fractions of the frame side."""
+    """A domain's rendering style. Lengths are fractions of the frame side."""
 
     fill: bool = True
     line: float = 0.0  # stroke width; 0 draws no outline
@@ -92,7 +92,7 @@ class Style:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One motion of a clip.
+    """One motion in a clip.
 
     ``sign`` is the direction of motions whose captions leave it open (spins, zigzags); ``reach`` scales the path.
     """
@@ -118,7 +118,7 @@ class Actor:
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """Content of a clip. ``start`` is the main actor's (x, y, log scale, visibility) at time 0."""
+    """The content of a clip. ``start`` is the main actor's (x, y, log scale, visibility) at time 0."""
 
     style: Style
     setting: Setting
@@ -145,7 +145,7 @@ class Scene:
 
 @dataclass(frozen=True, slots=True)
 class Clip:
-    """Description of a video, from which its frames are rendered."""
+    """A video's description, from which its frames are rendered."""
 
     id: str
     domain: str
@@ -160,7 +160,7 @@ class Clip:
 class Domain:
     """A rendering style with its own entities, colors, settings and verbs.
 
-    ``verbs`` maps a motion to verb phrases ``"drift | to the left"``; pre-training captions never contain the words
+    ``verbs`` maps a motion to verb phrases ``"drift | to the left"``. Captions for pre-training never contain the words
     in ``reserved``.
     """
 

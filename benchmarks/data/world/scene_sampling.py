@@ -1,4 +1,4 @@
-"""Random sampling of events and of scenes of a domain."""
+"""Sample random events and scenes in a domain."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ SIZES = {"small": 0.27, "": 0.36, "large": 0.45}
 # Companions are in the corners, which the main object rarely crosses.
 _CORNERS = ((0.17, 0.2), (0.83, 0.2), (0.17, 0.82), (0.83, 0.82))
 _COMPANION_SIZE = 0.2
-# Motions that are not visible without a second event.
+# Motions that show only next to a second event.
 _NEEDS_PARTNER = frozenset({"stop"})
 
 
@@ -21,17 +21,17 @@ def sample_events(rng: random.Random, *, two: float = 0.6) -> tuple[Event, ...]:
         return (_event(rng.choice([m for m in MOTIONS if m not in _NEEDS_PARTNER]), rng),)
     while True:
         first, second = rng.sample(MOTIONS, 2)
-        # An object that is not visible can only appear.
+        # An invisible object can only appear.
         if second == "appear" and first != "vanish":
             continue
         if first == "vanish" and second != "appear":
             continue
-        # An object that appears and vanishes directly would look like a long blink.
+        # An object that appears and vanishes at once would look like a long blink.
         if first == "appear" and second in ("vanish", "blink", "stop"):
             continue
         if second == "vanish" and first in ("blink", "stop"):
             continue
-        # A motion followed by its inverse is rare, since its captions differ by one word only.
+        # A motion followed by its inverse is rare: its captions differ by only one word.
         if INVERSE[first] == second and rng.random() < 0.7:
             continue
         return _event(first, rng), _event(second, rng)
@@ -52,7 +52,7 @@ def sample_scene(
     hue: Hue | None = None,
     companion_share: float = 0.4,
 ) -> Scene:
-    """Sample a scene of a domain in which ``entity`` performs ``events``; all other attributes are random."""
+    """Sample a scene in which ``entity`` performs ``events``; all other attributes are random."""
     style = style or domain.style
     hue = hue or rng.choice(domain.hues)
     changes = any(event.motion in ("grow", "shrink") for event in events)

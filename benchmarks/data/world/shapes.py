@@ -1,4 +1,4 @@
-"""Primitives of all drawings: outlines in the unit square [-1, 1]² with the y axis pointing down."""
+"""The primitives of all drawings: outlines in the unit square [-1, 1]² with the y axis pointing down."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ OPEN_SHAPES = frozenset({"ring", "arc", "stroke", "zigzag", "spiral"})
 
 
 def part_outline(part: Part) -> Outline:
-    """Return the outline of a part around the origin, scaled and rotated."""
+    """Compute a part's outline around the origin, scaled and rotated."""
     points = SHAPES[part.shape] * (part.rx, part.ry)
     if part.turn:
         angle = math.radians(part.turn)

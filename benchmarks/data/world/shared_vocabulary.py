@@ -1,9 +1,9 @@
-"""Vocabulary dial: the share of the words of a domain that come from a list common to all domains.
+"""Vocabulary dial: how many of a domain's words come from a list that all domains share.
 
-With a share of 0, a domain has its own words. With a larger share, more mentions of an object, hue, place, motion or
-size use a common word, so that the words of a query tell less about its domain. The senses of common names, hues and
-places are drawn per domain and seed: ``crown`` is a taxi in one domain and a cell in another. Scenes and frames do not
-depend on the share.
+With a share of 0, a domain has only its own words. The larger the share, the more mentions of an object, hue, place,
+motion or size use a common word, and the less a query's words tell about its domain. The senses of common names, hues
+and places are drawn per domain and seed: ``crown`` is a taxi in one domain and a cell in another. Scenes and frames do
+not depend on the share.
 """
 
 from __future__ import annotations
@@ -15,19 +15,17 @@ from dataclasses import dataclass, replace
 from benchmarks.data.world.domains.everyday_vocabulary import SIZES, VERBS
 from benchmarks.data.world.scene_model import Actor, Domain, Entity, Hue, Scene, Setting
 
-_MENTIONS = (
-    200  # words per list; a random choice among them is a common word with the probability of the share
-)
+_MENTIONS = 200  # words per list; a random choice from it is a common word with the probability of the share
 
 
 @dataclass(frozen=True)
 class CommonWords:
-    """Words that the domains of a world share.
+    """Words that a world's domains share.
 
     Attributes:
-        names: Names of objects, at least as many as a domain has objects.
-        hues: Names of hues, at least as many as a domain has hues.
-        places: Phrases for places, at least as many as a domain has settings.
+        names: Object names, at least as many as a domain has objects.
+        hues: Hue names, at least as many as a domain has hues.
+        places: Place phrases, at least as many as a domain has settings.
         verbs: Verb phrases by motion.
         sizes: Size words, by the keys of ``Domain.sizes``.
     """
@@ -73,14 +71,14 @@ TUNING_WORDS = CommonWords(
 
 
 class SharedVocabulary:
-    """Words of one domain in a world with shared words.
+    """A domain's words in a world with shared words.
 
     Within the domain, each common name, hue and place has one meaning.
 
     Args:
-        domain: Domain with its own words.
+        domain: The domain with its own words.
         share: Probability that a mention uses a common word, 0..1.
-        seed: Seed of the senses.
+        seed: Seed for the senses.
 
     Attributes:
         verbs: Verb phrases by motion.
@@ -116,7 +114,7 @@ class SharedVocabulary:
         }
 
     def reword(self, scene: Scene) -> Scene:
-        """Return the scene with the words of this vocabulary."""
+        """Replace a scene's words with this vocabulary's."""
         companion = scene.companion and self._reword_actor(scene.companion)
         return replace(
             scene,
@@ -130,7 +128,7 @@ class SharedVocabulary:
 
 
 def _mix(own: Sequence[str], common: Sequence[str], share: float) -> tuple[str, ...]:
-    """Return the words of both lists, repeated so that ``share`` of them are common."""
+    """Combine both lists, repeating words so that ``share`` of them are common."""
     count = round(_MENTIONS * share)
     counts = ((common, count), (own, _MENTIONS - count))
     return tuple(words[place % len(words)] for words, number in counts for place in range(number))

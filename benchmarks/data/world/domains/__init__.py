@@ -1,4 +1,4 @@
-"""Definitions of the domains, in the order in which benchmarks learn them."""
+"""The domains, in the order in which benchmarks learn them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compact notation for the definition of domains."""
+"""A compact notation for defining domains."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from benchmarks.data.world.scene_model import Color, Entity, Hue, Setting, parse
 
 
 def entity(words: str, gloss: str, drawing: str) -> Entity:
-    """Return ``entity("gasket/seal", "flat ring that closes a joint", "ring 0 0 1 1 main")``."""
+    """Define an entity: ``entity("gasket/seal", "flat ring that closes a joint", "ring 0 0 1 1 main")``."""
     return Entity(tuple(words.split("/")), parse_drawing(drawing), gloss)
 
 
 def hue(words: str, color: str) -> Hue:
-    """Return ``hue("amber/honey", "#ffa020")``."""
+    """Define a hue: ``hue("amber/honey", "#ffa020")``."""
     return Hue(tuple(words.split("/")), _rgb(color))
 
 
@@ -27,7 +27,7 @@ def setting(
     ink: str = "#141418",
     accent: str = "#ffffff",
 ) -> Setting:
-    """Return a setting; colors as ``#rrggbb``."""
+    """Define a setting; colors as ``#rrggbb``."""
     return Setting(
         tuple(phrases.split("/")),
         _rgb(top),
@@ -41,7 +41,7 @@ def setting(
 
 
 def verbs(**own: str) -> dict[str, tuple[str, ...]]:
-    """Return the verbs of a domain for each motion: its own, separated by ``;``, and the first everyday verb."""
+    """Define a domain's verbs for each motion: its own, separated by ``;``, and the first everyday verb."""
     unknown = set(own) - set(VERBS)
     if unknown:
         raise ValueError(f"no such motion: {', '.join(sorted(unknown))}")

@@ -1,4 +1,4 @@
-"""Everyday vocabulary of pre-training: no style and no jargon of a benchmark domain."""
+"""Everyday vocabulary for pre-training, without the style or jargon of any benchmark domain."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Domains for choosing settings in worlds with shared words; they share no word list with the benchmark domains.
 
-The objects are drawings of the everyday vocabulary under other names.
+The objects are drawings from the everyday vocabulary under other names.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from benchmarks.data.world.scene_model import Domain, Entity, Hue, Setting, Styl
 _DRAWINGS = {thing.name: thing for thing in (*SHAPE_ENTITIES, *THINGS)}
 _SIZES = {"small": ("wee", "dainty"), "large": ("vast", "hefty")}
 
-# Verbs of the domains: the domain with number i has the verbs i and i + 1 of each motion.
+# Verbs: the domain with number i has the verbs i and i + 1 of each motion.
 _VERBS = {
     "left": "wander | left; hurry | left; row | left; parade | left; nudge | left; stroll | left",
     "right": "wander | right; hurry | right; row | right; parade | right; nudge | right; stroll | right",
@@ -48,7 +48,7 @@ def _domain(
     settings: tuple[Setting, ...],
     number: int,
 ) -> Domain:
-    """Return a domain with objects in the notation ``"loaf/bread = half; …"``: words, and the name of a drawing."""
+    """Define a domain with objects in the notation ``"loaf/bread = half; …"``: words, and the name of a drawing."""
     parsed = []
     for line in things.split(";"):
         words, drawing = (piece.strip() for piece in line.split("="))
