@@ -1,7 +1,7 @@
 """The blocks of the README and of docs/using.md, executed in their order on an own data folder.
 
-Ports and the path of the virtual environment are substituted, and nothing else. Left out are the blocks that need a
-bucket. The service runs on the backbone ``tiny``.
+Ports and the path of the virtual environment are substituted, and nothing else. The service runs on the backbone
+``tiny``.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def _sequence() -> list[str]:
     snippet = re.search(r"^```python\n(.*?)^```$", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL)
     assert snippet
     python = f"\"$PYTHON\" - <<'END'\n{snippet[1]}END"
-    using = [block for _, block in shell_blocks("docs/using.md") if "s3://" not in block]
+    using = [block for _, block in shell_blocks("docs/using.md")]
     return [*readme[first : first + 2], python, *using]
 
 
