@@ -39,7 +39,7 @@ class ReleaseCorrupt(ShardStoreError):
 
 
 class StoreUnavailable(ShardStoreError):
-    """The vectors are in a remote store that cannot be reached, or refuses."""
+    """The vectors are in a remote store that cannot be reached, or refuses requests."""
 
 
 class DeviceMissing(ShardStoreError):

@@ -22,7 +22,7 @@ class GarbageCollector:
         """Create a garbage collector.
 
         Args:
-            remote: Store of segment rows that are outside their folder.
+            remote: Store for rows outside their segment's folder.
         """
         self._store_folder = store_folder
         self._remote = remote

@@ -179,7 +179,7 @@ class IndexSnapshot:
         if shard.entry.fingerprint != fingerprint:
             raise FingerprintMismatch(
                 f"the shard of task {task} was made by encoder {shard.entry.fingerprint[:12]}, "
-                f"the query is for {fingerprint[:12]}; restore the index as a whole from one backup"
+                f"but the query is for {fingerprint[:12]}; restore the index as a whole from one backup"
             )
         return shard
 

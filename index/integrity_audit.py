@@ -80,7 +80,7 @@ def audit(store: ShardStore) -> Audit:
             damaged_shards[task] = str(error)
             continue
         if len(np.setdiff1d(deleted[task], ids[task])):
-            contradictions.append(f"task {task}: IDs were deleted that it never had")
+            contradictions.append(f"task {task}: it never had some of its deleted IDs")
         contradictions += _contradictions(manifest, task)
     contradictions += _shared_ids(ids)
     live_ids = {task: np.setdiff1d(stored, deleted[task]) for task, stored in ids.items()}
@@ -101,7 +101,7 @@ def _contradictions(manifest: Manifest, task: str) -> list[str]:
         if entry.release not in manifest.releases:
             problems.append(f"{name} pins release {entry.release[:12]}, which does not exist")
         if (entry.release, entry.fingerprint) != (pinned.release, pinned.fingerprint):
-            problems.append(f"{name} was made by another encoder than the first segment of the task")
+            problems.append(f"{name} was made by another encoder than its task's first segment")
     return problems
 
 

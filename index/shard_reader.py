@@ -25,7 +25,7 @@ class ShardReader(StoreFolder):
     (:mod:`index.shards.vector_store`).
 
     Attributes:
-        remote: Store of segment rows that are outside their folder.
+        remote: Store for rows outside their segment's folder.
     """
 
     def __init__(self, root: Path, local: VectorStore, remote: VectorStore | None) -> None:
@@ -33,8 +33,8 @@ class ShardReader(StoreFolder):
 
         Args:
             root: Folder of the store.
-            local: Store of segment rows that are in their folder.
-            remote: Store of segment rows that are outside their folder.
+            local: Store for rows in their segment's folder.
+            remote: Store for rows outside their segment's folder.
         """
         super().__init__(root)
         self.remote = remote
@@ -104,7 +104,7 @@ class ShardReader(StoreFolder):
             return self._local
         if self.remote is None:
             raise ShardMissing(
-                f"the vectors of task {entry.task} are in another store ({entry.place}), and none is set: set "
+                f"the vectors of task {entry.task} are in another store ({entry.place}), but none is configured: set "
                 "CINESTRATA_MILVUS__URI"
             )
         return self.remote

@@ -1,4 +1,4 @@
-"""The store of shards and releases: write them and publish them."""
+"""Write and publish shards and releases."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class ShardStore(ShardReader):
         Args:
             policy: Which new segments get an ANN structure; by default as in :class:`AnnPolicy`.
             device: Device that searches; ``auto`` takes a GPU if there is one.
-            remote: Store of segment rows that are outside their folder.
+            remote: Store for rows outside their segment's folder.
             write_remote: Whether the rows of new tasks go to ``remote`` instead of the segment folders. Existing shards
                 stay where they are until they are moved.
 
@@ -108,7 +108,7 @@ class ShardStore(ShardReader):
         odd = [path.name for path in staged.iterdir() if path.is_symlink() or not path.is_file()]
         if odd or not any(staged.iterdir()):
             raise ShardInvalid(
-                f"a release must be a folder of plain files, and this one has {', '.join(odd) or 'none'}"
+                f"a release must be a folder of plain files, but this one has {', '.join(odd) or 'no file'}"
             )
         return ReleaseEntry(*self.seal(staged, self.releases_path))
 
@@ -264,7 +264,7 @@ class ShardStore(ShardReader):
                 unknown = np.setdiff1d(unknown, present, assume_unique=True)
                 changed = self._without_ids(changed, name, present)
             if len(unknown) and task is None:
-                raise ShardMissing(f"no task has a vector {int(unknown[0])}")
+                raise ShardMissing(f"no task has vector {int(unknown[0])}")
             if changed is current:
                 return current
             before_replace()
@@ -350,7 +350,7 @@ class ShardStore(ShardReader):
         return replace(manifest, tombstones={**manifest.tombstones, task: entry})
 
     def _without_ids(self, manifest: Manifest, task: str, present: Ids) -> Manifest:
-        """Delete more IDs of a task, which its shard has, in the manifest."""
+        """Add IDs, which the task's shard has, to its deleted ones in the manifest."""
         before = self.tombstones(manifest, task)
         after = np.union1d(before, present)
         return self._with_tombstones(manifest, task, after) if len(after) > len(before) else manifest

@@ -130,7 +130,7 @@ def _sorted_rows(task: str, ids: Ids, vectors: Vectors) -> tuple[Ids, Vectors]:
     ids, vectors = np.asarray(ids), np.asarray(vectors)
     problem = None
     if not np.issubdtype(ids.dtype, np.integer) or not np.issubdtype(vectors.dtype, np.floating):
-        problem = f"ids are {ids.dtype} and vectors {vectors.dtype} instead of int64 and float32"
+        problem = f"IDs are {ids.dtype} and vectors {vectors.dtype} instead of int64 and float32"
     elif vectors.ndim != 2 or ids.shape != (len(vectors),):
         problem = f"vectors {list(vectors.shape)} and IDs {list(ids.shape)} do not fit together"
     elif not vectors.size:
@@ -175,7 +175,9 @@ class PublishValidator:
         """Require that a segment can be the first of a new shard."""
         name = f"shard {shard.id[:12]} of task {shard.task}"
         if shard.release not in manifest.releases:
-            raise ShardInvalid(f"{name}: its release {shard.release[:12]} is neither published nor given")
+            raise ShardInvalid(
+                f"{name}: its release {shard.release[:12]} is neither published nor being published"
+            )
         other = manifest.shards.get(shard.task)
         if other is not None:
             raise ShardInvalid(
@@ -191,7 +193,7 @@ class PublishValidator:
         pinned = manifest.shards[segment.task]
         if (segment.release, segment.fingerprint) != (pinned.release, pinned.fingerprint):
             raise ShardInvalid(
-                f"{name}: release {segment.release[:12]} made it, and the task's vectors are of release "
+                f"{name}: it was made by release {segment.release[:12]}, but the task's vectors by release "
                 f"{pinned.release[:12]}; embed with that one"
             )
         self._require_compatible(segment, manifest)
@@ -228,4 +230,4 @@ class PublishValidator:
                     self._reader.segment_ids(segment), self._reader.segment_ids(other), assume_unique=True
                 )
                 if len(shared):
-                    raise ShardInvalid(f"{name}: ID {int(shared[0])} belongs to task {other.task} already")
+                    raise ShardInvalid(f"{name}: ID {int(shared[0])} already belongs to task {other.task}")

@@ -31,7 +31,7 @@ class NotEnoughMemory(ModelError):
 
     def __init__(self, purpose: str, needed: int, usable: int, device: str, hint: str) -> None:
         super().__init__(
-            f"{purpose} needs at least {_gigabytes(needed)} more memory, and {_gigabytes(usable)} are free "
+            f"{purpose} needs at least {_gigabytes(needed)} more memory, but only {_gigabytes(usable)} is free "
             f"{'on the GPU' if device == 'cuda' else 'for this process'}"
         )
         self.arguments = purpose, needed, usable, device, hint

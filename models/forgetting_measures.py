@@ -1,4 +1,4 @@
-"""Measures of learning and forgetting, computed from the recall matrix. They are defined nowhere else; no torch needed.
+"""Measures of learning and forgetting, computed from the recall matrix. Their only definition; it needs no torch.
 
 A[i][t] is the recall (at 1, unless a table states another depth) of release i on the queries of task t, both counted
 from 0. None marks values that were not measured: those above the diagonal, and those of tasks without queries. Rows may

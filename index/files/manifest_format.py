@@ -197,7 +197,7 @@ class Manifest:
             raise ManifestError(f"manifest.json is not a manifest ({error}); {_RESTORE}") from error
         if schema != SCHEMA:
             raise ManifestError(
-                f"manifest.json has schema {schema}, and this version reads {SCHEMA}: use the version that wrote it"
+                f"manifest.json has schema {schema}, but this version reads {SCHEMA}: use the version that wrote it"
             )
         if checksum != _checksum(body):
             raise ManifestError(f"manifest.json was altered: its checksum is wrong; {_RESTORE}")
@@ -242,5 +242,5 @@ def _require_content_id(identifier: str, files: Mapping[str, str]) -> None:
     # A manifest from a foreign backup may be hostile: its checksum proves integrity, not that its paths are safe.
     if identifier != content_id(files) or any("/" in name or name in ("", "..") for name in files):
         raise ManifestError(
-            f"manifest.json names a folder {identifier[:12]!r} that is not its content; {_RESTORE}"
+            f"manifest.json names a folder {identifier[:12]!r} that does not match its files; {_RESTORE}"
         )

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pymilvus import MilvusClient
 
 
-# gRPC's fork handlers start a thread in a forked child. It aborts a child that closes its files before it executes a
+# gRPC's fork handlers start a thread in a forked child, which aborts the child if it closes its files before it runs a
 # program, as the decoder and supervised processes do when they start.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")
 
@@ -111,7 +111,7 @@ class MilvusConnection:
                     from pymilvus import MilvusClient, MilvusException
                 except ImportError as error:
                     raise StoreUnavailable(
-                        "vectors are in Milvus, and its client is missing: pip install 'cinestrata[milvus]'"
+                        "vectors are in Milvus, but its client is not installed: pip install 'cinestrata[milvus]'"
                     ) from error
                 # Failures are reported by exceptions; the client would log each of them a second time.
                 for name in ("pymilvus", "milvus_lite"):
@@ -157,7 +157,7 @@ class MilvusConnection:
         self._retry_at = time.monotonic() + RETRY_SECONDS
         if self.address.uri.endswith(".db"):
             return StoreUnavailable(
-                f"{message}. A .db file serves one process at a time; is it a file's path?"
+                f"{message}. Check that the path is a .db file that no other process uses"
             )
         return StoreUnavailable(f"{message}. Check that it runs, and CINESTRATA_MILVUS__URI")
 

@@ -86,7 +86,7 @@ class MilvusPartitions:
     def upsert(self, collection: str, partition: str, rows: list[dict[str, Any]], vectors: Vectors) -> None:
         """Write rows.
 
-        Nothing is flushed: acknowledged rows are in Milvus' log, and it allows one flush per collection in ten seconds.
+        Nothing is flushed: acknowledged rows are in Milvus' log, and it allows a collection one flush per ten seconds.
 
         Args:
             rows: Other fields of each row.

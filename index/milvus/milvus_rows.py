@@ -49,7 +49,7 @@ def split_place(place: str) -> tuple[str, str]:
     name, _, path = place.partition(":")
     collection, slash, partition = path.partition("/")
     if name != STORE_NAME or not slash:
-        raise ShardMissing(f"{place!r} is no place in Milvus")
+        raise ShardMissing(f"{place!r} is not a place in Milvus")
     return collection, partition
 
 

@@ -171,7 +171,7 @@ def open_ann(path: Path, kind: str, exact: ExactScan) -> AnnIndex:
     }
     same_shape = (index.ntotal, index.d) == (exact.count, exact.dim)
     if not same_shape or not isinstance(index, types.get(kind, ())):
-        raise ValueError(f"it is no {kind} of {exact.count} vectors")
+        raise ValueError(f"it is not the {kind} structure of {exact.count} vectors")
     if kind == "ivf":
         # FAISS would start 32 threads per search to read ahead, which takes ten times as long as the search.
         faiss.downcast_InvertedLists(index.invlists).prefetch_nthread = 0  # type: ignore[attr-defined]

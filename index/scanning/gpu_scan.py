@@ -52,7 +52,7 @@ class GpuScan:
     def search_many(self, queries: Vectors, k: int, live: RowBitmap | None = None) -> list[RowHits]:
         """Search as :meth:`ExactScan.search_many` does.
 
-        The processor searches where the GPU cannot decide: for deep results, where deletions and filters leave too few
+        The CPU searches where the GPU cannot decide: for deep results, where deletions and filters leave too few
         of its rows, and where ties may continue beyond its last row.
         """
         limit = 2 * k + _SPARE_RESULTS

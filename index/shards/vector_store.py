@@ -1,7 +1,7 @@
 """The interface between the manifest and vector stores.
 
-:class:`~index.shard_store.ShardStore` owns the manifest, its generations, releases, IDs and deletions: a few files that
-are the truth. A :class:`VectorStore` stores rows and scans them:
+:class:`~index.shard_store.ShardStore` owns the manifest, its generations, releases, IDs and deletions: a few files, the
+source of truth. A :class:`VectorStore` stores rows and scans them:
 
 - :class:`~index.shards.faiss_vector_store.FaissVectorStore`: files next to the IDs;
 - :class:`~index.milvus.milvus_vector_store.MilvusVectorStore`: a server;

@@ -18,7 +18,7 @@ from index.words.segment_search import SegmentSearch
 from index.words.text_analysis import QueryUnit, split_words
 from index.words.unit_matching import EXACT, Form, LiveSegment, Variant, stems_of
 from index.words.word_segment import ROW, Document, TextKind, build_segment
-from index.words.word_spelling import is_correctable, spelling_neighbours
+from index.words.word_spelling import is_correctable, spelling_neighbors
 from index.words.word_stems import ALL_STOP_WORDS, present_languages
 
 __all__ = ["TextKind", "VideoText", "WordIndex", "WordMatches"]
@@ -221,7 +221,9 @@ class WordIndex:
             taken *= 4
 
     def correct(self, term: str, is_known: Callable[[str], bool]) -> str | None:
-        """Correct a term that no text contains to the most frequent term at one typing error; None if it is right.
+        """Correct a term that no text contains to the most frequent term at one typing error.
+
+        None if the term is right, or no term is so close.
 
         Args:
             term: A folded word.
@@ -229,13 +231,12 @@ class WordIndex:
         """
         if not is_correctable(term) or self.contains(term) or is_known(term):
             return None
-        neighbours = [word.encode() for word in spelling_neighbours(term)]
-        possible = np.zeros(len(neighbours), dtype=np.bool_)
+        neighbors = [word.encode() for word in spelling_neighbors(term)]
+        possible = np.zeros(len(neighbors), dtype=np.bool_)
         for live in self._segments:
-            possible |= live.segment.terms.may_contain(neighbours)
+            possible |= live.segment.terms.may_contain(neighbors)
         frequencies = {
-            neighbours[place]: self._frequency(neighbours[place])
-            for place in np.flatnonzero(possible).tolist()
+            neighbors[place]: self._frequency(neighbors[place]) for place in np.flatnonzero(possible).tolist()
         }
         best = min(frequencies, key=lambda word: (-frequencies[word], word), default=b"")
         return best.decode() if frequencies.get(best) else None

@@ -17,17 +17,15 @@ def is_correctable(word: str) -> bool:
     return MIN_LETTERS <= len(word) <= MAX_LETTERS and len(blocks) <= _MAX_ALPHABETS and word.isalpha()
 
 
-def spelling_neighbours(word: str) -> list[str]:
-    """Return the folded words at Damerau-Levenshtein distance 1 (Damerau 1964) with letters of the same alphabet;
-    distinct.
-    """
+def spelling_neighbors(word: str) -> list[str]:
+    """List the distinct folded words at Damerau-Levenshtein distance 1 (Damerau 1964), in its own alphabets."""
     letters = sorted(set(word).union(*(_letters(ord(letter) >> 8) for letter in word)))
     splits = [(word[:place], word[place:]) for place in range(len(word) + 1)]
-    neighbours = {left + right[1:] for left, right in splits if right}
-    neighbours |= {left + right[1] + right[0] + right[2:] for left, right in splits if len(right) > 1}
-    neighbours |= {left + letter + right[1:] for left, right in splits if right for letter in letters}
-    neighbours |= {left + letter + right for left, right in splits for letter in letters}
-    return sorted(neighbours - {word})
+    neighbors = {left + right[1:] for left, right in splits if right}
+    neighbors |= {left + right[1] + right[0] + right[2:] for left, right in splits if len(right) > 1}
+    neighbors |= {left + letter + right[1:] for left, right in splits if right for letter in letters}
+    neighbors |= {left + letter + right for left, right in splits for letter in letters}
+    return sorted(neighbors - {word})
 
 
 @lru_cache(maxsize=64)

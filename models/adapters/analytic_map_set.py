@@ -34,7 +34,7 @@ from models.routing.router import distinct_tokens
 Ints = npt.NDArray[np.int64]
 
 _BATCH_PAIRS = 1024  # pairs whose token rows are gathered at once, some megabytes
-_SPARE = 0.5  # share of a new storage's capacity to add; memory is not occupied before it is written
+_SPARE = 0.5  # spare capacity of a new storage, as a share of its maps; memory is occupied only when written
 
 
 class _Storage:
@@ -173,7 +173,7 @@ class AnalyticMapSet:
         return self._storage.map(self._first + position, self._vocabulary)
 
     def tensors(self, position: int) -> dict[str, Array] | None:
-        """Name the arrays that a task's query vectors depend on; None for a task without a map."""
+        """Collect by name the arrays that a task's query vectors depend on; None for a task without a map."""
         query_map = self.map(position)
         if query_map is None:
             return None
@@ -221,7 +221,7 @@ class AnalyticMapSet:
         is_known = (known_keys[place] == keys) & is_word
         unknown = storage.unknown_weights[tasks][:, None]
         weights = np.where(is_known, storage.weights[rows][place], unknown) * is_word
-        # Adding from left to right makes padding change no bit.
+        # Summed from left to right, so that padding changes no bit.
         squares = np.cumsum(weights * weights, axis=1)[:, -1]
         shares = weights / np.maximum(np.sqrt(squares), np.float32(MIN_LENGTH))[:, None]
         pairs, columns = is_known.nonzero()

@@ -94,7 +94,7 @@ class _ArrayFields:
     """A dataclass of arrays, which a release stores by name."""
 
     def tensors(self) -> dict[str, Array]:
-        """Name the arrays as a release stores them."""
+        """Collect the arrays by name, as a release stores them."""
         return {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]
 
     @classmethod

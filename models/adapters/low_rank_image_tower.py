@@ -70,7 +70,7 @@ class LowRankImageTower(nn.Module):
         return [update.b for update in self._updates.values()]
 
     def tensors(self) -> dict[str, Tensor]:
-        """Name the matrices A and B by block, projection and letter, as a release stores them."""
+        """Collect the matrices A and B by block, projection and letter, as a release stores them."""
         return {
             f"{name}.{letter}": tensor.detach()
             for name, update in self._updates.items()

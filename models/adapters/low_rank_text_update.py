@@ -241,7 +241,7 @@ class TextUpdate(nn.Module):
         self.words.copy_(words)
 
     def tensors(self) -> dict[str, Tensor]:
-        """Name the tensors as a release stores them."""
+        """Collect the tensors by name, as a release stores them."""
         changed = self.words.detach().any(dim=1).nonzero()[:, 0]
         words = self.words.detach()[changed]
         return {"a": self.a.detach(), "b": self.b.detach(), "tokens": changed, "words": words}
@@ -279,7 +279,7 @@ def compact_text_update(tensors: Mapping[str, Tensor], vocabulary: int, scale: f
     is_valid = a.ndim == b.ndim == 4 and b.shape == (*a.shape[:2], width, a.shape[2])
     if not is_valid or words.shape != (len(tokens), width):
         raise ValueError(
-            f"the shapes a {tuple(a.shape)}, b {tuple(b.shape)} and words {tuple(words.shape)} do not fit each other"
+            f"the shapes a {tuple(a.shape)}, b {tuple(b.shape)} and words {tuple(words.shape)} do not fit together"
         )
     if len(tokens) and not 0 <= int(tokens.min()) <= int(tokens.max()) < vocabulary:
         raise ValueError(f"a token ID is not in the backbone's vocabulary of {vocabulary}")

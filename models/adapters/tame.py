@@ -240,7 +240,7 @@ class Tame(nn.Module):
         )
 
     def tensors(self) -> dict[str, Tensor]:
-        """Name the tensors as a release stores them."""
+        """Collect the tensors by name, as a release stores them."""
         tensors = {name: getattr(self, name).detach() for name in ("a", "b", "router", "noise")}
         tensors["task_experts"] = torch.tensor(self.task_experts, dtype=torch.int64)
         tensors["prototypes"] = (

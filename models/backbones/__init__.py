@@ -3,8 +3,8 @@
 from typing import Literal
 
 Precision = Literal["float32", "bfloat16"]  # of the text tower; settings import it without torch
-OPEN_CLIP_PREFIX = "open_clip:"  # begins the name of a backbone from open_clip
-TRANSFORMERS_PREFIX = "transformers:"  # begins the name of a backbone from the transformers library
+OPEN_CLIP_PREFIX = "open_clip:"  # of the names of open_clip backbones
+TRANSFORMERS_PREFIX = "transformers:"  # of the names of transformers backbones
 
 
 def has_open_blocks(name: str) -> bool:

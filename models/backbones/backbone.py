@@ -218,12 +218,12 @@ class Backbone(nn.Module, ABC):
         raise self.closed_blocks_error()
 
     def embed_tokens(self, ids: Tensor) -> Tensor:
-        """Prepare IDs ``[n, L]`` as input of the first text block, ``[n, L, width]``."""
+        """Embed token IDs ``[n, L]`` as input for the first text block, ``[n, L, width]``."""
         return self.embed_words(self.token_embedding(ids))
 
     @abstractmethod
     def embed_words(self, words: Tensor) -> Tensor:
-        """Prepare token embeddings ``[..., n, L, width]`` as input of the first text block, of the same shape."""
+        """Turn token embeddings ``[..., n, L, width]`` into input for the first text block, of the same shape."""
 
     def closed_blocks_error(self) -> BackboneUnsupported:
         """Build the error for adapters that would work inside closed blocks."""
@@ -258,7 +258,7 @@ class Backbone(nn.Module, ABC):
         return copy.deepcopy(self, {**shared, id(self._tokenizer): self._tokenizer})
 
     def tensors(self) -> dict[str, Tensor]:
-        """Name the weights as a release stores them, without those of a frozen network."""
+        """Collect the weights by name, as a release stores them, without those of a frozen network."""
         return {f"clip.{name}": value.detach() for name, value in self.clip.state_dict().items()}
 
     def load_tensors(self, tensors: Mapping[str, Tensor]) -> None:

@@ -11,8 +11,6 @@ from pathlib import Path
 
 import torch
 
-from models.errors import NotEnoughMemory
-
 _PROC = Path("/proc")
 _CGROUPS = Path("/sys/fs/cgroup")
 _M_MMAP_THRESHOLD = -3  # malloc.h of glibc
@@ -36,17 +34,6 @@ def usable_bytes(device: torch.device, *, proc: Path = _PROC, cgroups: Path = _C
         own = int(torch.cuda.get_per_process_memory_fraction(device) * total) - reserved
         return int(_USABLE * max(0, min(free, own) + reserved - torch.cuda.memory_allocated(device)))
     return int(_USABLE * max(0, min([*_free_bytes(proc, cgroups), sys.maxsize])))
-
-
-def require_bytes(needed: int, device: torch.device, purpose: str, hint: str) -> None:
-    """Refuse to take more memory than the device has.
-
-    Raises:
-        NotEnoughMemory: Less than ``needed`` bytes are usable.
-    """
-    usable = usable_bytes(device)
-    if needed > usable:
-        raise NotEnoughMemory(purpose, needed, usable, device.type, hint)
 
 
 def reset_peak(device: torch.device) -> bool:

@@ -24,7 +24,7 @@ _TOLERANCE = 1e-5  # between results of an engine and torch, relative to the lar
 
 
 class EngineUnavailable(ModelError):
-    """An engine cannot be used: it computes other vectors than torch, or cannot tell."""
+    """An engine cannot be used, for example because its vectors differ from torch's."""
 
 
 class FrozenTower(Generic[Engine]):

@@ -124,7 +124,7 @@ def require_clip_blocks(backbone: Backbone) -> None:
     """
     if not isinstance(backbone, OpenClipBackbone):
         raise BackboneUnsupported(
-            f"the blocks of backbone {backbone.name!r} are not those of CLIP: use 'tiny' or "
+            f"the blocks of backbone {backbone.name!r} are not CLIP's: use 'tiny' or "
             f"'{OPEN_CLIP_PREFIX}<model>/<pretrained tag or local file>'"
         )
 

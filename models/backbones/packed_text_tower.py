@@ -1,9 +1,9 @@
 """Packed text towers for queries: the same function as a tower's own blocks, two to four times as fast on a CPU.
 
 A query has few tokens, so it costs a dozen small products with frozen matrices. Two properties of torch make them slow:
-it packs a matrix again for every product, and its single-precision library leaves half the vector unit idle on
-processors by other vendors. oneDNN, which torch includes, has neither problem with a matrix that is packed once, and
-computes in bfloat16 without converting all weights for every query.
+it packs a matrix again for every product, and its library for single precision leaves half the vector unit idle on
+processors that its vendor does not make. oneDNN, which torch includes, has neither problem with a matrix that is packed
+once, and computes in bfloat16 without converting all weights for every query.
 
 oneDNN generates code for each number of rows it multiplies, and never frees it: about half a MiB per matrix shape and
 number of rows. Rows (texts × tokens) are therefore padded to a few sizes, eight per power of two.
@@ -36,8 +36,8 @@ def pack_text_tower(backbone: Backbone) -> Backbone:
     The weights of the text tower must not change afterwards. The result shares everything else with the backbone.
 
     Returns:
-        The backbone itself if it is not on a CPU with oneDNN kernels for the precision, or if its blocks cannot be
-        packed.
+        A packed backbone, or the backbone itself if it is not on a CPU with oneDNN kernels for the precision, or if its
+        blocks cannot be packed.
     """
     precision = backbone.query_precision
     if isinstance(backbone, BertBackbone):

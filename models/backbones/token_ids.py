@@ -11,7 +11,7 @@ TokenIds = npt.NDArray[np.int64]
 
 
 def pad_texts(texts: Sequence[TokenIds], padding: int = 0) -> TokenIds:
-    """Join the token IDs of texts to ``[n, L]``, padded to the longest one."""
+    """Stack the token IDs of texts as ``[n, L]``, padded to the longest text."""
     ids = np.full((len(texts), max(map(len, texts), default=0)), padding, np.int64)
     for row, text in zip(ids, texts, strict=True):
         row[: len(text)] = text

@@ -228,8 +228,8 @@ def _loading_errors(name: str) -> Iterator[None]:
     except Exception as error:  # the library, the hub client and safetensors raise unrelated types
         raise BackboneUnavailable(
             f"backbone {name!r} could not be loaded ({type(error).__name__}: {error}). Without a connection to the "
-            "model hub, give two folders in the format of the transformers library, with config.json and "
-            "model.safetensors, and for the text its tokenizer files: "
+            "model hub, give two folders in the format of the transformers library, each with config.json and "
+            "model.safetensors, the text folder also with its tokenizer files: "
             f"{TRANSFORMERS_PREFIX}<path to the vision folder>+<path to the text folder>"
         ) from error
 

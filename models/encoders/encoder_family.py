@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class EncoderFamily:
-    """What releases of one kind encode with.
+    """The encoders that releases of one kind share.
 
     Attributes:
         kind: Value of the ``kind`` field in ``release.json``.

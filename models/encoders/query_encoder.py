@@ -135,7 +135,7 @@ class QueryEncoder(ABC):
         """
 
     def routing_evidence(self, texts: Sequence[TokenIds], tasks: Sequence[str]) -> Vectors | None:
-        """Compute the routing evidence that texts give for tasks besides that of their words.
+        """Compute routing evidence that texts give for tasks beyond that of their words.
 
         Args:
             texts: Token IDs of each text, from :meth:`tokenize`.

@@ -64,7 +64,7 @@ class PerTextCondition:
 
     @property
     def candidates(self) -> int:
-        """1."""
+        """Always 1."""
         return 1
 
     def embedding_delta(self, ids: Tensor) -> Tensor | None:

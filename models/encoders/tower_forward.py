@@ -66,7 +66,7 @@ def slice_batch(batch: Tensor) -> Tensor:
 
 
 def gather_batch(part: Tensor, count: int) -> Tensor:
-    """Complete the rows that this process encoded to the whole batch of ``count`` rows."""
+    """Gather the whole batch of ``count`` rows from the rows that each process encoded."""
     distribution = _current.get()
     return part if distribution is None else distribution.gather(part, count)
 

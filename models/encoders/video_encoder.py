@@ -102,7 +102,7 @@ class VideoEncoder:
         actual = video_fingerprint(self._backbone.fingerprint, self._backbone.dim, release.frames, tensors)
         if actual != fingerprint:
             raise ReleaseError(
-                f"the release that made the shard of task {task!r} does not hold the video encoder that embedded it "
+                f"the release that made the shard of task {task!r} lacks the video encoder that embedded it "
                 f"(fingerprint {fingerprint[:12]}, found {actual[:12]})"
             )
         self._releases[fingerprint] = release
@@ -115,7 +115,7 @@ class VideoEncoder:
         try:
             return self._family_encoder(release).load(release)
         except (KeyError, RuntimeError) as error:
-            raise ReleaseError(f"the video side of the release does not fit the backbone: {error}") from error
+            raise ReleaseError(f"the release's video side does not fit the backbone: {error}") from error
 
     def _family_encoder(self, release: ReleaseState) -> FamilyVideoEncoder:
         if release.kind not in self._family_encoders:

@@ -47,7 +47,7 @@ def write_release(folder: Path, state: ReleaseState, *, parent: ParentRelease | 
         "vocabulary": np.array(own.vocabulary),
     }
     save_file(profiles, folder / _ROUTING)
-    # safetensors writes an array's memory as it is, which would transpose an array in another order.
+    # safetensors writes an array's memory as it is, so an array in another order would come out transposed.
     weights = {name: np.asarray(array, order="C") for name, array in state.tensors.items()}
     save_file(weights, folder / _WEIGHTS)
     description = {
@@ -143,7 +143,7 @@ def _read_description(folder: Path) -> dict[str, Any]:
     schema = description.get("schema")
     if schema != _SCHEMA:
         raise ReleaseError(
-            f"release {folder.name} has schema {schema}, and this version reads {_SCHEMA}: "
+            f"release {folder.name} has schema {schema}, but this version reads {_SCHEMA}: "
             "use the version that wrote it"
         )
     if not isinstance(description.get("kind"), str):

@@ -52,7 +52,7 @@ class CaptionScatter:
         return CaptionScatter(scatter, np.asarray(self.freedom + (len(captions) - 1), np.float32))
 
     def tensors(self) -> dict[str, npt.NDArray[Any]]:
-        """Name the arrays as a release stores them."""
+        """Collect the arrays by name, as a release stores them."""
         return {"scatter": self.scatter, "freedom": self.freedom}
 
     @classmethod

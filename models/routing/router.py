@@ -54,7 +54,7 @@ def distinct_tokens(tokens: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
 def log_weights(presence: Floats, profiles: Floats) -> Floats:
     """Compute each task's log-probability for each text, ``[n, T]``; the probabilities of a text sum to one.
 
-    A task without captions has no routing evidence of its own; it gets the score of the most likely other task.
+    A task without captions has no routing evidence of its own; it gets the score of the likeliest other task.
 
     Args:
         presence: ``[n, V]``, see :func:`~models.routing.token_statistics.token_presence`.
@@ -72,7 +72,7 @@ def log_probabilities(evidence: npt.NDArray[np.floating]) -> Floats:
 
 
 class Router:
-    """Routing profiles of all tasks, indexed by token: a query costs time in its length, not in V.
+    """Routing profiles of all tasks, indexed by token: the cost of a query grows with its length, not with V.
 
     Args:
         profiles: Routing profiles of T tasks.

@@ -2,13 +2,12 @@
 
 A transcript of two hours has most common words somewhere, so a query's words count together only within one *passage*,
 about half a minute of speech, and a video has the evidence of its best passage. A passage with less than four fifths of
-the query's mass Q says something else. With the share c of the rest, and the mass B that the passage has, the evidence
-is
+the query's mass Q says something else. For one with the mass B, and the share c of the last fifth, the evidence is
 
     0.6 c (0.5 B + 25 f min(1, Q / 6))
 
-nats, where f is 1 for the words as typed and less for other forms of them. This is less than for a caption
-(:mod:`models.routing.word_evidence`) with all the words. A query whose words are said all the time tells little: its
+nats, where f is 1 for the words as typed and less for other forms of them. A caption with all the words has more
+(:mod:`models.routing.word_evidence`). A query whose words are said all the time tells little: its
 mass Q, computed from the frequencies of its words among passages, is small. The evidence is never negative, since
 nobody says everything that a video shows.
 """

@@ -269,7 +269,7 @@ def add_written_evidence(
     """Add the evidence of its words to a text's routing evidence ``[T]``, which is limited first.
 
     Routing evidence of short texts differs by tens of nats between domains whose captions differ only in length, and
-    would outweigh the words. It is left alone for texts that are not written down.
+    would outweigh the words. Callers skip this for texts that are not written down.
     """
     limited = np.maximum(evidence, evidence.max() - _SPARE_NATS)
     return np.asarray(limited + written, np.float32)

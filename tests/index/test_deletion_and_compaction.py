@@ -22,7 +22,7 @@ DIM = 8
 
 @pytest.fixture
 def extend(unit: Callable) -> Callable[..., SegmentEntry]:
-    """Writes a further segment of a task, unpublished."""
+    """Writes another segment of a task, unpublished."""
 
     def make(
         store: ShardStore, task: str, ids: Iterable[int], *, seed: int = 0, **change: str
@@ -178,7 +178,7 @@ def test_delete_is_idempotent_and_atomic(store: ShardStore, publish_task: Callab
     manifest = store.delete([1, 7])
     assert {task: entry.count for task, entry in manifest.tombstones.items()} == {"a": 1, "b": 1}
     assert store.delete([7, 1]) == manifest
-    with pytest.raises(ShardMissing, match="no task has a vector 99"):
+    with pytest.raises(ShardMissing, match="no task has vector 99"):
         store.delete([2, 99])
     assert store.manifest() == manifest
     assert Manifest.loads(manifest.dumps()) == manifest
@@ -191,7 +191,7 @@ def test_append_requires_pinned_release(
     for change in ({"release": adopt(store, "another").id}, {"fingerprint": "another"}):
         with pytest.raises(ShardInvalid, match="embed with that one"):
             store.append(extend(store, "a", range(5, 7), **change))
-    with pytest.raises(ShardInvalid, match="ID 4 belongs to task a already"):
+    with pytest.raises(ShardInvalid, match="ID 4 already belongs to task a"):
         store.append(extend(store, "a", range(4, 7)))
     with pytest.raises(ShardInvalid, match="not published"):
         store.append(replace(extend(store, "a", range(5, 7)), task="nobody"))
@@ -220,7 +220,7 @@ def test_ids_of_appended_segments_are_reserved(
     store.append(extend(store, "a", range(100, 105)))
     store.delete([102])
     release, shard = write(store, "b", range(102, 104))
-    with pytest.raises(ShardInvalid, match="ID 102 belongs to task a already"):
+    with pytest.raises(ShardInvalid, match="ID 102 already belongs to task a"):
         store.publish(release=release, shards=[shard])
 
 

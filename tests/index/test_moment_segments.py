@@ -82,7 +82,7 @@ def test_invalid_moment_segment_blocks_publication(store: ShardStore, write: Wri
         with pytest.raises(ShardInvalid, match=why):
             store.publish(release=release, shards=[shard], segments=[segment, wrong][1:])
         assert store.manifest().shards == {}
-    with pytest.raises(ShardInvalid, match="belongs to task a already"):
+    with pytest.raises(ShardInvalid, match="already belongs to task a"):
         store.publish(release=release, shards=[shard], segments=[segment, segment])
     assert store.manifest().generation == 0
 

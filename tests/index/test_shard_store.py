@@ -62,7 +62,7 @@ def test_content_id_does_not_depend_on_order(store: ShardStore, unit: Callable) 
         ([1, 2, 1], {}, "ID 1 occurs twice"),
         ([1, -1, 2], {}, "ID -1 is negative"),
         ([1, 2], {}, "do not fit together"),
-        ([1.0, 2.0, 3.0], {}, "ids are float64"),
+        ([1.0, 2.0, 3.0], {}, "IDs are float64"),
         ([1, 2, 3], {1: np.nan}, "vector of ID 2 is not finite"),
         ([1, 2, 3], {2: np.inf}, "vector of ID 3 is not finite"),
         ([1, 2, 3], {0: 0.9}, "vector of ID 1 does not have unit length"),
@@ -123,7 +123,7 @@ def test_ids_are_unique_across_shards(store: ShardStore, publish_task: Callable,
     publish_task(store, "a", [1, 5, 9])
     publish_task(store, "b", [2, 6])  # overlapping ranges of distinct IDs
     release, shard = write(store, "c", [3, 6, 7])
-    with pytest.raises(ShardInvalid, match="ID 6 belongs to task b already"):
+    with pytest.raises(ShardInvalid, match="ID 6 already belongs to task b"):
         store.publish(release=release, shards=[shard])
 
 
@@ -144,7 +144,7 @@ def test_shard_of_other_dimension_raises(store: ShardStore, publish_task: Callab
 
 def test_shard_without_release_raises(store: ShardStore, adopt: Callable, write: Callable) -> None:
     _, shard = write(store, "a", [1])
-    with pytest.raises(ShardInvalid, match="neither published nor given"):
+    with pytest.raises(ShardInvalid, match="neither published nor being published"):
         store.publish(release=adopt(store, "another"), shards=[shard])
 
 
@@ -180,7 +180,7 @@ def test_adopting_same_release_twice_keeps_one_folder(store: ShardStore, adopt: 
 
 def test_release_with_special_files_raises(store: ShardStore) -> None:
     staged = store.stage()
-    with pytest.raises(ShardInvalid, match="this one has none"):
+    with pytest.raises(ShardInvalid, match="this one has no file"):
         store.adopt_release(staged)
     (staged / "link").symlink_to("/etc/hostname")
     with pytest.raises(ShardInvalid, match="this one has link"):

@@ -93,7 +93,7 @@ def test_too_little_memory_ends_the_training_before_its_first_step(
         _limit(monkeypatch, usable)
         with pytest.raises(NotEnoughMemory, match="with batch_size 6 and 2 frames per video") as error:
             fit(method, task, report=pytest.fail)
-        assert f"{usable / 1e9:.2f} GB are free" in str(error.value)
+        assert f"{usable / 1e9:.2f} GB is free" in str(error.value)
         assert "checkpointing: true" in error.value.hint
     assert all(before[name].equal(tensor) for name, tensor in method.state_dict().items())
 

@@ -30,8 +30,7 @@ class BertEngine:
         heads: Number of attention heads.
         epsilon: Epsilon of the layer normalizations.
         projection: ``[width, dim]``.
-        center: Vector ``[width]`` to subtract from the mean over tokens, once that has unit length; None to project the
-            mean itself.
+        center: Vector ``[width]`` to subtract from the normalized mean over tokens; None to project the mean itself.
     """
 
     name = ENGINE

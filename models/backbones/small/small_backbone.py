@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from models.backbones.engine.efficientnet_engine import EfficientNetEngine
 
 _GRID = 2  # tokens per side of a frame; training time is proportional to their number
-_NETWORK = "cnn."  # begins the names of the frozen network's weights in the image tower
+_NETWORK = "cnn."  # name prefix of the frozen network's weights in the image tower
 # The published weights normalize pixels of 0..255 as (x - 127) / 128.
 _MEAN = (127 / 255,) * 3
 _STD = (128 / 255,) * 3
@@ -107,7 +107,7 @@ class SmallBackbone(BertBackbone):
 
     @torch.no_grad()
     def video_features(self, frames: Tensor) -> Tensor:
-        """Take the square root of the pooled features, averaged over frames; none is negative.
+        """Average the pooled features, which are not negative, over frames, and take the square root.
 
         The root compresses a frame's few large features, as power normalization does for Fisher vectors (Perronnin et
         al., ECCV 2010).

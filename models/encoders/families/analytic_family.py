@@ -141,11 +141,11 @@ class AnalyticQueryEncoder(QueryEncoder):
         try:
             query_map = AnalyticQueryMap.from_tensors(arrays_with_prefix(_QUERY, release.tensors))
         except KeyError as error:
-            raise ReleaseError(f"the query map of the release has no tensor {error}") from error
+            raise ReleaseError(f"the release's query map lacks tensor {error}") from error
         sizes = (len(query_map.center), query_map.lexicon.shape[-1])
         if sizes != (self._layout.semantic, self._layout.lexical):
             raise ReleaseError(
-                f"the query map of the release is for {sizes[0]} semantic and {sizes[1]} lexical coordinates, but "
+                f"the release's query map is for {sizes[0]} semantic and {sizes[1]} lexical coordinates, but "
                 f"{self._texts.name!r} has {self._layout.semantic} and {self._layout.lexical}"
             )
         return query_map

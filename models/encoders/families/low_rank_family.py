@@ -135,10 +135,10 @@ def _load_text_update(backbone: Backbone, release: ReleaseState) -> TextUpdateSe
             tensors_with_prefix(_TEXT, release.tensors), backbone.vocabulary, release.config["scale"]
         ).to(backbone.device)
     except (KeyError, ValueError) as error:
-        raise ReleaseError(f"the text update of the release is invalid: {error}") from error
+        raise ReleaseError(f"the release's text update is invalid: {error}") from error
     if update.a.shape[1::3] != (len(backbone.text_blocks), backbone.text_width):
         raise ReleaseError(
-            f"the text update of the release is for {update.a.shape[1]} blocks of width {update.a.shape[-1]}, but the "
+            f"the release's text update is for {update.a.shape[1]} blocks of width {update.a.shape[-1]}, but the "
             f"text tower of {backbone.name!r} has {len(backbone.text_blocks)} of width {backbone.text_width}"
         )
     return update

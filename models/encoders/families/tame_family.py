@@ -26,8 +26,8 @@ from models.releases.release_state import ReleaseState, arrays_with_prefix
 from models.releases.release_tensors import tensors_with_prefix
 
 _TAME = "tame."
-FUSION_PREFIX = "ffa."  # begins the names of Frame Fusion Adapters in a release
-WORD_PREFIX = "words."  # begins the names of changed token embeddings in a release
+FUSION_PREFIX = "ffa."  # of the names of Frame Fusion Adapters in a release
+WORD_PREFIX = "words."  # of the names of changed token embeddings in a release
 
 
 class TameQueryEncoder(AdaptedQueryEncoder):
@@ -154,7 +154,7 @@ def _load_words(backbone: Backbone, release: ReleaseState) -> TextUpdateSet | No
     try:
         return compact_text_update(tensors, backbone.vocabulary, 1.0).to(backbone.device)
     except (KeyError, ValueError) as error:
-        raise ReleaseError(f"the token embeddings of the release do not fit the backbone: {error}") from error
+        raise ReleaseError(f"the release's token embeddings do not fit the backbone: {error}") from error
 
 
 def _load_tame(backbone: Backbone, release: ReleaseState) -> Tame:
@@ -176,7 +176,7 @@ def _load_tame(backbone: Backbone, release: ReleaseState) -> Tame:
         )
         tame.load_tensors(tensors)
     except (KeyError, ValueError, RuntimeError) as error:
-        raise ReleaseError(f"the adapters of the release do not fit its configuration: {error}") from error
+        raise ReleaseError(f"the release's adapters do not fit its configuration: {error}") from error
     return tame.to(backbone.device).eval()
 
 

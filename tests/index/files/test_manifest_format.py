@@ -108,7 +108,7 @@ def test_wrong_checksum_raises() -> None:
 )
 def test_manifest_rejects_files_outside_its_folders(release: ReleaseEntry) -> None:
     hostile = Manifest(generation=1, release=release.id, releases={release.id: release}).dumps()
-    with pytest.raises(ManifestError, match="not its content"):
+    with pytest.raises(ManifestError, match="does not match its files"):
         Manifest.loads(hostile)
 
 

@@ -21,7 +21,7 @@ def test_partition_names_are_distinct() -> None:
 
 @pytest.mark.parametrize("place", ["", "files", "milvus:", "milvus:a", "other:a/b", "milvus2:a/b"])
 def test_place_of_other_store_raises(place: str) -> None:
-    with pytest.raises(ShardMissing, match="no place in Milvus"):
+    with pytest.raises(ShardMissing, match="not a place in Milvus"):
         split_place(place)
 
 

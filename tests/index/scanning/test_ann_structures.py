@@ -305,7 +305,7 @@ def test_structure_of_other_vectors_raises(
     exact = _exact(VIDEOS[:5000])
     with (tmp_path / "search.faiss").open("wb") as file:
         write_ann(kind, build_ann(kind, exact), file.write)
-    with pytest.raises(ValueError, match=f"it is no {kind} of {ROWS} vectors"):
+    with pytest.raises(ValueError, match=f"it is not the {kind} structure of {ROWS} vectors"):
         open_ann(tmp_path / "search.faiss", kind, _exact(VIDEOS))
     assert entry.structure is not None
     lying = replace(entry, structure=replace(entry.structure, recall=1.0))

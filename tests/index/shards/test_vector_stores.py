@@ -139,7 +139,7 @@ def test_deleted_ids_stay_visible_in_older_generation(
     assert after.ids.tolist() == sorted(left)
     with pytest.raises(ShardMissing):
         after.vectors(np.array(best[:1]))
-    with pytest.raises(ShardMissing, match="no task has a vector 555"):
+    with pytest.raises(ShardMissing, match="no task has vector 555"):
         store.delete([555])
 
 

@@ -245,7 +245,7 @@ def test_threads_search_and_change_an_index() -> None:
         assert all(threads.map(search, range(1, 40)))
 
 
-def test_misspelled_word_is_corrected_to_the_most_frequent_neighbour() -> None:
+def test_misspelled_word_is_corrected_to_the_most_frequent_neighbor() -> None:
     index = index_of("dumbbell", "dumbbell press", "cable row", "cables", "fable", "clip 0001235", "größe")
 
     def correct(word: str) -> str | None:

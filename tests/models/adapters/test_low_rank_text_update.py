@@ -132,8 +132,8 @@ def test_gradients_reach_only_the_embeddings_of_present_tokens() -> None:
             torch.tensor([VOCABULARY, 1, 2, 3, 4]),
             "a token ID is not in the backbone's vocabulary of 20",
         ),
-        ("words", torch.zeros(4, WIDTH), "do not fit each other"),
-        ("b", torch.zeros(LAYERS, 4, WIDTH, RANK + 1), "do not fit each other"),
+        ("words", torch.zeros(4, WIDTH), "do not fit together"),
+        ("b", torch.zeros(LAYERS, 4, WIDTH, RANK + 1), "do not fit together"),
     ],
 )
 def test_invalid_update_tensors_are_refused(name: str, value: Tensor, message: str) -> None:
