@@ -1,4 +1,4 @@
-"""``bench worlds``: runs of method variants on several worlds and orders of their domains, and their tables."""
+"""``bench worlds``: run method variants on several worlds and domain orders, and format the tables."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class WorldRun:
     Attributes:
         world: Seed of the world.
         is_joint: Whether all domains were learned at once.
-        run: Ranks and costs; its seed is that of the method and of the order of the domains.
+        run: Ranks and costs; its seed is that of the method and of the domain order.
     """
 
     world: int
@@ -73,21 +73,21 @@ def compare_worlds(
 ) -> Iterator[WorldRun]:
     """Learn every world in every order with every variant, and rank all queries after the last domain.
 
-    Joint training in closed form gets the routing evidence of the sequential method, which its union of all domains
-    does not have, so that both differ in their vectors alone.
+    Joint training in closed form gets the routing evidence of the sequential method, which the union of all domains
+    lacks, so that both differ only in their vectors.
 
     Args:
         protocol: Protocol whose source renders the world; more worlds have the next seeds.
-        orders: Number of orders, each with another seed of the method; see
+        orders: Number of orders, each with another seed for the method; see
             :func:`~benchmarks.clips.method_on_clips.domain_order`. Without training, and for joint training in closed
-            form, the order has no effect and there is one.
-        cache: Folder of frames and features.
+            form, the order has no effect and there is only one.
+        cache: Folder for frames and features.
         device: ``cpu`` or ``cuda``.
-        progress: Called with the number of rendered videos and the number of videos to render.
+        progress: Called with the numbers of rendered videos and of videos to render.
         report: Called with one line per domain.
 
     Yields:
-        Each run when it ends.
+        Each run as it ends.
 
     Raises:
         ProtocolError: The source is not a video world.
@@ -97,7 +97,7 @@ def compare_worlds(
     if not isinstance(source, WorldSource):
         raise ProtocolError(f"{protocol.name} is not a video world; use `cinestrata bench run`")
     variants = [v.model_copy(update={"settings": protocol.settings_of(v)}) for v in variants]
-    for variant in variants:  # validates the settings before videos are rendered
+    for variant in variants:  # validate settings before rendering videos
         configure(variant.method, backbone, variant.settings)
     loaded = load_backbone(backbone, protocol.frames).to(device)
     remember_outputs(loaded, cache)
@@ -119,7 +119,7 @@ def compare_worlds(
 
 
 def _depends_on_order(variant: MethodVariant) -> bool:
-    """Return whether the order of the domains or the seed affects the vectors of a variant."""
+    """Check whether the order of the domains or the seed affects a variant's vectors."""
     method = METHODS[variant.method]
     return method.is_trainable and not (method.is_closed_form and variant.is_joint)
 
@@ -127,10 +127,9 @@ def _depends_on_order(variant: MethodVariant) -> bool:
 def _joint_evidence(
     variant: MethodVariant, backbone: Backbone, tasks: Sequence[TaskData]
 ) -> list[Floats] | None:
-    """Return the routing evidence ``[Q, T]`` of the queries of each task by the router of the sequential method in
-    closed form.
+    """Compute the routing evidence ``[Q, T]`` of each task's queries by the sequential method's closed-form router.
 
-    None for a variant that has the evidence of its own release.
+    None for a variant whose own release has the evidence.
     """
     config = configure(variant.method, backbone.name, variant.settings)
     background = backbone.text_background
@@ -152,7 +151,7 @@ def _joint_evidence(
 
 
 def world_tables(runs: Sequence[WorldRun]) -> str:
-    """Return the Markdown tables of all runs.
+    """Format Markdown tables of all runs.
 
     Args:
         runs: Runs of all variants on the same worlds and orders.
@@ -180,7 +179,7 @@ def write_world_report(folder: Path, runs: Sequence[WorldRun], command: str, bac
     """Write ``table.md`` and ``results.json``, and return the tables.
 
     Args:
-        folder: Folder of the results; created if necessary.
+        folder: Folder for the results; created if missing.
         runs: Runs of all variants.
         command: Command line of the runs.
     """
@@ -193,7 +192,7 @@ def write_world_report(folder: Path, runs: Sequence[WorldRun], command: str, bac
 
 
 def _grouped(runs: Sequence[WorldRun]) -> list[tuple[str, list[WorldRun]]]:
-    """Return the runs by label, in the order of their first runs."""
+    """Group the runs by label, in the order of their first runs."""
     labels = dict.fromkeys(run.run.label for run in runs)
     return [(label, [run for run in runs if run.run.label == label]) for label in labels]
 

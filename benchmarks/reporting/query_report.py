@@ -1,4 +1,4 @@
-"""Report of ``bench queries``: words, whole captions and unknown texts, for the product and its rivals."""
+"""Report ``bench queries``: words, whole captions and unknown texts, for the product and its rivals."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from benchmarks.reporting.markdown_tables import format_interval, markdown_table
 
 
 class Column(NamedTuple):
-    """A measure of a kind of queries; ``group`` limits it to the videos of a folder."""
+    """A measure of one kind of query; ``group`` limits it to a folder's videos."""
 
     kind: str
     measure: str
@@ -27,12 +27,12 @@ class Column(NamedTuple):
 
 @dataclass(frozen=True)
 class Figure:
-    """A measure of a row.
+    """A measure in a row.
 
     Attributes:
         queries: Number of distinct queries.
         value: Mean, with its interval.
-        difference: Mean difference to the product, with its interval; None for the product and without its value.
+        difference: Mean difference to the product, with its interval; None for the product, and if it has no value.
     """
 
     queries: int
@@ -41,11 +41,11 @@ class Figure:
 
 
 Figures = dict[tuple[str, Column], Figure]
-Values = dict[str, dict[str, float]]  # mean over the seeds of each query, by domain
+Values = dict[str, dict[str, float]]  # each query's mean over the seeds, by domain
 
 
 def _tables(results: QueryResults) -> dict[str, list[Column]]:
-    """Return the columns of each table, by title."""
+    """List the columns of each table, by title."""
     groups = sorted({outcome.query.group for outcome in results.outcomes} - {""})
     keywords = ("P@min(10, R)", "matches", "routed")
     tables = {
@@ -67,7 +67,7 @@ def _tables(results: QueryResults) -> dict[str, list[Column]]:
 
 
 def compute_figures(results: QueryResults) -> Figures:
-    """Return every measure of the tables that a row has."""
+    """Compute every measure in the tables that a row has."""
     outcomes: dict[tuple[str, str, str], list[Outcome]] = defaultdict(list)
     for outcome in results.outcomes:
         outcomes[outcome.row, outcome.query.kind, outcome.gallery].append(outcome)
@@ -95,7 +95,7 @@ def _values(outcomes: Iterable[Outcome], column: Column) -> Values:
 
 
 def _interval(first: Values, second: Values | None = None) -> Interval:
-    """Compute the mean of the first values, or of their difference to the second ones, with its interval."""
+    """Average the first values, or their difference to the second, with an interval."""
     return difference_interval(
         [list(queries.values()) for queries in first.values()],
         [
@@ -106,7 +106,7 @@ def _interval(first: Values, second: Values | None = None) -> Interval:
 
 
 def query_tables(results: QueryResults, figures: Figures) -> str:
-    """Return the Markdown tables of all kinds of queries."""
+    """Format Markdown tables for all kinds of queries."""
     names = "with file names and metadata" if results.names else "under neutral names, without metadata"
     parts = [
         f"One library with {len(results.videos)} domains and {sum(results.videos.values())} videos {names}, of which "
@@ -126,9 +126,7 @@ def query_tables(results: QueryResults, figures: Figures) -> str:
 
 
 def _lessons(results: QueryResults) -> str:
-    """Compute the share of the first places with a right video (R@10 of captions) before and after, and queries that
-    lost.
-    """
+    """Format the share of first places with a right video (R@10 of captions), before and after, and what was lost."""
     groups: dict[tuple[str, str], list[tuple[float, float]]] = defaultdict(list)
     for kind, part, before, after in results.lessons:
         groups[kind, part].append((before, after))
@@ -165,7 +163,7 @@ def write_query_report(folder: Path, results: QueryResults, command: str, backbo
     """Write ``table.md`` and ``results.json``, and return the tables.
 
     Args:
-        folder: Folder of the results; created if necessary.
+        folder: Folder for the results; created if missing.
         command: Command line of the runs.
         backbone: Name of the backbone.
     """
@@ -182,7 +180,7 @@ def write_query_report(folder: Path, results: QueryResults, command: str, backbo
         "figures": [
             {"row": row, **column._asdict(), **vars(figure)} for (row, column), figure in figures.items()
         ],
-        "answers": [  # those of the product, to see which queries it misses
+        "answers": [  # the product's, to see which queries it misses
             {"kind": query.kind, "text": query.text, "gallery": gallery, **values}
             for row, gallery, query, values in results.outcomes
             if row == PRODUCT

@@ -1,6 +1,6 @@
-"""Methods of the papers' tables that the service does not offer, and a registry of them and of its methods.
+"""Methods in the papers' tables that the service does not offer, and a registry of these and of its own methods.
 
-A rival consists of a module and a recipe (``configs/<name>.yaml``), like a method in :mod:`trainer.methods`.
+A rival has a module and a recipe (``configs/<name>.yaml``), like a method in :mod:`trainer.methods`.
 """
 
 from __future__ import annotations

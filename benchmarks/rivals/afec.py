@@ -1,19 +1,19 @@
 """AFEC: active forgetting with synaptic expansion-convergence (Wang et al. 2021, "AFEC: active forgetting of negative
-transfer in continual learning"), on EWC; the row of that name in table 1 of ctp.
+transfer in continual learning"), on top of EWC; the row of that name in table 1 of ctp.
 
-EWC keeps weights near those of earlier tasks also where they hinder the new task. AFEC trains a second set of weights
-on the new task alone (expansion), and pulls the weights of the model to both sets (convergence):
+EWC keeps weights near those of earlier tasks even where that hinders the new task. AFEC trains a second set of weights
+on the new task alone (expansion), and pulls the model's weights toward both sets (convergence):
 
 - θ_e minimizes L(θ_e), the loss of the task, without a penalty. F_e is its Fisher information on the task.
 - θ minimizes L(θ) + λ/2 Σ_k Ω_k (θ_k − θ*_k)² + λ_e/2 Σ_k F_e,k (θ_k − θ_e,k)² (equation 10), with Ω and θ* of EWC.
 
-θ_e exists during a task only, and the first task has none.
+θ_e exists only during a task, and the first task has none.
 
-Differences from the paper: θ_e starts from the pre-trained weights in every task, since the initialization of a tower
-is its pre-training; the published code trains its initial θ_e further in every task, and the code of ctp starts from
-the newest θ. As in both, θ_e and θ are trained in turns instead of one after the other: each step updates both, and the
-penalty of an epoch uses θ_e and F_e of the end of the epoch before, so that the first epoch has none. The gradients of
-both are clipped together. F_e and Ω are those of small batches, and Ω is a sum over the tasks
+Differences from the paper: θ_e starts from the pre-trained weights in every task, since pre-training is what
+initializes a tower; the published code trains its initial θ_e further in every task, and the code of ctp starts from
+the newest θ. As in both, θ_e and θ are trained in turns rather than one after the other: each step updates both, and an
+epoch's penalty uses θ_e and F_e from the end of the previous epoch, so the first epoch has none. The gradients of both
+are clipped together. F_e and Ω are computed on small batches, and Ω is a sum over the tasks
 (``benchmarks.rivals.ewc``), where both codes average.
 """
 
@@ -42,12 +42,12 @@ class AfecConfig(EwcConfig):
 
 
 class Afec(Ewc):
-    """EWC with a second penalty, which pulls to weights that are trained on the current task alone.
+    """EWC with a second penalty, which pulls toward weights trained on the current task alone.
 
     Attributes:
         expanded: Towers with the weights θ_e; None before the second task and between tasks.
-        expanded_fisher: F_e of the end of the last epoch.
-        expanded_anchor: θ_e of the end of the last epoch.
+        expanded_fisher: F_e at the end of the last epoch.
+        expanded_anchor: θ_e at the end of the last epoch.
     """
 
     name = "afec"
@@ -69,14 +69,14 @@ class Afec(Ewc):
             self.expanded.unfreeze()
 
     def begin_epoch(self, epoch: int, pairs: Sequence[Pair]) -> None:
-        """Measure F_e of the weights θ_e after the epochs so far."""
+        """Measure F_e for the weights θ_e after the epochs so far."""
         if self.expanded is not None and epoch:
             self.expanded_fisher = self.fisher(self.expanded, pairs)
             weights = self.expanded.named_parameters()
             self.expanded_anchor = {name: weight.detach().clone() for name, weight in weights}
 
     def loss(self, frames: Tensor, texts: Sequence[str], references: Tensor | None) -> Tensor:
-        """Return the loss of θ by equation 10 plus L(θ_e)."""
+        """Compute the loss of θ by equation 10 plus L(θ_e)."""
         loss = super().loss(frames, texts, references)
         if self.expanded is None:
             return loss
@@ -84,7 +84,7 @@ class Afec(Ewc):
         return loss + self.convergence_loss() + expansion
 
     def convergence_loss(self) -> Tensor:
-        """Return λ_e/2 Σ_k F_e,k (θ_k − θ_e,k)²."""
+        """Compute λ_e/2 Σ_k F_e,k (θ_k − θ_e,k)²."""
         total = torch.zeros((), device=self.model.device)
         for name, parameter in self.model.named_parameters():
             if name in self.expanded_fisher:
@@ -104,7 +104,7 @@ class Afec(Ewc):
         return super().parameter_groups() + expanded
 
     def stored_statistics(self) -> dict[str, dict[str, Tensor]]:
-        """Return the statistics of EWC and, within a task, θ_e; its Fisher follows from it."""
+        """Collect EWC's statistics and, within a task, θ_e; its Fisher follows from it."""
         weights = dict(self.expanded.named_parameters()) if self.expanded is not None else {}
         expanded = {name: weight.detach() for name, weight in weights.items()}
         return {**super().stored_statistics(), _EXPANDED: expanded}

@@ -1,4 +1,4 @@
-"""Base-MoCo: momentum contrast as in BMU-MoCo, without the pull of the momentum encoders (bmu-moco, section 3.3)."""
+"""Base-MoCo: momentum contrast as in BMU-MoCo, without the momentum encoders' pull (bmu-moco, section 3.3)."""
 
 from __future__ import annotations
 

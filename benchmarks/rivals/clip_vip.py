@@ -1,13 +1,13 @@
 """CLIP-ViP: sequential fine-tuning of a CLIP whose image tower attends across frames (Xue et al. 2023, "CLIP-ViP:
 Adapting pre-trained image-text model to video-language alignment"; a baseline of ctvr-ffa-tame).
 
-Video proxies exchange information between frames (``encoders.proxy_family``). Both towers and the proxies are
-trained on every task with CLIP's contrastive loss, without protection of earlier tasks. The vector of a video does not
-depend on the query, so it is stored like any other.
+Video proxies exchange information between frames (``encoders.proxy_family``). Both towers and the proxies are trained
+on every task with CLIP's contrastive loss, and earlier tasks are not protected. A video's vector does not depend on the
+query, so it is stored like any other.
 
-Difference from the paper: its post-pre-training on 100 million video clips with captions of their frames (section
-3.4) is left out; ctvr-ffa-tame starts every method from CLIP as well. The proxies therefore start from random values
-and have a separate learning rate.
+Difference from the paper: its post-pre-training on 100 million video clips with captions for their frames (section 3.4)
+is left out; ctvr-ffa-tame starts every method from CLIP, too. The proxies therefore start from random values and have
+their own learning rate.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class ClipVipConfig(FinetuneConfig):
 
 
 class ClipVip(Finetune):
-    """Fine-tuning of both towers and of proxies between the frames."""
+    """Fine-tuning of both towers and of proxies between frames."""
 
     name = "clip_vip"
     family = PROXY_FAMILY

@@ -1,10 +1,9 @@
 """CLIP-ViP + VR-LwF: video proxies with vocabulary replay (ctvr-ffa-tame, section 4.3 and table 1).
 
 The trained model and the teacher are both CLIP-ViP; the distillation loss is that of VR-LwF. The teacher is the model
-from before the task with its proxies; on the first task these are the random proxies that training starts from.
+from before the task with its proxies; on the first task, these are the random proxies that training starts from.
 
-Differences from the papers: ctvr-ffa-tame names the combination without details. See also ``clip_vip``
-and ``vr_lwf``.
+Differences from the papers: ctvr-ffa-tame names the combination without details. See also ``clip_vip`` and ``vr_lwf``.
 """
 
 from __future__ import annotations
@@ -24,10 +23,10 @@ class ClipVipVrLwfConfig(VrLwfConfig, ClipVipConfig):
 
 
 class ClipVipVrLwf(VrLwf, ClipVip):
-    """Fine-tuning of towers and proxies with the distribution of videos over random sentences as soft targets.
+    """Fine-tuning of towers and proxies, with the distribution of videos over random sentences as soft targets.
 
     Attributes:
-        teacher_proxies: Frozen proxies of the teacher.
+        teacher_proxies: The teacher's frozen proxies.
     """
 
     name = "clip_vip_vr_lwf"
@@ -36,7 +35,7 @@ class ClipVipVrLwf(VrLwf, ClipVip):
     teacher_proxies: VideoProxies
 
     def create_teacher(self) -> Backbone:
-        """Return a copy of the model from before the task, and copy its proxies."""
+        """Copy the model and its proxies from before the task."""
         self.teacher_proxies = copy.deepcopy(self.proxies).requires_grad_(False)
         return super().create_teacher()
 

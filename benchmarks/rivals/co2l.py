@@ -1,19 +1,19 @@
 """Co2L: contrastive continual learning (Cha et al. 2021).
 
-Two mechanisms. Asymmetric supervised contrast (section 4.1): every sample of the batch is a negative, but only samples
-of the current task are anchors, because the few past samples would be overfitted. Instance-wise relation distillation
-(section 4.2): the similarities among the samples of the batch are distilled from a frozen copy of the model from before
-the task; κ* < κ makes the target sharper than the prediction.
+It has two mechanisms. Asymmetric supervised contrast (section 4.1): every sample in the batch is a negative, but only
+the current task's samples are anchors, because the few past ones would be overfitted. Instance-wise relation
+distillation (section 4.2): the similarities among the batch's samples are distilled from a frozen copy of the model
+from before the task; κ* < κ makes the target sharper than the prediction.
 
 bmu-moco transfers Co2L to retrieval in one sentence: the logits of the old and the current model are aligned on new and
 old data, under two augmentations of every mini-batch. This implementation reads it as the paper's batch of 2N, made of
 pairs: N texts, which cannot be augmented, and two views of each of their N videos. A text has two positives, a view has
-one; the similarities are those across the modalities, in both directions, for the contrast and for the relations. (The
-original compares samples of one modality, each with all other samples.)
+one. Similarities are taken across modalities, in both directions, for the contrast and for the relations. (The original
+compares samples of one modality, each with all others.)
 
-Other differences: views differ in color only (bmu-moco: grayscale and jitter; strengths of Co2L's published code; see
-``shared.color_jitter``), since crops and flips would contradict captions. Past pairs are a separate batch in every
-step, where the original distributes them over an epoch. Losses are means over anchors instead of sums. The retrieval
+Other differences: views differ only in color (bmu-moco: grayscale and jitter; strengths as in Co2L's published code;
+see ``shared.color_jitter``), since crops and flips would contradict captions. Past pairs are a separate batch in every
+step, where the original spreads them over an epoch. Losses are means over anchors rather than sums. The retrieval
 temperature replaces τ = 0.5. See also ``shared.replay``.
 """
 
@@ -49,10 +49,10 @@ class Co2lConfig(ReplayConfig):
 
 
 class Co2l(ReplayMethod):
-    """Contrast with current anchors only, and distilled relations.
+    """Contrast with only current anchors, and distilled relations.
 
     Attributes:
-        augment: Random view of videos ``uint8 [N, M, H, W, 3]``, equal for all frames of a video.
+        augment: Draws a view of videos ``uint8 [N, M, H, W, 3]``, the same for all frames of a video.
     """
 
     name = "co2l"
@@ -67,7 +67,7 @@ class Co2l(ReplayMethod):
         )
 
     def loss(self, frames: Tensor, texts: Sequence[str], references: Tensor | None) -> Tensor:
-        """Return the asymmetric contrast + λ · relation distillation."""
+        """Compute the asymmetric contrast + λ · relation distillation."""
         config = self.config
         ids = self.tokenize(texts)
         self.record_batch(frames, ids)
@@ -86,7 +86,7 @@ class Co2l(ReplayMethod):
 
 
 def asymmetric_loss(queries: Tensor, videos: Tensor, current: int, scale: float) -> Tensor:
-    """Return the asymmetric supervised contrast across modalities, the mean of both directions.
+    """Compute the asymmetric supervised contrast across modalities, averaged over both directions.
 
     Args:
         queries: ``[N, D]``; queries of the current task come first.
@@ -104,7 +104,7 @@ def asymmetric_loss(queries: Tensor, videos: Tensor, current: int, scale: float)
 
 
 def relation_loss(current: Tensor, previous: Tensor, temperature: float, past_temperature: float) -> Tensor:
-    """Return the instance-wise relation distillation −Σ_j p_ij* log p_ij, mean over rows i.
+    """Compute the instance-wise relation distillation −Σ_j p_ij* log p_ij, averaged over rows i.
 
     Args:
         current: ``[n, m]`` similarities by the trained model.

@@ -1,16 +1,16 @@
 """DER and DER++: dark experience replay (Buzzega et al. 2020, "Dark experience for general continual learning").
 
 The memory stores training pairs together with the model's responses to them at that time. DER penalizes the mean
-squared difference between current and stored responses with weight α; DER++ also learns the pairs themselves again,
+squared difference between current and stored responses with weight α. DER++ also learns the pairs themselves again,
 from a second draw, with weight β.
 
-The response of a classifier is a row of logits. The response of two towers is a matrix of retrieval logits, the scaled
-similarities of a batch of texts and a batch of videos, as in bmu-moco. Logits against the original batch could not be
-recomputed, so the memory stores both vectors of a pair, and the logits among the drawn pairs are compared, current
-against stored. bmu-moco stores them in a ring (``fill: ring``), the original in a reservoir, whose responses come from
+A classifier's response is a row of logits. The response of two towers is a matrix of retrieval logits, the scaled
+similarities between a batch of texts and a batch of videos, as in bmu-moco. Logits against the original batch could not
+be recomputed, so the memory stores both vectors of a pair, and compares the logits among the drawn pairs, current
+against stored. bmu-moco keeps them in a ring (``fill: ring``), the original in a reservoir, whose responses come from
 the whole training path; the default is the reservoir.
 
-Other differences, notably that pairs of the current task are not drawn, are in ``shared.replay``.
+Other differences, notably that pairs from the current task are not drawn, are in ``shared.replay``.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Der(ReplayMethod):
     stores_vectors = True
 
     def loss(self, frames: Tensor, texts: Sequence[str], references: Tensor | None) -> Tensor:
-        """Return the task's own loss + α · response loss + β · loss of past pairs."""
+        """Compute the task's own loss + α · response loss + β · loss of past pairs."""
         config = self.config
         ids = self.tokenize(texts)
         vectors = self.encode(frames, ids)
@@ -67,11 +67,11 @@ class Der(ReplayMethod):
 
 
 def response_loss(current: tuple[Tensor, Tensor], stored: tuple[Tensor, Tensor], scale: float) -> Tensor:
-    """Return the mean squared difference of retrieval logits.
+    """Compute the mean squared difference between retrieval logits.
 
     Args:
-        current: Query and video vectors of the drawn pairs by the trained model, ``[B, D]`` each.
-        stored: Query and video vectors of the same pairs from the memory, ``[B, D]`` each.
+        current: The trained model's query and video vectors for the drawn pairs, ``[B, D]`` each.
+        stored: The memory's query and video vectors for the same pairs, ``[B, D]`` each.
         scale: 1/τ, which turns similarities into logits.
     """
     return F.mse_loss(scale * current[0] @ current[1].T, scale * stored[0] @ stored[1].T)

@@ -1,20 +1,19 @@
 """Drift-Adapter, its orthogonal Procrustes form (Vejendla, "Drift-Adapter: a practical approach to near zero-downtime
 embedding model upgrades in vector databases", EMNLP 2025, arXiv 2509.23471).
 
-After an embedding model is replaced, the index stays, and a small map moves the vector of a new query to the vector
-that the old model would give. Of the paper's three maps, this one has a closed form:
+When an embedding model is replaced, the index stays, and a small map moves the vector of a new query to the one that
+the old model would give. Of the paper's three maps, this one has a closed form:
 
     R = argmin ‖X_new R − X_old‖_F over orthogonal R,   X_newᵀ X_old = U Σ Vᵀ,   R = U Vᵀ
 
-over vectors of the same examples by both models. A rotation preserves the angles between queries, and therefore the
-new model's knowledge about them.
+over both models' vectors for the same examples. A rotation preserves the angles between queries, and so what the new
+model knows about them.
 
-Differences from the paper: there, one model is upgraded once, and both models embed 20,000 items of the index. Here
-every task is a small upgrade with only its own training examples, and rotations are composed
-(``shared.query_maps``). The default fits captions without videos, since only queries pass the map. For
-a task with fewer examples than dimensions, R is undetermined in some directions; ``identity_weight`` selects the
-solution nearest to the identity. The optional diagonal scale and the low-rank and residual forms, which need gradient
-training, are left out.
+Differences from the paper: there, one model is upgraded once, and both models embed 20,000 items from the index. Here
+every task is a small upgrade with only its own training examples, and rotations are composed (``shared.query_maps``).
+By default, only captions are fitted, since only queries pass the map. For a task with fewer examples than dimensions, R
+is undetermined in some directions; ``identity_weight`` selects the solution nearest to the identity. The optional
+diagonal scale and the low-rank and residual forms, which need gradient training, are left out.
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ class DriftAdapter(QueryMapMethod):
         return AffineMap(procrustes(new, old, self.config.identity_weight), torch.zeros(new.shape[1]))
 
     def example_vectors(self, model: Backbone, pairs: Sequence[Pair]) -> Tensor:
-        """Return the vectors ``[N, dim]`` of the captions and, with ``videos``, of the videos."""
+        """Compute the vectors ``[N, dim]`` of the captions and, with ``videos``, of the videos."""
         captions = super().example_vectors(model, pairs)
         if not self.config.videos:
             return captions
@@ -65,15 +64,15 @@ class DriftAdapter(QueryMapMethod):
 
 
 def procrustes(new: Tensor, old: Tensor, identity_weight: float = 0.0) -> Tensor:
-    """Return the orthogonal R ``[dim, dim]`` that minimizes ‖new R − old‖² + w ‖R − I‖².
+    """Find the orthogonal R ``[dim, dim]`` that minimizes ‖new R − old‖² + w ‖R − I‖².
 
-    Up to terms without R, the objective is −2 tr(Rᵀ C) with C = newᵀ old + w I; with C = U Σ Vᵀ the minimum is at
-    R = U Vᵀ (Schönemann, "A generalized solution of the orthogonal Procrustes problem", 1966).
+    Up to terms without R, the objective is −2 tr(Rᵀ C) with C = newᵀ old + w I; with C = U Σ Vᵀ, the minimum is at R =
+    U Vᵀ (Schönemann, "A generalized solution of the orthogonal Procrustes problem", 1966).
 
     Args:
         new: ``[N, dim]`` vectors by the new model.
-        old: ``[N, dim]`` vectors of the same examples by the old model.
-        identity_weight: w; with 0 the minimum is not unique for N < dim.
+        old: ``[N, dim]`` vectors for the same examples by the old model.
+        identity_weight: w; with 0, the minimum is not unique for N < dim.
     """
     covariance = new.T @ old + identity_weight * torch.eye(new.shape[1], dtype=new.dtype, device=new.device)
     u, _, vh = torch.linalg.svd(covariance)

@@ -2,7 +2,7 @@
 
 Every step learns from the union of the current batch and a batch from the memory (algorithm 1 takes the gradient over
 both); bmu-moco describes the past pairs as "simply used as training samples". With a contrastive loss, the union also
-makes current and past pairs negatives of each other.
+makes current and past pairs each other's negatives.
 
 For differences from both papers see ``shared.replay``.
 """

@@ -1,14 +1,14 @@
 """EWC: elastic weight consolidation (Kirkpatrick et al. 2017, "Overcoming catastrophic forgetting in neural networks").
 
-The importance of a weight is its diagonal entry of the Fisher information: the mean squared gradient of the
-log-likelihood at the end of the task. The likelihood of a retrieval model is that of the correct partner within a
-batch, so the gradient is that of the contrastive loss; continual-cross-modal-retrieval, equation 5, takes that of its
-triplet loss in the same way (``trainer.methods.ccmr``). The Fisher matrices of all tasks are added up; a decay reduces
-the oldest (online EWC: Schwarz et al. 2018, "Progress & compress").
+A weight's importance is its diagonal entry in the Fisher information: the mean squared gradient of the log-likelihood
+at the end of the task. A retrieval model's likelihood is that of the correct partner within a batch, so the gradient is
+that of the contrastive loss; continual-cross-modal-retrieval, equation 5, takes that of its triplet loss in the same
+way (``trainer.methods.ccmr``). The Fisher matrices of all tasks are added up; a decay reduces the oldest (online EWC:
+Schwarz et al. 2018, "Progress & compress").
 
 Differences from the paper: a contrastive loss has no value for a single sample, so gradients are squared per small
-batch instead of per sample, and a larger batch gives a smaller Fisher. Labels come from the data instead of samples
-from the model (the empirical Fisher), as in most published code.
+batch rather than per sample, and a larger batch gives a smaller Fisher. Labels come from the data rather than from
+samples of the model (the empirical Fisher), as in most published code.
 """
 
 from __future__ import annotations
@@ -52,11 +52,11 @@ class Ewc(WeightPenaltyMethod):
     config: EwcConfig
 
     def compute_importance(self, pairs: Sequence[Pair]) -> dict[str, Tensor]:
-        """Return γ Ω + F."""
+        """Compute γ Ω + F."""
         return add_importance(self.importance, self.fisher(self.model, pairs), self.config.decay)
 
     def fisher(self, model: Backbone, pairs: Sequence[Pair]) -> dict[str, Tensor]:
-        """Return F of the trained weights of ``model``: mean squared gradients of the loss of small batches."""
+        """Compute F for the trained weights of ``model``: mean squared gradients of the loss on small batches."""
         examples = self.small_batches(pairs, self.config.fisher_batch)
         losses = (self.contrastive_loss(*self.embed(frames, texts, model)) for frames, texts in examples)
         return mean_gradients(losses, self.penalized_parameters(model), torch.square)

@@ -1,22 +1,21 @@
 """LUCIR: learning a unified classifier incrementally via rebalancing (Hou et al. 2019); a baseline of ctp.
 
-Without classes, the vector of a query takes the place of the class embedding of its video, and that of a video the
-place of the class embedding of its query. With unit vectors q_i of queries and v_i of videos of the union of current
-and past pairs:
+Without classes, a query's vector replaces the class embedding of its video, and a video's vector that of its query.
+With unit vectors q_i of queries and v_i of videos in the union of current and past pairs:
 
 - Cosine normalization: scores are cosines with a scale, as in every method here.
-- Less-forget constraint: L_G = ½ mean_i[(1 − ⟨q_i, q_i*⟩) + (1 − ⟨v_i, v_i*⟩)], with the vectors q*, v* by the model
-  from before the task. Its weight is λ = λ_base √(|C_o| / |C_n|) as in the published code, with tasks instead of
-  classes: the root of the number of tasks in the memory.
+- Less-forget constraint: L_G = ½ mean_i[(1 − ⟨q_i, q_i*⟩) + (1 − ⟨v_i, v_i*⟩)], with vectors q*, v* by the model from
+  before the task. Its weight is λ = λ_base √(|C_o| / |C_n|) as in the published code, with tasks for classes: the root
+  of the number of tasks in the memory.
 - Inter-class separation: L_mr = ½ mean over past pairs i of Σ_k max(m − ⟨q_i, v_i⟩ + ⟨q_i, v^k⟩, 0), plus the same with
   q and v exchanged; v^1 … v^K are the current videos nearest to q_i.
 
 The loss is L_contrast + λ L_G + L_mr. The memory is filled by herding.
 
-Differences from the papers: a trained scale and the fine-tuning of the classifier on a balanced set have no
-counterpart, since there is no classifier. The published code of ctp adapts less: cosine projections, L_G on the states
-of all tokens before the projection with λ = 1, and no L_mr. Here L_G is on the vectors that are searched, as on the
-last features of Hou et al.; ``ranking: 0`` removes L_mr. See also ``shared.replay``.
+Differences from the papers: a trained scale and fine-tuning of the classifier on a balanced set have no counterpart,
+since there is no classifier. ctp's published code adapts less: cosine projections, L_G on the states of all tokens
+before the projection with λ = 1, and no L_mr. Here L_G is on the vectors that are searched, as on the last features of
+Hou et al.; ``ranking: 0`` removes L_mr. See also ``shared.replay``.
 """
 
 from __future__ import annotations
@@ -60,7 +59,7 @@ class Lucir(ReplayMethod):
         self._less_forget_weight = self.config.less_forget * math.sqrt(past_tasks)
 
     def loss(self, frames: Tensor, texts: Sequence[str], references: Tensor | None) -> Tensor:
-        """Return L_contrast + λ L_G + L_mr."""
+        """Compute L_contrast + λ L_G + L_mr."""
         config = self.config
         ids = self.tokenize(texts)
         self.record_batch(frames, ids)
@@ -77,22 +76,22 @@ class Lucir(ReplayMethod):
 
 
 def less_forget_loss(current: Tensor, previous: Tensor) -> Tensor:
-    """Return the mean of 1 − ⟨f, f*⟩ (Hou et al., less-forget constraint).
+    """Compute the mean of 1 − ⟨f, f*⟩ (Hou et al., less-forget constraint).
 
     Args:
         current: f, unit vectors ``[B, dim]`` by the trained model.
-        previous: f*, unit vectors ``[B, dim]`` of the same inputs by the model from before the task.
+        previous: f*, unit vectors ``[B, dim]`` for the same inputs by the model from before the task.
     """
     return 1 - (current * previous).sum(dim=-1).mean()
 
 
 def margin_ranking_loss(queries: Tensor, videos: Tensor, current: int, margin: float, hardest: int) -> Tensor:
-    """Return the margin ranking loss (Hou et al., inter-class separation), the mean of both retrieval directions.
+    """Compute the margin ranking loss (Hou et al., inter-class separation), averaged over both retrieval directions.
 
     Args:
-        queries: Unit vectors ``[B, dim]``; those of the current task come first, then those of past pairs.
+        queries: Unit vectors ``[B, dim]``; the current task's come first, then those of past pairs.
         videos: Unit vectors ``[B, dim]``; row i belongs to query i.
-        current: Number of pairs of the current task; without past pairs the loss is 0.
+        current: Number of pairs from the current task; without past pairs, the loss is 0.
         margin: m.
         hardest: K; all current pairs if there are fewer.
     """

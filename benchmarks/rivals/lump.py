@@ -4,7 +4,7 @@ continual learning").
 From the second task on, every sample is mixed with one from the memory, λ·x + (1 − λ)·x', with one λ ~ Beta(α, α) per
 step, and the loss is that of the mixed samples. Frames are mixed as pixels. Texts cannot be mixed, so their vectors are
 mixed with the same λ and normalized to unit length. A mixed video and its mixed text are a positive pair, as in
-bmu-moco, and the other mixed samples of the batch are negatives.
+bmu-moco; the other mixed samples in the batch are negatives.
 
 Differences from the papers: bmu-moco also pushes the mixed samples into its negative queues, and marks LUMP as using
 extra encoders without naming them; plain fine-tuning has neither. The original mixes two augmentations of an image;

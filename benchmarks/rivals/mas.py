@@ -1,14 +1,14 @@
 """MAS: memory aware synapses (Aljundi et al. 2018, "Memory aware synapses: learning what (not) to forget").
 
-The importance of a weight is the sensitivity of the network's output to it: the mean magnitude, over the samples of a
-task, of the gradient of the output's squared norm. No label is involved, so each tower is measured on its own samples:
-the image tower on videos, the text tower on captions (continual-cross-modal-retrieval, equation 6). The importances of
-all tasks are added up.
+A weight's importance is how sensitive the network's output is to it: the mean magnitude, over a task's samples, of the
+gradient of the output's squared norm. No label is involved, so each tower is measured on its own samples: the image
+tower on videos, the text tower on captions (continual-cross-modal-retrieval, equation 6). The importances of all tasks
+are added up.
 
-Differences from equation 6: taken literally, it gives zero, because the embeddings have unit length in the paper and
-here, and a constant has no gradient. The output is therefore taken before normalization; that of a video is the mean
-over its frames. Equation 6 also lacks the magnitude bars of Aljundi et al., equation 3, without which the gradients of
-samples would cancel each other. The norm of the similarity matrix, an alternative, is not an output of one branch, as
+Differences from equation 6: taken literally, it gives zero, because embeddings have unit length in the paper and here,
+and a constant has no gradient. The output is therefore taken before normalization; for a video, it is the mean over its
+frames. Equation 6 also lacks the magnitude bars in Aljundi et al., equation 3, without which the gradients of different
+samples would cancel each other. The norm of the similarity matrix, an alternative, is not the output of one branch, as
 the paper requires.
 """
 
@@ -50,9 +50,9 @@ class Mas(WeightPenaltyMethod):
     config: MasConfig
 
     def compute_importance(self, pairs: Sequence[Pair]) -> dict[str, Tensor]:
-        """Return Ω plus equation 6 for both branches."""
+        """Compute Ω plus equation 6 for both branches."""
         weights = self.penalized_parameters()
-        clips = dict.fromkeys(pair.clip for pair in pairs)  # each video once, also with several captions
+        clips = dict.fromkeys(pair.clip for pair in pairs)  # each video once, even with several captions
         video_norms = (squared_video_norm(self.model, load_frames([clip])) for clip in clips)
         text_norms = (squared_text_norm(self.model, [pair.caption]) for pair in pairs)
         video_part, text_part = (

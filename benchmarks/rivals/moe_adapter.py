@@ -1,17 +1,16 @@
 """MoE-Adapters (Yu et al. 2024, "Boosting continual learning of vision-language models via mixture-of-experts
 adapters"), the dynamic baseline of ctvr-ffa-tame.
 
-The backbone is frozen. Every block of both towers has experts parallel to its MLP
-(``encoders.experts_family``). A task trains its own router and all experts that are not frozen: after each
-task, the k experts of a block that were selected most often are frozen (activate-freeze). For queries of unknown task,
-autoencoders select the router (DDAS).
+The backbone is frozen. Every block in both towers has experts parallel to its MLP (``encoders.experts_family``). A task
+trains its own router and all experts that are not frozen: after each task, the k experts in a block that were selected
+most often are frozen (activate-freeze). For queries whose task is unknown, autoencoders select the router (DDAS).
 
-Differences from the paper: it classifies images, whose task is unknown, and its texts are class names. In retrieval the
-query is the input of unknown task, and videos are embedded when their task is learned. The autoencoders therefore read
-the text vectors of the frozen backbone, where the original reads AlexNet features of the image. They are trained in the
-same steps as the experts, without sharing gradients, instead of in a separate stage. The threshold above which an input
-is passed to the frozen backbone is left out, since every shard belongs to a learned task. The loss is the contrastive
-loss of the other baselines instead of cross-entropy with label smoothing.
+Differences from the paper: it classifies images, whose task is unknown, and its texts are class names. In retrieval,
+the query is the input with an unknown task, and videos are embedded when their task is learned. The autoencoders
+therefore read the frozen backbone's text vectors, where the original reads AlexNet features of the image. They are
+trained in the same steps as the experts, without sharing gradients, rather than in a separate stage. The threshold
+above which an input goes to the frozen backbone is left out, since every shard belongs to a learned task. The loss is
+the other baselines' contrastive loss rather than cross-entropy with label smoothing.
 """
 
 from __future__ import annotations
@@ -70,7 +69,7 @@ class MoeAdapter(Method):
         visual: Experts and routers of the image tower.
         text: Experts and routers of the text tower.
         selector: Autoencoders, one per trained task.
-        routers: Index of the router of every task, or ``NO_ROUTER`` for the plain backbone.
+        routers: Each task's router number, or ``NO_ROUTER`` for the plain backbone.
     """
 
     name = "moe_adapter"
@@ -120,7 +119,7 @@ class MoeAdapter(Method):
         self.routers.append(self.text.tasks - 1)
 
     def loss(self, frames: Tensor, texts: Sequence[str], references: Tensor | None) -> Tensor:
-        """Return the contrastive loss plus the reconstruction error of the task's autoencoder."""
+        """Add the reconstruction error of the task's autoencoder to the contrastive loss."""
         task = self.routers[-1]
         ids = self.backbone.tokenize(texts)
         videos = encode_frames_with_experts(self.backbone, frames, self.visual, task)
@@ -179,7 +178,7 @@ class MoeAdapter(Method):
     # -- internal ---------------------------------------------------------------------------------------
 
     def load_release(self, previous: ReleaseState) -> None:
-        """Load a release; queries for shards of a zero-shot release are encoded by the plain text tower."""
+        """Load a release; queries for a zero-shot release's shards are encoded by the plain text tower."""
         if previous.kind == FROZEN_FAMILY.kind:
             self.routers = [NO_ROUTER] * len(previous.tasks)
             return

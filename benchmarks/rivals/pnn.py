@@ -1,16 +1,15 @@
 """PNN: progressive neural networks (Rusu et al. 2016), the method that grows with every task in table 4 of bmu-moco.
 
-Every task trains a new column of both towers and its lateral connections from the columns of all earlier tasks
-(equation 2, ``encoders.progressive_family``). Earlier columns are frozen, so that nothing is forgotten; weights
-and the cost of an encoding grow with the number of tasks, the lateral connections with its square.
+Every task trains a new column for both towers, and its lateral connections from the columns of all earlier tasks
+(equation 2, ``encoders.progressive_family``). Earlier columns are frozen, so nothing is forgotten. Weights and the cost
+of encoding grow with the number of tasks, lateral connections with its square.
 
-Differences from the paper: columns are pre-trained towers, so that a new column starts from the pre-trained weights
-instead of random weights, and its lateral connections start without effect (one of their two matrices is zero). The
-layers of equation 2 are transformer blocks; their lateral input is added to their output, a sum that the next block
-normalizes, instead of to the argument of a nonlinearity. The embedding of tokens or patches is the first layer; the
-last projection has no lateral connections. The paper selects the column of a known task; here each shard is searched
-with the column of its task (pinned queries), and the router merges the shards. The loss is the contrastive loss of the
-other baselines.
+Differences from the paper: columns are pre-trained towers, so a new column starts from the pre-trained weights rather
+than random ones, and its lateral connections start without effect (one of their two matrices is zero). The layers in
+equation 2 are transformer blocks; their lateral input is added to their output, a sum that the next block normalizes,
+rather than to the argument of a nonlinearity. Embedding tokens or patches is the first layer; the last projection has
+no lateral connections. The paper selects the column of a known task; here each shard is searched with its task's column
+(pinned queries), and the router merges the shards. The loss is the other baselines' contrastive loss.
 """
 
 from __future__ import annotations
@@ -47,12 +46,12 @@ class PnnConfig(MethodConfig):
 
 
 class Pnn(Method):
-    """A column of both towers per task, with lateral connections from all earlier columns.
+    """A column for both towers per task, with lateral connections from all earlier columns.
 
     Attributes:
-        visual: Columns of the image tower.
-        text: Columns of the text tower.
-        task_columns: Number of the column of every task, or ``NO_COLUMN`` for the backbone.
+        visual: The image tower's columns.
+        text: The text tower's columns.
+        task_columns: Each task's column number, or ``NO_COLUMN`` for the backbone.
     """
 
     name = "pnn"
@@ -118,7 +117,7 @@ class Pnn(Method):
     # -- internal ---------------------------------------------------------------------------------------
 
     def load_release(self, previous: ReleaseState) -> None:
-        """Load a release; queries for shards of a zero-shot release are encoded by the backbone."""
+        """Load a release; queries for a zero-shot release's shards are encoded by the backbone."""
         if previous.kind == FROZEN_FAMILY.kind:
             self.task_columns = [NO_COLUMN] * len(previous.tasks)
             return

@@ -1,9 +1,9 @@
 """Query Drift Compensation (Goswami et al., "Query drift compensation: enabling compatibility in continual learning of
 retrieval embedding models", CoLLAs 2025, arXiv 2506.00037).
 
-The documents of earlier tasks keep their stored vectors. Embedding distillation limits drift: it penalizes the cosine
-distance of the new task's queries and videos to their vectors by the model from before the task. The remaining drift is
-removed from queries: the mean drift of the new task's queries,
+Documents from earlier tasks keep their stored vectors. Embedding distillation limits drift: it penalizes the cosine
+distance between the new task's queries and videos and their vectors by the model from before the task. The remaining
+drift is removed from queries: the mean drift of the new task's queries,
 
     Δ = mean over its training captions q of  E_new(q) − E_old(q),
 
@@ -11,9 +11,9 @@ is subtracted from every query for a shard of the previous model; for an older s
 are subtracted.
 
 Differences from the paper: its documents are texts; here they are videos, encoded by the other tower. A compensated
-query is normalized to unit length, which changes no ranking within a shard and makes the scores of several shards
-comparable. The weight of the distillation is a setting, because its published value is not known to us; 0 is
-fine-tuning with compensation only, which the paper also reports.
+query is normalized to unit length, which changes no ranking within a shard and makes scores from several shards
+comparable. The weight of the distillation is a setting, because we do not know its published value; 0 is fine-tuning
+with compensation only, which the paper also reports.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Qdc(QueryMapMethod):
     config: QdcConfig
 
     def loss(self, frames: Tensor, texts: Sequence[str], references: Tensor | None) -> Tensor:
-        """Return the contrastive loss plus the mean cosine distance of queries and videos to their old vectors."""
+        """Add the mean cosine distance between queries and videos and their old vectors to the contrastive loss."""
         queries, videos = self.embed(frames, texts)
         loss = self.contrastive_loss(queries, videos)
         if self.previous_model is None or self.config.distillation == 0:
@@ -55,5 +55,5 @@ class Qdc(QueryMapMethod):
         return loss + self.config.distillation * distances.mean()
 
     def fit_map(self, new: Tensor, old: Tensor) -> AffineMap:
-        """Return x ↦ x − Δ."""
+        """Build x ↦ x − Δ."""
         return AffineMap(torch.eye(new.shape[1]), -(new - old).mean(dim=0))

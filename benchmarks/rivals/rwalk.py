@@ -1,17 +1,17 @@
 """RWalk: Riemannian walk (Chaudhry et al. 2018, "Riemannian walk for incremental learning").
 
-RWalk combines EWC and SI. The Fisher information is a running average over training instead of a separate pass at the
-end (EWC++, equation 6). A score measures the decrease of the loss by a weight per distance in KL divergence, i.e. with
-the Fisher as the metric (equation 7); scores are accumulated over windows of a few steps, negative scores become zero,
-and the score of a task is averaged with that of the earlier tasks. The importance is Fisher plus score, both normalized
-to 0..1 (equation 8).
+RWalk combines EWC and SI. The Fisher information is a running average over training rather than a separate pass at the
+end (EWC++, equation 6). A score measures how much a weight decreases the loss per distance in KL divergence, that is,
+with the Fisher as the metric (equation 7). Scores are accumulated over windows of a few steps, negative ones become
+zero, and a task's score is averaged with that of earlier tasks. The importance is Fisher plus score, both normalized to
+0..1 (equation 8).
 
-Differences from the paper: a window ends with every epoch as well, so that a checkpoint contains no partial window.
+Differences from the paper: a window also ends with every epoch, so that a checkpoint contains no partial window.
 Gradients are squared per batch, since a contrastive loss has no value for a single sample, and averaged over a window
-before they enter the running average, as in the published code. That code adds half of the sum of scores to the
-earlier score, where the paper replaces it; this implementation follows the paper. The normalization to 0..1 takes the
-minimum as zero, which is true up to rounding: some tokens of the vocabulary are in no caption. The sample memory that
-the paper adds is left out, because ctp lists RWalk among the methods without memory.
+before they enter the running average, as in the published code. That code adds half the sum of scores to the earlier
+score, where the paper replaces it; this implementation follows the paper. Normalization to 0..1 takes the minimum as
+zero, which holds up to rounding: some tokens in the vocabulary are in no caption. The sample memory that the paper adds
+is left out, because ctp lists RWalk among the methods without memory.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Rwalk(PathIntegralMethod):
     """Fine-tuning with Fisher information plus path scores as importance.
 
     Attributes:
-        fisher: F, running average over all steps so far.
+        fisher: F, the running average over all steps so far.
         score: s of the earlier tasks.
         path_score: s of the current task.
     """
@@ -90,7 +90,7 @@ class Rwalk(PathIntegralMethod):
         self._displacement[name] += update
 
     def compute_importance(self, pairs: Sequence[Pair]) -> dict[str, Tensor]:
-        """Return Ω by equation 8, after s ← (s + s of this task) / 2."""
+        """Compute Ω by equation 8, after s ← (s + s of this task) / 2."""
         self._close_window()
         earlier = self.score
         self.score = {n: (earlier[n] + s) / 2 if n in earlier else s for n, s in self.path_score.items()}
@@ -139,6 +139,6 @@ def _zeros(like: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _normalized(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Divide all values by the largest of all tensors."""
+    """Divide all values by the largest in any tensor."""
     largest = max(float(tensor.max()) for tensor in tensors.values())
     return {name: tensor / largest if largest else tensor.clone() for name, tensor in tensors.items()}

@@ -1,12 +1,12 @@
 """SI: synaptic intelligence (Zenke et al. 2017, "Continual learning through synaptic intelligence").
 
-During a task, the contribution of every weight to the decrease of the loss is accumulated: the path integral of the
-gradient, ω = −∫ g·dθ, as a running sum over steps (equation 3). At the end of the task it is divided by the squared
-distance of the weight and added to the importance (equation 5).
+During a task, every weight's contribution to the decrease in loss is accumulated: the path integral of the gradient,
+ω = −∫ g·dθ, as a running sum over steps (equation 3). At the end of the task, it is divided by the squared distance
+that the weight moved, and added to the importance (equation 5).
 
 Differences from the paper: its Ω sums ω unchanged; a weight whose updates increased the loss would be pushed away from
-its value, so a negative ω counts as zero, as in published code. The paper's g·θ' is that of small steps of gradient
-descent; here the steps are AdamW's, with the gradient at the start of each step.
+its value, so a negative ω counts as zero, as in published code. The paper's g·θ' is for small steps of gradient
+descent; here the steps are AdamW's, with the gradient at the start of each.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class SiConfig(WeightPenaltyConfig):
 
 
 class Si(PathIntegralMethod):
-    """Fine-tuning with the contribution of each weight to the decrease of the loss as importance.
+    """Fine-tuning with each weight's contribution to the decrease in loss as importance.
 
     Attributes:
         path: ω of the current task.
@@ -58,12 +58,12 @@ class Si(PathIntegralMethod):
         self.path = {weight: torch.zeros_like(value) for weight, value in self._initial_weights.items()}
 
     def accumulate(self, name: str, gradient: Tensor, update: Tensor) -> None:
-        """Equation 3."""
+        """Apply equation 3."""
         self.path[name] -= gradient * update
 
     @torch.no_grad()
     def compute_importance(self, pairs: Sequence[Pair]) -> dict[str, Tensor]:
-        """Return Ω by equation 5."""
+        """Compute Ω by equation 5."""
         contributions = {}
         for name, parameter in self.penalized_parameters().items():
             distance = parameter - self._initial_weights[name]

@@ -1,12 +1,12 @@
 """VR-LwF: LwF with vocabulary replay (Ding et al. 2022, "Don't stop learning: towards continual learning for the CLIP
 model").
 
-Batches of a new task contain few texts, all from its own domain. Both models therefore also encode sentences of random
+A new task's batches contain few texts, all from its own domain. Both models therefore also encode sentences of random
 tokens, drawn in every step, as a sample of all possible queries. The distribution of the batch's videos over these
-sentences is distilled from the teacher. The preserved knowledge includes that of CLIP, so the first task has a teacher
+sentences is distilled from the teacher. The knowledge to preserve includes CLIP's, so the first task has a teacher,
 too: the pre-trained model.
 
-Differences from the paper: videos take the place of images. Number and length of the sentences follow a published
+Differences from the paper: videos replace images. Number and length of the sentences follow a published
 reimplementation (ZSCL's comparison with VR-LwF), which draws the sentences once per task.
 """
 
@@ -43,13 +43,13 @@ class VrLwf(DistillationMethod):
     config: VrLwfConfig
 
     def create_teacher(self) -> Backbone:
-        """Return a copy of the model from before the task, including the first task."""
+        """Copy the model from before the task, also for the first task."""
         return self.frozen_copy()
 
     def teacher_loss(
         self, teacher: Backbone, frames: Tensor, texts: Sequence[str], queries: Tensor, videos: Tensor
     ) -> Tensor:
-        """Return the distillation loss from videos to random sentences."""
+        """Compute the distillation loss from videos to random sentences."""
         config = self.config
         ids = random_sentences(self.model, config.sentences, config.words)
         sentences = encode_texts(self.model, ids)[0]
@@ -61,5 +61,5 @@ class VrLwf(DistillationMethod):
         return distillation_loss(logits, targets, config.temperature)
 
     def encode_teacher_videos(self, teacher: Backbone, frames: Tensor) -> Tensor:
-        """Return unit video vectors ``[B, dim]`` by the teacher."""
+        """Compute the teacher's unit video vectors ``[B, dim]``."""
         return encode_frames(teacher, frames)[0]

@@ -1,18 +1,18 @@
 """ZSCL: zero-shot continual learning (Zheng et al. 2023, "Preventing zero-shot transfer degradation in continual
 learning of vision-language models").
 
-In feature space, the pre-trained CLIP is the teacher of every task on reference data: the distributions of reference
-images over reference texts, and of texts over images, are distilled. Each tower is compared with the other tower of
-the teacher, which is fixed. In weight space, every few steps the weights join a running mean, which starts with the
-weights from before the task and becomes the result of the task.
+In feature space, the pre-trained CLIP is every task's teacher on reference data: the distributions of reference images
+over reference texts, and of texts over images, are distilled. Each tower is compared with the teacher's other tower,
+which is fixed. In weight space, every few steps the weights join a running mean, which starts with the weights from
+before the task and becomes the task's result.
 
-Differences from the paper: there is no reference data set (the paper uses images of ImageNet and texts of Conceptual
-Captions). The videos of the task's batches are the reference images, and sentences of random tokens, drawn in
-every step, are the reference texts, an option of the published code. The images are therefore from the new domain
-only, and the texts are not natural language. The published code compares images with texts in both directions, but
-with gradients of the image tower only; here the second direction trains the text tower. The last weights always join
-the mean, so a task with fewer steps than the interval is learned as well. Label smoothing, which is for classifiers,
-and the quadratic pull to the weights before the task, which the published settings add, are left out.
+Differences from the paper: there is no reference data set (the paper uses images from ImageNet and texts from
+Conceptual Captions). The videos in the task's batches are the reference images, and sentences of random tokens, drawn
+in every step, are the reference texts, an option in the published code. The images are therefore only from the new
+domain, and the texts are not natural language. The published code compares images with texts in both directions, but
+only with the image tower's gradients; here the second direction trains the text tower. The last weights always join the
+mean, so a task with fewer steps than the interval is learned as well. Label smoothing, which is for classifiers, and
+the quadratic pull to the weights before the task, which the published settings add, are left out.
 """
 
 from __future__ import annotations
@@ -60,12 +60,12 @@ class Zscl(DistillationMethod):
     def __init__(self, backbone: Backbone, config: ZsclConfig) -> None:
         super().__init__(backbone, config)
         self.ensemble: dict[str, Tensor] = {}
-        self._steps = 0  # of the current task
+        self._steps = 0  # in the current task
 
     # -- hooks ------------------------------------------------------------------------------------------
 
     def create_teacher(self) -> Backbone:
-        """Return the pre-trained model, for every task."""
+        """Copy the pre-trained model, for every task."""
         return self.backbone
 
     def begin_task(self, task_id: str, name: str, *, trained: bool = True) -> None:
@@ -81,7 +81,7 @@ class Zscl(DistillationMethod):
     def teacher_loss(
         self, teacher: Backbone, frames: Tensor, texts: Sequence[str], queries: Tensor, videos: Tensor
     ) -> Tensor:
-        """Return the loss from videos to sentences (image tower) plus that from sentences to videos (text tower)."""
+        """Add the loss from videos to sentences (image tower) and that from sentences to videos (text tower)."""
         config = self.config
         ids = random_sentences(self.model, config.sentences, config.words)
         sentences = encode_texts(self.model, ids)[0]
@@ -101,7 +101,7 @@ class Zscl(DistillationMethod):
 
     @torch.no_grad()
     def end_task(self, pairs: Sequence[Pair] = ()) -> None:
-        """Replace the weights by the ensemble."""
+        """Replace the weights with the ensemble."""
         interval = self.config.ensemble_interval
         if self._steps % interval:
             self._update_ensemble(self._steps // interval + 1)
@@ -132,7 +132,7 @@ class Zscl(DistillationMethod):
 
     @torch.no_grad()
     def _update_ensemble(self, members: int) -> None:
-        """Return θ̂ ← θ / (t + 1) + t θ̂ / (t + 1), where t = ``members`` includes the current weights."""
+        """Set θ̂ ← θ / (t + 1) + t θ̂ / (t + 1), where t = ``members`` includes the current weights."""
         weights = dict(self.model.named_parameters())
         for name, mean in self.ensemble.items():
             mean.lerp_(weights[name], 1 / (members + 1))

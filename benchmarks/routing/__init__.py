@@ -1,1 +1,1 @@
-"""Benchmark of routing evidence on the captions of published splits."""
+"""Benchmark routing evidence on the captions of published splits."""

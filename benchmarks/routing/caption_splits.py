@@ -1,8 +1,7 @@
-"""Captions of the published splits of FFA + TAME and of protocols, grouped by task.
+"""Read captions from FFA + TAME's published splits and from protocols, grouped by task.
 
-The files of the splits contain a list of tasks. Each task has the fields ``train`` and ``val``, objects from category
-to a list of clips with ``video_id`` and, as far as they are published, ``caption``. The split named ``val`` is the test
-split.
+A split's file contains a list of tasks. Each task has the fields ``train`` and ``val``, objects from category to a list
+of clips with ``video_id`` and, if published, ``caption``. The split named ``val`` is the test split.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ _FOLDS = 2
 
 @dataclass(frozen=True)
 class LabeledCaption:
-    """A caption and the position of its task."""
+    """A caption and its task's position."""
 
     text: str
     task: int
@@ -32,7 +31,7 @@ class LabeledCaption:
 
 @dataclass(frozen=True)
 class CaptionFold:
-    """Captions that define the tasks, and captions that are routed."""
+    """Captions that define the tasks, and captions to route."""
 
     train: tuple[LabeledCaption, ...]
     test: tuple[LabeledCaption, ...]
@@ -53,7 +52,7 @@ class _Task(BaseModel):
 
 
 def read_captions(path: Path) -> CaptionFold:
-    """Return the training and test captions of a file; the training captions are empty if the file has none.
+    """Read a file's training and test captions; the training captions are empty if the file has none.
 
     Raises:
         ProtocolError: The file cannot be read, has another format, or has fewer than two tasks with captions.
@@ -83,7 +82,7 @@ def read_captions(path: Path) -> CaptionFold:
 
 
 def protocol_captions(protocol: Protocol) -> CaptionFold:
-    """Return all captions of the training videos of a protocol, and the captions of its test videos that are queries.
+    """Collect the captions of a protocol's training videos, and those of its test videos that are queries.
 
     Raises:
         ProtocolError: The source needs videos.
@@ -104,7 +103,7 @@ def protocol_captions(protocol: Protocol) -> CaptionFold:
 
 
 def caption_folds(captions: CaptionFold, seed: int = 0) -> Iterator[CaptionFold]:
-    """Yield the split itself, or two folds over the videos of the test captions if there are no training captions."""
+    """Yield the split itself, or two folds over the test captions' videos if there are no training captions."""
     if captions.train:
         yield captions
         return

@@ -1,4 +1,4 @@
-"""Routing accuracy of several kinds of evidence on the captions of published splits and protocols."""
+"""Compare the routing accuracy of several kinds of evidence on published splits and protocols."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PROFILE_WEIGHT = (
     0.5  # weight of the profiles relative to mean captions, as in the recipe of the method analytic
 )
 _ROUTED_TASKS = (1, 2, 3)
-_TEXTS = 64  # texts per forward
+_TEXTS = 64  # texts per forward pass
 
 
 @dataclass(frozen=True)
@@ -40,8 +40,8 @@ class RoutingResult:
         name: Name of the split.
         tasks: Number of tasks.
         queries: Number of routed captions.
-        has_training_captions: Whether the split has training captions; otherwise the test captions form two folds.
-        accuracies: Routing accuracy@1, @2, @3 in percent by kind of evidence.
+        has_training_captions: Whether the split has training captions; otherwise, its test captions form two folds.
+        accuracies: Routing accuracy@1, @2, @3 in percent, by kind of evidence.
     """
 
     name: str
@@ -52,10 +52,10 @@ class RoutingResult:
 
 
 class TextEncoder:
-    """Distinct tokens and vectors of texts, which are encoded once.
+    """Tokenizes and encodes each text once.
 
     Args:
-        backbone: Backbone whose tokenizer and text tower are used.
+        backbone: Backbone whose tokenizer and text tower to use.
     """
 
     def __init__(self, backbone: Backbone) -> None:
@@ -64,7 +64,7 @@ class TextEncoder:
 
     @torch.inference_mode()
     def __call__(self, texts: Sequence[str]) -> tuple[list[Ints], Floats]:
-        """Return the distinct token IDs of each text, and unit vectors ``[n, dim]``."""
+        """Get the distinct token IDs of each text, and unit vectors ``[n, dim]``."""
         missing = sorted(set(texts) - self._encoded.keys(), key=len)  # similar lengths need little padding
         for chunk in chunks(missing, _TEXTS):
             ids = self.backbone.tokenize(chunk)
@@ -81,11 +81,11 @@ class TextEncoder:
 
 
 def compare_routing(split: str, captions: CaptionFold, encoder: TextEncoder) -> RoutingResult:
-    """Route the test captions of a split with each kind of evidence.
+    """Route a split's test captions with each kind of evidence.
 
     Args:
-        captions: Captions of the split; see :mod:`benchmarks.routing.caption_splits`.
-        encoder: Tokens and vectors of the captions; the Gaussian evidence needs the text background of its backbone.
+        captions: The split's captions; see :mod:`benchmarks.routing.caption_splits`.
+        encoder: Encodes the captions; the Gaussian evidence needs its backbone's text background.
     """
     ranks: dict[str, list[Floats]] = {}
     for fold in caption_folds(captions):
@@ -108,7 +108,7 @@ def compare_routing(split: str, captions: CaptionFold, encoder: TextEncoder) -> 
 
 
 def routing_table(results: Sequence[RoutingResult]) -> str:
-    """Return the Markdown table: routing accuracy@1, @2, @3 of each kind of evidence on each split."""
+    """Format a Markdown table: routing accuracy@1, @2, @3 for each kind of evidence on each split."""
     header = [f"{r.name}{'' if r.has_training_captions else ' (2 folds)'}" for r in results]
     rows = [
         [name, *(" / ".join(f"{value:.1f}" for value in r.accuracies[name]) for r in results)]
@@ -119,7 +119,7 @@ def routing_table(results: Sequence[RoutingResult]) -> str:
 
 
 def _fold_evidence(fold: CaptionFold, encoder: TextEncoder) -> dict[str, Floats]:
-    """Return the scores ``[Q, T]`` by kind of evidence."""
+    """Compute the scores ``[Q, T]`` by kind of evidence."""
     labels = np.array([caption.task for caption in fold.train], np.int64)
     texts, queries = [c.text for c in fold.train], [c.text for c in fold.test]
     (tokens, vectors), (query_tokens, query_vectors) = encoder(texts), encoder(queries)
@@ -153,7 +153,7 @@ _INVERSE_PENALTY = 10.0  # of the logistic regression
 
 
 def token_counts(tokens: Sequence[Ints], labels: Ints, vocabulary: int) -> Floats:
-    """Count the captions of each task that contain each token, ``[T, V]``.
+    """Count each task's captions that contain each token, ``[T, V]``.
 
     Args:
         tokens: Distinct token IDs of each training caption.
@@ -167,18 +167,19 @@ def token_counts(tokens: Sequence[Ints], labels: Ints, vocabulary: int) -> Float
 
 
 def profile_evidence(counts: Floats, queries: Sequence[Ints]) -> Floats:
-    """Compute the evidence of the router: the sum of the routing profile over the tokens of a text.
+    """Compute the router's evidence: the sum of the routing profile over a text's tokens.
 
     Args:
-        counts: Token counts of the tasks, ``[T, V]``.
+        counts: The tasks' token counts, ``[T, V]``.
         queries: Distinct token IDs of each query.
     """
     return _token_sums(np.stack([token_profile(row) for row in counts]), queries)
 
 
 def multinomial_evidence(counts: Floats, queries: Sequence[Ints]) -> Floats:
-    """Return the log-likelihood of multinomial naive Bayes with additive smoothing; arguments of
-    :func:`profile_evidence`.
+    """Compute the log-likelihood of multinomial naive Bayes with additive smoothing.
+
+    Arguments as for :func:`profile_evidence`.
     """
     smoothed = counts + _SMOOTHING
     return _token_sums(np.log(smoothed / smoothed.sum(axis=1, keepdims=True)), queries)
@@ -194,7 +195,7 @@ def caption_evidence(
         labels: Task of each training caption.
         queries: Text vectors of the queries, ``[Q, dim]``.
         background: Distribution of generic texts.
-        within_tasks: Whether the covariance is that of captions within tasks; otherwise it is that of generic texts.
+        within_tasks: Whether to use the covariance of captions within tasks, rather than that of generic texts.
     """
     size = len(background.mean)
     scatter, means = CaptionScatter.empty(size), []
@@ -209,7 +210,7 @@ def caption_evidence(
 
 
 def logistic_evidence(vectors: Floats, labels: Ints, queries: Floats) -> Floats:
-    """Return the scores of a softmax regression with a quadratic penalty, fitted to all training captions at once.
+    """Score with a softmax regression with a quadratic penalty, fitted to all training captions at once.
 
     Args:
         vectors: Features of the training captions, ``[n, W]``.
@@ -234,5 +235,5 @@ def logistic_evidence(vectors: Floats, labels: Ints, queries: Floats) -> Floats:
 
 
 def _token_sums(table: Floats, queries: Sequence[Ints]) -> Floats:
-    """Compute the sum of the columns of a table ``[T, V]`` over the tokens of each query, ``[Q, T]``."""
+    """Sum the columns of a table ``[T, V]`` over each query's tokens, ``[Q, T]``."""
     return np.stack([table[:, ids].sum(axis=1) for ids in queries])

@@ -1,1 +1,1 @@
-"""Search benchmarks: latency, throughput, memory, scan speed, query encoding and release changes."""
+"""Benchmarks of search: latency, throughput, memory, scan speed, query encoding and release changes."""

@@ -1,13 +1,13 @@
-"""Latency of searches while a new release takes over: ``python -m benchmarks.search.hot_swap --rows 100000``.
+"""Measure search latency while a new release takes over: ``python -m benchmarks.search.hot_swap --rows 100000``.
 
 A server process answers searches at a constant rate of 50 per second. Each search is sent at its scheduled time, even
-if earlier responses are outstanding, so a stall affects the latency of every search it delays. Meanwhile another
+if earlier responses are outstanding, so a stall affects the latency of every search that it delays. Meanwhile, another
 process publishes a task of 100,000 vectors as the learning worker does: it writes, hashes and syncs the shard and the
 release with its probes, and replaces the manifest. The server detects the change, compares checksums, runs the probe
 queries and swaps its snapshot.
 
-The report has the number of failed requests, which must be zero, and the ratio of two p99 latencies: of a window from
-the publication until well after the first response of the new snapshot, and of an undisturbed window of the same
+The report has the number of failed requests, which must be zero, and the ratio of two p99 latencies: in a window from
+the publication until well after the first response from the new snapshot, and in an undisturbed window of the same
 length before it. The result is the median over several rounds. The command prints a table and writes JSON.
 """
 
@@ -46,7 +46,7 @@ from service.core.settings import settings
 from trainer.methods import Method, start_method
 from trainer.probe_generation import make_probes
 
-_INITIAL_VECTORS = 1000  # vectors of the task that is published before the server starts
+_INITIAL_VECTORS = 1000  # in the task that is published before the server starts
 _WORDS = (
     "red car",
     "tall tree",
@@ -61,17 +61,17 @@ _WORDS = (
 
 @dataclass(frozen=True)
 class Round:
-    """Measurements of one publication; latencies are in milliseconds.
+    """What one publication measured; latencies are in milliseconds.
 
     Attributes:
         publish_seconds: Seconds from the start of the publication to the new manifest.
-        takeover_seconds: Seconds from the start of the publication to the first response of the new snapshot.
+        takeover_seconds: Seconds from the start of the publication to the new snapshot's first response.
         before: Number of searches in the undisturbed window.
-        during: Number of searches in the window of the publication.
+        during: Number of searches in the publication's window.
         failed: Number of failed searches.
         why: Error of each failed search.
         p50_before, p50_during, p99_before, p99_during: Percentiles of the latency in each window.
-        worst_during: Maximum latency in the window of the publication.
+        worst_during: Maximum latency in the publication's window.
     """
 
     publish_seconds: float
@@ -110,7 +110,7 @@ class _TaskPublisher:
         self._prepared: tuple[str, npt.NDArray[np.int64], npt.NDArray[np.float32]]
 
     def prepare(self, count: int) -> None:
-        """Prepare a task with this number of videos, up to its publication."""
+        """Prepare a task with this number of videos, ready to publish."""
         name = f"task-{len(self._method.learned_tasks)}"
         captions = [" ".join(self._rng.choice(_WORDS, 3)) for _ in range(64)]
         self._method.begin_task(name, name)
@@ -124,7 +124,7 @@ class _TaskPublisher:
         self._prepared = name, ids, vectors
 
     def publish(self) -> int:
-        """Write and publish the prepared task; returns the new generation."""
+        """Write and publish the prepared task, and return the new generation."""
         name, ids, vectors = self._prepared
         state = self._method.release()
         encoder = open_query_encoder(self._backbone, state, {})
@@ -141,7 +141,7 @@ class _TaskPublisher:
 
 
 class _LoadGenerator:
-    """Sends searches at a constant rate and records each of them."""
+    """Sends searches at a constant rate, and records each of them."""
 
     def __init__(self, url: str, rate: float, distinct: int) -> None:
         self.records: list[_SearchRecord] = []
@@ -151,8 +151,8 @@ class _LoadGenerator:
         self._stop = asyncio.Event()
 
     async def run(self) -> None:
-        # The client closes idle connections before the server does: a request on a connection that the server closes
-        # at the same moment would count as failed.
+        # The client closes idle connections before the server does. Otherwise, a request on a connection that the
+        # server closes at the same moment would count as failed.
         limits = httpx.Limits(max_connections=256, max_keepalive_connections=256, keepalive_expiry=2)
         async with httpx.AsyncClient(base_url=self._url, timeout=60, limits=limits, trust_env=False) as http:
             running: set[asyncio.Task[None]] = set()
@@ -183,7 +183,7 @@ class _LoadGenerator:
                 message = f"{response.status_code} {response.text[:200]}"
         except httpx.HTTPError as error:
             message = repr(error)
-        # The latency starts at the scheduled time, so it includes the delay of a stalled sender.
+        # Latency counts from the scheduled time, so it includes the delay of a stalled sender.
         self.records.append(_SearchRecord(due, 1000 * (time.monotonic() - due), generation, message))
 
 

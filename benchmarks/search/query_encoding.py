@@ -1,15 +1,14 @@
-"""Cost of query encoding: runtimes and precisions of the text tower, and one text for many tasks. Prints tables.
+"""Measure query encoding: the text tower's runtimes and precisions, and one text for many tasks. Prints tables.
 
     python -m benchmarks.search.query_encoding                 # both towers
     python -m benchmarks.search.query_encoding --tower tiny    # one of them
 
-The towers are ``tiny`` and the text tower of ViT-B/32 with random weights. Runtimes are measured in one thread with a
-text of 12 words, as the median processor time of several runs, which hardly depends on other load of the machine.
+The towers are ``tiny`` and the text tower of ViT-B/32 with random weights. Runtimes are measured in one thread on a
+text of 12 words, as the median processor time of several runs, which hardly depends on the machine's other load.
 
-Texts of one to twelve words are encoded for many tasks. The wall time is compared, in alternating runs, with the
-encoding for one task after the other, and with open_clip, which pads every text to its context length and needs one
-model per task. open_clip uses one thread per core; the query encoder uses one thread for a single text and one per core
-for many.
+Texts of one to twelve words are encoded for many tasks. The wall time is compared, in alternating runs, with encoding
+for one task after the other, and with open_clip, which pads every text to its context length and needs one model per
+task. open_clip uses one thread per core; the query encoder uses one thread for a single text and one per core for many.
 """
 
 from __future__ import annotations
@@ -58,26 +57,24 @@ _RUNS = 7
 
 
 class _Tower(nn.Module):
-    """The frozen text tower as one function of token IDs."""
+    """The frozen text tower as a function of token IDs."""
 
     def __init__(self, backbone: Backbone) -> None:
         super().__init__()
         self.backbone = backbone
 
     def forward(self, ids: Tensor) -> Tensor:
-        """Return unit vectors ``[n, dim]``."""
+        """Compute unit vectors ``[n, dim]``."""
         return encode_texts(self.backbone, ids)[0]
 
 
 def tower(name: str) -> Backbone:
-    """Return ``tiny``, or the shape of ViT-B/32 with random weights."""
+    """Load ``tiny``, or build the shape of ViT-B/32 with random weights."""
     return load_backbone("tiny") if name == "tiny" else random_backbone(f"open_clip:{name}/random", 8)
 
 
 def runtimes(backbone: Backbone) -> Iterator[tuple[str, Callable[[Tensor], object] | str]]:
-    """Yield the runtimes of the frozen text tower, as functions of token IDs; an unavailable runtime is replaced by a
-    reason.
-    """
+    """Yield the frozen text tower's runtimes as functions of token IDs; for an unavailable one, the reason."""
     module = _Tower(backbone)
 
     def bfloat16(ids: Tensor) -> Tensor:
@@ -117,7 +114,7 @@ def _onnx(module: nn.Module, ids: Tensor) -> Callable[[Tensor], object]:
 
 
 def random_updates(backbone: Backbone, tasks: int) -> list[TextUpdate]:
-    """Return random low-rank updates with token updates, one per task."""
+    """Draw random low-rank updates with token updates, one per task."""
     updates = []
     for _ in range(tasks):
         update = TextUpdate.for_backbone(backbone, rank=_RANK, scale=1.0)
@@ -130,7 +127,7 @@ def random_updates(backbone: Backbone, tasks: int) -> list[TextUpdate]:
 
 
 def pinned_encoder(backbone: Backbone, updates: Sequence[TextUpdate]) -> QueryEncoder:
-    """Return a query encoder in which every task has its own pinned update."""
+    """Build a query encoder in which every task has its own pinned update."""
     states: dict[str, ReleaseState] = {}
     tasks = len(updates)
     known = [ReleaseTask(str(t), str(t), "f" * 64) for t in range(tasks)]
@@ -151,7 +148,7 @@ def pinned_encoder(backbone: Backbone, updates: Sequence[TextUpdate]) -> QueryEn
 
 
 def _milliseconds(run: Callable[[], object]) -> float:
-    """Compute the median processor time of this thread over several runs."""
+    """Measure this thread's median processor time over several runs."""
     run()
     times = []
     for _ in range(_RUNS):
@@ -162,7 +159,7 @@ def _milliseconds(run: Callable[[], object]) -> float:
 
 
 def _in_turns(*runs: Callable[[], object]) -> list[float]:
-    """Compute the median wall time of each function over several alternating rounds."""
+    """Measure each function's median wall time over several alternating rounds."""
     times: list[list[float]] = [[] for _ in runs]
     for run in runs:
         run()
@@ -185,7 +182,7 @@ def _runtime_rows(backbone: Backbone) -> Iterator[list[str]]:
 
 
 def merged(backbone: Backbone, update: TextUpdate) -> nn.Module:
-    """Return the open_clip model with an update merged into its weights, which serves one task only."""
+    """Merge an update into the weights of an open_clip model, which then serves one task only."""
     model: nn.Module = backbone.clone().clip
     text: Any = getattr(model, "text", model)
     with torch.no_grad():
@@ -205,7 +202,7 @@ def _task_rows(backbone: Backbone) -> Iterator[list[str]]:
     tasks = [str(task) for task in range(_TASKS)]
     for text in _TEXTS:
         (tokens,) = encoder.tokenize([text])
-        # Pads like the tokenizer of open_clip.
+        # Pad like open_clip's tokenizer.
         padded = F.pad(backbone.tokenize([text]), (0, alone.context_length - len(tokens)))
         expected = alone.encode_text(padded, normalize=True).numpy()
         np.testing.assert_allclose(encoder.encode_pairs([tokens], ["0"], "pinned"), expected, atol=1e-5)
@@ -222,7 +219,7 @@ def _task_rows(backbone: Backbone) -> Iterator[list[str]]:
             alone.encode_text(padded)
             torch.set_num_threads(1)
 
-        # The threads of open_clip spin for a while after their work and would slow down the next function.
+        # open_clip's threads spin for a while after their work, which would slow down the next function.
         once, apart, together = _in_turns(rival, one_by_one, all_together)
         others = (f"{ms:.1f} ({ms / together:.1f})" for ms in (apart, _TASKS * once))
         yield [str(len(text.split())), str(len(tokens)), f"{together:.1f}", *others]

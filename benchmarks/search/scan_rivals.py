@@ -1,18 +1,18 @@
-"""Speed of vector search: a shard compared with other libraries on the same vectors and queries in one process.
+"""Compare the speed of vector search: a shard against other libraries on the same vectors and queries in one process.
 
     export OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
     python -m benchmarks.search.scan_rivals --rows 100000 --dim 512 --out folder
 
 Every search runs in one thread. The order of the libraries rotates with each repetition, so that other load and cache
-contents affect all of them. Results are medians; a ratio is the median of a rival's time over the time of the shard, so
-the shard is faster where the ratio is above one. The *bound* is the time to read the stored bytes once.
+contents affect all of them. Results are medians; a ratio is the median of a rival's time over the shard's, so the shard
+is faster where it is above one. The *bound* is the time to read the stored bytes once.
 
 Exact rivals are faiss ``IndexFlatIP``, numpy in single precision, and usearch (exact, both precisions) if installed.
-With ``--structures``, a shard with each search structure is compared with hnswlib (if installed), each with the
-smallest parameter that reaches the target recall.
+With ``--structures``, a shard with each search structure is compared with hnswlib (if installed), each at the smallest
+parameter that reaches the target recall.
 
-Video vectors are distributed around topics in a subspace of a few dozen dimensions and shifted by a common mean, as in
-the image and text towers of CLIP; a text is close to its video in that subspace and has a different shift.
+Video vectors scatter around topics in a subspace of a few dozen dimensions, shifted by a common mean, as in CLIP's
+image and text towers; a text is close to its video in that subspace, and has a different shift.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from index.shards.faiss_vector_store import FaissShard
 
 _K = 10
 _TARGET = 0.99
-_RECALL_QUERIES, _EXACT_RECALL_QUERIES = 100, 10  # queries that measure recall; exact search needs few
+_RECALL_QUERIES, _EXACT_RECALL_QUERIES = 100, 10  # queries for measuring recall; exact search needs few
 _LATENT = 48  # dimensions of the subspace
 _GATE_QUERIES = 500
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")
@@ -62,7 +62,7 @@ class Plan:
         repeats: Repetitions of each measurement, each with another query.
         batches: Numbers of queries per call.
         structures: Whether search structures are built and measured.
-        seed: Seed of all random numbers.
+        seed: Seed for all random numbers.
     """
 
     rows: int = 100_000
@@ -75,7 +75,7 @@ class Plan:
 
 
 def texts_and_videos(rows: int, texts: int, dim: int, seed: int) -> tuple[Vectors, Vectors]:
-    """Return random unit vectors of texts ``[texts, dim]`` and videos ``[rows, dim]``; see the module docstring."""
+    """Draw random unit vectors of texts ``[texts, dim]`` and videos ``[rows, dim]``; see the module docstring."""
     dice = np.random.default_rng(seed)
     basis = dice.normal(size=(_LATENT, dim)).astype(np.float32) / np.sqrt(dim)
     topics = dice.normal(size=(max(rows // 250, 4), _LATENT)).astype(np.float32)
@@ -95,7 +95,7 @@ def texts_and_videos(rows: int, texts: int, dim: int, seed: int) -> tuple[Vector
 
 
 def measure(plan: Plan, say: Callable[[str], object] = lambda line: None) -> dict[str, Any]:
-    """Run all measurements of a plan.
+    """Run all of a plan's measurements.
 
     Args:
         plan: Sizes of the benchmark.
@@ -139,7 +139,7 @@ def measure(plan: Plan, say: Callable[[str], object] = lambda line: None) -> dic
 def _shards(
     root: Path, videos: Vectors, count: int, gate: Vectors | None, policy: AnnPolicy
 ) -> dict[str, FaissShard]:
-    """Write the vectors to a store with this number of shards; the ID of a vector is its row."""
+    """Write the vectors to a store with this many shards; a vector's ID is its row."""
     store = ShardStore(root, policy=policy)
     shards: dict[str, FaissShard] = {}
     for number, ids in enumerate(np.array_split(np.arange(len(videos)), count)):
@@ -248,9 +248,7 @@ def _structures(
 
 
 def _hnswlib(videos: Vectors, gate: Vectors, exact: Search) -> tuple[Search, dict[str, Any]]:
-    """Return an hnswlib graph with the smallest search queue, a power of two from 16, that reaches the
-    target recall.
-    """
+    """Build an hnswlib graph with the smallest search queue, a power of two from 16, that reaches the target recall."""
     hnswlib = import_module("hnswlib")
 
     start = time.perf_counter()
@@ -276,7 +274,7 @@ def _hnswlib(videos: Vectors, gate: Vectors, exact: Search) -> tuple[Search, dic
 def _times(
     rivals: Mapping[str, Search], queries: Vectors, batch: int, repeats: int, reference: str = "shard"
 ) -> dict[str, dict[str, float]]:
-    """Compute the median seconds per call and median ratio to the shard, by the name of the library."""
+    """Measure the median seconds per call and the median ratio to the shard, by library."""
     names = list(rivals)
     seconds: dict[str, list[float]] = {name: [] for name in names}
     for turn in range(-1, repeats):  # the first turn is a warm-up
@@ -298,13 +296,13 @@ def _times(
 
 
 def _recall(search: Search, queries: Vectors, truth: npt.NDArray[np.int64]) -> float:
-    """Compute the recall of a search, one query per call."""
+    """Measure a search's recall, one query per call."""
     found = [len(set(search(query[None])[0]) & set(best)) for query, best in zip(queries, truth, strict=True)]
     return sum(found) / truth.size
 
 
 def table(found: Mapping[str, Any]) -> str:
-    """Return the results as text."""
+    """Format the results as text."""
     lines = []
     for batch, times in found["exact"].items():
         lines.append(f"exact, {batch} per call")

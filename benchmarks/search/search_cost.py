@@ -1,8 +1,8 @@
-"""Cost of a search in libraries of different sizes; the first part of ``make bench-search``.
+"""Measure what a search costs in libraries of different sizes; the first part of ``make bench-search``.
 
     python -m benchmarks.search.search_cost --out DIR
 
-The command writes search.json and search.md, with the latency by library size. Every other row is a ratio to another
+The command writes search.json and search.md, with latency by library size. Every other row is a ratio to another
 measurement or a bound in the same run, since absolute times depend on the machine.
 """
 
@@ -45,12 +45,12 @@ _MILLION = 10**6
 
 @dataclass(frozen=True)
 class Row:
-    """A row of the table.
+    """A row in the table.
 
     Attributes:
-        name: Name of the measurement.
+        name: What was measured.
         ratio: Measured ratio.
-        target: Target of the ratio, as text.
+        target: Target for the ratio, as text.
         met: Whether the target is met.
         detail: Figures behind the ratio.
     """
@@ -63,7 +63,7 @@ class Row:
 
 
 class _LibraryCache:
-    """Creates synthetic libraries on demand and caches them, since several measurements share one."""
+    """Creates synthetic libraries on demand and keeps them, since several measurements share one."""
 
     def __init__(self, root: Path, captions: int) -> None:
         self.root = root
@@ -91,7 +91,7 @@ class _LibraryCache:
 def measure_hundred_tasks(
     libraries: _LibraryCache, backbone: Backbone, vectors: int, queries: int
 ) -> list[Row]:
-    """Return the latency with a hundred tasks against one task with the same number of vectors."""
+    """Measure latency with a hundred tasks against one task with the same number of vectors."""
     one, hundred = (libraries.library(backbone, tasks, vectors) for tasks in (1, 100))
     engines = start_engine(one), start_engine(hundred)
     pairs = [(a.text, b.text) for a, b in zip(one.queries, hundred.queries, strict=False)][:queries]
@@ -128,7 +128,7 @@ def measure_hundred_tasks(
 
 
 def measure_overhead(libraries: _LibraryCache, backbone: Backbone, vectors: int, queries: int) -> Row:
-    """Return the latency of a search against one encoding by the frozen tower plus one scan."""
+    """Measure a search's latency against one encoding by the frozen tower plus one scan."""
     library = libraries.library(backbone, 1, vectors)
     comparison = compare_latency(
         lower_bound_search(library, backbone),
@@ -146,7 +146,7 @@ def measure_overhead(libraries: _LibraryCache, backbone: Backbone, vectors: int,
 
 
 def measure_throughput(libraries: _LibraryCache, backbone: Backbone, vectors: int) -> Row:
-    """Return the throughput with sixteen clients against one client, with a new server per round."""
+    """Measure throughput with sixteen clients against one client, with a new server per round."""
     library = libraries.library(backbone, 100, vectors)
     texts = [query.text for query in library.queries]
     warm, alone = len(texts) // 10, len(texts) // 5
@@ -174,7 +174,7 @@ def measure_throughput(libraries: _LibraryCache, backbone: Backbone, vectors: in
 
 
 def measure_memory(libraries: _LibraryCache, backbone: Backbone, vectors: int) -> Row:
-    """Return the memory of a server for its vectors, beyond that for a library of a thousand vectors."""
+    """Measure a server's memory for its vectors, beyond that for a library of a thousand vectors."""
     usage = []
     for size in (1000, vectors):
         library = libraries.library(backbone, 1, size)
@@ -198,7 +198,7 @@ def measure_memory(libraries: _LibraryCache, backbone: Backbone, vectors: int) -
 def measure_growth(
     libraries: _LibraryCache, backbone: Backbone, sizes: Sequence[tuple[int, int]], queries: int
 ) -> list[float]:
-    """Compute the median latency in milliseconds for libraries of (tasks, vectors)."""
+    """Measure median latency in milliseconds for libraries of (tasks, vectors)."""
     latencies: list[float] = []
     for tasks, vectors in sizes:
         library = libraries.library(backbone, tasks, vectors)
@@ -213,7 +213,7 @@ def _search(engine: SearchEngine):  # type: ignore[no-untyped-def]
 
 
 def main() -> None:
-    """Run all measurements, print and write the table."""
+    """Run all measurements, then print and write the table."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.search.search_cost", description=(__doc__ or "").split("\n")[0]
     )

@@ -1,4 +1,4 @@
-"""Latency of a search, measured inside the process of the search engine.
+"""Measure search latency inside the search engine's process.
 
 Two libraries are compared by alternating queries, so that other load on the machine affects both equally. Every query
 is new to the engine, so no response comes from a cache.
@@ -31,12 +31,12 @@ K = 10
 
 @dataclass(frozen=True)
 class SearchTiming:
-    """Latency of a search in milliseconds.
+    """Search latency in milliseconds.
 
     Attributes:
         p50: Median over the queries.
         p99: 99th percentile over the queries.
-        tasks: Mean number of tasks a query was encoded for.
+        tasks: Mean number of tasks that a query was encoded for.
     """
 
     p50: float
@@ -46,7 +46,7 @@ class SearchTiming:
 
 @dataclass(frozen=True)
 class LatencyComparison:
-    """Latency of two searches, and the medians over the rounds of their ratios within a round."""
+    """The latency of two searches, and the medians over rounds of their ratio within a round."""
 
     first: SearchTiming
     second: SearchTiming
@@ -78,7 +78,7 @@ def compare_latency(
 
     Args:
         second: Second search.
-        texts: One query for each search; all are different. They are distributed over the rounds.
+        texts: One query for each search, all different, to distribute over the rounds.
     """
     for first_text, second_text in texts[:_WARM_UP]:
         first(first_text)
@@ -105,11 +105,11 @@ def compare_latency(
 
 
 def lower_bound_search(library: SyntheticLibrary, backbone: Backbone) -> Callable[[str], None]:
-    """Return a search reduced to its necessary work: one encoding by the frozen text tower and one scan of all vectors.
+    """Reduce a search to its necessary work: one encoding by the frozen text tower and one scan of all vectors.
 
     Args:
         library: Library with a single task, so that one shard has all vectors.
-        backbone: Backbone of the library.
+        backbone: The library's backbone.
     """
     snapshot = IndexSnapshot.open(ShardStore(library.settings.index_dir))
     (task,) = snapshot.tasks
@@ -129,9 +129,9 @@ def recall_by_routing(
     """Compute R@10 as a share for each routing option.
 
     Args:
-        engine: Search engine of the library.
+        engine: The library's search engine.
         queries: Queries with their target videos.
-        routes: Values of the search parameter ``routes``.
+        routes: Values for the search parameter ``routes``.
     """
     hits: dict[str, list[bool]] = {route: [] for route in routes}
     for query in queries:

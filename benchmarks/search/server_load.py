@@ -1,7 +1,7 @@
-"""Load test of a server process: searches per second, processor time per search, and memory.
+"""Load a server process: searches per second, processor time per search, and memory.
 
-The clients share the cores of the server, so they only write requests and read responses as bytes. A regular HTTP
-client takes ten times as long per request, which would distort the measurement of the server.
+Clients share the cores with the server, so they only write requests and read responses as bytes. A regular HTTP client
+takes ten times as long per request, which would distort the measurement.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)\r\n", re.IGNORECASE)
 
 @dataclass(frozen=True)
 class ProcessMemory:
-    """Resident memory of a process in bytes.
+    """A process's resident memory in bytes.
 
     Attributes:
         mapped: Resident pages of files; processes that map the same files share them.
@@ -45,13 +45,13 @@ class ProcessMemory:
 
 @dataclass(frozen=True)
 class ServerLoad:
-    """Throughput and processor time of the searches of several clients.
+    """Throughput and processor time when several clients search.
 
     Attributes:
         rate: Searches per second.
-        server: Processor time of the server per search in milliseconds, over all threads. Unlike the rate, it hardly
-            depends on other load of the machine.
-        client: Processor time of the clients per search in milliseconds.
+        server: The server's processor time per search in milliseconds, over all threads. Unlike the rate, it hardly
+            depends on the machine's other load.
+        client: The clients' processor time per search in milliseconds.
     """
 
     rate: float
@@ -61,7 +61,7 @@ class ServerLoad:
 
 @contextmanager
 def running_server(configured: Settings) -> Iterator[tuple[str, int]]:
-    """Run a server for a library during the ``with`` statement; yields its URL and process ID."""
+    """Run a server for a library during the ``with`` block; yields its URL and process ID."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     url = f"http://127.0.0.1:{port}"
@@ -81,12 +81,12 @@ def running_server(configured: Settings) -> Iterator[tuple[str, int]]:
 
 
 def measure_load(url: str, pid: int, texts: Sequence[str], clients: int) -> ServerLoad:
-    """Search all texts with several clients; each client sends its next search when the previous one is answered.
+    """Search for all texts with several clients, each sending its next search when the previous one is answered.
 
     Args:
-        url: URL of the server.
-        pid: Process ID of the server.
-        texts: Queries, distributed over the clients.
+        url: The server's URL.
+        pid: The server's process ID.
+        texts: Queries to distribute over the clients.
         clients: Number of clients, each with its own connection.
 
     Raises:
@@ -106,7 +106,7 @@ def measure_load(url: str, pid: int, texts: Sequence[str], clients: int) -> Serv
 
 
 def process_memory(pid: int) -> ProcessMemory:
-    """Return the current resident memory of a process."""
+    """Read a process's current resident memory."""
     fields = {}
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         name, _, value = line.partition(":")
@@ -115,7 +115,7 @@ def process_memory(pid: int) -> ProcessMemory:
 
 
 def processor_seconds(pid: int) -> float:
-    """Return the processor time of a process since its start, over all threads."""
+    """Read a process's processor time since its start, over all threads."""
     # The process name, in parentheses, can contain any character; user and system time are fields 14 and 15.
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

@@ -1,10 +1,10 @@
-"""Cost of a search in libraries whose domains share their words; a part of ``make bench-search``.
+"""Measure what a search costs in libraries whose domains share their words; a part of ``make bench-search``.
 
     python -m benchmarks.search.shared_word_cost --out DIR
 
 The command writes shared-words.json and shared-words.md: latency, searched tasks and recall with 1, 10, 100 and 1,000
-domains of the default method. Queries of all libraries alternate, and ratios are medians over rounds, since other load
-on the machine affects all libraries equally. Every timed text is new to the engine.
+domains of the default method. Queries to all libraries alternate, and ratios are medians over rounds, so that other
+load on the machine affects all libraries equally. Every timed text is new to the engine.
 """
 
 from __future__ import annotations
@@ -34,27 +34,27 @@ from service.core.settings import settings
 from service.search.engine import SearchEngine
 
 _ROUTES = ("auto", "all")
-_WARM_UP = 3  # searches of each library before the first measurement
+_WARM_UP = 3  # searches per library before the first measurement
 
 
 @dataclass(frozen=True)
 class CostRow:
-    """Cost of searches in one library.
+    """What searches cost in one library.
 
     Attributes:
         tasks: Number of domains.
-        routing: Share of the queries whose domain is the likeliest one.
+        routing: Share of queries whose own domain is the likeliest.
         p50: Median latency of ``auto`` in milliseconds, over rounds.
-        p99: 99th percentile of the latency of ``auto`` in milliseconds, over all queries.
+        p99: 99th percentile latency of ``auto`` in milliseconds, over all queries.
         p50_all: Median latency of ``all`` in milliseconds, over rounds.
-        encoding: Median time in milliseconds of the encoding of the text alone.
-        searched: Mean share of the domains that ``auto`` searches.
-        searched_all: Mean share of the domains that ``all`` searches.
+        encoding: Median time in milliseconds to encode the text alone.
+        searched: Mean share of domains that ``auto`` searches.
+        searched_all: Mean share of domains that ``all`` searches.
         recall: R@10 of ``auto``.
         recall_all: R@10 of ``all``.
-        ratio: p50 over that of the first library, median over rounds.
+        ratio: p50 over the first library's, median over rounds.
         ratio_all: The same with ``all``.
-        bytes_per_task: Memory of the query map of a domain.
+        bytes_per_task: Memory of a domain's query map.
     """
 
     tasks: int
@@ -73,11 +73,11 @@ class CostRow:
 
 
 def measure_costs(libraries: Sequence[SyntheticLibrary], rounds: int) -> list[CostRow]:
-    """Return the latency, searched tasks and recall of each library.
+    """Measure latency, searched tasks and recall in each library.
 
     Args:
-        libraries: Libraries to compare; ratios refer to the first one.
-        rounds: Number of rounds. The queries of a library are distributed over them.
+        libraries: Libraries to compare; ratios refer to the first.
+        rounds: Number of rounds. A library's queries are distributed over them.
     """
     engines = [start_engine(library) for library in libraries]
     size = min(len(library.queries) for library in libraries) // rounds
@@ -131,7 +131,7 @@ def measure_costs(libraries: Sequence[SyntheticLibrary], rounds: int) -> list[Co
 
 
 def _encoding_time(engine: SearchEngine, text: str) -> float:
-    """Return the time in milliseconds of the encoding of one new text by the frozen tower, with tokenization."""
+    """Time the encoding of one new text by the frozen tower, with tokenization, in milliseconds."""
     encoder = engine.snapshots.current().query_vectors.encoder
     start = time.perf_counter()
     encoder.encode_with_backbone([text])
@@ -139,7 +139,7 @@ def _encoding_time(engine: SearchEngine, text: str) -> float:
 
 
 def _routing_accuracy(engine: SearchEngine, library: SyntheticLibrary) -> float:
-    """Compute the share of the queries whose domain is the likeliest one."""
+    """Compute the share of queries whose own domain is the likeliest."""
     snapshot = engine.snapshots.current()
     task_of = {video: task for task, shard in snapshot.shards.items() for video in shard.ids.tolist()}
     tasks = list(snapshot.shards)

@@ -1,10 +1,10 @@
-"""Synthetic libraries of the analytic method whose domains share their words, as those of real captions do.
+"""Synthetic libraries of the analytic method whose domains share words, as real captions do.
 
-All domains draw words from one vocabulary with Zipf weights; each domain prefers some of them and has a few words of
-its own. The preference is set so that routing finds the domain of 45 % of the queries among a hundred domains, as on
-the published captions of MSR-VTT. Text vectors, query maps, lexicons and routing evidence are the ones that the method
-computes from the captions; queries are other captions. A video vector is a mixture of two caption vectors and noise, so
-that a domain contains videos that resemble the target.
+All domains draw words from one vocabulary with Zipf weights; each prefers some of them and has a few words of its own.
+The preference is set so that, among a hundred domains, routing finds the domain of 45 % of the queries, as on the
+published captions of MSR-VTT. Text vectors, query maps, lexicons and routing evidence are those that the method
+computes from the captions; queries are other captions. A video vector mixes two caption vectors and noise, so that a
+domain contains videos that resemble the target.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ from trainer.methods.shared.lexicon import build_lexicon
 
 _SHARED_WORDS, _OWN_WORDS = 800, 10
 _PREFERENCE = 1.3  # standard deviation of the logarithm of a word's weight between domains
-_OWN_SHARE = 0.05  # of the words of a caption
+_OWN_SHARE = 0.05  # of a caption's words
 _WORDS = 8  # per caption
-_CAPTIONS = 20  # per domain, that the maps are computed from
-# Weights of the target caption, of another caption of the domain, and of noise in the vector of a video.
+_CAPTIONS = 20  # per domain, from which the maps are computed
+# Weights of the target caption, of another caption in the domain, and of noise, in a video's vector.
 _TARGET, _OTHER, _NOISE = 0.5, 0.55, 0.8
 
 
@@ -62,12 +62,12 @@ def make_shared_word_library(
     """Write a library of ``tasks`` domains with ``videos`` videos each.
 
     Args:
-        folder: Data folder of the library. The catalog is that of this process.
+        folder: The library's data folder. The catalog is that of this process.
         backbone: Backbone with reserved coordinates and a distribution of generic texts.
         videos: Videos per task.
         queries: Number of queries over all tasks.
         first_id: First vector ID; libraries in one catalog must not share IDs.
-        seed: Seed of all random numbers.
+        seed: Seed for all random numbers.
     """
     rng, config, encoder = np.random.default_rng(seed), AnalyticConfig(), TowerQueryBackbone(backbone)
     layout = VectorLayout.for_backbone(backbone, config.semantic_weight)
@@ -137,9 +137,7 @@ def make_shared_word_library(
 
 
 def _captions(shared: Sequence[str], words: Sequence[str], count: int, rng: Rng) -> list[str]:
-    """Return the captions of one domain: shared words with Zipf weights and the domain's preference, and some of its
-    own.
-    """
+    """Draw a domain's captions: shared words with Zipf weights and the domain's preference, and some of its own."""
     weights = np.exp(_PREFERENCE * rng.standard_normal(len(shared))) / (5 + np.arange(len(shared)))
     own = [words[index] for index in rng.choice(len(words), _OWN_WORDS, replace=False)]
     captions: list[str] = []
@@ -151,7 +149,7 @@ def _captions(shared: Sequence[str], words: Sequence[str], count: int, rng: Rng)
 
 
 def _encode(encoder: QueryBackbone, texts: Sequence[str]) -> tuple[list[TokenIds], Vectors]:
-    """Return the token IDs of each text, and frozen vectors ``[n, dim]``."""
+    """Compute the token IDs of each text, and frozen vectors ``[n, dim]``."""
     ids = encoder.tokenize(texts)
     return ids, encoder.encode_together(ids)
 
@@ -159,7 +157,7 @@ def _encode(encoder: QueryBackbone, texts: Sequence[str]) -> tuple[list[TokenIds
 def _query_map(
     frozen: Vectors, ids: list[TokenIds], layout: VectorLayout, config: AnalyticConfig
 ) -> AnalyticQueryMap:
-    """Return the query map of a domain with one caption per video."""
+    """Compute the query map of a domain with one caption per video."""
     share = len(frozen) / (len(frozen) + config.center_captions)
     captions = torch.from_numpy(frozen[:, : layout.semantic])
     tokens = [text[1:-1].tolist() for text in ids]
@@ -167,7 +165,7 @@ def _query_map(
 
 
 def _videos(captions: Vectors, targets: int, videos: int, rng: Rng) -> np.ndarray:
-    """Return unit vectors ``[videos, dim]``: first the targets of the last captions, then videos like any captions."""
+    """Draw unit vectors ``[videos, dim]``: first the targets of the last captions, then videos like any captions."""
     described = captions.copy()
     described[:, -1] = 0  # the coordinate that completes queries to unit length
     own = rng.integers(0, len(captions), videos)

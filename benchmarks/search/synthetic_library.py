@@ -1,10 +1,10 @@
-"""Synthetic libraries of any size, created without training, since the cost of a search does not depend on weights.
+"""Synthetic libraries of any size, created without training: the cost of a search does not depend on weights.
 
-All data structures of a search are real: shards, one pinned release per task with low-rank updates and token updates,
-routing profiles and catalog rows. Only the numbers are random. Each task has its own fifty words and a hundred words in
-common with all tasks; a caption mixes both. The query encoder of the task encodes its captions, and the video vectors
-are placed around these vectors: one target video per caption at a cosine of about 0.9, all others at about 0.35, so
-that a search finds its target.
+All data structures that a search uses are real: shards, one pinned release per task with low-rank updates and token
+updates, routing profiles and catalog rows. Only the numbers are random. Each task has fifty words of its own and a
+hundred in common with all tasks; a caption mixes both. The task's query encoder encodes its captions, and video vectors
+are placed around the results: one target video per caption at a cosine of about 0.9, all others at about 0.35, so that
+a search finds its target.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ Rng = np.random.Generator
 
 @dataclass(frozen=True)
 class TargetedQuery:
-    """A query with the vector ID of its target video."""
+    """A query and its target video's vector ID."""
 
     text: str
     target: int
@@ -59,12 +59,12 @@ class SyntheticLibrary:
     """A library on disk.
 
     Attributes:
-        settings: Settings of a search engine for the library.
+        settings: Settings for a search engine on the library.
         tasks: Number of tasks.
         vectors: Number of vectors over all tasks.
         queries: Distinct queries in random order.
-        vague_queries: Queries without a word of any task; they give no routing evidence.
-        bytes: Bytes of the stored vectors.
+        vague_queries: Queries without a word of any task, which give no routing evidence.
+        bytes: Size of the stored vectors.
     """
 
     settings: Settings
@@ -76,7 +76,7 @@ class SyntheticLibrary:
 
 
 def whole_words(backbone: Backbone) -> list[str]:
-    """Return the whole words of a backbone's vocabulary, with four letters or more."""
+    """List the whole words in a backbone's vocabulary that have four letters or more."""
     encoder = small_tokenizer(backbone.vocabulary, _CONTEXT).encoder
     words = (token.removesuffix("</w>") for token in encoder if token.endswith("</w>"))
     return sorted(word for word in words if len(word) >= 4 and word.isascii() and word.isalpha())
@@ -95,12 +95,12 @@ def make_library(
     """Write a library of ``vectors`` videos in ``tasks`` tasks of equal size.
 
     Args:
-        folder: Data folder of the library. The catalog is that of this process.
-        backbone: Backbone of the query encoders.
+        folder: The library's data folder. The catalog is that of this process.
+        backbone: Backbone for the query encoders.
         vectors: Number of videos over all tasks.
         captions: Approximate number of target videos; at least eight per task.
         first_id: First vector ID; libraries in one catalog must not share IDs.
-        seed: Seed of all random numbers.
+        seed: Seed for all random numbers.
     """
     rng = np.random.default_rng(seed)
     common, *domains = _vocabularies(whole_words(backbone), tasks, rng)
@@ -133,7 +133,7 @@ def make_library(
         store.publish(release=release, shards=[shard])
         parent = ParentRelease(release.id, len(learned))
         queries += [TargetedQuery(caption, next_id + index) for index, caption in enumerate(texts)]
-        # A caption for every video; those of the target videos are the queries.
+        # Every video has a caption; those of the target videos are the queries.
         others = _captions(task_words, common, rows - len(texts), rng)
         insert_catalog_rows(task, next_id, rows, captions=[*texts, *others])
         next_id += rows
@@ -149,7 +149,7 @@ def make_library(
 
 
 def _vocabularies(words: Sequence[str], tasks: int, rng: Rng) -> list[list[str]]:
-    """Return the common words, followed by the words of each task."""
+    """Draw the common words, followed by each task's words."""
     shuffled = [words[index] for index in rng.permutation(len(words))]
     common, rest = shuffled[:_COMMON_WORDS], shuffled[_COMMON_WORDS:]
     return [
@@ -159,7 +159,7 @@ def _vocabularies(words: Sequence[str], tasks: int, rng: Rng) -> list[list[str]]
 
 
 def _captions(task_words: Sequence[str], common: Sequence[str], count: int, rng: Rng) -> list[str]:
-    """Return the distinct captions of three words of the task and five common words."""
+    """Draw distinct captions of three words from the task and five common words."""
     captions: dict[str, None] = {}
     while len(captions) < count:
         words = [*rng.choice(task_words, 3), *rng.choice(common, 5)]
@@ -180,9 +180,7 @@ def _release(
     captions: Sequence[str],
     seed: int,
 ) -> ReleaseState:
-    """Return a release of kind ``low_rank`` with random updates that change a vector about as much as
-    learned updates.
-    """
+    """Build a ``low_rank`` release with random updates that change a vector about as much as learned ones."""
     drawn = torch.Generator().manual_seed(seed)
     layers, width = len(backbone.text_blocks), backbone.text_width
     tokens = backbone.tokenize(captions).unique()
@@ -207,7 +205,7 @@ def _release(
 
 
 def _videos(captions: npt.NDArray[np.float32], rows: int, rng: Rng) -> npt.NDArray[np.float32]:
-    """Return unit vectors: first the target video of each caption, then more videos around all captions."""
+    """Draw unit vectors: first each caption's target video, then more videos around all captions."""
     center = np.resize(np.arange(len(captions)), rows)
     is_target = np.arange(rows) < len(captions)
     cosine = np.where(is_target, _TARGET_COSINE, _OTHER_COSINE).astype(np.float32)[:, None]
@@ -220,11 +218,11 @@ def _videos(captions: npt.NDArray[np.float32], rows: int, rng: Rng) -> npt.NDArr
 def insert_catalog_rows(
     task: ReleaseTask, first_id: int, rows: int, method: str = "strata", captions: Sequence[str] = ()
 ) -> None:
-    """Insert a task in state ``ready`` and its videos into the catalog.
+    """Insert a task in state ``ready``, and its videos, into the catalog.
 
     Args:
         first_id: First vector ID of the videos.
-        captions: Caption of each of the first videos; the others have the same one.
+        captions: Captions of the first videos; all others have the same one.
     """
     with session_scope(write=True) as session:
         place = session.execute(text("SELECT COALESCE(MAX(position), 0) + 1 FROM tasks")).scalar_one()
@@ -240,7 +238,7 @@ def insert_catalog_rows(
             )
         )
         session.flush()
-        # One SQL statement: a million ORM objects would take longer than the whole benchmark.
+        # One SQL statement: creating a million ORM objects would take longer than the whole benchmark.
         session.execute(
             text(
                 "INSERT INTO videos (vector_id, id, task_id, uri, captions, metadata, added_at, status) "

@@ -1,1 +1,1 @@
-"""Load of a service over a long time: at 80 % of its capacity, while a task is learned, and at 200 %."""
+"""Load a service for a long time: at 80 % of its capacity, while a task is learned, and at 200 %."""

@@ -1,8 +1,8 @@
-"""Mixed load over HTTP: as fast as clients are answered, which measures the capacity, or at a given rate.
+"""Generate mixed load over HTTP: as fast as clients are answered, which measures capacity, or at a given rate.
 
-The requests of a given rate are sent at their scheduled times, however many are outstanding, so that a stall counts in
-the latency of each request that it delays. The generator shares the cores of the service, and therefore writes requests
-and reads responses as bytes.
+At a given rate, requests are sent at their scheduled times, however many are outstanding, so that a stall counts in the
+latency of each request that it delays. The generator shares cores with the service, so it writes requests and reads
+responses as bytes.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ _WORDS = (
 
 @dataclass(frozen=True)
 class RequestRecord:
-    """A request of the load.
+    """A request in the load.
 
     Attributes:
-        route: Kind of the request.
+        route: Kind of request.
         due: Scheduled time on the monotonic clock.
         delay: Time from the schedule until the generator began to send.
         seconds: Time from the schedule to the last byte of the response.
         status: Status code; 0 if the connection failed.
-        has_retry_after: Whether the response has the header ``Retry-After``.
+        has_retry_after: Whether the response has a ``Retry-After`` header.
     """
 
     route: str
@@ -61,12 +61,12 @@ class RequestRecord:
 
 
 class RequestMix:
-    """Requests of users of a library: 17 of 20 are searches.
+    """What a library's users request: 17 of 20 requests are searches.
 
-    Half of the searches have a new text of 2 to 14 words; the others repeat one of the last hundred texts.
+    Half of the searches have a new text of 2 to 14 words; the others repeat one of the last hundred.
 
     Args:
-        seed: Seed of the order and of the texts.
+        seed: Seed for the order and the texts.
     """
 
     def __init__(self, videos: Sequence[str], seed: int) -> None:
@@ -75,7 +75,7 @@ class RequestMix:
         self._recent: deque[str] = deque(maxlen=_RECENT_TEXTS)
 
     def __iter__(self) -> Iterator[tuple[str, str]]:
-        """Yield the kinds and paths without end."""
+        """Iterate over kinds and paths without end."""
         rng = self._rng
         while True:
             draw = rng.randrange(20)
@@ -91,7 +91,7 @@ class RequestMix:
                 yield "tasks", "/tasks"
 
     def new_text(self, length: int | None = None) -> str:
-        """Return a text that was not searched before, of a number of words."""
+        """Create a text that was not searched before, with this many words."""
         length = length or self._rng.randint(*WORDS_OF_TEXT)
         words = [self._rng.choice(_WORDS) for _ in range(length - 1)]
         text = " ".join([*words, str(self._rng.randrange(10**6))])
@@ -100,7 +100,7 @@ class RequestMix:
 
 
 class LoadGenerator:
-    """Sends requests of a mix to a service."""
+    """Sends a mix of requests to a service."""
 
     def __init__(self, url: str, mix: RequestMix) -> None:
         parts = urlsplit(url)
@@ -110,7 +110,7 @@ class LoadGenerator:
         self._idle: list[tuple[float, asyncio.StreamReader, asyncio.StreamWriter]] = []
 
     async def saturate(self, clients: int, seconds: float) -> list[RequestRecord]:
-        """Return the records of clients that send their next request when the previous one is answered."""
+        """Send from clients that each wait for an answer before the next request; returns their records."""
         end = time.monotonic() + seconds
         records: list[RequestRecord] = []
 
@@ -125,12 +125,12 @@ class LoadGenerator:
     async def send_at_rate(
         self, rate: float, seconds: float, is_over: Callable[[], bool] = lambda: False
     ) -> list[RequestRecord]:
-        """Return the records of requests at a constant rate.
+        """Send at a constant rate, and return the records.
 
         Args:
             rate: Requests per second.
-            seconds: Duration; outstanding responses are awaited after it.
-            is_over: Whether to end before the duration.
+            seconds: Duration; responses outstanding at its end are awaited.
+            is_over: Tells whether to end before that.
         """
         start = time.monotonic()
         running = []

@@ -1,4 +1,4 @@
-"""Rounds of a phase of load, and the memory of the process that serves them."""
+"""The rounds of a load phase, and the memory of the process that serves them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 
 
 class PhaseRounds:
-    """Rounds of a phase.
+    """Collects the rounds of a phase.
 
     Args:
         process: Process ID of the API.
@@ -32,7 +32,7 @@ class PhaseRounds:
 
     @contextmanager
     def round(self, capacity: float) -> Iterator[list[RequestRecord]]:
-        """A round of this capacity, to whose list the caller adds the requests."""
+        """Run a round at this capacity; the caller adds its requests to the yielded list."""
         records: list[RequestRecord] = []
         taken, served, sending = time.monotonic(), processor_seconds(self._process), time.process_time()
         before = _core_seconds()
@@ -55,7 +55,7 @@ class PhaseRounds:
         )
 
     def outcome(self, memory: Sequence[tuple[float, int]]) -> PhaseOutcome:
-        """Return the outcome of all rounds; the memory is given by samples of time and bytes."""
+        """Summarize all rounds; the memory is given as samples of time and bytes."""
         return PhaseOutcome(
             summarize_phase(self._records, len(self._records) / self._taken),
             fit_memory_trend(memory),
@@ -67,7 +67,7 @@ class PhaseRounds:
 
 @contextmanager
 def memory_samples(api: int) -> Iterator[list[tuple[float, int]]]:
-    """Samples of time and private bytes of the API process, which grow during the ``with`` statement."""
+    """Sample the API process's private bytes over time; the yielded list grows during the ``with`` block."""
     samples: list[tuple[float, int]] = []
     stopped = threading.Event()
 
@@ -85,9 +85,7 @@ def memory_samples(api: int) -> Iterator[list[tuple[float, int]]]:
 
 
 def _core_seconds() -> tuple[float, float]:
-    """Return the seconds of all cores since the start of the machine, and those that the hypervisor gave to other
-    machines.
-    """
+    """Read the seconds of all cores since the machine started, and those that the hypervisor gave to other machines."""
     fields = Path("/proc/stat").read_text(encoding="ascii").split("\n", 1)[0].split()[1:9]
     ticks = [int(field) for field in fields]
     return sum(ticks) / _TICKS, ticks[7] / _TICKS

@@ -1,27 +1,28 @@
-"""Load of ``cinestrata up`` over a long time: ``python -m benchmarks.soak.run_soak --duration 10m``.
+"""Load ``cinestrata up`` for a long time: ``python -m benchmarks.soak.run_soak --duration 10m``.
 
 The phases, with their share of the duration:
 
 1. *warm-up* (not part of the duration): batches of new texts fill the cache of query vectors, growing numbers of
-   clients produce batches of all sizes, an overload fills the queue, for which the process allocates memory once, and a
-   minute at 80 % of the capacity fills the page caches of the connections to the catalog.
-2. *steady* (40 %): 80 % of the capacity. No response is an error or a refusal, and the memory of the API does not grow.
-3. *learning* (40 %): 80 % of the capacity, in each round first alone and then while a task is learned. The median over
-   the rounds of the ratio of the 99th percentiles of their latencies is at most two.
-4. *overload* (20 %): 200 % of the capacity. Responses are answers or 429 with ``Retry-After``. A search waits at most
-   two seconds until it starts (``CINESTRATA_MAX_WAIT_SECONDS``), and 99 % of the answers take at most three.
-   After it, the time until a search is answered as fast as 99 % of the steady phase is the recovery.
+clients
+   produce batches of all sizes, an overload fills the queue, for which the process allocates memory once, and a minute
+   at 80 % of capacity fills the page caches of the connections to the catalog.
+2. *steady* (40 %): 80 % of capacity. No response is an error or a refusal, and the API's memory does not grow.
+3. *learning* (40 %): 80 % of capacity, in each round first alone and then while a task is learned. The ratio of their
+99th
+   percentile latencies is at most two, as the median over rounds.
+4. *overload* (20 %): 200 % of capacity. Responses are answers or 429 with ``Retry-After``. A search starts within two
+   seconds (``CINESTRATA_MAX_WAIT_SECONDS``), and 99 % of the answers take at most three. Recovery is the time after the
+   overload until a search is answered as fast as 99 % in the steady phase.
 
-The speed of a shared machine changes from second to second. A phase therefore consists of rounds of at most a minute,
-and each round first measures the capacity: clients that send their next request when the previous one is answered,
-without a task that is learned. These requests are not part of the figures of the phase. The capacity that the machine
-sustains is the lowest measurement so far, of which the warm-up makes four; an overload follows the last one. A search
-takes longer in a larger library, so the latencies beside a task are compared with those at the same rate just before
-the task was added.
+The speed of a shared machine changes from second to second. So a phase has rounds of at most a minute, and each round
+first measures capacity: clients that send their next request when the previous one is answered, while no task is
+learned. These requests are not part of the phase's figures. The capacity that the machine sustains is the lowest
+measurement so far, of which the warm-up makes four; an overload is relative to the last one. A search takes longer in a
+larger library, so latencies beside a task are compared with those at the same rate just before the task was added.
 
-The load generator and the service share the cores of the machine, so the capacity is that of both together; the report
-has the processor time of each. The command prints a table and the verdict of each requirement, writes JSON, and exits
-with status 1 if a requirement is not met.
+The load generator and the service share the machine's cores, so the capacity is that of both together; the report has
+each one's processor time. The command prints a table and a verdict on each requirement, writes JSON, and exits with
+status 1 if a requirement is not met.
 """
 
 from __future__ import annotations
@@ -63,12 +64,12 @@ _ALONE_SHARE = 0.4  # of a round in which a task is learned
 _MAX_TASK_SECONDS = 600.0
 _STEADY, _OVERLOAD = 0.8, 2.0
 _WARM_UP_CLIENTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64, 128)
-_WARM_UP_SECONDS = 2.0  # of each number of clients
+_WARM_UP_SECONDS = 2.0  # for each number of clients
 _FILLING_SECONDS = 15.0  # of overload
 _FIRST_SECONDS = 60.0  # at 80 %, before any figure
-_CACHED_TEXTS = 131_072  # more than the cache of query vectors holds
+_CACHED_TEXTS = 131_072  # more than the query vector cache holds
 _BATCH_TEXTS = 256
-_STEP_TEXTS = 32  # most texts of a step of the service
+_STEP_TEXTS = 32  # maximum texts in a step of the service
 _SETTLING = 0.1  # share of a phase before its memory is fitted
 _GIVE_UP_SECONDS = 120.0
 _CLIENTS = 16
@@ -82,10 +83,10 @@ _TRAINING = {"epochs": 20, "batch_size": 8}
 
 
 def parse_duration(text: str) -> float:
-    """Return the seconds of a duration such as ``90s``, ``10m`` or ``2h``.
+    """Parse a duration such as ``90s``, ``10m`` or ``2h`` into seconds.
 
     Raises:
-        argparse.ArgumentTypeError: The text is no duration, or shorter than 30 seconds.
+        argparse.ArgumentTypeError: The text is not a duration, or is shorter than 30 seconds.
     """
     found = re.fullmatch(r"(\d+)([smh])", text)
     if found is None or int(found[1]) * _UNITS[found[2]] < 30:
@@ -100,7 +101,7 @@ class _Domains:
         self._media, self._count = media, 0
 
     def post(self, api: httpx.Client) -> str:
-        """Post a domain; returns the ID of its task."""
+        """Post a domain, and return its task's ID."""
         number, self._count = self._count, self._count + 1
         paths = write_tiny_clips(self._media, (number + 1) * _DOMAIN_VIDEOS)[-_DOMAIN_VIDEOS:]
         videos = [
@@ -114,7 +115,7 @@ class _Domains:
         )
 
     def learn(self, api: httpx.Client) -> None:
-        """Post a domain and wait until it is learned; raises RuntimeError if its task fails."""
+        """Post a domain and wait until it is learned; raise RuntimeError if its task fails."""
         task = self.post(api)
         while (details := api.get(f"/tasks/{task}").json())["state"] not in FINAL_STATES:
             time.sleep(0.5)
@@ -123,7 +124,7 @@ class _Domains:
 
 
 def measure(data: Path, seconds: float) -> dict[str, Any]:
-    """Measure all phases on a new library in ``data``; returns the report."""
+    """Measure all phases on a new library in ``data``, and return the report."""
     settings = _SETTINGS | {"CINESTRATA_MEDIA_ROOT": str(data / "media")}
     (data / "media").mkdir(parents=True)
     domains = _Domains(data / "media")
@@ -161,13 +162,13 @@ def measure(data: Path, seconds: float) -> dict[str, Any]:
 
 
 class _Load:
-    """Load of a service, whose rate follows the capacity.
+    """Loads a service at rates relative to its capacity.
 
     Args:
-        generator: Sender of the requests.
+        generator: Sends the requests.
 
     Attributes:
-        ended: Time on the monotonic clock at which the last request of the last phase was due.
+        ended: When the last request of the last phase was due, on the monotonic clock.
     """
 
     def __init__(self, generator: LoadGenerator) -> None:
@@ -177,16 +178,16 @@ class _Load:
         self.ended = 0.0
 
     def saturate(self, clients: int, seconds: float) -> float:
-        """Return the answers per second to clients that send their next request when the previous one is answered."""
+        """Measure answers per second to clients that send their next request when the previous one is answered."""
         records = asyncio.run(self._generator.saturate(clients, seconds))
         return sum(record.status == 200 for record in records) / seconds
 
     def measure_capacity(self, seconds: float) -> None:
-        """Measure the capacity, which the following rates are shares of."""
+        """Measure the capacity that later rates are shares of."""
         self._measured.append(self.saturate(_CLIENTS, seconds))
 
     def capacity(self, share: float) -> float:
-        """Return the capacity that a share refers to: below one, that which the machine sustains."""
+        """Choose the capacity that a share refers to: below one, what the machine sustains."""
         return min(self._measured) if share <= 1 else self._measured[-1]
 
     def send_share(self, share: float, seconds: float) -> None:
@@ -194,10 +195,10 @@ class _Load:
         asyncio.run(self._generator.send_at_rate(share * self.capacity(share), seconds))
 
     def measure_phase(self, share: float, seconds: float) -> PhaseOutcome:
-        """Return the outcome of a phase.
+        """Measure a phase.
 
         Args:
-            share: Rate of the requests as a share of the capacity.
+            share: Request rate as a share of the capacity.
             seconds: Duration of all rounds.
         """
         rounds = math.ceil(seconds / _ROUND_SECONDS)
@@ -215,7 +216,7 @@ class _Load:
     def measure_learning(
         self, seconds: float, api: httpx.Client, domains: _Domains
     ) -> tuple[PhaseOutcome, PhaseOutcome]:
-        """Return the outcomes of the load alone and of the load beside a task that is learned, at the same rates.
+        """Measure the load alone and beside a task that is learned, at the same rates.
 
         Args:
             seconds: Duration after which no round begins.
@@ -245,7 +246,7 @@ class _Load:
 
 
 def _warm_up(api: httpx.Client, load: _Load, mix: RequestMix) -> None:
-    """Fill caches, and let the API allocate memory for batches and queues of all sizes."""
+    """Fill caches, and make the API allocate memory for batches and queues of all sizes."""
     batches = [[mix.new_text() for _ in range(_BATCH_TEXTS)] for _ in range(_CACHED_TEXTS // _BATCH_TEXTS)]
     # The text tower multiplies as many rows as a batch has tokens, and keeps code for each number of rows.
     lengths = range(WORDS_OF_TEXT[0], WORDS_OF_TEXT[1] + 1, 2)
@@ -265,13 +266,13 @@ def _warm_up(api: httpx.Client, load: _Load, mix: RequestMix) -> None:
 
 
 def _wait_ready(api: httpx.Client) -> None:
-    """Wait until the API can answer searches; on a busy machine, the service counts as up before."""
+    """Wait until the API can answer searches; on a busy machine, the service counts as up before that."""
     while api.get("/readyz").status_code != httpx.codes.OK:
         time.sleep(0.2)
 
 
 def _measure_recovery(api: httpx.Client, mix: RequestMix, p99: float, ended: float) -> float:
-    """Return the seconds from the last request of the overload until a search takes at most ``p99`` milliseconds."""
+    """Measure the seconds from the overload's last request until a search takes at most ``p99`` milliseconds."""
     for route, path in mix:
         if route != "search":
             continue
@@ -286,7 +287,7 @@ def _measure_recovery(api: httpx.Client, mix: RequestMix, p99: float, ended: flo
 
 
 def _tables(report: dict[str, Any]) -> str:
-    """Return the tables of the phases and of the verdicts."""
+    """Format the tables of phases and verdicts."""
     rows = []
     for name in ("steady", "alone", "learning", "overload"):
         phase, memory = report[name]["statistics"], report[name]["memory"]

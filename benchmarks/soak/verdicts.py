@@ -1,4 +1,4 @@
-"""Statistics of the phases of a soak test, and the verdicts on its requirements."""
+"""Statistics of a soak test's phases, and verdicts on its requirements."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ import numpy as np
 
 from benchmarks.soak.load_generator import RequestRecord
 
-WAIT_SECONDS = 2.0  # maximum time of a search until it starts
-_STEP_SECONDS = 1.0  # of an admitted search after its start
+WAIT_SECONDS = 2.0  # maximum time until a search starts
+_STEP_SECONDS = 1.0  # for an admitted search once it has started
 _STABLE_RATIO = 2.0  # of the latency while tasks are learned
 _RECOVERY_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
 class RoundFigures:
-    """Figures of a round of a phase.
+    """A round's figures.
 
     Attributes:
         capacity: Capacity in answers per second that the rate follows.
         requests, refused: Number of requests, and of those refused with status 429.
-        p99: 99th percentile of the latency of the answers in milliseconds; None without an answer.
-        stolen: Share of the time of all cores that the hypervisor gave to other machines.
+        p99: 99th percentile latency of the answers in milliseconds; None without an answer.
+        stolen: Share of all cores' time that the hypervisor gave to other machines.
     """
 
     capacity: float
@@ -38,12 +38,12 @@ class RoundFigures:
 
 @dataclass(frozen=True)
 class PhaseOutcome:
-    """Outcome of a phase of load.
+    """What a load phase measured.
 
     Attributes:
-        statistics: Figures of the requests.
-        memory: Trend of the private memory of the API.
-        rounds: Figures of the rounds.
+        statistics: Figures for the requests.
+        memory: Trend of the API's private memory.
+        rounds: Figures for the rounds.
         api_cores, generator_cores: Processor time of the API and of the load generator per second of load.
     """
 
@@ -56,7 +56,7 @@ class PhaseOutcome:
 
 @dataclass(frozen=True)
 class Verdict:
-    """A requirement with its measured value, and whether it is met."""
+    """A requirement, the measured value, and whether it is met."""
 
     requirement: str
     measured: str
@@ -70,14 +70,14 @@ def judge(
     overload: PhaseOutcome,
     recovery: float,
 ) -> list[Verdict]:
-    """Return the verdicts of all requirements.
+    """Judge all requirements.
 
     Args:
-        steady: Outcome at 80 % of the capacity.
-        alone: Outcome at 80 % of the capacity just before each task.
-        learning: Outcome at the same rates while a task is learned in each round.
-        overload: Outcome at 200 % of the capacity.
-        recovery: Time in seconds after the overload until a search is answered as fast as in the steady phase.
+        steady: The phase at 80 % of capacity.
+        alone: The phase at 80 % of capacity, just before each task.
+        learning: The phase at the same rates while a task is learned in each round.
+        overload: The phase at 200 % of capacity.
+        recovery: Seconds after the overload until a search is answered as fast as in the steady phase.
     """
     trend = steady.memory
     pairs = [(beside.p99, before.p99) for beside, before in zip(learning.rounds, alone.rounds, strict=True)]
@@ -120,16 +120,16 @@ _MAX_CORRELATION, _TINY = 0.99, 1e-12
 
 @dataclass(frozen=True)
 class PhaseStatistics:
-    """Responses of a phase.
+    """The responses in a phase.
 
     Attributes:
         rate: Scheduled requests per second, on average.
         requests: Number of requests.
         answered: Number of responses with status 200.
         refused: Number of responses with status 429 and ``Retry-After``.
-        errors: Other outcomes by status; 0 is a failed connection, and "429 without Retry-After" an own outcome.
-        p50, p99, worst: Latency of the answered requests in milliseconds; None without one.
-        delay: 99th percentile of the delay of the generator in milliseconds, which the latencies contain.
+        errors: Other outcomes by status; 0 is a failed connection, and "429 without Retry-After" counts separately.
+        p50, p99, worst: Latency of the answered requests in milliseconds; None without any.
+        delay: 99th percentile delay of the generator in milliseconds, which the latencies contain.
     """
 
     rate: float
@@ -145,7 +145,7 @@ class PhaseStatistics:
 
 @dataclass(frozen=True)
 class MemoryTrend:
-    """Linear trend of the private memory of a process.
+    """The linear trend of a process's private memory.
 
     Attributes:
         first_mib, last_mib: Memory at the ends of the fitted line in MiB.
@@ -167,7 +167,7 @@ class MemoryTrend:
 
 
 def summarize_phase(records: Sequence[RequestRecord], rate: float) -> PhaseStatistics:
-    """Return the figures of the requests of a phase."""
+    """Compute the figures for a phase's requests."""
     latencies = [1000 * record.seconds for record in records if record.status == 200]
     errors: Counter[str] = Counter()
     refused = 0
@@ -192,10 +192,10 @@ def summarize_phase(records: Sequence[RequestRecord], rate: float) -> PhaseStati
 
 
 def fit_memory_trend(samples: Sequence[tuple[float, int]]) -> MemoryTrend:
-    """Return the least-squares line through samples of time in seconds and memory in bytes.
+    """Fit a least-squares line through samples of time in seconds and memory in bytes.
 
-    The memory of a process changes in steps, so successive residuals are alike. The standard error counts *n* samples,
-    whose successive residuals have the correlation *r*, as *n(1 - r)/(1 + r)* independent ones (a first-order
+    A process's memory changes in steps, so successive residuals are alike. The standard error counts *n* samples, whose
+    successive residuals have the correlation *r*, as *n(1 - r)/(1 + r)* independent ones (a first-order
     autoregression).
 
     Raises:

@@ -1,1 +1,1 @@
-"""Encoder families and adapters of rivals."""
+"""Encoder families and adapters for rivals."""

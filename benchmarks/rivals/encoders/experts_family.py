@@ -1,15 +1,15 @@
-"""Family of MoE-Adapters: mixtures of experts in both towers, and a selector that infers the task of a query.
+"""Encoders of MoE-Adapters: mixtures of experts in both towers, and a selector that infers a query's task.
 
-MoE-Adapters: mixtures of experts in parallel to the MLP of every block (Yu et al. 2024, "Boosting continual learning
-of vision-language models via mixture-of-experts adapters").
+MoE-Adapters have mixtures of experts in parallel to every block's MLP (Yu et al. 2024, "Boosting continual learning of
+vision-language models via mixture-of-experts adapters").
 
-The experts of a block are small bottlenecks that all tasks share. Each task has its own router, which picks k experts
-for every input (y = Σ w_i E_i(x), w = softmax(top-k(R(c))) with c the first token); their weighted sum is added to the
+A block's experts are small bottlenecks that all tasks share. Each task has its own router, which picks k experts for
+every input (y = Σ w_i E_i(x), w = softmax(top-k(R(c))) with c the first token); their weighted sum is added to the
 output of the block's MLP. Experts read the block's residual stream, as in the published code. At the start E = 0, so
 the towers are unchanged.
 
-The selector (DDAS) infers the task of an input: every task has an autoencoder, and the task with the lowest
-reconstruction error wins.
+The selector (DDAS) infers an input's task: every task has an autoencoder, and the task with the lowest reconstruction
+error wins.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from models.errors import ReleaseError
 from models.releases.release_state import Array, ReleaseState
 from models.releases.release_tensors import tensors_with_prefix
 
-NO_ROUTER = -1  # number of the router of a task without experts
+NO_ROUTER = -1  # router number of a task without experts
 _NOISE_FLOOR = 1e-2  # as in the published code
 
 
@@ -54,7 +54,7 @@ class Expert(nn.Module):
 
 
 class ExpertLayer(nn.Module):
-    """Experts of one block, and the router of every task.
+    """The experts in one block, and every task's router.
 
     Args:
         width: Token width.
@@ -65,7 +65,7 @@ class ExpertLayer(nn.Module):
         dropout: Dropout inside the bottleneck, in training only.
 
     Attributes:
-        used: Number of times that the training of the current task has chosen each expert, ``[E]``.
+        used: How often training on the current task has chosen each expert, ``[E]``.
         frozen: Whether an earlier task relies on each expert, ``[E]``.
     """
 
@@ -97,18 +97,17 @@ class ExpertLayer(nn.Module):
         self.noises[-1].requires_grad_(True)
 
     def freeze_most_used(self) -> None:
-        """Activate-freeze: freeze the k experts that the current task has chosen most often."""
+        """Freeze the k experts that the current task has chosen most often (activate-freeze)."""
         if self.used.any():
             self.frozen[self.used.topk(self.top_k).indices] = True
         self.used.zero_()
 
     def gates(self, first: Tensor, tasks: Tensor) -> Tensor:
-        """Return the weights of the experts, ``[n, E]``: k positive ones that sum to one, or all zero for
-        ``NO_ROUTER``.
+        """Compute the weights of the experts, ``[n, E]``: k positive ones that sum to one; all zero for ``NO_ROUTER``.
 
         Args:
             first: First token of each input, ``[n, width]``.
-            tasks: Number of the router of each input, or ``NO_ROUTER``, ``[n]``.
+            tasks: Router number of each input, or ``NO_ROUTER``, ``[n]``.
         """
         clamped = tasks.clamp(min=0)  # inputs without a router use any; their gates are set to zero below
         numbers = sorted(set(clamped.tolist()))
@@ -124,11 +123,11 @@ class ExpertLayer(nn.Module):
         return gates * (tasks != NO_ROUTER).unsqueeze(-1)
 
     def forward(self, hidden: Tensor, tasks: Tensor) -> Tensor:
-        """y = Σ w_i E_i(x), ``[n, L, width]``.
+        """Compute y = Σ w_i E_i(x), ``[n, L, width]``.
 
         Args:
             hidden: Residual stream, ``[n, L, width]``.
-            tasks: Number of the router of each input, or ``NO_ROUTER``, ``[n]``.
+            tasks: Router number of each input, or ``NO_ROUTER``, ``[n]``.
         """
         mixed = torch.zeros_like(hidden)
         if not len(self.routers):
@@ -145,10 +144,10 @@ class ExpertLayer(nn.Module):
 
 
 class ExpertTower(nn.Module):
-    """Experts for all blocks of a tower.
+    """Experts for all blocks in a tower.
 
     Args:
-        width: Token width of the tower.
+        width: The tower's token width.
         experts, rank, top_k, scale, dropout: See :class:`ExpertLayer`.
     """
 
@@ -204,7 +203,7 @@ class ExpertTower(nn.Module):
 
 
 class TaskSelector(nn.Module):
-    """DDAS: one autoencoder per task, on features of the frozen backbone.
+    """DDAS: one autoencoder per task, on the frozen backbone's features.
 
     Args:
         dim: Dimension of the features.
@@ -226,15 +225,13 @@ class TaskSelector(nn.Module):
         self.encoders.append(nn.Sequential(*code, nn.Linear(self.width, self.dim), nn.Sigmoid()))
 
     def reconstruction_error(self, features: Tensor, task: int) -> Tensor:
-        """Compute the mean squared reconstruction error ``[n]`` of the sigmoid of unit vectors ``[n, dim]``
-        for a task.
-        """
+        """Compute a task's mean squared reconstruction error ``[n]`` on the sigmoid of unit vectors ``[n, dim]``."""
         target = (features * math.sqrt(self.dim)).sigmoid()  # scaled to about unit variance
         squares: Tensor = (self.encoders[task](target) - target) ** 2
         return squares.mean(dim=-1)
 
     def select(self, features: Tensor) -> Tensor:
-        """Return the task with the lowest reconstruction error for each feature vector.
+        """Select the task with the lowest reconstruction error for each feature vector.
 
         Args:
             features: Unit vectors, ``[n, dim]``.
@@ -257,12 +254,12 @@ class TaskSelector(nn.Module):
 
 
 def encode_frames_with_experts(backbone: Backbone, frames: Tensor, tower: ExpertTower, task: int) -> Tensor:
-    """Return unit video vectors ``[n, dim]`` with the experts of an image tower; the class token routes each frame.
+    """Compute unit video vectors ``[n, dim]`` with an image tower's experts; the class token routes each frame.
 
     Args:
         backbone: Backbone with open blocks.
         frames: ``uint8 [n, M, H, W, 3]``.
-        task: Number of the router for all frames, or ``NO_ROUTER``.
+        task: Router number for all frames, or ``NO_ROUTER``.
     """
     with forward_precision(backbone.device):
         tokens = backbone.embed_frames(frames)
@@ -278,14 +275,14 @@ def encode_frames_with_experts(backbone: Backbone, frames: Tensor, tower: Expert
 def encode_texts_with_experts(
     backbone: Backbone, ids: Tensor, tower: ExpertTower, tasks: Tensor | Sequence[int]
 ) -> Tensor:
-    """Return unit text vectors ``[n, dim]`` with the experts of a text tower.
+    """Compute unit text vectors ``[n, dim]`` with a text tower's experts.
 
-    The first token is the same for all texts, so the experts of a text depend only on its task.
+    The first token is the same for all texts, so a text's experts depend only on its task.
 
     Args:
         backbone: Backbone with open blocks.
         ids: Token IDs ``[n, L]``.
-        tasks: Number of the router of each text, or ``NO_ROUTER``, ``[n]``.
+        tasks: Router number of each text, or ``NO_ROUTER``, ``[n]``.
     """
     ids = ids.to(backbone.device)
     tasks = torch.as_tensor(tasks, device=backbone.device)
@@ -303,7 +300,7 @@ _TOWER_SETTINGS = ("experts", "rank", "top_k", "scale")
 
 
 class ExpertsQueryEncoder(AdaptedQueryEncoder):
-    """One vector for all tasks under the router that the selector infers; without a selector, under each task's own."""
+    """Encodes once for all tasks with the router that the selector infers; without a selector, with each task's own."""
 
     def __init__(self, inputs: QueryEncoderInputs) -> None:
         super().__init__(inputs)
@@ -341,7 +338,7 @@ class ExpertsQueryEncoder(AdaptedQueryEncoder):
 
 
 class ExpertsVideoEncoder(FamilyVideoEncoder):
-    """The image tower with the experts that the router of the release's newest task picks."""
+    """The image tower with the experts that the newest task's router picks."""
 
     def load(self, release: ReleaseState) -> Callable[[Tensor], Tensor]:
         router = _newest_router(release)
@@ -356,7 +353,7 @@ class ExpertsVideoEncoder(FamilyVideoEncoder):
 
     @staticmethod
     def fingerprint_tensors(release: ReleaseState) -> dict[str, Array]:
-        """Return the experts and the newest task's router: the tensors that the video encoder computes with."""
+        """Select the tensors that the video encoder computes with: the experts and the newest task's router."""
         router = _newest_router(release)
         if router == NO_ROUTER:
             return {}
@@ -368,7 +365,7 @@ class ExpertsVideoEncoder(FamilyVideoEncoder):
 
 
 def _newest_router(release: ReleaseState) -> int:
-    """Return the number of the router of the newest task, or ``NO_ROUTER``."""
+    """Find the newest task's router number, or ``NO_ROUTER``."""
     routers = release.tensors[_TASKS].tolist()
     return int(routers[-1]) if routers else NO_ROUTER
 

@@ -1,4 +1,4 @@
-"""Encoder family of fine-tuned towers with query maps, see :mod:`benchmarks.rivals.shared.query_maps`."""
+"""Encoders of fine-tuned towers with query maps, see :mod:`benchmarks.rivals.shared.query_maps`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class MappedQueryEncoder(TowerQueryEncoder):
     """A fine-tuned text tower, and for every task a map x ↦ xM + s into the space of its shard.
 
     The release has tensors ``maps [T, dim, dim]`` and ``shifts [T, dim]``; M = I and s = 0 for the newest task. Mapped
-    vectors are normalized to unit length, so that the cosines of all shards have one scale.
+    vectors are normalized to unit length, so that cosines have the same scale in all shards.
     """
 
     modes = ("latest", "mapped")

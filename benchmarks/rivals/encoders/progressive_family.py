@@ -1,15 +1,15 @@
-"""Family of progressive neural networks: every shard is encoded and queried by the column of its task.
+"""Encoders of progressive neural networks: every shard is encoded and queried by its task's column.
 
-Progressive neural networks: one column per task, with lateral connections from the columns of earlier tasks
-(Rusu et al. 2016, "Progressive neural networks").
+Progressive neural networks have one column per task, with lateral connections from the columns of earlier tasks (Rusu
+et al. 2016, "Progressive neural networks").
 
-A column is a whole tower with its own weights. Block i of column k also reads the outputs h of block i − 1 of all
+A column is a whole tower with its own weights. Block i in column k also reads the outputs h of block i − 1 in all
 earlier columns, which never change (equation 2):
 
     h_i(k) = B_i(k)(h_{i−1}(k)) + U_i relu(V_i [α_1 h_{i−1}(1), …, α_{k−1} h_{i−1}(k−1)])
 
 with a scalar α_j per earlier column, V_i from their concatenation to the width of one column, and U_i from there to the
-width. At the start U = 0, so that a new column is the backbone.
+width. At the start U = 0, so a new column equals the backbone.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from models.releases.release_state import ReleaseState
 from models.releases.release_tensors import tensors_with_prefix, to_arrays
 
 NO_COLUMN = -1  # column of a task that predates the first column: the backbone
-_MAXIMUM_INITIAL_FACTOR = 0.1  # of α; the paper states random small values
+_MAXIMUM_INITIAL_FACTOR = 0.1  # for α; the paper states random small values
 _VISUAL, _LATERAL = "visual.", "lateral."
 
-RunBlock = Callable[[int, int, Tensor], Tensor]  # of a column and a layer, on the output of the layer below
+RunBlock = Callable[[int, int, Tensor], Tensor]  # column and layer, on the output of the layer below
 
 
 class LateralConnection(nn.Module):
@@ -53,7 +53,7 @@ class LateralConnection(nn.Module):
         nn.init.zeros_(self.up.weight)
 
     def forward(self, states: Sequence[Tensor]) -> Tensor:
-        """Return ``[..., width]`` for the states of every earlier column, ``[..., width]`` each."""
+        """Compute ``[..., width]`` from the states of every earlier column, ``[..., width]`` each."""
         scaled = [factor * state for factor, state in zip(self.alpha, states, strict=True)]
         added: Tensor = self.up(self.down(torch.cat(scaled, dim=-1)).relu())
         return added
@@ -67,8 +67,8 @@ class ProgressiveTower:
         is_visual: Whether the columns are image towers.
 
     Attributes:
-        columns: Backbones of which the columns are the one tower; all share the other.
-        laterals: Lateral connections into each block of each column; none into those of the first column.
+        columns: Backbones, each of which has one tower as a column; all share the other tower.
+        laterals: Lateral connections into each block of each column; none for the first column.
     """
 
     def __init__(self, backbone: Backbone, *, is_visual: bool) -> None:
@@ -84,11 +84,11 @@ class ProgressiveTower:
         return len(self.columns)
 
     def columns_below(self, column: int) -> tuple[list[Backbone], int]:
-        """Return all columns up to one and its place among them; for ``NO_COLUMN``, the backbone."""
+        """Get all columns up to one, and its place among them; for ``NO_COLUMN``, the backbone."""
         return ([self.backbone], 0) if column == NO_COLUMN else (self.columns[: column + 1], column)
 
     def add_column(self) -> None:
-        """Add a column, which is trainable, and freeze the others; its lateral connections start at random."""
+        """Add a trainable column with random lateral connections, and freeze the others."""
         self.freeze()
         clone = self.backbone.clone_image_tower if self.is_visual else self.backbone.clone_text_tower
         earlier = len(self.columns)
@@ -105,14 +105,14 @@ class ProgressiveTower:
                 parameter.requires_grad_(False)
 
     def newest_parameters(self) -> Iterator[nn.Parameter]:
-        """Yield the parameters of the newest column and of its lateral connections."""
+        """Iterate over the parameters of the newest column and its lateral connections."""
         for name, parameter in self.columns[-1].clip.named_parameters():
             if name.startswith(_VISUAL) == self.is_visual and name != "logit_scale":
                 yield parameter
         yield from self.laterals[-1].parameters()
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return the weights of all columns as ``<column>.<name>``."""
+        """Collect the weights of all columns as ``<column>.<name>``."""
         named: dict[str, Tensor] = {}
         for number, (column, laterals) in enumerate(zip(self.columns, self.laterals, strict=True)):
             for name, tensor in column.clip.state_dict().items():
@@ -122,7 +122,7 @@ class ProgressiveTower:
         return named
 
     def load_tensors(self, tensors: Mapping[str, Tensor]) -> None:
-        """Load the result of :meth:`tensors`, with any number of columns.
+        """Load what :meth:`tensors` returned, with any number of columns.
 
         Raises:
             ReleaseError: The names or shapes are not those of this architecture.
@@ -138,7 +138,7 @@ class ProgressiveTower:
 
 
 def encode_frames_with_column(tower: ProgressiveTower, frames: Tensor, column: int) -> Tensor:
-    """Return unit video vectors ``[n, dim]`` of one column.
+    """Compute unit video vectors ``[n, dim]`` with one column.
 
     Args:
         tower: Columns of the image tower.
@@ -156,7 +156,7 @@ def encode_frames_with_column(tower: ProgressiveTower, frames: Tensor, column: i
 
 
 def encode_texts_with_columns(tower: ProgressiveTower, ids: Tensor, columns: Sequence[int]) -> Tensor:
-    """Return unit text vectors ``[C, n, dim]`` of several columns, in one pass through all columns below.
+    """Compute unit text vectors ``[C, n, dim]`` with several columns, in one pass through all columns below.
 
     Args:
         ids: Token IDs ``[n, L]``.
@@ -175,7 +175,7 @@ def encode_texts_with_columns(tower: ProgressiveTower, ids: Tensor, columns: Seq
 def _encode_texts(
     tower: ProgressiveTower, ids: Tensor, last: int, wanted: Sequence[int]
 ) -> dict[int, Tensor]:
-    """Return unit text vectors ``[n, dim]`` of the wanted columns up to the last."""
+    """Compute unit text vectors ``[n, dim]`` for the wanted columns up to the last."""
     columns, _ = tower.columns_below(last)
     blocks = [backbone.text_blocks for backbone in columns]
     mask = tower.backbone.text.attn_mask[: ids.shape[1], : ids.shape[1]]
@@ -189,12 +189,12 @@ def _encode_texts(
 def _run_blocks(
     tower: ProgressiveTower, states: Sequence[Tensor], run_block: RunBlock, wanted: Sequence[int]
 ) -> dict[int, Tensor]:
-    """Return the states of the wanted columns after the last block, by column.
+    """Run the columns, and return the wanted ones' states after the last block, by column.
 
     Args:
-        states: Inputs of the first block of each column up to the last wanted one, ``[n, L, width]`` each.
-        run_block: Block of a column and a layer.
-        wanted: Numbers of columns.
+        states: Inputs of each column's first block up to the last wanted column, ``[n, L, width]`` each.
+        run_block: Runs a block, given column and layer.
+        wanted: Column numbers.
     """
     hidden = dict(enumerate(states))
     for layer in range(tower.depth):
@@ -209,15 +209,15 @@ def _run_blocks(
     return hidden
 
 
-TEXT_PREFIX = "pnn.text."  # of the names of text columns in a release
+TEXT_PREFIX = "pnn.text."  # starts the names of text columns in a release
 VISUAL_PREFIX = "pnn.visual."
-TASK_COLUMNS = "pnn.tasks"  # name of the tensor with the column of every task
+TASK_COLUMNS = "pnn.tasks"  # name of the tensor with each task's column
 
 
 class ProgressiveQueryEncoder(AdaptedQueryEncoder):
-    """The column of each task, or the newest column for all tasks.
+    """Encodes with each task's column, or with the newest column for all tasks.
 
-    Columns never change, so that the newest release has the text columns of every shard's release.
+    Columns never change, so the newest release has the text columns of every shard's release.
     """
 
     modes = ("latest", "pinned")
@@ -265,7 +265,7 @@ class ProgressiveQueryEncoder(AdaptedQueryEncoder):
 
 
 class ProgressiveVideoEncoder(FamilyVideoEncoder):
-    """The newest image column of the release."""
+    """The release's newest image column."""
 
     def load(self, release: ReleaseState) -> Callable[[Tensor], Tensor]:
         # Tensors made in inference mode could not be overwritten outside it.

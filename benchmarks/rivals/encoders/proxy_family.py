@@ -1,17 +1,17 @@
-"""Family of fine-tuned towers whose image tower has video proxies.
+"""Encoders of fine-tuned towers whose image tower has video proxies.
 
-Video proxies: learned tokens that carry information between the frames of a video (Xue et al. 2023, "CLIP-ViP:
-Adapting pre-trained image-text model to video-language alignment", section 3.3).
+Video proxies are learned tokens that carry information between a video's frames (Xue et al. 2023, "CLIP-ViP: Adapting
+pre-trained image-text model to video-language alignment", section 3.3).
 
 A video is one sequence: the proxies, and the patches of all its frames. In every block of CLIP's image tower, a proxy
 attends to the whole sequence, and a patch attends to the patches of its own frame and to the proxies. Frames therefore
-exchange information only through the proxies, at a cost that is linear in their number. The first proxy is CLIP's class
-token, and its state after the last block is that of the video.
+exchange information only through the proxies, at a cost linear in their number. The first proxy is CLIP's class token,
+and its state after the last block represents the video.
 
-Details that the paper leaves to the published code are as in the code: the other proxies have the class token's
-position, and all patches of a frame share a temporal embedding, initially zero. One detail differs: proxies start from
-random numbers as small as those that CLIP's class token was initialized with. The code draws larger ones, with standard
-deviation 1, and then replaces them by pre-trained ones.
+Where the paper leaves details to the published code, they follow it: the other proxies have the class token's position,
+and all patches in a frame share a temporal embedding, initially zero. One detail differs: proxies start from random
+numbers as small as those that CLIP's class token was initialized with. The code draws larger ones, with standard
+deviation 1, and then replaces them with pre-trained ones.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from models.releases.release_tensors import tensors_with_prefix
 
 
 class VideoProxies(nn.Module):
-    """Learned tokens of a video in addition to CLIP's own.
+    """A video's learned tokens in addition to CLIP's own.
 
     Args:
         backbone: CLIP backbone with open blocks.
@@ -56,7 +56,7 @@ class VideoProxies(nn.Module):
 
 
 def encode_with_proxies(backbone: Backbone, frames: Tensor, proxies: VideoProxies) -> Tensor:
-    """Return unit video vectors ``[n, dim]`` of frames ``uint8 [n, M, H, W, 3]``."""
+    """Compute unit video vectors ``[n, dim]`` of frames ``uint8 [n, M, H, W, 3]``."""
     with forward_precision(backbone.device):
         shared, patches = _embed(backbone, frames, proxies)
         for block in backbone.visual_blocks:
@@ -66,7 +66,7 @@ def encode_with_proxies(backbone: Backbone, frames: Tensor, proxies: VideoProxie
 
 
 def _embed(backbone: Backbone, frames: Tensor, proxies: VideoProxies) -> tuple[Tensor, Tensor]:
-    """Return the proxies ``[n, K, width]`` and patches ``[n, M, P, width]``, the input of the first block."""
+    """Build the first block's input: proxies ``[n, K, width]`` and patches ``[n, M, P, width]``."""
     visual = backbone.clip.visual
     n, m = frames.shape[:2]
     grid = visual.conv1(backbone.pixels(frames)).flatten(2).transpose(1, 2)  # [n·M, P, width]

@@ -1,10 +1,10 @@
 """Random color changes of video clips.
 
-Color is the only augmentation that does not contradict captions of positions and motion. Brightness, contrast,
-saturation, hue and grayscale are affine in the color of a pixel; any sequence of them is one 3 × 3 matrix and one
-offset per clip, so a batch of clips needs one matrix product. Two points differ from a chain of image operations:
-values are clamped to 0..255 once at the end, and hue rotates about the gray axis of the RGB cube instead of in HSV.
-Both hue rotations agree for a third of a turn (red to green, green to blue, blue to red).
+Color is the only augmentation that does not contradict captions about positions and motion. Brightness, contrast,
+saturation, hue and grayscale are affine in a pixel's color; any sequence of them is one 3 × 3 matrix and one offset per
+clip, so a batch of clips needs one matrix product. Two points differ from a chain of image operations: values are
+clamped to 0..255 once at the end, and hue rotates about the gray axis of the RGB cube rather than in HSV. Both hue
+rotations agree for a third of a turn (red to green, green to blue, blue to red).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _OPERATIONS = 4
 
 
 class ColorJitter:
-    """Random color change of each clip, equal for all frames of the clip.
+    """Changes each clip's colors at random, in the same way for all its frames.
 
     Args:
         strength: Brightness, contrast and saturation factors are uniform in 1 ± strength; hue rotates by up to a
@@ -34,7 +34,7 @@ class ColorJitter:
         self.gray = gray
 
     def __call__(self, clips: Tensor) -> Tensor:
-        """Return changed copies of clips ``uint8 [N, …, 3]``, drawn with torch's global generator."""
+        """Change copies of clips ``uint8 [N, …, 3]``, drawing from torch's global generator."""
         colors = clips.flatten(1, -2).float()  # [N, P, 3]
         # bfloat16 has 8 bits of precision, too few for a color.
         with torch.autocast(clips.device.type, enabled=False):
@@ -43,7 +43,7 @@ class ColorJitter:
         return changed.round_().clamp_(0, 255).to(torch.uint8).view_as(clips)
 
     def _color_maps(self, mean: Tensor) -> Tensor:
-        """Return maps ``[N, 4, 4]`` of row vectors (red, green, blue, 1) for clips of ``mean`` color ``[N, 3]``."""
+        """Draw maps ``[N, 4, 4]`` of row vectors (red, green, blue, 1) for clips of ``mean`` color ``[N, 3]``."""
         count, identity = len(mean), torch.eye(4, device=mean.device)
         mean = torch.cat([mean, torch.ones_like(mean[:, :1])], dim=1).unsqueeze(1)
         draws = 2 * torch.rand(_OPERATIONS, count, device=mean.device) - 1
@@ -67,31 +67,31 @@ class ColorJitter:
 
 
 def luma(colors: Tensor) -> Tensor:
-    """Return the luma of colors ``[…, 3]``."""
+    """Compute the luma of colors ``[…, 3]``."""
     return colors @ torch.tensor(_LUMA, device=colors.device)
 
 
 def brightness(factor: Tensor) -> Tensor:
-    """Return maps ``[N, 4, 4]`` of row vectors (red, green, blue, 1) that scale colors by ``factor [N]``."""
+    """Build maps ``[N, 4, 4]`` of row vectors (red, green, blue, 1) that scale colors by ``factor [N]``."""
     return _affine_map(factor[:, None, None] * torch.eye(3, device=factor.device))
 
 
 def contrast(factor: Tensor, middle: Tensor) -> Tensor:
-    """Return maps ``[N, 4, 4]`` that scale the distance of colors to the grays ``middle [N]`` by ``factor [N]``."""
+    """Build maps ``[N, 4, 4]`` that scale the distance of colors to the grays ``middle [N]`` by ``factor [N]``."""
     maps = brightness(factor)
     maps[:, 3, :3] = ((1 - factor) * middle).unsqueeze(1)
     return maps
 
 
 def saturation(factor: Tensor) -> Tensor:
-    """Return maps ``[N, 4, 4]`` that scale saturation by ``factor [N]`` (0: grayscale) and keep the luma."""
+    """Build maps ``[N, 4, 4]`` that scale saturation by ``factor [N]`` (0: grayscale) and keep the luma."""
     gray = torch.tensor(_LUMA, device=factor.device)[:, None].expand(3, 3)
     factor = factor[:, None, None]
     return _affine_map(factor * torch.eye(3, device=factor.device) + (1 - factor) * gray)
 
 
 def hue(turns: Tensor) -> Tensor:
-    """Return maps ``[N, 4, 4]`` that rotate colors about the gray axis by ``turns [N]`` (Rodrigues' formula).
+    """Build maps ``[N, 4, 4]`` that rotate colors about the gray axis by ``turns [N]`` (Rodrigues' formula).
 
     Positive turns rotate red towards green.
     """

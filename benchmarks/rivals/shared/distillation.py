@@ -1,7 +1,7 @@
-"""Distillation: the similarities of a frozen teacher are soft targets of the trained model.
+"""Distillation: a frozen teacher's similarities are soft targets for the trained model.
 
-The teacher is a copy of the model from before the task, from the second trained task on. A method chooses the inputs
-of both models and the similarities to compare.
+From the second trained task on, the teacher is a copy of the model from before the task. A method chooses both models'
+inputs and the similarities to compare.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class DistillationMethod(Finetune):
     """Fine-tuning of both towers with a distillation loss.
 
     Attributes:
-        teacher: Frozen teacher of the current task; None without distillation.
+        teacher: The current task's frozen teacher; None without distillation.
     """
 
     config_class: ClassVar[type[DistillationConfig]] = DistillationConfig
@@ -42,7 +42,7 @@ class DistillationMethod(Finetune):
     def __init__(self, backbone: Backbone, config: DistillationConfig) -> None:
         super().__init__(backbone, config)
         self.teacher: Backbone | None = None
-        self._trained_tasks = 0  # without the current one
+        self._trained_tasks = 0  # not counting the current one
         self._is_training = False
 
     # -- hooks of a subclass ----------------------------------------------------------------------------
@@ -51,7 +51,7 @@ class DistillationMethod(Finetune):
     def teacher_loss(
         self, teacher: Backbone, frames: Tensor, texts: Sequence[str], queries: Tensor, videos: Tensor
     ) -> Tensor:
-        """Return the distillation loss of a step.
+        """Compute a step's distillation loss.
 
         Args:
             teacher: Frozen teacher.
@@ -62,7 +62,7 @@ class DistillationMethod(Finetune):
         """
 
     def create_teacher(self) -> Backbone | None:
-        """Return the teacher of a task that starts; None for no distillation."""
+        """Create the teacher for a task that starts; None for no distillation."""
         return self.frozen_copy() if self._trained_tasks else None
 
     # -- hooks ------------------------------------------------------------------------------------------
@@ -90,7 +90,7 @@ class DistillationMethod(Finetune):
     # -- training ---------------------------------------------------------------------------------------
 
     def frozen_copy(self) -> Backbone:
-        """Return a frozen copy of the trained model."""
+        """Copy the trained model, frozen."""
         return self.model.clone().requires_grad_(False)
 
     def state_dict(self) -> dict[str, Tensor]:
@@ -102,14 +102,14 @@ class DistillationMethod(Finetune):
 
 
 def distillation_loss(logits: Tensor, targets: Tensor, temperature: float) -> Tensor:
-    """Return −T² Σ_j p̄_ij log p_ij, mean over rows i, of softened distributions p̄ (teacher) and p (student).
+    """Compute −T² Σ_j p̄_ij log p_ij, averaged over rows i, for softened distributions p̄ (teacher) and p (student).
 
     The factor T² compensates the gradient scale of the temperature (Hinton et al. 2015, "Distilling the knowledge in a
     neural network", section 2).
 
     Args:
-        logits: ``[n, m]`` logits of the student.
-        targets: ``[n, m]`` logits of the teacher.
+        logits: The student's logits ``[n, m]``.
+        targets: The teacher's logits ``[n, m]``.
         temperature: T.
     """
     softened = (targets / temperature).softmax(dim=-1)
@@ -119,7 +119,7 @@ def distillation_loss(logits: Tensor, targets: Tensor, temperature: float) -> Te
 def similarity_distillation_loss(
     current: tuple[Tensor, Tensor], previous: tuple[Tensor, Tensor], scale: float, temperature: float
 ) -> Tensor:
-    """Return the distillation loss of the similarities within a batch, the mean of both retrieval directions.
+    """Compute the distillation loss of the similarities within a batch, averaged over both retrieval directions.
 
     Args:
         current: Query and video vectors by the trained model, ``[B, dim]`` each.
@@ -134,9 +134,9 @@ def similarity_distillation_loss(
 
 
 def random_sentences(backbone: Backbone, count: int, words: int) -> Tensor:
-    """Return token IDs ``[count, words + 2]`` of random tokens between start-of-text and end-of-text."""
+    """Draw token IDs ``[count, words + 2]``: random tokens between start-of-text and end-of-text."""
     start, end = backbone.tokenize([""])[0].tolist()
     ids = torch.randint(backbone.vocabulary - 2, (count, words))
-    for special in sorted((start, end)):  # skip the IDs of both special tokens
+    for special in sorted((start, end)):  # skip both special tokens' IDs
         ids += ids >= special
     return torch.cat([torch.full((count, 1), start), ids, torch.full((count, 1), end)], dim=1)

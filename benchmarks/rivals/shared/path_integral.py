@@ -1,4 +1,4 @@
-"""Weight penalties whose importance is accumulated along the training path (SI, RWalk)."""
+"""Weight penalties whose importance accumulates along the training path (SI, RWalk)."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from trainer.task_data import Pair
 
 
 class PathIntegralMethod(WeightPenaltyMethod):
-    """A penalty whose importance is accumulated along the training path.
+    """A penalty whose importance accumulates along the training path.
 
     The importance needs the gradient of the task's own loss. The training loop sees the gradient of the total loss and
-    clips it; a hook on each parameter therefore records the gradient before clipping and subtracts that of the
-    penalty, λ Ω (θ − θ*).
+    clips it; a hook on each parameter therefore records the gradient before clipping and subtracts that of the penalty,
+    λ Ω (θ − θ*).
     """
 
     def __init__(self, backbone: Backbone, config: WeightPenaltyConfig) -> None:
@@ -35,7 +35,7 @@ class PathIntegralMethod(WeightPenaltyMethod):
 
         Args:
             gradient: Gradient of the task loss before the step, in the shape of the weight.
-            update: Change of the weight by the step, in the same shape.
+            update: Change of the weight in the step, in the same shape.
         """
 
     def begin_task(self, task_id: str, name: str, *, trained: bool = True) -> None:

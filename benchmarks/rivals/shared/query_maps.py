@@ -2,12 +2,12 @@
 
 Both towers are fine-tuned, stored video vectors keep their values, and queries are mapped back to the space of each
 shard. A task's captions, encoded by the models from after and from before the task, give a map x ↦ xR + r from the new
-space to the previous one. The map of an earlier task is this map followed by its existing map, so neither old data nor
-an old encoder is needed:
+space to the previous one. An earlier task's map is this map followed by its existing map, so neither old data nor an
+old encoder is needed:
 
     x ↦ xM_t + s_t,   M_t ← R M_t,   s_t ← r M_t + s_t   for every earlier task t;   M = I, s = 0 for the new task.
 
-A subclass defines the fit of one map. The errors of composed maps add up with the number of tasks in between.
+A subclass defines how one map is fitted. The errors of composed maps add up with the number of tasks in between.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ class QueryMapMethod(Finetune):
     """Fine-tuning of both towers, with a query map for every earlier task.
 
     Attributes:
-        maps: M of every task, ``[T, dim, dim]``.
-        shifts: s of every task, ``[T, dim]``.
+        maps: Each task's M, ``[T, dim, dim]``.
+        shifts: Each task's s, ``[T, dim]``.
         previous_model: Frozen model from before the current task; None on the first task and between tasks.
     """
 
@@ -56,7 +56,7 @@ class QueryMapMethod(Finetune):
 
     @abstractmethod
     def fit_map(self, new: Tensor, old: Tensor) -> AffineMap:
-        """Return the map from ``new`` to ``old`` vectors.
+        """Fit a map from ``new`` to ``old`` vectors.
 
         Args:
             new: ``float64 [N, dim]`` vectors of examples by the model from after the task.
@@ -64,7 +64,7 @@ class QueryMapMethod(Finetune):
         """
 
     def example_vectors(self, model: Backbone, pairs: Sequence[Pair]) -> Tensor:
-        """Return the vectors ``[N, dim]`` that a map is fitted on: those of the captions."""
+        """Compute the vectors ``[N, dim]`` that a map is fitted on: those of the captions."""
         captions = [pair.caption for pair in pairs]
         return torch.cat(
             [
@@ -82,7 +82,7 @@ class QueryMapMethod(Finetune):
 
     @torch.no_grad()
     def end_task(self, pairs: Sequence[Pair] = ()) -> None:
-        """Prepend the map of this task to the maps of all earlier tasks; append the identity for this task."""
+        """Prepend this task's map to the maps of all earlier tasks, and append the identity for this task."""
         super().end_task(pairs)
         if self.previous_model is not None and pairs:
             new, old = (
@@ -106,7 +106,7 @@ class QueryMapMethod(Finetune):
         super().load_state_dict(rest)
 
     def load_release(self, previous: ReleaseState) -> None:
-        """Load a release; shards of a zero-shot release are in the space of the pre-trained text tower."""
+        """Load a release; a zero-shot release's shards are in the space of the pre-trained text tower."""
         super().load_release(previous)
         if previous.kind == FROZEN_FAMILY.kind:
             self._append_identity_maps(len(previous.tasks))
@@ -114,7 +114,7 @@ class QueryMapMethod(Finetune):
     # -- internal ---------------------------------------------------------------------------------------
 
     def _append_identity_maps(self, count: int) -> None:
-        """Append maps for tasks whose shards are in the space of the current text tower."""
+        """Append maps for tasks whose shards are in the current text tower's space."""
         dim = self.backbone.dim
         self.maps = torch.cat([self.maps, torch.eye(dim).expand(count, -1, -1)])
         self.shifts = torch.cat([self.shifts, torch.zeros(count, dim)])

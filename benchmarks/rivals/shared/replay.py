@@ -1,26 +1,26 @@
-"""Replay: a small memory of pairs of past tasks, which every step learns from again.
+"""Replay: a small memory of pairs from past tasks, which every step learns from again.
 
 Four rules fill the memory. ``ring`` (Chaudhry et al. 2019, "On tiny episodic memories in continual learning") gives
 every task an equal share, which is filled at the end of the task and cut when the next task joins. ``herding`` and
-``kmeans`` differ from ``ring`` in the pairs of a share only. ``reservoir`` (Vitter 1985, "Random sampling with a
-reservoir"; algorithm R) keeps every training pair so far with the same probability, and is updated during training.
-The memory is part of the release, since old video files may be gone; it never exceeds its capacity.
+``kmeans`` differ from ``ring`` only in the pairs that make up a share. ``reservoir`` (Vitter 1985, "Random sampling
+with a reservoir"; algorithm R) keeps every training pair so far with the same probability, and is updated during
+training. The memory is part of the release, since old video files may be gone; it never exceeds its capacity.
 
-Differences from the papers: the ring of Chaudhry et al. has a share per class, knows the number of classes and keeps
-the last pairs of a stream. Here the share is per task, the number of tasks is unknown, and the kept pairs are random,
-as at the end of a shuffled stream; a second caption of a video is kept only after one caption of every video, by every
-rule but the reservoir. A reservoir also holds pairs of the current task, which are never sampled, so replay covers
-past tasks only. The baselines of bmu-moco train with momentum encoders, queues and color-jittered frames; here they
-extend plain fine-tuning like every baseline, and differ from it by their own mechanism only.
+Differences from the papers: the ring in Chaudhry et al. has a share per class, knows the number of classes and keeps
+the last pairs in a stream. Here shares are per task, the number of tasks is unknown, and the kept pairs are random, as
+at the end of a shuffled stream; except in a reservoir, a video's second caption is kept only after one caption of every
+video. A reservoir also holds pairs from the current task, which are never sampled, so replay covers only past tasks.
+The baselines in bmu-moco train with momentum encoders, queues and color-jittered frames; here they extend plain
+fine-tuning like every baseline, and differ from it only by their own mechanism.
 
 ``herding`` and ``kmeans`` are the rules of ctp (section 5.1) that use features. *Mean of features* (MoF) is the
 herding of iCaRL (Rebuffi et al. 2017, "iCaRL: Incremental classifier and representation learning", algorithm 4);
 *k-means* is the rule of that name in Chaudhry et al. 2019, "On tiny episodic memories in continual learning".
 
-Differences from the papers: the feature of a pair is the joined unit vector of its text and of its video, since a pair
-has no class and no other common feature (the published code of ctp takes the output of its multi-modal encoder).
-k-means runs once at the end of a task, as in that code; Chaudhry et al. update centroids during training. A pair is
-selected at most once; two centroids with the same nearest pair give two pairs here and one in that code.
+Differences from the papers: a pair's feature is the joined unit vector of its text and its video, since a pair has no
+class and no other common feature (ctp's published code takes the output of its multi-modal encoder). k-means runs once
+at the end of a task, as in that code; Chaudhry et al. update centroids during training. A pair is selected at most
+once; two centroids with the same nearest pair give two pairs here and one in that code.
 """
 
 from __future__ import annotations
@@ -43,22 +43,22 @@ _ITERATIONS = 50  # of k-means
 
 
 def pair_features(queries: Tensor, videos: Tensor) -> Tensor:
-    """Return unit features ``[n, 2 dim]`` of pairs, from unit query and video vectors ``[n, dim]``.
+    """Join unit query and video vectors ``[n, dim]`` into unit features ``[n, 2 dim]`` of pairs.
 
-    The inner product of two features is the mean of the cosines of both modalities.
+    The inner product of two features is the mean of both modalities' cosines.
     """
     return torch.cat([queries, videos], dim=-1) / 2**0.5
 
 
 def herding_order(features: Tensor, count: int) -> list[int]:
-    """Return the pairs whose running mean stays nearest to the mean of all pairs (iCaRL, algorithm 4).
+    """Select the pairs whose running mean stays nearest to the mean of all pairs (iCaRL, algorithm 4).
 
     Pair k minimizes ``|μ − (φ(p_k) + Σ_{j<k} φ(p_j)) / k|``; for unit features, this is the pair with the largest inner
-    product with ``k μ − Σ_{j<k} φ(p_j)``. Every prefix of the result is the selection of fewer pairs.
+    product with ``k μ − Σ_{j<k} φ(p_j)``. Every prefix of the result is the selection for fewer pairs.
 
     Args:
         features: φ, unit features ``[n, d]``.
-        count: Number of pairs; all pairs if it is larger than n.
+        count: Number of pairs; all pairs if n is smaller.
     """
     mean, chosen_sum = features.mean(dim=0), torch.zeros_like(features[0])
     free = torch.ones(len(features), dtype=torch.bool, device=features.device)
@@ -73,12 +73,12 @@ def herding_order(features: Tensor, count: int) -> list[int]:
 
 
 def kmeans_order(features: Tensor, count: int, seed: int) -> list[int]:
-    """Return the pair nearest to each of ``count`` centroids, in the order of the centroids.
+    """Select the pair nearest to each of ``count`` centroids, in the order of the centroids.
 
     Args:
         features: Unit features ``[n, d]``.
-        count: Number of centroids; all pairs are returned if it is not smaller than n.
-        seed: Seed of the initial centroids, which are pairs.
+        count: Number of centroids; if n is not larger, all pairs are returned.
+        seed: Seed for choosing the initial centroids among the pairs.
     """
     points = features.float().cpu()
     if count >= len(points):
@@ -129,10 +129,10 @@ class ReplayMemory:
     """At most ``capacity`` pairs, in main memory.
 
     Args:
-        empty: Columns without rows, ``[0, ...]`` each; define the types and shapes.
+        empty: Columns without rows, ``[0, ...]`` each, which define types and shapes.
 
     Attributes:
-        seen: Number of pairs that were offered to the reservoir.
+        seen: Number of pairs offered to the reservoir.
     """
 
     def __init__(self, capacity: int, empty: MemoryRows) -> None:
@@ -145,18 +145,18 @@ class ReplayMemory:
         return self._filled
 
     def rows(self) -> MemoryRows:
-        """Return all pairs, ``[len, ...]`` per column."""
+        """Get all pairs, ``[len, ...]`` per column."""
         return {name: rows[: self._filled] for name, rows in self._rows.items()}
 
     def next_task_share(self) -> int:
-        """Return the ring's share of one more task, in pairs."""
+        """Compute the ring's share for one more task, in pairs."""
         return -(-self.capacity // (len(self.rows()["tasks"].unique()) + 1))
 
     def add_to_ring(self, new: MemoryRows) -> None:
-        """Add the pairs of a task and cut all tasks to equal shares.
+        """Add a task's pairs and cut all tasks to equal shares.
 
-        The remainder of the division goes to the newest tasks, one pair each. With more tasks than capacity, the
-        oldest tasks lose all pairs.
+        The remainder of the division goes to the newest tasks, one pair each. With more tasks than capacity, the oldest
+        lose all pairs.
         """
         joined = {name: torch.cat([rows, new[name].to(rows)]) for name, rows in self.rows().items()}
         tasks = joined["tasks"].unique()  # sorted, i.e. in order of learning
@@ -170,10 +170,10 @@ class ReplayMemory:
         self._replace({name: rows[kept] for name, rows in joined.items()})
 
     def add_to_reservoir(self, new: MemoryRows) -> None:
-        """Offer pairs in order; the n-th pair of all enters with probability capacity / n.
+        """Offer pairs in order; the n-th overall enters with probability capacity / n.
 
         Args:
-            new: Pairs of a training step.
+            new: Pairs in a training step.
         """
         for index in range(len(new["tasks"])):
             self.seen += 1
@@ -187,10 +187,10 @@ class ReplayMemory:
                     rows[place] = new[name][index]
 
     def sample(self, count: int, *, before: int) -> MemoryRows | None:
-        """Return up to ``count`` distinct random pairs; None when there are none.
+        """Draw up to ``count`` distinct random pairs; None if there are none.
 
         Args:
-            before: Only pairs of tasks with a smaller number are drawn.
+            before: Draw only pairs from tasks with a smaller number.
         """
         past = (self.rows()["tasks"] < before).nonzero().flatten()
         if not len(past):
@@ -199,11 +199,11 @@ class ReplayMemory:
         return {name: rows[chosen] for name, rows in self._rows.items()}
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return the contents for a release, by name."""
+        """Collect the contents for a release, by name."""
         return {**self.rows(), "seen": torch.tensor(self.seen)}
 
     def load_tensors(self, tensors: Mapping[str, Tensor]) -> None:
-        """Restore the result of :meth:`tensors`."""
+        """Restore what :meth:`tensors` returned."""
         self._replace({name: tensors[name] for name in self._rows})
         self.seen = int(tensors["seen"])
 
@@ -214,11 +214,11 @@ class ReplayMemory:
 
 
 class ReplayMethod(Finetune):
-    """Fine-tuning of both towers with a memory of past pairs; a subclass defines their use in the loss.
+    """Fine-tuning of both towers with a memory of past pairs; a subclass defines how the loss uses them.
 
     Attributes:
         previous_model: Frozen model from before the current task; None without past pairs and between tasks.
-        stores_vectors: Whether the memory stores the vectors of a pair at the time it enters.
+        stores_vectors: Whether the memory stores a pair's vectors at the time it enters.
     """
 
     needs_frames = True  # the memory stores them
@@ -268,27 +268,27 @@ class ReplayMethod(Finetune):
     # -- helpers of subclasses --------------------------------------------------------------------------
 
     def tokenize(self, texts: Sequence[str]) -> Tensor:
-        """Return token IDs ``[n, L]``, padded to one length for all texts, so that they can be stored and joined."""
+        """Compute token IDs ``[n, L]``, padded to one length for all texts, so that they can be stored and joined."""
         ids = self.model.tokenize(texts)
         padded = ids.new_zeros(len(ids), self._text_length())
         padded[:, : ids.shape[1]] = ids
         return padded
 
     def encode_ids(self, ids: Tensor, model: Backbone | None = None) -> Tensor:
-        """Return unit query vectors ``[B, dim]`` of token IDs ``[B, L]`` by ``model`` (default: the trained model)."""
+        """Compute unit query vectors ``[B, dim]`` of token IDs ``[B, L]``, with the trained model by default."""
         return encode_texts(model or self.model, self.trim(ids))[0]
 
     def trim(self, ids: Tensor) -> Tensor:
-        """Return token IDs ``[B, L]`` without the columns after the end of the longest text."""
+        """Cut token IDs ``[B, L]`` after the end of the longest text."""
         return ids[:, : int(self.model.end_of_text(ids).max()) + 1]
 
     def encode(self, frames: Tensor, ids: Tensor, model: Backbone | None = None) -> tuple[Tensor, Tensor]:
-        """Return unit query and video vectors like :meth:`embed`, of token IDs ``[B, L]``."""
+        """Compute unit query and video vectors like :meth:`embed`, from token IDs ``[B, L]``."""
         model = model or self.model
         return self.encode_ids(ids, model), encode_frames(model, frames)[0]
 
     def record_batch(self, frames: Tensor, ids: Tensor, vectors: tuple[Tensor, Tensor] | None = None) -> None:
-        """Record the pairs of a step for the reservoir.
+        """Record a step's pairs for the reservoir.
 
         Args:
             frames: Frames from the training loop, before mixing or augmentation.
@@ -298,12 +298,12 @@ class ReplayMethod(Finetune):
         self._step_rows = self._rows(frames, ids, vectors)
 
     def sample_past(self, count: int, device: torch.device) -> MemoryRows | None:
-        """Return up to ``count`` pairs of past tasks on the device; None when there are none."""
+        """Draw up to ``count`` pairs from past tasks, on the device; None if there are none."""
         rows = self.memory.sample(count, before=len(self.learned_tasks))
         return rows and {name: values.to(device) for name, values in rows.items()}
 
     def append_past(self, frames: Tensor, ids: Tensor, count: int) -> tuple[Tensor, Tensor]:
-        """Return frames and token IDs of a batch, followed by up to ``count`` pairs of past tasks."""
+        """Append up to ``count`` pairs from past tasks to a batch's frames and token IDs."""
         past = self.sample_past(count, frames.device)
         if past is None:
             return frames, ids
@@ -341,7 +341,7 @@ class ReplayMethod(Finetune):
         self.memory.add_to_ring({name: torch.cat([part[name] for part in parts]) for name in parts[0]})
 
     def _select_pairs(self, pairs: Sequence[Pair], count: int) -> list[Pair]:
-        """Return up to ``count`` pairs by the fill rule, first one random caption of every video, then a second."""
+        """Select up to ``count`` pairs by the fill rule: first one random caption of every video, then a second."""
         seed = self.config.seed + len(self.learned_tasks)
         captions: Counter[int] = Counter()  # per video, in the shuffled order
         rounds: defaultdict[int, list[Pair]] = defaultdict(list)
