@@ -14,12 +14,12 @@ from index.words.word_index import TextKind, VideoText
 from index.words.words_key import words_key
 from service.catalog.database import id_chunks
 from service.catalog.tables import Feedback
-from service.search.words.video_rows import VideoRows
+from service.search.words.rows_by_video import RowsByVideo
 
 MAX_VOTES = 15  # more do not change the weight
 MAX_JUDGED_TEXTS = 256  # per video
 _FEEDBACK = Feedback.__table__.c
-_ROWS = VideoRows(
+_ROWS = RowsByVideo(
     select(_FEEDBACK.video_vector_id, _FEEDBACK.words_key, _FEEDBACK.verdict, _FEEDBACK.text).order_by(
         _FEEDBACK.id
     ),

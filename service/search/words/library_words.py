@@ -26,9 +26,9 @@ from service.catalog.transcripts import TimedText
 from service.core.errors import Unavailable
 from service.search.words.domain_captions import CaptionsOfSnapshots
 from service.search.words.judged_texts import JudgedTexts, read_judged_texts
+from service.search.words.rows_by_video import RowsByVideo
 from service.search.words.transcript_words import TranscriptWords
 from service.search.words.video_positions import VideoPositions
-from service.search.words.video_rows import VideoRows
 from service.search.words.video_texts import texts_of
 
 log = structlog.get_logger(__name__)
@@ -36,11 +36,11 @@ log = structlog.get_logger(__name__)
 _CHUNK = 10_000  # videos whose texts are held in memory at a time
 _IDS_PER_QUERY = 500
 _VIDEOS = Video.__table__.c
-_TEXTS = VideoRows(
+_TEXTS = RowsByVideo(
     select(_VIDEOS.vector_id, _VIDEOS.uri, _VIDEOS.captions, _VIDEOS["metadata"]), _VIDEOS.vector_id
 )
 _PASSAGES = Passage.__table__.c
-_CUES = VideoRows(
+_CUES = RowsByVideo(
     select(_PASSAGES.video_vector_id, _PASSAGES.cues).order_by(_PASSAGES.video_vector_id, _PASSAGES.number),
     _PASSAGES.video_vector_id,
 )

@@ -280,16 +280,3 @@ def _parse_lines(lines: Iterable[str], name: str) -> Rows:
     for number, line in enumerate(lines, 1):
         if line.strip():
             yield f"{name}:{number}", parse_json(line, name, number)
-
-
-def parse_manifest(
-    stream: BinaryIO, name: str, encoding: str = "utf-8", *, typed_tables: bool = False
-) -> list[VideoSpec]:
-    """Read the videos in a manifest; arguments and errors as for :func:`read_rows`."""
-    entries = ManifestEntries()
-    for location, fields in read_rows(stream, name, encoding, typed_tables=typed_tables).rows:
-        entries.add(location, fields)
-    videos = entries.videos()
-    if not videos:
-        raise InvalidInput.at(name, "It lists no videos.", "Write one video per line.")
-    return videos

@@ -160,6 +160,8 @@ def test_sidecars_of_a_downloader_are_read(tmp_path: Path) -> None:
         ("x.csv", "clip;words\n1;x\n", ["x.csv:1: There is no column", "the columns are 'clip;words'"]),
         ("x.json", [1, 2], ["x.json: The file has no objects for videos"]),
         ("x.json", "", ["x.json: It lists no videos"]),
+        ("x.csv", "\n\n", ["x.csv: It lists no videos"]),
+        ("x.csv", "file,caption\n", ["x.csv: It lists no videos"]),
         ("x.json", {"videos": [], "sentences": []}, ["x.json: It lists no videos"]),
         ("x.json", {"videos": 1, "sentences": []}, ["x.json.videos: The value is not a list"]),
         ("x.json", {"videos": [[]], "sentences": []}, ["x.json:videos[0]: The value is not an object"]),

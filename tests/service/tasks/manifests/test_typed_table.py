@@ -13,7 +13,7 @@ import pytest
 from cli.commands.video_sources import read_videos
 from service.core.errors import InvalidInput
 from service.tasks.manifests.folder_videos import list_folder_videos
-from service.tasks.manifests.manifest_parser import parse_manifest
+from tests.manifest_videos import parse_manifest
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 from sqlalchemy.sql.elements import KeyedColumnElement
 
 
-class VideoRows:
+class RowsByVideo:
     """A query for rows by video, compiled once. Consecutive IDs are read as a range.
 
     Args:
