@@ -180,7 +180,6 @@ def write_world_report(folder: Path, runs: Sequence[WorldRun], command: str, bac
 
     Args:
         folder: Folder for the results; created if missing.
-        runs: Runs of all variants.
         command: Command line of the runs.
     """
     table = world_tables(runs)

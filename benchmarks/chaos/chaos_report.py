@@ -44,7 +44,6 @@ class FaultRecord:
     Attributes:
         number: Position of the fault in the run, from 0.
         mode: Deployment: embedded or server.
-        kind: Kind of fault.
         round: Round of operations in which it struck.
         delay: Seconds from the start of the round to the fault.
         struck: Whether the fault took effect; a kill point may not be reached.

@@ -45,10 +45,6 @@ class ContainerNetwork:
     """The network between a role's containers and the database.
 
     To cut it, the database leaves the network, not the API: otherwise, the engine would publish another API port.
-
-    Attributes:
-        name: Name of the network.
-        database: ID of the database container.
     """
 
     name: str
@@ -71,12 +67,10 @@ class ContainerDeployment:
 
     Args:
         folder: Folder of the run; media and armed faults are below it.
-        data: Data folder.
 
     Attributes:
         mode: Name of the deployment in the report.
         url: URL of the API.
-        headers: Headers for each request.
         data, media, faults: Folders.
         broker_url: URL of the broker, as Celery writes it.
         postgres: None: the database is a container, see :meth:`pids`.

@@ -45,7 +45,6 @@ class EmbeddedDeployment:
     Attributes:
         mode: Name of the deployment in the report.
         url: URL of the API.
-        headers: Headers for each request.
         data, media, faults: Folders.
         postgres: None: the catalog is a file.
     """

@@ -41,11 +41,7 @@ class ExpectedVideos:
 
 
 class LibraryChecker:
-    """Compares a library's index, its catalog and the acknowledged videos.
-
-    Args:
-        data: Data folder.
-    """
+    """Compares a library's index, its catalog and the acknowledged videos."""
 
     def __init__(self, data: Path, catalog: CatalogReader) -> None:
         self._data, self._index = data, data / "index"

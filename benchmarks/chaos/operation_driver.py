@@ -53,7 +53,6 @@ class OperationDriver:
     """Runs operations over HTTP.
 
     Args:
-        url: URL of the API.
         clips: Clip files, by number.
         media: The service's media root.
 

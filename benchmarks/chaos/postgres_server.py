@@ -16,11 +16,7 @@ _SECONDS = 40.0  # for a start or a stop
 
 
 class PostgresServer:
-    """A server on a Unix socket.
-
-    Args:
-        folder: Folder for its files.
-    """
+    """A server on a Unix socket."""
 
     def __init__(self, folder: Path) -> None:
         from pgserver.postgres_server import get_server

@@ -40,9 +40,6 @@ class FailedSearch:
 class SearchStream:
     """Sends the fixed queries in turn, each on a new connection, until it is stopped.
 
-    Args:
-        url: URL of the API.
-
     Attributes:
         count: Number of searches so far.
         failed: Searches without an answer.

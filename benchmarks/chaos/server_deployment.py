@@ -34,12 +34,10 @@ class ServerDeployment:
 
     Args:
         folder: Folder of the run; PostgreSQL, Redis, media and armed faults are below it.
-        data: Data folder.
 
     Attributes:
         mode: Name of the deployment in the report.
         url: URL of the API.
-        headers: Headers for each request.
         data, media, faults: Folders.
         broker_url: URL of the broker, as Celery writes it.
         postgres: The database server; None: SQLite.

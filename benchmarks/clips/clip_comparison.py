@@ -138,9 +138,7 @@ def keep_captions(task: TaskData, limit: int, seed: int) -> TaskData:
     Clips are selected by a hash of seed and ID, so a larger limit keeps all captions of a smaller one.
 
     Args:
-        task: Domain with captions.
         limit: Number of training clips that keep their captions.
-        seed: Seed of the selection.
     """
     captioned = [clip.id for clip in task.train if clip.captions]
     ranked = sorted(captioned, key=lambda clip: hashlib.sha256(f"{seed} {clip}".encode()).digest())

@@ -48,7 +48,6 @@ def run_variant(
     Args:
         variant: Method with its settings.
         backbone: Backbone that the method adapts.
-        tasks: Domains with their frames.
         seed: Seed of the method and of :func:`domain_order`.
         evidence: For joint training only: routing evidence ``[Q, T]`` of each domain's queries for all domains, both in
             the order of learning, in place of the release's.

@@ -31,7 +31,6 @@ def difference_interval(
         second: Values of the same queries.
         pooled: Whether every query has the same weight, rather than every domain.
         confidence: Coverage of the interval.
-        seed: Seed for resampling.
     """
     differences = [np.subtract(a, b, dtype=np.float64) for a, b in zip(first, second, strict=True)]
     sizes = np.array([len(part) for part in differences], np.float64)

@@ -44,9 +44,7 @@ class DomainFeatures:
     """A domain's clips: features and captions.
 
     Attributes:
-        name: Name of the domain.
         features: ``[n, F]``.
-        captions: Captions of each clip.
         held_out: Whether each clip is a test clip, ``[n]``.
         seconds: Wall time to compute the features.
     """
@@ -152,7 +150,6 @@ def run_ridge(
         domains: Domains, each with at least one fitted clip and one query.
         joint: Whether to fit one ridge to all domains, rather than one per domain.
         prior: Cosine per nat of routing evidence.
-        label: Name in tables.
         routing: Run of a method whose routing evidence replaces that of the words.
     """
     fits = (
@@ -320,7 +317,6 @@ def extract_features(
 
     Args:
         backbone: Backbone that computes the frame features.
-        tasks: Domains with their frames.
         report: Called with one line per domain.
     """
     domains = []

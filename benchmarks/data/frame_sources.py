@@ -51,7 +51,6 @@ class FileFrames:
     """Frames of a video file, or of part of it.
 
     Attributes:
-        path: Path of the file.
         span: Start and end of the part in seconds; None for the whole file.
     """
 
@@ -101,7 +100,6 @@ class ImageFrames:
     because a crop would remove the ends of its object.
 
     Attributes:
-        path: Path of the image.
         box: Region in pixels, clipped to the image; None for the whole image.
     """
 

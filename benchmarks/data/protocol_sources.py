@@ -269,9 +269,6 @@ def _clip(
 def read_folder_task(folder: Path, identifier: str, name: str) -> SourceTask:
     """Read a folder as a task. Without splits, videos with captions are for training and the others only indexed.
 
-    Args:
-        folder: Folder with a manifest.
-
     Raises:
         ProtocolError: The manifest is invalid, or files that it names are missing.
     """

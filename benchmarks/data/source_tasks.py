@@ -32,9 +32,6 @@ class SourceTask:
     """A protocol's task before its frames are created.
 
     Attributes:
-        id: Task ID.
-        name: Task name.
-        videos: The task's videos.
         pair_queries: Labeled pairs to search with in multi-modal retrieval (ctp, section 5.1); most data sets have
             none.
         pair_gallery: Labeled pairs to search for.

@@ -14,7 +14,6 @@ class TrainingSize:
 
     Attributes:
         model: Model name in open_clip.
-        method: Learning method.
         batch: Pairs per step.
         steps: Steps in each of two epochs, of which the second is measured.
     """
@@ -32,7 +31,6 @@ class GpuPlan:
     Attributes:
         device: ``cuda`` or ``cpu``.
         folder: Folder for checkpoints, frames and libraries.
-        frames: Frames per video.
         models: Model names in open_clip, smallest first.
         embedded_videos: Videos for measuring embedding throughput.
         trainings: Training runs to measure.

@@ -140,9 +140,7 @@ def measure_workers(backbone: str, paths: Sequence[Path], folder: Path, *, round
     """Measure tasks ingested by one worker and by two workers per queue, against bare processes.
 
     Args:
-        backbone: The library's backbone.
         paths: Distinct video files.
-        folder: Folder for the library.
         rounds: Number of rounds; in each, one worker and then two ingest all files as a domain.
     """
     spec = load_backbone(backbone).spec

@@ -49,11 +49,7 @@ def ingest_domain(
     """Ingest one domain without captions into an empty library, and search it.
 
     Args:
-        folder: Folder for the clips and the library.
-        count: Number of videos.
-        frames: Frames per video.
         part: Maximum number of videos per request; the rest are appended to the domain.
-        keep: Whether to keep the library.
 
     Returns:
         Seconds and rates of the stages, memory, disk usage and search latency, as JSON values.
@@ -100,8 +96,6 @@ def ingest_domains(
     """Ingest domains of three videos, one by one.
 
     Args:
-        folder: Folder for the clips and the library.
-        frames: Frames per video.
         is_captioned: Whether the videos have captions.
         marks: Numbers of domains at which to measure time, memory and search latency.
 

@@ -36,7 +36,6 @@ def fused_pair_precisions(method: Method, tasks: Sequence[TaskData]) -> dict[int
 
     Args:
         method: Method after its newest task.
-        tasks: Learned tasks.
 
     Returns:
         Precisions 0..1; None if the method has no multi-modal encoder or the tasks have no labeled pairs.

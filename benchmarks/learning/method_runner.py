@@ -75,7 +75,6 @@ def run_method(
 
     Args:
         backbone: Backbone that the method adapts.
-        tasks: Tasks with their frames.
         settings: The method's settings, over those of its recipe.
         prior: Routing prior in the global gallery; 0 merges raw cosines.
         reindex: Whether to embed all tasks' videos again after every task, with the current encoder.

@@ -71,7 +71,6 @@ def pretrain(
     Args:
         destination: Safetensors file to write.
         recipe: Settings; by default those of the committed weights.
-        device: Torch device.
         workers: Number of rendering processes. Each has its own clips, so the weights depend on how many there are.
         report: Called every 20 steps with the step and the mean loss since the previous call.
     """

@@ -98,7 +98,6 @@ def count_release_numbers(release: ReleaseState, earlier: int) -> int:
     the tasks that the release adds.
 
     Args:
-        release: Release to write.
         earlier: Number of its tasks that previous releases already have.
     """
     parent = ParentRelease("earlier", earlier) if earlier else None
@@ -111,7 +110,6 @@ def count_search_numbers(release: ReleaseState, pinned: Mapping[str, ReleaseStat
     """Count the values that searches over all tasks need: query encoders and routing profiles.
 
     Args:
-        release: Newest release.
         pinned: The release that made each task's shard.
         mode: Query mode; ``pinned`` needs the query encoder of every shard's release, other modes that of ``release``.
     """

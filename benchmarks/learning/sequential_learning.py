@@ -93,7 +93,6 @@ class SequentialLearner:
         """Train the next task, starting from the newest release.
 
         Args:
-            task: Task to learn.
             report: Called after every optimizer step.
 
         Returns:
@@ -123,7 +122,6 @@ class SequentialLearner:
         The number of optimizer steps is thus the sum over the tasks. The release has one routing profile per task.
 
         Args:
-            tasks: Tasks to learn.
             mixed_batches: Whether batches mix videos from all tasks. Without, a pair has no negatives from other tasks.
             report: Called after every optimizer step.
 

@@ -52,10 +52,8 @@ class SpeedPlan:
 
     Attributes:
         backbone: Name of a backbone, or ``open_clip:<model>/random`` for a model with random weights.
-        method: Name of the method.
         batch: Pairs per step; by default as in the method's recipe for the backbone.
         frames: Frames per video; the backbone's by default.
-        steps: Steps per run.
         repeats: Runs per loop variant.
         device: ``cpu`` or ``cuda``.
     """
@@ -120,7 +118,6 @@ class LoopSpeed:
     """Speed and memory of one loop variant.
 
     Attributes:
-        loop: The loop variant.
         rates: Videos per second in each run.
         ratios: Rates relative to those of the straightforward loop in the same round.
         peak_mib: Peak memory of a run in its own process, minus the memory before the run; on a GPU, the peak that
@@ -165,7 +162,6 @@ def measure_speed(plan: SpeedPlan, folder: Path) -> SpeedReport:
 
     Args:
         plan: Sizes of the benchmark.
-        folder: Folder for videos and frames.
 
     Raises:
         ProtocolError: The method is not trainable, or the benchmark does not support the backbone.
@@ -225,7 +221,6 @@ class SpeedBenchmark:
 
     Args:
         plan: Sizes of the benchmark.
-        folder: Folder for videos and frames.
     """
 
     def __init__(self, plan: SpeedPlan, folder: Path) -> None:

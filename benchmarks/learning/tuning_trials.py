@@ -26,7 +26,6 @@ def trial_variants(variant: MethodVariant, protocol: Protocol) -> list[MethodVar
 
     Args:
         variant: Method variant to tune.
-        protocol: Tuning protocol.
 
     Raises:
         ProtocolError: The method has no learning rate.

@@ -37,7 +37,6 @@ def confirm_misses(targets: Sequence[Target], lists: Sequence[Sequence[str]]) ->
     """Confirm the missed videos of some searches as one caller, and return these searches' positions.
 
     Args:
-        targets: Searches.
         lists: IDs of each search's first results.
     """
     missing = [

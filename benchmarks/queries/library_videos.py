@@ -24,10 +24,7 @@ class LibraryVideo:
     """A video in the library.
 
     Attributes:
-        id: ID in the library.
-        domain: Name of the domain.
         group: Name of the folder that contains the domain.
-        file: Original file.
         uri: Path below the library's media root.
         captions: All captions in the manifest.
         split: Split in the manifest.
@@ -70,7 +67,6 @@ def read_domains(
 
     Args:
         folders: Folders with one subfolder per domain, each with a manifest.
-        media: Media root of the library.
         names: Whether videos keep their file name and metadata. If not, hidden videos have no text at all.
         only: Names of the domains to read; all by default.
         excluded: Names of domains to leave out.

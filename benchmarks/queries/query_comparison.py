@@ -60,7 +60,6 @@ class Outcome(NamedTuple):
     Attributes:
         row: Product or rival.
         gallery: ``all`` domains, or for a whole caption its ``own`` domain.
-        query: The query.
         values: Value by measure.
     """
 
@@ -74,7 +73,6 @@ class Lesson(NamedTuple):
     """A query before and after a fifth of the missed ones were confirmed, in percent.
 
     Attributes:
-        kind: Kind of query.
         part: What it was before: ``confirmed``, ``other missed`` or ``found``.
     """
 
@@ -91,7 +89,6 @@ class QueryResults:
     Attributes:
         videos: Number of videos by domain.
         hidden: Number of hidden videos in the first seed.
-        seeds: Number of seeds.
         names: Whether file names and metadata were stored.
         ridge: The ridge's settings in each seed.
     """
@@ -124,10 +121,8 @@ def compare_on_queries(
 
     Args:
         folders: Folders of domains; see :func:`~benchmarks.queries.library_videos.read_domains`.
-        backbone: Name of the backbone.
         cache: Folder for decoded frames and frozen features.
         method: Name of the method; None: the backbone's default.
-        seeds: Number of seeds.
         queries: Maximum number of queries per kind and seed.
         names: Whether the product and BM25 see file names and metadata.
         only: Names of the domains to read; all by default.

@@ -119,9 +119,6 @@ def read_features(
 ) -> FrozenFeatures:
     """Decode all videos, and compute what the cache lacks.
 
-    Args:
-        library: Library with hidden videos.
-
     Raises:
         ProtocolError: Videos cannot be decoded; the message names them.
     """

@@ -107,7 +107,6 @@ def serve(
         folder: Empty folder for the library's data.
         media: Media root with the videos.
         cache: Folder for frozen features, shared by all libraries.
-        backbone: Name of the backbone.
         method: Name of the method; None: the backbone's default.
 
     Raises:

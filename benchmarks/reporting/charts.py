@@ -19,7 +19,6 @@ class LineChart:
     """Curves over tasks; a curve may have gaps.
 
     Attributes:
-        title: Title of the chart.
         ticks: Names of the tasks.
         curves: Values by curve name: one per task, None for a gap.
     """

@@ -59,7 +59,6 @@ def write_clip_report(
     Args:
         folder: Folder for the results; created if missing.
         command: Command line of the runs.
-        backbone: Name of the methods' backbone.
     """
     table = clip_tables(methods, rivals)
     summary = {"command": command, "backbone": backbone, "runs": list(map(_run_summary, [*methods, *rivals]))}
@@ -216,7 +215,6 @@ def write_caption_report(
     Args:
         folder: Folder for the results; created if missing.
         command: Command line of the runs.
-        method: Label of the method.
     """
     table = caption_table(points)
     figures = [

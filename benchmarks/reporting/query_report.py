@@ -165,7 +165,6 @@ def write_query_report(folder: Path, results: QueryResults, command: str, backbo
     Args:
         folder: Folder for the results; created if missing.
         command: Command line of the runs.
-        backbone: Name of the backbone.
     """
     figures = compute_figures(results)
     table = query_tables(results, figures)

@@ -37,8 +37,6 @@ class RoutingResult:
     """Routing accuracies on one split.
 
     Attributes:
-        name: Name of the split.
-        tasks: Number of tasks.
         queries: Number of routed captions.
         has_training_captions: Whether the split has training captions; otherwise, its test captions form two folds.
         accuracies: Routing accuracy@1, @2, @3 in percent, by kind of evidence.

@@ -49,7 +49,6 @@ class Row:
 
     Attributes:
         name: What was measured.
-        ratio: Measured ratio.
         target: Target for the ratio, as text.
         met: Whether the target is met.
         detail: Figures behind the ratio.

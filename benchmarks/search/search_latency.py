@@ -55,11 +55,7 @@ class LatencyComparison:
 
 
 def start_engine(library: SyntheticLibrary, **changed: object) -> SearchEngine:
-    """Create a search engine for a library in this process, with its snapshot loaded.
-
-    Args:
-        changed: Settings to change.
-    """
+    """Create a search engine for a library in this process, with its snapshot loaded."""
     use_one_thread_per_search()
     engine = SearchEngine(library.settings.model_copy(update=changed))
     engine.snapshots.refresh()
@@ -77,7 +73,6 @@ def compare_latency(
     """Measure two searches with alternating queries.
 
     Args:
-        second: Second search.
         texts: One query for each search, all different, to distribute over the rounds.
     """
     for first_text, second_text in texts[:_WARM_UP]:
@@ -109,7 +104,6 @@ def lower_bound_search(library: SyntheticLibrary, backbone: Backbone) -> Callabl
 
     Args:
         library: Library with a single task, so that one shard has all vectors.
-        backbone: The library's backbone.
     """
     snapshot = IndexSnapshot.open(ShardStore(library.settings.index_dir))
     (task,) = snapshot.tasks
@@ -130,7 +124,6 @@ def recall_by_routing(
 
     Args:
         engine: The library's search engine.
-        queries: Queries with their target videos.
         routes: Values for the search parameter ``routes``.
     """
     hits: dict[str, list[bool]] = {route: [] for route in routes}

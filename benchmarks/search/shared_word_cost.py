@@ -42,7 +42,6 @@ class CostRow:
     """What searches cost in one library.
 
     Attributes:
-        tasks: Number of domains.
         routing: Share of queries whose own domain is the likeliest.
         p50: Median latency of ``auto`` in milliseconds, over rounds.
         p99: 99th percentile latency of ``auto`` in milliseconds, over all queries.

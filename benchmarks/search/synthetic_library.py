@@ -60,7 +60,6 @@ class SyntheticLibrary:
 
     Attributes:
         settings: Settings for a search engine on the library.
-        tasks: Number of tasks.
         vectors: Number of vectors over all tasks.
         queries: Distinct queries in random order.
         vague_queries: Queries without a word of any task, which give no routing evidence.

@@ -18,11 +18,7 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 
 
 class PhaseRounds:
-    """Collects the rounds of a phase.
-
-    Args:
-        process: Process ID of the API.
-    """
+    """Collects the rounds of a phase."""
 
     def __init__(self, process: int) -> None:
         self._process = process

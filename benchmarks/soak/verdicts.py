@@ -43,7 +43,6 @@ class PhaseOutcome:
     Attributes:
         statistics: Figures for the requests.
         memory: Trend of the API's private memory.
-        rounds: Figures for the rounds.
         api_cores, generator_cores: Processor time of the API and of the load generator per second of load.
     """
 
@@ -124,7 +123,6 @@ class PhaseStatistics:
 
     Attributes:
         rate: Scheduled requests per second, on average.
-        requests: Number of requests.
         answered: Number of responses with status 200.
         refused: Number of responses with status 429 and ``Retry-After``.
         errors: Other outcomes by status; 0 is a failed connection, and "429 without Retry-After" counts separately.
@@ -151,7 +149,6 @@ class MemoryTrend:
         first_mib, last_mib: Memory at the ends of the fitted line in MiB.
         slope: Growth in MiB per minute.
         error: Standard error of the slope.
-        samples: Number of samples.
     """
 
     first_mib: float

@@ -136,11 +136,9 @@ class AuditFilter:
     """Conditions on entries; None means no condition.
 
     Attributes:
-        kind: Kind of the actor.
         action: An action such as ``task.cancel``, or all actions on a resource, such as ``task``.
         target: ID of the changed resource.
         address: Network address of the client.
-        request_id: ID of the HTTP request.
         text: Text in actor, action, target or details (case-insensitive).
         after: Earliest time, inclusive; UTC unless it has a time zone.
         before: Latest time, exclusive.

@@ -83,11 +83,7 @@ class Identity:
 
 
 class OpenIdProvider:
-    """A client of the configured provider.
-
-    Args:
-        settings: Settings with an issuer.
-    """
+    """A client of the configured provider."""
 
     def __init__(self, settings: OidcSettings) -> None:
         self._settings = settings

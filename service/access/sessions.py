@@ -29,8 +29,6 @@ class SessionOwner:
     """The identity that signs in; exactly one attribute is set.
 
     Attributes:
-        user_id: ID of a user.
-        key_id: ID of an API key.
         environment_key: The key in the environment.
     """
 

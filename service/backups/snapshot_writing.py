@@ -72,7 +72,6 @@ def write_snapshot(
     """Write a backup and verify it. An error leaves nothing behind.
 
     Args:
-        settings: Settings of the library.
         target: New folder, or new file that ends in ``.tar``.
         index_only: Whether to leave out the catalog.
         progress: Called after each file with the copied and the total bytes.

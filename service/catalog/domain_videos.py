@@ -59,7 +59,6 @@ def count_edit(session: Session, domain_id: str, video: int, *, captions: bool, 
     """Count an edit of a video. The transaction must not lock another task afterwards; see :func:`number_edits`.
 
     Args:
-        session: Session that changes the video.
         domain_id: ID of the task whose shard has, or will have, the video.
         video: Vector ID of the video.
         captions: Whether the edit changes captions.

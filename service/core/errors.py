@@ -64,7 +64,6 @@ class CinestrataError(Exception):
         title: Short name of the error class.
         detail: Description of this error.
         errors: Errors in single fields.
-        headers: Headers of the response.
         remedy: What the caller may do next.
     """
 

@@ -58,7 +58,6 @@ def delete_videos(video_ids: Iterable[str], *, task_id: str | None = None) -> De
     """Delete videos. Idempotent.
 
     Args:
-        video_ids: IDs of the videos.
         task_id: Delete only videos of this task; None: of any task.
 
     Raises:

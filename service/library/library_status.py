@@ -131,7 +131,6 @@ def shard_faults(shards: Sequence[Any], manifest: Manifest, errors: Mapping[str,
 
     Args:
         shards: Rows with ``id`` and ``task_id``.
-        manifest: The index manifest.
         errors: Error by task ID if the manifest is unreadable; shards are then not compared.
     """
     missing = {

@@ -39,7 +39,6 @@ def list_videos(
 
     Args:
         task: Only videos in this task (name or ID) and in appends to its domain; None: in all tasks.
-        status: Only videos with this status.
         split: Only videos with this effective split.
         text: Only videos whose ID, URI, captions or reason contain this text, case-insensitive.
         sort: ``added`` (order of arrival), ``id``, ``duration`` or ``bytes``; ``-`` in front reverses it.

@@ -36,9 +36,6 @@ _WORKERS = 50
 def operations_status(searches: SearchLoad) -> OperationsStatus:
     """Collect the state of operation.
 
-    Args:
-        searches: Search load of this process.
-
     Raises:
         Unavailable: The catalog is unreachable.
     """

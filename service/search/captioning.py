@@ -40,7 +40,6 @@ class _EncodedCaptions:
     """Distinct captions of one task, encoded as queries for another.
 
     Attributes:
-        texts: The captions.
         videos: Vector ID of the first video with each caption. Vector IDs are never reused.
         vectors: ``float16 [n, dim]``.
     """
@@ -93,7 +92,6 @@ class CaptionIndex:
         """Find the distinct captions nearest to a video's vector.
 
         Args:
-            snapshot: Snapshot that contains the tasks.
             vector: Unit vector ``float32 [dim]`` of the video, in the space of ``task``.
             task: ID of the task that the captions are encoded for.
             sources: IDs of the tasks that the captions come from.
@@ -154,7 +152,6 @@ def caption_video(
     """Find the k library captions nearest to a video.
 
     Args:
-        settings: Settings of the process.
         index: Cache of encoded captions.
         scope: ``task`` compares captions from the video's own task; ``all``, those from every searchable task.
 

@@ -137,7 +137,6 @@ class CatalogMirror:
         """Read the catalog rows for a list of hits.
 
         Args:
-            hits: Hits of a search.
             snapshot: Snapshot that found them.
 
         Raises:

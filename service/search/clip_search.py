@@ -70,7 +70,6 @@ class ClipSearch:
     """Searches by uploaded clips. Thread-safe; clips are decoded one at a time.
 
     Args:
-        settings: Settings of the process.
         metadata_cache: Source of metadata for filters.
         caption_index: Cache of encoded captions.
 

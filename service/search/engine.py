@@ -62,13 +62,11 @@ class SearchEngine:
         configured: Settings; by default the process's.
 
     Attributes:
-        settings: Settings of the engine.
         snapshots: Follows the index and holds the current snapshot.
         scheduler: Batches concurrent searches.
         admission: Refuses searches under overload.
         mirror: Stands in for the catalog while it is unreachable.
         metadata_cache: Video metadata for filters and moments.
-        caption_index: Encoded captions.
         clips: Search by uploaded clips.
         query_reports: Reports on how well domains' own captions find their videos.
     """
@@ -228,11 +226,7 @@ class SearchEngine:
     # -- explanations -------------------------------------------------------------------------------------------
 
     def report_queries(self, name_or_id: str, worst: int = 10) -> QueryReport:
-        """Search with a domain's own captions and report how they rank; see :mod:`service.search.query_reports`.
-
-        Args:
-            name_or_id: Name or ID of the domain's task.
-        """
+        """Search with a domain's own captions and report how they rank; see :mod:`service.search.query_reports`."""
         return self._with_loaded_tasks(
             lambda snapshot: self.query_reports.report(snapshot, name_or_id, worst)
         )

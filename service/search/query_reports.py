@@ -73,7 +73,6 @@ class QueryReports:
     """Computes reports on domains' queries, and caches them per index generation. Thread-safe.
 
     Args:
-        settings: Settings of the process.
         cache: Source of metadata for searches.
     """
 
@@ -86,7 +85,6 @@ class QueryReports:
         """Report how a domain's own captions rank their videos.
 
         Args:
-            name_or_id: Name or ID of the domain's task.
             worst: Maximum number of worst queries.
 
         Raises:
@@ -227,11 +225,8 @@ class CaptionSample(NamedTuple):
     """Captions from one split of a domain.
 
     Attributes:
-        task_id: ID of the domain's task.
-        task_name: Name of the domain's task.
         split: Split of the videos; None if no video of the domain has a caption.
         videos: Number of captioned videos in the split.
-        captions: The sampled captions.
     """
 
     task_id: str
@@ -246,9 +241,6 @@ def sample_captions(name_or_id: str, limit: int = MAX_SAMPLED_CAPTIONS) -> Capti
 
     Videos are ordered by content hash, so the sample is independent of the order of arrival and the same on every call.
     Each video contributes its first caption before any contributes a second.
-
-    Args:
-        name_or_id: Name or ID of a domain's task.
 
     Raises:
         NotFound: There is no such task.

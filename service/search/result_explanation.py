@@ -42,7 +42,6 @@ def explain_result(
     """Break down the score that a search gives a video, whether or not it is among the results.
 
     Args:
-        settings: Settings of the process.
         cache: Source of metadata for filters and moments.
         request: The search; the video has a rank among its first k results.
 

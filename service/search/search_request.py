@@ -54,7 +54,6 @@ class SearchRequest:
         query: The query as sent; echoed in the response and digested for cursors.
         text: Query text, stripped of surrounding white space.
         tasks: Names or IDs of the tasks to search; None searches all tasks.
-        filter: Conditions on videos.
         cursor: Where the page starts in its list; None for the first page.
         mode: Requested query mode, or the cursor's on later pages; None: the release's default.
         routes: Selection of tasks, with the server's default applied.

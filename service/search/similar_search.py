@@ -47,7 +47,6 @@ def search_similar(
     """Find the k videos nearest to a video, without the video itself. Scores are cosines.
 
     Args:
-        settings: Settings of the process.
         k: Number of results.
         scope: ``task`` for the video's own task; ``all`` for every task that uses the same encoder.
         min_score: Lowest score of a result; None accepts all scores.

@@ -165,7 +165,6 @@ def parse_filter(query: SearchQuery, report_error: Callable[[str, str, str], Non
     """Parse and validate a query's filter fields, as far as possible without looking at videos.
 
     Args:
-        query: Query as sent.
         report_error: Called with the field, message and hint of each invalid field.
     """
     for name in ("min_duration", "max_duration"):

@@ -122,8 +122,6 @@ class SyncRun:
     """A claimed run of a sync.
 
     Attributes:
-        id: ID of the sync.
-        name: Name of the domain.
         source: Folder or manifest below the media root.
         vanished: Whether videos of vanished files are kept or deleted.
         captions_from_names: Whether a video without captions gets its file name as one.

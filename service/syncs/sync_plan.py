@@ -144,7 +144,6 @@ def _compare(
         key: Digest of the file's path.
         stored: Stored versions of its path.
         others: Videos that another command added, by content hash.
-        domain: Name of the domain.
     """
     current = _find_current(file, stored)
     if current is None:

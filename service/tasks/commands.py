@@ -58,7 +58,6 @@ def create_task(spec: TaskSpec, *, idempotency_key: str | None = None, caller: s
     """Store a task and notify the workers. Once this returns, the task is durable.
 
     Args:
-        spec: Specification of the task.
         idempotency_key: The request's ``Idempotency-Key``.
         caller: Identity of the caller, who has their own keys.
 

@@ -47,7 +47,6 @@ def reserve(caller: str, key: str, body_hash: str) -> dict[str, Any] | None:
 
     Args:
         caller: Identity of the caller, who has their own keys.
-        key: The Idempotency-Key.
 
     Returns:
         The stored response if the same request ran before; None if it must run now.

@@ -34,7 +34,6 @@ def find_method_error(method: str, settings: Mapping[str, Any], backbone: str) -
     """Explain why a method cannot run; None if it can.
 
     Args:
-        settings: The task's settings.
         backbone: Name of the library's backbone.
     """
     if method not in METHOD_NAMES:
@@ -55,11 +54,7 @@ def find_method_error(method: str, settings: Mapping[str, Any], backbone: str) -
 
 
 def settings_errors(method: str, settings: Mapping[str, Any]) -> Iterator[FieldError]:
-    """Find unknown settings and values out of range.
-
-    Args:
-        settings: The task's settings.
-    """
+    """Find unknown settings and values out of range."""
     from jsonschema import Draft202012Validator
 
     schemas = _setting_schemas().get(method, {})

@@ -48,12 +48,7 @@ _SWEEP_SECONDS = 600.0
 
 @dataclass
 class Turn:
-    """A worker's right to send an endpoint's due messages.
-
-    Attributes:
-        webhook_id: ID of the endpoint.
-        lease_expires_at: End of the lease.
-    """
+    """A worker's right to send an endpoint's due messages."""
 
     webhook_id: str
     lease_expires_at: datetime

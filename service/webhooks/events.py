@@ -29,7 +29,6 @@ def emit(session: Session, event: WebhookEvent, data: Mapping[str, Any]) -> None
 
     Args:
         session: Session of the change that the event reports.
-        event: Event type.
         data: What happened, as JSON values without secrets.
     """
     webhooks = session.scalars(select(Webhook).where(Webhook.enabled.is_(True))).all()

@@ -48,9 +48,6 @@ class _Column(NamedTuple):
 def measured_losses(cells: RecallCells) -> dict[Gallery, MeasuredLoss | None]:
     """Compute the loss in each gallery; None before the second domain, or if nothing was measured.
 
-    Args:
-        cells: Cells of all galleries.
-
     Raises:
         Unavailable: The catalog is unreachable.
     """

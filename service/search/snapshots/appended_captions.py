@@ -135,9 +135,6 @@ log = structlog.get_logger(__name__)
 def read_appended_confidence(release_id: str, generation: int) -> dict[str, Any] | None:
     """Read the confidence model, as JSON, that an append refitted for a release; None without one.
 
-    Args:
-        generation: Generation of the index.
-
     Raises:
         Unavailable: The catalog cannot be read.
     """

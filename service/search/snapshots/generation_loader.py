@@ -41,9 +41,6 @@ _MAX_EARLIER_RELEASES = 3  # earlier releases tried at start-up if the newest is
 class GenerationLoader:
     """Loads the backbone once, and index generations as snapshots.
 
-    Args:
-        settings: Settings of the process.
-
     Attributes:
         backbone: Text side of the backbone that all releases share; None until loaded.
     """

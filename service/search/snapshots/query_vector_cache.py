@@ -38,11 +38,9 @@ class QueryVectorCache:
     """Encodes texts for tasks, and caches the most recently used vectors. Thread-safe.
 
     Args:
-        encoder: Encoder of a release.
         max_bytes: Maximum memory of cached texts and vectors.
 
     Attributes:
-        encoder: Encoder of the release.
         max_bytes: Maximum memory of cached texts and vectors.
     """
 

@@ -53,9 +53,7 @@ class ShardScan(NamedTuple):
     """One shard's search for a query's k nearest videos.
 
     Attributes:
-        task: Task ID of the shard.
         query: Query vector ``float32 [dim]``.
-        k: Number of videos.
         among: IDs to search, including moments; None: the whole shard.
         group: Reduces hits to videos, for shards with moments; None keeps the hits.
         exclude: IDs to leave out.
@@ -101,10 +99,8 @@ class SearchSnapshot:
     """One index generation, loaded for searches. A new generation is a new object; snapshots compare by identity.
 
     Attributes:
-        index_snapshot: Snapshot of the index.
         release_id: ID of the release that encodes queries: the newest, a pinned or an earlier one.
         shards: Searchable shards by task ID, in learned order.
-        task_names: Task names by ID.
         degraded: Why a task cannot be searched, by task ID. Grows when a shard breaks while being served.
         modes: Query modes that the release's method offers.
         router_positions: Position of each task in the router, by task ID.

@@ -48,8 +48,6 @@ class SnapshotManager:
     current snapshot stays, and a process without one falls back to an earlier release.
 
     Args:
-        settings: Settings of the process.
-        reads: Catalog reads.
         words: Words of the videos in all snapshots; they follow the current one.
 
     Attributes:
@@ -141,7 +139,6 @@ class SnapshotManager:
 
         Args:
             snapshot: Snapshot that found the hits.
-            tasks: Tasks of the hits.
 
         Returns:
             Vector IDs by task ID, for tasks whose shards differ from the snapshot's.

@@ -51,8 +51,6 @@ def execute(
 
     Args:
         snapshot: Snapshot that answers all of them.
-        requests: Valid requests.
-        settings: Settings of the process.
         cache: Source of metadata for filters and moments.
 
     Raises:

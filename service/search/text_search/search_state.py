@@ -49,7 +49,6 @@ class SearchState:
 
     Attributes:
         snapshot: Snapshot that the search uses from its first wave to its response.
-        mode: Query mode.
         words: Word evidence of the query.
         routing: Weights of the candidate tasks, from meaning and from words in video texts.
         meaning: Weights from meaning alone.

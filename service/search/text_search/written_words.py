@@ -129,17 +129,13 @@ class SearchWords:
     """Word evidence for one search.
 
     Args:
-        query: Words of the query.
         matches: Texts that contain its units; not kept, because they may be many.
         index: Words of the library.
         transcripts: Words of its transcripts.
         judged: Texts that people confirmed or refused.
         captions: Caption facts for the snapshot's tasks.
-        snapshot: Searched snapshot.
-        tasks: Searched tasks.
 
     Attributes:
-        query: Words of the query.
         is_written: Whether the texts of a video contain the whole query.
     """
 
@@ -223,8 +219,6 @@ class SearchWords:
         """Show a video's matching texts, best first; at most :data:`_MAX_TEXTS`.
 
         Args:
-            video: Vector ID of the video.
-            row: Its catalog row.
             passage: Cues of its transcript passage with the words.
         """
         found: list[tuple[float, int, int, VideoText, list[tuple[int, int]]]] = []

@@ -27,8 +27,6 @@ def texts_of(uri: str, captions: Sequence[str], metadata: Mapping[str, Any]) -> 
     separate words.
 
     Args:
-        uri: URI of the file.
-        captions: Captions, in order.
         metadata: User-supplied metadata.
     """
     texts = [VideoText(TextKind.CAPTION, caption[:MAX_TEXT_CHARS]) for caption in captions]

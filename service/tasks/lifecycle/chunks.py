@@ -134,7 +134,6 @@ def claim_chunk(task_id: str, stage: Stage, owner: str, *, owns_task: bool = Fal
     chunk: its own errors and crashes count as attempts of the task.
 
     Args:
-        owner: Name of the worker.
         owns_task: Whether this worker owns the task.
 
     Returns:

@@ -20,9 +20,6 @@ from service.tasks.task_events import record
 def claim_training(task_id: str, owner: str) -> Claim | None:
     """Claim a task for training, or for resuming an interrupted training.
 
-    Args:
-        owner: Name of the worker.
-
     Returns:
         The claim; None if the task is not the first unfinished one, not probed, finished, about to be cancelled, out of
         attempts, or leased by another worker.

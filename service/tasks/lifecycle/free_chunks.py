@@ -24,7 +24,6 @@ def process_free_chunks(
     Errors are logged and stored with the chunk; the task's owner decides on the task's state.
 
     Args:
-        owner: Name of the worker.
         seconds: Time after which no more chunks are claimed, so that the next message gets its turn.
         process: Processes chunks from an iterator that claims each chunk when it is taken. Not called if no chunk is
             free.

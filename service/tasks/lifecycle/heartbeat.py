@@ -39,7 +39,6 @@ class Heartbeat:
     Args:
         renew: Renews the lease, and tells whether it is still held. May raise Unavailable.
         finished: Set when the job has ended.
-        name: Name of the thread.
     """
 
     def __init__(self, renew: Callable[[], bool], finished: threading.Event, name: str) -> None:

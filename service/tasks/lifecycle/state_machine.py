@@ -54,7 +54,6 @@ def lock_task_if(
     """Lock a task's row until commit, if the task meets a condition once locked; None otherwise.
 
     Args:
-        session: Transaction.
         skip_locked: Whether to return None if another transaction has locked the row.
     """
     query = select(Task).where(Task.id == task_id, still)
@@ -192,7 +191,6 @@ def postpone(
     Args:
         session: Transaction that holds the task's lock.
         claimed_progress: The task's progress when it was claimed.
-        error: The outage.
     """
     finished = session.scalar(select(func.count()).where(Video.task_id == task.id, Video.status != "pending"))
     outages = 1 + (

@@ -30,7 +30,6 @@ class Takeover:
     """The videos that a relearned domain takes over.
 
     Attributes:
-        domain: ID of the original domain.
         originals: Vector IDs that leave the original domain's shard.
         orphans: Vector IDs of copies whose original was deleted.
         thumbnails: Old and new ID of each copy.

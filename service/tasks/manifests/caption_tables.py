@@ -47,8 +47,6 @@ class CaptionTableSummary:
     """A table that was read.
 
     Attributes:
-        path: Path of the table.
-        format: Name of its format.
         delimiter: Delimiter, for text tables.
         videos: Number of files that it names.
     """

@@ -191,7 +191,6 @@ def _read_folder(
     """Read a folder's videos with captions and subtitles; also return the errors of those left out.
 
     Args:
-        rows: Videos from the tables.
         files: Paths of the other video files.
         encoding: Encoding of the sidecar files.
         root: Folder that links must not leave.

@@ -176,7 +176,6 @@ def _read_folder(
 
     Args:
         files: The folder's files; empty for a web server.
-        rows: Videos from the tables.
         names: Paths of the other videos.
     """
     aliases = subtitle_aliases(files)
