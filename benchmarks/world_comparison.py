@@ -232,7 +232,7 @@ def _ratio(run: ClipRun, k: int) -> float | None:
 
 
 def _difference_table(runs: Sequence[WorldRun], reference: str, joint: Sequence[WorldRun]) -> str:
-    """Return the differences to joint training with the 95 % interval of a paired bootstrap over queries."""
+    """Format the differences to joint training, with the 95 % interval of a paired bootstrap over queries."""
     galleries = ("local", "global", "global_raw")
     depths = (1, 10)
     rows = []

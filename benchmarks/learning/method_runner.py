@@ -140,9 +140,8 @@ class _MethodRun:
         trained = self._count_trained([text for task in self._tasks for text in task.training_captions])
         self._train(partial(self._learner.train_jointly, self._tasks, mixed_batches=mixed_batches))
         self._index(self._tasks)
-        self.outcome.rows += [None] * (
-            len(self._tasks) - 1
-        )  # joint training has no releases between the tasks
+        # Joint training has no releases between the tasks.
+        self.outcome.rows += [None] * (len(self._tasks) - 1)
         self.outcome.before += [None] * len(self._tasks)
         self._evaluate()
         self._progress.line(f"{self._part} in {self._last_seconds():.0f} s")

@@ -1,8 +1,8 @@
-"""Render the tables of RESULTS.md and of the README from the files of ``benchmarks/results``.
+"""Render the tables in RESULTS.md and the README from the files in ``benchmarks/results``.
 
     python -m benchmarks.reporting.render_results
 
-A line ``<!-- table: NAME -->`` precedes the table of ``NAME.json``, and ``<!-- end -->`` ends it. A file has:
+``<!-- table: NAME -->`` begins the table from ``NAME.json``, and ``<!-- end -->`` ends it. A file has:
 
 - ``command``, ``commit`` (that reported the figures), ``hardware``, ``seeds`` and ``interval``,
 - ``columns`` and ``rows``. A cell is a text, a number, null, [mean, standard deviation], or [value, low, high];
@@ -23,7 +23,7 @@ from benchmarks.reporting.markdown_tables import format_interval, markdown_table
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "benchmarks" / "results"
 DOCUMENTS = (ROOT / "benchmarks" / "RESULTS.md", ROOT / "README.md")
-OVERVIEW = "overview"  # the table of the README, from several files
+OVERVIEW = "overview"  # the README's table, from several files
 
 _MARKED = re.compile(r"(<!-- table: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 _RIDGE = "ridge over all domains, routed as `analytic`"
@@ -36,7 +36,7 @@ def load(name: str) -> dict[str, Any]:
 
 
 def render(document: str) -> str:
-    """Replace every marked table of a document by that of its file."""
+    """Replace every marked table in a document with the one from its file."""
     return _MARKED.sub(
         lambda found: (
             found[1] + (_overview() if found[2] == OVERVIEW else _block(load(found[2])) + " ") + found[3]
@@ -46,12 +46,12 @@ def render(document: str) -> str:
 
 
 def marked_tables(document: str) -> list[str]:
-    """Names of the marked tables of a document."""
+    """List a document's marked tables by name."""
     return [found[2] for found in _MARKED.finditer(document)]
 
 
 def _block(content: Mapping[str, Any]) -> str:
-    """Tables, and the line that says how the figures were measured."""
+    """Format the tables, and the line that says how the figures were measured."""
     commands = (
         ", ".join(f"`{command}`" for command in content["command"])
         or "Measured with scripts that are not kept"
@@ -82,7 +82,7 @@ def _tables(content: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _query_figures(content: Mapping[str, Any]) -> dict[tuple[str, ...], Mapping[str, Any]]:
-    """Figures of ``bench queries`` by row, kind, measure, gallery and group."""
+    """Index the figures of ``bench queries`` by row, kind, measure, gallery and group."""
     keys = ("row", "kind", "measure", "gallery", "group")
     return {tuple(figure[key] for key in keys): figure for figure in content["figures"]}
 
@@ -107,7 +107,7 @@ def _number(value: float, decimals: int) -> str:
 
 
 def _overview() -> str:
-    """Table of the README: the rows of searches and of held-out clips side by side."""
+    """Format the README's table: searches and held-out clips side by side."""
     figures = _query_figures(load("searches-16-domains"))
     others = _query_figures(load("searches-13-domains"))
     ridges = load("ridge")

@@ -66,8 +66,8 @@ class DriftAdapter(QueryMapMethod):
 def procrustes(new: Tensor, old: Tensor, identity_weight: float = 0.0) -> Tensor:
     """Find the orthogonal R ``[dim, dim]`` that minimizes ‖new R − old‖² + w ‖R − I‖².
 
-    Up to terms without R, the objective is −2 tr(Rᵀ C) with C = newᵀ old + w I; with C = U Σ Vᵀ, the minimum is at R =
-    U Vᵀ (Schönemann, "A generalized solution of the orthogonal Procrustes problem", 1966).
+    Up to terms without R, the objective is −2 tr(Rᵀ C) with C = newᵀ old + w I; with C = U Σ Vᵀ, the minimum is at
+    R = U Vᵀ (Schönemann, "A generalized solution of the orthogonal Procrustes problem", 1966).
 
     Args:
         new: ``[N, dim]`` vectors by the new model.

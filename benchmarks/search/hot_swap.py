@@ -206,9 +206,7 @@ async def _rounds(
         while generator.newest_generation() < generation:
             await asyncio.sleep(0.02)
         switched = time.monotonic()
-        await asyncio.sleep(
-            max(1.0, quiet - (switched - started))
-        )  # the window includes the time after the swap
+        await asyncio.sleep(max(1.0, quiet - (switched - started)))  # the window extends past the swap
         end = time.monotonic()
         await asyncio.sleep(1)
         spans.append((start, started, published, switched, end))

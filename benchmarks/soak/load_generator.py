@@ -170,7 +170,7 @@ class LoadGenerator:
         return int(head.split(b" ", 2)[1]), _RETRY_AFTER.search(head) is not None
 
     def _take_idle(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter] | None:
-        """Return the connection that was used last; None if it is idle for so long that the service may close it."""
+        """Take the connection that was used last; None if it has been idle so long that the service may close it."""
         if not self._idle:
             return None
         used, reader, writer = self._idle.pop()

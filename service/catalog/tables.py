@@ -112,14 +112,11 @@ class Task(Base):
     )
 
     id: Mapped[str] = mapped_column(String(128), primary_key=True)
-    position: Mapped[int] = mapped_column(
-        BigInteger, unique=True
-    )  # position in the queue; a retry gets a new one
+    position: Mapped[int] = mapped_column(BigInteger, unique=True)  # in the queue; a retry gets a new one
     name: Mapped[str] = mapped_column(String(80), unique=True)
     name_key: Mapped[str] = mapped_column(String(240), index=True)  # follows the name
-    slug: Mapped[str | None] = mapped_column(
-        String(80), index=True, unique=True
-    )  # for a domain that is not deleted
+    # For a domain that is not deleted.
+    slug: Mapped[str | None] = mapped_column(String(80), index=True, unique=True)
     method: Mapped[str] = mapped_column(String(64))
     settings: Mapped[dict[str, Any]] = mapped_column(StoredJson(dict), default=dict)
 
@@ -137,9 +134,8 @@ class Task(Base):
     attempts: Mapped[int] = mapped_column(Integer, default=0)  # claims since the last progress
     lease_owner: Mapped[str | None] = mapped_column(String(255))
     lease_expires_at: Mapped[datetime | None]
-    fencing_token: Mapped[int] = mapped_column(
-        BigInteger, default=0
-    )  # incremented whenever the owner may have changed
+    # Incremented whenever the owner may have changed.
+    fencing_token: Mapped[int] = mapped_column(BigInteger, default=0)
     cancel_requested: Mapped[bool] = mapped_column(Boolean, default=False)
 
     created_at: Mapped[datetime]
@@ -153,9 +149,8 @@ class Task(Base):
     held_out: Mapped[str | None] = mapped_column(StoredChoice(Literal["given", "derived"], "given"))
     target_id: Mapped[str | None] = mapped_column(String(128), index=True)  # for an append: the domain
     deleted_at: Mapped[datetime | None]  # set: the domain was deleted as a whole
-    relearns_id: Mapped[str | None] = mapped_column(
-        String(128), index=True
-    )  # for a relearned domain: the domain whose appended videos it takes over
+    # For a relearned domain: the domain whose appended videos it takes over.
+    relearns_id: Mapped[str | None] = mapped_column(String(128), index=True)
     # Edits of captions and of metadata in the domain; search caches are versioned by them.
     caption_edits: Mapped[int] = mapped_column(BigInteger, default=0, index=True)
     metadata_edits: Mapped[int] = mapped_column(BigInteger, default=0, index=True)
@@ -191,9 +186,8 @@ class Video(Base):
     task_id: Mapped[str] = mapped_column(ForeignKey("tasks.id", ondelete="RESTRICT"))
     uri: Mapped[str] = mapped_column(Text)
     split: Mapped[str | None] = mapped_column(StoredChoice(Split, "test", length=8))  # given by the user
-    effective_split: Mapped[str | None] = mapped_column(
-        StoredChoice(EffectiveSplit, "test", length=8)
-    )  # train | val | test | appended, once probed
+    # train | val | test | appended, once probed
+    effective_split: Mapped[str | None] = mapped_column(StoredChoice(EffectiveSplit, "test", length=8))
     captions: Mapped[list[str]] = mapped_column(StoredJson(list), default=list)
     extra: Mapped[dict[str, Any]] = mapped_column("metadata", StoredJson(dict), default=dict)
     added_at: Mapped[datetime] = mapped_column(default=partial(datetime.now, UTC))
@@ -251,9 +245,8 @@ class Chunk(Base):
     videos: Mapped[int] = mapped_column(Integer)  # when the chunk was planned
     finished: Mapped[int] = mapped_column(Integer, default=0)  # videos whose results are stored
     done_at: Mapped[datetime | None]
-    run: Mapped[str | None] = mapped_column(
-        String(64)
-    )  # for an indexing chunk: identity of its encoder and videos
+    # For an indexing chunk: identity of its encoder and videos.
+    run: Mapped[str | None] = mapped_column(String(64))
     checksum: Mapped[str | None] = mapped_column(String(64))  # for indexing: SHA-256 of the part file
     attempts: Mapped[int] = mapped_column(Integer, default=0)  # claims so far
     lease_owner: Mapped[str | None] = mapped_column(String(255))
@@ -365,9 +358,8 @@ class Recall(Base):
     r10: Mapped[float] = mapped_column(Float)
     medr: Mapped[float] = mapped_column(Float)
     meanr: Mapped[float] = mapped_column(Float)
-    routing1: Mapped[float | None] = mapped_column(
-        Float
-    )  # share of queries whose own task was the first candidate
+    # Share of queries whose own task was the first candidate.
+    routing1: Mapped[float | None] = mapped_column(Float)
     query_set: Mapped[str | None] = mapped_column(String(64))  # digest of the queries in order
     first_hits: Mapped[bytes | None] = mapped_column(LargeBinary)  # one bit per query: its video ranks first
 

@@ -140,9 +140,8 @@ def sweep_orphan_thumbnails() -> None:
         Unavailable: The catalog is unreachable.
     """
     found = [path for path in settings().thumbnails_dir.glob("*.jpg") if _is_old(path)]
-    with (
-        session_scope() as session
-    ):  # queried after the listing, so that new videos' files are not taken for orphans
+    # Queried after the listing, so that new videos' files are not taken for orphans.
+    with session_scope() as session:
         known = set(session.scalars(select(Video.id)))
     for path in found:
         if path.stem not in known:

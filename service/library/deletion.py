@@ -134,9 +134,8 @@ def delete_task(task_id: str) -> DeletionResult:
     if is_finished_append:
         return DeletionResult(deleted=gone, not_found=[])
     manifest = index_manifest.read_manifest()
-    update_shard_rows(
-        manifest, {task_id} & manifest.shards.keys(), "shard.empty"
-    )  # a shard with damaged files was replaced by an empty one
+    # If the shard's files were damaged, an empty one has replaced it.
+    update_shard_rows(manifest, {task_id} & manifest.shards.keys(), "shard.empty")
     return DeletionResult(deleted=gone, not_found=[])
 
 

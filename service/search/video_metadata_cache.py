@@ -265,9 +265,7 @@ class VideoMetadataCache:
             missing = [task for task in tasks if task not in self._arrivals]
         if missing:
             self._reads.require_reachable()
-            found = read_arrivals(
-                missing
-            )  # concurrent callers may read it twice; creation times never change
+            found = read_arrivals(missing)  # possibly twice, if calls overlap; the times never change
             with self._arrivals_lock:
                 self._arrivals |= found
         with self._arrivals_lock:

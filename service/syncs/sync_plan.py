@@ -169,9 +169,8 @@ def _compare(
 
 def path_digest(uri: str) -> str:
     """Digest a path relative to the source, as in the IDs of synced videos."""
-    path = (
-        PurePosixPath(uri).as_posix().encode("utf-8", "surrogatepass")
-    )  # names that are not Unicode are left out
+    # Names that are not Unicode have a digest, too, although they are left out.
+    path = PurePosixPath(uri).as_posix().encode("utf-8", "surrogatepass")
     return hashlib.blake2b(path, digest_size=8).hexdigest()
 
 

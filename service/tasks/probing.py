@@ -351,9 +351,7 @@ def _decode(decoder: VideoDecoder, spec: FrameSpec, path: Path, video: _PendingV
         )
     except DecoderUnavailable as error:
         raise DecoderOutage(f"This worker's decoder can't be used: {error}.") from error
-    except (
-        OSError
-    ) as error:  # the decoder reports unreadable files as MediaError, so this is about its output
+    except OSError as error:  # about the output: the decoder reports unreadable files as MediaError
         raise DataFolderNotWritable(settings().data_dir, error) from error
 
 

@@ -30,9 +30,8 @@ from service.storage.vector_store_selection import library_store
 
 log = structlog.get_logger(__name__)
 
-BYTES_BEFORE_READY = (
-    256 * 1024**2
-)  # shards verified before readiness; larger libraries are verified afterwards
+# The shards of a library up to this size are verified before readiness, those of a larger one afterwards.
+BYTES_BEFORE_READY = 256 * 1024**2
 Ids = npt.NDArray[np.int64]
 
 _MAX_EARLIER_RELEASES = 3  # earlier releases tried at start-up if the newest is refused
@@ -55,7 +54,7 @@ class GenerationLoader:
             raise ModelError(f"CINESTRATA_QUERY_DEVICE: {error}") from error
 
     def stamp(self) -> tuple[int, int, int] | None:
-        """Return the manifest's file stamp, which changes whenever the manifest is replaced."""
+        """Read the manifest's file stamp, which changes whenever the manifest is replaced."""
         try:
             stat = self._store.manifest_path.stat()
         except OSError:

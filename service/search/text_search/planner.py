@@ -203,11 +203,11 @@ class WavePlanner:
         ]
 
     def hits(self) -> list[Hit]:
-        """Return the best hits so far."""
+        """List the best hits so far."""
         return (self._earlier_hits + self._tier_hits)[: self._depth]
 
     def rank_key(self, hit: Hit) -> tuple[bool, float, int, int]:
-        """Return the sort key of a hit, even if it is no longer in the list."""
+        """Compute a hit's sort key, even if it is no longer in the list."""
         is_in_later_tier = self._places[hit.task] >= self._first_tier
         return is_in_later_tier, -hit.score, self._orders.get(hit.task, -1), hit.id
 

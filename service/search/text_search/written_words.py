@@ -205,7 +205,7 @@ class SearchWords:
         return self._evidence.videos[complete], self._evidence.domains[complete]
 
     def matched_videos(self, ids: Sequence[int]) -> set[int]:
-        """Keep those videos that have a text with a word of the query."""
+        """Keep the videos that have a text with a word of the query."""
         wanted = np.array(ids, np.int64)
         return set(wanted[find_ids(self._evidence.videos, wanted)[0]].tolist())
 

@@ -23,9 +23,8 @@ from service.tasks.task_events import record
 from service.webhooks.events import emit_task_state
 
 MAX_ATTEMPTS = 3  # consecutive claims of a task or chunk without progress
-MAX_LOST_TRAININGS = (
-    2  # the same training takes the same memory, and a killed worker takes others down with it
-)
+# The same training takes the same memory, and a killed worker takes others down with it.
+MAX_LOST_TRAININGS = 2
 
 _Row = TypeVar("_Row")
 
@@ -208,9 +207,8 @@ def postpone(
         return
     pause = min(_FIRST_PAUSE * 2 ** (outages - 1), _MAX_PAUSE)
     clear_lease(task)
-    task.lease_expires_at = now(session) + timedelta(
-        seconds=pause
-    )  # no owner: nobody may claim it before that
+    # A lease without an owner: nobody may claim the task before it expires.
+    task.lease_expires_at = now(session) + timedelta(seconds=pause)
     task.attempts = max(task.attempts - 1, 0)
     task.progress = TaskProgress(
         stage=f"waiting for {error.awaited}",

@@ -218,10 +218,8 @@ def read_delimited_table(lines: Iterable[str], name: str) -> Iterator[tuple[str,
         for cells in reader:
             location = f"{name}:{number}"
             if is_headless:
-                cells = [
-                    *cells[:-1],
-                    json.dumps(cells[-1:]),
-                ]  # a sentence may contain the caption separator
+                # As JSON: the sentence may contain the caption separator.
+                cells = [*cells[:-1], json.dumps(cells[-1:])]
             if not fields:
                 fields = map_columns(cells, location)
             elif video := row_fields(fields, cells, location):
