@@ -95,7 +95,7 @@ class Fault:
         restarts_api: Whether searches may fail until the API is ready again. A kill point notes in the context whether
             the process that died belonged to the API.
         fails_tasks: Whether a task may fail with a hint, and be retried by the operator.
-        needs: Kinds of operations of which the round must have one; empty: none.
+        needs: Operation kinds, one of which the round must have; empty: none.
     """
 
     kind: str

@@ -51,7 +51,7 @@ def compare_on_clips(
     Args:
         folder: Folder of domains; see :func:`~benchmarks.clips.clip_domains.read_clip_domains`.
         variants: Methods with their settings.
-        seeds: Number of runs of a trained method; see :func:`~benchmarks.clips.method_on_clips.domain_order`.
+        seeds: Number of runs per trained method; see :func:`~benchmarks.clips.method_on_clips.domain_order`.
         cache: Folder for decoded frames.
         device: ``cpu`` or ``cuda``.
         workers: Number of decoding processes.

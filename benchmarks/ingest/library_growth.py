@@ -174,7 +174,7 @@ class _FollowedTask:
     Attributes:
         seconds: Duration of each state.
         progress: Times and numbers of finished videos in each stage.
-        frame_cache_bytes: Largest size of the frame cache at a change of state; a ready task has none.
+        frame_cache_bytes: Largest frame cache at any change of state; a ready task has none.
     """
 
     def __init__(self, task_id: str, frame_cache: Path) -> None:

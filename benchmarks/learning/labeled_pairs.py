@@ -30,7 +30,7 @@ class LabeledTask(TaskData):
 
 
 def fused_pair_precisions(method: Method, tasks: Sequence[TaskData]) -> dict[int, float] | None:
-    """Compute mAP@N of the labeled pairs of several tasks together, by N.
+    """Compute mAP@N over several tasks' labeled pairs together, by N.
 
     All pairs are encoded with the current networks, as in ctp: queries and gallery grow with each task.
 

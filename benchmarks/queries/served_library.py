@@ -72,7 +72,7 @@ class ServedAnswers:
 
     Attributes:
         answers: Answer to each question.
-        videos: IDs of all N videos of the library.
+        videos: IDs of all N videos in the library.
         visual: Cosine plus routing term, which is the score without words, of every video for each of Q texts, ``[Q,
             N]``.
         confirmed: Positions of the targets whose missed videos were confirmed.

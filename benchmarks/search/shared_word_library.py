@@ -41,7 +41,7 @@ from trainer.methods.analytic import AnalyticConfig, build_query_map
 from trainer.methods.shared.lexicon import build_lexicon
 
 _SHARED_WORDS, _OWN_WORDS = 800, 10
-_PREFERENCE = 1.3  # standard deviation of the logarithm of a word's weight between domains
+_PREFERENCE = 1.3  # standard deviation of a word's log weight between domains
 _OWN_SHARE = 0.05  # of a caption's words
 _WORDS = 8  # per caption
 _CAPTIONS = 20  # per domain, from which the maps are computed

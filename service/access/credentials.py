@@ -23,7 +23,7 @@ from service.catalog.operation_tables import ApiKey, BrowserSession, User
 SCOPES: tuple[AccessScope, ...] = get_args(AccessScope)
 
 KEY_PATTERN = re.compile(r"cine_([0-9a-z]{12})_[0-9A-Za-z_-]{43}")
-_USE_INTERVAL = timedelta(minutes=1)  # between updates of the time of last use
+_USE_INTERVAL = timedelta(minutes=1)  # between updates of the last use
 _UNKNOWN_HASH = hashlib.sha256(b"unknown").hexdigest()
 _changes = 0
 

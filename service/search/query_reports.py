@@ -239,7 +239,7 @@ class CaptionSample(NamedTuple):
 def sample_captions(name_or_id: str, limit: int = MAX_SAMPLED_CAPTIONS) -> CaptionSample:
     """Sample up to ``limit`` captions of a domain, from the first split that has any.
 
-    Videos are ordered by content hash, so the sample is independent of the order of arrival and the same on every call.
+    Videos are ordered by content hash, so the sample does not depend on arrival order and is the same on every call.
     Each video contributes its first caption before any contributes a second.
 
     Raises:

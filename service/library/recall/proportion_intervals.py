@@ -32,7 +32,7 @@ def paired_interval(lost: int, gained: int, queries: int, comparisons: int = 1) 
         lost: Number of queries that only the earlier release ranks first.
         gained: Number of queries that only the later release ranks first.
         queries: Number of all queries, at least 1.
-        comparisons: Number of losses that this is the largest of; the interval holds for all of them (Bonferroni).
+        comparisons: Number of losses compared, of which this is the largest; the interval holds for all (Bonferroni).
     """
     z = NormalDist().inv_cdf(1 - 0.025 / comparisons)
     before, after = (lost + 1) / (queries + 2), (gained + 1) / (queries + 2)

@@ -65,7 +65,7 @@ class DomainCaptions:
         """Check whether each video has a caption.
 
         Args:
-            videos: Vector IDs of videos of the snapshot.
+            videos: Vector IDs of videos in the snapshot.
             positions: Positions of their tasks.
         """
         found = self.uncaptioned_counts[positions] == 0

@@ -241,8 +241,8 @@ class AppendPublication(_OpenPublication):
         """Move the accepted videos to the domain, and make the append ready.
 
         Args:
-            vectors: Number of vectors in all segments of the shard.
-            size: Size of all segments of the shard in bytes.
+            vectors: Number of vectors in the shard's segments together.
+            size: Size of the shard's segments together, in bytes.
             drift: Recall of the domain's encoder on the appended videos; None if it cannot be measured.
         """
         session, append, domain = self._session, self._task, self._domain
