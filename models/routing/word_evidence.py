@@ -1,8 +1,8 @@
-"""Evidence of words for each video: how much likelier a query is if a video with these texts is meant.
+"""Evidence of words for each video: how much likelier a query is if it means a video with these texts.
 
-The evidence of a video is a bounded log-likelihood ratio in nats, like the routing evidence of its domain
+A video's evidence is a bounded log-likelihood ratio in nats, like the routing evidence of its domain
 (:mod:`models.routing.router`), and is weighted with the same prior. A text consists of *units*: words and quoted
-phrases. The weight of a unit in a domain is its inverse document frequency among the domain's captions,
+phrases. A unit's weight in a domain is its inverse document frequency among the domain's captions,
 
     idf = ln(1 + (n - f + 1/2) / (f + 1/2))
 
@@ -21,11 +21,11 @@ video, and a video without them has evidence 0. This is how videos without capti
 something else. Transcripts have their own evidence (:mod:`models.routing.transcript_evidence`).
 
 A video whose texts together contain all units is *complete*, whatever their frequencies, and gets up to another 25
-nats, so that it precedes all others: all of them for the words as they were typed in a caption, fewer for another form
-of a word, or in a name.
+nats, so that it precedes all others: all of them for the words as typed in a caption, fewer for another form of a word,
+or in a name.
 
-A text that people confirmed counts as one of the video, with a share of the nats that grows with the votes for it but
-stays below that of a caption. A refusal is evidence against one video for one text, and is bounded, too.
+A text that people confirmed counts as one of the video's, with a share of the nats that grows with the votes for it but
+stays below a caption's. A refusal is bounded evidence against one video for one text.
 """
 
 from __future__ import annotations

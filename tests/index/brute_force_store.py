@@ -1,4 +1,4 @@
-"""A vector store in plain numpy, as a reference for the others."""
+"""A vector store in plain numpy, the reference for the others."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class BruteForceVectorStore(VectorStore):
 
 
 class BruteForceShard(SearchableShard):
-    """A shard of that store."""
+    """A shard in that store."""
 
     def __init__(
         self, store: BruteForceVectorStore, segments: Sequence[tuple[Path, SegmentEntry]], deleted: np.ndarray

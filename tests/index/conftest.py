@@ -1,4 +1,4 @@
-"""Stores, and functions that write and publish small tasks."""
+"""Stores, and helpers that write and publish small tasks."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def milvus(server: str, request: pytest.FixtureRequest) -> Iterator[MilvusVector
 
 @pytest.fixture
 def unit() -> Callable[..., np.ndarray]:
-    """Returns seeded unit vectors ``[count, dim]`` of numbers that half precision represents exactly."""
+    """Draw seeded unit vectors ``[count, dim]`` with numbers that half precision represents exactly."""
 
     def make(count: int, seed: int = 0, dim: int = DIM) -> np.ndarray:
         vectors = np.random.default_rng(seed).normal(size=(count, dim)).astype(np.float32)
@@ -53,7 +53,7 @@ def unit() -> Callable[..., np.ndarray]:
 
 @pytest.fixture
 def adopt() -> Callable[..., ReleaseEntry]:
-    """Stages and adopts a release that contains one text."""
+    """Stage and adopt a release that contains one text."""
 
     def make(store: ShardStore, text: str) -> ReleaseEntry:
         staged = store.stage()
@@ -66,7 +66,7 @@ def adopt() -> Callable[..., ReleaseEntry]:
 
 @pytest.fixture
 def write(adopt: Callable[..., ReleaseEntry], unit: Callable[..., np.ndarray]) -> Callable[..., tuple]:
-    """Writes a release and the shard of a task; returns both, unpublished."""
+    """Write a release and a task's shard, and return both unpublished."""
 
     def make(
         store: ShardStore, task: str, ids: Iterable[int], *, seed: int = 0, dim: int = DIM
@@ -87,7 +87,7 @@ def write(adopt: Callable[..., ReleaseEntry], unit: Callable[..., np.ndarray]) -
 
 @pytest.fixture
 def publish_vectors(adopt: Callable[..., ReleaseEntry]) -> Callable[..., Manifest]:
-    """Publishes a shard of the given vectors."""
+    """Publish a shard with these vectors."""
 
     def make(
         store: ShardStore, ids: Iterable[int], vectors: np.ndarray, queries: np.ndarray | None = None
@@ -108,7 +108,7 @@ def publish_vectors(adopt: Callable[..., ReleaseEntry]) -> Callable[..., Manifes
 
 @pytest.fixture
 def publish_task(write: Callable[..., tuple]) -> Callable[..., Manifest]:
-    """Writes and publishes a task."""
+    """Write and publish a task."""
 
     def make(store: ShardStore, task: str, ids: Iterable[int], *, seed: int = 0) -> Manifest:
         release, shard = write(store, task, ids, seed=seed)

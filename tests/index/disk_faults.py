@@ -1,4 +1,4 @@
-"""Injection of faults into the system calls that change files."""
+"""Inject faults into the system calls that change files."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ def fail_at(
     error: Callable[[], BaseException] = Crash,
     names: Sequence[str] = DISK_CALLS,
 ) -> Iterator[list[str]]:
-    """Raise an error in the given call to ``os``, counted from 1; yields the list of calls.
+    """Raise an error in one call to ``os``, counted from 1, and yield the list of calls.
 
     Args:
-        number: Number of the call that fails; None: none fails.
-        error: Makes the error to raise.
+        number: Number of the call that fails; None if none does.
+        error: Creates the error to raise.
         names: Functions of ``os`` that are counted.
     """
     calls: list[str] = []

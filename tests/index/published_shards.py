@@ -1,4 +1,4 @@
-"""Opening, extension and aging of published shards."""
+"""Open, extend and age published shards."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from index.shards.searchable_shard import SearchableShard
 
 
 def open_shard_of(store: ShardStore, task: str = "a") -> SearchableShard:
-    """Return the shard of a task in a store without degraded shards."""
+    """Open a task's shard in a store without degraded shards."""
     snapshot = IndexSnapshot.open(store)
     assert snapshot.degraded == {}
     return snapshot.shard(task, fingerprint=f"encoder of {task}")
@@ -30,6 +30,6 @@ def append(store: ShardStore, ids: Sequence[int] | np.ndarray, vectors: np.ndarr
 
 
 def age(*folders: Path) -> None:
-    """Make folders older than garbage collection spares."""
+    """Make folders old enough for garbage collection."""
     for folder in folders:
         os.utime(folder, (time.time() - 3 * 3600,) * 2)

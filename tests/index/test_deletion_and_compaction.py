@@ -22,7 +22,7 @@ DIM = 8
 
 @pytest.fixture
 def extend(unit: Callable) -> Callable[..., SegmentEntry]:
-    """Writes another segment of a task, unpublished."""
+    """Write another segment of a task, unpublished."""
 
     def make(
         store: ShardStore, task: str, ids: Iterable[int], *, seed: int = 0, **change: str

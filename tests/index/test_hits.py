@@ -24,7 +24,7 @@ rows = st.lists(st.integers(0, len(_EXACT) - 1), min_size=1, max_size=12)
 def brute_force(
     shards: dict[str, tuple[list[int], np.ndarray]], query: np.ndarray, k: int, excluded: set[int]
 ) -> list[Hit]:
-    """Return all vectors, scored one by one and sorted by score, order of tasks and ID."""
+    """Score all vectors one by one, and sort them by score, order of tasks, and ID."""
     everything = [
         (-float(np.dot(vector.astype(np.float64), query)), order, number, task)
         for order, (task, (ids, vectors)) in enumerate(shards.items())

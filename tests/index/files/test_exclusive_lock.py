@@ -1,4 +1,4 @@
-"""Exclusive locks of files: reentrant in a thread, with an optional limit of the wait."""
+"""Exclusive file locks: reentrant within a thread, with an optional limit on the wait."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from index.files.durable_files import exclusive_lock
 
 
 def _is_free(path: Path) -> bool:
-    """Return whether another thread gets the lock at once."""
+    """Check whether another thread gets the lock at once."""
 
     def take() -> bool:
         try:

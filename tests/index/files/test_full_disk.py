@@ -18,7 +18,7 @@ from tests.index.disk_faults import fail_at
 
 @contextmanager
 def _no_file_beyond(size: int) -> Iterator[None]:
-    """Limit the size of every file that this process writes, by a resource limit of the kernel."""
+    """Limit, in the kernel, the size of every file that this process writes."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
     try:
@@ -28,7 +28,7 @@ def _no_file_beyond(size: int) -> Iterator[None]:
 
 
 def _full_at(number: int | None) -> AbstractContextManager[list[str]]:
-    """Report a full disk in the given call that writes to it."""
+    """Report a full disk in one of the calls that write to it."""
     error = partial(OSError, errno.ENOSPC, os.strerror(errno.ENOSPC))
     return fail_at(number, error, ("fsync", "rename", "replace"))
 
@@ -39,7 +39,7 @@ def _publish(store: ShardStore, write: Callable) -> None:
 
 
 def _incomplete_files(store: ShardStore) -> list[str]:
-    """Return the names of incomplete files."""
+    """List the names of incomplete files."""
     return [path.name for path in (*(store.root / "tmp").iterdir(), *store.root.glob("*.new"))]
 
 

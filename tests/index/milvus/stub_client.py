@@ -1,4 +1,4 @@
-"""A client of a Milvus server that exists in memory only."""
+"""A client of a Milvus server that exists only in memory."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 
 class StubClient:
-    """A client of a server that counts how often partitions are loaded, and rejects queries of others."""
+    """Counts how often partitions are loaded, and rejects queries of partitions that are not."""
 
     def __init__(self, version: str = "v2.6.16") -> None:
         self.loaded: set[tuple[str, str]] = set()

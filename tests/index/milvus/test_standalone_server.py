@@ -23,7 +23,7 @@ MODULES = (
 
 @pytest.fixture
 def standalone_uri(tmp_path: Path) -> Iterator[str]:
-    """URI of a real server: the one of ``CINESTRATA_TEST_MILVUS_URI``, or the server of the package ``milvus``."""
+    """URI of a real server: from ``CINESTRATA_TEST_MILVUS_URI``, or started by the package ``milvus``."""
     if uri := os.environ.get(URI_VARIABLE):
         yield uri
         return
@@ -42,7 +42,7 @@ def standalone_uri(tmp_path: Path) -> Iterator[str]:
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_milvus_tests_pass_on_standalone_server(standalone_uri: str) -> None:
-    """Run the tests that use milvus-lite by default on a real server.
+    """Run the tests, which use milvus-lite by default, on a real server.
 
     Milvus itself is tested here only: milvus-lite has neither partitions that are loaded one by one, nor half
     precision, nor several processes. Start it in one of two ways:

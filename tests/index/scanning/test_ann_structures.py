@@ -35,7 +35,7 @@ ANN_KINDS = ("ivf", "hnsw", "sq8")
 
 
 def _clustered(count: int, seed: int) -> np.ndarray:
-    """Return unit vectors around 150 centers, of numbers that half precision represents exactly."""
+    """Draw unit vectors around 150 centers, with numbers that half precision represents exactly."""
     centers = np.random.default_rng(0).normal(size=(150, DIM))
     dice = np.random.default_rng(seed)
     vectors = centers[dice.integers(0, 150, count)] + 0.25 * dice.normal(size=(count, DIM))
@@ -44,7 +44,7 @@ def _clustered(count: int, seed: int) -> np.ndarray:
 
 
 def _text_like(count: int, seed: int) -> np.ndarray:
-    """Return unit vectors far from every center, like texts from videos."""
+    """Draw unit vectors far from every center, as texts are from videos."""
     vectors = np.random.default_rng(seed).normal(size=(count, DIM)) + np.full(DIM, 2.5)
     return (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
 
@@ -86,7 +86,7 @@ def _ranking(query: bytes) -> np.ndarray:
 
 
 def _brute_force(query: np.ndarray) -> np.ndarray:
-    """Return the rows, best first, by products in double precision."""
+    """Rank the rows, best first, by products in double precision."""
     return _ranking(query.tobytes())
 
 

@@ -1,4 +1,4 @@
-"""Exact search, single and batched, compared with a loop in Python."""
+"""Exact search, single and batched, compared with a Python loop."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _exact(vectors: np.ndarray) -> ExactScan:
 
 
 def _brute_force(stored: np.ndarray, query: np.ndarray, alive: np.ndarray) -> list[tuple[float, int]]:
-    """Return (−score, row) of the live rows, best first, by products that are computed one by one."""
+    """List (−score, row) of the live rows, best first, computing products one by one."""
     scores = [sum(float(a) * float(b) for a, b in zip(row, query, strict=True)) for row in stored]
     return sorted((-score, row) for row, score in enumerate(scores) if alive[row])
 

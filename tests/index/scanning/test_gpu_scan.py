@@ -1,4 +1,4 @@
-"""Selection of the device, and exactness of results of a GPU, which numpy simulates."""
+"""Choice of the device, and exact results from a GPU, which numpy simulates."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Conversion of half precision equals that of numpy."""
+"""Half precision is converted as numpy does it."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ def _unrounded(count: int, dim: int, seed: int) -> np.ndarray:
 
 
 def _brute_force(stored: np.ndarray, query: np.ndarray) -> list[float]:
-    """Return the inner products of rounded rows, in double precision."""
+    """Compute the inner products with rounded rows, in double precision."""
     return [sum(float(a) * float(b) for a, b in zip(row, query, strict=True)) for row in stored]
 
 

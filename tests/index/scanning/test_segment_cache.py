@@ -20,7 +20,7 @@ TASKS = ["a", "b", "c", "d"]
 
 @pytest.fixture
 def opened_tasks(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Tasks in the order in which their segments are opened_tasks."""
+    """Tasks in the order in which their segments are opened."""
     order: list[str] = []
     real = Segment.open.__func__  # type: ignore[attr-defined]
 
@@ -41,7 +41,7 @@ def four_tasks(store: ShardStore, publish_task: Callable) -> ShardStore:
 
 
 def _unopened(store: ShardStore) -> tuple[ShardStore, IndexSnapshot]:
-    """Return another store of the same folder, and its snapshot, whose segments are not open."""
+    """Open another store on the same folder, and its snapshot, with all segments still closed."""
     other = ShardStore(store.root)
     return other, IndexSnapshot.open(other, verify=False)
 

@@ -46,7 +46,7 @@ def _answers(snapshot: IndexSnapshot, task: str, queries: np.ndarray) -> list[tu
 
 
 def _files_with_vectors(root: Path, vectors: np.ndarray) -> list[Path]:
-    """Return the files below a folder that contain one of these vectors, in either precision."""
+    """List the files below a folder that contain one of these vectors, in either precision."""
     rows = [row.astype(kind).tobytes() for row in vectors for kind in (np.float16, np.float32)]
     files = [path for path in root.rglob("*") if path.is_file()]
     return [path for path in files if any(row in path.read_bytes() for row in rows)]

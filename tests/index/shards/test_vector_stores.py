@@ -32,7 +32,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> ShardStore:
 
 
 def exact(rows: dict[int, np.ndarray], query: np.ndarray, k: int) -> list[int]:
-    """Return the k best IDs, computed in plain Python."""
+    """Find the k best IDs in plain Python."""
     scores = {
         id: round(float(sum(a * b for a, b in zip(row, query, strict=True))), 5) for id, row in rows.items()
     }

@@ -1,4 +1,4 @@
-"""Search for words by reading every text: what the index must agree with."""
+"""Search for words by reading every text; the index must agree with it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Texts = Mapping[int, Sequence[VideoText]]
 
 
 def strength(unit: QueryUnit, text: str) -> float:
-    """Return the strength of a unit in an English text, 0 where it is absent."""
+    """Compute the strength of a unit in an English text, 0 if it is absent."""
     words = analyze_text(text)
     places = list(zip(words.positions, words.terms, strict=True))
 
@@ -39,7 +39,7 @@ def strength(unit: QueryUnit, text: str) -> float:
 
 
 def matching_texts(texts: Texts, units: Sequence[QueryUnit]) -> list[tuple[int, int, int, tuple[float, ...]]]:
-    """Return the video, kind, length and strengths of each text that contains any unit, in ascending order."""
+    """List video, kind, length and strengths of each text that contains any unit, ascending."""
     found = []
     for video, group in texts.items():
         for text in group:
@@ -50,7 +50,7 @@ def matching_texts(texts: Texts, units: Sequence[QueryUnit]) -> list[tuple[int, 
 
 
 def rows(matches: WordMatches) -> list[tuple[int, int, int, tuple[float, ...]]]:
-    """Return the matches in the form of ``matching_texts``."""
+    """Convert the matches to the form of ``matching_texts``."""
     strengths = [tuple(round(value, 3) for value in row) for row in matches.strengths.tolist()]
     columns = (matches.videos.tolist(), matches.kinds.tolist(), matches.lengths.tolist(), strengths)
     return sorted(zip(*columns, strict=True))
@@ -65,7 +65,7 @@ def frequencies(texts: Texts, units: Sequence[QueryUnit]) -> list[int]:
 
 
 def videos_with_all(texts: Texts, units: Sequence[QueryUnit]) -> list[int]:
-    """Return the videos whose texts together contain all units."""
+    """Find the videos whose texts together contain all units."""
     return sorted(
         video
         for video, group in texts.items()
@@ -74,7 +74,7 @@ def videos_with_all(texts: Texts, units: Sequence[QueryUnit]) -> list[int]:
 
 
 def most_frequent_terms(texts: Texts, prefix: str, count: int) -> list[tuple[str, int]]:
-    """Return the terms that begin with a word, with the number of texts that contain each, most frequent first."""
+    """List the terms that begin with a word, with the number of texts that contain each, most frequent first."""
     totals = Counter(
         term
         for group in texts.values()

@@ -1,4 +1,4 @@
-"""Tests of sorted tables of terms."""
+"""Sorted tables of terms."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of words of texts and of units of queries."""
+"""Words of texts, and units of queries."""
 
 from __future__ import annotations
 

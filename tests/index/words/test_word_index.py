@@ -1,4 +1,4 @@
-"""Tests of the inverted index against a search that reads every text."""
+"""The inverted index against a search that reads every text."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def captions(*texts: str) -> list[VideoText]:
 
 
 def index_of(*texts: str) -> WordIndex:
-    """Return the index of one caption for each video, whose IDs start at 0."""
+    """Index one caption per video; IDs start at 0."""
     return WordIndex.empty().replace((video, captions(text)) for video, text in enumerate(texts))
 
 

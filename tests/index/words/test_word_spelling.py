@@ -1,4 +1,4 @@
-"""Tests of words at one typing error."""
+"""Words at one typing error."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ words = st.text(st.sampled_from("abcd"), min_size=4, max_size=6)
 
 
 def is_one_error(left: str, right: str) -> bool:
-    """Return whether a letter is missing, added or replaced, or two neighboring letters are exchanged."""
+    """Check whether a letter is missing, added or replaced, or two neighboring letters are exchanged."""
     if len(left) == len(right):
         wrong = [place for place, (a, b) in enumerate(zip(left, right, strict=True)) if a != b]
         if len(wrong) == 2 and wrong[1] == wrong[0] + 1:

@@ -1,4 +1,4 @@
-"""Query vectors of a single map, step by step: the slow reference of the set of maps."""
+"""Query vectors from a single map, step by step: a slow reference for sets of maps."""
 
 from __future__ import annotations
 

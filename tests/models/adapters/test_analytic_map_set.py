@@ -49,7 +49,7 @@ def _set(maps: Sequence[AnalyticQueryMap | None], layout: VectorLayout = LAYOUT)
 
 
 def _vectors(maps: AnalyticMapSet, texts: Texts) -> Floats:
-    """Return the vectors of all pairs, ``[n, T, dim]``."""
+    """Compute the vectors of all pairs, ``[n, T, dim]``."""
     count, tasks = len(texts[0]), len(maps)
     rows, positions = np.arange(count).repeat(tasks), np.tile(np.arange(tasks), count)
     return maps(*texts, rows, positions).reshape(count, tasks, -1)

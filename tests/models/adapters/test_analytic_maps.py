@@ -30,7 +30,7 @@ def draw() -> Callable[..., Floats]:
 
 
 def _query_map(center: Floats | None = None) -> AnalyticQueryMap:
-    """Return the map with two known tokens, each of which has a lexical coordinate of its own."""
+    """Build a map with two known tokens, each with a lexical coordinate of its own."""
     return AnalyticQueryMap(
         center=np.zeros(3, np.float32) if center is None else center,
         caption_mean=np.zeros(3, np.float32),
@@ -42,7 +42,7 @@ def _query_map(center: Floats | None = None) -> AnalyticQueryMap:
 
 
 def _encode(query_map: AnalyticQueryMap, frozen: Floats, tokens: npt.NDArray[np.int64]) -> Floats:
-    """Return the query vectors ``[n, dim]`` of a set with the map alone."""
+    """Compute query vectors ``[n, dim]`` with a set that contains only this map."""
     rows = np.arange(len(frozen))
     return AnalyticMapSet(LAYOUT, 60, [query_map])(frozen, tokens, rows, 0 * rows)
 

@@ -15,7 +15,7 @@ FRAMES, TOKENS, WIDTH, HEADS = 4, 5, 8, 2
 
 
 def _randomize(adapter: FrameFusionAdapter, alpha: float) -> FrameFusionAdapter:
-    """Return the adapter with random weights and a gate."""
+    """Give the adapter random weights and a gate."""
     for parameter in adapter.parameters():
         torch.nn.init.normal_(parameter, std=0.5)
     adapter.alpha.data.fill_(alpha)
@@ -23,7 +23,7 @@ def _randomize(adapter: FrameFusionAdapter, alpha: float) -> FrameFusionAdapter:
 
 
 def _reference(adapter: FrameFusionAdapter, tokens: torch.Tensor, attended: torch.Tensor) -> torch.Tensor:
-    """Return the fused tokens of one video, computed frame by frame, head by head and query by query."""
+    """Fuse the tokens of one video frame by frame, head by head and query by query."""
     size = WIDTH // HEADS
     result = torch.zeros_like(tokens)
     for m in range(FRAMES):

@@ -1,4 +1,4 @@
-"""Low-rank updates of an image tower: values, trainable parameters and tensors."""
+"""Low-rank updates to an image tower: values, trainable parameters and tensors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Low-rank updates of a text tower: values, tensors, and several candidates in one forward."""
+"""Low-rank updates to a text tower: values, tensors, and several candidates in one forward pass."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LAYERS, WIDTH, VOCABULARY, RANK = 2, 8, 20, 3
 
 
 def _random_update(seed: int, *, scale: float = 0.5) -> TextUpdate:
-    """Return the update that changes the embeddings of five tokens."""
+    """Draw an update that changes the embeddings of five tokens."""
     torch.manual_seed(seed)
     update = TextUpdate(WIDTH, LAYERS, VOCABULARY, rank=RANK, scale=scale).requires_grad_(False)
     update.b.normal_()

@@ -30,7 +30,7 @@ def tame() -> Tame:
 def _reference_delta(
     tame: Tame, task: int, layer: int, projection: int, tokens: torch.Tensor, end: int
 ) -> torch.Tensor:
-    """Return λ Σ w_i B_i A x of one text ``[L, d]``, computed token by token."""
+    """Compute λ Σ w_i B_i A x of one text ``[L, d]``, token by token."""
     router = tame.router[layer, projection]
     logits = torch.stack([row @ (tokens[end] + tame.prototypes[task]) for row in router])
     best = sorted(range(EXPERTS), key=lambda e: -float(logits[e]))[:2]

@@ -14,7 +14,7 @@ HEADS, SIZE, LENGTH = 2, 4, 6
 
 
 def _reference(query: Tensor, key: Tensor, value: Tensor, causal: bool) -> Tensor:
-    """Return the attention of ``[heads, L, d]`` in float64."""
+    """Compute the attention of ``[heads, L, d]`` in float64."""
     query, key, value = query.double(), key.double(), value.double()
     result = torch.zeros_like(query)
     for head in range(HEADS):

@@ -1,4 +1,4 @@
-"""Loading of backbones, and their encodings against the forward passes of open_clip."""
+"""Backbones load, and encode as the forward passes of open_clip do."""
 
 from __future__ import annotations
 

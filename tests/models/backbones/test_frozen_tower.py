@@ -77,7 +77,7 @@ def _no_previous_warning(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def _drawn_frames() -> Tensor:
-    """Return two frames each of drawn videos, one per domain."""
+    """Render two frames each of drawn videos, one per domain."""
     videos = []
     for domain in SCENE_DOMAINS:
         drawn = torch.from_numpy(render_scene(make_scenes(domain, train=1, val=0, test=0)[0])[:2])

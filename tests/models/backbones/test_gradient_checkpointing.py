@@ -44,7 +44,7 @@ def adapters() -> tuple[FrameFusion, Tame]:
 def _gradients(
     backbone: Backbone, adapters: tuple[FrameFusion, Tame], *, enabled: bool, mixed: bool
 ) -> tuple[list[Tensor], Counter[str]]:
-    """Return the gradients of all parameters with dropout and routing noise, and the number of MLP runs per tower."""
+    """Compute all gradients with dropout and routing noise, and count the MLP runs per tower."""
     fusion, tame = adapters
     runs: Counter[str] = Counter()
     parameters = [*backbone.clip.parameters(), *fusion.parameters(), *tame.parameters()]

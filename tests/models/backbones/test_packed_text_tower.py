@@ -22,7 +22,7 @@ TEXTS = ["a red star spins", "left", "a small blue square and a large green ring
 
 
 class ProductRecorder(TorchDispatchMode):
-    """Records the numbers of rows of all packed products."""
+    """Records how many rows each packed product has."""
 
     def __init__(self) -> None:
         super().__init__()

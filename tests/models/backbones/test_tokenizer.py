@@ -1,4 +1,4 @@
-"""Tokenizers give the tokens of open_clip, and their word cache is bounded."""
+"""Tokenizers agree with open_clip, and their word cache is bounded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ViT and BERT backbones against loops over the models of transformers, which also writes the folders of the tests."""
+"""ViT and BERT backbones against loops over the models of transformers, which also writes the test folders."""
 
 from __future__ import annotations
 

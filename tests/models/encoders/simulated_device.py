@@ -86,7 +86,7 @@ def _on_device(value: Any) -> Any:
 
 
 def _has_dynamic_shape(name: str, arguments: dict[str, Any]) -> bool:
-    """Return whether the shape of an operation's result depends on the values of its arguments."""
+    """Check whether the shape of an operation's result depends on the values of its arguments."""
     positions = arguments.get("indices", ()) if name == "index" else ()
     return name in _DYNAMIC_SHAPES or any(
         isinstance(part, Tensor) and part.dtype == torch.bool for part in positions

@@ -20,7 +20,7 @@ from models.routing.routing_profiles import RoutingProfiles
 def small_release(
     backbone: Backbone, kind: str, tensors: dict[str, torch.Tensor], tasks: Sequence[str] = "012"
 ) -> ReleaseState:
-    """Return a release with the given tasks."""
+    """Build a release with these tasks."""
     return ReleaseState(
         method="x",
         kind=kind,
@@ -38,7 +38,7 @@ def small_release(
 def tame_release(
     backbone: Backbone, tasks: Sequence[str] = "012", *, bare_first: bool = False
 ) -> ReleaseState:
-    """Return a TAME release with random weights, whose first task may have no expert."""
+    """Build a TAME release with random weights, whose first task may have no expert."""
     adapters = Tame(backbone.text_width, len(backbone.text_blocks), experts=3, rank=2, top_k=2, scale=1.0)
     torch.nn.init.normal_(adapters.b, std=0.3)
     for number in range(len(tasks)):
@@ -48,7 +48,7 @@ def tame_release(
 
 
 def random_text_update(backbone: Backbone, words: int) -> TextUpdate:
-    """Return a random low-rank update that changes the embeddings of some words."""
+    """Draw a low-rank update that changes the embeddings of some words."""
     update = TextUpdate.for_backbone(backbone, rank=2, scale=1.0)
     torch.nn.init.normal_(update.b, std=0.3)
     with torch.no_grad():
@@ -57,7 +57,7 @@ def random_text_update(backbone: Backbone, words: int) -> TextUpdate:
 
 
 def low_rank_release(backbone: Backbone, words: int, tasks: Sequence[str] = "012") -> ReleaseState:
-    """Return a low-rank release with a random update."""
+    """Build a low-rank release with a random update."""
     tensors = random_text_update(backbone, words).tensors()
     return small_release(
         backbone, "low_rank", {f"text.{name}": tensor.clone() for name, tensor in tensors.items()}, tasks

@@ -21,7 +21,7 @@ CUDA = torch.device("cuda", 0)
 
 
 def _move_to_cuda(module: nn.Module) -> None:
-    """Return the replacement of ``Module.to``, which fake tensors do not support."""
+    """Replace ``Module.to``, which fake tensors do not support."""
     for part in module.modules():
         for name, parameter in part.named_parameters(recurse=False):
             part.register_parameter(name, nn.Parameter(torch.empty_like(parameter, device=CUDA), False))

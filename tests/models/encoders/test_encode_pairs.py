@@ -1,4 +1,4 @@
-"""Encoding of pairs of a text and a task, against encoding of every text for every task."""
+"""Pairs of a text and a task are encoded as every text for every task."""
 
 from __future__ import annotations
 

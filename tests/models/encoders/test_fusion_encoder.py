@@ -39,7 +39,7 @@ def _layer_norm(vector: Tensor, layer: Any) -> Tensor:
 
 
 def _attend(attention: Any, query: Tensor, source: list[Tensor]) -> Tensor:
-    """Return the attention of one query over a list of vectors, computed head by head."""
+    """Compute one query's attention over a list of vectors, head by head."""
     if attention.in_proj_weight is None:
         wq, wk, wv = attention.q_proj_weight, attention.k_proj_weight, attention.v_proj_weight
     else:

@@ -1,4 +1,4 @@
-"""Reuse of pinned weights from a previous encoder gives the same vectors as reading their releases again."""
+"""Pinned weights reused from a previous encoder give the same vectors as reading their releases again."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TEXTS = ["a red circle moves left", "a square vanishes", "two stars spin, and th
 
 
 def _state(backbone: Backbone, kind: str, tasks: int) -> ReleaseState:
-    """Return a release with weights that depend on its number of tasks."""
+    """Build a release with weights that depend on its number of tasks."""
     torch.manual_seed(tasks)
     names = [f"t{n}" for n in range(tasks)]
     if kind == "tame":
@@ -66,7 +66,7 @@ def test_reused_pinned_weights_equal_those_read_anew(
     release = pinned["t4"]
     if previous_tasks > 1:
         previous = open_query_encoder(backbone, pinned[f"t{previous_tasks - 1}"], pinned)
-    else:  # a first release of anprevious kind, so no weights can be reused
+    else:  # a first release of another kind, so no weights can be reused
         previous = open_query_encoder(backbone, pinned["t0"], pinned)
     tasks = [task.task_id for task in release.tasks]
     vectors_of_previous = {

@@ -1,4 +1,4 @@
-"""The text side of a backbone without torch equals that in torch, and torch takes its place where it cannot be used."""
+"""The text side of a backbone without torch equals that in torch, which replaces it where it cannot be used."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ def _releases(backbone: Backbone) -> dict[str, ReleaseState]:
 
 
 def _encode(encoder: QueryEncoder) -> np.ndarray:
-    """Return the vectors of one batch of searches, whose texts have different lengths."""
+    """Encode one batch of searches, whose texts have different lengths."""
     tokens = encoder.tokenize(TEXTS)
     return encoder.encode_pairs([*tokens, tokens[2]], TASKS, encoder.modes[-1])
 

@@ -1,4 +1,4 @@
-"""Release files: round trip, sizes, and refusal of invalid files."""
+"""Release files: round trip, sizes, and invalid files that are refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lineage of releases: their size, reading along the lineage, and refusal of inconsistent ancestors."""
+"""The lineage of releases: their size, reading along it, and inconsistent ancestors that are refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Backbone ``small`` against plain forward passes of its towers, and its use by methods."""
+"""The backbone ``small`` against plain forward passes of its towers, and its use by methods."""
 
 from __future__ import annotations
 
