@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import gzip
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -70,14 +70,8 @@ def _clean_text(text: str) -> str:
 
 
 class _WordCache(dict[str, str]):
-    """Tokens by word. A full cache drops all words except its initial ones."""
-
-    def __init__(self, initial: Mapping[str, str]) -> None:
-        super().__init__(initial)
-        self._initial = dict(initial)
+    """Tokens by word. A full cache takes no other words, since a thread may be about to read any that it has."""
 
     def __setitem__(self, word: str, tokens: str) -> None:
-        if len(self) >= MAX_CACHED_WORDS:
-            self.clear()
-            self.update(self._initial)
-        super().__setitem__(word, tokens)
+        if len(self) < MAX_CACHED_WORDS:
+            super().__setitem__(word, tokens)
