@@ -1,1 +1,1 @@
-"""Training of releases: task data, continual-learning methods, losses, evaluation and the learning worker."""
+"""Training: task data, continual-learning methods, evaluation and the learning worker."""

@@ -1,4 +1,4 @@
-"""Continual-learning methods that a task can choose: one module and one recipe (``configs/<name>.yaml``) per method."""
+"""Continual-learning methods that a task can choose, each with a module and a recipe (``configs/<name>.yaml``)."""
 
 from __future__ import annotations
 

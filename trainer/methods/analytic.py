@@ -1,15 +1,15 @@
-"""Analytic: closed-form maps from frozen features of videos to the text space, searched with pinned queries.
+"""Analytic: closed-form maps from frozen video features to the text space, searched with pinned queries.
 
 No tower is trained. The frozen image tower turns a video into features, the frozen text tower turns its captions into a
 target, and ridge regression maps the first to the second:
 
-- The *semantic* map is fitted to the videos of all tasks so far through sums whose size does not depend on the number
-  of tasks. It equals the joint solution over all these tasks, without an old video (ACIL, NeurIPS 2022; RanPAC,
-  NeurIPS 2023). The backbone's own video vector has a share in the prediction, which also works for two videos.
+- The *semantic* map is fitted to the videos of all tasks so far, through sums whose size does not depend on the number
+  of tasks. It equals the joint solution over these tasks, without reading an old video (ACIL, NeurIPS 2022; RanPAC,
+  NeurIPS 2023). The backbone's own video vector has a share in the prediction, so a domain of two videos works too.
 - The *lexical* map is fitted to the new domain alone: its targets are TF-IDF vectors of the captions, so that exact
   words find their videos.
-- Routing adds the evidence of a normal distribution around the mean caption of each domain to that of the words; the
-  covariance within domains is accumulated over tasks (:mod:`models.routing.caption_evidence`).
+- Routing adds the evidence of a normal distribution around each domain's mean caption to the evidence of the words;
+  the covariance within domains accumulates over tasks (:mod:`models.routing.caption_evidence`).
 
 The maps are stored with the shard and never change. ``docs/analytic.md`` has the equations.
 """
@@ -41,7 +41,7 @@ from trainer.methods.shared.ridge import RegressionSums, fit_ridge
 from trainer.task_data import Pair, chunks
 
 _CACHED_FEATURES = 65_536  # videos whose features are kept between training and embedding, 5 KiB each
-_TEXTS = 64  # captions per forward of the text tower
+_TEXTS = 64  # captions per text-tower forward
 
 
 class AnalyticConfig(MethodConfig):
@@ -56,12 +56,8 @@ class AnalyticConfig(MethodConfig):
         le=10,
         description="γ, weight of the backbone's own video vector in the semantic prediction",
     )
-    semantic_penalty: float = Field(
-        default=1000.0, gt=0, description="ridge penalty of the semantic map over all tasks"
-    )
-    lexical_penalty: float = Field(
-        default=2000.0, gt=0, description="ridge penalty of the lexical map of the domain"
-    )
+    semantic_penalty: float = Field(default=1000.0, gt=0, description="ridge penalty of the semantic map")
+    lexical_penalty: float = Field(default=2000.0, gt=0, description="ridge penalty of the lexical map")
     center_captions: float = Field(
         default=30.0,
         ge=0,
@@ -69,7 +65,7 @@ class AnalyticConfig(MethodConfig):
     )
     carry: bool = Field(
         default=True,
-        description="whether the semantic map is fitted to the videos of all tasks so far, not of the task alone",
+        description="whether the semantic map is fitted to all tasks so far instead of the current one alone",
     )
     caption_evidence: float = Field(
         default=0.5, ge=0, le=10, description="factor of the routing evidence of mean captions"
@@ -80,10 +76,10 @@ class AnalyticConfig(MethodConfig):
 
 
 def build_query_map(center: Tensor, captions: Tensor, lexicon: Lexicon) -> AnalyticQueryMap:
-    """Return the query map of a domain.
+    """Build a domain's query map.
 
     Args:
-        center: Vector that the queries of the domain are centered on, ``[semantic]``.
+        center: Vector that is subtracted from queries to the domain, ``[semantic]``.
         captions: Vectors of all training captions, ``[m, semantic]``.
     """
     return AnalyticQueryMap(
@@ -97,7 +93,7 @@ def build_query_map(center: Tensor, captions: Tensor, lexicon: Lexicon) -> Analy
 
 
 class Analytic(Method):
-    """Closed-form maps of frozen features, one set per task, searched with pinned queries."""
+    """Closed-form maps from frozen features, one set per task, searched with pinned queries."""
 
     name = "analytic"
     family = ANALYTIC_FAMILY
@@ -119,9 +115,9 @@ class Analytic(Method):
     # -- hooks ------------------------------------------------------------------------------------------
 
     def begin_task(self, task_id: str, name: str, *, trained: bool = True) -> None:
-        """Forget the observations of the previous task; a task without captions gets neutral maps.
+        """Forget the previous task's observations; give a task without captions neutral maps.
 
-        The neutral maps predict with the semantic map of all tasks so far and know neither words nor evidence.
+        Neutral maps predict with the semantic map of all tasks so far, and have no lexicon and no evidence.
         """
         self._clear_observations()
         if not trained:
@@ -152,7 +148,7 @@ class Analytic(Method):
             start = stop
 
     def end_task(self, pairs: Sequence[Pair] = ()) -> None:
-        """Solve both maps from the observations, which :meth:`relearn` needs until the next task."""
+        """Solve both maps from the observations, which are kept for :meth:`relearn`."""
         self._before = self._sums, self._scatter
         if self._observed_features:
             self._solve()
@@ -217,19 +213,19 @@ class Analytic(Method):
         weight, offset = self._sums.solve(self.config.semantic_penalty)
         no_words = torch.zeros(len(weight), layout.lexical), torch.zeros(layout.lexical)
         self._query_map = AnalyticQueryMap.neutral(layout)
-        # Without any learned task, the backbone's own vector is all there is.
+        # Before the first captioned task, the backbone's own vector is all there is.
         share = self.config.zero_shot_weight if float(self._sums.count) else 1.0
         self._set_video_map((weight, offset), no_words, share)
 
     def _solve(self) -> None:
-        """Solve the semantic map over all tasks and the lexical map of this task."""
+        """Solve the semantic map over all tasks, and the lexical map over this one."""
         config, layout = self.config, self._layout
         features, targets = torch.stack(self._observed_features), torch.stack(self._observed_targets)
         frozen = self._project(features)
         if not config.carry:
             self._sums = RegressionSums.empty(self.backbone.feature_dim, layout.semantic)
         self._sums = self._sums.add(features, targets - config.zero_shot_weight * frozen)
-        # Later tasks continue from the sums of the release, which are rounded.
+        # Round the sums as the release stores them, since later tasks continue from those.
         self._sums = RegressionSums.from_tensors(self._sums.tensors())
         weight, offset = self._sums.solve(config.semantic_penalty)
         share = len(features) / (len(features) + config.center_captions)
@@ -253,12 +249,12 @@ class Analytic(Method):
         )
 
     def _project(self, features: Tensor) -> Tensor:
-        """Return the semantic part of the backbone's own vectors of videos, ``[n, semantic]``."""
+        """Project features into the backbone's own joint space, semantic part only: ``[n, semantic]``."""
         projected = self.backbone.project_features(features.to(self.backbone.device))
         return projected[:, : self._layout.semantic].cpu()
 
     def _video_features(self, frames: Tensor) -> Tensor:
-        """Return the features ``[n, F]`` of videos; those of a video are computed once for training and embedding."""
+        """Compute video features ``[n, F]``, once per video for both training and embedding."""
         digests = _frame_digests(frames)
         found = {digest: self._features[digest] for digest in digests if digest in self._features}
         missing = [row for row, digest in enumerate(digests) if digest not in found]
@@ -270,5 +266,5 @@ class Analytic(Method):
 
 
 def _frame_digests(frames: Tensor) -> list[bytes]:
-    """Compute the digest of the frames of each video."""
+    """Hash each video's frames."""
     return [blake2b(np.ascontiguousarray(video.numpy()).data, digest_size=16).digest() for video in frames]

@@ -1,4 +1,4 @@
-"""Abstract base class of all continual-learning methods.
+"""Base class for continual-learning methods.
 
 The worker, the benchmarks and the tests drive every method through the same calls::
 
@@ -15,7 +15,7 @@ The worker, the benchmarks and the tests drive every method through the same cal
     vectors = method.encode_videos(frames)  # written once into the shard of the task
     release = method.release()
 
-Shapes: B pairs of a batch, M frames per video, H × W pixels, ``dim`` numbers of the joint space.
+Shapes: B pairs in a batch, M frames per video, H × W pixels, ``dim`` dimensions of the joint space.
 """
 
 from __future__ import annotations
@@ -44,19 +44,19 @@ from models.routing.routing_profiles import RoutingProfiles
 from models.routing.token_statistics import token_presence, token_profile
 from trainer.task_data import Clip, Pair, chunks
 
-_TOKENIZED_CAPTIONS = 256  # captions per call of the tokenizer
+_TOKENIZED_CAPTIONS = 256  # captions per tokenizer call
 
 
 class MethodError(ValueError):
-    """A method rejects its settings or cannot continue a release."""
+    """Invalid settings, or a release that the method cannot continue."""
 
 
 class MethodMismatch(MethodError):
-    """A method cannot continue the release of the library, but another method or other settings can.
+    """The library's release needs another method or other settings.
 
     Attributes:
         method: Name of the method that fits.
-        settings: Settings that fit; others have their defaults.
+        settings: Settings that fit; all others keep their defaults.
     """
 
     def __init__(self, message: str, method: str, settings: dict[str, Any]) -> None:
@@ -66,7 +66,7 @@ class MethodMismatch(MethodError):
 
 
 class MethodConfig(BaseModel):
-    """Settings of every method; the settings of a task override them individually."""
+    """Settings that all methods share; a task can override each of them."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -75,40 +75,39 @@ class MethodConfig(BaseModel):
     max_steps: int | None = Field(
         default=None,
         ge=1,
-        description="maximum gradient steps of a task, divided among the epochs; an epoch of a larger domain trains "
-        "on a random part of its pairs; without a value every epoch trains on all pairs",
+        description="maximum gradient steps per task, divided among the epochs; in a larger domain each epoch trains "
+        "on a random part of the pairs; unset: each epoch trains on all pairs",
     )
     max_videos: int | None = Field(
         default=None,
         ge=2,
-        description="maximum training videos that a method in closed form observes, chosen at random; without a "
-        "value all",
+        description="maximum training videos that a closed-form method observes, chosen at random; unset: all",
     )
     seed: int = Field(default=42, ge=0)
     schedule: Literal["cosine", "step"] = Field(
         default="cosine",
         description="learning-rate schedule; cosine: half a cosine wave down to zero; step: full rate in the "
-        "first epoch, a tenth of it afterwards",
+        "first epoch, then a tenth of it",
     )
     warmup: float = Field(
-        default=0.0, ge=0, le=1, description="share of the steps with linearly rising learning rate"
+        default=0.0, ge=0, le=1, description="share of steps over which the learning rate rises linearly"
     )
     weight_decay: float = Field(default=0.2, ge=0, le=10)
     precision: Literal["auto", "bfloat16", "float32"] = Field(
         default="auto",
-        description="number format of the towers' matrix products during training; auto: bfloat16 where the "
-        "hardware supports it",
+        description="number format of the towers' matrix products in training; auto: bfloat16 where the hardware "
+        "supports it",
     )
     checkpointing: bool = Field(
         default=False,
-        description="gradient checkpointing: the backward pass recomputes activations of the towers' blocks; "
-        "saves memory and costs time, for large backbones",
+        description="gradient checkpointing: the backward pass recomputes the activations of the towers' blocks, "
+        "which saves memory at the cost of time; for large backbones",
     )
     feature_cache_bytes: int = Field(
         default=4 * 1024**3,
         ge=0,
-        description="disk space for outputs of the frozen first image blocks on a task's training videos, limited to "
-        "half of the free space; outputs that do not fit are recomputed in every step; 0 disables the cache",
+        description="disk space for caching what the frozen first image blocks make of a task's training videos, at "
+        "most half of the free space; what does not fit is recomputed in every step; 0: no cache",
     )
     logit_scale: float = Field(default=100.0, gt=0, le=1000, description="1/τ of the contrastive losses")
 
@@ -116,8 +115,8 @@ class MethodConfig(BaseModel):
 class Method(ABC):
     """A continual-learning method on a backbone.
 
-    A method implements four hooks (:meth:`begin_task`, :meth:`loss`, :meth:`end_task`,
-    :meth:`encode_videos`), its trained parameters (:meth:`parameter_groups`) and its state
+    A subclass implements four hooks (:meth:`begin_task`, :meth:`loss`, :meth:`end_task`,
+    :meth:`encode_videos`) and exposes its trained parameters (:meth:`parameter_groups`) and state
     (:meth:`state_dict`, :meth:`load_state_dict`, :meth:`video_tensors`).
 
     Args:
@@ -125,19 +124,18 @@ class Method(ABC):
         config: Validated settings.
 
     Attributes:
-        name: Name of the method, equal to the names of its module and recipe.
-        family: Encoder family of its releases, which encodes queries and videos.
+        name: Name of the method, its module and its recipe.
+        family: Encoder family that encodes queries and videos with its releases.
         is_trainable: Whether the method learns from captions; False for zero-shot.
-        is_closed_form: Whether the method observes all training videos once (:meth:`observe`) instead of taking
+        is_closed_form: Whether the method observes each training video once (:meth:`observe`) instead of taking
             gradient steps.
-        needs_frames: Whether the loss needs frames also if a frozen network makes their tokens.
-        draws_noise: Whether the towers draw dropout or noise in training, which prevents training by several
-            processes.
+        needs_frames: Whether the loss needs frames even where a frozen network could supply their tokens.
+        draws_noise: Whether training uses dropout or other noise, which rules out training by several processes.
         config_class: Class of its settings.
-        architecture_settings: Settings that shape the learned weights and are fixed by a library's first task.
-        learned_tasks: Tasks so far, in order of learning.
-        profiles: Routing profile of every learned task.
-        micro_batch: Number of pairs that the towers encode at once in training; None: whole batches.
+        architecture_settings: Settings that shape the learned weights; a library's first task fixes them.
+        learned_tasks: Tasks so far, oldest first.
+        profiles: Routing profile of each learned task.
+        micro_batch: Pairs that the towers encode at once in training; None: whole batches.
     """
 
     name: ClassVar[str]
@@ -160,25 +158,25 @@ class Method(ABC):
 
     @abstractmethod
     def begin_task(self, task_id: str, name: str, *, trained: bool = True) -> None:
-        """Prepare the parameters of a task; called once before its first step.
+        """Prepare the parameters for a task; called once, before its first step.
 
         Args:
-            trained: False for a task without captions, whose videos are embedded without training.
+            trained: False for a task without captions, whose videos are only embedded.
         """
 
     @abstractmethod
     def loss(self, frames: Tensor, texts: Sequence[str], references: Tensor | None) -> Tensor:
-        """Return the scalar loss of a batch.
+        """Compute the scalar loss of a batch.
 
         Args:
             frames: ``uint8 [B, M, H, W, 3]``, or their tokens ``float [B, M, P+1, width]`` after the frozen part of
                 the image tower: a frozen network and :attr:`frozen_image_block_count` blocks.
             texts: B captions, one per video.
-            references: ``[R, dim]`` stored vectors of training videos of earlier tasks; None on the first task.
+            references: ``[R, dim]`` stored vectors of earlier tasks' training videos; None on the first task.
         """
 
     def observe(self, frames: Tensor, captions: Sequence[Sequence[str]]) -> None:
-        """Add training videos to the observations of a method in closed form; called once per video of a task.
+        """Collect what a closed-form method needs from training videos; called once per video.
 
         Args:
             frames: ``uint8 [n, M, H, W, 3]``.
@@ -189,8 +187,8 @@ class Method(ABC):
     def begin_epoch(self, epoch: int, pairs: Sequence[Pair]) -> None:  # noqa: B027 (optional hook)
         """Prepare an epoch.
 
-        Training may resume from a checkpoint at any epoch. State that a checkpoint does not contain must therefore
-        follow from the checkpoint and the arguments.
+        Training may resume from a checkpoint at any epoch, so state that the checkpoint does not contain must follow
+        from the checkpoint and the arguments.
 
         Args:
             epoch: Number of the epoch, from 0.
@@ -198,15 +196,16 @@ class Method(ABC):
         """
 
     def relearn(self, rows: Sequence[int], captions: Sequence[str]) -> Method | None:
-        """Return a method that has learned the last task from a part of its videos, for calibration.
+        """Learn the last task again from some of its videos, for calibration.
 
-        Only methods in closed form support this, between :meth:`record_task` and the next task.
+        Only closed-form methods support this, between :meth:`record_task` and the next task.
 
         Args:
-            rows: Positions of the videos in the order in which they were observed.
+            rows: Positions of the videos, in the order in which they were observed.
+            captions: Training captions of these videos.
 
         Returns:
-            The other method; None if it would have to be trained again.
+            A new method; None if it would take gradient steps.
         """
         return None
 
@@ -221,12 +220,12 @@ class Method(ABC):
         """
 
     def bytes_after_epoch(self, validation: Sequence[Clip]) -> int:
-        """Return the bytes that :meth:`after_epoch` will take on the device and keep, with these videos."""
+        """Estimate the device memory in bytes that :meth:`after_epoch` will allocate and keep."""
         return 0
 
     @abstractmethod
     def end_task(self, pairs: Sequence[Pair] = ()) -> None:
-        """Finish a task; called once after its last step.
+        """Finish a task; called once, after its last step.
 
         Args:
             pairs: All training examples of the task; empty for a task without training.
@@ -236,7 +235,7 @@ class Method(ABC):
 
     @property
     def frozen_image_block_count(self) -> int:
-        """Number of first image blocks whose outputs do not depend on trained parameters and can be cached."""
+        """Number of leading image blocks with cacheable outputs, because no trained parameter precedes them."""
         return 0
 
     @abstractmethod
@@ -245,28 +244,28 @@ class Method(ABC):
 
     @abstractmethod
     def state_dict(self) -> dict[str, Tensor]:
-        """Return all learned state by name, for a checkpoint or a release."""
+        """Collect all learned state by name, for a checkpoint or a release."""
 
     @abstractmethod
     def load_state_dict(self, tensors: Mapping[str, Tensor]) -> None:
         """Restore the result of :meth:`state_dict`, after the same call of :meth:`begin_task`."""
 
     def train(self, mode: bool = True) -> None:  # noqa: B027 (optional hook)
-        """Switch dropout and routing noise on or off; the default has neither."""
+        """Switch dropout and routing noise on or off; by default a method has neither."""
 
     # -- encoding ---------------------------------------------------------------------------------------
 
     @abstractmethod
     def encode_videos(self, frames: Tensor) -> Tensor:
-        """Return unit vectors ``[n, dim]`` of videos ``uint8 [n, M, H, W, 3]``."""
+        """Encode videos ``uint8 [n, M, H, W, 3]`` as unit vectors ``[n, dim]``."""
 
     @property
     def encodes_pairs(self) -> bool:
-        """Whether the method has a multi-modal encoder, which fuses a video and a text to one vector."""
+        """Whether the method has a multi-modal encoder, which fuses a video and a text into one vector."""
         return False
 
     def encode_pairs(self, frames: Tensor, texts: Sequence[str]) -> Tensor:
-        """Return unit vectors ``[n, width]`` of pairs for multi-modal retrieval (ctp, section 5.1).
+        """Encode pairs as unit vectors ``[n, width]``, for multi-modal retrieval (ctp, section 5.1).
 
         Args:
             frames: ``uint8 [n, M, H, W, 3]``.
@@ -279,18 +278,18 @@ class Method(ABC):
 
     @abstractmethod
     def video_tensors(self) -> dict[str, Tensor]:
-        """Return the learned weights that :meth:`encode_videos` depends on, by name."""
+        """Collect the learned weights that :meth:`encode_videos` depends on, by name."""
 
     def fingerprint(self) -> str:
-        """Return the identity of the current video encoder."""
+        """Compute the fingerprint that identifies the current video encoder."""
         backbone, tensors = self.backbone, to_arrays(self.video_tensors())
         return video_fingerprint(backbone.fingerprint, backbone.dim, backbone.spec.frames, tensors)
 
     def query_encoder(self, pinned: Mapping[str, ReleaseState] | None = None) -> QueryEncoder:
-        """Return the query encoder of the current state.
+        """Open a query encoder with the current weights.
 
         Args:
-            pinned: Release of every task's shard by task ID; by default the current state for all tasks.
+            pinned: Release that each task's shard pins, by task ID; by default the current state for all tasks.
         """
         state = self.release()
         return open_query_encoder(
@@ -300,7 +299,7 @@ class Method(ABC):
     # -- releases ---------------------------------------------------------------------------------------
 
     def record_task(self, task_id: str, name: str, captions: Sequence[str]) -> None:
-        """Append the fingerprint and the routing profile of a task; called once after :meth:`end_task`.
+        """Append a task's fingerprint and routing profile; called once, after :meth:`end_task`.
 
         Args:
             captions: Training captions.
@@ -310,7 +309,7 @@ class Method(ABC):
         self.profiles = self.profiles.append_tasks(profile)
 
     def release(self) -> ReleaseState:
-        """Return a copy of the current state as a release."""
+        """Copy the current state into a release."""
         return ReleaseState(
             method=self.name,
             kind=self.family.kind,
@@ -326,7 +325,7 @@ class Method(ABC):
 
     @classmethod
     def resume(cls, backbone: Backbone, config: MethodConfig, previous: ReleaseState | None) -> Self:
-        """Return a method that continues a release, or a new one without a release.
+        """Construct a method that continues a release or, without one, starts from the backbone.
 
         Args:
             backbone: Backbone of the library.
@@ -334,8 +333,9 @@ class Method(ABC):
             previous: Release to continue; None for an empty library.
 
         Raises:
-            MethodError: The release has another backbone, another method (except for ``zero_shot``, which every
-                method can continue), or other :attr:`architecture_settings`.
+            MethodError: The release was made with another backbone or another number of frames.
+            MethodMismatch: It was made with another method (except ``zero_shot``, which every method can continue)
+                or other :attr:`architecture_settings`.
         """
         method = cls(backbone, config)
         if previous is None:
@@ -371,17 +371,17 @@ class Method(ABC):
         return method
 
     def load_release(self, previous: ReleaseState) -> None:
-        """Load the weights of a release of this method; a zero-shot release has none."""
+        """Load the weights of this method's release; a zero-shot release has none."""
         if previous.kind == self.family.kind:
             self.load_state_dict(tensors_with_prefix("", previous.tensors))
 
     @property
     def profile_factor(self) -> float:
-        """Factor of the logarithms in routing profiles; that of the query encoders of the method's releases."""
+        """Factor of the logarithms in routing profiles, the same as in the query encoders of its releases."""
         return 1.0
 
     def _profile(self, captions: Sequence[str]) -> npt.NDArray[np.float32]:
-        """Return the routing profile of a task's training captions."""
+        """Compute a routing profile from a task's training captions."""
         counts = np.zeros(self.backbone.vocabulary, np.float32)
         for chunk in chunks(captions, _TOKENIZED_CAPTIONS):
             ids = self.backbone.tokenize(chunk)
@@ -390,7 +390,7 @@ class Method(ABC):
 
 
 def in_task_loss(texts: Tensor, videos: Tensor, scale: float) -> Tensor:
-    """Return ½ (L_v2t + L_t2v) of ctvr-ffa-tame, equations 7 and 9: contrast within the batch in both directions.
+    """Compute ½ (L_v2t + L_t2v), the contrast within a batch in both directions (ctvr-ffa-tame, eqs. 7 and 9).
 
     Args:
         texts: Query vectors ``[B, D]``; row i belongs to video i.
@@ -403,12 +403,12 @@ def in_task_loss(texts: Tensor, videos: Tensor, scale: float) -> Tensor:
 
 
 def cross_task_loss(texts: Tensor, videos: Tensor, references: Tensor, scale: float) -> Tensor:
-    """Return L_CT of ctvr-ffa-tame, equation 8: text to video, with stored videos of earlier tasks as negatives.
+    """Compute L_CT, text to video with earlier tasks' stored videos as negatives (ctvr-ffa-tame, eq. 8).
 
     Args:
         texts: Query vectors ``[B, D]``; row i belongs to video i.
         videos: Video vectors ``[B, D]``.
-        references: Stored vectors ``[R, D]`` of earlier tasks; no gradient reaches them.
+        references: Stored vectors ``[R, D]`` of earlier tasks; they receive no gradient.
         scale: Inverse temperature 1/τ.
     """
     similarity = scale * texts @ torch.cat([videos, references.detach()]).T

@@ -1,14 +1,14 @@
 """BMU-MoCo: bidirectional momentum update for cross-modal MoCo (bmu-moco, section 3.3 and algorithm 1).
 
-As in Base-MoCo, momentum encoders follow the encoders. In addition they pull the encoders back (eqs. 12 and 13), so
-that every step retains knowledge of earlier tasks. There are two pairs of momentum encoders: the local pair is reset
-at every task, the global pair never. A query has one positive and one queue from each pair (eqs. 16 and 17).
+As in Base-MoCo, momentum encoders follow the encoders. They also pull the encoders back (eqs. 12 and 13), so that every
+step retains knowledge of earlier tasks. There are two pairs of momentum encoders: the local pair is reset at every
+task, the global pair never. Each pair gives a query one positive and one queue (eqs. 16 and 17).
 
-The order of a step is: gradient, eq. 12, eq. 13, eq. 8, eq. 14, queues. Line 13 of algorithm 1 names momentum encoders
-but cites equations 12 and 13, which change the encoders; the implementation applies both equations in sequence.
+A step applies, in this order: gradient, eq. 12, eq. 13, eq. 8, eq. 14, queues. Line 13 of algorithm 1 names momentum
+encoders but cites equations 12 and 13, which change the encoders; the implementation applies both equations in turn.
 
-The first task is learned as by Base-MoCo, with one pair and without pull: the rows of the paper's tables 1 to 3 have
-the same A_1^1 of 54.29 (R@1 plus FR of task 1; one row of table 2 has 54.92), so they share one model of task 1.
+The first task is learned as in Base-MoCo, with one pair and no pull: the rows of the paper's tables 1 to 3 have the
+same A_1^1 of 54.29 (R@1 plus FR of task 1; one row of table 2 has 54.92), so they share one model of task 1.
 ``pull_from_first_task`` follows algorithm 1 literally.
 
 Variants (tables 2 and 3; with ``encoder_momentum: 1`` the rows of table 2 without BMU):
@@ -17,9 +17,8 @@ Variants (tables 2 and 3; with ``encoder_momentum: 1`` the rows of table 2 witho
 - ``ensemble``: no pull during a task; at its end the encoders become the mean of themselves and both pairs.
 - ``fixed``: the pair is constant during a task, so the encoders are pulled to their weights from before the task.
 
-Choices where the paper is silent: the members of the ensemble have equal weights, and ``fixed`` has one pair, since two
-constant pairs with equal start would be identical. The ensemble is a mean of weights, so its release is served like any
-other.
+Choices where the paper is silent: the ensemble weighs its members equally, and ``fixed`` has one pair, since two
+constant pairs that start equal would stay equal. The ensemble averages weights, so its release serves like any other.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ class BmuMocoConfig(MomentumConfig):
         default=0.99, ge=0, le=1, description="m̂ of equations 12 and 13; 1: no pull"
     )
     pull_from_first_task: bool = Field(
-        default=False, description="true: equations 12 to 17 on the first task too, as in algorithm 1"
+        default=False, description="true: equations 12 to 17 apply to the first task too, as in algorithm 1"
     )
 
 
@@ -54,7 +53,7 @@ class BmuMoco(MomentumMethod):
     """Fine-tuning with momentum encoders that follow the encoders and pull them back.
 
     Attributes:
-        trained_tasks: Number of trained tasks, without the current one.
+        trained_tasks: Number of tasks trained before the current one.
     """
 
     name = "bmu_moco"
@@ -73,16 +72,16 @@ class BmuMoco(MomentumMethod):
 
     @property
     def is_bidirectional(self) -> bool:
-        """Whether the current task is learned by BMU-MoCo (True) or by Base-MoCo (False)."""
+        """Whether BMU-MoCo (True) or Base-MoCo (False) learns the current task."""
         return self.trained_tasks > 0 or self.config.pull_from_first_task
 
     def contrasted_pair_count(self) -> int:
-        """Return the number of all pairs (eqs. 16 and 17), or 1 on a first task without pull (eqs. 10 and 11)."""
+        """Count all pairs (eqs. 16 and 17), or one on a first task without pull (eqs. 10 and 11)."""
         return len(self.momentum) if self.is_bidirectional else 1
 
     @torch.no_grad()
     def after_step(self) -> None:
-        """Algorithm 1, lines 13 to 18."""
+        """Apply lines 13 to 18 of algorithm 1."""
         if not self.is_bidirectional:
             super().after_step()
             return
@@ -95,7 +94,7 @@ class BmuMoco(MomentumMethod):
         self.enqueue_keys()
 
     def pull_encoders(self, pair: str) -> None:
-        """θ ← m̂ θ + (1 − m̂) θ_m (eq. 12 of the local pair, eq. 13 of the global one)."""
+        """Pull the encoders: θ ← m̂ θ + (1 − m̂) θ_m (local pair: eq. 12, global pair: eq. 13)."""
         for trained, momentum in self.weight_pairs(pair):
             trained.lerp_(momentum, 1 - self.config.encoder_momentum)
 
@@ -109,7 +108,7 @@ class BmuMoco(MomentumMethod):
 
     @torch.no_grad()
     def _average_weights(self) -> None:
-        """θ ← mean of θ and all θ_m, computed as a running mean."""
+        """Set θ to the mean of θ and all θ_m, computed as a running mean."""
         for members, pair in enumerate(self.momentum, start=2):
             for trained, momentum in self.weight_pairs(pair):
                 trained.lerp_(momentum, 1 / members)

@@ -1,21 +1,19 @@
-"""Continual cross-modal retrieval: sources of forgetting in two branches, and remedies
-(continual-cross-modal-retrieval).
+"""CCMR: remedies against forgetting in two branches (continual-cross-modal-retrieval).
 
-Two branches embed videos and texts; a triplet loss ranks in both directions (eq. 3). Remedies against forgetting:
-penalties on important weights (eqs. 4 to 6); a top layer that both branches share, which prevents their drift from each
-other there (section 5.2); one model per retrieval direction, which protects only the branch of its queries (section
-5.3); and stored vectors of earlier tasks as negatives (section 5.4, without success in the paper). Whether old videos
-are embedded again, whether the task is known, and the direction are questions of evaluation. The joint bounds of
-section 6 are this method with ``jointly: true``, without and with ``mixed_batches: false``, both settings of the
-benchmarks.
+Two branches embed videos and texts; a triplet loss ranks in both directions (eq. 3). The remedies: penalties on
+important weights (eqs. 4 to 6); a top layer that both branches share, so that they cannot drift apart there (section
+5.2); one model per retrieval direction, which protects only its queries' branch (section 5.3); and earlier tasks'
+stored vectors as negatives (section 5.4, without success in the paper). Whether old videos are embedded again, whether
+the task is known, and the direction are up to the evaluation. The joint bounds of section 6 are this method with the
+benchmarks' setting ``jointly: true``, without and with ``mixed_batches: false``.
 
 Differences from the paper: the branches are CLIP's towers, trained completely, instead of two layers with dropout on
-frozen features. The loss is a mean over triplets instead of a sum, and equation 5 uses the gradients of small batches
-of triplets. ``contrastive`` is CLIP's loss instead of that of Siamese networks, which the paper does not train with.
-The last projections of the towers may differ in width and cannot be one matrix; with a shared layer they keep their
-pre-trained values, and the layer follows them, starting as the identity. It is linear, so a release contains plain
-towers with the layer multiplied into both projections. Stored vectors are those of videos only, and so are the
-negatives of section 5.4. For MAS see ``benchmarks.rivals.mas``.
+frozen features. The loss is a mean over triplets instead of a sum, and equation 5 takes its gradients from small
+batches of triplets. ``contrastive`` is CLIP's loss instead of the Siamese one, which the paper does not train with. The
+towers' last projections may differ in width and cannot be one matrix; a shared layer therefore follows them, starting
+as the identity, and they keep their pre-trained values. The layer is linear, so a release contains plain towers with
+the layer multiplied into both projections. Only video vectors are stored, so the negatives of section 5.4 are videos.
+For MAS see ``benchmarks.rivals.mas``.
 """
 
 from __future__ import annotations
@@ -60,15 +58,15 @@ class CcmrConfig(WeightPenaltyConfig):
     )
     cross_task_negatives: bool = Field(
         default=False,
-        description="stored videos of earlier tasks are negatives of the captions (section 5.4)",
+        description="contrast captions with earlier tasks' stored videos too (section 5.4)",
     )
     regulariser: Literal["none", "ewc", "mas"] = Field(
         default="ewc", description="equation 5 or 6, or neither"
     )
     regularised: Literal["both", "text", "video"] = Field(
         default="text",
-        description="branches with a penalty: both; or, decoupled, that of the queries: text for a model that "
-        "retrieves videos, video for a model that retrieves texts (section 5.3)",
+        description="branches with a penalty: both, or only the queries' one: text for a model that retrieves videos, "
+        "video for a model that retrieves texts (section 5.3)",
     )
     penalty: float = Field(
         default=2e6, ge=0, le=1e12, description="λ; twice λ3, whose penalty has no factor 1/2"
@@ -80,7 +78,7 @@ class CcmrConfig(WeightPenaltyConfig):
         default=0.0,
         ge=0,
         le=1,
-        description="share of the earlier tasks' importance that is kept with equation 5; 0: none, as printed",
+        description="share of earlier tasks' importance that equation 5 keeps; 0: none, as printed",
     )
     tied: bool = Field(default=False, description="both branches share a top layer (section 5.2)")
 
@@ -117,7 +115,7 @@ class Ccmr(WeightPenaltyMethod):
                 parameter.requires_grad_(parameter.requires_grad and not _is_projection(parameter_name))
 
     def task_loss(self, frames: Tensor, texts: Sequence[str], references: Tensor | None) -> Tensor:
-        """Return L_T, with pseudo cross-task negatives if enabled."""
+        """Compute L_T, with pseudo cross-task negatives if enabled."""
         queries, videos = self.embed(frames, texts)
         loss = self.contrastive_loss(queries, videos)
         if self.config.cross_task_negatives and references is not None:
@@ -135,7 +133,7 @@ class Ccmr(WeightPenaltyMethod):
         return _apply_top_layer(model, queries), _apply_top_layer(model, videos)
 
     def contrastive_loss(self, queries: Tensor, videos: Tensor) -> Tensor:
-        """Return equation 3 within the batch, or CLIP's own loss."""
+        """Compute equation 3 within the batch, or CLIP's own loss."""
         config = self.config
         if config.objective == "contrastive":
             return super().contrastive_loss(queries, videos)
@@ -148,17 +146,14 @@ class Ccmr(WeightPenaltyMethod):
     # -- importance -------------------------------------------------------------------------------------
 
     def is_penalized(self, name: str) -> bool:
-        """Return whether a weight is in equation 4 or the selected one of its two sums.
-
-        The shared layer belongs to both branches.
-        """
+        """Check whether equation 4 penalizes a weight; the shared layer belongs to both branches."""
         if self.config.regulariser == "none":
             return False
         branch = "video" if name.startswith("clip.visual.") else "text"
         return name == "top" or self.config.regularised in ("both", branch)
 
     def compute_importance(self, pairs: Sequence[Pair]) -> dict[str, Tensor]:
-        """Return Θ and Ω of equation 4."""
+        """Compute Θ and Ω of equation 4."""
         if self.config.regulariser == "none":
             return {}
         if self.config.regulariser == "ewc":
@@ -166,16 +161,16 @@ class Ccmr(WeightPenaltyMethod):
         return add_importance(self.importance, self._sensitivity(pairs))
 
     def _fisher(self, pairs: Sequence[Pair]) -> dict[str, Tensor]:
-        """Return equation 5: squared gradients of the loss of small batches of triplets."""
+        """Compute equation 5: mean squared loss gradients over small batches of triplets."""
         examples = self.small_batches(pairs, self.config.fisher_batch)
         losses = (self.task_loss(frames, texts, None) for frames, texts in examples)
         return mean_gradients(losses, self.penalized_parameters(), torch.square)
 
     def _sensitivity(self, pairs: Sequence[Pair]) -> dict[str, Tensor]:
-        """Return the expectation of equation 6 over the samples of the penalized branches."""
+        """Compute the expectation of equation 6 over the penalized branches' samples."""
         weights = self.penalized_parameters()
         sensitivity = {name: torch.zeros_like(weight) for name, weight in weights.items()}
-        clips = dict.fromkeys(pair.clip for pair in pairs)  # each video once, also with several captions
+        clips = dict.fromkeys(pair.clip for pair in pairs)  # each video once, even with several captions
         branches = {
             "video": (self._squared_video_norm(load_frames([clip])) for clip in clips),
             "text": (self._squared_text_norm([pair.caption]) for pair in pairs),
@@ -187,12 +182,12 @@ class Ccmr(WeightPenaltyMethod):
         return sensitivity
 
     def _squared_video_norm(self, frames: Tensor) -> Tensor:
-        """Return ‖f(x)‖² of one video before normalization: ‖xW‖² = ‖x‖² ‖x/‖x‖ W‖² with a top layer W."""
+        """Compute a video's ‖f(x)‖² before normalization: ‖xW‖² = ‖x‖² ‖x/‖x‖ W‖² with a top layer W."""
         norm, top = squared_video_norm(self.model, frames), _top_layer(self.model)
         return norm if top is None else norm * (encode_frames(self.model, frames)[0] @ top).square().sum()
 
     def _squared_text_norm(self, texts: Sequence[str]) -> Tensor:
-        """Return ‖g(y)‖² of one text before normalization."""
+        """Compute a text's ‖g(y)‖² before normalization."""
         norm, top = squared_text_norm(self.model, texts), _top_layer(self.model)
         if top is None:
             return norm
@@ -201,7 +196,7 @@ class Ccmr(WeightPenaltyMethod):
     # -- the shared top layer ---------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Return the towers with the shared layer multiplied into their projections, and the layer itself."""
+        """Collect the towers, with the shared layer multiplied into their projections, and the layer itself."""
         tensors, top = super().state_dict(), _top_layer(self.model)
         if top is None:
             return tensors
@@ -229,34 +224,34 @@ class Ccmr(WeightPenaltyMethod):
 
 
 def _top_layer(model: Backbone) -> Tensor | None:
-    """Return the layer ``[dim, dim]`` that both branches share; None without one."""
+    """Look up the layer ``[dim, dim]`` that both branches share, or None."""
     return getattr(model, "top", None)
 
 
 def _apply_top_layer(model: Backbone, vectors: Tensor) -> Tensor:
-    """Return unit vectors ``[n, dim]`` after the shared layer, which has no bias."""
+    """Apply the shared layer, which has no bias, to unit vectors ``[n, dim]`` and normalize."""
     top = _top_layer(model)
     return vectors if top is None else F.normalize(vectors @ top, dim=-1)
 
 
 def _is_projection(name: str) -> bool:
-    """Return whether a weight is the last projection of a tower."""
+    """Check whether a weight is a tower's last projection."""
     return name == "clip.visual.proj" or (name.startswith("clip.") and "text_projection" in name)
 
 
 def _multiply_top_layer(name: str, tensor: Tensor, top: Tensor) -> Tensor:
-    """Return a projection multiplied by the shared layer; the weight of a linear module is transposed."""
+    """Multiply a projection by the shared layer; a linear module stores its weight transposed."""
     return top.T @ tensor if name.endswith(".weight") else tensor @ top
 
 
 def ranking_loss(own: Tensor, negatives: Tensor, margin: float, hard: int = 0) -> Tensor:
-    """Return one direction of equation 3: the hinge loss of positive distance + margin − negative distance.
+    """Compute one direction of equation 3: the hinge loss of positive distance + margin − negative distance.
 
     The loss is a mean over triplets instead of a sum, so that it does not depend on the batch size.
 
     Args:
-        own: ``[B]`` distances of queries to their positives.
-        negatives: ``[B, N]`` distances of queries to their negatives.
+        own: ``[B]`` distances from queries to their positives.
+        negatives: ``[B, N]`` distances from queries to their negatives.
         margin: m.
         hard: Number of nearest negatives in the loss; 0: all.
     """
@@ -268,5 +263,5 @@ def ranking_loss(own: Tensor, negatives: Tensor, margin: float, hard: int = 0) -
 
 
 def distances(rows: Tensor, columns: Tensor) -> Tensor:
-    """Return Euclidean distances ``[n, m]`` between unit vectors ``[n, D]`` and ``[m, D]`` (section 3.1)."""
+    """Compute Euclidean distances ``[n, m]`` between unit vectors ``[n, D]`` and ``[m, D]`` (section 3.1)."""
     return (2 - 2 * rows @ columns.T).clamp(min=_MINIMUM_SQUARED_DISTANCE).sqrt()

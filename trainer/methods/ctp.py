@@ -1,21 +1,19 @@
 """CTP: Compatible momentum contrast with Topology Preservation (ctp, section 4).
 
-A task involves three sets of networks: the trained networks θ_t; a frozen copy from before the task, θ_{t-1}; and a
-momentum copy θ_c, which follows both (eq. 3). The momentum networks provide keys for contrast, with a queue of earlier
-keys (eq. 4), and soft targets for masked words (eq. 5). The frozen networks provide the similarities among the videos
-and texts of a batch as targets (eqs. 6-9). The first task has no previous networks: θ_c is a plain moving average, and
-there is no topology to preserve (published code).
+A task involves three sets of networks: the trained networks θ_t; θ_{t-1}, a frozen copy from before the task; and θ_c,
+a momentum copy that follows both (eq. 3). The momentum networks provide keys for contrast, with a queue of earlier keys
+(eq. 4), and soft targets for masked words (eq. 5). The frozen networks provide the similarities within a batch as
+targets (eqs. 6 to 9). On the first task, which has no previous networks, θ_c is a plain moving average and there is no
+topology to preserve (published code).
 
-Differences from the paper: the towers are a pre-trained CLIP, and the vectors are CLIP's projections instead of new
-projections of dimension 256; the vector of a video is the mean over its frames; frames are not augmented; captions
-may have the full length of the text tower. The multi-modal encoder is described in
-``models.encoders.fusion_encoder``; it starts from random weights and therefore has a separate learning rate. The paper
-masks every selected word; here, as in the published code, 10 % of them are replaced and 10 % are unchanged. Every
-caption has at least one selected word, since the captions are short. The multi-modal encoder needs access to
-transformer blocks, so a backbone of DeiT and BERT, as in the paper, has the retrieval part only. The learning rate
-falls to zero instead of 1e-6, and gradients are clipped, as for every method. On average the paper's tasks have a
-hundred times more pairs than its queue has keys; a queue with more keys than a task has pairs would contain a pair's
-own earlier keys as negatives.
+Differences from the paper: the towers are a pre-trained CLIP, whose own projections replace new ones of dimension 256;
+a video's vector is the mean over its frames; frames are not augmented; captions may fill the text tower's context. The
+multi-modal encoder (``models.encoders.fusion_encoder``) starts from random weights and therefore has its own learning
+rate. It needs access to transformer blocks, so with the paper's backbone of DeiT and BERT only the retrieval part runs.
+The paper masks every selected word; here, as in the published code, 10 % are replaced and 10 % stay unchanged. At least
+one word is selected in each caption, since captions are short. The learning rate falls to zero instead of 1e-6, and
+gradients are clipped, as for every method. On average the paper's tasks have a hundred times more pairs than its queue
+has keys; a queue with more keys than a task has pairs would contain a pair's own earlier keys as negatives.
 """
 
 from __future__ import annotations
@@ -38,7 +36,7 @@ from trainer.methods.finetune import Finetune, FinetuneConfig
 from trainer.methods.shared.momentum import KeyQueues
 from trainer.task_data import Pair
 
-_SUPPRESSED = -1000.0  # ctp, section 4.3: replaces the similarity of a sample to itself
+_SUPPRESSED = -1000.0  # replaces a sample's similarity to itself (ctp, section 4.3)
 _MASKED, _REPLACED = 0.8, 0.1  # BERT: shares of the selected words that are masked and replaced
 
 
@@ -61,7 +59,7 @@ class CtpConfig(FinetuneConfig):
     cross_modal: float = Field(default=1.0, ge=0, le=100, description="weight of L_c in equation 10")
     same_modal: float = Field(default=1.0, ge=0, le=100, description="weight of L_s in equation 10")
     suppress_diagonal: bool = Field(
-        default=True, description="false: equation 8 keeps the similarity of a sample to itself (table 3)"
+        default=True, description="false: equation 8 keeps a sample's similarity to itself (table 3)"
     )
     masked_language: bool = Field(
         default=True, description="false: no multi-modal encoder and no equations 2 and 5"
@@ -76,7 +74,7 @@ class CtpConfig(FinetuneConfig):
 
 
 class Ctp(Finetune):
-    """Fine-tuning of both towers and a multi-modal encoder with momentum contrast and topology preservation.
+    """Fine-tuning, with momentum contrast and topology preservation, of both towers and a multi-modal encoder.
 
     Attributes:
         online: θ_t, the trained networks.
@@ -100,7 +98,7 @@ class Ctp(Finetune):
         self.queues.to(backbone.device)
         self.momentum = self.online.frozen_copy()
         self.previous: _Networks | None = None
-        self._trained_tasks = 0  # without the current one
+        self._trained_tasks = 0  # before the current one
         self._is_training = False
         self._keys: tuple[Tensor, Tensor] | None = None
         self.online.requires_grad_(False)
@@ -122,7 +120,7 @@ class Ctp(Finetune):
         return self.pair_loss(frames, self.model.tokenize(texts))
 
     def pair_loss(self, frames: Tensor, ids: Tensor) -> Tensor:
-        """Return equation 10 of videos and their captions' token IDs ``[B, L]``."""
+        """Compute equation 10 from videos and their captions' token IDs ``[B, L]``."""
         config = self.config
         ids = ids.to(self.model.device)
         queries, videos, tokens = self.online.encode(ids, frames)
@@ -152,8 +150,8 @@ class Ctp(Finetune):
     def after_step(self) -> None:
         """Apply equation 3, then enqueue the keys of this step.
 
-        The published code applies equation 3 before the loss of the next step. The results are equal, except for one
-        update after the last step of a task, whose result is never read.
+        The published code applies equation 3 before the next step's loss instead. The only difference is one more
+        update after a task's last step, which nothing reads.
         """
         sources, m = [self.online], self.config.first_momentum
         if self.previous is not None:
@@ -164,7 +162,7 @@ class Ctp(Finetune):
         networks = (self.online, self.momentum, *sources)
         for trained, momentum, *weights in zip(*(n.parameters() for n in networks), strict=True):
             if not trained.requires_grad:
-                continue  # the networks may share it
+                continue  # the networks may share this weight
             momentum.mul_(m)
             for weight in weights:
                 momentum.add_(weight, alpha=share)
@@ -194,7 +192,7 @@ class Ctp(Finetune):
         return groups
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Return the state; between tasks without the momentum networks, which every task resets."""
+        """Collect the state, without the momentum networks between tasks, since every task resets them."""
         queues = {f"queues.{name}": tensor for name, tensor in self.queues.state_dict().items()}
         tensors = {**self.online.tensors(), **queues, "tasks": torch.tensor(self._trained_tasks)}
         if self._is_training:
@@ -217,7 +215,7 @@ class Ctp(Finetune):
 
     @torch.inference_mode()
     def encode_pairs(self, frames: Tensor, texts: Sequence[str]) -> Tensor:
-        """Return unit vectors ``[n, width]`` of pairs for multi-modal retrieval (ctp, section 5.1).
+        """Encode pairs as unit vectors ``[n, width]``, for multi-modal retrieval (ctp, section 5.1).
 
         Args:
             frames: ``uint8 [n, M, H, W, 3]``.
@@ -228,7 +226,7 @@ class Ctp(Finetune):
         """
         if self.online.fusion is None:
             raise MethodError(
-                "the library has no multi-modal encoder, because its first task has set masked_language: false; "
+                "the library has no multi-modal encoder, because its first task set masked_language: false; "
                 "start a new library with masked_language: true to encode pairs"
             )
         ids = self.model.tokenize(texts).to(self.model.device)
@@ -239,7 +237,7 @@ class Ctp(Finetune):
     def _topology_losses(
         self, current: tuple[Tensor, Tensor], previous: tuple[Tensor, Tensor]
     ) -> tuple[Tensor, Tensor]:
-        """Return L_c and L_s, equations 7 and 9, of query and video vectors by the current and previous networks."""
+        """Compute L_c and L_s (eqs. 7 and 9) from the query and video vectors of both networks."""
         (queries, videos), (old_queries, old_videos) = current, previous
         scale, suppress = self.config.logit_scale, self.config.suppress_diagonal
         across = topology_loss(videos @ queries.T, old_videos @ old_queries.T, scale)
@@ -253,7 +251,7 @@ class Ctp(Finetune):
     def _masked_language_losses(
         self, ids: Tensor, tokens: Tensor, token_keys: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Return equations 2 (targets: masked words) and 5 (targets: predictions of the momentum networks)."""
+        """Compute equations 2 (targets: masked words) and 5 (targets: the momentum networks' predictions)."""
         end = self.model.end_of_text(ids)
         inputs, selected, masked = mask_words(ids, end, self.config.masked_words, self.model.word_ids)
         predicted = self.online.predict(inputs, masked, selected, end, tokens)
@@ -268,13 +266,13 @@ class Ctp(Finetune):
 def momentum_contrast_loss(
     queries: Tensor, videos: Tensor, query_keys: Tensor, video_keys: Tensor, scale: float
 ) -> Tensor:
-    """Return L_ita^c, equation 4, in both directions.
+    """Compute L_ita^c (eq. 4) in both directions.
 
     Args:
-        queries: ``[B, D]`` query vectors by the trained networks.
-        videos: ``[B, D]`` video vectors by the trained networks.
-        query_keys: ``[B+K, D]`` text keys by the momentum networks; the first B belong to the batch.
-        video_keys: ``[B+K, D]`` video keys by the momentum networks; the first B belong to the batch.
+        queries: ``[B, D]`` query vectors from the trained networks.
+        videos: ``[B, D]`` video vectors from the trained networks.
+        query_keys: ``[B+K, D]`` text keys from the momentum networks; the first B belong to the batch.
+        video_keys: ``[B+K, D]`` video keys from the momentum networks; the first B belong to the batch.
         scale: 1/τ.
     """
     truth = torch.arange(len(queries), device=queries.device)
@@ -284,15 +282,15 @@ def momentum_contrast_loss(
 
 
 def topology_loss(current: Tensor, previous: Tensor, scale: float, *, suppress: bool = False) -> Tensor:
-    """Return H(P_{θ_{t-1}}, P_{θ_t}), equations 6-9: the cross-entropy of the similarities within a batch.
+    """Compute H(P_{θ_{t-1}}, P_{θ_t}), the cross-entropy between similarities within a batch (eqs. 6 to 9).
 
-    The published code uses the divergence instead: equal gradient, and a value smaller by the entropy of the targets.
+    The published code uses the divergence instead: the same gradient, and a value that lacks the targets' entropy.
 
     Args:
-        current: ``[B, B]`` similarities by the trained networks.
-        previous: ``[B, B]`` similarities by the previous networks.
+        current: ``[B, B]`` similarities from the trained networks.
+        previous: ``[B, B]`` similarities from the previous networks.
         scale: 1/τ.
-        suppress: Exclude the similarity of a sample to itself (section 4.3).
+        suppress: Exclude each sample's similarity to itself (section 4.3).
     """
     if suppress:
         own = torch.eye(len(current), dtype=torch.bool, device=current.device)
@@ -303,7 +301,7 @@ def topology_loss(current: Tensor, previous: Tensor, scale: float, *, suppress: 
 def mask_words(ids: Tensor, end: Tensor, share: float, words: range) -> tuple[Tensor, Tensor, Tensor]:
     """Select words to predict, as BERT does: a random ``share``, at least one per caption.
 
-    Of the selected words, 80 % are masked, 10 % are replaced by a random word, and 10 % are unchanged.
+    Of the selected words, 80 % are masked, 10 % are replaced by a random word, and 10 % stay unchanged.
 
     Args:
         ids: ``[B, L]`` token IDs, from start-of-text to end-of-text.
@@ -337,14 +335,14 @@ class _Networks(nn.Module):
         return _Networks(self.towers.clone(), copy.deepcopy(self.fusion)).requires_grad_(False)
 
     def encode(self, ids: Tensor, frames: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return unit query and video vectors ``[B, dim]``, and states ``[B, M, P+1, visual_width]`` of the videos."""
+        """Encode unit query and video vectors ``[B, dim]``, and video states ``[B, M, P+1, visual_width]``."""
         tokens = frame_states(self.towers, frames)
         return encode_texts(self.towers, ids)[0], self.towers.pool_frames(tokens)[0], tokens
 
     def predict(
         self, inputs: Tensor, masked: Tensor, selected: Tensor, end: Tensor, tokens: Tensor
     ) -> Tensor:
-        """Return logits ``[k, V]`` of the k selected words."""
+        """Compute logits ``[k, V]`` for the k selected words."""
         if self.fusion is None:
             raise AssertionError("begin_task creates the fusion encoder")
         embedded = self.fusion.embed_masked(self.towers, inputs, masked)

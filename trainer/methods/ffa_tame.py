@@ -1,8 +1,8 @@
 """FFA + TAME: Frame Fusion Adapter and Task-Aware Mixture-of-Experts (ctvr-ffa-tame, section 3).
 
 The backbone is frozen. FFA adds attention across frames to the image tower; TAME conditions the text tower on a learned
-prototype of the task, so that a query is encoded for the shard that it searches. Losses: contrast within the batch (eq.
-7) and against stored videos of earlier tasks (eq. 8), weighted by β (eq. 9).
+task prototype, so that a query is encoded for the shard it searches. Losses: contrast within the batch (eq. 7) and
+against earlier tasks' stored videos (eq. 8), weighted by β (eq. 9).
 
 ``docs/methods.md`` lists the differences from the paper and from its published code.
 """
@@ -38,15 +38,15 @@ class FfaTameConfig(MethodConfig):
     )
     ffa_neighbour: FusionNeighbor = "alternate"
     ffa_mix: FusionMix = "convex"
-    tame: bool = Field(default=True, description="false: no TAME, the frozen text tower encodes queries")
+    tame: bool = Field(default=True, description="false: no TAME; the frozen text tower encodes queries")
     prototypes: bool = Field(
         default=True,
-        description="false: the input of the router is the end-of-text token without a prototype",
+        description="false: the router sees only the end-of-text token, without a prototype",
     )
     first_task: Literal["expert", "routed"] = Field(
         default="expert",
         description="expert: the first task trains expert 0 only, and all other experts start as its copies, as in "
-        "the published code; routed: the first task uses the router, as equation 4 reads",
+        "the published code; routed: the first task uses the router, as in equation 4",
     )
     experts: int = Field(default=10, ge=1, le=256)
     rank: int = Field(default=64, ge=1, le=1024)
@@ -61,7 +61,7 @@ class FfaTameConfig(MethodConfig):
         default=4e-6, gt=0, le=1, description="learning rate of the adapters on later tasks"
     )
     gate_learning_rate: float = Field(
-        default=1e-5, gt=0, le=1, description="learning rate of α of FFA and of prototypes"
+        default=1e-5, gt=0, le=1, description="learning rate of FFA's α and of prototypes"
     )
     word_learning_rate: float = Field(
         default=0.0,
@@ -77,7 +77,7 @@ class FfaTame(Method):
     Attributes:
         fusion: FFA of the image tower.
         tame: TAME of the text tower, with one prototype per task.
-        words: Changes of the token embeddings, which the paper does not have; None without them.
+        words: Changes to the token embeddings, an addition to the paper; None without them.
     """
 
     name = "ffa_tame"
@@ -139,7 +139,7 @@ class FfaTame(Method):
         self._unfreeze()
 
     def loss(self, frames: Tensor, texts: Sequence[str], references: Tensor | None) -> Tensor:
-        """Return equation 9."""
+        """Compute equation 9."""
         passed = self.frozen_image_block_count if frames.dim() == 4 else 0  # tokens after the frozen blocks
         videos, _ = encode_frames(self.backbone, frames, self.fusion, first_block=passed)
         ids = self.backbone.tokenize(texts)
@@ -181,7 +181,7 @@ class FfaTame(Method):
             },
         ]
         if self.words is not None and self.config.word_learning_rate:
-            # Weight decay would shrink the embeddings of words that are not in the batch.
+            # Weight decay would shrink the embeddings of words that the batch lacks.
             rate = self.config.word_learning_rate
             groups.append({"params": [self.words.words], "lr": rate, "weight_decay": 0.0})
         return [group for group in groups if group["params"]]
@@ -216,7 +216,7 @@ class FfaTame(Method):
     # -- internal ---------------------------------------------------------------------------------------
 
     def load_release(self, previous: ReleaseState) -> None:
-        """Load a release; queries for shards of a zero-shot release are encoded by the plain text tower."""
+        """Load a release; the plain text tower encodes queries for the shards of a zero-shot one."""
         if previous.kind == FROZEN_FAMILY.kind:
             for _ in previous.tasks:
                 self.tame.add_task(expert=NO_EXPERT)
@@ -225,15 +225,15 @@ class FfaTame(Method):
         self.end_task()
 
     def _new_words(self) -> TextUpdate:
-        """Return changes of token embeddings without low-rank matrices."""
+        """Create token-embedding changes without low-rank matrices."""
         return TextUpdate.for_backbone(self.backbone, rank=0, scale=1.0).to(self.backbone.device)
 
     def _has_learned(self) -> bool:
-        """Return whether an earlier task was trained."""
+        """Check whether an earlier task was trained."""
         return any(expert != NO_EXPERT for expert in self.tame.task_experts[: len(self.learned_tasks)])
 
     def _unfreeze(self) -> None:
-        """Unfreeze the parameters of this task: all of FFA, and the parts of TAME that the routing mode uses."""
+        """Unfreeze what this task trains: all of FFA, and the parts of TAME that its routing mode uses."""
         self.fusion.requires_grad_(True)
         if self.words is not None:
             self.words.words.requires_grad_(self.config.word_learning_rate > 0)
@@ -246,7 +246,7 @@ class FfaTame(Method):
         tame.prototypes[-1].requires_grad_(routed and self.config.prototypes)
 
     def _borrow_prototype(self) -> None:
-        """Copy the newest prototype for a task without training, whose videos the newest image tower embeds."""
+        """Give an untrained task a copy of the newest prototype, since the newest image tower embeds its videos."""
         if not self._has_learned():
             self.tame.add_task(expert=NO_EXPERT)
             return

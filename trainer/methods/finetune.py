@@ -1,7 +1,7 @@
-"""Sequential fine-tuning: both towers, mean pooling over frames (CLIP4Clip), task after task.
+"""Sequential fine-tuning: both towers, task after task, with mean pooling over frames (CLIP4Clip).
 
-The simplest adaptation, which ctp calls the lower bound: nothing prevents forgetting, since stored video vectors keep
-their values while the text tower changes.
+ctp calls this simplest adaptation the lower bound: nothing prevents forgetting, since the text tower changes while
+stored video vectors keep their values.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ class FinetuneConfig(MethodConfig):
         default=None,
         gt=0,
         le=1,
-        description="learning rate of the token embeddings, which then have no weight decay; None: learning_rate",
+        description="learning rate of the token embeddings, then without weight decay; unset: learning_rate",
     )
 
 
 class Finetune(Method):
-    """Fine-tuning of both towers on every task, without protection of earlier tasks."""
+    """Sequential fine-tuning of both towers, without protection for earlier tasks."""
 
     name = "finetune"
     family = TOWER_FAMILY
@@ -57,12 +57,12 @@ class Finetune(Method):
     def embed(
         self, frames: Tensor, texts: Sequence[str], model: Backbone | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Return unit query and video vectors, both ``[B, dim]``, of ``model`` (default: the trained model)."""
+        """Encode captions and videos as unit vectors, both ``[B, dim]``, with ``model`` or the trained model."""
         model = model or self.model
         return encode_texts(model, model.tokenize(texts))[0], encode_frames(model, frames)[0]
 
     def contrastive_loss(self, queries: Tensor, videos: Tensor) -> Tensor:
-        """Return the symmetric contrastive loss within a batch of unit vectors ``[B, dim]``."""
+        """Compute the symmetric contrastive loss within a batch of unit vectors ``[B, dim]``."""
         return in_task_loss(queries, videos, self.config.logit_scale)
 
     def end_task(self, pairs: Sequence[Pair] = ()) -> None:
@@ -72,7 +72,7 @@ class Finetune(Method):
         return self.tower_groups(self.model)
 
     def tower_groups(self, model: Backbone) -> list[dict[str, Any]]:
-        """Return the AdamW groups of the towers of ``model``."""
+        """Divide the trained parameters of ``model`` into AdamW groups."""
         trained = [p for p in model.parameters() if p.requires_grad]
         rate, word_rate = self.config.learning_rate, self.config.word_learning_rate
         weights = {"params": trained, "lr": rate, "weight_decay": self.config.weight_decay}

@@ -1,7 +1,7 @@
-"""Registry of learning methods: discovery, validated settings, and construction from a release.
+"""Discover learning methods, validate their settings and construct them from a release.
 
-A method is registered by its files alone: the recipe ``configs/<name>.yaml`` of a package, and the module
-``<name>.py`` beside it with one :class:`~trainer.methods.base.Method` subclass of that name.
+Two files register a method: a recipe ``configs/<name>.yaml`` and, beside that folder, a module ``<name>.py`` with one
+:class:`~trainer.methods.base.Method` subclass of that name.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from trainer.methods.base import Method, MethodConfig, MethodError
 
 
 class MethodRegistry:
-    """The methods of some packages.
+    """The methods in one or more packages.
 
     Args:
-        packages: Packages of method modules, each with a folder ``configs`` of recipes.
+        packages: Packages with method modules and a ``configs`` folder of recipes.
 
     Raises:
         ImportError: A recipe has no module, or the module does not define exactly one method of that name.
@@ -39,13 +39,12 @@ class MethodRegistry:
         self.methods = {name: _method_class(self._recipes[name][0], name) for name in sorted(self._recipes)}
 
     def configure(self, name: str, backbone: str, settings: Mapping[str, Any]) -> MethodConfig:
-        """Return the validated settings of a method: the recipe of the backbone, overridden by ``settings``.
+        """Validate ``settings`` on top of the method's recipe.
 
-        The recipe file holds the section ``default`` and optional sections with the name of a backbone, which
-        override ``default``.
+        A recipe has a ``default`` section and optional sections, named after backbones, that override it.
 
         Raises:
-            MethodError: The method is unknown, or a setting is unknown or out of range; the message names each.
+            MethodError: The method is unknown, or a setting is unknown or out of range; the message lists each.
         """
         if name not in self.methods:
             raise MethodError(f"unknown method {name!r}: choose one of {', '.join(self.methods)}")
@@ -60,10 +59,10 @@ class MethodRegistry:
     def start_method(
         self, name: str, backbone: Backbone, settings: Mapping[str, Any], previous: ReleaseState | None
     ) -> Method:
-        """Return a method that is ready for its next task.
+        """Construct a method that is ready for its next task.
 
         Settings that shape the learned weights (:attr:`~trainer.methods.base.Method.architecture_settings`)
-        default to those of the previous release, None for an empty library.
+        default to those of ``previous``, which is None in an empty library.
 
         Raises:
             MethodError: See :meth:`configure` and :meth:`~trainer.methods.base.Method.resume`.

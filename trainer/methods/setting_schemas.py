@@ -1,6 +1,6 @@
-"""JSON Schemas of the settings of each method, for a service that does not import methods.
+"""JSON Schemas of the methods' settings, for the service, which does not import methods.
 
-``python -m trainer.methods.setting_schemas`` writes the file after a change of the settings; a test compares both.
+Run ``python -m trainer.methods.setting_schemas`` after changing a setting; a test compares the file with the classes.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _KEYWORDS = ("type", "enum", "minimum", "maximum", "exclusiveMinimum", "exclusiv
 
 
 def setting_schemas() -> dict[str, dict[str, dict[str, Any]]]:
-    """Return the schema of each setting of each method of the service."""
+    """Collect the schema of each setting, by method and setting name."""
     return {
         name: {
             setting: _without_titles(schema)
@@ -27,7 +27,7 @@ def setting_schemas() -> dict[str, dict[str, dict[str, Any]]]:
 
 
 def _without_titles(schema: dict[str, Any]) -> dict[str, Any]:
-    """Return the keywords that a value is checked with; an optional value is of two types."""
+    """Keep the keywords that check a value, with the types of an optional setting merged."""
     merged = dict(schema)
     for part in schema.get("anyOf", ()):
         merged |= part

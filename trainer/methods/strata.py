@@ -1,19 +1,19 @@
 """Strata: low-rank updates and word embeddings per task, searched with pinned queries.
 
-FFA + TAME has one text encoder for all tasks and must learn slowly, because queries must not drift from videos that are
-already embedded. With Strata, a query for a shard is encoded with the text update of the release that made the shard
-(pinned queries). Queries and videos of a shard never change, so training of a new domain needs no protection of earlier
-domains:
+FFA + TAME has one text encoder for all tasks and must learn slowly, so that queries do not drift away from videos that
+are already embedded. Strata encodes the query for a shard with the text update of the release that made the shard
+(pinned queries). A shard's queries and videos never change, so a new domain can be trained without protecting earlier
+ones:
 
-- The image tower has Frame Fusion Adapters, which add attention across frames, and low-rank updates of every matrix of
-  its blocks. It is not needed after the videos of the domain are embedded.
-- The text tower learns the embeddings of the tokens in the domain's captions, with a learning rate 2.5 to 10 times
-  higher than that of the other weights, and one low-rank update per attention projection. Both belong to one task and
-  are small enough to be stored forever.
-- The updates of both towers start from half of the previous domain's updates: shared knowledge is not learned again,
-  and domain-specific knowledge is reduced.
-- Routing by the words of the query (``models.routing.router``) selects the shards, since the cosines of encoders of
-  different tasks are not comparable.
+- The image tower has Frame Fusion Adapters, which add attention across frames, and low-rank updates of every matrix in
+  its blocks. It is no longer needed once the domain's videos are embedded.
+- The text tower learns the embeddings of the tokens in the domain's captions, at 2.5 to 10 times the learning rate of
+  the other weights, and one low-rank update per attention projection. Both belong to one task and are small enough to
+  be kept forever.
+- The updates of both towers start from half of the previous domain's updates, which keeps what the domains share and
+  fades what is specific to the previous one.
+- The query's words select the shards (``models.routing.router``), since cosines of different tasks' encoders are not
+  comparable.
 
 ``docs/strata.md`` compares both.
 """
@@ -55,7 +55,7 @@ class StrataConfig(MethodConfig):
         default=0.5,
         ge=0,
         le=1,
-        description="share of the previous domain's updates at the start of a domain",
+        description="share of the previous domain's updates that a domain starts from",
     )
     image_learning_rate: float = Field(
         default=1e-4, gt=0, le=1, description="learning rate of FFA and the image tower's updates"
@@ -70,7 +70,7 @@ class StrataConfig(MethodConfig):
 
 
 class Strata(Method):
-    """Low-rank updates of both towers, FFA and word embeddings per task, searched with pinned queries.
+    """Low-rank updates of both towers, FFA and word embeddings, one set per task, searched with pinned queries.
 
     Attributes:
         image: Low-rank updates of the image tower.
@@ -126,16 +126,16 @@ class Strata(Method):
                     parameter.mul_(self.config.carry)
 
     def loss(self, frames: Tensor, texts: Sequence[str], references: Tensor | None) -> Tensor:
-        """Return the contrastive loss within the batch.
+        """Compute the contrastive loss within the batch.
 
-        Stored videos of earlier domains are not negatives, since routing selects the shards.
+        Earlier domains' stored videos are not negatives, since routing selects the shards.
         """
         videos, _ = encode_frames(self.image.backbone, frames, self.fusion)
         queries = encode_texts(self.backbone, self.backbone.tokenize(texts), self.text.as_update_set())[0]
         return in_task_loss(queries, videos, self.config.logit_scale)
 
     def end_task(self, pairs: Sequence[Pair] = ()) -> None:
-        """Freeze all updates; keep the embeddings of the tokens in the task's captions only."""
+        """Freeze all updates, and reset the embeddings of tokens that the task's captions lack."""
         self._require_grad(False)
         if pairs:
             self.text.reset_other_words(self.backbone.tokenize([pair.caption for pair in pairs]).unique())
@@ -150,7 +150,7 @@ class Strata(Method):
         text = {"params": [self.text.a, self.text.b], "lr": config.learning_rate}
         gate_group = {"params": gates, "lr": config.gate_learning_rate}
         groups = [{**group, "weight_decay": decay} for group in (image, text, gate_group)]
-        # Weight decay would shrink the embeddings of words that are not in the batch.
+        # Weight decay would shrink the embeddings of words that the batch lacks.
         groups.append({"params": [self.text.words], "lr": config.word_learning_rate, "weight_decay": 0.0})
         return [group for group in groups if group["params"]]
 
@@ -181,7 +181,7 @@ class Strata(Method):
             self.end_task()
 
     def _zero_initialized(self) -> list[nn.Parameter]:
-        """Return the factor of every update that starts at 0; scaling it scales the update."""
+        """Collect the zero-initialized factor of each update; scaling it scales the update."""
         return [*self.image.b_matrices(), *self.fusion.gates(), self.text.b, self.text.words]
 
     def _require_grad(self, trained: bool) -> None:

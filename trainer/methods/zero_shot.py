@@ -1,6 +1,6 @@
-"""Zero-shot: the pre-trained backbone without training, the reference without learning and without forgetting.
+"""Zero-shot: the pre-trained backbone as it is, a reference that neither learns nor forgets.
 
-It is no lower bound: in table 1 of ctvr-ffa-tame, as in ours, some trained methods find less.
+It is not a lower bound: in table 1 of ctvr-ffa-tame, as in ours, some trained methods have lower recall.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from trainer.task_data import Pair
 
 
 class ZeroShot(Method):
-    """Embedding with the frozen backbone."""
+    """The frozen backbone as a method."""
 
     name = "zero_shot"
     family = FROZEN_FAMILY

@@ -1,4 +1,4 @@
-"""Lexical space of a domain: TF-IDF of the tokens of its captions, compressed to a few coordinates."""
+"""Lexical space of a domain: TF-IDF over its captions' tokens, compressed to a few coordinates."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-_MAX_TOKENS = 2048  # most frequent tokens of a domain; rarer ones of a large domain hardly change its space
+_MAX_TOKENS = 2048  # most frequent tokens of a domain; in a large domain, rarer ones hardly change its space
 
 
 @dataclass(frozen=True)
 class Lexicon:
-    """Tokens of a domain and their vectors.
+    """A domain's tokens and their vectors.
 
     Attributes:
         tokens: Token IDs, ascending, ``[V]``.
         weights: Inverse document frequency of each token, ``[V]``.
         unknown_weight: Weight of a token that occurs in no video of the domain.
-        vectors: Vector of each token: its row of the basis, ``[V, dim]``. A text has the sum over its tokens, each
-            times its weight and divided by the length of the text's TF-IDF vector.
+        vectors: Each token's row of the basis, ``[V, dim]``. The vector of a text is the weighted sum of its tokens'
+            rows, divided by the norm of its TF-IDF vector.
         targets: Centered lexical vectors of the videos, ``[n, dim]``.
     """
 
@@ -34,16 +34,16 @@ class Lexicon:
 
 
 def build_lexicon(documents: Sequence[Sequence[int]], dim: int, center: float) -> Lexicon:
-    """Return the lexicon of videos.
+    """Build a lexicon from the captions of n ≥ 1 videos.
 
-    The TF-IDF vector of a video has a coordinate (1 + log tf) · idf per token, with idf = 1 + log((1 + n) / (1 + df)),
-    and unit length. The basis consists of the leading right singular vectors of the centered vectors, so the inner
-    product with the compressed vector of a video is that with its best approximation of rank ``dim``.
+    A video's TF-IDF vector has a coordinate (1 + log tf) · idf per token, with idf = 1 + log((1 + n) / (1 + df)), and
+    unit length. The basis consists of the leading right singular vectors of the centered vectors, so an inner product
+    with a compressed vector equals the one with the best rank-``dim`` approximation of the original.
 
     Args:
-        documents: Token IDs of all captions of each video, n ≥ 1 videos.
+        documents: For each video, the token IDs of all its captions.
         dim: Number of coordinates; a domain with fewer directions leaves the rest zero.
-        center: Share of the mean vector that is subtracted, 0..1; less than 1 for small domains.
+        center: Share of the mean vector to subtract, 0..1; less than 1 for small domains.
     """
     n = len(documents)
     frequency = Counter(token for document in documents for token in set(document))
@@ -68,7 +68,7 @@ def build_lexicon(documents: Sequence[Sequence[int]], dim: int, center: float) -
 
 
 def _right_singular_vectors(matrix: Tensor) -> Tensor:
-    """Return the right singular vectors of ``[n, V]`` with non-zero singular values, the largest first, ``[V, r]``."""
+    """Compute the right singular vectors ``[V, r]`` of ``[n, V]`` with non-zero singular values, largest first."""
     if not matrix.shape[1]:
         return matrix.new_empty(0, 0)
     if matrix.shape[0] <= matrix.shape[1]:

@@ -1,21 +1,20 @@
 """Base-MoCo: cross-modal momentum contrast (bmu-moco, sections 3.2 and 3.3, equations 7 to 11).
 
 A pair of momentum encoders f_θm follows the encoders f_θ slowly (eq. 8) and computes the keys. The loss contrasts a
-query with its own key against the keys of earlier steps, which are stored in queues (eqs. 10 and 11). At the start of
-every task the momentum encoders are copies of the encoders (algorithm 1, line 20). The result of a task is the epoch
-with the highest Recall@1 on the task's ``val`` videos (section 4.1); the latest among equal epochs, and therefore the
-last epoch without such videos. The queues are never emptied: the first negatives of a task are keys of the previous
-task.
+query with its own key against the keys of earlier steps, which queues keep (eqs. 10 and 11). Every task starts with
+momentum encoders that are copies of the encoders (algorithm 1, line 20). The result of a task is the epoch with the
+highest Recall@1 on the task's ``val`` videos (section 4.1); the latest one if several tie, and hence the last epoch
+without ``val`` videos. The queues are never emptied: a task's first negatives are keys of the previous task.
 
-Choices where the paper is silent: vectors and keys have unit length; the keys of the other pairs of a step are not
-negatives, as equation 10 reads; momentum encoders receive the same frames as the encoders.
+Choices where the paper is silent: vectors and keys have unit length; as in equation 10, the keys of a step's other
+pairs are not negatives; momentum encoders receive the same frames as the encoders.
 
-Differences from the paper: frames are not augmented (grayscale would remove colors that captions mention), the frames
-of a video are the same in every epoch, and gradients are clipped, as for every method. A CLIP backbone takes the
-vector of a text from its last token instead of a mean over tokens. Queues do not distinguish videos: earlier keys of
-a query's own video count as negatives. This is also true in the paper, where it is rare on most tasks (9,000 to 25,991
-training videos) but not on the last one (1,200 videos, and queues of 1,440 keys); on small tasks a queue should hold no
-more keys than the task has videos.
+Differences from the paper: frames are not augmented (grayscale would remove colors that captions mention), a video has
+the same frames in every epoch, and gradients are clipped, as for every method. A CLIP backbone takes a text's vector
+from the last token instead of a mean over tokens. Queues do not distinguish videos: earlier keys of a query's own video
+count as negatives. The paper shares this: it is rare on most of its tasks (9,000 to 25,991 training videos) but not on
+the last one (1,200 videos, and queues of 1,440 keys). On small tasks a queue should hold no more keys than the task has
+videos.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ from trainer.task_data import Clip, Pair, chunks, load_frames
 
 
 class KeyQueues(nn.Module):
-    """Q^T and Q^V: ring buffers with the newest keys of texts and of videos.
+    """Q^T and Q^V: ring buffers with the newest text and video keys.
 
     The buffers start with random unit vectors. Batches may have any size.
 
@@ -74,7 +73,7 @@ class KeyQueues(nn.Module):
         self.oldest.copy_((places[-1] + 1) % length)
 
 
-_TIE = 1e-6  # closer scores count as equal, as in the evaluation
+_TIE = 1e-6  # scores closer than this are equal, as in the evaluation
 
 
 class MomentumConfig(FinetuneConfig):
@@ -86,10 +85,10 @@ class MomentumConfig(FinetuneConfig):
 
 
 class MomentumEncoders(nn.Module):
-    """A pair of momentum encoders (video and text) and the queues of their keys.
+    """A pair of momentum encoders (video and text) with queues of their keys.
 
     Args:
-        encoders: Encoders that the momentum encoders start as a copy of.
+        encoders: Encoders to start from; they are copied.
         length: N_Q, keys per queue.
     """
 
@@ -99,7 +98,7 @@ class MomentumEncoders(nn.Module):
         self.queues = KeyQueues(length, encoders.dim).to(encoders.device)
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return weights (``clip.…``) and queues (``queues.…``) by name."""
+        """Collect weights (``clip.…``) and queues (``queues.…``) by name."""
         queues = {f"queues.{name}": tensor for name, tensor in self.queues.state_dict().items()}
         return {**self.encoders.tensors(), **queues}
 
@@ -134,7 +133,7 @@ class MomentumMethod(Finetune):
         self._best_recall = 0.0
 
     def momentum_names(self) -> tuple[str, ...]:
-        """Return the names of the pairs of momentum encoders."""
+        """Name the pairs of momentum encoders."""
         return ("local",)
 
     # -- hooks ------------------------------------------------------------------------------------------
@@ -144,7 +143,7 @@ class MomentumMethod(Finetune):
         self.is_training = trained
 
     def loss(self, frames: Tensor, texts: Sequence[str], references: Tensor | None) -> Tensor:
-        """Return L_V2T + L_T2V (eq. 18) of equations 10 and 11."""
+        """Compute L_V2T + L_T2V (eq. 18), with both terms as in equations 10 and 11."""
         queries, videos = self.embed(frames, texts)  # q^T, q^V of eq. 7
         with torch.no_grad():  # k^T, k^V of eqs. 9 and 15
             self._keys = [self.embed(frames, texts, pair.encoders) for pair in self.momentum.values()]
@@ -157,29 +156,29 @@ class MomentumMethod(Finetune):
         return to_text + to_video
 
     def contrasted_pair_count(self) -> int:
-        """Return the number of first pairs of momentum encoders whose keys enter the loss."""
+        """Count the leading pairs of momentum encoders whose keys enter the loss."""
         return len(self.momentum)
 
     @torch.no_grad()
     def after_step(self) -> None:
-        """Update the momentum encoders, then enqueue the keys of this step (algorithm 1, lines 14 to 18)."""
+        """Update the momentum encoders, then enqueue this step's keys (algorithm 1, lines 14 to 18)."""
         for pair in self.momentum:
             self.update_momentum(pair)
         self.enqueue_keys()
 
     def update_momentum(self, pair: str) -> None:
-        """θ_m ← m θ_m + (1 − m) θ (eq. 8, and eq. 14 of the global pair)."""
+        """Move a pair toward the encoders: θ_m ← m θ_m + (1 − m) θ (local pair: eq. 8, global pair: eq. 14)."""
         for trained, momentum in self.weight_pairs(pair):
             momentum.lerp_(trained, 1 - self.config.momentum)
 
     def enqueue_keys(self) -> None:
-        """Replace the oldest keys of the queues by the keys of this step's loss."""
+        """Replace the oldest queued keys with those that this step's loss used."""
         for pair, keys in zip(self.momentum.values(), self._keys, strict=False):
             pair.queues.push(*keys)
         self._keys = []
 
     def after_epoch(self, validation: Sequence[Clip]) -> None:
-        """Store the current state if its validation recall is at least that of all earlier epochs."""
+        """Keep the current state if no earlier epoch has a higher validation recall."""
         recall = self.validation_recall(validation)
         if recall is not None and recall >= self._best_recall:
             self._best_recall = recall
@@ -206,14 +205,14 @@ class MomentumMethod(Finetune):
         self._best, self._best_recall = {}, 0.0
 
     def reset_local_momentum(self) -> None:
-        """θ_m ← θ."""
+        """Set the local θ_m to θ."""
         if "local" in self.momentum:
             self.momentum["local"].encoders.load_tensors(self.model.tensors())
 
     # -- state ------------------------------------------------------------------------------------------
 
     def training_tensors(self) -> dict[str, Tensor]:
-        """Return the state that a training step reads and changes: encoders, momentum encoders, queues."""
+        """Collect what a training step reads and changes: encoders, momentum encoders, queues."""
         momentum = {
             f"{name}.{tensor_name}": tensor
             for name, pair in self.momentum.items()
@@ -222,16 +221,16 @@ class MomentumMethod(Finetune):
         return {**self.model.tensors(), **momentum}
 
     def load_training_tensors(self, tensors: Mapping[str, Tensor]) -> None:
-        """Restore the result of :meth:`training_tensors`; missing local momentum encoders equal the encoders."""
+        """Restore the result of :meth:`training_tensors`, with the encoders in place of a missing local pair."""
         self.model.load_tensors({name: t for name, t in tensors.items() if name.startswith("clip.")})
         for name, pair in self.momentum.items():
             default = self.model.tensors() if name == "local" else {}
             pair.load_tensors({**default, **tensors_with_prefix(f"{name}.", tensors)})
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Return the state; during a task with its best epoch, between tasks without the local momentum encoders.
+        """Collect the state, which during a task includes its best epoch.
 
-        Between tasks the local momentum encoders equal the encoders.
+        Between tasks the local momentum encoders are left out, since they equal the encoders.
         """
         tensors = self.training_tensors()
         if not self.is_training:
@@ -258,7 +257,7 @@ class MomentumMethod(Finetune):
 
     @torch.inference_mode()
     def validation_recall(self, clips: Sequence[Clip]) -> float | None:
-        """Return the share of captions, 0..1, whose clip ranks first without ties; None without captions."""
+        """Compute the share of captions, 0..1, whose clip ranks first without ties; None without captions."""
         queries = [(place, caption) for place, clip in enumerate(clips) for caption in clip.captions]
         if not queries:
             return None
@@ -276,12 +275,12 @@ class MomentumMethod(Finetune):
 
 
 def moco_loss(vectors: Tensor, keys: Tensor, queue: Tensor, scale: float) -> Tensor:
-    """Return one direction of the momentum contrast: equations 10 and 11 (P = 1), 16 and 17 (P = 2).
+    """Compute one direction of the momentum contrast: equations 10 and 11 (P = 1), 16 and 17 (P = 2).
 
-    The loss is −log of the share of a vector's own keys in the sum over its own keys and all queued keys.
+    The loss is −log of the share that a vector's own keys have in the sum over its own and all queued keys.
 
     Args:
-        vectors: ``[B, D]`` vectors of texts or of videos.
+        vectors: ``[B, D]`` text or video vectors.
         keys: ``[P, B, D]`` keys of the other modality; P positives for each vector.
         queue: ``[N, D]`` keys of the other modality; negatives for all vectors.
         scale: 1/τ.

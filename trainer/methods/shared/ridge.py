@@ -1,8 +1,8 @@
-"""Ridge regression in closed form, on sums that grow with the tasks but not in size.
+"""Closed-form ridge regression, from sums whose size does not grow with the tasks.
 
-The regression over all tasks so far needs only sums over videos: of features, targets and their products. A method that
-keeps the sums solves the joint problem of all tasks without an old video (Zhuang et al., "ACIL: Analytic
-Class-Incremental Learning", NeurIPS 2022; McDonnell et al., "RanPAC", NeurIPS 2023).
+A regression over all tasks so far needs only sums over videos: of features, targets and their products. A method that
+keeps these sums solves the joint problem without reading an old video (Zhuang et al., "ACIL: Analytic Class-Incremental
+Learning", NeurIPS 2022; McDonnell et al., "RanPAC", NeurIPS 2023).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-_STD_FLOOR = 0.02  # of the root mean square of the features, added to each standard deviation
+_STD_FLOOR = 0.02  # share of the features' root mean square that is added to each standard deviation
 
 
 @dataclass(frozen=True)
@@ -21,10 +21,10 @@ class RegressionSums:
 
     Attributes:
         count: Number of videos n, ``[]``.
-        features: Sum of the features, ``[F]``.
-        products: Sum of the outer products of the features, ``[F, F]``.
-        targets: Sum of the targets, ``[D]``.
-        cross: Sum of the outer products of features and targets, ``[F, D]``.
+        features: Σ x, ``[F]``.
+        products: Σ xᵀx, ``[F, F]``.
+        targets: Σ y, ``[D]``.
+        cross: Σ xᵀy, ``[F, D]``.
     """
 
     count: Tensor
@@ -35,16 +35,16 @@ class RegressionSums:
 
     @classmethod
     def empty(cls, features: int, targets: int) -> RegressionSums:
-        """Compute the sums over no videos."""
+        """Start with the sums over no videos."""
         sizes = ((), (features,), (features, features), (targets,), (features, targets))
         return cls(*(torch.zeros(size, dtype=torch.float64) for size in sizes))
 
     def add(self, features: Tensor, targets: Tensor) -> RegressionSums:
-        """Return the sums that also include other videos.
+        """Return new sums that include n more videos.
 
         Args:
-            features: ``[n, F]``.
-            targets: ``[n, D]``.
+            features: x, ``[n, F]``.
+            targets: y, ``[n, D]``.
         """
         x, y = features.double().cpu(), targets.double().cpu()
         return RegressionSums(
@@ -56,10 +56,10 @@ class RegressionSums:
         )
 
     def solve(self, penalty: float) -> tuple[Tensor, Tensor]:
-        """Return the weights W and offset b of the ridge regression xW + b on standardized features.
+        """Solve the ridge regression xW + b on standardized features.
 
         Args:
-            penalty: Penalty ρ on the squared weights of standardized features.
+            penalty: Penalty ρ on squared weights.
 
         Returns:
             W ``[F, D]`` and b ``[D]``, float64. Without videos, both are zero.
@@ -78,7 +78,7 @@ class RegressionSums:
         return weights, target_mean - mean @ weights
 
     def tensors(self) -> dict[str, Tensor]:
-        """Compute the sums by name as a release stores them: float32, and of the symmetric matrix one triangle."""
+        """Convert to what a release stores: float32, and one triangle of the symmetric matrix."""
         rows, columns = torch.triu_indices(*self.products.shape).unbind()
         stored = {name: getattr(self, name) for name in ("count", "features", "targets", "cross")}
         stored["products"] = self.products[rows, columns]
@@ -86,7 +86,7 @@ class RegressionSums:
 
     @classmethod
     def from_tensors(cls, tensors: dict[str, Tensor]) -> RegressionSums:
-        """Compute the sums from :meth:`tensors`."""
+        """Restore the sums from the result of :meth:`tensors`."""
         loaded = {name: tensor.double().cpu() for name, tensor in tensors.items()}
         size = len(loaded["features"])
         upper = torch.zeros(size, size, dtype=torch.float64)
@@ -96,14 +96,14 @@ class RegressionSums:
 
 
 def fit_ridge(features: Tensor, targets: Tensor, penalty: float) -> tuple[Tensor, Tensor]:
-    """Return the weights and offset of a ridge regression on standardized features; see :meth:`RegressionSums.solve`.
+    """Fit a ridge regression on standardized features, as :meth:`RegressionSums.solve` does.
 
-    With fewer videos than features, the dual problem is solved, whose size is the number of videos.
+    With fewer videos than features, solve the dual problem, whose size is the number of videos.
 
     Args:
         features: ``[n, F]``, n ≥ 1.
         targets: ``[n, D]``.
-        penalty: Penalty on the squared weights of standardized features.
+        penalty: Penalty on squared weights.
 
     Returns:
         W ``[F, D]`` and b ``[D]``, float64.

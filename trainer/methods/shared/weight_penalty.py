@@ -1,16 +1,16 @@
-"""Weight penalties: weights that are important to earlier tasks stay near their values.
+"""Weight penalties: keep weights that matter to earlier tasks near their values.
 
-Every method here adds one term to the loss of a task,
+Each method adds one term to a task's loss,
 
     λ/2 Σ_k Ω_k (θ_k − θ*_k)²,
 
 where θ* are the weights at the end of the previous task, and Ω_k is the importance of weight k to all tasks so far. The
-methods differ in Ω only: EWC and MAS estimate it from gradients at the end of a task, SI and RWalk accumulate it along
+methods differ only in Ω: EWC and MAS estimate it from gradients at the end of a task, SI and RWalk accumulate it along
 the training path. The first task has no penalty.
 
-A sum of one penalty per task would pull to the weights at the end of every earlier task; all methods here pull to the
-end of the last task, with the importance of all (Huszár 2018, "Note on the quadratic penalties in elastic weight
-consolidation"), as in continual-cross-modal-retrieval, equation 4.
+One penalty per task would pull toward the weights at the end of every earlier task. All methods here pull toward the
+previous task's weights only, with the importance to all tasks (Huszár 2018, "Note on the quadratic penalties in elastic
+weight consolidation"), as in continual-cross-modal-retrieval, equation 4.
 """
 
 from __future__ import annotations
@@ -29,14 +29,17 @@ from models.encoders.tower_forward import encode_frames, encode_texts
 from trainer.methods.finetune import Finetune, FinetuneConfig
 from trainer.task_data import Pair, draw_batches, load_frames
 
-WeightTensors = dict[str, Tensor]  # one tensor per penalized weight, by the name of the weight
+WeightTensors = dict[str, Tensor]  # one tensor per penalized weight, by the weight's name
 
 
 class WeightPenaltyConfig(FinetuneConfig):
-    """Settings of every method with a weight penalty."""
+    """Settings that all methods with a weight penalty share."""
 
     penalty: float = Field(
-        default=1.0, ge=0, le=1e12, description="λ; twice the value of papers whose penalty has no factor 1/2"
+        default=1.0,
+        ge=0,
+        le=1e12,
+        description="λ; double the value of a paper whose penalty has no factor 1/2",
     )
 
 
@@ -61,22 +64,22 @@ class WeightPenaltyMethod(Finetune):
 
     @abstractmethod
     def compute_importance(self, pairs: Sequence[Pair]) -> WeightTensors:
-        """Return Ω of all :meth:`penalized_parameters` after a task; called while they still require gradients.
+        """Compute Ω for all :meth:`penalized_parameters` after a task; called while they still require gradients.
 
         Args:
             pairs: All training examples of the task.
         """
 
     def is_penalized(self, name: str) -> bool:
-        """Return whether the weight of this name has a penalty; all have, unless a method protects one tower."""
+        """Check whether a weight has a penalty; all have one, unless a method protects a single tower."""
         return True
 
     def task_loss(self, frames: Tensor, texts: Sequence[str], references: Tensor | None) -> Tensor:
-        """Return the loss without the penalty; arguments as in :meth:`loss`."""
+        """Compute the loss without the penalty; arguments as in :meth:`loss`."""
         return super().loss(frames, texts, references)
 
     def stored_statistics(self) -> dict[str, WeightTensors]:
-        """Return the state in addition to the towers, by the prefix of its tensor names."""
+        """Collect the state besides the towers, by tensor-name prefix."""
         return {"importance": self.importance, "anchor": self.anchor}
 
     # -- hooks ------------------------------------------------------------------------------------------
@@ -89,7 +92,7 @@ class WeightPenaltyMethod(Finetune):
         return self.task_loss(frames, texts, references) + self.penalty_loss()
 
     def end_task(self, pairs: Sequence[Pair] = ()) -> None:
-        """Update the importance; the current weights become the anchor."""
+        """Update the importance, and make the current weights the anchor."""
         if self._is_training:
             penalized = self.penalized_parameters()
             self.importance = self.compute_importance(pairs)
@@ -100,12 +103,12 @@ class WeightPenaltyMethod(Finetune):
     # -- penalty ----------------------------------------------------------------------------------------
 
     def penalized_parameters(self, model: Backbone | None = None) -> dict[str, nn.Parameter]:
-        """Return the trained weights that have a penalty, by name, of ``model`` (default: the trained model)."""
+        """Select the trained weights that have a penalty, by name, from ``model`` or the trained model."""
         named = (model or self.model).named_parameters()
         return {name: weight for name, weight in named if weight.requires_grad and self.is_penalized(name)}
 
     def penalty_loss(self) -> Tensor:
-        """Return λ/2 Σ_k Ω_k (θ_k − θ*_k)²."""
+        """Compute λ/2 Σ_k Ω_k (θ_k − θ*_k)²."""
         total = torch.zeros((), device=self.model.device)
         for name, parameter in self.model.named_parameters():
             if name in self.importance:
@@ -113,7 +116,7 @@ class WeightPenaltyMethod(Finetune):
         return self.config.penalty / 2 * total
 
     def small_batches(self, pairs: Sequence[Pair], size: int) -> Iterator[tuple[Tensor, list[str]]]:
-        """Yield all pairs once, in batches like those of a training epoch (captions of one video kept apart).
+        """Yield each pair once, in batches that keep captions of one video apart, as in training.
 
         Args:
             pairs: Training examples.
@@ -145,11 +148,11 @@ class WeightPenaltyMethod(Finetune):
 def mean_gradients(
     outputs: Iterable[Tensor], weights: Mapping[str, Tensor], transform: Callable[[Tensor], Tensor]
 ) -> WeightTensors:
-    """Return the mean over outputs of their transformed gradients, e.g. squares or magnitudes.
+    """Average transformed gradients, such as squares or magnitudes, over outputs.
 
     Args:
         outputs: Scalars; computed lazily, so that only one graph is in memory at a time.
-        weights: Weights by name; the gradient of a weight that an output does not depend on is zero.
+        weights: Weights by name; a weight that an output does not depend on has gradient zero.
         transform: Element-wise function of a gradient.
     """
     total = {name: torch.zeros_like(weight) for name, weight in weights.items()}
@@ -166,25 +169,25 @@ def mean_gradients(
 def add_importance(
     earlier: Mapping[str, Tensor], new: Mapping[str, Tensor], decay: float = 1.0
 ) -> WeightTensors:
-    """Return ``decay`` · Ω + Ω' by weight.
+    """Compute ``decay`` · Ω + Ω' for each weight.
 
     Args:
         earlier: Ω of earlier tasks; empty after the first task.
         new: Ω' of the current task.
-        decay: Share of the earlier importance that is kept.
+        decay: Share of the earlier importance to keep.
     """
     return {n: decay * earlier[n] + value if n in earlier else value for n, value in new.items()}
 
 
 def squared_video_norm(model: Backbone, frames: Tensor) -> Tensor:
-    """Return the sum of ‖f(x)‖² over videos ``uint8 [n, M, H, W, 3]``, before normalization."""
+    """Sum ‖f(x)‖², before normalization, over videos ``uint8 [n, M, H, W, 3]``."""
     visual = model.clip.visual
     classes = _layer_output(visual.ln_post, lambda: encode_frames(model, frames))  # [n, M, width]
     return (classes @ visual.proj).mean(dim=1).square().sum()
 
 
 def squared_text_norm(model: Backbone, texts: Sequence[str]) -> Tensor:
-    """Return the sum of ‖g(y)‖² over texts, before normalization."""
+    """Sum ‖g(y)‖², before normalization, over texts."""
     # [1, n, width]
     ends = _layer_output(model.text.ln_final, lambda: encode_texts(model, model.tokenize(texts)))
     projection = model.text.text_projection
@@ -193,7 +196,7 @@ def squared_text_norm(model: Backbone, texts: Sequence[str]) -> Tensor:
 
 
 def _layer_output(layer: nn.Module, forward: Callable[[], object]) -> Tensor:
-    """Return the last output of a layer while ``forward`` runs."""
+    """Capture a layer's last output while ``forward`` runs."""
     outputs: list[Tensor] = []
     handle = layer.register_forward_hook(lambda module, inputs, output: outputs.append(output))
     try:
