@@ -1,7 +1,7 @@
-"""Reading of the next batch of videos beside the step that trains on this one.
+"""Read the next batch of videos while the model trains on the current one.
 
-A thread suffices: reading mapped files, stacking and pinning release the interpreter lock. Nothing random happens in
-it, so that the bits of a training do not depend on its pace.
+A thread suffices, because reading mapped files, stacking and pinning release the interpreter lock. It does nothing
+random, so the trained bits do not depend on its pace.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from trainer.task_data import Pair
 def prefetch_batches(
     loader: VideoLoader, batches: Sequence[list[Pair]]
 ) -> Iterator[tuple[list[Pair], Tensor]]:
-    """Yield each batch with its videos, while the videos of the next one are read.
+    """Yield each batch with its videos, and read those of the next one meanwhile.
 
     Raises:
         FramesMissing: The frames of a video are gone; raised when its batch is due.

@@ -1,14 +1,14 @@
 """Errors of training and evaluation.
 
 TrainingError
-├── FramesMissing         the decoded frames of a video are missing or unusable
-├── NothingToLearn        a task has no accepted video left
+├── FramesMissing         a video's decoded frames are missing or unusable
+├── NothingToLearn        a task has no accepted videos left
 ├── TrainingDiverged      loss or gradient is not finite
-├── ReplicaKilled         a process that trains together with others was killed
-├── CheckpointNotWritten  the folder of the checkpoints is read-only, or its disk is full
+├── ReplicaKilled         one of several training processes was killed
+├── CheckpointNotWritten  the checkpoint folder is read-only, or its disk is full
 ├── LibraryDamaged        a release that the task builds on differs from the published one
-├── VectorIdsTaken        the shard of a domain has vectors with IDs of an append
-└── EvaluationError       scores or galleries that no rank can be computed from
+├── VectorIdsTaken        a shard already uses the vector IDs of an append
+└── EvaluationError       no ranks can be computed from scores or galleries
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class TrainingError(ValueError):
 
 
 class FramesMissing(TrainingError):
-    """A video's frame cache is missing, unreadable, or has another shape than the backbone needs."""
+    """A video's frame cache is missing, unreadable, or not in the shape that the backbone needs."""
 
 
 class NothingToLearn(TrainingError):
@@ -31,14 +31,14 @@ class TrainingDiverged(TrainingError):
 
 
 class ReplicaKilled(TrainingError):
-    """A process that trains together with others was killed; training can resume from its checkpoint."""
+    """One of several training processes was killed; training can resume from its checkpoint."""
 
 
 class CheckpointNotWritten(TrainingError):
-    """The folder of the checkpoints cannot be written.
+    """The checkpoint folder is not writable.
 
     Attributes:
-        hint: Remedy for the operator, as an imperative without a full stop.
+        hint: What the operator should do, as an imperative without a full stop.
     """
 
     def __init__(self, message: str, hint: str) -> None:
@@ -50,12 +50,12 @@ class CheckpointNotWritten(TrainingError):
 
 
 class LibraryDamaged(TrainingError):
-    """The files of a release differ from the published ones."""
+    """A release's files differ from the published ones."""
 
 
 class VectorIdsTaken(TrainingError):
-    """The shard of a domain has vectors of other videos with IDs of an append."""
+    """The domain's shard already uses the vector IDs of an append for other videos."""
 
 
 class EvaluationError(TrainingError):
-    """Ranks cannot be computed from the scores or galleries."""
+    """No ranks can be computed from the scores or galleries."""

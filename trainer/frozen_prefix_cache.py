@@ -1,8 +1,8 @@
-"""Cache of tokens after the frozen part of the image tower: a video passes it once per task instead of once per step.
+"""Cache tokens after the frozen part of the image tower, so that a video passes it once per task, not once per step.
 
-The cache is an anonymous file that disappears with the process, however the process ends, so no stale entry and no
-entry of another precision can exist. Training that resumes from a checkpoint computes the outputs again and gets the
-same bits, because every video is computed alone, independent of its batch and of the cache's contents.
+The cache is an anonymous file that disappears with the process, however the process ends, so there are no stale entries
+and none of another precision. Training that resumes from a checkpoint recomputes the tokens and gets the same bits,
+because each video is computed alone, whatever its batch and the cache contain.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ log = structlog.get_logger(__name__)
 
 @contextmanager
 def open_video_loader(method: Method, folder: Path | None) -> Iterator[VideoLoader]:
-    """Context manager: loader of frames, or of the tokens after the frozen part of the image tower.
+    """Open a loader of frames or, if part of the image tower is frozen, of the tokens after it.
 
     Args:
-        method: Method with a number of frozen image blocks and a size limit of the cache.
+        method: Method, whose settings limit the size of the cache.
         folder: Folder for the cache file, on a disk with room; by default the system's temporary folder.
     """
     blocks, budget = method.frozen_image_block_count, method.config.feature_cache_bytes
@@ -42,25 +42,19 @@ def open_video_loader(method: Method, folder: Path | None) -> Iterator[VideoLoad
         return
     folder = folder or Path(tempfile.gettempdir())
     folder.mkdir(parents=True, exist_ok=True)
-    budget = min(
-        budget, shutil.disk_usage(folder).free // 2
-    )  # checkpoints and catalog need disk space as well
+    budget = min(budget, shutil.disk_usage(folder).free // 2)  # checkpoints and catalog need disk space too
     with tempfile.TemporaryFile(dir=folder) as file:
         yield _TokenCache(method.backbone, blocks, file.fileno(), budget)
 
 
 class VideoLoader:
-    """Loads the videos of a step in two parts: a thread reads the files of the next step, while this one is computed.
-
-    Args:
-        backbone: Backbone of the training.
-    """
+    """Loader of a step's videos in two parts: a thread reads the next step's files during the current one."""
 
     def __init__(self, backbone: Backbone) -> None:
         self._backbone = backbone
 
     def read(self, clips: Sequence[Clip]) -> Any:
-        """Read videos in any thread, without computing anything on the device.
+        """Read videos, in any thread, without computing on the device.
 
         Raises:
             FramesMissing: See :func:`trainer.task_data.open_frames`.
@@ -68,7 +62,7 @@ class VideoLoader:
         return self._pinned(load_frames(clips))
 
     def complete(self, read: Any) -> Tensor:
-        """Return frames ``uint8 [n, M, H, W, 3]`` or tokens ``[n, M, P+1, width]`` on the device.
+        """Move to the device frames ``uint8 [n, M, H, W, 3]`` or tokens ``[n, M, P+1, width]``.
 
         Args:
             read: Result of :meth:`read`.
@@ -77,24 +71,24 @@ class VideoLoader:
         return frames.to(self._backbone.device, non_blocking=True)
 
     def _pinned(self, tensor: Tensor) -> Tensor:
-        """Copy to pages that the GPU reads by itself, so that the step does not wait for the transfer."""
+        """Copy to pinned pages, which the GPU reads by itself, so that the step does not wait for the transfer."""
         return tensor.pin_memory() if self._backbone.device.type == "cuda" else tensor
 
 
 class _TokenCache(VideoLoader):
-    """Tokens of videos after the frozen blocks, one video after the other in a file."""
+    """Loader of tokens after the frozen blocks, which a file keeps one video after the other."""
 
     def __init__(self, backbone: Backbone, blocks: int, file: int, budget: int) -> None:
         super().__init__(backbone)
         self._blocks = blocks
         self._file, self._budget = file, budget
-        self._places: dict[Path, tuple[int, Tensor]] = {}  # offset, and a tensor with shape and type
+        self._places: dict[Path, tuple[int, Tensor]] = {}  # offset, and an empty tensor with shape and type
         self._end = 0
 
     def read(self, clips: Sequence[Clip]) -> Tensor | list[tuple[Path, Tensor, bool]]:
-        """Return the tokens of all videos, or of each video its tokens (True) or frames."""
+        """Read the tokens of all videos or, if some are not cached, each video's tokens (True) or frames (False)."""
         read = []
-        # Also opened for cached videos: missing frames may belong to a deleted video, which must end the training.
+        # Open cached videos too: missing frames may belong to a deleted video, which must end the training.
         for clip, frames in zip(clips, open_frames(clips), strict=True):
             tokens = self._cached(clip.frames_path)
             is_cached = tokens is not None

@@ -1,4 +1,4 @@
-"""Probe queries of a new release: its own search results, which readers of the release compare theirs with."""
+"""Probe queries of a new release: its search results, for readers of the release to compare theirs with."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ def make_probes(
     vectors: Vectors,
     older: Mapping[str, ShardVectors],
 ) -> ProbeQueries:
-    """Probe queries of a release: all probe texts for the newest task, one text for each of the latest older tasks.
+    """Search with all probe texts in the newest task, and with one in each of the latest older tasks.
 
-    Publishing thus costs one scan of the new vectors, and reads a few rows of each older shard.
+    This costs one scan of the new vectors, and reads a few rows of each older shard.
 
     Args:
         newest: ID of the task that the release was trained for.
         ids: Vector IDs ``[G]`` of the task's videos.
         vectors: Vectors ``[G, dim]`` of these videos, as they are stored.
-        older: Shards of earlier tasks by ID, in learned order.
+        older: Shards of earlier tasks by ID, oldest first.
     """
     mode = encoder.modes[-1]
     queries = encoder.encode(PROBE_TEXTS, [newest], mode)[:, 0]

@@ -1,10 +1,9 @@
-"""Processes that train one method together: data parallelism with the loss and the steps of one process.
+"""Data parallelism with the same loss and steps as in one process.
 
-Every process draws the same batches and holds the same weights. The towers encode a part of each batch per process
-(:mod:`models.encoders.tower_forward`), and each process computes the whole loss from the gathered vectors. The
-gradient of a gathered vector is kept for its own process alone, times the number of processes, so the mean of the
-processes' gradients equals the gradient of one process. This includes terms of the loss that every process computes
-completely, for example a penalty on weights.
+All processes draw the same batches and hold the same weights. Each encodes its part of a batch
+(:mod:`models.encoders.tower_forward`) and computes the whole loss from the gathered vectors. Only the process that
+encoded a vector keeps its gradient, times the number of processes, so the mean of the processes' gradients equals the
+gradient in one process. This includes loss terms that every process computes completely, such as a weight penalty.
 """
 
 from __future__ import annotations
@@ -20,13 +19,13 @@ from torch import Tensor, distributed, nn
 from torch.nn import Parameter
 from torch.nn.parallel import DistributedDataParallel
 
-_TIMEOUT = timedelta(minutes=10)  # of a collective operation; a process that ends is noticed at once
+_TIMEOUT = timedelta(minutes=10)  # per collective operation; the end of a process is noticed at once
 
 Value = TypeVar("Value")
 
 
 class ProcessGroup:
-    """The processes of a training, as one of them sees it.
+    """The processes that train together, as one of them sees them.
 
     Args:
         rank: Number of this process, from 0.
@@ -41,7 +40,7 @@ class ProcessGroup:
         return self if self.size > 1 else None
 
     def share(self, value: Value) -> Value:
-        """Return the value of process 0."""
+        """Send process 0's value to all processes."""
         if self.size == 1:
             return value
         values: list[Any] = [value if self.rank == 0 else None]
@@ -52,22 +51,22 @@ class ProcessGroup:
     def parallel_loss(
         self, loss: Callable[..., Tensor], parameters: Iterable[Parameter]
     ) -> Callable[..., Tensor]:
-        """Return the loss, whose backward pass gives the parameters the mean gradients of all processes."""
+        """Wrap a loss so that its backward pass gives the parameters the mean gradient over all processes."""
         if self.size == 1:
             return loss
-        # A loss need not depend on every parameter, for example on the towers of another variant.
+        # A loss need not depend on every parameter.
         return DistributedDataParallel(
             _Loss(loss, parameters), broadcast_buffers=False, find_unused_parameters=True
         )
 
     def slice(self, batch: Tensor) -> Tensor:
-        """Return the rows of this process; the last rows are repeated where the batch is not divisible."""
+        """Select this process's rows; the last row is repeated where the batch is not divisible."""
         size = -(-len(batch) // self.size)
         rows = torch.arange(self.rank * size, (self.rank + 1) * size, device=batch.device)
         return batch[rows.clamp(max=len(batch) - 1)]
 
     def gather(self, part: Tensor, count: int) -> Tensor:
-        """Return the ``count`` rows of the batch, from the parts of all processes."""
+        """Collect the batch's ``count`` rows from the parts of all processes."""
         whole: Tensor = _Gather.apply(part, self.rank, self.size)
         return whole[:count]
 
@@ -76,7 +75,7 @@ ALONE = ProcessGroup()
 
 
 class _Loss(nn.Module):
-    """A loss as a module with the parameters that are trained."""
+    """A loss as a module with the trained parameters."""
 
     def __init__(self, loss: Callable[..., Tensor], parameters: Iterable[Parameter]) -> None:
         super().__init__()
@@ -88,7 +87,7 @@ class _Loss(nn.Module):
 
 
 class _Gather(torch.autograd.Function):
-    """Concatenation of the parts of all processes; the backward pass needs no communication."""
+    """Concatenation of all processes' parts; its backward pass needs no communication."""
 
     @staticmethod
     def forward(ctx: Any, part: Tensor, rank: int, size: int) -> Tensor:
@@ -106,11 +105,11 @@ class _Gather(torch.autograd.Function):
 
 @contextmanager
 def joined_group(rank: int, size: int, folder: Path, device: torch.device) -> Iterator[ProcessGroup]:
-    """Join the processes of a training during the ``with`` statement, which begins when all have joined.
+    """Wait until all processes have joined, and leave the group at the end of the ``with`` statement.
 
     Args:
         rank: Number of this process, from 0.
-        folder: Folder of the training, which all processes share.
+        folder: Folder that the processes share.
         device: Device of the method's tensors.
     """
     distributed.init_process_group(

@@ -1,4 +1,4 @@
-"""Read access to the published releases and shards that a new task builds on."""
+"""Read the published releases and shards that a new task builds on."""
 
 from __future__ import annotations
 
@@ -29,11 +29,7 @@ _releases = VerifiedFolders()  # shared by all tasks of the process
 
 
 class Library:
-    """One snapshot of a vector store, as training reads it.
-
-    Args:
-        store: Store of the published library.
-    """
+    """A snapshot of the published library, for training."""
 
     def __init__(self, store: ShardStore) -> None:
         self.store = store
@@ -49,11 +45,11 @@ class Library:
 
     @property
     def degraded(self) -> dict[str, str]:
-        """Reason why a shard cannot be read, by task ID; learning continues without these shards."""
+        """Why each unreadable shard cannot be read, by task ID; learning continues without these shards."""
         return self._snapshot.degraded
 
     def release(self, identifier: str) -> ReleaseState:
-        """Return a release; read once and kept.
+        """Read a release, once.
 
         Raises:
             LibraryDamaged: Its files, or those of a release that it extends, differ from the published ones.
@@ -69,13 +65,13 @@ class Library:
         return self.release(self.manifest.release) if self.manifest.release else None
 
     def parent_release(self, state: ReleaseState) -> ParentRelease | None:
-        """Return the release that ``state`` extends: the newest release, or None if ``state`` does not extend it."""
+        """Reference the newest release if ``state`` extends it; otherwise None."""
         identifier, tasks = self.manifest.release, self.current.tasks if self.current else []
         extends_newest = len(state.tasks) > len(tasks) > 0 and state.tasks[: len(tasks)] == tasks
         return ParentRelease(identifier, len(tasks)) if identifier and extends_newest else None
 
     def pinned_releases(self) -> dict[str, ReleaseState]:
-        """Return the pinned release of each task for encoding queries, by task ID; without routing profiles."""
+        """Read the releases that shards pin, for encoding queries, by task ID; without routing profiles."""
         for shard in self.manifest.shards.values():
             if shard.release not in self._pinned:
                 folder = self._folder(shard.release)
@@ -83,11 +79,10 @@ class Library:
         return {task: self._pinned[shard.release] for task, shard in self.manifest.shards.items()}
 
     def video_encoder(self, backbone: Backbone, task: str) -> Callable[[Tensor], Tensor]:
-        """Return the video encoder that embedded a task's shard: frames ``uint8 [n, M, H, W, 3]`` to vectors ``[n,
-        dim]``.
+        """Open the encoder that embedded a task's shard, ``uint8 [n, M, H, W, 3]`` to ``[n, dim]``.
 
         Raises:
-            LibraryDamaged, ReleaseError: As :meth:`release`; or the release does not fit the backbone.
+            LibraryDamaged, ReleaseError: As in :meth:`release`, or the release does not fit the backbone.
         """
         shard = self.manifest.shards[task]
         pinned = {task: read_video_release(self._folder(shard.release))}
@@ -98,7 +93,7 @@ class Library:
         return read_lineage(self._folder(identifier))
 
     def _folder(self, identifier: str) -> Path:
-        """Return the folder of a release whose files have the published checksums."""
+        """Find a release's folder, and check its files against the published checksums."""
         if identifier not in self._folders:
             folder = self._snapshot.release_folder(identifier)
             if not _releases.is_intact(folder, self.manifest.releases[identifier].files):
@@ -110,19 +105,19 @@ class Library:
         return self._folders[identifier]
 
     def shard(self, task: str) -> SearchableShard | None:
-        """Return a task's shard; None if it is degraded."""
+        """Open a task's shard; None if it is degraded."""
         if task in self.degraded:
             return None
         shard = self._snapshot.shard(task, fingerprint=self.manifest.shards[task].fingerprint)
         try:
-            _ = shard.ids  # opened here, so that an unreadable shard becomes degraded
+            _ = shard.ids  # opens the files, so that an unreadable shard becomes degraded here
         except ShardStoreError as error:
             self._snapshot.mark_degraded(task, str(error))
             return None
         return shard
 
     def stored_vectors(self, training: Mapping[str, npt.NDArray[np.int64]]) -> StoredVectors:
-        """Return the stored vectors of earlier tasks, without deleted videos.
+        """Open the stored vectors of earlier tasks, without deleted videos.
 
         Args:
             training: Vector IDs of each task's training videos, by task ID.

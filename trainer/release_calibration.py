@@ -1,7 +1,7 @@
-"""Calibration of a release: the confidence model of a library, fitted to captions that no encoder has learned.
+"""Calibrate a release: fit its confidence model to captions that no encoder has learned.
 
-A release is calibrated when it is learned (:func:`calibrate_release`). An append extends its shard and the routing
-profile of its domain, so the model is then fitted again for the same release (:func:`fit_library_confidence`).
+A release is calibrated when it is learned (:func:`calibrate_release`). An append extends the domain's shard and routing
+profile, so the model is then fitted again for the same release (:func:`fit_library_confidence`).
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from models.encoders.query_encoder import QueryEncoder
 from models.releases.release_state import ReleaseState
 from models.routing import DEFAULT_PRIOR
 from models.routing.confidence_model import ConfidenceModel
-from trainer.evaluation.calibration_captions import calibrate_appended, cross_fit, limit_captions
+from trainer.evaluation.calibration_captions import calibrate_appended, cross_fit
 from trainer.evaluation.calibration_searches import CalibrationTask, unrelated_texts
 from trainer.evaluation.confidence_fitting import MAX_CAPTIONS, fit_confidence
 from trainer.evaluation.gallery import ShardVectors, WholeVideoShard
 from trainer.methods import Method
 from trainer.published_library import Library
-from trainer.task_data import TaskData
+from trainer.task_data import TaskData, draw_sample
 from trainer.task_pipeline import HeldOutVideos, readable_shards
 
 
@@ -30,6 +30,7 @@ class AppendedCaptions:
     """Captions of a task with appended videos.
 
     Attributes:
+        learned: Captions of its training videos.
         appended: Vector ID and text of each caption of its appended videos.
     """
 
@@ -51,15 +52,15 @@ def calibrate_release(
     prior: float = DEFAULT_PRIOR,
     report_alive: Callable[[], object] = lambda: None,
 ) -> ReleaseState:
-    """Return the release with its calibration captions and its confidence model, which is None with too few captions.
+    """Add calibration captions and a confidence model to a release; with too few captions, the model is None.
 
     Args:
         method: Method that has learned the task.
-        task: Videos of the new task, as they were learned; some may be deleted since.
+        task: The new task as it was learned; some videos may be deleted since.
         library: Published library.
         state: Release; its last task is the new one.
         vectors: Vectors of the new task.
-        held_out: Held-out videos by task ID, which are excluded from calibration.
+        held_out: Held-out videos by task ID; they are excluded from calibration.
         captions: Vector IDs and captions of validation videos, by task ID.
         appended: Captions of tasks with appended videos, by task ID.
         prior: Cosine per nat of routing evidence.
@@ -69,7 +70,7 @@ def calibrate_release(
     earlier = library.current.calibration if library.current else ()
     deleted = {clip.vector_id for clip in task.clips} - set(vectors.ids.tolist())
     new = cross_fit(method, task, encoder, pinned, deleted=deleted, report_alive=report_alive)
-    calibration = limit_captions([*earlier, *new], MAX_CAPTIONS)
+    calibration = draw_sample([*earlier, *new], MAX_CAPTIONS)
     confidence = fit_library_confidence(
         encoder,
         library,
@@ -96,18 +97,17 @@ def fit_library_confidence(
     prior: float,
     report_alive: Callable[[], object] = lambda: None,
 ) -> ConfidenceModel | None:
-    """Return the confidence model of a library as searches see it; None with too few captions.
+    """Fit a confidence model to the library as searches see it; None with too few captions.
 
-    The captions are those of validation videos, the calibration captions of the release, and a sample of the captions
-    of appended videos. Routing profiles of tasks with appended videos contain the captions of these videos, as in
-    searches.
+    The captions are those of validation videos, the release's calibration captions, and a sample of those of appended
+    videos. As in searches, the routing profile of a domain contains the captions of its appended videos.
 
     Args:
         encoder: Query encoder of the release.
         library: Published library.
         state: Release, with its calibration captions.
-        newest: Task whose shard is not published yet, with its vectors.
-        held_out: Held-out videos by task ID, which are excluded from calibration.
+        newest: ID and vectors of the task whose shard is not published yet.
+        held_out: Held-out videos by task ID; they are excluded from calibration.
         captions: Vector IDs and captions of validation videos, by task ID.
         appended: Captions of tasks with appended videos, by task ID.
         prior: Cosine per nat of routing evidence.
@@ -145,7 +145,7 @@ def fit_library_confidence(
         tasks,
         profiles,
         prior=prior,
-        fitted=limit_captions(fitted, MAX_CAPTIONS),
+        fitted=draw_sample(fitted, MAX_CAPTIONS),
         unrelated=unrelated_texts(),
         report_alive=report_alive,
     )

@@ -1,4 +1,4 @@
-"""Data of a task: its clips and captions, their batches and frames, and the stored vectors of earlier tasks."""
+"""What a task learns from: clips, captions, batches and frames, and stored vectors of earlier tasks."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ Frames = npt.NDArray[np.uint8]
 
 @dataclass(frozen=True)
 class Clip:
-    """One accepted video of a task.
+    """An accepted video.
 
     Attributes:
-        id: ID that the user gave or sees.
-        vector_id: Number of its vector in the shard.
+        id: ID that the user sees.
+        vector_id: ID of its vector in the shard.
         frames_path: ``.npy`` file with its decoded frames, ``uint8 [M, H, W, 3]``.
-        captions: Captions of the video; may be empty.
+        captions: Its captions; may be empty.
         split: Use of the video: ``test`` videos are never trained on; videos without a split are only indexed.
-        category: Class of the video, for mAP; None if the data has no classes.
+        category: Class, for mAP; None if the data has no classes.
     """
 
     id: str
@@ -43,7 +43,7 @@ class Clip:
 
 
 class Pair(NamedTuple):
-    """One training pair."""
+    """A video and one of its captions, to train on."""
 
     clip: Clip
     caption: str
@@ -54,7 +54,7 @@ class TaskData:
     """The accepted videos of a task.
 
     Attributes:
-        clips: Videos in the order of their vector IDs.
+        clips: Videos in vector ID order.
     """
 
     task_id: str
@@ -82,16 +82,9 @@ class TaskData:
         return [Pair(clip, caption) for clip in self.train for caption in clip.captions]
 
     def observed(self, limit: int | None = None) -> list[Clip]:
-        """Return the captioned training videos that a method in closed form learns from: all, or a sample of ``limit``
-        of them.
-
-        The sample is the same in every call, in the order of the videos.
-        """
+        """List the captioned training videos that a closed-form method learns from: all, or a sample of ``limit``."""
         clips = [clip for clip in self.train if clip.captions]
-        if limit is None or len(clips) <= limit:
-            return clips
-        chosen = np.sort(np.random.default_rng(0).permutation(len(clips))[:limit])
-        return [clips[row] for row in chosen]
+        return clips if limit is None else list(draw_sample(clips, limit))
 
     @property
     def training_captions(self) -> list[str]:
@@ -99,20 +92,20 @@ class TaskData:
         return [pair.caption for pair in self.pairs]
 
     def draw_batches(self, size: int, rng: np.random.Generator) -> list[list[Pair]]:
-        """Return all pairs once, in the batches of an epoch; arguments as in :func:`draw_batches`."""
+        """Divide all pairs into the batches of an epoch; arguments as in :func:`draw_batches`."""
         return draw_batches(self.pairs, size, rng)
 
     def batch_count(self, size: int) -> int:
-        """Count the batches of at most ``size`` pairs in an epoch."""
+        """Count an epoch's batches of at most ``size`` pairs."""
         return math.ceil(len(self.pairs) / size)
 
 
 @dataclass(frozen=True)
 class SeparateTasks(TaskData):
-    """Union of several tasks with batches of one task each, in random order.
+    """Union of several tasks, in batches of one task each and in random order.
 
-    A pair has no negatives of other tasks: training on all videos that, like continual training, lacks cross-task
-    negative pairs, a bound of continual-cross-modal-retrieval, section 6.
+    No pair has negatives from other tasks, as in continual training; training on all videos in this way is a bound in
+    continual-cross-modal-retrieval, section 6.
     """
 
     parts: tuple[TaskData, ...]
@@ -126,17 +119,12 @@ class SeparateTasks(TaskData):
 
 
 def draw_batches(pairs: Sequence[Pair], size: int, rng: np.random.Generator) -> list[list[Pair]]:
-    """Return all pairs once, in shuffled batches of at most ``size`` that differ by at most one in length.
+    """Divide all pairs into shuffled batches of at most ``size`` that differ by at most one in length.
 
     Two captions of one video in a batch would be each other's negatives although both are right, so they are kept apart
-    wherever the counts allow it: each batch takes pairs of the videos with the most remaining captions, ties at random
+    where the counts allow it: each batch takes pairs from the videos with the most remaining captions, ties at random
     (which separates them whenever no video has more captions than there are batches), and repeats a video only when no
-    other video is left. The batches are then shuffled.
-
-    Args:
-        pairs: Pairs to distribute.
-        size: Maximum number of pairs per batch.
-        rng: Source of randomness.
+    other is left. The batches are then shuffled.
     """
     count = math.ceil(len(pairs) / size)
     remaining_pairs: dict[int, list[Pair]] = {}
@@ -168,7 +156,7 @@ def draw_batches(pairs: Sequence[Pair], size: int, rng: np.random.Generator) -> 
 
 
 def _return_videos(levels: list[list[list[Pair]]], taken: list[list[Pair]]) -> list[list[list[Pair]]]:
-    """Return the videos of a batch to the levels of their remaining captions; empties ``taken``."""
+    """Put a batch's videos back into the levels of their remaining captions, and empty ``taken``."""
     levels += [[] for _ in range(max(map(len, taken), default=0) + 1 - len(levels))]
     for left in taken:
         levels[len(left)].append(left)
@@ -177,7 +165,7 @@ def _return_videos(levels: list[list[list[Pair]]], taken: list[list[Pair]]) -> l
 
 
 def load_examples(pairs: Sequence[Pair], size: int) -> Iterator[tuple[Tensor, list[str]]]:
-    """Yield all pairs once, in order, as frames ``uint8 [n, M, H, W, 3]`` and their captions, n ≤ ``size``.
+    """Yield the pairs in order, n ≤ ``size`` at a time, as frames ``uint8 [n, M, H, W, 3]`` and captions.
 
     Raises:
         FramesMissing: See :func:`load_frames`.
@@ -187,7 +175,7 @@ def load_examples(pairs: Sequence[Pair], size: int) -> Iterator[tuple[Tensor, li
 
 
 def load_frames(clips: Sequence[Clip]) -> Tensor:
-    """Return the frames of several videos, ``uint8 [n, M, H, W, 3]``, read from their caches.
+    """Read the cached frames of several videos, ``uint8 [n, M, H, W, 3]``.
 
     Raises:
         FramesMissing: The frames of a video are gone; the message names the video and the remedy.
@@ -196,7 +184,7 @@ def load_frames(clips: Sequence[Clip]) -> Tensor:
 
 
 def open_frames(clips: Sequence[Clip]) -> list[Frames]:
-    """Return the memory-mapped frames of several videos, ``[M, H, W, 3]`` each, all of one shape.
+    """Map the cached frames of several videos into memory, ``[M, H, W, 3]`` each and all of one shape.
 
     Raises:
         FramesMissing: The frames of a video are gone; the message names the video and the remedy.
@@ -212,7 +200,7 @@ def open_frames(clips: Sequence[Clip]) -> list[Frames]:
 
 
 def clips_without_frames(clips: Sequence[Clip], frames: int, size: int) -> list[Clip]:
-    """Return the clips whose cache does not hold frames ``[frames, size, size, 3]``; only file headers are read.
+    """List the clips whose cache does not hold frames ``[frames, size, size, 3]``; reads only file headers.
 
     Args:
         clips: Clips to check.
@@ -246,21 +234,21 @@ def _open_clip(clip: Clip) -> Frames:
 
 
 class VectorSource(Protocol):
-    """Source of stored vectors by ID, for example a shard."""
+    """Source of stored vectors, for example a shard."""
 
     def vectors(self, ids: Ids) -> Vectors:
-        """Return the vectors of these IDs, ``float32 [len(ids), dim]``."""
+        """Read the vectors of ``ids``, ``float32 [len(ids), dim]``."""
         ...
 
 
 class StoredVectors:
-    """Stored vectors of the training videos of earlier tasks: the negatives of the cross-task loss.
+    """Stored vectors of earlier tasks' training videos: the negatives of the cross-task loss.
 
-    Vectors are read when they are sampled, so that the hundredth task costs as much as the second.
+    Vectors are read only when sampled, so that the hundredth task costs as much as the second.
 
     Args:
-        sources: Shard of each earlier task and the IDs of its *training* videos; IDs of other splits would expose the
-            videos that recall is evaluated on to the loss.
+        sources: Shard of each earlier task, and the IDs of its *training* videos; IDs of other splits would show the
+            loss videos that recall is measured on.
     """
 
     def __init__(self, sources: Sequence[tuple[VectorSource, Ids]] = ()) -> None:
@@ -271,7 +259,7 @@ class StoredVectors:
         return int(self._ends[-1]) if len(self._ends) else 0
 
     def sample(self, count: int, rng: np.random.Generator) -> Tensor | None:
-        """Return the vectors ``[min(count, len), dim]`` drawn without replacement; None if there are none."""
+        """Draw vectors ``[min(count, len), dim]`` without replacement; None if there are none."""
         if not len(self):
             return None
         chosen = rng.choice(len(self), size=min(count, len(self)), replace=False)
@@ -286,7 +274,7 @@ class StoredVectors:
 
 
 def vector_ids(clips: Sequence[Clip]) -> Ids:
-    """Return the vector IDs ``int64 [n]`` of clips."""
+    """Collect the vector IDs ``int64 [n]`` of clips."""
     return np.array([clip.vector_id for clip in clips], np.int64)
 
 
@@ -294,6 +282,12 @@ Item = TypeVar("Item")
 
 
 def chunks(items: Sequence[Item], size: int) -> Iterator[Sequence[Item]]:
-    """Yield consecutive parts of a sequence, of ``size`` items each; the last part may be shorter."""
+    """Yield consecutive parts of ``size`` items; the last may be shorter."""
     for start in range(0, len(items), size):
         yield items[start : start + size]
+
+
+def draw_sample(items: Sequence[Item], limit: int) -> tuple[Item, ...]:
+    """Draw at most ``limit`` items and keep their order; the same positions for the same number of items."""
+    chosen = np.sort(np.random.default_rng(0).permutation(len(items))[:limit])
+    return tuple(items[row] for row in chosen)

@@ -1,4 +1,4 @@
-"""Stages of a task from its clips to a release, a shard and a row of the recall matrix, without service and broker.
+"""Stages of learning, from a task's clips to a release, a shard and a recall row, without service and broker.
 
 ::
 
@@ -24,7 +24,6 @@ from models.releases.probe_queries import MAX_PROBED_OLDER_TASKS, ProbeQueries, 
 from models.releases.release_files import write_release
 from models.releases.release_state import ReleaseState
 from models.routing import DEFAULT_PRIOR
-from trainer.evaluation.calibration_captions import limit_captions
 from trainer.evaluation.gallery import Gallery, Query, ShardVectors, WholeVideoShard
 from trainer.evaluation.rank_ledger import RankLedger
 from trainer.evaluation.recall_row import RecallRow, compute_recall, evaluate_row, select_measured_tasks
@@ -32,7 +31,7 @@ from trainer.evaluation.retrieval_metrics import Recall
 from trainer.methods import Method, start_method
 from trainer.probe_generation import make_probes
 from trainer.published_library import Library
-from trainer.task_data import Clip, TaskData
+from trainer.task_data import Clip, TaskData, draw_sample, vector_ids
 from trainer.training_checkpoint import CheckpointStore, run_identity
 from trainer.training_loop import TrainingProgress, learn_task
 from trainer.training_replicas import training_group
@@ -47,11 +46,11 @@ IndexingStage = Literal["indexing", "calibrating", "writing"]
 
 @dataclass(frozen=True)
 class WrittenRelease:
-    """Release and shard of a task, written to the store but not yet published.
+    """A task's release and shard, written to the store but not yet published.
 
     Attributes:
         vectors: Vectors of the shard, one per whole video, as the store rounds them.
-        moments: Manifest entries of the segments with the vectors of moments.
+        moments: Manifest entries of the segments with moment vectors.
     """
 
     state: ReleaseState
@@ -63,7 +62,7 @@ class WrittenRelease:
 
 @dataclass(frozen=True)
 class HeldOutVideos:
-    """The held-out videos of a task.
+    """A task's held-out videos.
 
     Attributes:
         queries: First caption of each video that has one; more captions would cost more and add little.
@@ -76,19 +75,19 @@ class HeldOutVideos:
     def from_captions(
         cls, videos: Sequence[tuple[int, Sequence[str]]], max_queries: int | None = None
     ) -> HeldOutVideos:
-        """From the vector ID and captions of each video.
+        """Construct from each video's vector ID and captions.
 
         Args:
-            max_queries: Maximum number of queries, a sample that is the same in every call; None: no limit.
+            max_queries: Maximum number of queries, sampled in the same way in every call; None: no limit.
         """
         queries = [Query(captions[0], vector_id) for vector_id, captions in videos if captions]
         return cls(
             ids=np.array([vector_id for vector_id, _ in videos], np.int64),
-            queries=tuple(queries) if max_queries is None else limit_captions(queries, max_queries),
+            queries=tuple(queries) if max_queries is None else draw_sample(queries, max_queries),
         )
 
     def restricted_to(self, ids: Ids) -> HeldOutVideos:
-        """Return the videos among these IDs; deleted videos are thus excluded from evaluation."""
+        """Keep only the videos among ``ids``, which excludes deleted ones from evaluation."""
         remaining = np.isin(self.ids, ids)
         if remaining.all():
             return self
@@ -101,19 +100,16 @@ class HeldOutVideos:
 def prepare_method(
     backbone: Backbone, library: Library, task: TaskData, name: str, settings: Mapping[str, Any]
 ) -> Method:
-    """Return the method for a task, in the state of the newest release.
+    """Construct the method that learns a task, in the state of the newest release.
 
-    A task without training captions is only indexed: with the newest release as it is, regardless of the method it
-    names, or with the unchanged backbone if it is the first task of the library.
+    A task without training captions is only indexed: with the newest release as it is, whatever method the task names,
+    or with the unchanged backbone if the library is empty.
 
     Args:
-        backbone: Backbone of the library.
-        library: Published library.
-        task: Task to learn.
         settings: Settings of the method that the task overrides.
 
     Raises:
-        MethodError: Unknown settings, or a release that the method cannot continue.
+        MethodError: A setting is unknown, or the method cannot continue the release.
     """
     current = library.current
     if task.pairs:
@@ -138,8 +134,6 @@ def train_task(
 
     Args:
         method: Method from :func:`prepare_method`.
-        library: Published library.
-        task: Task to learn.
         training: Vector IDs of each earlier task's training videos, by task ID.
         checkpoints: Folder of the task's checkpoints.
         fencing_token: Fencing token of the claim; see :class:`~trainer.training_checkpoint.CheckpointStore`.
@@ -186,19 +180,17 @@ def index_task(
     report: Callable[[IndexingStage, int], None] = lambda stage, done: None,
     report_alive: Callable[[], None] = lambda: None,
 ) -> WrittenRelease:
-    """Embed every video of the task once, and write the release with its probes, and the shard.
+    """Embed each of the task's videos once, and write the release with its probes, and the shard.
 
     Nothing is published yet.
 
     Args:
         method: Trained method.
-        library: Published library.
-        task: Task whose videos are embedded.
         calibrate: Adds the calibration to the release, from its query encoder and the task's vectors; see
             :func:`trainer.release_calibration.calibrate_release`.
-        moments: IDs and vectors of each moment segment; drawn after the whole videos are embedded.
-        embed: Returns the vectors of the task's videos, ``[n, dim]``; by default they are embedded here.
-        report: Called at the begin of each stage with 0, then with the number of embedded videos.
+        moments: IDs and vectors of each moment segment; read after the whole videos are embedded.
+        embed: Embeds the task's videos as vectors ``[n, dim]``; by default they are embedded here.
+        report: Called at the beginning of each stage with 0, then with the number of embedded videos.
         report_alive: Called while shards are written.
 
     Raises:
@@ -206,7 +198,7 @@ def index_task(
     """
     report("indexing", 0)
     store = library.store
-    ids = np.array([clip.vector_id for clip in task.clips], np.int64)
+    ids = vector_ids(task.clips)
     vectors = (
         embed()
         if embed
@@ -235,18 +227,16 @@ def index_task(
 
     report("writing", 0)
     shard = write(ids, vectors)
-    # Separate segments, so that the shard has the same bytes as without moments.
+    # Separate segments keep the bytes of the shard the same as without moments.
     segments = tuple(write(*segment) for segment in moments)
-    # Read back, because the store rounds vectors, and evaluation must use the vectors that searches find.
+    # Read back, because the store rounds vectors, and evaluation must see what searches see.
     return WrittenRelease(state, release, shard, store.open([shard]), segments)
 
 
 def readable_shards(
     library: Library, state: ReleaseState, newest: str, vectors: ShardVectors
 ) -> Iterator[tuple[int, str, ShardVectors]]:
-    """Yield the position, ID and vectors of each task with a readable shard; ``vectors`` are those of the
-    newest task.
-    """
+    """Yield the position, ID and vectors of each task with a readable shard; ``vectors`` belong to the newest one."""
     for position, task in enumerate(state.tasks):
         shard = vectors if task.task_id == newest else library.shard(task.task_id)
         if shard is not None:
@@ -271,9 +261,7 @@ def _probes(
 
 
 def _gate_queries(encoder: QueryEncoder, task: TaskData) -> npt.NDArray[np.float32] | None:
-    """Return the query vectors ``[n, dim]`` of evenly chosen training captions, for the quality gate of a
-    large shard.
-    """
+    """Encode evenly spaced training captions ``[n, dim]``, for the quality gate of a large shard."""
     texts = [pair.caption for pair in task.pairs]
     if not texts:
         return None
@@ -290,13 +278,12 @@ def evaluate_release(
     ledger: RankLedger | None = None,
     report: Callable[[float], None] = lambda share: None,
 ) -> RecallRow:
-    """Return the row of the recall matrix of a written release, with the figures that a library user experiences.
+    """Measure a written release's row of the recall matrix, with the figures that a library user experiences.
 
-    Tasks whose shards cannot be read are omitted. The queries of a large library are those of a sample of its tasks;
-    see :mod:`trainer.evaluation.recall_row`.
+    Tasks whose shards cannot be read are omitted. In a large library, only a sample of tasks is measured; see
+    :mod:`trainer.evaluation.recall_row`.
 
     Args:
-        library: Published library.
         written: Release and shard to evaluate.
         held_out: Held-out videos by task ID; other tasks have no figures.
         prior: See :func:`trainer.evaluation.recall_row.evaluate_row`.
@@ -325,7 +312,7 @@ def evaluate_release(
         profiles,
         prior=prior,
         modes=encoder.modes[-1:],
-        full=False,  # omits the measures that only compare methods
+        full=False,  # skip the measures that only compare methods
         ledger=ledger,
         report=report,
     )
@@ -338,11 +325,10 @@ def zero_shot_recall(
     *,
     report: Callable[[int], None] = lambda done: None,
 ) -> Recall | None:
-    """Compute the recall of the unchanged backbone on a task's held-out videos, local gallery; None without queries.
+    """Measure the unchanged backbone's recall on a task's held-out videos, local gallery; None without queries.
 
     Args:
-        backbone: Backbone of the library.
-        report: Called with the number of embedded videos.
+        report: Called with the number of videos embedded so far.
 
     Raises:
         FramesMissing: The frames of a video are gone.

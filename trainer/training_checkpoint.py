@@ -1,4 +1,4 @@
-"""Training checkpoints: a task's training state after an epoch, on disk either completely or not at all."""
+"""Checkpoints: a task's training state after an epoch, on disk either completely or not at all."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from trainer.errors import CheckpointNotWritten
 log = structlog.get_logger(__name__)
 
 SCHEMA = 3
-_DESCRIPTION_FILE, _METHOD_FILE, _OPTIMIZER_FILE = "checkpoint.json", "method.safetensors", "optimiser.pt"
+_DESCRIPTION_FILE, _METHOD_FILE, _OPTIMIZER_FILE = "checkpoint.json", "method.safetensors", "optimizer.pt"
 _UNREADABLE = (
     OSError,
     ValueError,
@@ -40,9 +40,11 @@ _UNREADABLE = (
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Training state after an epoch. Random number generators are not stored, since every epoch seeds them anew.
+    """Training state after an epoch, without random generators, which every epoch seeds.
 
     Attributes:
+        epoch: Number of completed epochs.
+        losses: Mean loss of each epoch.
         micro_batch: Pairs that the towers encoded at once; None: whole batches.
     """
 
@@ -54,22 +56,21 @@ class Checkpoint:
 
 
 def run_identity(*parts: Any) -> str:
-    """Return a short digest of everything that a run depends on: the release it starts from, settings,
-    training pairs.
-    """
+    """Digest everything that a run depends on: the release it starts from, settings, training pairs."""
     return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()[:16]
 
 
 class CheckpointStore:
     """Checkpoints of one training run.
 
-    Several claims may write into the folder: a worker that hangs while it saves may resume after another worker has
-    claimed its task. Files are therefore named with the claim's fencing token; no claim removes files of a later one.
+    Several claims may write into the folder: a worker that hangs while saving may resume after another worker has
+    claimed its task. File names therefore contain the claim's fencing token, and no claim removes the files of a later
+    one.
 
     Args:
         folder: Folder of the task; created when first needed.
-        run: Identity of the run. Checkpoints of another run, from an attempt that started from another release or with
-            other videos, are not resumed.
+        run: Identity of the run. An attempt that started from another release or with other videos is another run,
+            whose checkpoints are not resumed.
         fencing_token: Fencing token of the claim; it grows with every claim on the task.
     """
 
@@ -86,7 +87,7 @@ class CheckpointStore:
         """
         try:
             self._write(checkpoint)
-        except Exception as error:  # each of the three writers raises its own errors
+        except Exception as error:  # JSON, safetensors and torch raise different errors
             problem = _folder_problem(self.folder, checkpoint, error)
             if problem is None:
                 raise
@@ -121,12 +122,9 @@ class CheckpointStore:
                 shutil.rmtree(other, ignore_errors=True)
 
     def load(self) -> Checkpoint | None:
-        """Return the newest complete checkpoint of this run; None if there is none.
-
-        Unreadable checkpoints are skipped.
-        """
+        """Load the newest complete and readable checkpoint of this run, or None."""
         listed: list[Path] = []
-        # Repeated until the listing is stable: another claim may replace a checkpoint while it is read.
+        # Repeat until the listing is stable, since another claim may replace a checkpoint while it is read.
         while (folders := sorted(self.folder.glob("epoch-*[0-9]"), reverse=True)) != listed:
             if checkpoint := self._newest(folders):
                 return checkpoint
@@ -158,28 +156,28 @@ class CheckpointStore:
 
 
 def _folder_problem(folder: Path, checkpoint: Checkpoint, error: Exception) -> CheckpointNotWritten | None:
-    """Return the problem of the folder that made a write fail; None for another error."""
+    """Explain a failed write by the state of the folder or its disk; None if another error caused it."""
     number, text = getattr(error, "errno", None), str(error)
     if number in (errno.EROFS, errno.EACCES) or "Read-only file system" in text:
         state = "denies access to this process" if number == errno.EACCES else "is read-only"
         return CheckpointNotWritten(
             f"The training cannot store its checkpoint: the folder {folder} {state}",
-            "Make the folder writable for the user of the worker",
+            "Make the folder writable for the worker's user",
         )
     needed = _stored_bytes([checkpoint.method, checkpoint.optimizer])
     free = _free_bytes(folder)
-    # Writers of tensors report a full disk with their own texts.
+    # Tensor writers report a full disk in their own words.
     if number != errno.ENOSPC and "No space left" not in text and (number is not None or free >= needed):
         return None
     return CheckpointNotWritten(
         f"The training cannot store its checkpoint: the disk of the folder {folder} is full; about {needed:,} bytes "
         f"are needed, and {free:,} bytes are free",
-        "Free space on this disk",
+        "Free up space on this disk",
     )
 
 
 def _stored_bytes(state: Any) -> int:
-    """Return the bytes of all tensors in nested containers."""
+    """Sum the bytes of all tensors in nested containers."""
     if isinstance(state, Tensor):
         return state.nbytes
     values = (
@@ -194,7 +192,7 @@ def _free_bytes(folder: Path) -> int:
 
 
 def is_intact_checkpoint(folder: Path) -> bool:
-    """Return whether the files of a checkpoint are the ones that were written."""
+    """Check whether a checkpoint's files are as they were written."""
     try:
         _read_description(folder)
     except _UNREADABLE:
@@ -209,7 +207,7 @@ def _write_description(folder: Path, body: Mapping[str, Any]) -> None:
 
 
 def _read_description(folder: Path) -> dict[str, Any]:
-    """Return the description of a checkpoint; raises ValueError if it or a file of the checkpoint was altered."""
+    """Read a checkpoint's description; raise ValueError if it or another file of the checkpoint was altered."""
     path = folder / _DESCRIPTION_FILE
     if path.exists() and not path.is_file():
         raise ValueError(f"{_DESCRIPTION_FILE} is not a regular file")  # a pipe would block

@@ -1,7 +1,7 @@
-"""Training loop of all methods: optimizer, schedule, gradient clipping, checkpoints and progress.
+"""Train any method: optimizer, schedule, gradient clipping, checkpoints and progress.
 
-Two runs with the same seed and data, one of them interrupted after any epoch and resumed, end with the same bits on
-the same machine: every epoch draws its batches and seeds torch from (seed, number of learned tasks, epoch) alone.
+On the same machine, a run that is interrupted after any epoch and resumed ends with the same bits as one that is not:
+every epoch draws its batches and seeds torch from (seed, number of learned tasks, epoch) alone.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ log = structlog.get_logger(__name__)
 
 CLIP_NORM = 1.0
 BETAS, EPSILON = (0.9, 0.999), 1e-6  # ctvr-ffa-tame, published code
-_READ_SECONDS = 0.25  # between two waits for a GPU, whose losses are reported then
+_READ_SECONDS = 0.25  # between reads of a GPU's losses, which wait for it
 
 
 @dataclass(frozen=True)
 class TrainingProgress:
-    """Progress of training after a step.
+    """Training progress after a step.
 
     Attributes:
         epoch: Current epoch, from 1.
         step: Number of completed steps, over all epochs.
-        loss: Loss of this step; None for a method in closed form.
-        videos_per_second: Mean since this process started to train.
+        loss: Loss of this step; None for a closed-form method.
+        videos_per_second: Mean since this process started training.
     """
 
     epoch: int
@@ -57,7 +57,7 @@ class TrainingProgress:
 
 
 def _ignore(progress: TrainingProgress) -> None:
-    """Return the default progress callback."""
+    """Do nothing; the default callback."""
 
 
 def learn_task(
@@ -69,9 +69,9 @@ def learn_task(
     checkpoints: CheckpointStore | None = None,
     group: ProcessGroup = ALONE,
 ) -> list[float]:
-    """Learn one task: all hooks of the method from ``begin_task`` to ``record_task``.
+    """Learn a task: call all of the method's hooks from ``begin_task`` to ``record_task``.
 
-    A task without training captions is not trained: the method adds the task and keeps its weights.
+    A task without training captions is only added, and the method keeps its weights.
 
     Args:
         method: Method to train.
@@ -107,18 +107,17 @@ def fit(
     checkpoints: CheckpointStore | None = None,
     group: ProcessGroup = ALONE,
 ) -> list[float]:
-    """Train the parameters that :meth:`~trainer.methods.base.Method.begin_task` has opened, for all epochs.
+    """Train the parameters that :meth:`~trainer.methods.base.Method.begin_task` has unfrozen, for all epochs.
 
-    AdamW with the configured schedule, after an optional linear warm-up; gradients are clipped to norm 1 over the
-    optimized parameters. The state after the last epoch is kept, unless the method itself restores a better one.
+    The optimizer is AdamW with the configured schedule, after an optional linear warm-up; gradients are clipped to norm
+    1 over the optimized parameters. The state after the last epoch is kept, unless the method restores a better one.
 
     Args:
         method: Method whose ``begin_task`` was called.
-        task: Task to learn.
-        memory: Stored vectors of earlier tasks; as many as the batch size are drawn for every step.
+        memory: Stored vectors of earlier tasks; each step draws as many as the batch size.
         report: Called after every step; an exception that it raises ends the training.
         checkpoints: Store to save a checkpoint to after every epoch, and to resume from.
-        group: Processes that train together. Stored vectors and checkpoints are those of process 0.
+        group: Processes that train together; only process 0 uses stored vectors and checkpoints.
 
     Returns:
         The mean loss of each epoch.
@@ -207,7 +206,7 @@ def fit(
 
 
 def _observe_videos(method: Method, task: TaskData, report: Callable[[TrainingProgress], None]) -> None:
-    """Show the captioned training videos, or a sample of bounded size, to a method in closed form, once."""
+    """Show a closed-form method its captioned training videos, or a sample of them, once."""
     clips = task.observed(method.config.max_videos)
     size = method.config.batch_size
     clock = _Clock(1, math.ceil(len(clips) / size), 0)
@@ -219,16 +218,16 @@ def _observe_videos(method: Method, task: TaskData, report: Callable[[TrainingPr
 def learning_rate_factor(
     step: int, steps: int, *, warmup: float = 0.0, first_epoch: int | None = None
 ) -> float:
-    """Return the factor of the base learning rate at a step.
+    """Compute the factor on the base learning rate at a step.
 
-    A linear warm-up, then a half-cosine that would reach zero one step after the last; or, if ``first_epoch`` is given,
-    factor 1 in the first epoch and 0.1 in the others (bmu-moco).
+    After a linear warm-up, the factor follows a half-cosine that would reach zero one step after the last; or, with
+    ``first_epoch``, it is 1 in the first epoch and 0.1 afterwards (bmu-moco).
 
     Args:
         step: Number of the step, from 0.
-        steps: Number of steps of the task.
-        warmup: Share of the steps with rising rate, 0..1.
-        first_epoch: Number of steps of the first epoch, for the step schedule.
+        steps: Number of steps in the task.
+        warmup: Share of steps with a rising rate, 0..1.
+        first_epoch: Number of steps in the first epoch, for the step schedule.
     """
     rising = math.ceil(warmup * steps)
     if step < rising:
@@ -248,7 +247,7 @@ def _step(
     inputs: _Inputs,
     group: ProcessGroup,
 ) -> Tensor:
-    """Take a step; returns its loss and the norm of its gradient, ``[2]``, without waiting for the device."""
+    """Take a step, and return its loss and gradient norm, ``[2]``, without waiting for the device."""
     optimizer.zero_grad(set_to_none=True)
     with _precision(method), micro_batches(method.micro_batch), distributed_batches(group.distribution):
         loss = compute_loss(*inputs)
@@ -276,7 +275,7 @@ def _plan(
     task: TaskData,
     group: ProcessGroup,
 ) -> int | None:
-    """Return the micro-batch of a training, chosen by process 0."""
+    """Choose the micro-batch, in process 0 only."""
     if group.rank:
         return None
     with _precision(method):
@@ -298,9 +297,10 @@ def _smaller(one: int | None, other: int | None) -> int | None:
 
 
 class _EpochResults:
-    """Losses and gradient norms of an epoch's steps, which are read when a report is due, not in each step.
+    """Losses and gradient norms of an epoch's steps.
 
-    Reading waits for the device. On a CPU, where nothing is to be waited for, each step is read and reported at once.
+    Reading them waits for the device, so on a GPU they are read only when a report is due. On a CPU there is nothing to
+    wait for, and each step is read and reported at once.
     """
 
     def __init__(
@@ -316,16 +316,16 @@ class _EpochResults:
         self._total, self._trained = 0.0, 0
 
     def __len__(self) -> int:
-        """Count the steps that are not read."""
+        """Count the unread steps."""
         return len(self._unread)
 
     @property
     def mean_loss(self) -> float:
-        """Mean loss per pair of the steps that were read."""
+        """Mean loss per pair over the steps read so far."""
         return self._total / self._trained
 
     def add(self, result: Tensor, videos: int) -> None:
-        """Add the loss and the gradient norm of a step, and read them if a report is due.
+        """Add a step's loss and gradient norm, and read all unread steps if a report is due.
 
         Raises:
             TrainingDiverged: See :meth:`read`.
@@ -336,7 +336,7 @@ class _EpochResults:
             self.read()
 
     def read(self) -> None:
-        """Read all steps and report each.
+        """Read the unread steps and report each.
 
         Raises:
             TrainingDiverged: A loss or a gradient is not finite.
@@ -368,7 +368,7 @@ def _diverged(quantity: str, value: float, step: int, rates: Sequence[float]) ->
 
 
 class _Clock:
-    """Counts steps and videos."""
+    """Counter of steps and videos."""
 
     def __init__(self, epochs: int, steps_per_epoch: int, first_epoch: int) -> None:
         self.epochs, self.steps = epochs, epochs * steps_per_epoch

@@ -1,9 +1,9 @@
-"""Memory of a training, known before it is taken: the largest micro-batch that fits is measured, not computed.
+"""Find the largest micro-batch that fits into memory, by measuring before training starts.
 
-Before the first step, the loop computes loss and gradient of one and of two pairs, and meters what each takes. Memory
-is linear in the pairs, so two measurements predict the batch. What does not depend on them is added by its size:
-gradients, AdamW's moments, and copies that the method keeps. If the whole batch does not
-fit, its towers encode it in parts (:mod:`models.encoders.micro_batches`), as large as fit.
+Before the first step, the loop computes loss and gradient for one pair and for two, and meters the memory. It is linear
+in the pairs, so two measurements predict the batch. What does not depend on the pairs is added by size: gradients,
+AdamW's moments, and copies that the method keeps. If the whole batch does not fit, the towers encode it in parts
+(:mod:`models.encoders.micro_batches`) that are as large as possible.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ Loss = Callable[[Tensor, Sequence[str], Tensor | None], Tensor]
 
 @dataclass(frozen=True)
 class MemoryPlan:
-    """How a training uses memory.
+    """How training will use memory.
 
     Attributes:
-        micro_batch: Number of pairs that the towers encode at once; None: the whole batch.
-        needed: Estimated bytes at the peak, in addition to those that the process had.
-        usable: Bytes that it could take.
+        micro_batch: Pairs that the towers encode at once; None: the whole batch.
+        needed: Estimated peak in bytes, beyond what the process already had.
+        usable: Bytes that it may allocate.
     """
 
     micro_batch: int | None
@@ -51,22 +51,22 @@ def plan_memory(
     kept: int,
     processes: int = 1,
 ) -> MemoryPlan:
-    """Choose the micro-batch of a training.
+    """Choose the micro-batch for training.
 
-    Gradients that exist are lost; random numbers are drawn again.
+    Existing gradients are lost; the state of random generators is restored.
 
     Args:
         loss: Loss of the method.
-        frames: Videos of the first batch, on the device of the method.
+        frames: Videos of the first batch, on the method's device.
         texts: Their captions.
         references: Stored vectors of the first step.
         trained: Parameters of the optimizer.
         has_moments: Whether the optimizer has allocated its moments.
-        kept: Bytes that the method takes later and keeps.
+        kept: Bytes that the method will allocate later and keep.
         processes: Number of processes that share the batch and, on a CPU, the memory.
 
     Raises:
-        NotEnoughMemory: Not even parts of one pair fit.
+        NotEnoughMemory: Not even one pair at a time fits.
     """
     device = frames.device
 
@@ -74,7 +74,7 @@ def plan_memory(
         return usable_bytes(device) // (1 if device.type == "cuda" else processes)
 
     weights = sum(parameter.nbytes for parameter in trained)
-    # Gradients, AdamW's two moments, and the intermediate results of its step.
+    # Gradients and AdamW's two moments.
     fixed = weights * (1 if has_moments else 3) + kept
     count = -(-len(frames) // processes)
 
@@ -101,7 +101,7 @@ def plan_memory(
         one = measure(1, None)
         more = max(measure(2, None) - one, 0) if count > 1 else 0
         needed = fixed + one + more * (count - 1)
-        # Asked again, because the first step allocates the buffers of the libraries.
+        # Ask again, because the first step allocates buffers inside libraries.
         if needed <= (free := usable()):
             return MemoryPlan(None, needed, free)
     except (_Exceeded, torch.OutOfMemoryError):
@@ -115,7 +115,7 @@ def plan_memory(
     free = usable()
     if base > free:
         raise refuse(base)
-    # A part holds the graph of videos or of texts, so the growth with both is an upper bound.
+    # A part holds the graph of either videos or texts, so the growth with both is an upper bound.
     largest = 1 + (free - base) // more if more else 1
     parts = -(-count // min(largest, max(1, count - 1)))
     size = -(-count // parts)
@@ -123,7 +123,7 @@ def plan_memory(
 
 
 class _Exceeded(Exception):
-    """A measured step takes more than it may."""
+    """A measured step exceeds the limit."""
 
     def __init__(self, live: int) -> None:
         super().__init__(live)
@@ -133,14 +133,14 @@ class _Exceeded(Exception):
 def _peak_of_step(
     loss: Callable[[], Tensor], trained: Sequence[Tensor], device: torch.device, limit: int
 ) -> int:
-    """Return the peak bytes of a forward and a backward pass, without the gradients.
+    """Measure the peak bytes of a forward and a backward pass, without the gradients.
 
     Raises:
-        _Exceeded: On a CPU, more than ``limit`` bytes are live; the kernel would end the process instead.
-        torch.OutOfMemoryError: On a GPU, the memory does not suffice.
+        _Exceeded: On a CPU, more than ``limit`` bytes are live, before the kernel would kill the process.
+        torch.OutOfMemoryError: On a GPU, memory runs out.
     """
-    # Existing gradients are added to, so that the peak is linear in the pairs: without them, it would be that of the
-    # gradients at the end of the backward pass for few pairs, and that of the graph at its start for many.
+    # Accumulating into existing gradients keeps the peak linear in the pairs. Otherwise the gradients at the end of the
+    # backward pass would make the peak for few pairs, and the graph at its start for many.
     for parameter in trained:
         parameter.grad = torch.zeros_like(parameter)
     try:
@@ -159,7 +159,7 @@ def _peak_of_step(
 
 
 class _LiveBytes(TorchDispatchMode):
-    """Meter of the tensors that operations allocate on a CPU, which has no statistics of an allocator."""
+    """Meter of the tensors that operations allocate on a CPU, whose allocator keeps no statistics."""
 
     def __init__(self, limit: int) -> None:
         super().__init__()

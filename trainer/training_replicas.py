@@ -1,7 +1,7 @@
-"""Training in several processes on one machine: replicas of a method that follow the steps of this process.
+"""Train in several processes on one machine: replicas of a method follow the steps of this process.
 
 Process 0 is the learning worker itself. It alone holds the claim, writes checkpoints, reports progress and publishes.
-Replicas are started per task with a copy of the method, compute their part of each batch, and end with the task.
+Each replica starts with a copy of the method, computes its part of every batch, and ends with the task.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from trainer.process_group import ALONE, ProcessGroup, joined_group
 from trainer.task_data import TaskData
 from trainer.training_loop import fit
 
-_EXIT_SECONDS = 1.0  # in which a killed process is reaped, after its connections were closed
+_EXIT_SECONDS = 1.0  # within which a killed process is reaped, once its connections are closed
 
 
 @contextmanager
 def training_group(
     method: Method, release: ReleaseState | None, task: TaskData, processes: int
 ) -> Iterator[ProcessGroup]:
-    """The group of processes that train a method on a task, for :func:`trainer.training_loop.learn_task`.
+    """Start the processes that train a method on a task, for :func:`trainer.training_loop.learn_task`.
 
-    A task without training, and a method in closed form, use this process alone. On GPUs, each process uses its own.
+    A task without training and a closed-form method use this process alone. On GPUs, each process has its own.
 
     Args:
         method: Method before ``begin_task``.
@@ -58,7 +58,7 @@ def training_group(
     spawn = multiprocessing.get_context("spawn")  # a forked process cannot use CUDA
     with tempfile.TemporaryDirectory(prefix="cinestrata-training-") as name:
         folder = Path(name)
-        # By value: tensors that processes share would be changed by the steps of each of them.
+        # Pass by value: if processes shared tensors, the steps of each would change them.
         copy = io.BytesIO()
         torch.save((method.backbone, type(method), method.config, release), copy)
         arguments = processes, folder, device.type, copy.getvalue(), task, torch.get_num_threads()
@@ -82,7 +82,7 @@ def training_group(
             raise
         finally:
             for replica in replicas:
-                replica.kill()  # after the last step, or after an error of this process, there is nothing to finish
+                replica.kill()  # after the last step, or an error in this process, there is nothing to finish
                 replica.join()
 
 
@@ -100,7 +100,7 @@ def _run_replica(
     if device_type == "cuda":
         device = torch.device("cuda", rank)
         torch.cuda.set_device(device)
-    # Passed by the process that started this one, like all arguments; no file is unpickled.
+    # The bytes come from the process that started this one; no file is unpickled.
     backbone, method_class, config, release = torch.load(
         io.BytesIO(method_copy), map_location=device, weights_only=False
     )

@@ -1,8 +1,8 @@
-"""Embedding of a task's videos, and of the moments of its long videos, into the vectors of a shard.
+"""Embed a task's videos, and the moments of its long videos, into the vectors of a shard.
 
-Long videos are also embedded in overlapping windows, so that a result names a time span. A moment is embedded by the
-encoder of whole videos, from as many frames. Moments are neither trained on nor evaluated. Their frames are decoded
-some at a time and discarded afterwards, since those of a film would take a gigabyte.
+Long videos are also embedded in overlapping windows, so that a result names a time span. The encoder embeds a moment
+like a whole video, from as many frames. Moments are neither trained on nor evaluated. Their frames are decoded a few at
+a time and then discarded, since those of a film would take a gigabyte.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ def embed_clips(
     *,
     report: Callable[[int], None] = lambda done: None,
 ) -> npt.NDArray[np.float32]:
-    """Return unit vectors ``[n, dim]`` of the clips, in their order.
+    """Embed clips as unit vectors ``[n, dim]``, in their order.
 
     Args:
         encode: Video encoder, ``uint8 [n, M, H, W, 3]`` to ``[n, dim]``.
         clips: Clips with cached frames.
-        report: Called with the number of embedded videos after each batch.
+        report: Called after each batch with the number of videos embedded so far.
 
     Raises:
         FramesMissing: The frames of a video are gone; the message names the video.
@@ -50,7 +50,7 @@ def embed_clips(
 
 
 class MemoryShard:
-    """Vectors by ID, in memory.
+    """A shard in memory.
 
     Args:
         ids: Vector IDs ``int64 [n]``.
@@ -63,7 +63,7 @@ class MemoryShard:
         self._rows = {int(video): row for row, video in enumerate(ids)}
 
     def vectors(self, ids: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
-        """Return the vectors of these IDs, ``float32 [len(ids), dim]``."""
+        """Look up the vectors of ``ids``, ``float32 [len(ids), dim]``."""
         return self._vectors[[self._rows[int(video)] for video in ids]]
 
 
@@ -79,8 +79,8 @@ class LongVideo:
     """A video with moments.
 
     Attributes:
-        vector_id: Number of its vector in the shard.
-        spans: Start and end of each moment in seconds, in order of time.
+        vector_id: ID of its vector in the shard.
+        spans: Start and end of each moment in seconds, earliest first.
     """
 
     id: str
@@ -101,20 +101,20 @@ def embed_moments(
     on_skip: Callable[[LongVideo, str], None],
     report: Callable[[int], None] = lambda done: None,
 ) -> Iterator[tuple[Ids, Vectors]]:
-    """Yield the IDs and unit vectors ``[n, dim]`` of the moments of each video, one video after the other.
+    """Yield the IDs and unit vectors ``[n, dim]`` of each video's moments, one video at a time.
 
-    A video whose moments cannot be decoded is skipped: it remains searchable as a whole, and a task is not lost because
-    a file was removed in the meantime. The vectors of a video's moments do not depend on other videos.
+    A video whose moments cannot be decoded is skipped: it remains searchable as a whole, and no task fails because a
+    file was removed meanwhile. A video's moment vectors do not depend on other videos.
 
     Args:
         encode: Video encoder, ``uint8 [n, M, H, W, 3]`` to ``[n, dim]``.
         frames: Frames M per moment.
         size: Height and width of a frame in pixels.
-        open_video: Context manager of a video's file; may raise MediaError or OSError.
+        open_video: Provides a video's file during a ``with`` statement; may raise MediaError or OSError.
         scratch: File for decoded frames; removed at the end.
         limits: Limits of the decoder.
-        on_skip: Called with a skipped video and the reason.
-        report: Called with the number of processed moments of all videos.
+        on_skip: Called with each skipped video and the reason.
+        report: Called with the number of moments processed so far.
 
     Raises:
         OSError: The scratch file cannot be written.
@@ -142,11 +142,7 @@ def embed_moments(
 def group_segments(
     parts: Iterable[tuple[Ids, Vectors]], segment_rows: int = SEGMENT_ROWS
 ) -> Iterator[tuple[Ids, Vectors]]:
-    """Join vectors of consecutive videos to segments of ``segment_rows`` rows or more; the last may have fewer.
-
-    Args:
-        segment_rows: Number of rows at which a segment is complete.
-    """
+    """Join consecutive videos' vectors into segments of at least ``segment_rows`` rows; the last may have fewer."""
     pending: list[tuple[Ids, Vectors]] = []
     for ids, vectors in parts:
         pending.append((ids, vectors))
@@ -161,7 +157,7 @@ def group_segments(
 def _accepted_file(
     video: LongVideo, open_video: Callable[[LongVideo], AbstractContextManager[Path]]
 ) -> Iterator[Path]:
-    """File of a video; raises MediaError if it is gone or differs from the accepted file."""
+    """Open a video's file; raise MediaError if it is gone or is not the accepted one."""
     with ExitStack() as stack:
         try:
             path = stack.enter_context(open_video(video))
@@ -192,9 +188,7 @@ def _decode_frames(
     size: int,
     scratch: Path,
 ) -> Tensor:
-    """Return the frames ``uint8 [len(spans), M, size, size, 3]``; frames that overlapping moments share are decoded
-    once.
-    """
+    """Decode frames ``uint8 [len(spans), M, size, size, 3]``, once where overlapping moments share them."""
     wanted = np.array([[start + t for t in sample_times(end - start, frames)] for start, end in spans])
     times, places = np.unique(wanted.round(6), return_inverse=True)
     scratch.parent.mkdir(parents=True, exist_ok=True)

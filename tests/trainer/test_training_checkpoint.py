@@ -38,7 +38,7 @@ def test_failed_checkpoint_leaves_no_files(tmp_path: Path, monkeypatch: pytest.M
     assert f"the folder {tmp_path} is full; about 20 bytes are needed" in reason
     assert free is not None
     assert int(free[1].replace(",", "")) > 0
-    assert hint == "Free space on this disk, then retry the task."
+    assert hint == "Free up space on this disk, then retry the task."
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def test_folder_that_cannot_be_written_is_named(
     for problem in (caught.value, copied):
         reason, hint, _ = failure_message(problem, "tsk_1") or ("", "", None)
         assert reason == f"The training cannot store its checkpoint: the folder {tmp_path / 'tsk_1'} {state}."
-        assert hint == "Make the folder writable for the user of the worker, then retry the task."
+        assert hint == "Make the folder writable for the worker's user, then retry the task."
 
 
 def test_other_errors_of_a_write_are_not_those_of_the_folder(

@@ -161,7 +161,7 @@ def test_checkpoint_of_another_run_is_not_resumed(backbone: Backbone, task: Task
     assert not (tmp_path / "c").exists()
 
 
-@pytest.mark.parametrize("name", ["checkpoint.json", "method.safetensors", "optimiser.pt"])
+@pytest.mark.parametrize("name", ["checkpoint.json", "method.safetensors", "optimizer.pt"])
 @pytest.mark.parametrize("damage", [None, b"", b"garbage"])
 def test_damaged_checkpoint_restarts_training(
     backbone: Backbone, task: TaskData, tmp_path: Path, name: str, damage: bytes | None

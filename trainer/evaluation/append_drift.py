@@ -1,11 +1,11 @@
-"""Drift of appended videos: whether the encoder of a domain finds them as well as the domain's own videos.
+"""Measure whether a domain's encoder finds appended videos as well as the domain's own.
 
-The captions of appended videos, and the domain's captions that were not learned, are searched in the shard of the
-domain with its pinned encoder. Neither the encoder nor the measurement has learned from any of these captions, and
-both kinds are ranked in the same gallery, so their recalls are comparable.
+The captions of appended videos, and the domain's captions that were not learned, are searched in the domain's shard
+with its pinned encoder. It has learned from none of these captions, and both kinds are ranked in the same gallery, so
+their recalls are comparable.
 
-A small domain holds out too few captions for this. Its learned captions take their place; the encoder finds them more
-often than others, so the whole interval of the difference must then be above the margin.
+A small domain holds out too few captions for this. Its learned captions take their place; since the encoder finds them
+more often than others, the whole interval of the difference must then lie above the margin.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ import numpy.typing as npt
 from trainer.evaluation.gallery import Encoder, Query, ShardVectors, Vectors, WholeVideoShard
 from trainer.evaluation.retrieval_metrics import RankCount, recall_at
 
-DRIFT_MARGIN = 0.1  # difference of recall at which a new domain is recommended
+DRIFT_MARGIN = 0.1  # loss of recall at which a new domain is recommended
 _DEPTHS = (1, 5, 10)
 _ROWS = 16_384  # videos per chunk of the gallery
-_Z = 2.5758  # 99 %: an append is measured often, and a recommendation must not be chance
-_MAX_CHANCE = 0.005  # of one side
+_Z = 2.5758  # 99 %: appends are measured often, and a recommendation must not be chance
+_MAX_CHANCE = 0.005  # one-sided
 
 Floats = npt.NDArray[np.floating]
 
@@ -34,14 +34,14 @@ class DriftMeasurement:
     """Recall of appended videos and of the domain's own.
 
     Attributes:
-        k: Depth: the smallest of 1, 5 and 10 at which the domain finds half of its own videos, otherwise 10. Recalls
-            far from 0 and 1 show differences best.
+        k: The smallest of 1, 5 and 10 at which the domain finds half of its own videos, otherwise 10: recalls far from
+            0 and 1 show differences best.
         domain: Recall@k of the domain's captions, 0..1.
-        appended: Recall@k of the captions of appended videos, 0..1.
+        appended: Recall@k of the appended videos' captions, 0..1.
         is_learned: Whether the encoder has learned from the domain's captions.
         interval: 99 % confidence interval of ``domain - appended``.
-        chance: Probability of a difference of this size or more if both recalls were the same (Fisher's exact test, one
-            side). The interval is too narrow for samples of a few captions.
+        chance: Probability of a difference at least this large if both recalls were the same (Fisher's exact test,
+            one-sided). With few captions, the interval alone is too narrow.
     """
 
     k: int
@@ -57,12 +57,11 @@ class DriftMeasurement:
     def of_hits(
         cls, domain: tuple[int, int], appended: tuple[int, int], *, k: int = 1, is_learned: bool = False
     ) -> DriftMeasurement:
-        """Return the measurement of numbers of hits.
+        """Derive a measurement from hit counts.
 
         Args:
-            domain: Captions of the domain whose video is among the first ``k``, and all of its captions, at least one.
-            appended: The same of appended videos.
-            k: Depth.
+            domain: Number of the domain's captions whose video is among the first ``k``, and of all, at least 1.
+            appended: The same for appended videos.
             is_learned: Whether the encoder has learned from the domain's captions.
         """
         return cls(
@@ -77,7 +76,7 @@ class DriftMeasurement:
         )
 
     def exceeds(self, margin: float) -> bool:
-        """Return whether the recall of appended videos is lower by a margin, and chance is excluded."""
+        """Check whether appended videos have a recall lower by ``margin``, and not by chance."""
         least = margin if self.is_learned else 0.0
         return (
             self.domain - self.appended >= margin and self.interval[0] > least and self.chance <= _MAX_CHANCE
@@ -94,10 +93,9 @@ def measure_drift(
     is_learned: bool = False,
     report_alive: Callable[[], object] = lambda: None,
 ) -> DriftMeasurement | None:
-    """Compare the recall of appended videos with that of the domain's own; None without captions of both.
+    """Compare the recall of appended videos with that of the domain's own; None unless both have captions.
 
     Args:
-        encoder: Query encoder.
         is_learned: Whether the encoder has learned from the domain's captions.
         report_alive: Called after each part of the gallery.
     """
@@ -117,7 +115,7 @@ def measure_drift(
 def difference_interval(
     first: int, first_total: int, second: int, second_total: int, z: float = _Z
 ) -> tuple[float, float]:
-    """Return the confidence interval of the difference of two shares, from the score intervals of both.
+    """Compute the confidence interval of a difference between two shares, from the score intervals of both.
 
     Newcombe, "Interval estimation for the difference between independent proportions: comparison of eleven methods",
     Statistics in Medicine, 1998, method 10.
@@ -139,7 +137,7 @@ def difference_interval(
 
 
 def _chance(first: int, first_total: int, second: int, second_total: int) -> float:
-    """Return the probability of so few or fewer hits in the second sample, given all hits of both samples."""
+    """Compute the probability of this few or fewer hits in the second sample, given the hits of both together."""
     hits = first + second
     ways = sum(
         math.comb(second_total, n) * math.comb(first_total, hits - n)
@@ -159,9 +157,7 @@ def _score_interval(share: float, total: int, z: float) -> tuple[float, float]:
 def _ranks(
     texts: Vectors, truth: Vectors, shard: WholeVideoShard, report_alive: Callable[[], object]
 ) -> Floats:
-    """Return the rank of each text's video among all videos of a shard, ``[n]``; memory does not grow with
-    the shard.
-    """
+    """Rank each text's video among all videos of a shard, ``[n]``, with memory that does not grow with the shard."""
     count = RankCount(np.einsum("nd,nd->n", texts, truth, dtype=np.float64))
     for start in range(0, len(shard.ids), _ROWS):
         count.add(texts @ shard.vectors(shard.ids[start : start + _ROWS]).T)

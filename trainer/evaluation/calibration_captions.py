@@ -1,21 +1,19 @@
 """Captions that calibrate a release, with their results in their own task.
 
-Captions of training videos are cross-fitted: the videos of a task are divided into folds, and the method learns the
-task again without the videos of a fold, which a method in closed form does from the features that it has computed
-already. The captions of the fold are searched in the task. These results are as good as those of new captions (Stone,
-"Cross-validatory choice and assessment of statistical predictions", Journal of the Royal Statistical Society B, 1974),
-so few captioned videos suffice to calibrate a release.
+Captions of training videos are cross-fitted: a task's videos are divided into folds, and the method learns the task
+again without each fold, which takes a closed-form method little time, since it keeps the features. The captions of the
+fold are then searched in the task. Their results are as good as those of new captions (Stone, "Cross-validatory choice
+and assessment of statistical predictions", Journal of the Royal Statistical Society B, 1974), so few captioned videos
+suffice to calibrate a release.
 
-No encoder has learned from the captions of appended videos, but the routing profile that searches use contains them.
-The evidence of an appended caption for its own task is therefore computed without that caption: its tokens are counted
-once less.
+No encoder has learned from the captions of appended videos, but the routing profile that searches use contains them. An
+appended caption's evidence for its own task is therefore computed with its tokens counted once less.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
-from typing import TypeVar
 
 import numpy as np
 
@@ -27,13 +25,12 @@ from models.routing.token_statistics import profile_values, token_profile
 from trainer.evaluation.calibration_searches import NEAREST_VIDEOS
 from trainer.evaluation.gallery import Encoder, Ids, ShardVectors, Vectors
 from trainer.methods.base import Method
-from trainer.task_data import Clip, TaskData, vector_ids
+from trainer.task_data import Clip, TaskData, chunks, draw_sample, vector_ids
 from trainer.video_embedding import embed_clips
 
-MAX_TASK_CAPTIONS = 64  # of a task
-MAX_GALLERY = 25_000  # videos of a task that the captions are searched in
+MAX_TASK_CAPTIONS = 64
+MAX_GALLERY = 25_000  # videos of a task that captions are searched in
 _FOLDS = 5
-Item = TypeVar("Item")
 
 
 def cross_fit(
@@ -51,14 +48,14 @@ def cross_fit(
 
     Args:
         method: Method that has learned the task as its last one.
-        task: Videos of the task, as they were learned.
+        task: The task as it was learned.
         encoder: Query encoder of the method's release.
-        pinned: Release of every task's shard by task ID.
-        deleted: Vector IDs of videos that were deleted since; they are not searched.
+        pinned: Release that each task's shard pins, by task ID.
+        deleted: Vector IDs of videos deleted since; they are not searched.
         report_alive: Called after each fold.
 
     Returns:
-        The captions; empty with fewer than two videos, or if the method would have to be trained again.
+        The captions; none with fewer than two videos, or if the method takes gradient steps.
     """
     videos = task.observed(method.config.max_videos)
     order = np.random.default_rng(0).permutation(len(videos))
@@ -74,7 +71,7 @@ def cross_fit(
             return ()
         searched = [videos[row] for row in sorted(left_out) if videos[row].vector_id not in deleted]
         all_captions = [(clip.vector_id, text) for clip in searched for text in clip.captions]
-        captions = limit_captions(all_captions, MAX_TASK_CAPTIONS - len(found))
+        captions = draw_sample(all_captions, MAX_TASK_CAPTIONS - len(found))
         if captions:
             found += _search_fold(part, task.task_id, captions, gallery, encoder, pinned)
         report_alive()
@@ -82,22 +79,14 @@ def cross_fit(
 
 
 def _sample_gallery(task: TaskData, videos: Sequence[Clip], deleted: Set[int]) -> list[Clip]:
-    """Return the videos to search: all except test videos, or the learned videos and a sample of the others of bounded
-    size.
-    """
+    """Select the videos to search: all except test videos or, of a large task, the learned ones and a sample."""
     gallery = [clip for clip in task.clips if clip.split != "test" and clip.vector_id not in deleted]
     if len(gallery) <= MAX_GALLERY:
         return gallery
     learned = {clip.vector_id for clip in videos}
     others = [clip for clip in gallery if clip.vector_id not in learned]
-    chosen = {clip.vector_id for clip in limit_captions(others, max(0, MAX_GALLERY - len(learned)))} | learned
+    chosen = {clip.vector_id for clip in draw_sample(others, max(0, MAX_GALLERY - len(learned)))} | learned
     return [clip for clip in gallery if clip.vector_id in chosen]
-
-
-def limit_captions(captions: Sequence[Item], limit: int) -> tuple[Item, ...]:
-    """Return a sample of at most ``limit`` captions, in their order; the same in every call."""
-    chosen = np.sort(np.random.default_rng(0).permutation(len(captions))[:limit])
-    return tuple(captions[row] for row in chosen)
 
 
 def _search_fold(
@@ -108,13 +97,13 @@ def _search_fold(
     encoder: QueryEncoder,
     pinned: Mapping[str, ReleaseState],
 ) -> Iterator[CalibrationCaption]:
-    """Search for captions of some videos in the task as a method has learned it without these videos.
+    """Search the task for captions whose videos were not learned.
 
     Args:
-        part: Method that has learned the task without the videos.
-        captions: Vector ID of a video and its caption.
+        part: Method that has learned the task without these videos.
+        captions: Vector ID and text of each caption.
         encoder: Query encoder of the release that has learned the whole task.
-        pinned: Release of every task's shard by task ID.
+        pinned: Release that each task's shard pins, by task ID.
     """
     state = part.release()
     others = [other for other in pinned if other != task]
@@ -145,7 +134,7 @@ def _search_fold(
         )
 
 
-_CHUNK = 4096  # captions tokenized at a time
+_TOKENIZED_CAPTIONS = 4096  # captions per tokenizer call
 
 
 @dataclass(frozen=True)
@@ -153,7 +142,7 @@ class AppendedCalibration:
     """Statistics of a task with appended videos.
 
     Attributes:
-        profile: Routing profile ``[V]`` of the captions of training videos and appended videos.
+        profile: Routing profile ``[V]`` from the captions of training and appended videos.
         captions: Sample of the appended captions, with their results in the task.
     """
 
@@ -171,7 +160,7 @@ def calibrate_appended(
     *,
     vocabulary: int,
 ) -> AppendedCalibration:
-    """Search for a sample of appended captions in their task.
+    """Search a task for a sample of its appended captions.
 
     Args:
         encoder: Query encoder of the release.
@@ -182,16 +171,13 @@ def calibrate_appended(
         vocabulary: Size of the tokenizer's vocabulary.
     """
     counts = np.zeros(vocabulary, np.float32)
-    texts = [*learned, *(text for _, text in appended)]
-    for start in range(0, len(texts), _CHUNK):
-        for tokens in encoder.tokenize(texts[start : start + _CHUNK]):
+    for chunk in chunks([*learned, *(text for _, text in appended)], _TOKENIZED_CAPTIONS):
+        for tokens in encoder.tokenize(chunk):
             counts[distinct_tokens(tokens)] += 1
     factor = encoder.profile_factor
     profile = token_profile(counts, factor)
     present = set(searched.tolist())
-    candidates = [(video, text) for video, text in appended if video in present]
-    order = np.sort(np.random.default_rng(0).permutation(len(candidates))[:MAX_TASK_CAPTIONS])
-    sample = [candidates[row] for row in order.tolist()]
+    sample = draw_sample([caption for caption in appended if caption[0] in present], MAX_TASK_CAPTIONS)
     if not sample:
         return AppendedCalibration(profile, ())
     tokenized = encoder.tokenize([text for _, text in sample])
@@ -203,7 +189,7 @@ def calibrate_appended(
     found = []
     for row, (video, text) in enumerate(sample):
         words = distinct_tokens(tokenized[row])
-        others = counts[words] - 1  # without this caption
+        others = counts[words] - 1  # leave this caption out
         evidence = profile_values(others, counts.sum() - len(words), vocabulary, factor)
         found.append(
             CalibrationCaption(

@@ -1,14 +1,14 @@
-"""Searches that a release is calibrated with: captions and unrelated texts, with labeled results.
+"""Labeled searches that calibrate a release: captions and unrelated texts.
 
 Each caption is searched three times: in the whole library, which contains its video; in the library without that
-video; and in the library without its whole task. In the second and third search every result is wrong, however well it
+video; and in the library without its task. In the second and third search every result is wrong, however well it
 matches. Unrelated texts are searched once.
 
-A caption is scored against its own task and the tasks of highest evidence, and the number of captions is bounded, so
-the cost does not grow with the library.
+A caption is scored against its own task and those with the most evidence, and the number of captions is bounded, so the
+cost does not grow with the library.
 
-Unrelated texts are sentences about matters that no video shows, and random letters. They are used in addition to the
-captions of other domains, which a library of one domain lacks.
+Unrelated texts are sentences about what no video shows, and random letters. They complement the captions of other
+domains, which a library of one domain lacks.
 """
 
 from __future__ import annotations
@@ -29,10 +29,8 @@ from trainer.task_data import chunks
 
 Floats = npt.NDArray[np.floating]
 
-NEAREST_VIDEOS = (
-    CONFIDENCE_DEPTH + 1
-)  # of a task, per caption: one more than a list, since one may be excluded
-_OTHER_TASKS = 4  # tasks of highest evidence that a caption is scored against in addition to its own
+NEAREST_VIDEOS = CONFIDENCE_DEPTH + 1  # per task and caption: one more than a list, since one may be excluded
+_OTHER_TASKS = 4  # tasks with the most evidence that a caption is scored against, besides its own
 _TEXTS = 64  # texts per chunk of token presence, which is as wide as the vocabulary
 
 SearchedLibrary = Literal["all", "without video", "without task", "unrelated"]
@@ -40,7 +38,7 @@ SearchedLibrary = Literal["all", "without video", "without task", "unrelated"]
 
 @dataclass(frozen=True)
 class CalibrationTask:
-    """A task for calibration: its videos except the held-out ones, and a sample of its validation captions.
+    """A task's videos except the held-out ones, and a sample of its validation captions.
 
     Attributes:
         ids: Vector IDs of the videos that can be retrieved.
@@ -59,10 +57,10 @@ class LabeledResults(NamedTuple):
     Attributes:
         features: ConfidenceModel features of each result ``[n, F]``.
         relevant: Whether each result is the caption's video ``[n]``.
-        searched: Library that was searched: whole, without the caption's video, without its task; or the whole library
-            for an unrelated text.
+        searched: Library that was searched: whole, without the caption's video, or without its task; or the whole
+            library for an unrelated text.
         answer: AnswerModel features of the list.
-        distance: Distance of the score of the caption's video to the first score; NaN without the video.
+        distance: Gap from the best score to that of the caption's video; NaN without the video.
     """
 
     features: Floats
@@ -79,7 +77,7 @@ class LabeledResults(NamedTuple):
 
 
 class _Text(NamedTuple):
-    """A text to search; ``own`` is the position of its task, −1 without, and ``fitted`` its results in this task."""
+    """A text to search; ``own`` is the position of its task, or −1, and ``fitted`` has its results in that task."""
 
     text: str
     own: int
@@ -88,7 +86,7 @@ class _Text(NamedTuple):
 
 
 class _Nearest(NamedTuple):
-    """Cosines and IDs of a task's videos nearest to a text, and the cosine of the text's own video if in the task."""
+    """Cosines and IDs of a task's videos nearest to a text; ``own_cosine`` is NaN if its video is elsewhere."""
 
     cosines: Floats
     ids: Ids
@@ -97,7 +95,7 @@ class _Nearest(NamedTuple):
 
 @dataclass(frozen=True)
 class _Evidence:
-    """Evidence of n texts for T tasks: words and other evidence in nats, coverage, and number of tokens."""
+    """Evidence of n texts for T tasks: words and other evidence in nats, coverage, and token counts."""
 
     words: Floats
     further: Floats | None
@@ -118,14 +116,14 @@ def label_results(
     unrelated: Sequence[str] = (),
     report_alive: Callable[[], object] = lambda: None,
 ) -> Iterator[LabeledResults]:
-    """Search for every caption in the library, in the library without its video, and without its task.
+    """Search for each caption in the whole library, without its video, and without its task.
 
     Args:
         encoder: Query encoder of the release.
         tasks: All learned tasks, in order.
         profiles: Routing profiles ``[T, V]`` of the tasks, in the same order.
         prior: Cosine per nat of routing evidence.
-        fitted: Captions of training videos, with their results in their task.
+        fitted: Captions of training videos, with their results in their own task.
         unrelated: Texts without a video, searched in the whole library.
         report_alive: Called after each task.
     """
@@ -196,7 +194,7 @@ def label_results(
 def _collect_texts(
     tasks: Sequence[CalibrationTask], fitted: Sequence[CalibrationCaption], unrelated: Sequence[str]
 ) -> list[_Text]:
-    """Return the validation captions, captions of training videos that were not deleted, and unrelated texts."""
+    """Combine validation captions, captions of training videos that still exist, and unrelated texts."""
     position = {task.task: t for t, task in enumerate(tasks)}
     remaining = [set(task.ids.tolist()) for task in tasks]
     return [
@@ -213,9 +211,7 @@ def _collect_texts(
 def _compute_evidence(
     encoder: Encoder, texts: Sequence[_Text], tasks: Sequence[str], profiles: Vectors
 ) -> _Evidence:
-    """Compute the evidence of texts; that of a training caption for its own task is the one before the caption was
-    learned.
-    """
+    """Compute the evidence of texts, for a training caption's own task as it was before learning the caption."""
     is_known = (profiles > 0).astype(np.float32)
     words, further, coverage, tokens = [], [], [], []
     for chunk in chunks([text.text for text in texts], _TEXTS):
@@ -245,7 +241,7 @@ def _compute_evidence(
 def _nearest_videos(
     task: CalibrationTask, position: int, encoder: Encoder, texts: Sequence[_Text], rows: Ids
 ) -> Iterator[tuple[int, _Nearest]]:
-    """Yield the row of each of some texts, with the nearest videos of the task at a position."""
+    """Yield the given rows of ``texts``, each with its nearest videos in a task."""
     computed = []
     for row in rows.tolist():
         fitted = texts[row].fitted
@@ -311,7 +307,7 @@ _LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 @cache
 def unrelated_texts() -> tuple[str, ...]:
-    """Return the texts; the same in every call."""
+    """Combine sentences and random letters; the result is always the same."""
     rng = np.random.default_rng(0)
 
     def word() -> str:

@@ -1,7 +1,7 @@
-"""Fitting of a release's confidence model (:mod:`models.routing.confidence_model`).
+"""Fit the confidence model of a release (:mod:`models.routing.confidence_model`).
 
-The model is fitted to the results of captions that were not learned: captions of validation videos, with which nothing
-is evaluated, and captions of training videos with the results of a solution without these videos
+The model is fitted to the results of captions that were not learned: captions of validation videos, which no
+evaluation uses, and captions of training videos, with results from a solution without these videos
 (:mod:`trainer.evaluation.calibration_captions`). Searches in the library without a caption's video or task, and
 searches for unrelated texts, have no correct result, so the model learns both which result is relevant and how a list
 without any relevant result differs.
@@ -46,12 +46,12 @@ class Bin(NamedTuple):
 
 
 class Reliability(NamedTuple):
-    """Agreement of predicted probabilities with outcomes.
+    """Agreement between predicted probabilities and outcomes.
 
     Attributes:
-        error: Expected calibration error, 0..1: mean gap between predicted and observed probability of the bins,
-            weighted by their size (Guo, Pleiss, Sun and Weinberger, "On calibration of modern neural networks",
-            ICML 2017).
+        error: Expected calibration error, 0..1: mean gap between predicted and observed probability over the bins,
+            weighted by size (Guo, Pleiss, Sun and Weinberger, "On calibration of modern neural networks", ICML 2017).
+        brier: Mean squared error of the predictions, 0..1.
         bins: Bins of equal width; empty bins are omitted.
     """
 
@@ -63,7 +63,7 @@ class Reliability(NamedTuple):
 def reliability(
     predicted: Floats, outcomes: npt.NDArray[np.bool_], bins: int = 10, counts: Floats | None = None
 ) -> Reliability:
-    """Return the reliability of predictions.
+    """Compare predictions with outcomes.
 
     Args:
         predicted: Predicted probabilities ``[N]``, 0..1.
@@ -89,7 +89,7 @@ def reliability(
 
 
 def area_under_roc(predicted: Floats, outcomes: npt.NDArray[np.bool_]) -> float:
-    """Return the AUROC: the probability that a positive has a higher prediction than a negative; ties count half.
+    """Compute the AUROC: the probability that a positive is predicted higher than a negative; ties count half.
 
     Args:
         predicted: Predictions ``[N]`` in any unit.
@@ -106,14 +106,14 @@ def area_under_roc(predicted: Floats, outcomes: npt.NDArray[np.bool_]) -> float:
     return float((ranks[positive].sum() - n * (n + 1) / 2) / (n * m)) if n and m else float("nan")
 
 
-MAX_CAPTIONS = 512  # that a release is calibrated with, over all tasks
-_ABSENT_SHARE = 0.1  # weight of the searches without the caption's video, and of those without its task
-_MIN_CAPTIONS = 20  # with fewer captions no model is fitted
-_FOLDS = 5  # of cross-validation
-_KEPT = 0.95  # share of the captions with a video whose answer reaches the threshold, unless too many others reach it
-_REFUSED = 0.95  # share of the unrelated texts whose answer does not reach the threshold
-_RIDGE = 0.25  # small libraries separate texts perfectly, and their weights must stay finite
-_COVERED = 0.9  # share of the captions whose video is within reach
+MAX_CAPTIONS = 512  # that calibrate a release, over all tasks
+_ABSENT_SHARE = 0.1  # weight of searches without the caption's video, and of those without its task
+_MIN_CAPTIONS = 20  # with fewer, no model is fitted
+_FOLDS = 5
+_KEPT = 0.95  # share of captions with a video that reach the threshold, unless too many unrelated texts would
+_REFUSED = 0.95  # share of unrelated texts that stay below the threshold
+_RIDGE = 0.25  # keeps weights finite in small libraries, which separate texts perfectly
+_COVERED = 0.9  # share of captions whose video is within reach
 
 
 def fit_confidence(
@@ -126,16 +126,16 @@ def fit_confidence(
     unrelated: Sequence[str] = (),
     report_alive: Callable[[], object] = lambda: None,
 ) -> ConfidenceModel | None:
-    """Return the confidence model of a release; None with too few captions.
+    """Fit the confidence model of a release; None with too few captions.
 
-    Its calibration error is estimated by cross-validation over captions.
+    Cross-validation over captions estimates its calibration error.
 
     Args:
         encoder: Query encoder of the release.
         tasks: All learned tasks, in order.
         profiles: Routing profiles ``[T, V]`` of the tasks, in the same order.
         prior: Cosine per nat of routing evidence.
-        fitted: Captions of training videos, with their results in their task.
+        fitted: Captions of training videos, with their results in their own task.
         unrelated: Texts without a video.
         report_alive: Called after each task.
     """
@@ -164,14 +164,13 @@ def fit_confidence(
 
 
 def fit_answer(searches: Sequence[LabeledResults]) -> AnswerModel | None:
-    """Fit the model of the whole list to searches with and without the caption's video; None without the latter.
+    """Fit the model that says whether a list has an answer; None if all searches have one.
 
-    Searches with and without an answer have equal weight; among the latter, captions without their task and unrelated
-    texts have equal weight. A library without a caption's video may contain another video that matches, so these
-    searches are not used.
+    Searches with and without an answer weigh the same in total; among the latter, so do captions without their task and
+    unrelated texts. A library without only a caption's video may contain another match, so those searches are not used.
 
     Args:
-        searches: Labeled searches; at least one of the whole library.
+        searches: Labeled searches; at least one in the whole library.
     """
     used = [search for search in searches if search.searched != "without video" and len(search.features)]
     features = np.array([search.answer for search in used])
@@ -193,7 +192,7 @@ def fit_answer(searches: Sequence[LabeledResults]) -> AnswerModel | None:
     if unrelated.any():
         threshold = max(threshold, float(np.quantile(predicted[unrelated], _REFUSED, method="higher")))
     distances = np.sort([search.distance for search in used if search.present])
-    # Split conformal prediction: this order statistic covers another caption with at least the wanted probability.
+    # Split conformal prediction: this order statistic covers a new caption with at least the wanted probability.
     covered = min(len(distances) - 1, int(np.ceil((len(distances) + 1) * _COVERED)) - 1)
     return AnswerModel(
         weights=tuple(map(float, weights)),
@@ -205,9 +204,7 @@ def fit_answer(searches: Sequence[LabeledResults]) -> AnswerModel | None:
 
 
 def _balanced_counts(searched: Sequence[str]) -> Floats:
-    """Return the weight of each search: half for those with an answer, half for the others, in equal parts for each
-    kind.
-    """
+    """Weigh the searches: half for those with an answer, and half for the others, equal for each kind."""
     kinds = np.array(searched)
     absent = set(searched) - {"all"}
     shares = {"all": 0.5, **dict.fromkeys(absent, 0.5 / max(1, len(absent)))}
@@ -224,9 +221,10 @@ def _fit(searches: Sequence[LabeledResults]) -> tuple[Floats, float]:
 
 
 def _cross_validate(searches: Sequence[LabeledResults]) -> tuple[Floats, npt.NDArray[np.bool_]]:
-    """Return the predicted probability and relevance of the first result of each search of the whole library.
+    """Predict how likely each whole-library search's first result is relevant, by a model fitted without its caption.
 
-    Each prediction is by a model that was fitted without the caption.
+    Returns:
+        Predicted probabilities and actual relevances.
     """
     predicted: list[float] = []
     outcomes: list[bool] = []
@@ -238,10 +236,8 @@ def _cross_validate(searches: Sequence[LabeledResults]) -> tuple[Floats, npt.NDA
     return np.array(predicted), np.array(outcomes, np.bool_)
 
 
-_MIN_DEVIATION = (
-    0.05  # of a feature for its standardization; a nearly constant feature would get a huge weight
-)
-_MAX_ITERATIONS = 100  # Newton's method converges long before
+_MIN_DEVIATION = 0.05  # for standardization; otherwise a nearly constant feature would get a huge weight
+_MAX_ITERATIONS = 100  # Newton's method converges much sooner
 
 
 def fit_logistic(
@@ -261,7 +257,7 @@ def fit_logistic(
         labels: Labels ``[N]``.
         counts: Weight of each row ``[N]``.
         nonnegative: Number of leading weights that must not be negative.
-        ridge: Penalty on the squared weights of standardized features, for counts with the mean 1.
+        ridge: Penalty on squared weights of standardized features, for counts with mean 1.
 
     Returns:
         Weights ``[F]`` and bias.
@@ -281,7 +277,7 @@ def fit_logistic(
 
 
 def _newton(features: Floats, labels: npt.NDArray[np.bool_], counts: Floats, strength: float) -> Floats:
-    """Compute the minimizer of the weighted cross-entropy with a ridge penalty on all but the last column."""
+    """Minimize the weighted cross-entropy with a ridge penalty on all weights but the last."""
     ridge = strength * counts.sum() / len(features) * np.append(np.ones(features.shape[1] - 1), 0.0)
     ridge = np.maximum(ridge, 1e-9)
     weights = np.zeros(features.shape[1])

@@ -20,7 +20,7 @@ from trainer.task_data import chunks
 Floats = npt.NDArray[np.floating]
 
 _TEXTS = 256  # texts per chunk of token presence, which is as wide as the vocabulary
-_DEFINITION = 1  # version of the figures' definition; another number invalidates rank ledgers
+_DEFINITION = 1  # version of what the figures mean; raising it invalidates rank ledgers
 
 
 @dataclass(frozen=True)
@@ -30,13 +30,13 @@ class EvaluationTask:
     Attributes:
         columns: Column of each query's video in the shard, ``[Q]``.
         held_out: Whether each video of the shard is held out, ``[G]``.
-        start: Number of held-out videos of all tasks before it.
+        start: Number of held-out videos in all tasks before this one.
         captioned_columns: Columns of the C videos that have a caption, each once, ``[C]``.
-        query_videos: Position in ``captioned_columns`` of each query's video, ``[Q]``.
+        query_videos: Position of each query's video in ``captioned_columns``, ``[Q]``.
         classes: Class number of each video from 0, −1 for none, ``[G]``.
         evidence: Log weight in nats of each query for each of T tasks, up to a constant per query, ``[Q, T]``.
-        normalizer: Logarithm of the sum of each query's weights over the tasks up to its own, ``[Q, 1]``.
-        profile: Routing profile of the task over V tokens, ``[V]``.
+        normalizer: Log of the summed weights of each query over the tasks up to its own, ``[Q, 1]``.
+        profile: Routing profile over V tokens, ``[V]``.
         prior: Cosine per nat of routing evidence.
     """
 
@@ -55,12 +55,12 @@ class EvaluationTask:
 
     @property
     def vectors(self) -> Vectors:
-        """Vectors of the shard, ``[G, dim]``; read on every access, since all shards need not fit into memory."""
+        """Vectors of the shard, ``[G, dim]``; read on every access, since all shards may not fit into memory."""
         return self.gallery.shard.vectors(self.gallery.shard.ids)
 
     @cached_property
     def gallery_digest(self) -> str:
-        """Digest of everything that the task's videos contribute to a row, except for the query encoder."""
+        """Digest of everything but the query encoder that the task's videos contribute to a row."""
         labels = self.gallery.labels or {}
         names = [labels.get(video) for video in self.gallery.shard.ids.tolist()]
         description = [_DEFINITION, self.gallery.task, self.prior, names]
@@ -73,24 +73,22 @@ class EvaluationTask:
 
     @cached_property
     def query_set(self) -> str:
-        """Digest of the texts and videos of the queries in their order."""
+        """Digest of the queries' texts and videos, in their order."""
         return _digest([[query.text, int(query.vector_id)] for query in self.gallery.queries])
 
     def video_prior(self, part: slice, position: int) -> Floats:
-        """Return the routing term ``[n, 1]`` of the scores of some queries in the shard of the task at ``position``."""
+        """Compute the routing term ``[n, 1]`` of some queries' scores in the shard of the task at ``position``."""
         return np.asarray(self.prior * self.evidence[part, position : position + 1])
 
     def caption_prior(self, part: slice, position: int) -> Floats:
-        """Return the routing term ``[n, 1]`` of the same scores among captions, normalized over the tasks up to the own
-        one.
-        """
+        """Compute the same term for ranking captions, normalized over the tasks up to the queries' own."""
         return np.asarray(self.video_prior(part, position) - self.prior * self.normalizer[part])
 
 
 def build_evaluation_tasks(
     encoder: Encoder, galleries: Sequence[Gallery], profiles: Vectors, prior: float
 ) -> list[EvaluationTask]:
-    """Return one :class:`EvaluationTask` per gallery.
+    """Build one :class:`EvaluationTask` per gallery.
 
     Args:
         encoder: Query encoder of the release.
@@ -139,9 +137,7 @@ def build_evaluation_tasks(
 def evaluation_digests(
     encoder: Encoder, tasks: Sequence[EvaluationTask], mode: str, full: bool
 ) -> tuple[TaskDigest, ...] | None:
-    """Compute the digest of everything that each task's figures depend on; None if later releases may change a task's
-    queries.
-    """
+    """Digest all that each task's figures depend on; None if later releases may change a task's queries."""
     encodings = [encoder.encoding_identity(task.gallery.task, mode) for task in tasks]
     if None in encodings:
         return None
@@ -160,9 +156,9 @@ def _digest(description: list[Any], *arrays: npt.NDArray[Any]) -> str:
 
 
 def _evidence(encoder: Encoder, queries: Sequence[str], names: Sequence[str], profiles: Vectors) -> Floats:
-    """Log weights ``[n, T]`` of :func:`models.routing.router.log_weights`, not normalized over the tasks.
+    """Compute log weights ``[n, T]`` as :func:`models.routing.router.log_weights` does, not normalized over tasks.
 
-    Summed token by token in double precision, so that a value does not depend on the number of other tasks.
+    They are summed token by token in double precision, so that no value depends on the number of other tasks.
     """
     presence = encoder.token_presence(queries)
     texts, tokens = presence.nonzero()

@@ -1,4 +1,4 @@
-"""Galleries that a release is evaluated on: the videos of every task, and held-out captions as queries."""
+"""Galleries that a release is evaluated on: each task's videos, with held-out captions as queries."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Encoder(Protocol):
 
 
 class ShardVectors(Protocol):
-    """Vectors of a shard by ID."""
+    """A shard's vectors by ID."""
 
     @property
     def ids(self) -> Ids: ...
@@ -54,11 +54,7 @@ class ShardVectors(Protocol):
 
 
 class WholeVideoShard:
-    """A shard without the moments of its videos: evaluation ranks videos, each by its one vector.
-
-    Args:
-        shard: Shard with or without moments.
-    """
+    """A shard without moments: evaluation ranks videos, each by its own vector."""
 
     def __init__(self, shard: ShardVectors) -> None:
         self._shard = shard
@@ -70,7 +66,7 @@ class WholeVideoShard:
         return every[~is_moment(every)]
 
     def vectors(self, ids: Ids) -> Vectors:
-        """Return the vectors of these IDs, ``float32 [len(ids), dim]``."""
+        """Read the vectors of ``ids``, ``float32 [len(ids), dim]``."""
         return self._shard.vectors(ids)
 
 
@@ -84,13 +80,13 @@ class Query:
 
 @dataclass(frozen=True)
 class Gallery:
-    """The videos and queries of one task.
+    """A task's videos and queries.
 
     Attributes:
-        shard: Vectors of all videos of the task.
+        shard: Vectors of all the task's videos.
         held_out: Vector IDs of the videos that were kept from training.
-        queries: Captions of held-out videos; by convention the first caption of each, but several are possible.
-        labels: Class of a video by vector ID, for mAP; None if the data has no classes.
+        queries: Captions of held-out videos; by convention the first of each, but several are possible.
+        labels: Class of each video by vector ID, for mAP; None if the data has no classes.
 
     Raises:
         EvaluationError: A query belongs to a video that is not held out.
@@ -111,12 +107,11 @@ class Gallery:
 
 
 def task_gallery(task: TaskData, shard: ShardVectors, captions: int | None = 1) -> Gallery:
-    """Return the gallery of a task; its ``test`` videos are held out.
+    """Build a task's gallery, with its ``test`` videos held out.
 
     Args:
-        task: Task with its clips.
         shard: Vectors of the task's videos.
-        captions: Maximum number of captions per held-out video, from the first; None for all.
+        captions: Maximum number of captions per held-out video, in order; None for all.
     """
     return Gallery(
         task=task.task_id,

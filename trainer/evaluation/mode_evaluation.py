@@ -13,7 +13,7 @@ from trainer.evaluation.rank_ledger import GALLERIES, SCOPES, GalleryName, Scope
 from trainer.evaluation.retrieval_metrics import TIE_TOLERANCE, Recall, mean_angle, skewness, summarize
 from trainer.task_data import chunks
 
-# (mode, task) -> query vectors [Q, dim] of the task by the release that learned it.
+# (mode, task) -> query vectors [Q, dim] of the task, encoded by the release that learned it.
 QueryMemory = dict[tuple[str, str], Vectors]
 
 MAX_QUERY_VECTORS = 2048  # encoded at a time, so that memory is bounded for any number of queries and tasks
@@ -22,17 +22,17 @@ _NEAREST = 10  # k of the k-occurrence distribution
 
 
 class ModeEvaluation:
-    """Scores the queries of all tasks in one query mode.
+    """Scoring of all tasks' queries in one query mode.
 
     Args:
         encoder: Query encoder of the release.
         tasks: All learned tasks, in order.
         full: Whether to compute all measures; see :func:`trainer.evaluation.recall_row.evaluate_row`.
-        known_ranks: Ranks of the first tasks, which have been scored against one another; updated in place. A task may
-            have lost all its queries since.
+        known_ranks: Ranks of the first tasks, which were scored against one another; updated in place. A task may have
+            lost all its queries since.
 
     Attributes:
-        task_ranks: Ranks of each task's queries, in the order of the tasks.
+        task_ranks: Ranks of each task's queries, in task order.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class ModeEvaluation:
             ranks if ranks.query_count == len(tasks[position].texts) else self._start_task(position)
             for position, ranks in enumerate(known_ranks)
         ]
-        # For each task the positions of the tasks whose shards its queries have not been scored against.
+        # For each task, the positions of the tasks whose shards its queries have yet to be scored against.
         self._pending = [
             list(range(len(known_ranks) if position < len(known_ranks) else 0, len(tasks)))
             for position in range(len(tasks))
@@ -59,14 +59,14 @@ class ModeEvaluation:
 
     @property
     def work(self) -> int:
-        """Number of pairs of a query and a shard that remain to be scored."""
+        """Number of query-shard pairs that remain to be scored."""
         return sum(
             len(task.texts) * len(pending) for task, pending in zip(self._tasks, self._pending, strict=True)
         )
 
     def run(self) -> Iterator[int]:
-        """Score all pending pairs; yields the number of pairs of each completed part."""
-        # Each task's queries are scored against their own videos first; this does not depend on later tasks.
+        """Score all pending pairs, and yield the number of pairs in each completed part."""
+        # Each task's queries are scored against their own videos first, which does not depend on later tasks.
         self.task_ranks += [
             self._start_task(position) for position in range(len(self.task_ranks), len(self._tasks))
         ]
@@ -88,9 +88,7 @@ class ModeEvaluation:
         }
 
     def first_hits(self) -> dict[GalleryName, dict[str, bytes]]:
-        """Return a bit per query, packed from the highest bit on: whether it ranks its video first, by gallery and task
-        ID.
-        """
+        """Pack into bits which queries rank their video first, most significant bit first; by gallery and task ID."""
         return {
             gallery: {
                 name: np.packbits(ranks.ranks[gallery].ranks() <= 1).tobytes()
@@ -100,7 +98,7 @@ class ModeEvaluation:
         }
 
     def pooled_recalls(self) -> dict[GalleryName, Recall | None]:
-        """Compute the text-to-video recall over the queries of all tasks, by gallery."""
+        """Compute the text-to-video recall over all tasks' queries, by gallery."""
         return {
             gallery: summarize(np.concatenate([ranks.ranks[gallery].ranks() for ranks in self.task_ranks]))
             for gallery in self._galleries
@@ -129,7 +127,7 @@ class ModeEvaluation:
         }
 
     def hubness(self) -> float | None:
-        """Compute the skewness of N_10 over the held-out videos of all tasks."""
+        """Compute the skewness of N_10 over all tasks' held-out videos."""
         nearest = np.concatenate([ranks.nearest.items[ranks.nearest.items >= 0] for ranks in self.task_ranks])
         held_out = sum(int(task.held_out.sum()) for task in self._tasks)
         return skewness(np.bincount(nearest, minlength=held_out))
@@ -155,7 +153,7 @@ class ModeEvaluation:
         return self._encoder.encode(texts, [task.gallery.task for task in tasks], self.mode)
 
     def _start_task(self, position: int) -> TaskRanks:
-        """Encode a task's queries for its own shard, and score each against its own video."""
+        """Encode a task's queries for its own shard, and score each against its video."""
         task = self._tasks[position]
         queries, truth = np.empty((0, 0), np.float32), np.empty(0)
         if task.texts:
@@ -184,7 +182,7 @@ class ModeEvaluation:
         )
 
     def _score(self, position: int, part: slice) -> None:
-        """Score some queries of one task against the videos of the pending tasks."""
+        """Score some of a task's queries against the pending tasks' videos."""
         task, task_ranks = self._tasks[position], self.task_ranks[position]
         ranks = {name: task_ranks.ranks[name][part] for name in self._galleries}
         precisions = {scope: task_ranks.precisions[scope][part] for scope in SCOPES}
@@ -206,7 +204,7 @@ class ModeEvaluation:
             relevant = (query_classes == other.classes[other.held_out]) & (query_classes >= 0)
             skip = None
             if index == position:
-                # Captions of the same video do not compete with each other.
+                # Captions of one video do not compete with each other.
                 skip = np.arange(len(task.captioned_columns))[:, None] == task.query_videos[part]
                 if query_classes.max() >= 0:
                     precisions["local"].add(held_out, relevant)
@@ -220,11 +218,10 @@ class ModeEvaluation:
             nearest.add(routed, other.start + np.arange(routed.shape[1]))
 
     def _query_vectors(self, position: int, part: slice) -> Iterator[tuple[int, Vectors]]:
-        """Yield the position of each pending task whose shard must be scored, and the queries' vectors ``[n, dim]`` for
-        it.
+        """Yield the position of each pending task that must be scored, with the query vectors ``[n, dim]`` for it.
 
-        If no video of a shard can reach the score of a query's own video, the query is not encoded for the shard: its
-        vector is zero, with which no video reaches that score either.
+        Where no video of a shard can reach the score of a query's own video, the query is not encoded: its vector is
+        zero, with which no video reaches that score either.
         """
         task, task_ranks, pending = self._tasks[position], self.task_ranks[position], self._pending[position]
         own = task_ranks.queries[part]

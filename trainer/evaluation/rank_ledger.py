@@ -1,14 +1,14 @@
-"""Rank ledger: ranks kept from earlier rows, so that evaluating a release costs only comparisons with its own task.
+"""Rank ledger: ranks kept from earlier rows, so that a release is only compared with its own task.
 
 Shards never change. If a task's queries never change either, as in mode ``pinned``, a query and a video that were
-scored once need not be scored again: a new task's queries are scored against every shard, older queries only against
-the new shard, and their counts continue from the last row. The cost of a row then grows with the number of queries and
+scored once need no other score: a new task's queries are scored against every shard, older queries only against the new
+shard, and their counts continue from the previous row. The cost of a row then grows with the number of queries and
 videos, not with their product.
 
 The ledger keeps counts rather than encoding queries again, since the same text may give other bits in another batch.
 
-On disk a ledger is one ``.npz`` file. It only saves time: entries that do not match, and files that cannot be read,
-are computed again.
+On disk a ledger is one ``.npz`` file. It only saves time: entries that do not match and files that cannot be read are
+recomputed.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ GALLERIES: tuple[GalleryName, ...] = ("local", "global", "global_raw", "local_al
 
 @dataclass(frozen=True)
 class TaskRanks:
-    """Ranks of one task's Q queries among the scored videos, and of its videos' captions among the scored captions.
+    """Ranks of a task's Q queries among the videos scored so far, and of its captions among the captions.
 
     Attributes:
-        queries: Query vectors under their own task, ``[Q, dim]``.
+        queries: Query vectors encoded for their own task, ``[Q, dim]``.
         ranks: Ranks of the queries' videos, by gallery.
-        precisions: Precision counts of videos with the class of a query's video, by scope.
+        precisions: Precision counts, by scope; videos with the class of a query's video are relevant.
         nearest: Held-out videos of the union nearest to each query, numbered from 0.
-        captions: Ranks of the best caption of each captioned video, by scope.
+        captions: Ranks of each captioned video's best caption, by scope.
     """
 
     queries: Vectors
@@ -52,7 +52,7 @@ class TaskRanks:
 
     @property
     def query_count(self) -> int:
-        """Number of queries."""
+        """Number of queries Q."""
         return len(self.queries)
 
     @property
@@ -72,19 +72,19 @@ class TaskRanks:
         nearest: int,
         precision_depth: int,
     ) -> TaskRanks:
-        """Return the ranks before any video is scored.
+        """Start the ranks before any video is scored.
 
         Args:
             queries: Query vectors ``[Q, dim]``.
             truth: Score of each query's video ``[Q]``.
             prior: Routing term of these scores ``[Q]``.
-            captions: Score of the best caption of each captioned video, by scope; empty if captions are not ranked.
+            captions: Score of each captioned video's best caption, by scope; empty if captions are not ranked.
             nearest: Number of nearest videos to keep per query.
             precision_depth: Number of videos to keep per query for average precision.
         """
         caption_ranks = {scope: RankCount(best) for scope, best in captions.items()}
         for scope, best in captions.items():
-            # The best caption itself; other captions of its video do not compete.
+            # Count the best caption itself; the video's other captions do not compete.
             caption_ranks[scope].add(best[:, None])
         routed: tuple[GalleryName, ...] = ("global", "global_all")
         return cls(
@@ -97,7 +97,7 @@ class TaskRanks:
 
 
 class TaskDigest(NamedTuple):
-    """Digests of everything that the figures of a task depend on.
+    """Digests of everything that a task's figures depend on.
 
     Attributes:
         gallery: Digest of its videos, its routing profile and its encoding.
@@ -110,18 +110,18 @@ class TaskDigest(NamedTuple):
 
 @dataclass(frozen=True)
 class LedgerPage:
-    """Ranks of all tasks of a library in one query mode, each task scored against each other."""
+    """Ranks of all tasks in one query mode, each scored against every other."""
 
     digests: tuple[TaskDigest, ...]
     task_ranks: tuple[TaskRanks, ...]
 
     def is_continued_by(self, digests: Sequence[TaskDigest], *, full: bool) -> bool:
-        """Return whether a row with these tasks can continue the ranks.
+        """Check whether a row with these tasks can continue the ranks.
 
         Args:
-            digests: Digests of all tasks of the row, in order.
-            full: Whether the row computes all measures. Otherwise captions are not ranked, so that the ranks of a task
-                do not depend on the queries of others, and tasks may have lost all their queries.
+            digests: Digests of all tasks in the row, in order.
+            full: Whether the row computes all measures. Otherwise captions are not ranked, so a task's ranks do not
+                depend on the queries of others, and a task may have lost all its queries.
         """
         return len(digests) >= len(self.digests) and all(
             now.gallery == known.gallery and (now.queries == known.queries or (not full and not now.queries))
@@ -133,7 +133,7 @@ RankLedger = dict[str, LedgerPage]  # by query mode
 
 
 def write_ledger(path: Path, ledger: RankLedger) -> None:
-    """Replace the file of a ledger durably; an empty ledger removes the file."""
+    """Replace a ledger's file durably; an empty ledger removes it."""
     if not ledger:
         path.unlink(missing_ok=True)
         return
@@ -145,7 +145,7 @@ def write_ledger(path: Path, ledger: RankLedger) -> None:
         columns[f"{mode}/video_count"] = np.array([ranks.video_count for ranks in page.task_ranks], np.int64)
         tables = [dict(_arrays(ranks)) for ranks in page.task_ranks]
         for name in tables[0]:
-            # The rows of all tasks in order. A task without queries has no vector width, so empty parts are dropped.
+            # All tasks' rows in order, without empty parts: a task without queries has no vector width.
             parts = [table[name] for table in tables]
             columns[f"{mode}/{name}"] = np.concatenate([part for part in parts if len(part)] or parts[:1])
     with replace_file(path) as staged:
@@ -155,7 +155,7 @@ def write_ledger(path: Path, ledger: RankLedger) -> None:
 
 
 def read_ledger(path: Path) -> RankLedger:
-    """Return the ledger in a file; empty if the file is missing, was altered, or cannot be read."""
+    """Read a ledger; empty if the file is missing, damaged or unreadable."""
     try:
         if not is_intact(path):
             return {}
@@ -167,7 +167,7 @@ def read_ledger(path: Path) -> RankLedger:
 
 
 def _page(columns: Mapping[str, npt.NDArray[Any]], mode: str) -> LedgerPage:
-    """Return one mode's page. Raises ValueError if the columns do not match each other."""
+    """Rebuild the page of a mode. Raises ValueError if the columns do not match."""
     digests, query_counts, video_counts = (
         columns[f"{mode}/{name}"].tolist() for name in ("digests", "query_count", "video_count")
     )
@@ -203,7 +203,7 @@ def _page(columns: Mapping[str, npt.NDArray[Any]], mode: str) -> LedgerPage:
 
 
 def _arrays(value: Any, path: str = "") -> Iterator[tuple[str, npt.NDArray[Any]]]:
-    """Yield all arrays of a :class:`TaskRanks` with their names in the file; the arrays are not copied."""
+    """Yield the arrays in a :class:`TaskRanks`, not copied, with their names in the file."""
     if isinstance(value, np.ndarray):
         yield path, value
         return

@@ -1,31 +1,31 @@
-"""One row of the recall matrix: how a release retrieves the videos of every learned task.
+"""A row of the recall matrix: how well a release retrieves the videos of each learned task.
 
 Row i of the matrix holds the recall of release i for the tasks t ≤ i, in five galleries. *Local*: the task's own
 shard, known task, one query vector. *Global*: the union of all shards, unknown task; each shard is scored with its own
-query vector, and cosines are merged after the routing prior of each task is added. Both galleries hold the held-out
-videos alone, as in the papers, or all videos (``local_all``, ``global_all``). ``global_raw`` merges raw cosines, as the
+query vector, and cosines are merged after each task's routing prior is added. Both galleries hold only the held-out
+videos, as in the papers, or all videos (``local_all``, ``global_all``). ``global_raw`` merges raw cosines, as the
 papers do, so that methods can be compared without routing, which helps all of them.
 
 A row can be evaluated without the measures that only compare methods; it then holds the figures that a user of the
 library experiences (text to video, with routing). This rarely needs a query vector for every shard: if the routing
 prior leaves a shard's videos no chance to reach the score of a query's own video
-(:func:`models.routing.router.can_reach_score`), the query is not encoded for that shard, and the figures are the same.
+(:func:`models.routing.router.can_reach_score`), the query is not encoded for that shard, and the figures stay the same.
 Where words separate the tasks, a query costs one encoding for any number of tasks.
 
-Each caption is scored against each video once: in one row, or, if neither can change, in the row of the later of their
-two tasks (:mod:`trainer.evaluation.rank_ledger`). The rows of these scores rank videos for a caption, the columns rank
+Each caption is scored against each video once per row, or, if neither can change, once ever: in the row of the later
+of their two tasks (:mod:`trainer.evaluation.rank_ledger`). Rows of these scores rank videos for a caption, columns rank
 captions for a video.
 
-Other tasks change neither the difference of a text's routing evidence for two tasks nor a video's rank among the videos
-of both. In a column, however, competing texts are normalized separately, and another task would change all of them.
-Therefore a caption counts with its log weight among the tasks that existed when it was added, its own task being the
-last, like an entry of a caption catalog that is never recomputed.
+Other tasks change neither the difference in a text's routing evidence between two tasks nor a video's rank among the
+videos of both. In a column, however, competing texts are normalized separately, and another task would change them
+all. A caption therefore counts with its log weight among the tasks up to its own, like an entry in a caption catalog
+that is never recomputed.
 
-In a library of up to :data:`MAX_MEASURED_TASKS` tasks, a row measures all of them. With more tasks it measures evenly
-spaced ones and the newest, so the cost of a row grows with the number of tasks, not with its square: each query may
-have to be encoded for every shard, and every shard counts as a gallery in any case.
+In a library of up to :data:`MAX_MEASURED_TASKS` tasks, a row measures all of them. In a larger one it measures evenly
+spaced tasks and the newest, so its cost grows with the number of tasks, not with its square: each query may have to be
+encoded for every shard, and every shard remains a gallery.
 
-Only stored vectors are read: videos of earlier tasks may be gone.
+Only stored vectors are read, since videos of earlier tasks may be gone.
 """
 
 from __future__ import annotations
@@ -53,19 +53,19 @@ class RecallRow:
 
     Attributes:
         recalls: Text-to-video recall by mode, gallery and task ID.
-        first_hits: A bit per query, packed from the highest bit on: whether it ranks its video first; by mode, gallery
-            and task ID.
+        first_hits: Whether each query ranks its video first, one bit per query, most significant bit first; by mode,
+            gallery and task ID.
         query_sets: Digest of the queries in their order, by task ID.
-        pooled: Text-to-video recall over the queries of all tasks together, by mode and gallery.
-        to_text: Video-to-text recall by mode, gallery and task id: rank of a held-out video's best caption among the
+        pooled: Text-to-video recall over all tasks' queries together, by mode and gallery.
+        to_text: Video-to-text recall by mode, gallery and task ID: rank of a held-out video's best caption among the
             captions of the same gallery.
-        mean_ap: mAP@1, @5 and @10 of text to video, by mode, gallery, task ID and k; every video with the class of
-            the query's video is relevant. None for a task without classes.
-        hubness: Skewness of N_10 over the held-out videos of the union, for the queries of all tasks, by mode.
+        mean_ap: Text-to-video mAP@1, @5 and @10, by mode, gallery, task ID and k; all videos with the class of the
+            query's video are relevant. None for a task without classes.
+        hubness: Skewness of N_10 over the held-out videos of the union, for all tasks' queries, by mode.
         drift: Mean angle in degrees between a task's queries now and when it was learned, by mode and task ID; only
             tasks that were in the query memory.
-        routing: Routing accuracy@1 by task id: the share of queries whose own task has the largest evidence of the
-            tasks with captions. A task whose training videos have no captions is never first.
+        routing: Routing accuracy@1 by task ID: the share of queries with the most evidence for their own task, among
+            the tasks with captions. A task whose training videos have no captions is never first.
         routing_at: Routing accuracy@m by task ID and m = 1, 2, 4: the own task is among the first m.
     """
 
@@ -97,17 +97,17 @@ def evaluate_row(
 
     Args:
         encoder: Query encoder of the release.
-        galleries: Gallery of every learned task, in order.
+        galleries: Gallery of each learned task, in order.
         profiles: Routing profiles ``[T, V]`` of the tasks, in the same order.
-        prior: Cosine per nat of routing evidence, added to the scores of a union gallery; 0 merges raw cosines.
-        modes: Query modes; by default all modes of the release.
-        full: Whether to compute every measure. Otherwise ``global_raw``, ``to_text``, ``mean_ap`` and ``hubness`` are
-            omitted, which need most pairs of a query and a shard. The other measures need few pairs and are equal in
-            both cases.
+        prior: Cosine per nat of routing evidence, added to the scores in a union gallery; 0 merges raw cosines.
+        modes: Query modes; by default all that the release has.
+        full: Whether to compute every measure. Otherwise skip ``global_raw``, ``to_text``, ``mean_ap`` and ``hubness``,
+            which need a score for most pairs of a query and a shard. The other measures need few pairs and do not
+            change.
         memory: Query vectors for drift, passed from row to row. A task's queries are added in the first row that
             includes the task, which must be the row of the release that learned it; old encoders are not used.
-        ledger: Rank ledger, passed from row to row and updated: it holds the ranks that later rows reuse. The figures
-            equal those without a ledger; entries whose inputs have changed are computed again.
+        ledger: Rank ledger, passed from row to row and updated with the ranks that later rows reuse. The figures equal
+            those without a ledger; entries whose inputs have changed are recomputed.
         report: Called with the completed share, 0..1.
 
     Raises:
@@ -126,7 +126,7 @@ def evaluate_row(
     evaluations: list[tuple[ModeEvaluation, tuple[TaskDigest, ...] | None]] = []
     for mode in encoder.modes if modes is None else modes:
         digests = evaluation_digests(encoder, tasks, mode, full) if has_stable_evidence else None
-        page = ledger.pop(mode, None) if ledger else None  # put back after the mode is complete
+        page = ledger.pop(mode, None) if ledger else None  # put back once the mode is complete
         is_valid = page is not None and digests is not None and page.is_continued_by(digests, full=full)
         known_ranks = page.task_ranks if page and is_valid else ()
         evaluations.append((ModeEvaluation(encoder, tasks, mode, full, known_ranks), digests))
@@ -145,7 +145,7 @@ def evaluate_row(
 def compute_recall(
     texts: Vectors, truth: Sequence[int], videos: Vectors, ids: Sequence[int]
 ) -> Recall | None:
-    """Compute the recall of query vectors against a gallery; None without queries.
+    """Compute the recall of query vectors in a gallery; None without queries.
 
     Args:
         texts: Query vectors ``[Q, dim]``.
@@ -157,22 +157,21 @@ def compute_recall(
 
 
 def routing_accuracy(weights: Floats, own: int, m: int = 1) -> float:
-    """Return the routing accuracy@m, 0..1: share of texts for which task ``own`` is among the m tasks of largest
-    weight.
+    """Compute routing accuracy@m, the share of texts, 0..1, whose own task is among the m with the largest weight.
 
     A tie with an equally likely task counts as a miss.
 
     Args:
-        weights: Weight of every text for every task ``[Q, T]``, in any unit.
+        weights: Weight of each text for each task ``[Q, T]``, in any unit.
         own: Position of the texts' own task.
     """
     return recall_at(rank_by_id(weights, range(weights.shape[1]), [own] * len(weights)), m)
 
 
 def _routing_at(evidence: Floats, own: int, silent: npt.NDArray[np.bool_]) -> dict[int, float]:
-    """Return the routing accuracy@m among the tasks with captions.
+    """Compute routing accuracy@m among the tasks with captions.
 
-    A task without captions has the evidence of the likeliest other task, which it would tie with.
+    A task without captions takes the evidence of the likeliest other task, and would tie with it.
     """
     rivals = np.flatnonzero(~silent | (np.arange(len(silent)) == own))
     position = int(np.searchsorted(rivals, own))
@@ -198,8 +197,8 @@ MAX_MEASURED_TASKS = 64
 def select_measured_tasks(tasks: Sequence[str]) -> frozenset[str]:
     """Select at most :data:`MAX_MEASURED_TASKS` evenly spaced tasks, and the newest.
 
-    The distance is a power of two. A growing library therefore only stops measuring tasks and never measures one again:
-    the columns of the remaining tasks are complete, and the ranks of their queries continue.
+    The distance is a power of two, so a growing library stops measuring tasks but never resumes one: the remaining
+    tasks' columns are complete, and their queries' ranks continue.
 
     Args:
         tasks: IDs of the tasks with queries, in order of learning.

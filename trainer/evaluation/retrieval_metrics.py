@@ -19,16 +19,16 @@ from trainer.errors import EvaluationError
 Floats = npt.NDArray[np.floating]
 Counts = TypeVar("Counts")
 
-# Dot products of float32 unit vectors differ by about this much with the order of summation, so scores that differ by
-# no more are equal.
+# Scores that differ by no more than this are equal, since dot products of float32 unit vectors vary that much with the
+# order of summation.
 TIE_TOLERANCE = 1e-6
 
 
 class RankCount:
-    """Ranks of each query's one true video, counted over a gallery that is added in parts.
+    """Ranks of each query's one true video in a gallery that is added in parts.
 
     rank = 1 + number of strictly better videos + half the number of equal ones: the mean position under random order.
-    A tie counts as a miss: a video that shares the first place has rank 1.5 and is no hit at 1.
+    A tie counts as a miss: a video that shares first place has rank 1.5 and is no hit at 1.
 
     Args:
         truth: Score of each query's true video ``[Q]``.
@@ -49,11 +49,11 @@ class RankCount:
         return _view(self, queries)
 
     def add(self, scores: Floats, skip: npt.NDArray[np.bool_] | None = None) -> None:
-        """Count n more videos; over all parts the true video is added exactly once.
+        """Count n more videos. Across all parts, the true video must be added exactly once.
 
         Args:
             scores: Scores of the videos ``[Q, n]``.
-            skip: Videos that do not compete because they are also relevant ``[Q, n]``.
+            skip: Videos that do not compete because they are relevant too ``[Q, n]``.
 
         Raises:
             EvaluationError: A score is not finite.
@@ -67,14 +67,14 @@ class RankCount:
         self.equal += np.count_nonzero(level, axis=1) - better_count
 
     def ranks(self) -> Floats:
-        """Return the ranks from 1, ``[Q]``."""
+        """Compute the ranks ``[Q]``, from 1."""
         if (self.equal < 1).any():
             raise EvaluationError("a query's true video is not in the gallery that it is ranked in")
         return 1.0 + self.better + (self.equal - 1) / 2
 
 
 def rank_by_id(scores: Floats, gallery: Sequence[int], truth: Sequence[int]) -> Floats:
-    """Return the ranks of the true videos ``[Q]``, identified by ID rather than by position.
+    """Rank the true videos ``[Q]``, which are given by ID rather than by position.
 
     Several captions of one video are several queries with the same true video.
 
@@ -105,7 +105,7 @@ def recall_at(ranks: Floats, k: int) -> float:
 
 @dataclass(frozen=True)
 class Recall:
-    """Retrieval figures of a set of queries.
+    """Retrieval figures for a set of queries. Recalls are 0..1.
 
     Attributes:
         medr: Median rank, from 1.
@@ -121,7 +121,7 @@ class Recall:
 
 
 def summarize(ranks: Floats) -> Recall | None:
-    """Return the retrieval figures of ranks ``[Q]``; None without queries."""
+    """Summarize ranks ``[Q]``; None without queries."""
     if not len(ranks):
         return None
     return Recall(
@@ -135,17 +135,17 @@ def summarize(ranks: Floats) -> Recall | None:
 
 
 def penalize_relevant(scores: Floats, relevant: npt.NDArray[np.bool_]) -> Floats:
-    """Return the scores that rank a relevant item behind every irrelevant item with an equal score."""
+    """Lower the scores of relevant items so that each ranks behind all irrelevant items with an equal score."""
     return _finite(np.asarray(scores, np.float64)) - TIE_TOLERANCE * np.asarray(relevant)
 
 
 def average_precision(hits: npt.NDArray[np.bool_], totals: npt.NDArray[np.int64], k: int) -> Floats:
-    """Compute AP@k of ranked lists ``[Q]``, 0..1, for queries with several relevant items.
+    """Compute AP@k ``[Q]``, 0..1, for queries with several relevant items.
 
     AP@k = Σ_{i ≤ k} rel(i) P(i) / min(k, R), with P(i) the share of relevant items among the first i, and R the number
     of relevant items in the gallery: a query whose first k items are all relevant scores 1. (The code published with
     CTP divides by the number of hits among the first k instead, so that one hit at rank 1 is worth as much as k hits;
-    figures in its tables are therefore higher.)
+    its figures are therefore higher.)
 
     Args:
         hits: Whether the item at each rank is relevant ``[Q, n]``; n ≥ min(k, gallery).
@@ -158,13 +158,13 @@ def average_precision(hits: npt.NDArray[np.bool_], totals: npt.NDArray[np.int64]
 
 
 class TopItems:
-    """The k items of highest score for each of Q queries, over a gallery that is added in parts.
+    """The k best items for each of Q queries, in a gallery that is added in parts.
 
     Args:
         k: Number of items per query.
 
     Attributes:
-        scores: Scores in descending order ``[Q, k]``; −∞ where the gallery has fewer items.
+        scores: Scores, best first ``[Q, k]``; −∞ where the gallery has fewer items.
         items: Numbers of these items ``[Q, k]``; −1 where the gallery has fewer items.
     """
 
@@ -189,14 +189,14 @@ class TopItems:
 
 
 class PrecisionCount:
-    """AP@k of each of Q queries, as in :func:`average_precision`, over a gallery that is added in parts.
+    """AP@k of Q queries, as in :func:`average_precision`, in a gallery that is added in parts.
 
     Args:
         k: Depth of the ranking.
 
     Attributes:
         totals: Number of relevant items so far ``[Q]``.
-        best: The k best items so far; number 1 for relevant items, 0 for others.
+        best: The k best items so far, numbered 1 if relevant and 0 otherwise.
     """
 
     def __init__(self, k: int, queries: int) -> None:
@@ -213,20 +213,20 @@ class PrecisionCount:
         self.best.add(penalize_relevant(scores, relevant), np.asarray(relevant, np.int64))
 
     def at(self, k: int) -> Floats:
-        """Compute AP@k of the queries that have a relevant item."""
+        """Compute AP@k for the queries that have a relevant item."""
         has_relevant = self.totals > 0
         return average_precision(self.best.items[has_relevant] == 1, self.totals[has_relevant], k)
 
 
 def skewness(occurrences: npt.NDArray[np.integer]) -> float | None:
-    """Return the hubness: skewness E[(N_k − μ)³] / σ³ of the k-occurrence distribution.
+    """Compute hubness: the skewness E[(N_k − μ)³] / σ³ of the k-occurrence distribution.
 
     Radovanović, Nanopoulos and Ivanović, "Hubs in space: popular nearest neighbors in high-dimensional data" (JMLR
-    2010), section 2. Far above 0, few items are among the k nearest of many queries. None if all items occur equally
-    often.
+    2010), section 2. A value far above 0 means that a few items are among the k nearest of many queries. None if all
+    items occur equally often.
 
     Args:
-        occurrences: N_k of every gallery item: the number of queries that have it among their k nearest.
+        occurrences: N_k of each gallery item: the number of queries that have it among their k nearest.
     """
     over = occurrences - occurrences.mean() if len(occurrences) else np.zeros(1)
     deviation = float(np.sqrt((over**2).mean()))
@@ -234,10 +234,9 @@ def skewness(occurrences: npt.NDArray[np.integer]) -> float | None:
 
 
 def mean_angle(before: Floats, after: Floats) -> float | None:
-    """Return the query drift: mean angle in degrees between vectors ``[Q, dim]`` before and after; None without
-    vectors.
+    """Compute the mean angle in degrees between vectors ``[Q, dim]`` before and after; None without vectors.
 
-    Computed from the half angle, since the arc cosine of a rounded 1 would show drift if there is none.
+    The half angle is used because the arc cosine of a rounded 1 would show drift where there is none.
     """
     if not len(before):
         return None
@@ -260,7 +259,7 @@ def _take(values: npt.NDArray[Any], columns: npt.NDArray[np.integer]) -> npt.NDA
 
 
 def _view(counts: Counts, queries: slice) -> Counts:
-    """Return the same measure for some queries, on the same memory."""
+    """Slice a measure to some queries, on the same memory."""
     part = copy(counts)
     for name, values in vars(counts).items():
         setattr(part, name, values[queries])

@@ -1,1 +1,1 @@
-"""Celery worker of the trainer: the learning job and its access to the catalog and the storage."""
+"""Celery jobs of the trainer, with their access to catalog and storage."""

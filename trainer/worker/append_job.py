@@ -1,13 +1,13 @@
-"""Append job: the Celery task that embeds the videos of an append and publishes them as a segment of a domain's shard.
+"""Append job: the Celery task that embeds appended videos and publishes them as a segment of the domain's shard.
 
 ::
 
     claim ─▶ embedding with the pinned release ─▶ append segment ─▶ ready
 
-Nothing is trained, and no existing file of the index changes. The process may be killed at any line and the job started
-again: an append whose vectors are in the shard is only completed in the catalog.
+Nothing is trained, and no existing index file changes. The process may be killed at any line and the job started again:
+if the shard already has the vectors, only the catalog is completed.
 
-Before its publication, an append is measured: the drift of its videos from their domain, and the calibration.
+Before an append is published, the drift of its videos from the domain is measured and the release calibrated again.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from trainer.evaluation.append_drift import DRIFT_MARGIN, DriftMeasurement, meas
 from trainer.evaluation.gallery import Ids, Query, ShardVectors
 from trainer.published_library import Library
 from trainer.release_calibration import fit_library_confidence
-from trainer.task_data import TaskData
+from trainer.task_data import TaskData, vector_ids
 from trainer.video_embedding import group_segments
 from trainer.worker.catalog_reader import (
     appended_captions,
@@ -57,22 +57,20 @@ from trainer.worker.job_environment import clean_up, open_library, recorded_fail
 from trainer.worker.shared_embedding import embed_shared
 from trainer.worker.video_decoding import embed_task_moments, restore_task_frames
 
-MIN_CAPTIONS = (
-    10  # with fewer captions a calibration hardly changes, and held-out captions hardly show a difference
-)
-_MIN_DRIFTED = 3  # appended captions; fewer are seldom more than chance
+MIN_CAPTIONS = 10  # fewer hardly change a calibration, and as held-out captions hardly show a difference
+_MIN_DRIFTED = 3  # appended captions; with fewer, a difference is usually chance
 _MAX_CAPTIONS = 512
-_MAX_ROWS = 8 * _MAX_CAPTIONS  # videos that are read to find videos with captions
+_MAX_ROWS = 8 * _MAX_CAPTIONS  # rows to read in search of videos with captions
 
 log = structlog.get_logger(__name__)
 
 
 class AppendMeasurement(NamedTuple):
-    """Results of the captions of an append.
+    """What an append's captions show; each part is None with too few captions.
 
     Attributes:
-        drift: Drift of the appended videos from their domain; None with too few captions.
-        confidence: Confidence model of the release with the appended videos and captions; None with too few captions.
+        drift: Drift of the appended videos from their domain.
+        confidence: Confidence model of the release, with the appended videos and captions.
     """
 
     drift: Drift | None = None
@@ -90,13 +88,12 @@ def measure_append(
     """Compare how well the domain's encoder finds appended videos and its own, and calibrate the release again.
 
     Args:
-        library: Published library.
-        backbone: Backbone of the library.
         domain: ID of the domain's task.
+        shard: The domain's shard with the appended videos.
         report_alive: Called after each part of the measurement.
 
     Returns:
-        Nothing if the append has few captions, or if the measurement failed: it must not fail the append.
+        An empty measurement if there are too few captions, or if measuring failed, which must not fail the append.
 
     Raises:
         LeaseLost, TaskCancelled, WorkerStopping: See ``Claim.progress``.
@@ -110,7 +107,7 @@ def measure_append(
         own = _domain_captions(domain, ids, ("test", "val"))
         if is_learned := len(own) < MIN_CAPTIONS:
             own = _domain_captions(domain, ids, ("test", "val", "train"))
-        # With the captions of earlier appends: many small ones change a library as much as a large one.
+        # Captions of earlier appends count too: many small appends change a library as much as a large one.
         is_calibrated = len(appended) >= MIN_CAPTIONS
         has_drift = bool(own) and len(appended) >= _MIN_DRIFTED
         if not (is_calibrated or has_drift):
@@ -151,7 +148,7 @@ def measure_append(
 
 
 def _appended_captions(append: str, domain: str, ids: Ids) -> list[Query]:
-    """Return the first captions of the newest appended videos of a domain, those of earlier appends included."""
+    """Read the first captions of a domain's newest appended videos, including earlier appends."""
     of_domain = (Video.task_id == domain) & (Video.effective_split == "appended")
     return _first_captions(
         select(Video.vector_id, Video.captions)
@@ -162,7 +159,7 @@ def _appended_captions(append: str, domain: str, ids: Ids) -> list[Query]:
 
 
 def _domain_captions(domain: str, ids: Ids, splits: Sequence[str]) -> list[Query]:
-    """Return the first captions of a domain's videos with some splits."""
+    """Read the first captions of a domain's videos in the given splits."""
     return _first_captions(
         select(Video.vector_id, Video.captions)
         .where(
@@ -193,7 +190,7 @@ def _drift_record(found: DriftMeasurement | None) -> Drift | None:
 
 
 def _first_captions(query: Select[int, list[str]], ids: Ids) -> list[Query]:
-    """Return the first captions of the first videos of a query that have captions and are among some IDs."""
+    """Read the first caption of each queried video that is among ``ids`` and has one, up to a limit."""
     with session_scope() as session:
         rows = session.execute(query.limit(_MAX_ROWS)).all()
     stored = np.isin(np.array([vector_id for vector_id, _ in rows], np.int64), ids).tolist()
@@ -205,13 +202,13 @@ def _first_captions(query: Select[int, list[str]], ids: Ids) -> list[Query]:
     return captioned[:_MAX_CAPTIONS]
 
 
-_SAME_VECTOR = 0.99  # cosine of two embeddings of a video, perhaps on different machines
-MAX_SEGMENTS = 16  # of a shard; one more, and its segments are copied into one
+_SAME_VECTOR = 0.99  # minimum cosine between two embeddings of a video, perhaps on different machines
+MAX_SEGMENTS = 16  # per shard; with more, they are copied into one
 
 
 @celery_app.task(name=APPEND, ignore_result=True)
 def run_append_job(task_id: str) -> None:
-    """Embed and publish the videos of an append if they are due, then send the messages for due tasks."""
+    """Process an append if it is due, then send the messages for due tasks."""
     claim = lifecycle.claim_append(task_id, worker_name())
     if claim is not None:
         with claim, recorded_failure(claim):
@@ -224,8 +221,8 @@ def process_append(claim: Claim) -> None:
 
     Raises:
         LeaseLost, TaskCancelled, WorkerStopping: See ``Claim.progress``.
-        LibraryDamaged: The shard of the domain is missing or cannot be read.
-        VectorIdsTaken: The shard of the domain has some of the IDs already.
+        LibraryDamaged: The domain's shard is missing or cannot be read.
+        VectorIdsTaken: The domain's shard already uses some of the vector IDs for other videos.
     """
     claim.progress("loading")
     backbone, library = task_backbone(), open_library()
@@ -235,7 +232,7 @@ def process_append(claim: Claim) -> None:
     if domain in library.degraded:
         raise LibraryDamaged(f"the shard of task {domain} cannot be read: {library.degraded[domain]}")
     task = load_task(claim, backbone)
-    ids = np.array([clip.vector_id for clip in task.clips], np.int64)
+    ids = vector_ids(task.clips)
     claim.advance("indexing")
     segments: list[SegmentEntry] = []
     stored = library.store.stored_ids(domain, ids)
@@ -245,12 +242,12 @@ def process_append(claim: Claim) -> None:
         missing = set(np.setdiff1d(ids, stored).tolist())
         delete_videos([clip.id for clip in task.clips if clip.vector_id in missing], task_id=claim.task.id)
         task = load_task(claim, backbone)
-        ids = np.array([clip.vector_id for clip in task.clips], np.int64)
+        ids = vector_ids(task.clips)
     if len(ids) and not len(stored):
         with restarted_without_deleted_videos(task):
             segments = _write_segments(claim, library, backbone, task, domain)
     claim.progress("measuring")
-    library = open_library()  # releases and segments may have been replaced during the embedding
+    library = open_library()  # releases and segments may have been replaced in the meantime
     measured = _measure(claim, library, backbone, task, domain, segments)
     if measured.confidence is not None:
         _store_calibration(claim, library, measured.confidence, is_published=not segments)
@@ -276,13 +273,13 @@ def process_append(claim: Claim) -> None:
 def _require_own_vectors(
     claim: Claim, library: Library, backbone: Backbone, task: TaskData, stored: Ids
 ) -> None:
-    """Check that a shard stores the vectors of an append's videos, and not those of other videos with their IDs.
+    """Check that the vectors in a shard belong to an append's videos, and not to others with the same IDs.
 
     Args:
-        stored: IDs of the videos that the shard of the domain stores.
+        stored: The append's vector IDs that the domain's shard contains.
 
     Raises:
-        VectorIdsTaken: they are other videos, which a restored catalog does not know.
+        VectorIdsTaken: The vectors belong to other videos, which a restored catalog does not know.
     """
     domain = claim.task.target_id or ""
     manifest = library.manifest
@@ -290,23 +287,22 @@ def _require_own_vectors(
     restore_task_frames(claim, task, backbone)
     fingerprint = manifest.shards[domain].fingerprint
     own = embed_shared(claim, task.clips, library.video_encoder(backbone, domain), fingerprint)
-    videos = np.array([clip.vector_id for clip in task.clips], np.int64)
+    videos = vector_ids(task.clips)
     cosines = np.einsum("nd,nd->n", found, own[np.isin(videos, stored)], dtype=np.float64)
     if cosines.min() < _SAME_VECTOR:
         raise VectorIdsTaken(
-            f"The shard of task {domain} has vectors of other videos with {len(stored)} of the {len(videos)} IDs of "
-            "this append"
+            f"The shard of task {domain} already uses {len(stored)} of the append's {len(videos)} vector IDs for other "
+            "videos"
         )
 
 
 def _write_segments(
     claim: Claim, library: Library, backbone: Backbone, task: TaskData, domain: str
 ) -> list[SegmentEntry]:
-    """Embed the videos of an append and their moments; the segments are not published."""
+    """Embed an append's videos and their moments into unpublished segments."""
     restore_task_frames(claim, task, backbone)
     encode = library.video_encoder(backbone, domain)
     pinned = library.manifest.shards[domain]
-    videos = np.array([clip.vector_id for clip in task.clips], np.int64)
     vectors = embed_shared(claim, task.clips, encode, pinned.fingerprint)
     claim.progress("writing")
     write = partial(
@@ -314,7 +310,7 @@ def _write_segments(
     )
     moments = group_segments(embed_task_moments(claim, encode, backbone))
     return [
-        write(ids=videos, vectors=vectors),
+        write(ids=vector_ids(task.clips), vectors=vectors),
         *(write(ids=ids, vectors=vectors) for ids, vectors in moments),
     ]
 
@@ -327,7 +323,7 @@ def _measure(
     domain: str,
     segments: Sequence[SegmentEntry],
 ) -> AppendMeasurement:
-    """Return the measurement of the append in the shard as it will be published with these segments."""
+    """Measure an append in the shard that will be published with these segments."""
     if not any(clip.captions for clip in task.clips):
         return AppendMeasurement()
     manifest = library.manifest
@@ -339,10 +335,9 @@ def _measure(
 def _store_calibration(
     claim: Claim, library: Library, confidence: ConfidenceModel, *, is_published: bool
 ) -> None:
-    """Store a confidence model before the publication, so that the first search of the new generation uses it.
+    """Store a confidence model before publishing, so that the first search in the new generation uses it.
 
     Args:
-        claim: Claim on the append.
         library: Library that the model was fitted to.
         is_published: Whether the manifest already lists the append.
     """
@@ -354,7 +349,7 @@ def _store_calibration(
 
 
 def _compact(library: Library, domain: str) -> None:
-    """Copy the segments of a shard into one if they are too many. Failures are logged: searches do not need this."""
+    """Copy a shard's segments into one if there are too many; failures are only logged, since search still works."""
     try:
         if len(library.store.manifest().segments(domain)) > MAX_SEGMENTS:
             update_shard_rows(library.store.compact(domain), {domain}, "shard.compact")

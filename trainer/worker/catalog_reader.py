@@ -1,4 +1,4 @@
-"""Catalog queries of the learning job: videos, captions and vector IDs of tasks."""
+"""Catalog queries for the jobs: videos, captions and vector IDs of tasks."""
 
 from __future__ import annotations
 
@@ -22,28 +22,28 @@ from trainer.errors import FramesMissing
 from trainer.evaluation.confidence_fitting import MAX_CAPTIONS
 from trainer.published_library import Library
 from trainer.release_calibration import AppendedCaptions
-from trainer.task_data import Clip, TaskData
+from trainer.task_data import Clip, TaskData, draw_sample
 from trainer.task_pipeline import HeldOutVideos
 
-MAX_TASK_QUERIES = 2000  # of an evaluation; the standard error of a recall is at most 1.1 % then
+MAX_TASK_QUERIES = 2000  # in an evaluation; bounds the standard error of a recall by 1.1 %
 
 Ids = npt.NDArray[np.int64]
 
 
 def load_task(claim: Claim, backbone: Backbone) -> TaskData:
-    """Return the accepted videos of the claimed task, by vector ID; the backbone determines their frame files."""
+    """Load the claimed task's accepted videos, in vector ID order; the backbone determines their frame files."""
     return TaskData(claim.task.id, claim.task.name, load_clips(claim.task.id, backbone))
 
 
 def load_clips(
     task_id: str, backbone: Backbone, first_id: int = 0, last_id: int | None = None
 ) -> tuple[Clip, ...]:
-    """Return the accepted videos of a task in a range of vector IDs, by vector ID.
+    """Load a task's accepted videos within a range of vector IDs, in ID order.
 
-    Texts that people confirmed are captions of training videos; those of held-out videos stay unseen.
+    Texts that people have confirmed become captions of training videos; those of held-out videos stay unseen.
 
     Args:
-        backbone: Backbone, which determines the frame files.
+        backbone: Determines the frame files.
         last_id: Last vector ID; None: no limit.
     """
     frames, size = backbone.spec
@@ -62,7 +62,7 @@ def load_clips(
     if last_id is not None:
         query = query.where(Video.vector_id <= last_id)
     with session_scope() as session:
-        # Columns instead of objects: a task may have 100,000 videos.
+        # Columns instead of objects, since a task may have 100,000 videos.
         rows = session.execute(query).all()
         trained = [row.copy_of or row.vector_id for row in rows if row.effective_split == "train"]
         confirmed = read_confirmed_texts(session, trained)
@@ -79,13 +79,13 @@ def load_clips(
 
 
 def load_target(task_id: str) -> str | None:
-    """Return the domain that an append extends; None for a domain."""
+    """Look up the domain that an append extends; None for a domain."""
     with session_scope() as session:
         return session.scalar(select(Task.target_id).where(Task.id == task_id))
 
 
 def remaining_videos(task: TaskData) -> TaskData:
-    """Return the task without the videos that were deleted since it was loaded."""
+    """Leave out the videos that were deleted since the task was loaded."""
     with session_scope() as session:
         remaining = set(session.scalars(select(Video.vector_id).where(Video.task_id == task.task_id)))
     return TaskData(
@@ -95,24 +95,24 @@ def remaining_videos(task: TaskData) -> TaskData:
 
 @contextmanager
 def restarted_without_deleted_videos(task: TaskData) -> Iterator[None]:
-    """Give the task back if frames are missing because videos were deleted; the next attempt skips these videos."""
+    """Give the task back if frames are missing because videos were deleted; the next attempt skips them."""
     try:
         yield
     except FramesMissing as error:
         if len(remaining_videos(task).clips) < len(task.clips):
-            raise VideosDeleted("Videos of the task were deleted; it begins again without them.") from error
+            raise VideosDeleted("Videos of the task were deleted; it starts again without them.") from error
         raise
 
 
 def video_uris(task_id: str) -> dict[str, str]:
-    """Return the URI of each video of a task, by video ID."""
+    """Look up the URIs of a task's videos, by video ID."""
     with session_scope() as session:
         query = select(Video.id, Video.uri).where(Video.task_id == task_id)
         return {video: uri for video, uri in session.execute(query)}
 
 
 def training_video_ids(library: Library) -> dict[str, Ids]:
-    """Return the vector IDs of the training videos of every published task, by task ID."""
+    """Look up the vector IDs of each published task's training videos, by task ID."""
     query = select(Video.task_id, Video.vector_id).where(
         Video.status == "accepted",
         Video.effective_split == "train",
@@ -126,7 +126,7 @@ def training_video_ids(library: Library) -> dict[str, Ids]:
 
 
 def held_out_videos(task_id: str) -> dict[str, HeldOutVideos]:
-    """Return the held-out videos of the task and of every learned task, by task ID."""
+    """Read the held-out videos of a task and of all learned tasks, by task ID."""
     by_task: dict[str, list[tuple[int, list[str]]]] = {}
     for task, vector_id, captions in _captions_of_split(task_id, "test"):
         by_task.setdefault(task, []).append((vector_id, captions))
@@ -136,9 +136,7 @@ def held_out_videos(task_id: str) -> dict[str, HeldOutVideos]:
 def excluding_originals(
     held_out: Mapping[str, HeldOutVideos], task: ClaimedTask
 ) -> Mapping[str, HeldOutVideos]:
-    """Return the held-out videos, with the videos that a relearned domain takes over held out from their previous
-    domain.
-    """
+    """Hold out from its previous domain what a relearned domain takes over."""
     if task.relearns_id is None:
         return held_out
     with session_scope() as session:
@@ -149,26 +147,24 @@ def excluding_originals(
 
 
 def calibration_captions(task_id: str) -> dict[str, list[tuple[int, str]]]:
-    """Return the vector IDs and captions of validation videos, by task id: a sample of fixed size over all tasks.
+    """Sample vector IDs and captions of validation videos, by task ID; the size is fixed over all tasks.
 
     Validation videos are neither trained on nor held out.
     """
     videos = _captions_of_split(task_id, "val")
     captions = [(task, vector_id, text) for task, vector_id, texts in videos for text in texts]
-    sample = np.random.default_rng(0).permutation(len(captions))[:MAX_CAPTIONS]
     by_task: dict[str, list[tuple[int, str]]] = {}
-    for number in np.sort(sample):
-        task, vector_id, text = captions[number]
+    for task, vector_id, text in draw_sample(captions, MAX_CAPTIONS):
         by_task.setdefault(task, []).append((vector_id, text))
     return by_task
 
 
 def appended_captions(tasks: Collection[str], unpublished: str | None = None) -> dict[str, AppendedCaptions]:
-    """Return the captions of the training videos and of the appended videos of tasks with appended videos, by task ID.
+    """Read the captions of training videos and appended videos, by task ID, for tasks that have the latter.
 
     Args:
-        tasks: IDs of the tasks; others are left out.
-        unpublished: Append whose videos do not belong to its domain yet; they count, too.
+        tasks: IDs of the tasks to read.
+        unpublished: Append whose videos count too, although they do not belong to its domain yet.
     """
     is_appended = (Video.effective_split == "appended") | (Video.task_id == unpublished)
     domain = func.coalesce(Task.target_id, Task.id)
@@ -187,7 +183,7 @@ def appended_captions(tasks: Collection[str], unpublished: str | None = None) ->
 
 
 def _captions_of_split(task_id: str, split: str) -> list[tuple[str, int, list[str]]]:
-    """Return the task ID, vector ID and captions of the split's videos, of the task and of every learned task."""
+    """Read task ID, vector ID and captions of a split's videos, in a task and in all learned tasks."""
     query = (
         select(Video.task_id, Video.vector_id, Video.captions)
         .join(Task)

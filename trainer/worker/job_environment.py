@@ -1,4 +1,4 @@
-"""Parts that all jobs of the learning worker share: backbone, library, recorded failures, and removal of files."""
+"""What all jobs of the learning worker share: backbone, library, failure messages and cleanup."""
 
 from __future__ import annotations
 
@@ -45,15 +45,15 @@ log = structlog.get_logger(__name__)
 
 
 def task_backbone() -> Backbone:
-    """Return the backbone of the library, as the worker computes with it."""
+    """Load the library's backbone for the jobs of this worker."""
     backbone = load_worker_backbone(library_backbone(), settings().frames, settings().torch_threads)
-    # Evaluation encodes queries in the precision in which the query service encodes them.
+    # Evaluation encodes queries in the same precision as the query service.
     backbone.query_precision = settings().query_precision
     return backbone
 
 
 def open_library() -> Library:
-    """Return the published library.
+    """Open the published library.
 
     Raises:
         ManifestError: The manifest is missing, or cannot be trusted.
@@ -65,7 +65,7 @@ def open_library() -> Library:
 
 @lru_cache(maxsize=1)
 def load_worker_backbone(name: str, frames: int | None, threads: int | None) -> Backbone:
-    """Return the worker's backbone, loaded once per process onto its compute device.
+    """Load a backbone onto the compute device, once per process.
 
     Args:
         frames: Frames per video; None for the backbone's own number.
@@ -78,7 +78,7 @@ def load_worker_backbone(name: str, frames: int | None, threads: int | None) -> 
 
 @contextmanager
 def recorded_failure(claim: Claim) -> Iterator[None]:
-    """Fail the claimed task with a reason and a hint for known errors; other errors are left to the claim.
+    """Fail the claimed task with a reason and a hint for known errors, and leave other errors to the claim.
 
     Raises:
         Unavailable: A training process was killed; the next attempt resumes from the last checkpoint.
@@ -88,23 +88,21 @@ def recorded_failure(claim: Claim) -> Iterator[None]:
     except CinestrataError:
         raise
     except ReplicaKilled as error:
-        claim.log(f"The task is repeated: {error}.")
+        claim.log(f"The task will be tried again: {error}.")
         raise Unavailable(str(error)) from error
     except Exception as error:
         message = failure_message(error, claim.task.id)
         if message is None:
             raise
         log.warning("task_exception", task=claim.task.id, exc_info=error)
-        if isinstance(
-            error, TrainingDiverged
-        ):  # training resumed from its checkpoint would only diverge again
+        if isinstance(error, TrainingDiverged):  # resumed from its checkpoint, it would only diverge again
             with claim.transaction():
                 remove_checkpoints(claim.task.id)
         claim.fail(*message)
 
 
 class FailureMessage(NamedTuple):
-    """Reason and hint of a failed task."""
+    """Why a task failed, and what to do about it."""
 
     reason: str
     hint: str
@@ -112,7 +110,7 @@ class FailureMessage(NamedTuple):
 
 
 def failure_message(error: BaseException, task_id: str) -> FailureMessage | None:
-    """Return the reason, hint and remedy for an error of the learning job; None for an unexpected error."""
+    """Word the reason, hint and remedy for an error of a job; None for an unexpected error."""
     message = next(iter(str(error).splitlines()), "").rstrip(".") or type(error).__name__
     retry, add = Action(name="retry_task", id=task_id), Action(name="add_domain")
     if isinstance(error, TrainingDiverged):
@@ -125,7 +123,7 @@ def failure_message(error: BaseException, task_id: str) -> FailureMessage | None
         fitting = {"method": error.method, "settings": error.settings}
         return FailureMessage(
             f"{message}.",
-            "Retry the task with settings that fit.",
+            "Retry the task with the library's method and settings; its videos are kept.",
             retry.model_copy(update={"body": fitting}),
         )
     if isinstance(error, MethodError):
@@ -135,7 +133,7 @@ def failure_message(error: BaseException, task_id: str) -> FailureMessage | None
     if isinstance(error, VectorIdsTaken):
         return FailureMessage(
             f"{message}.",
-            "Delete the task, then add its videos again: they get other IDs.",
+            "Delete the task, then add its videos again; they will get other IDs.",
             Action(name="delete_task", id=task_id),
         )
     reason = f"{message}."
@@ -144,7 +142,7 @@ def failure_message(error: BaseException, task_id: str) -> FailureMessage | None
     elif isinstance(error, FramesMissing):
         correction = "Put the video back where it was"
     elif isinstance(error, StoreUnavailable):
-        correction = "Bring the store of the vectors back"
+        correction = "Bring the vector store back"
     elif isinstance(error, LibraryDamaged | ShardStoreError):
         correction = "Restore the index folder from a backup"
     elif isinstance(error, NotEnoughMemory):
@@ -152,11 +150,11 @@ def failure_message(error: BaseException, task_id: str) -> FailureMessage | None
     elif isinstance(error, ModelError):
         correction = "Start the worker with the backbone that the library needs"
     elif "No space left on device" in str(error):
-        reason, correction = f"The disk is full ({message}).", "Make room for the data folder"
+        reason, correction = f"The disk is full ({message}).", "Free up space for the data folder"
     elif "Read-only file system" in str(error):
         reason, correction = f"The data folder is read-only ({message}).", "Make the data folder writable"
     elif isinstance(error, torch.AcceleratorError) or "No CUDA GPUs are available" in str(error):
-        reason = f"The GPU of the worker fails ({message})."
+        reason = f"The worker's GPU failed ({message})."
         correction = (
             "Restart the worker once nvidia-smi lists the GPU "
             '(or with CUDA_VISIBLE_DEVICES="" to learn on the processor)'
@@ -172,9 +170,9 @@ def failure_message(error: BaseException, task_id: str) -> FailureMessage | None
 
 
 def clean_up(task: TaskData) -> None:
-    """Remove checkpoints, frame caches and rejected uploads of a ready task, and index files that no task needs.
+    """Remove a ready task's checkpoints, frame caches and rejected uploads, and index files that no task needs.
 
-    Failures are logged, since nothing depends on the removal; the maintenance deletes the frame caches and uploads that
+    Failures are only logged, since nothing depends on the removal; maintenance deletes the caches and uploads that
     remain.
     """
     try:
@@ -187,7 +185,7 @@ def clean_up(task: TaskData) -> None:
 
 
 def remove_checkpoints(task_id: str) -> None:
-    """Remove the checkpoints of a task."""
+    """Remove a task's checkpoints."""
     shutil.rmtree(settings().checkpoints_dir / task_id, ignore_errors=True)
 
 
@@ -199,7 +197,7 @@ def remove_other_checkpoints(task_id: str) -> None:
     """
     folder = settings().checkpoints_dir
     others = [path for path in folder.iterdir() if path.name != task_id] if folder.is_dir() else []
-    # Queried after the listing, so that every listed folder of an append belongs to a task that the catalog has.
+    # Query after the listing, so that the catalog has every append whose folder is listed.
     with session_scope() as session:
         unfinished = Task.state.in_(ACTIVE_STATES) & Task.target_id.is_not(None)
         appends = set(session.scalars(select(Task.id).where(unfinished)))

@@ -5,7 +5,7 @@
     claim ─▶ training ─▶ indexing ─▶ evaluating ─▶ publish ─▶ ready
 
 The process may be killed at any line and the job started again: training resumes from its last checkpoint, releases
-and shards are named by their content, and for a task whose shard is in the manifest only the catalog is completed.
+and shards are named by their content, and once the manifest has the task's shard, only the catalog is completed.
 """
 
 from __future__ import annotations
@@ -74,10 +74,10 @@ from trainer.worker.video_decoding import embed_task_moments, restore_task_frame
 
 log = structlog.get_logger(__name__)
 
-# Bounds of the time and memory that a large domain takes; the settings of a task can change them.
+# Bounds on the time and memory that a large domain takes; the settings of a task can change them.
 _MAX_STEPS = 20_000
 _MAX_VIDEOS = 20_000
-_SMALL_DOMAIN = 10  # captioned training videos; a domain with fewer teaches little besides its own captions
+_SMALL_DOMAIN = 10  # captioned training videos; fewer teach little besides their own captions
 
 
 @celery_app.task(name=LEARN, ignore_result=True)
@@ -132,8 +132,8 @@ def _learn(claim: Claim, backbone: Backbone, library: Library, task: TaskData) -
             videos_per_second=progress.videos_per_second,
         )
 
-    # Checkpoints of other tasks belong to an older release, or to tasks that will start from a newer one. The claim is
-    # verified first: a worker that lost its lease must not remove the next task's checkpoints.
+    # Other tasks' checkpoints are useless: they started from an older release, or their tasks will start from a newer
+    # one. The claim is verified first, since a worker that lost its lease must not remove the next task's checkpoints.
     with claim.transaction():
         remove_other_checkpoints(task.task_id)
     trained = train_task(
@@ -150,8 +150,8 @@ def _learn(claim: Claim, backbone: Backbone, library: Library, task: TaskData) -
         _log_small_domain(claim, task)
     if method.micro_batch:
         claim.log(
-            f"The memory did not suffice for whole batches: trained in parts of {method.micro_batch} videos, with the "
-            "same loss in more time."
+            f"Memory was too small for whole batches, so training used parts of {method.micro_batch} videos, with the "
+            "same loss but more slowly."
         )
     claim.advance("indexing")
     learned, task = task, remaining_videos(task)
@@ -160,7 +160,7 @@ def _learn(claim: Claim, backbone: Backbone, library: Library, task: TaskData) -
     total = len(task.clips)
     held_out, captions = held_out_videos(task.task_id), calibration_captions(task.task_id)
     appended = appended_captions(library.manifest.shards)
-    # The results of calibration must not contain a video and its original.
+    # Calibration must not find both a video and its original.
     searched = excluding_originals(held_out, claim.task)
 
     def report_indexing(stage: IndexingStage, done: int) -> None:
@@ -214,18 +214,18 @@ def _embed(claim: Claim, method: Method, task: TaskData) -> npt.NDArray[np.float
 
 
 def _log_small_domain(claim: Claim, task: TaskData) -> None:
-    """Add a message to a task with few captioned training videos."""
+    """Warn in the task's log if it has few captioned training videos."""
     count = sum(bool(clip.captions) for clip in task.train)
     if count < _SMALL_DOMAIN:
         videos = "1 captioned video" if count == 1 else f"{count} captioned videos"
         claim.log(
-            f"Learned from {videos}; the videos of so small a domain are found mainly by the words of these captions "
-            "and by the backbone. More captioned videos improve the search."
+            f"Learned from {videos}; in so small a domain, videos are found mainly by the words of these captions and "
+            "by the backbone. More captioned videos improve the search."
         )
 
 
 def _complete_catalog(claim: Claim, backbone: Backbone, library: Library, task: TaskData) -> None:
-    """Complete the catalog for a task whose shard is in the manifest: its worker stopped between the two writes."""
+    """Complete the catalog for a task whose worker stopped after it had published the shard."""
     shard = library.manifest.shards[task.task_id]
     release = library.manifest.releases[shard.release]
     state = library.release(shard.release)
@@ -233,15 +233,15 @@ def _complete_catalog(claim: Claim, backbone: Backbone, library: Library, task: 
     ledger: RankLedger | None = None
     evaluation_error: str | None = None
     claim.advance("evaluating")
-    # A published task becomes ready even without figures: if each attempt to evaluate it ended the worker, the last
-    # attempt skips the evaluation.
+    # A published task becomes ready even without figures: the last attempt skips the evaluation, in case it was what
+    # ended the worker each time.
     if claim.task.attempts >= state_machine.MAX_ATTEMPTS:
-        evaluation_error = "Its worker stopped repeatedly before that was done, without a message."
+        evaluation_error = "The worker stopped several times before it was done, without a message."
     else:
         try:
             vectors = library.shard(task.task_id)
             if vectors is None:
-                raise LibraryDamaged("Its shard cannot be read.")
+                raise LibraryDamaged("The shard cannot be read.")
             restore_task_frames(claim, task, backbone)
             written = WrittenRelease(state, release, shard, vectors)
             recalls, ledger = evaluate_task(claim, backbone, library, written, task)
@@ -282,17 +282,17 @@ def publish_task(
     trained: bool,
     evaluation_error: str | None = None,
 ) -> None:
-    """Publish the release and the shard in the manifest, and record both in the catalog.
+    """Publish release and shard in the manifest, and record both in the catalog.
 
     Args:
-        claim: Claim on the task; the publication checks its fencing token.
-        library: Library that the task was learned from.
+        claim: Claim on the task; publishing checks its fencing token.
+        library: Library that the task built on.
         task: Videos of the shard; those deleted since are published as tombstones.
         state: Release after the task.
         recalls: Cells of the recall matrix.
         moments: Manifest entries of the shard's moment segments.
         trained: Whether the task changed any weights.
-        evaluation_error: Reason why ``recalls`` is empty.
+        evaluation_error: Why ``recalls`` is empty.
     """
     with index_lock(claim.tick), claim.publishing() as publication:
         # The transaction locks the task's row, so every later deletion finds the shard published.
@@ -334,7 +334,7 @@ def publish_task(
 def evaluate_task(
     claim: Claim, backbone: Backbone, library: Library, written: WrittenRelease, task: TaskData
 ) -> tuple[list[RecallRecord], RankLedger]:
-    """Return the cells of the recall matrix for the task's release, and the rank ledger after it."""
+    """Measure the release's cells of the recall matrix, and return them with the updated rank ledger."""
     held_out = held_out_videos(task.task_id)
     own = held_out.get(task.task_id, HeldOutVideos.from_captions([]))
     total = max(len(own.ids), 1)
@@ -359,12 +359,11 @@ def evaluate_task(
 
 
 def save_ledger(library: Library, ledger: RankLedger) -> None:
-    """Save the rank ledger of a published release.
+    """Save the rank ledger after its release is published, unless videos were deleted meanwhile.
 
-    The ledger of a task that was not published would match no later row. Neither would a ledger that counts a video
-    deleted in the meantime, and it would also keep data derived from that video's caption. A deletion marks the index
-    before it removes the ledger, so the index is compared after the ledger is written: tombstones, and the shards
-    themselves, since compaction replaces a shard and removes its tombstone.
+    A ledger that counts a deleted video would match no later row, and would keep data derived from the video's caption.
+    A deletion marks the index before it removes the ledger, so the index is compared after the ledger is written: both
+    tombstones and shards, since compaction replaces a shard and removes its tombstones.
     """
     before = library.manifest
     try:

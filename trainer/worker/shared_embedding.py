@@ -1,11 +1,11 @@
-"""Embedding of a task's videos by several workers: each chunk becomes a part file, and the owner joins the parts.
+"""Embed a task's videos on several workers: each chunk becomes a part file, and the task's owner joins the parts.
 
-The owner of the task plans the chunks and embeds chunks as other learning workers do. A worker that is killed loses at
-most its chunk; parts of an earlier attempt with the same encoder and videos are used again. A chunk that fails for
-other workers is left to the owner, because they may be broken: a full GPU, or a checkpoint folder that is not shared.
+The owner plans the chunks, and embeds chunks like any other learning worker. A worker that is killed loses at most its
+chunk; parts of an earlier attempt with the same encoder and videos are reused. A chunk that fails on other workers is
+left to the owner, because they may be broken: a full GPU, or a checkpoint folder that is not shared.
 
-A part is complete or absent: it is written to a hidden file, synced and renamed. Its name contains the fencing token of
-the chunk, and the catalog has its checksum, so a part of a worker that lost its chunk is never read.
+A part is complete or absent: it is written to a hidden file, synced and renamed. Its name contains the chunk's fencing
+token, and the catalog has its checksum, so no part is read whose worker had lost the chunk.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from service.tasks.lifecycle import (
     read_totals,
     send_due,
 )
-from trainer.task_data import Clip
+from trainer.task_data import Clip, vector_ids
 from trainer.training_checkpoint import run_identity
 from trainer.video_embedding import embed_clips
 from trainer.worker.catalog_reader import load_clips, load_target
@@ -65,11 +65,11 @@ log = structlog.get_logger(__name__)
 
 
 class PartFolder:
-    """Folder of the parts of a task, and of the video encoder that makes them.
+    """Folder with the parts of a task and the video encoder that makes them.
 
     Args:
         task_folder: Folder of the task's checkpoints.
-        run: Identity of the encoder and the videos.
+        run: Digest of the encoder and the videos.
     """
 
     def __init__(self, task_folder: Path, run: str) -> None:
@@ -78,19 +78,19 @@ class PartFolder:
 
     @property
     def encoder_path(self) -> Path:
-        """Folder with the files of the release that embeds; it exists only if it is complete."""
+        """Folder with the release that embeds; it is complete if it exists."""
         return self.path / _ENCODER
 
     def prepare(self, write_encoder: Callable[[Path], None] | None) -> None:
         """Create the folder.
 
         Args:
-            write_encoder: Writes the files of the encoder into an existing empty folder; None: no encoder.
+            write_encoder: Writes the encoder's files into an existing empty folder; None: no encoder.
         """
         self.path.mkdir(parents=True, exist_ok=True)
         if write_encoder is None or self.encoder_path.exists():
             return
-        # A worker that lost its task may write the same encoder at the same time.
+        # A worker that lost the task may be writing the same encoder.
         staged = self.path / f".{_ENCODER}-{uuid4().hex}"
         staged.mkdir()
         try:
@@ -106,7 +106,7 @@ class PartFolder:
         sync(self.path)
 
     def remove_others(self) -> None:
-        """Remove the folders of other runs of the task."""
+        """Remove the folders of the task's other runs."""
         for other in self._task_folder.glob(f"{_PREFIX}*"):
             if other != self.path:
                 shutil.rmtree(other, ignore_errors=True)
@@ -140,7 +140,7 @@ class PartFolder:
         return hashlib.sha256(content).hexdigest()
 
     def read(self, number: int, token: int, checksum: str | None) -> tuple[Ids, Vectors] | None:
-        """Return the IDs and vectors of a part; None if the file is missing or differs from its checksum."""
+        """Read the IDs and vectors of a part; None if the file is missing or differs from its checksum."""
         try:
             content = self._part(number, token).read_bytes()
             if hashlib.sha256(content).hexdigest() != checksum:
@@ -156,16 +156,16 @@ class PartFolder:
 
 
 CHUNK_VIDEOS = 256  # a multiple of the batch, so that batches have the same videos as without chunks
-_TURN_SECONDS = 60.0  # time for which a worker embeds chunks of a task before the next message has its turn
-_SAVE_SECONDS = 1.0  # between two transactions that store the progress of a chunk
-_WAIT_SECONDS = 0.25  # between two looks for the end of the chunks of other workers
+_TURN_SECONDS = 60.0  # for which a worker helps with a task before it turns to the next message
+_SAVE_SECONDS = 1.0  # between transactions that store a chunk's progress
+_WAIT_SECONDS = 0.25  # between checks whether other workers have finished their chunks
 
 Encode = Callable[[Tensor], Tensor]
 
 
 @celery_app.task(name=EMBED, ignore_result=True)
 def run_embedding_job(task_id: str) -> None:
-    """Embed free chunks of a task that another worker has claimed, then send the messages for due tasks."""
+    """Help with another worker's task, then send the messages for due tasks."""
     embed_free_chunks(task_id, worker_name())
     send_due()
 
@@ -177,13 +177,12 @@ def embed_shared(
     fingerprint: str,
     encoder: Callable[[Path], None] | None = None,
 ) -> Vectors:
-    """Return unit vectors ``[n, dim]`` of the clips of a claimed task, in their order.
+    """Embed a claimed task's clips as unit vectors ``[n, dim]``, in their order, together with other workers.
 
     Args:
         encode: Video encoder, ``uint8 [n, M, H, W, 3]`` to ``[n, dim]``.
         fingerprint: Fingerprint of the encoder.
-        encoder: Writes the files of a release with this encoder for other workers; None if they find it in the
-            library.
+        encoder: Writes a release with this encoder for other workers; None if the library has one.
 
     Raises:
         LeaseLost, TaskCancelled, WorkerStopping: See ``Claim.progress``.
@@ -191,8 +190,7 @@ def embed_shared(
         OSError: A part cannot be written.
     """
     total = len(clips)
-
-    if total <= CHUNK_VIDEOS:  # a kill loses no more than a chunk
+    if total <= CHUNK_VIDEOS:  # killing the worker loses no more than a chunk
         report = partial(_report, claim, total)
         report(0)
         return embed_clips(encode, clips, report=report)
@@ -215,12 +213,12 @@ def embed_shared(
             with chunk:
                 _embed_chunk(chunk, folder, encode, own, partial(_report_all, claim, total))
         except LeaseLost:
-            claim.tick()  # raises if the task is lost, too; a lost chunk alone belongs to another worker
+            claim.tick()  # raises if the task is lost too; otherwise another worker has the chunk
     return _join_parts(claim, folder, clips, encode)
 
 
 def embed_free_chunks(task_id: str, owner: str) -> None:
-    """Embed free chunks of a task that another worker has claimed; see :func:`process_free_chunks`."""
+    """Embed free chunks of another worker's task; see :func:`process_free_chunks`."""
 
     def embed_chunks(chunks: Iterator[ChunkClaim]) -> None:
         run: str | None = None
@@ -239,7 +237,7 @@ def embed_free_chunks(task_id: str, owner: str) -> None:
 
 
 def write_encoder(state: ReleaseState) -> Callable[[Path], None]:
-    """Return the function that writes the video encoder of a release into a folder."""
+    """Prepare a function that writes a release's video encoder into a folder."""
     own = replace(select_video_tensors(state), tasks=state.tasks[-1:], confidence=None, calibration=())
     own = replace(own, profiles=state.profiles.without_first(len(state.profiles) - 1))
     return lambda folder: write_release(folder, own)
@@ -250,14 +248,14 @@ def _report(claim: Claim, total: int, done: int) -> None:
 
 
 def _report_all(claim: Claim, total: int) -> None:
-    """Report the progress of all workers."""
+    """Report the progress of all workers together."""
     _report(claim, total, total - read_totals(claim.task.id, "indexing").remaining)
 
 
 def _plan(claim: Claim, folder: PartFolder, vector_ids: Sequence[int], run: str) -> None:
     """Plan the chunks, unless an earlier attempt with the same encoder and videos has planned them."""
     with claim.transaction() as session:
-        folder.remove_others()  # only here: a worker that lost the task must not remove the parts of the next one
+        folder.remove_others()  # in the transaction, so that a worker that lost the task cannot remove newer parts
         of_stage = (Chunk.task_id == claim.task.id, Chunk.stage == "indexing")
         if session.scalar(select(Chunk.id).where(*of_stage, Chunk.run == run).limit(1)) is None:
             session.execute(delete(Chunk).where(*of_stage))
@@ -271,11 +269,10 @@ def _embed_chunk(
     clips: Sequence[Clip],
     report: Callable[[], None] = lambda: None,
 ) -> None:
-    """Embed the clips of a claimed chunk, and store them as a part.
+    """Embed the clips of a claimed chunk, and store their vectors as a part.
 
     Args:
-        encode: Video encoder.
-        report: Called after the number of finished videos of the chunk was stored.
+        report: Called each time the chunk's progress has been stored.
     """
     saved, saved_at = 0, time.monotonic()
 
@@ -285,23 +282,20 @@ def _embed_chunk(
         if time.monotonic() - saved_at < _SAVE_SECONDS:
             return
         saved_at = time.monotonic()
-        with suppress(Unavailable):  # lost progress must not stop the job; the lease decides that
+        with suppress(Unavailable):  # only the lease decides whether the job goes on
             with chunk.transaction() as session:
                 chunk.count_finished(session, done - saved)
             saved = done
             report()
 
-    ids = np.array([clip.vector_id for clip in clips], np.int64)
     vectors = embed_clips(encode, clips, report=report_batch) if clips else np.empty((0, 0), np.float32)
-    checksum = folder.write(chunk.number, chunk.token, ids, vectors)
+    checksum = folder.write(chunk.number, chunk.token, vector_ids(clips), vectors)
     with chunk.transaction() as session:
         chunk.complete(session, checksum=checksum)
 
 
 def _open_encoder(task_id: str, folder: PartFolder, backbone: Backbone) -> Encode:
-    """Return the encoder of a task's chunks: of the domain that an append extends, or of the release that was just
-    learned.
-    """
+    """Open the encoder for a task's chunks: that of the domain to append to, or of the release just learned."""
     target = load_target(task_id)
     if target is not None:
         return open_library().video_encoder(backbone, target)
@@ -311,10 +305,7 @@ def _open_encoder(task_id: str, folder: PartFolder, backbone: Backbone) -> Encod
 
 
 def _join_parts(claim: Claim, folder: PartFolder, clips: Sequence[Clip], encode: Encode) -> Vectors:
-    """Return the vectors of all clips from the parts.
-
-    Videos that no part has, and unreadable parts, are embedded again.
-    """
+    """Collect the vectors of all clips from the parts; embed again what no readable part contains."""
     with session_scope() as session:
         parts = session.execute(
             select(Chunk.number, Chunk.fencing_token, Chunk.checksum)

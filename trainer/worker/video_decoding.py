@@ -1,4 +1,4 @@
-"""Decoding of a task's source videos during the learning job: missing frame caches, and moments of long videos."""
+"""Decode a task's videos during a job: missing frame caches, and moments of long videos."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ def restore_frames(
     limits: VideoLimits,
     report: Callable[[int, int], None] = lambda done, total: None,
 ) -> None:
-    """Decode the videos whose frame cache is missing or broken; without such videos no decoder is started.
+    """Decode the videos whose frame cache is missing or broken; if there are none, start no decoder.
 
     Args:
-        clips: Clips whose ``frames_path`` is the place of their accepted content in ``cache``.
+        clips: Clips whose ``frames_path`` is where ``cache`` keeps their accepted content.
         frames: Frames per video.
         size: Height and width of a frame in pixels.
         cache: Folder of the frame cache.
-        open_video: Context manager of a clip's video file; may raise MediaError.
-        report: Called with the number of restored and of missing videos before each video.
+        open_video: Provides a clip's video file during a ``with`` statement; may raise MediaError.
+        report: Called before each video with the number of restored videos and of all to restore.
 
     Raises:
         FramesMissing: A video is gone, cannot be decoded, or differs from the accepted one.
@@ -58,8 +58,8 @@ def restore_frames(
                 with open_video(clip) as path:
                     if frame_cache_path(cache, frames, size, content_hash(path)) != clip.frames_path:
                         raise FramesMissing(
-                            f"video {clip.id!r}: the file differs from the accepted one; restore that file, or post "
-                            "the task again"
+                            f"video {clip.id!r}: the file differs from the accepted one; restore the accepted file, or "
+                            "add the domain again"
                         )
                     clip.frames_path.unlink(missing_ok=True)
                     decoder.decode(path, frames=frames, size=size, name=clip.id, cache=cache)
@@ -73,7 +73,7 @@ Ids = npt.NDArray[np.int64]
 Vectors = npt.NDArray[np.float32]
 
 MAX_MOMENTS = 512  # per video; longer videos have longer moments
-MOMENT_OVERLAP = 0.5  # share of its length that a moment has in common with the next
+MOMENT_OVERLAP = 0.5  # share of its length that a moment shares with the next
 
 
 def restore_task_frames(claim: Claim, task: TaskData, backbone: Backbone) -> None:
@@ -94,10 +94,10 @@ def restore_task_frames(claim: Claim, task: TaskData, backbone: Backbone) -> Non
 
 
 def plan_moments(claim: Claim) -> list[tuple[LongVideo, str]]:
-    """Divide the task's long videos into moments and record these in the catalog.
+    """Divide the task's long videos into moments, and record them in the catalog.
 
     Returns:
-        The videos with moments and their URIs, ordered by vector ID.
+        The videos with moments and their URIs, in vector ID order.
     """
     query = (
         select(Video.id, Video.vector_id, Video.content_hash, Video.duration, Video.uri)
@@ -124,8 +124,8 @@ def embed_task_moments(
 ) -> Iterator[tuple[Ids, Vectors]]:
     """Plan the moments of the task's long videos, then yield the IDs and vectors ``[n, dim]`` of each video's moments.
 
-    Moments of a video that cannot be decoded are removed from the catalog, and a new attempt replaces all moments of
-    the one before, so that the catalog lists exactly the moments that are published.
+    If a video cannot be decoded, its moments are removed from the catalog. A new attempt replaces all moments of the
+    previous one, so that the catalog lists exactly the published moments.
     """
     videos = plan_moments(claim)
     uris = {video.vector_id: uri for video, uri in videos}
@@ -134,7 +134,7 @@ def embed_task_moments(
     def skip(video: LongVideo, reason: str) -> None:
         with claim.transaction() as session:
             drop_moments(session, video.vector_id)
-            if session.get(Video, video.vector_id) is None:  # deleted in the meantime: no log entry
+            if session.get(Video, video.vector_id) is None:  # deleted meanwhile: no log entry
                 return
         message = f"Video {video.id!r} is searchable as a whole, but not by its moments: {reason}"
         claim.log(message, video_id=video.id)
@@ -145,7 +145,7 @@ def embed_task_moments(
             [video for video, _ in videos],
             *backbone.spec,
             open_video=lambda video: local_video(uris[video.vector_id]),
-            # One file per claim: a worker that lost its lease may still write to its own file.
+            # One file per claim, since a worker that lost its lease may still write to its own.
             scratch=settings().checkpoints_dir / claim.task.id / f"moments-{claim.token}.npy",
             limits=VideoLimits(max_bytes=request_limits.MAX_VIDEO_BYTES),
             on_skip=skip,

@@ -13,8 +13,8 @@ from benchmarks.learning.sequential_learning import SequentialLearner
 from models.backbones.backbone import Backbone
 from tests.trainer.methods.method_driver import create_method, random_backbone, reserved_backbone, write_task
 from trainer.evaluation import calibration_captions
-from trainer.evaluation.calibration_captions import MAX_TASK_CAPTIONS, cross_fit, limit_captions
-from trainer.task_data import TaskData
+from trainer.evaluation.calibration_captions import MAX_TASK_CAPTIONS, cross_fit
+from trainer.task_data import TaskData, draw_sample
 from trainer.task_pipeline import HeldOutVideos
 from trainer.training_loop import learn_task
 from trainer.video_embedding import embed_clips
@@ -121,8 +121,8 @@ def test_number_of_captions_is_limited(backbone: Backbone, tmp_path: Path) -> No
     assert learner.method is not None
     found = cross_fit(learner.method, many, learner.query_encoder(), learner.pinned)
     assert len(found) == MAX_TASK_CAPTIONS
-    assert limit_captions(found, 10) == limit_captions(found, 10)
-    assert set(limit_captions(found, 10)) < set(found)
+    assert draw_sample(found, 10) == draw_sample(found, 10)
+    assert set(draw_sample(found, 10)) < set(found)
 
 
 def test_large_task_is_observed_and_searched_in_part(

@@ -159,7 +159,7 @@ def test_append_with_ids_of_other_videos_fails(learned_task: str) -> None:
     )
     view = run(append_id)
     assert view.state == "failed"
-    assert "vectors of other videos with 1 of the 2 IDs" in (view.error or "")
+    assert "uses 1 of the append's 2 vector IDs for other videos" in (view.error or "")
 
 
 def test_publication_that_waits_for_the_index_does_not_lock_the_catalog(

@@ -111,7 +111,7 @@ def test_missing_or_replaced_video_fails_the_task_and_names_it(post_videos: Post
         (torch.OutOfMemoryError("CUDA out of memory. Tried"), "Not enough memory", "batch_size"),
         (
             torch.AcceleratorError("CUDA error: no CUDA-capable device is detected"),
-            "The GPU of the worker fails (CUDA error: no",
+            "The worker's GPU failed (CUDA error: no",
             "CUDA_VISIBLE_DEVICES",
         ),
         (

@@ -35,7 +35,7 @@ def test_task_fails_without_milvus_and_is_learned_on_retry(
     failed = commands.get_task(task)
     assert failed.state == "failed"
     assert "Milvus at http://127.0.0.1:9" in (failed.error or "")
-    assert failed.error_hint == "Bring the store of the vectors back, then retry the task."
+    assert failed.error_hint == "Bring the vector store back, then retry the task."
     assert failed.remedy == Action(name="retry_task", id=task)
     assert library_store(settings()).manifest().shards == {}
     configure_milvus(milvus_server.uri)
