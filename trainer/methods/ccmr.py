@@ -60,10 +60,10 @@ class CcmrConfig(WeightPenaltyConfig):
         default=False,
         description="contrast captions with earlier tasks' stored videos too (section 5.4)",
     )
-    regulariser: Literal["none", "ewc", "mas"] = Field(
+    regularizer: Literal["none", "ewc", "mas"] = Field(
         default="ewc", description="equation 5 or 6, or neither"
     )
-    regularised: Literal["both", "text", "video"] = Field(
+    regularized: Literal["both", "text", "video"] = Field(
         default="text",
         description="branches with a penalty: both, or only the queries' one: text for a model that retrieves videos, "
         "video for a model that retrieves texts (section 5.3)",
@@ -95,7 +95,7 @@ class Ccmr(WeightPenaltyMethod):
     name = "ccmr"
     config_class = CcmrConfig
     config: CcmrConfig
-    architecture_settings = ("tied", "regulariser", "regularised")
+    architecture_settings = ("tied", "regularizer", "regularized")
 
     def __init__(self, backbone: Backbone, config: CcmrConfig) -> None:
         super().__init__(backbone, config)
@@ -147,16 +147,16 @@ class Ccmr(WeightPenaltyMethod):
 
     def is_penalized(self, name: str) -> bool:
         """Check whether equation 4 penalizes a weight; the shared layer belongs to both branches."""
-        if self.config.regulariser == "none":
+        if self.config.regularizer == "none":
             return False
         branch = "video" if name.startswith("clip.visual.") else "text"
-        return name == "top" or self.config.regularised in ("both", branch)
+        return name == "top" or self.config.regularized in ("both", branch)
 
     def compute_importance(self, pairs: Sequence[Pair]) -> dict[str, Tensor]:
         """Compute Θ and Ω of equation 4."""
-        if self.config.regulariser == "none":
+        if self.config.regularizer == "none":
             return {}
-        if self.config.regulariser == "ewc":
+        if self.config.regularizer == "ewc":
             return add_importance(self.importance, self._fisher(pairs), self.config.fisher_decay)
         return add_importance(self.importance, self._sensitivity(pairs))
 
@@ -176,7 +176,7 @@ class Ccmr(WeightPenaltyMethod):
             "text": (self._squared_text_norm([pair.caption]) for pair in pairs),
         }
         for branch, norms in branches.items():
-            if self.config.regularised in ("both", branch):
+            if self.config.regularized in ("both", branch):
                 for name, gradient in mean_gradients(norms, weights, torch.abs).items():
                     sensitivity[name] += gradient
         return sensitivity

@@ -36,7 +36,7 @@ class FfaTameConfig(MethodConfig):
     ffa_layers: int = Field(
         default=10, ge=0, description="number of deepest visual blocks with an FFA; 0: no FFA"
     )
-    ffa_neighbour: FusionNeighbor = "alternate"
+    ffa_neighbor: FusionNeighbor = "alternate"
     ffa_mix: FusionMix = "convex"
     tame: bool = Field(default=True, description="false: no TAME; the frozen text tower encodes queries")
     prototypes: bool = Field(
@@ -87,7 +87,7 @@ class FfaTame(Method):
     config: FfaTameConfig
     architecture_settings = (
         "ffa_layers",
-        "ffa_neighbour",
+        "ffa_neighbor",
         "ffa_mix",
         "tame",
         "prototypes",
@@ -104,7 +104,7 @@ class FfaTame(Method):
             self.fusion = FrameFusion.for_backbone(
                 backbone,
                 layers=config.ffa_layers,
-                neighbor=config.ffa_neighbour,
+                neighbor=config.ffa_neighbor,
                 mix=config.ffa_mix,
             )
             self.tame = Tame(

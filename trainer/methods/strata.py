@@ -46,7 +46,7 @@ class StrataConfig(MethodConfig):
     ffa_layers: int = Field(
         default=12, ge=0, description="number of deepest visual blocks with an FFA; 0: no FFA"
     )
-    ffa_neighbour: FusionNeighbor = "alternate"
+    ffa_neighbor: FusionNeighbor = "alternate"
     ffa_mix: FusionMix = "convex"
     image_rank: int = Field(default=16, ge=1, le=1024, description="rank of the image tower's updates")
     rank: int = Field(default=16, ge=1, le=1024, description="rank of the text tower's updates")
@@ -84,7 +84,7 @@ class Strata(Method):
     config: StrataConfig
     architecture_settings: ClassVar[tuple[str, ...]] = (
         "ffa_layers",
-        "ffa_neighbour",
+        "ffa_neighbor",
         "ffa_mix",
         "image_rank",
         "rank",
@@ -99,7 +99,7 @@ class Strata(Method):
             self.fusion = FrameFusion.for_backbone(
                 backbone,
                 layers=config.ffa_layers,
-                neighbor=config.ffa_neighbour,
+                neighbor=config.ffa_neighbor,
                 mix=config.ffa_mix,
             )
             self.text = TextUpdate.for_backbone(

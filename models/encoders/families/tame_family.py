@@ -135,7 +135,7 @@ def load_frame_fusion(backbone: Backbone, release: ReleaseState) -> FrameFusion:
     fusion = FrameFusion.for_backbone(
         backbone,
         layers=release.config["ffa_layers"],
-        neighbor=release.config["ffa_neighbour"],
+        neighbor=release.config["ffa_neighbor"],
         mix=release.config["ffa_mix"],
     )
     fusion.load_state_dict(tensors_with_prefix(FUSION_PREFIX, release.tensors))

@@ -204,7 +204,7 @@ def branch_of(name: str) -> str:
 def test_equation_5(backbone: Backbone, tmp_path: Path) -> None:
     """Two pairs are one batch, so the expectation has one term."""
     pairs = training_pairs(tmp_path, 2)
-    method = ccmr_method(backbone, regularised="both", margin=1.0)
+    method = ccmr_method(backbone, regularized="both", margin=1.0)
     run_empty_task(method, pairs)
     towers = backbone.clone().requires_grad_(True)
     frames = torch.stack([torch.from_numpy(np.load(pair.clip.frames_path)) for pair in pairs])
@@ -239,10 +239,10 @@ def test_equation_5_keeps_the_decayed_importance_of_earlier_tasks(
 
 
 @pytest.mark.parametrize("tied", [False, True])
-@pytest.mark.parametrize("regularised", ["both", "text", "video"])
-def test_equation_6(backbone: Backbone, tmp_path: Path, regularised: str, tied: bool) -> None:
+@pytest.mark.parametrize("regularized", ["both", "text", "video"])
+def test_equation_6(backbone: Backbone, tmp_path: Path, regularized: str, tied: bool) -> None:
     pairs = training_pairs(tmp_path, 2)
-    method = ccmr_method(backbone, regulariser="mas", regularised=regularised, tied=tied)
+    method = ccmr_method(backbone, regularizer="mas", regularized=regularized, tied=tied)
     top = torch.eye(backbone.dim)
     if tied:
         torch.manual_seed(4)
@@ -253,10 +253,10 @@ def test_equation_6(backbone: Backbone, tmp_path: Path, regularised: str, tied: 
     expected = {name: torch.zeros_like(weight) for name, weight in unfrozen.items()}
     for pair in pairs:
         outputs = []
-        if regularised != "text":
+        if regularized != "text":
             frames = torch.from_numpy(np.load(pair.clip.frames_path)).permute(0, 3, 1, 2)
             outputs.append(towers.clip.encode_image((frames - towers.mean) / towers.std).mean(dim=0))
-        if regularised != "video":
+        if regularized != "video":
             ids = towers.tokenize([pair.caption])
             outputs.append(
                 towers.clip.encode_text(
@@ -271,7 +271,7 @@ def test_equation_6(backbone: Backbone, tmp_path: Path, regularised: str, tied: 
                 gradient = top.grad if name == "top" else towers.get_parameter(name).grad
                 if gradient is not None:
                     total += gradient.abs() / len(pairs)
-    penalized = {name for name in unfrozen if name == "top" or regularised in ("both", branch_of(name))}
+    penalized = {name for name in unfrozen if name == "top" or regularized in ("both", branch_of(name))}
     assert ("top" in penalized) == tied
     for times in (1, 2):  # equation 6 adds to the earlier importance
         assert method.importance.keys() == penalized
@@ -281,10 +281,10 @@ def test_equation_6(backbone: Backbone, tmp_path: Path, regularised: str, tied: 
         run_empty_task(method, pairs)
 
 
-@pytest.mark.parametrize("regularised", ["both", "text", "video"])
-def test_equation_4_penalizes_the_selected_branches(backbone: Backbone, regularised: str) -> None:
+@pytest.mark.parametrize("regularized", ["both", "text", "video"])
+def test_equation_4_penalizes_the_selected_branches(backbone: Backbone, regularized: str) -> None:
     torch.manual_seed(5)
-    method = ccmr_method(backbone, regularised=regularised, penalty=4.0)
+    method = ccmr_method(backbone, regularized=regularized, penalty=4.0)
     unfrozen = run_empty_task(method, [])
     for importance in method.importance.values():
         importance.uniform_()
@@ -293,14 +293,14 @@ def test_equation_4_penalizes_the_selected_branches(backbone: Backbone, regulari
     for name, weight in unfrozen.items():
         step = 0.01 * torch.randn_like(weight)
         weight += step
-        if regularised in ("both", branch_of(name)):
+        if regularized in ("both", branch_of(name)):
             total += float((method.importance[name] * step.square()).sum())
     with torch.no_grad():
         whole, task = (f(uniform_frames(1), TEXTS, None) for f in (method.loss, method.task_loss))
     assert float(whole - task) == pytest.approx(2.0 * total, rel=1e-3), "λ3 is half of λ"
 
 
-def test_release_without_regulariser_has_no_importance(backbone: Backbone, tmp_path: Path) -> None:
-    method = ccmr_method(backbone, regulariser="none")
+def test_release_without_regularizer_has_no_importance(backbone: Backbone, tmp_path: Path) -> None:
+    method = ccmr_method(backbone, regularizer="none")
     run_empty_task(method, training_pairs(tmp_path, 2))
     assert method.release().tensors.keys() == backbone.tensors().keys()
