@@ -10,7 +10,6 @@ without any relevant result differs.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -29,41 +28,13 @@ from trainer.evaluation.gallery import Encoder, Vectors
 Floats = npt.NDArray[np.floating]
 
 
-class Bin(NamedTuple):
-    """Predictions within an interval of probabilities.
+def calibration_error(
+    predicted: Floats, outcomes: npt.NDArray[np.bool_], counts: Floats | None = None
+) -> float:
+    """Compute the expected calibration error, 0..1.
 
-    Attributes:
-        size: Number of predictions, or the sum of their weights.
-        predicted: Mean predicted probability.
-        observed: Share of predictions that came true.
-    """
-
-    low: float
-    high: float
-    size: float
-    predicted: float
-    observed: float
-
-
-class Reliability(NamedTuple):
-    """Agreement between predicted probabilities and outcomes.
-
-    Attributes:
-        error: Expected calibration error, 0..1: mean gap between predicted and observed probability over the bins,
-            weighted by size (Guo, Pleiss, Sun and Weinberger, "On calibration of modern neural networks", ICML 2017).
-        brier: Mean squared error of the predictions, 0..1.
-        bins: Bins of equal width; empty bins are omitted.
-    """
-
-    error: float
-    brier: float
-    bins: tuple[Bin, ...]
-
-
-def reliability(
-    predicted: Floats, outcomes: npt.NDArray[np.bool_], bins: int = 10, counts: Floats | None = None
-) -> Reliability:
-    """Compare predictions with outcomes.
+    It is the mean gap between predicted and observed probability over ten bins of equal width, weighted by size (Guo,
+    Pleiss, Sun and Weinberger, "On calibration of modern neural networks", ICML 2017).
 
     Args:
         predicted: Predicted probabilities ``[N]``, 0..1.
@@ -71,39 +42,9 @@ def reliability(
         counts: Weight of each prediction ``[N]``; 1 by default.
     """
     counts = np.ones(len(predicted)) if counts is None else counts
-    bin_of = np.minimum((predicted * bins).astype(np.int64), bins - 1)
-    filled = tuple(
-        Bin(
-            b / bins,
-            (b + 1) / bins,
-            float(counts[here].sum()),
-            float(np.average(predicted[here], weights=counts[here])),
-            float(np.average(outcomes[here], weights=counts[here])),
-        )
-        for b in range(bins)
-        if (here := bin_of == b).any()
-    )
-    error = sum(b.size * abs(b.predicted - b.observed) for b in filled) / max(1e-12, counts.sum())
-    brier = float(np.average((predicted - outcomes) ** 2, weights=counts)) if len(predicted) else float("nan")
-    return Reliability(float(error), brier, filled)
-
-
-def area_under_roc(predicted: Floats, outcomes: npt.NDArray[np.bool_]) -> float:
-    """Compute the AUROC: the probability that a positive is predicted higher than a negative; ties count half.
-
-    Args:
-        predicted: Predictions ``[N]`` in any unit.
-        outcomes: Whether each prediction came true ``[N]``.
-
-    Returns:
-        The area, 0..1; NaN if all outcomes are equal.
-    """
-    order = np.argsort(predicted, kind="stable")
-    _, first, counts = np.unique(predicted[order], return_index=True, return_counts=True)
-    ranks = np.repeat(first + (counts + 1) / 2, counts)
-    positive = outcomes[order]
-    n, m = int(positive.sum()), int((~positive).sum())
-    return float((ranks[positive].sum() - n * (n + 1) / 2) / (n * m)) if n and m else float("nan")
+    bin_of = np.minimum((predicted * 10).astype(np.int64), 9)
+    gaps = np.bincount(bin_of, counts * (predicted - outcomes))
+    return float(np.abs(gaps).sum() / max(1e-12, counts.sum()))
 
 
 MAX_CAPTIONS = 512  # that calibrate a release, over all tasks
@@ -157,7 +98,7 @@ def fit_confidence(
     searches = [search for search in searches if search.searched != "unrelated"]
     weights, bias = _fit(searches)
     predicted, outcomes = _cross_validate(searches)
-    error = reliability(predicted, outcomes).error
+    error = calibration_error(predicted, outcomes)
     return ConfidenceModel(
         encoder.modes[-1], prior, tuple(map(float, weights)), bias, captions, error, answer
     )
@@ -166,8 +107,8 @@ def fit_confidence(
 def fit_answer(searches: Sequence[LabeledResults]) -> AnswerModel | None:
     """Fit the model that says whether a list has an answer; None if all searches have one.
 
-    Searches with and without an answer weigh the same in total; among the latter, so do captions without their task and
-    unrelated texts. A library without only a caption's video may contain another match, so those searches are not used.
+    Searches with and without an answer weigh the same in total. Among those without one, so do captions without their
+    task and unrelated texts. Searches without only the caption's video are not used, since another video may match.
 
     Args:
         searches: Labeled searches; at least one in the whole library.
@@ -199,7 +140,7 @@ def fit_answer(searches: Sequence[LabeledResults]) -> AnswerModel | None:
         bias=bias,
         threshold=threshold,
         reach=float(distances[covered]),
-        error=reliability(predicted, present, counts=counts).error,
+        error=calibration_error(predicted, present, counts),
     )
 
 
