@@ -1,9 +1,9 @@
 """Find the largest micro-batch that fits into memory, by measuring before training starts.
 
-Before the first step, the loop computes loss and gradient for one pair and for two, and meters the memory. It is linear
-in the pairs, so two measurements predict the batch. What does not depend on the pairs is added by size: gradients,
-AdamW's moments, and copies that the method keeps. If the whole batch does not fit, the towers encode it in parts
-(:mod:`models.encoders.micro_batches`) that are as large as possible.
+Before the first step, the loop computes loss and gradient for one pair and for two, and meters the memory. Its use is
+linear in the number of pairs, so two measurements predict the batch. What does not depend on that number is added by
+size: gradients, AdamW's moments, and copies that the method keeps. If the whole batch does not fit, the towers encode
+it in parts (:mod:`models.encoders.micro_batches`) that are as large as possible.
 """
 
 from __future__ import annotations

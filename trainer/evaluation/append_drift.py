@@ -31,7 +31,7 @@ Floats = npt.NDArray[np.floating]
 
 @dataclass(frozen=True)
 class DriftMeasurement:
-    """Recall of appended videos and of the domain's own.
+    """Recall of appended videos beside that of the domain's own.
 
     Attributes:
         k: The smallest of 1, 5 and 10 at which the domain finds half of its own videos, otherwise 10: recalls far from

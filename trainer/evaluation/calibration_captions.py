@@ -116,7 +116,7 @@ def _search_fold(
     texts = [text for _, text in captions]
     profile = state.profiles.to_dense([len(state.profiles) - 1])[0]
     presence = queries.token_presence(texts)
-    further = queries.routing_evidence(queries.tokenize(texts), [task])
+    evidence = queries.routing_evidence(queries.tokenize(texts), [task])
     cosines = queries.encode(texts, [task], queries.modes[-1])[:, 0] @ vectors.T
     nearest = np.argsort(-cosines, axis=1, kind="stable")[:, :NEAREST_VIDEOS]
     for row, (video, text) in enumerate(captions):
@@ -126,7 +126,7 @@ def _search_fold(
             video=video,
             text=text,
             words=float(presence[row] @ profile),
-            captions=0.0 if further is None else float(further[row, 0]),
+            captions=0.0 if evidence is None else float(evidence[row, 0]),
             coverage=float((profile[tokens] > 0).mean()) if tokens.any() else 0.0,
             score=float(cosines[row, columns[video]]),
             ids=tuple(ids[nearest[row]].tolist()),
@@ -181,7 +181,7 @@ def calibrate_appended(
     if not sample:
         return AppendedCalibration(profile, ())
     tokenized = encoder.tokenize([text for _, text in sample])
-    further = encoder.routing_evidence(tokenized, [task])
+    evidence = encoder.routing_evidence(tokenized, [task])
     queries = encoder.encode([text for _, text in sample], [task], encoder.modes[-1])[:, 0]
     cosines = (queries @ shard.vectors(searched).T).astype(np.float64)
     nearest = np.argsort(-cosines, axis=1, kind="stable")[:, :NEAREST_VIDEOS]
@@ -190,14 +190,14 @@ def calibrate_appended(
     for row, (video, text) in enumerate(sample):
         words = distinct_tokens(tokenized[row])
         others = counts[words] - 1  # leave this caption out
-        evidence = profile_values(others, counts.sum() - len(words), vocabulary, factor)
+        word_evidence = profile_values(others, counts.sum() - len(words), vocabulary, factor)
         found.append(
             CalibrationCaption(
                 task=task,
                 video=video,
                 text=text,
-                words=float(evidence.sum()),
-                captions=0.0 if further is None else float(further[row, 0]),
+                words=float(word_evidence.sum()),
+                captions=0.0 if evidence is None else float(evidence[row, 0]),
                 coverage=float((others > 0).mean()) if len(words) else 0.0,
                 score=float(cosines[row, columns[video]]),
                 ids=tuple(searched[nearest[row]].tolist()),

@@ -98,12 +98,12 @@ class _Evidence:
     """Evidence of n texts for T tasks: words and other evidence in nats, coverage, and token counts."""
 
     words: Floats
-    further: Floats | None
+    other: Floats | None
     coverage: Floats
     tokens: Ids
 
     def total(self) -> Floats:
-        return self.words if self.further is None else self.words + self.further
+        return self.words if self.other is None else self.words + self.other
 
 
 def label_results(
@@ -159,10 +159,10 @@ def label_results(
         for searched, positions, excluded in searches:
             if not len(positions):
                 continue
-            further = None if evidence.further is None else evidence.further[number, positions]
+            other = None if evidence.other is None else evidence.other[number, positions]
             summary = summarize_evidence(
                 evidence.words[number, positions],
-                further,
+                other,
                 evidence.coverage[number, positions],
                 silent[positions],
                 int(evidence.tokens[number]),
@@ -213,7 +213,7 @@ def _compute_evidence(
 ) -> _Evidence:
     """Compute the evidence of texts, for a training caption's own task as it was before learning the caption."""
     is_known = (profiles > 0).astype(np.float32)
-    words, further, coverage, tokens = [], [], [], []
+    words, other, coverage, tokens = [], [], [], []
     for chunk in chunks([text.text for text in texts], _TEXTS):
         presence = encoder.token_presence(chunk)
         words.append(presence @ profiles.T)
@@ -222,10 +222,10 @@ def _compute_evidence(
         tokens.append(counts)
         part = encoder.routing_evidence(encoder.tokenize(chunk), tasks)
         if part is not None:
-            further.append(part)
+            other.append(part)
     evidence = _Evidence(
         np.concatenate(words).astype(np.float64),
-        np.concatenate(further).astype(np.float64) if further else None,
+        np.concatenate(other).astype(np.float64) if other else None,
         np.concatenate(coverage).astype(np.float64),
         np.concatenate(tokens),
     )
@@ -233,8 +233,8 @@ def _compute_evidence(
         if text.fitted is not None:
             evidence.words[number, text.own] = text.fitted.words
             evidence.coverage[number, text.own] = text.fitted.coverage
-            if evidence.further is not None:
-                evidence.further[number, text.own] = text.fitted.captions
+            if evidence.other is not None:
+                evidence.other[number, text.own] = text.fitted.captions
     return evidence
 
 

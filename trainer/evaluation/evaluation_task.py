@@ -77,7 +77,7 @@ class EvaluationTask:
         return _digest([[query.text, int(query.vector_id)] for query in self.gallery.queries])
 
     def video_prior(self, part: slice, position: int) -> Floats:
-        """Compute the routing term ``[n, 1]`` of some queries' scores in the shard of the task at ``position``."""
+        """Compute the routing term ``[n, 1]`` in some queries' scores for the task at ``position``."""
         return np.asarray(self.prior * self.evidence[part, position : position + 1])
 
     def caption_prior(self, part: slice, position: int) -> Floats:
@@ -166,8 +166,8 @@ def _evidence(encoder: Encoder, queries: Sequence[str], names: Sequence[str], pr
     scores: Floats = np.stack(
         [np.bincount(texts, values * profile[tokens], len(presence)) for profile in profiles], axis=1
     )
-    further = encoder.routing_evidence(encoder.tokenize(queries), names)
-    if further is not None:
-        scores += further
+    other = encoder.routing_evidence(encoder.tokenize(queries), names)
+    if other is not None:
+        scores += other
     fill_silent(scores, silent_tasks(profiles))
     return scores

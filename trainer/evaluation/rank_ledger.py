@@ -1,9 +1,9 @@
 """Rank ledger: ranks kept from earlier rows, so that a release is only compared with its own task.
 
-Shards never change. If a task's queries never change either, as in mode ``pinned``, a query and a video that were
-scored once need no other score: a new task's queries are scored against every shard, older queries only against the new
-shard, and their counts continue from the previous row. The cost of a row then grows with the number of queries and
-videos, not with their product.
+Shards never change. If a task's queries never change either, as in mode ``pinned``, no query has to be scored against
+the same video twice: a new task's queries are scored against every shard, older queries only against the new shard, and
+their counts continue from the previous row. The cost of a row then grows with the number of queries and videos, not
+with their product.
 
 The ledger keeps counts rather than encoding queries again, since the same text may give other bits in another batch.
 
@@ -72,7 +72,7 @@ class TaskRanks:
         nearest: int,
         precision_depth: int,
     ) -> TaskRanks:
-        """Start the ranks before any video is scored.
+        """Create ranks to which no video has been added yet.
 
         Args:
             queries: Query vectors ``[Q, dim]``.

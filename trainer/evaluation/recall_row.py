@@ -22,8 +22,8 @@ all. A caption therefore counts with its log weight among the tasks up to its ow
 that is never recomputed.
 
 In a library of up to :data:`MAX_MEASURED_TASKS` tasks, a row measures all of them. In a larger one it measures evenly
-spaced tasks and the newest, so its cost grows with the number of tasks, not with its square: each query may have to be
-encoded for every shard, and every shard remains a gallery.
+spaced tasks and the newest, so that its cost grows linearly with the number of tasks, not quadratically: each query may
+have to be encoded for every shard, and every shard remains a gallery.
 
 Only stored vectors are read, since videos of earlier tasks may be gone.
 """

@@ -45,7 +45,7 @@ class RankCount:
         self.equal = np.zeros(len(truth), np.int64)
 
     def __getitem__(self, queries: slice) -> RankCount:
-        """Return a view of some queries that shares memory with this object."""
+        """View some of the queries, on the same memory."""
         return _view(self, queries)
 
     def add(self, scores: Floats, skip: npt.NDArray[np.bool_] | None = None) -> None:
@@ -173,7 +173,7 @@ class TopItems:
         self.items = np.full((queries, k), -1, np.int64)
 
     def __getitem__(self, queries: slice) -> TopItems:
-        """Return a view of some queries that shares memory with this object."""
+        """View some of the queries, on the same memory."""
         return _view(self, queries)
 
     def add(self, scores: Floats, items: npt.NDArray[np.int64]) -> None:
@@ -204,7 +204,7 @@ class PrecisionCount:
         self.best = TopItems(k, queries)
 
     def __getitem__(self, queries: slice) -> PrecisionCount:
-        """Return a view of some queries that shares memory with this object."""
+        """View some of the queries, on the same memory."""
         return _view(self, queries)
 
     def add(self, scores: Floats, relevant: npt.NDArray[np.bool_]) -> None:

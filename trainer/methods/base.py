@@ -12,7 +12,7 @@ The worker, the benchmarks and the tests drive every method through the same cal
         method.after_epoch(validation_clips)
     method.end_task(pairs)
     method.record_task(task_id, name, captions)
-    vectors = method.encode_videos(frames)  # written once into the shard of the task
+    vectors = method.encode_videos(frames)  # written once, into the task's shard
     release = method.release()
 
 Shapes: B pairs in a batch, M frames per video, H × W pixels, ``dim`` dimensions of the joint space.
@@ -106,8 +106,8 @@ class MethodConfig(BaseModel):
     feature_cache_bytes: int = Field(
         default=4 * 1024**3,
         ge=0,
-        description="disk space for caching what the frozen first image blocks make of a task's training videos, at "
-        "most half of the free space; what does not fit is recomputed in every step; 0: no cache",
+        description="disk space for cached outputs of the frozen first image blocks, at most half of the free space; "
+        "outputs that do not fit are recomputed in every step; 0: no cache",
     )
     logit_scale: float = Field(default=100.0, gt=0, le=1000, description="1/τ of the contrastive losses")
 
@@ -235,12 +235,12 @@ class Method(ABC):
 
     @property
     def frozen_image_block_count(self) -> int:
-        """Number of leading image blocks with cacheable outputs, because no trained parameter precedes them."""
+        """Number of first image blocks whose outputs can be cached, because no trained parameter affects them."""
         return 0
 
     @abstractmethod
     def parameter_groups(self) -> list[dict[str, Any]]:
-        """Return the AdamW groups of the current task: ``params``, ``lr``, ``weight_decay``."""
+        """Divide the current task's parameters into AdamW groups with ``params``, ``lr`` and ``weight_decay``."""
 
     @abstractmethod
     def state_dict(self) -> dict[str, Tensor]:

@@ -18,7 +18,7 @@ Variants (tables 2 and 3; with ``encoder_momentum: 1`` the rows of table 2 witho
 - ``fixed``: the pair is constant during a task, so the encoders are pulled to their weights from before the task.
 
 Choices where the paper is silent: the ensemble weighs its members equally, and ``fixed`` has one pair, since two
-constant pairs that start equal would stay equal. The ensemble averages weights, so its release serves like any other.
+constant pairs that start equal would stay equal. The ensemble averages weights, so its release is like any other.
 """
 
 from __future__ import annotations

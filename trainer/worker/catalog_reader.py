@@ -160,7 +160,7 @@ def calibration_captions(task_id: str) -> dict[str, list[tuple[int, str]]]:
 
 
 def appended_captions(tasks: Collection[str], unpublished: str | None = None) -> dict[str, AppendedCaptions]:
-    """Read the captions of training videos and appended videos, by task ID, for tasks that have the latter.
+    """Read the captions of training and appended videos, for tasks with appended videos, by task ID.
 
     Args:
         tasks: IDs of the tasks to read.

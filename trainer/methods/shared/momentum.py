@@ -3,8 +3,8 @@
 A pair of momentum encoders f_θm follows the encoders f_θ slowly (eq. 8) and computes the keys. The loss contrasts a
 query with its own key against the keys of earlier steps, which queues keep (eqs. 10 and 11). Every task starts with
 momentum encoders that are copies of the encoders (algorithm 1, line 20). The result of a task is the epoch with the
-highest Recall@1 on the task's ``val`` videos (section 4.1); the latest one if several tie, and hence the last epoch
-without ``val`` videos. The queues are never emptied: a task's first negatives are keys of the previous task.
+highest Recall@1 on the task's ``val`` videos (section 4.1): the latest one if several tie, and the last epoch if there
+are no such videos. The queues are never emptied, so a task's first negatives are keys of the previous task.
 
 Choices where the paper is silent: vectors and keys have unit length; as in equation 10, the keys of a step's other
 pairs are not negatives; momentum encoders receive the same frames as the encoders.
