@@ -1,4 +1,4 @@
-"""From videos to frames: paths, hashes, decoding in a child process, thumbnails and the frame cache."""
+"""Turn videos into frames: paths, hashes, decoding in a child process, thumbnails and the frame cache."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The decoder process: reads one JSON request per line, writes one JSON response per line, and may crash.
 
-Decoders are large C libraries that read untrusted files. They run here with limits on memory, CPU time and written
-bytes, and without the environment of the parent process.
+Decoders are large C libraries that read untrusted files. Here they run with limits on memory, CPU time and file size,
+and see none of the service's secrets.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from media.pyav_decoding import decode
 from media.video_limits import VideoLimits, sample_times
 
 _THUMBNAIL_WIDTH = 320  # pixels, at most
-_OTHER_FILE_BYTES = 64 * 1024**2  # maximum size of a written file, in addition to its frames
+_OTHER_FILE_BYTES = 64 * 1024**2  # that a written file may have beyond its frames
 
 
 def main() -> None:
     """Write ``{"ready": true}``, then serve requests until standard input ends."""
     responses = os.fdopen(os.dup(sys.stdout.fileno()), "w")
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # output of libraries must not look like a response
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what libraries print must not look like a response
     responses.write('{"ready": true}\n')
     responses.flush()
     for line in sys.stdin:
@@ -53,11 +53,11 @@ def main() -> None:
                 "reason": f"{request['name']} needs too much memory; scale it down, or export it again",
                 "undecided": True,
             }
-        except OSError as error:  # the video has been read by now, so this concerns the written files
+        except OSError as error:  # reading the video raises MediaError, so this is about writing
             cause = error.strerror or type(error).__name__
             response = {
                 "reason": f"the frames of {request['name']} cannot be stored ({cause}); "
-                "check space and permissions of the data folder",
+                "check the data folder's free space and permissions",
                 "stored": False,
             }
         responses.write(json.dumps(response) + "\n")
@@ -66,11 +66,7 @@ def main() -> None:
 
 
 def decode_video(request: dict[str, Any]) -> dict[str, Any]:
-    """Decode a video, and write its frame cache and thumbnail.
-
-    Returns:
-        Fields of :class:`~media.video_limits.VideoInfo`.
-    """
+    """Decode a video, write its frame cache and thumbnail, and return the fields of its ``VideoInfo``."""
     limits = VideoLimits(**request["limits"])
     name, path, frames, size = request["name"], Path(request["path"]), request["frames"], request["size"]
     _limit_process(limits, frames * size * size * 3)
@@ -113,7 +109,7 @@ def _save_thumbnail(thumbnail: Image.Image, path: Path) -> None:
 
 
 def _sample_frames(request: dict[str, Any]) -> None:
-    """Write the frames at given times to a file, one by one, because there may be many."""
+    """Write the frames at given times to a file, one by one since there may be many."""
     limits = VideoLimits(**request["limits"])
     name, path, times, size = request["name"], Path(request["path"]), request["times"], request["size"]
     _limit_process(limits, len(times) * size * size * 3)
@@ -149,9 +145,9 @@ def _unreadable(name: str, error: OSError) -> UndecidedVideo:
 
 
 def _limit_process(limits: VideoLimits, frame_bytes: int) -> None:
-    """Set the resource limits of this process for one request."""
+    """Set this process's resource limits for one request."""
     used = resource.getrusage(resource.RUSAGE_SELF)
-    # The parent stops waiting earlier; the limit of CPU time ends a child whose parent has died.
+    # The parent gives up earlier; the CPU limit ends a child whose parent has died.
     seconds = int(used.ru_utime + used.ru_stime + limits.timeout_seconds) + 2
     for kind, limit in (
         (resource.RLIMIT_AS, limits.memory_bytes),
@@ -164,10 +160,10 @@ def _limit_process(limits: VideoLimits, frame_bytes: int) -> None:
 
 
 def _replace(path: Path, write: Callable[[Path], object]) -> None:
-    """Write a file next to the target and rename it, so that readers see all of it or nothing.
+    """Write a file next to its target and rename it, so that readers see all of it or nothing.
 
-    The file is not synced: this would take longer than the decoding of a short video, and files that a power cut
-    truncates are decoded again (frames) or reported as missing (thumbnails).
+    It is not synced, which would take longer than decoding a short video. Files that a power cut truncates are decoded
+    again (frames) or count as missing (thumbnails).
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     staged = staged_path(path, os.getpid())
@@ -179,7 +175,7 @@ def _replace(path: Path, write: Callable[[Path], object]) -> None:
 
 
 if __name__ == "__main__":
-    # Image files are never opened here, so Pillow only needs its basic plug-ins, one of which writes JPEG.
+    # No image files are opened here, so Pillow needs only its basic plug-ins, which write JPEG.
     Image.preinit()
-    gc.freeze()  # excludes imported modules from every later collection
+    gc.freeze()  # later collections skip the imported modules
     main()

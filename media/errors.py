@@ -1,6 +1,6 @@
-"""Errors of videos, of the decoder, and of sources.
+"""Errors of videos, the decoder and sources.
 
-A missing file rejects one video; an outage is repeated later and rejects nothing.
+A missing file rejects one video. An outage rejects nothing: the task is tried again later.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ class MediaError(ValueError):
     """A video cannot be used.
 
     Attributes:
-        reason: A sentence with the remedy; it names the video as the caller did, never a path on the server.
+        reason: What is wrong and what to do about it; names the video as the caller did, never a path on the server.
     """
 
     def __init__(self, reason: str) -> None:
@@ -19,15 +19,15 @@ class MediaError(ValueError):
 
 
 class DecoderUnavailable(RuntimeError):
-    """The decoder process does not start or ends with every video: the machine is the cause, not a video."""
+    """The decoder process does not start, or dies on every video: the cause is the machine, not a video."""
 
 
 class SourceOutage(RuntimeError):
-    """A source is currently unreachable, or refuses the server's credentials; its files may be intact.
+    """A source is unreachable at the moment, or refuses the server's credentials; its files may be intact.
 
     Attributes:
         reason: A sentence without credentials.
-        retry_after: Seconds until the source wants the next request; None if it does not say.
+        retry_after: Seconds that the source asks to wait; None if it does not say.
     """
 
     def __init__(self, reason: str, retry_after: float | None = None) -> None:
@@ -37,12 +37,12 @@ class SourceOutage(RuntimeError):
 
 
 class UndecidedVideo(MediaError):
-    """A video cannot be used now but may be intact: a new attempt may succeed."""
+    """A video cannot be used now but may be intact: another attempt may succeed."""
 
 
 class InconsistentFile(UndecidedVideo):
-    """A file ended early or changed during its download."""
+    """A file ended early or changed while it was downloaded."""
 
 
 class RangeOutside(MediaError):
-    """A file has no byte of the requested range."""
+    """A file has no bytes in the requested range."""

@@ -1,4 +1,4 @@
-"""Conversion of decoded frames: to upright pictures, and to the squares that a model reads."""
+"""Convert decoded frames to upright pictures, and to the squares that a model reads."""
 
 from __future__ import annotations
 
@@ -15,27 +15,24 @@ _IDENTITY = (1, 0, 0, 1)
 
 
 class FrameConverter:
-    """Converts the frames of one stream to RGB pictures with square pixels, rotated and mirrored as the file states.
+    """Converter of a stream's frames to RGB pictures with square pixels, rotated and mirrored as the file states.
 
     Transparent areas become black.
+
+    Args:
+        aspect: Width over height of a stored pixel.
     """
 
     def __init__(self, aspect: Fraction) -> None:
-        """Create a converter.
-
-        Args:
-            aspect: Width over height of a stored pixel.
-        """
         self._aspect = aspect
-        # Shared by all frames: the reformatter of a frame starts a thread for each core each time.
+        # Shared, because a frame's own reformatter would start a thread per core each time.
         self._reformatter = VideoReformatter()
         self._matrix: tuple[int, ...] | None = None
 
     def convert(self, frame: VideoFrame) -> Image.Image:
-        """Return the picture of a frame."""
-        if (
-            self._matrix is None
-        ):  # read once: side data put a frame into a reference cycle, which keeps its memory
+        """Convert a frame to a picture."""
+        if self._matrix is None:
+            # Only once, because reading side data puts a frame into a reference cycle, which keeps its memory.
             self._matrix = _display_matrix(frame)
         image = self._to_rgb(frame)
         if self._aspect != 1:
@@ -64,10 +61,10 @@ def crop_square(image: Image.Image, size: int) -> npt.NDArray[np.uint8]:
 
 
 def _display_matrix(frame: VideoFrame) -> tuple[int, ...]:
-    """Return the numbers a, b, c, d of the display matrix of a frame.
+    """Read a, b, c and d of a frame's display matrix.
 
     The matrix maps a stored position (x, y) to the displayed position (a·x + c·y, b·x + d·y); its nine numbers are
-    a, b, u, c, d, v, x, y, w (ISO/IEC 14496-12, "matrix" of the track header).
+    a, b, u, c, d, v, x, y, w (ISO/IEC 14496-12, "matrix" in the track header).
     """
     try:
         numbers = np.frombuffer(bytes(cast(Any, frame.side_data)["DISPLAYMATRIX"]), np.int32)

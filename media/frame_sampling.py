@@ -1,4 +1,4 @@
-"""Selection of the frames on display at given times: by reading all frames, or by seeking in long videos."""
+"""Find the frames on display at given times, by reading all frames or, in long videos, by seeking."""
 
 from __future__ import annotations
 
@@ -18,15 +18,16 @@ from media.errors import MediaError
 
 _SEEK_ABOVE_SECONDS = 60.0  # shorter videos are read completely, which is exact and fast enough
 _NEAR_SECONDS = 2.0  # decoding this much takes about as long as a seek
-_SEEK_MARGINS = (0.0, 10.0, 60.0)  # seconds before the target; not every container seeks to a key frame
-_REACH = 16  # packets before and after a packet that are compared with it: the longest reordering of H.264
+_SEEK_MARGINS = (0.0, 10.0, 60.0)  # seconds before the target, since not every container seeks to a key frame
+_REACH = 16  # packets to compare a packet with, on either side: the longest reordering in H.264
 
 
 class StreamExtent(NamedTuple):
-    """Extent of a stream in time.
+    """A stream's extent in time.
 
     Attributes:
-        start: Time stamp of the first frame, in units of the stream; None if frames have no time stamps.
+        duration: Seconds.
+        start: Timestamp of the first frame, in units of the stream; None if frames have no timestamps.
     """
 
     duration: float
@@ -41,8 +42,9 @@ class _TimedFrame(NamedTuple):
 
 
 def end_tolerance(stream: VideoStream, duration: float) -> float:
-    """Return the seconds that may be missing at the end: headers are often off by a frame or two, and by more in long
-    videos.
+    """Compute how many seconds may be missing at the end.
+
+    Headers are often off by a frame or two, and by more in long videos.
     """
     return min(1.0, max(0.1, 2 / float(stream.average_rate or 25), 0.05 * duration))
 
@@ -50,7 +52,7 @@ def end_tolerance(stream: VideoStream, duration: float) -> float:
 def frames_on_display(
     container: InputContainer, stream: VideoStream, extent: StreamExtent, times: Sequence[float], name: str
 ) -> Iterator[VideoFrame]:
-    """Yield the frame on display at each of several times.
+    """Yield the frame on display at each time.
 
     Args:
         times: Ascending times in seconds since the first frame.
@@ -68,7 +70,7 @@ def frames_on_display(
 def _frames_by_reading(
     container: InputContainer, stream: VideoStream, extent: StreamExtent, times: Sequence[float], name: str
 ) -> Iterator[VideoFrame]:
-    """Yield the frames on display, in one pass over all frames."""
+    """Yield the frames on display in one pass over all frames."""
     pending = list(reversed(times))
     current: _TimedFrame | None = None
     for following in timed_frames(container, stream, extent, times):
@@ -79,7 +81,7 @@ def _frames_by_reading(
             return
         current = following
     if current is None:
-        raise MediaError(f"{name} holds no frame that can be decoded; it is damaged; export it again")
+        raise MediaError(f"{name} has no decodable frame; it is damaged; export it again")
     if pending[0] - current.ends > end_tolerance(stream, extent.duration):
         end = max(current.ends, 0.0)
         raise MediaError(
@@ -92,9 +94,9 @@ def _frames_by_reading(
 def _frames_by_seeking(
     container: InputContainer, stream: VideoStream, extent: StreamExtent, times: Sequence[float], name: str
 ) -> Iterator[VideoFrame]:
-    """Yield the frames on display, with a seek before each time unless decoding forward is shorter.
+    """Yield the frames on display, seeking to each time unless decoding forward is faster.
 
-    If a seek fails, the remaining frames are found by reading.
+    If a seek fails, find the remaining frames by reading.
     """
     cursor: _StreamCursor | None = None
     for done, target in enumerate(times):
@@ -111,18 +113,17 @@ def _frames_by_seeking(
 class _StreamCursor:
     """A position in a stream.
 
+    Args:
+        first: Frame at the position.
+        following: Frames after it.
+        tolerance: Seconds that may be missing at the end of the stream.
+
     Attributes:
         current: Frame on display at the position.
-        decoded: Seconds that were decoded from the target of the last seek to the position.
+        decoded: Seconds that had to be decoded from where the last seek led to its target.
     """
 
     def __init__(self, first: _TimedFrame, following: Iterator[_TimedFrame], tolerance: float) -> None:
-        """Create a position.
-
-        Args:
-            following: Frames after it.
-            tolerance: Seconds that may be missing at the end of the stream.
-        """
         self.current = first
         self.decoded = 0.0
         self._start = first.begins
@@ -146,7 +147,7 @@ class _StreamCursor:
 def _seek(
     container: InputContainer, stream: VideoStream, extent: StreamExtent, target: float
 ) -> _StreamCursor | None:
-    """Return a cursor at a time; None if no seek leads there."""
+    """Seek to a time; None if no seek leads there."""
     for margin in _SEEK_MARGINS:
         offset = max(target - margin, 0.0) / float(stream.time_base or Fraction(1, 1000))
         try:
@@ -166,11 +167,11 @@ def _seek(
 def timed_frames(
     container: InputContainer, stream: VideoStream, extent: StreamExtent, times: Sequence[float] = ()
 ) -> Iterator[_TimedFrame]:
-    """Yield the frames in order of display; damaged packets are skipped.
+    """Yield the frames in display order, skipping damaged packets.
 
     Args:
-        times: Ascending times in seconds since the first frame. Frames that are on display at none of them, and to
-            which no other frame refers, may be omitted; without times, all frames are decoded.
+        times: Ascending times in seconds since the first frame. Frames that are on display at none of them and that no
+            other frame refers to may be omitted; without times, all frames are decoded.
     """
     base = float(stream.time_base or Fraction(1, 25))
     step = 1 / float(stream.average_rate or 25)
@@ -178,7 +179,7 @@ def timed_frames(
     packets: Iterator[tuple[Packet, bool]] = ((packet, True) for packet in container.demux(stream))
     if times and extent.start is not None and stream.codec_context.name == "h264":
         packets = packets_with_demand(container.demux(stream), times, extent.start, base)
-    is_progressive = False  # a frame of two fields may consist of two packets, which must not be separated
+    is_progressive = False  # an interlaced frame may consist of two packets, which must stay together
     for packet, is_needed in packets:
         stream.codec_context.skip_frame = "DEFAULT" if is_needed or not is_progressive else "NONREF"
         try:
@@ -199,15 +200,15 @@ def timed_frames(
 def packets_with_demand(
     packets: Iterable[Packet], times: Sequence[float], start: int, base: float
 ) -> Iterator[tuple[Packet, bool]]:
-    """Yield the packets, each with whether its frame may be on display at one of several times.
+    """Yield each packet, and whether its frame may be on display at one of the times.
 
-    The frame of a packet is not needed if a frame of a near packet begins later and not after the next of the times.
+    It is not, if the frame of a nearby packet begins later but not after the next of the times.
 
     Args:
-        packets: Packets in order of decoding.
+        packets: Packets in decoding order.
         times: Ascending times in seconds since the start of the stream.
-        start: Time stamp of the first frame.
-        base: Seconds per unit of a time stamp.
+        start: Timestamp of the first frame.
+        base: Seconds per timestamp unit.
     """
     pending: deque[tuple[Packet, float | None]] = deque()
     near: deque[float | None] = deque(maxlen=2 * _REACH + 1)
@@ -227,5 +228,5 @@ def _is_needed(begins: float | None, near: Iterable[float | None], times: Sequen
         return True
     following = bisect_left(times, begins)
     if following == len(times):
-        return True  # ends the search for the frame of the last time
+        return True  # this frame ends the search for the last time
     return not any(other is not None and begins < other <= times[following] for other in near)

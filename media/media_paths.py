@@ -1,8 +1,7 @@
-"""Paths of videos below the media root, and of the files that are made from them.
+"""Paths of videos below the media root and of files made from them, and seals.
 
-Seals: a checksum appended to a file whose format ignores trailing bytes, such as JPEG and zip.
-
-The checksum travels with the file when it is renamed or copied, and needs no row in the catalog.
+A seal is a checksum appended to a file whose format ignores trailing bytes, such as JPEG or zip. It travels with the
+file when that is renamed or copied, and needs no row in the catalog.
 """
 
 from __future__ import annotations
@@ -20,14 +19,14 @@ from media.errors import MediaError, UndecidedVideo
 
 
 def resolve_uri(uri: str, media_root: Path) -> Path:
-    """Return the file that a URI names, with symbolic links resolved.
+    """Find the file that a URI names, with symbolic links resolved.
 
     Args:
         uri: Path relative to the media root, absolute path inside it, or ``file://`` URI of such a path.
         media_root: Folder of the media files.
 
     Raises:
-        MediaError: The URI leads outside the root, names another host or scheme, or is not a regular file.
+        MediaError: The URI leads outside the root, names another host or scheme, or does not name a regular file.
     """
     text = uri
     if uri.lower().startswith("file:"):
@@ -38,14 +37,14 @@ def resolve_uri(uri: str, media_root: Path) -> Path:
             raise MediaError(f"{uri!r} is not a path; write it without file:// and percent signs") from error
         if parts.query or parts.fragment:
             raise MediaError(
-                f"{uri!r} has a ? or # in it; write %3F or %23 where they belong to the name, else leave them out"
+                f"{uri!r} has a ? or # in it; write %3F or %23 if they belong to the name, otherwise leave them out"
             )
         if parts.netloc not in ("", "localhost"):
             raise MediaError(f"{redact_uri(uri)!r} names another machine; give a file below the media root")
     elif "://" in uri:
         raise MediaError(
-            f"{redact_uri(uri)!r} is not a local file, and its protocol is none of s3, gs, https and http; put the "
-            "file below the media root and give its path there"
+            f"{redact_uri(uri)!r} is not a local file, and its protocol is not s3, gs, https or http; put the file "
+            "below the media root and give its path there"
         )
     if "\0" in text or not text:
         raise MediaError(f"{uri!r} is not a path")
@@ -76,10 +75,9 @@ def content_hash(path: Path) -> str:
 
 
 def frame_cache_path(cache_dir: Path, frames: int, size: int, content: str) -> Path:
-    """Return the file of the sampled frames of a video.
+    """Name the cache file of a video's sampled frames.
 
     Args:
-        cache_dir: Folder of the cache.
         size: Side of a frame in pixels.
         content: Content hash of the video.
     """
@@ -87,17 +85,17 @@ def frame_cache_path(cache_dir: Path, frames: int, size: int, content: str) -> P
 
 
 def staged_path(path: Path, pid: int) -> Path:
-    """Return the hidden file in the same folder that process ``pid`` writes before it is renamed to ``path``."""
+    """Name the hidden file in the same folder that process ``pid`` writes and then renames to ``path``."""
     return path.with_name(f".{path.stem}.{pid}.staged{path.suffix}")
 
 
 def staged_files(pid: int, folder: Path) -> list[Path]:
-    """Return the files in a folder that process ``pid`` began to write and did not rename."""
+    """List the files in a folder that process ``pid`` began to write but did not rename."""
     return list(folder.glob(f".*.{pid}.staged.*"))
 
 
 def load_frames(path: Path) -> npt.NDArray[np.uint8]:
-    """Return the sampled frames of a cache file, ``uint8 [M, size, size, 3]``, RGB.
+    """Read sampled frames from the cache, ``uint8 [M, size, size, 3]``, RGB.
 
     Raises:
         MediaError: The file does not exist, or is not a frame cache.
@@ -105,9 +103,9 @@ def load_frames(path: Path) -> npt.NDArray[np.uint8]:
     try:
         frames = np.load(path, allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:
-        raise MediaError(f"the sampled frames {path.name} cannot be read; examine the video again") from error
+        raise MediaError(f"the sampled frames {path.name} cannot be read; decode the video again") from error
     if frames.dtype != np.uint8 or frames.ndim != 4 or frames.shape[-1] != 3:
-        raise MediaError(f"{path.name} holds no sampled frames; delete it and examine the video again")
+        raise MediaError(f"{path.name} contains no sampled frames; delete it and decode the video again")
     return np.asarray(frames)
 
 
@@ -116,17 +114,17 @@ _SEAL_BYTES = len(_MARK) + 64  # with the hexadecimal SHA-256
 
 
 def append_seal(path: Path) -> None:
-    """Append the SHA-256 of a file to it."""
+    """Seal a file with its SHA-256."""
     with path.open("r+b") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
         file.write(_MARK + digest.encode())
 
 
 def is_intact(path: Path) -> bool:
-    """Return whether a file ends with the seal of its content.
+    """Check whether a file ends with the seal of its content.
 
     Raises:
-        OSError: The file cannot be read, or is a pipe or a device, which may block or have no end.
+        OSError: The file cannot be read, or is a pipe or device, which may block or have no end.
     """
     if path.exists() and not path.is_file():
         raise OSError(errno.EINVAL, "not a regular file", str(path))

@@ -1,4 +1,4 @@
-"""Encoding of frames as H.264 files."""
+"""Encode frames as H.264 files."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def encode_mp4(frames: npt.NDArray[np.uint8], path: Path, *, fps: int) -> None:
     """Write frames to an mp4 file (H.264, yuv420p, index before the data), which appears atomically.
 
     Args:
-        frames: ``uint8 [count, height, width, 3]``, RGB, of even height and width; equal frames give equal files.
+        frames: RGB, ``uint8 [count, height, width, 3]``, with even height and width; equal frames give equal files.
         path: File to write; its folder must exist.
         fps: Frames per second.
     """
@@ -23,8 +23,8 @@ def encode_mp4(frames: npt.NDArray[np.uint8], path: Path, *, fps: int) -> None:
     os.close(handle)
     try:
         with av.open(temporary, "w", options={"movflags": "+faststart"}) as container:
-            # One thread, since several processes write files at the same time. No mbtree, since its output differs
-            # between runs, and equal clips must give equal files.
+            # One thread, since several processes encode at the same time. No mbtree, since its output varies between
+            # runs, and equal clips must give equal files.
             options = {"preset": "veryfast", "crf": "21", "threads": "1", "x264-params": "mbtree=0"}
             stream = container.add_stream("libx264", rate=fps, options=options)
             stream.pix_fmt = "yuv420p"

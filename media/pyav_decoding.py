@@ -1,4 +1,4 @@
-"""Decoding of untrusted files with PyAV. Runs in the child process only."""
+"""Decode untrusted files with PyAV, only in the child process."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from media.frame_images import FrameConverter
 from media.frame_sampling import StreamExtent, end_tolerance, frames_on_display
 from media.video_limits import VIDEO_FORMATS, VideoInfo, VideoLimits
 
-# No protocol is accepted: the library reads bytes, and cannot open anything itself.
+# No protocol is accepted: the library reads bytes and cannot open anything by itself.
 _FORMATS = ",".join(VIDEO_FORMATS)
 _PICTURE_FORMATS = "png_pipe,jpeg_pipe,webp_pipe,bmp_pipe"
 _KNOWN_FORMATS = "mp4, mov, mkv, webm, avi, gif, mpeg, ts, flv, wmv, ogv, mxf"  # listed in messages
 _KNOWN_PICTURE_FORMATS = "jpeg, png, webp, bmp"
-_MIN_DURATION = 1e-3  # seconds, of a single frame without a length
+_MIN_DURATION = 1e-3  # seconds, for a single frame without a length
 _DURATION_IN_HEADER = ("matroska", "flv")  # other formats derive the duration from the last packet
 
 
@@ -46,12 +46,12 @@ def decode(
         content_hash: SHA-256 of the file, for the result.
         size_bytes: Size of the file, for the result.
         times: Returns ascending times in seconds since the first frame, given the duration.
-        receive: Called with the upright RGB image of each time, one by one, because several large images may not fit in
+        receive: Called with the upright RGB image at each time, one by one since several large ones may not fit in
             memory.
-        pictures: Accept a single picture, as a video of one frame.
+        pictures: Whether to accept a single picture as a video of one frame.
 
     Raises:
-        MediaError: The video cannot be used. Some images may have been received before.
+        MediaError: The video cannot be used; some images may have been received already.
     """
     try:
         with ExitStack() as stack:
@@ -62,9 +62,8 @@ def decode(
             extent = _stated_extent(container, stream, size_bytes)
             if extent is None:
                 extent = _measured_extent(container, stream, name)
-                container = stack.enter_context(
-                    _open_container(file, name, pictures)
-                )  # again, because raw streams cannot be rewound
+                # Open again, because raw streams cannot be rewound.
+                container = stack.enter_context(_open_container(file, name, pictures))
                 stream = _video_stream(container, name)
             if extent.duration > limits.max_seconds:
                 raise MediaError(
@@ -74,13 +73,12 @@ def decode(
             converter, image, converted = FrameConverter(aspect), None, None
             for frame in frames_on_display(container, stream, extent, times(extent.duration), name):
                 if image is None or frame is not converted:
-                    _check_size(
-                        frame.width, frame.height, aspect, name, limits
-                    )  # the size may change within the stream
+                    # Check again, because the size may change within a stream.
+                    _check_size(frame.width, frame.height, aspect, name, limits)
                     image, converted = converter.convert(frame), frame
                 receive(image)
             if image is None:
-                raise MediaError(f"{name} holds no frame that can be decoded; it is damaged; export it again")
+                raise MediaError(f"{name} has no decodable frame; it is damaged; export it again")
             return VideoInfo(
                 content_hash=content_hash,
                 bytes=size_bytes,
@@ -97,7 +95,7 @@ def decode(
             raise
         raise _damage_error(name, error) from error
     except OSError as error:
-        if error.errno != errno.EINVAL:  # raised by a seek to before the start of the file
+        if error.errno != errno.EINVAL:  # raised by a seek before the start of the file
             raise
         raise _damage_error(name, error) from error
 
@@ -116,7 +114,7 @@ def _open_container(file: BinaryIO, name: str, pictures: bool) -> InputContainer
         )
     except av.ArgumentError as error:
         raise MediaError(
-            f"{name} is not a video of an accepted kind ({known}); playlists are not followed; export it, "
+            f"{name} is not in an accepted video format ({known}); playlists are not followed; export it, "
             "for example as mp4"
         ) from error
 
@@ -125,22 +123,22 @@ def _video_stream(container: InputContainer, name: str) -> VideoStream:
     streams = [s for s in container.streams.video if not (s.disposition & av.stream.Disposition.attached_pic)]
     if streams:
         if streams[0].codec_context is None:
-            raise MediaError(f"{name} holds its video in an unknown codec; export it, for example as mp4")
+            raise MediaError(f"{name} has its video in an unknown codec; export it, for example as mp4")
         return streams[0]
     if container.streams.audio:
-        raise MediaError(f"{name} has no video stream: it holds audio only; supply a file with a video track")
+        raise MediaError(f"{name} has no video stream, only audio; supply a file with a video track")
     raise MediaError(f"{name} has no video stream; supply a file with a video track")
 
 
 def _aspect(stream: VideoStream) -> Fraction:
-    """Return the width over height of a stored pixel; implausible values count as square."""
+    """Read the width over height of a stored pixel; implausible values count as square."""
     aspect = stream.sample_aspect_ratio or stream.codec_context.sample_aspect_ratio or Fraction(1)
     return aspect if Fraction(1, 100) < aspect < 100 else Fraction(1)
 
 
 def _check_size(width: int, height: int, aspect: Fraction, name: str, limits: VideoLimits) -> None:
     if width <= 0 or height <= 0:
-        raise MediaError(f"{name} does not say how large its frames are; it is damaged; export it again")
+        raise MediaError(f"{name} does not state the size of its frames; it is damaged; export it again")
     if width * height * max(aspect, Fraction(1)) > limits.max_pixels:
         raise MediaError(
             f"{name} has frames of {round(width * aspect)}x{height}, more than {limits.max_pixels} pixels; "
@@ -149,23 +147,23 @@ def _check_size(width: int, height: int, aspect: Fraction, name: str, limits: Vi
 
 
 def _stated_extent(container: InputContainer, stream: VideoStream, size_bytes: int) -> StreamExtent | None:
-    """Return the extent that the header states; None if it does not, or states more frames than the file has bytes."""
+    """Read the extent from the header; None if it states none, or more frames than the file has bytes."""
     if stream.frames > size_bytes:
         return None
     if not (stream.duration and stream.duration > 0 and stream.time_base and stream.frames > 0):
         return None
     duration = float(stream.duration * stream.time_base)
     if container.format.name == "avi" and stream.average_rate:
-        # The library derives the duration from the bytes of the file; the header states the number of frames.
+        # The library derives the duration from the file's bytes; the header states the number of frames.
         duration = max(duration, float(stream.frames / stream.average_rate))
     return StreamExtent(duration, stream.frames, stream.start_time)
 
 
 def _measured_extent(container: InputContainer, stream: VideoStream, name: str) -> StreamExtent:
-    """Return the extent of all packets, which are read but not decoded."""
+    """Measure the extent by reading all packets without decoding them."""
     stamps: list[tuple[int, int]] = []
     lengths: list[Fraction] = []
-    first, last = float("inf"), 0.0  # start and end of all streams together, in seconds
+    first, last = float("inf"), 0.0  # start and end over all streams, in seconds
     base = stream.time_base or Fraction(1, 25)
     step = 1 / (stream.average_rate or Fraction(25))
     for packet in container.demux():
@@ -178,7 +176,7 @@ def _measured_extent(container: InputContainer, stream: VideoStream, name: str) 
             if packet.pts is not None:
                 stamps.append((packet.pts, length))
     if not lengths:
-        raise MediaError(f"{name} holds no frames; it is damaged or empty; export it again")
+        raise MediaError(f"{name} has no frames; it is damaged or empty; export it again")
     if not stamps:  # a raw stream: the codec states the frame rate
         return StreamExtent(float(sum(lengths)), len(lengths), None)
     start = min(stamp for stamp, _ in stamps)

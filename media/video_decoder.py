@@ -1,4 +1,4 @@
-"""The parent side of decoding: one warm child process, replaced whenever it dies or hangs."""
+"""The parent's side of decoding: one warm child process, replaced whenever it dies or hangs."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from media.video_limits import VideoInfo, VideoLimits
 _ROOT = Path(__file__).resolve().parent.parent
 _START_SECONDS = 60.0  # imports are slow on a busy machine
 _GRACE_SECONDS = 1.0
-_MAX_EXTRA_SECONDS = 480.0  # of a long sample, beyond the usual timeout
+_MAX_EXTRA_SECONDS = 480.0  # for a long sample, beyond the usual timeout
 # A GIF of one black pixel.
 _PIXEL = bytes.fromhex(
     "47494638396101000100800000000000ffffff21f90400000000002c00000000010001000002024401003b"
 )
-# Variables that the child inherits; it does not get the secrets of the service.
+# The child inherits these variables, and none of the service's secrets.
 _INHERITED_VARIABLES = (
     "PATH",
     "LANG",
@@ -42,7 +42,7 @@ _INHERITED_VARIABLES = (
 
 
 class _ChildDied(Exception):
-    """The child ended before it responded."""
+    """The child exited before it responded."""
 
 
 class _ChildHangs(Exception):
@@ -50,9 +50,9 @@ class _ChildHangs(Exception):
 
 
 class VideoDecoder:
-    """Decodes videos one by one in a child process. A context manager; not thread-safe.
+    """Decoder of videos, one by one, in a child process; a context manager, and not thread-safe.
 
-    The child is a plain subprocess, which also works in workers that may not have daemonic children.
+    The child is a plain subprocess, which works even in workers that may not have children of ``multiprocessing``.
     """
 
     def __init__(self, limits: VideoLimits | None = None) -> None:
@@ -92,13 +92,13 @@ class VideoDecoder:
             name: Name of the video in errors; None: its file name.
             thumbnail: File of the thumbnail, a JPEG at most 320 pixels wide; None: no thumbnail.
             cache: Folder of the frame cache, see :func:`media.media_paths.frame_cache_path`; None: no cache.
-            pictures: Accept a single picture, as a video of one frame.
+            pictures: Whether to accept a single picture as a video of one frame.
 
         Raises:
             UndecidedVideo: The video cannot be read, took too long, crashed the decoder, or needs too much memory.
             MediaError: The video cannot be used.
-            OSError: The frame cache or the thumbnail cannot be written; the video is not the cause.
-            DecoderUnavailable: The decoder does not start, or ends with every video.
+            OSError: The frame cache or thumbnail cannot be written; the video is not the cause.
+            DecoderUnavailable: The decoder does not start, or dies on every video.
         """
         if frames < 1 or size < 1:
             raise ValueError(f"frames and size must be at least 1, not {frames} and {size}")
@@ -121,9 +121,9 @@ class VideoDecoder:
     ) -> None:
         """Decode the frames on display at given times into a ``.npy`` file, ``uint8 [len(times), size, size, 3]``.
 
-        Frames are cropped as by :meth:`decode`, and never in memory together. If the container supports seeking, frames
-        before the first and after the last time are not read. The timeout is extended by the time between the first and
-        the last frame, up to eight minutes.
+        Frames are cropped as in :meth:`decode`, and never in memory all at once. If the container supports seeking,
+        frames before the first and after the last time are not read. The timeout is extended by the time between the
+        first and the last frame, up to eight minutes.
 
         Args:
             path: File of the video.
@@ -133,7 +133,7 @@ class VideoDecoder:
             name: Name of the video in errors; None: its file name.
 
         Raises:
-            UndecidedVideo, MediaError, DecoderUnavailable: As :meth:`decode`.
+            UndecidedVideo, MediaError, DecoderUnavailable: As in :meth:`decode`.
             OSError: The file cannot be written; the video is not the cause.
         """
         name = name or path.name
@@ -169,8 +169,8 @@ class VideoDecoder:
                 return self._request(request, name)
             if not self._is_working():
                 raise DecoderUnavailable(
-                    f"the decoder process ends whatever it decodes ({_format_status(status)}); "
-                    "check the memory and the limits of this machine"
+                    f"the decoder process dies on every video ({_format_status(status)}); "
+                    "check this machine's memory and resource limits"
                 ) from error
             raise UndecidedVideo(
                 f"{name} crashed the decoder ({_format_status(status)}); it is damaged or hostile; "
@@ -183,7 +183,7 @@ class VideoDecoder:
         return response
 
     def _is_working(self) -> bool:
-        """Return whether a new child decodes a picture of one pixel; raises DecoderUnavailable if it does not start."""
+        """Check whether a new child decodes a picture of one pixel; raise DecoderUnavailable if it does not start."""
         with tempfile.NamedTemporaryFile(suffix=".gif") as picture:
             picture.write(_PIXEL)
             picture.flush()
@@ -214,8 +214,8 @@ class VideoDecoder:
             stderr=subprocess.DEVNULL,
             cwd=_ROOT,
             env={**inherited, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
-            # Ctrl-C reaches the parent only, which ends the child. A session of its own would do that too, but the
-            # scheduler of Linux (autogroup) would then ignore the priority of the worker.
+            # Ctrl-C reaches only the parent, which ends the child. A new session would do that too, but Linux's
+            # autogroup scheduling would then ignore the worker's priority.
             process_group=0,
         )
         try:
@@ -233,7 +233,7 @@ class VideoDecoder:
 
         Args:
             unfinished: Request that the child was serving.
-            grace: Seconds to wait for a child that is ending by itself, so that the status is its own.
+            grace: Seconds to wait for a child that is exiting by itself, to get its own status.
 
         Returns:
             The exit status; None if there was no child.
@@ -257,7 +257,7 @@ class VideoDecoder:
 def _exchange(
     child: subprocess.Popen[bytes], request: dict[str, Any] | None, seconds: float
 ) -> dict[str, Any]:
-    """Send a request, if there is one, and wait for the response line."""
+    """Send a request, if any, and wait for the response line."""
     if child.stdin is None or child.stdout is None:
         raise AssertionError("the child was started with pipes")
     deadline = time.monotonic() + seconds

@@ -1,4 +1,4 @@
-"""Containers, facts and limits of videos, and the times at which a video is sampled."""
+"""Accepted containers, limits and facts of videos, and the times at which they are sampled."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from pathlib import Path
 
 from media.errors import MediaError
 
-# Containers that contain their video, by the names of FFmpeg. Playlists and scripts (HLS, DASH, concat, SDP …) name
-# other files and are not accepted.
+# Self-contained formats, by FFmpeg's names. Playlists and scripts (HLS, DASH, concat, SDP …) refer to other files and
+# are not accepted.
 VIDEO_FORMATS: dict[str, tuple[str, ...]] = {
     "mov,mp4,3gp,3g2,mj2": (".mp4", ".m4v", ".mov", ".qt", ".f4v", ".3gp", ".3g2", ".mj2"),
     "matroska,webm": (".mkv", ".mk3d", ".webm"),
     "avi": (".avi", ".divx"),
     "gif": (".gif",),
-    "apng": (".apng",),  # also in .png, which are mostly pictures
+    "apng": (".apng",),  # also found in .png files, which are mostly pictures
     "mpegts": (".ts", ".mts", ".m2ts"),
     "mpeg,mpegvideo": (".mpg", ".mpeg", ".mpe", ".m1v", ".m2v", ".vob"),
     "flv": (".flv",),
@@ -33,17 +33,17 @@ VIDEO_FORMATS: dict[str, tuple[str, ...]] = {
     "yuv4mpegpipe": (".y4m",),
 }
 
-# Files that a listing of a folder, bucket or archive takes for videos. A manifest may name files with any ending.
+# What counts as a video in a folder, bucket or archive. A manifest may name files with any suffix.
 VIDEO_SUFFIXES = frozenset(suffix for suffixes in VIDEO_FORMATS.values() for suffix in suffixes)
 
 
 @dataclass(frozen=True)
 class VideoLimits:
-    """Limits of one video, and of the process that decodes it.
+    """Limits on a video and on the process that decodes it.
 
     Attributes:
-        max_pixels: Maximum number of pixels of one frame, both stored and displayed.
-        timeout_seconds: Maximum wall time of one request to the decoder.
+        max_pixels: Maximum number of pixels in a frame, both stored and displayed.
+        timeout_seconds: Maximum wall time per request to the decoder.
         memory_bytes: Maximum address space of the decoder process.
     """
 
@@ -54,17 +54,14 @@ class VideoLimits:
     memory_bytes: int = 2 * 1024**3
 
     def check_file(self, path: Path, name: str) -> int:
-        """Check a file before any of it is read.
+        """Check a file before reading it, and return its size in bytes.
 
         Args:
             path: File of the video.
             name: Name of the video in errors.
 
-        Returns:
-            Its size in bytes.
-
         Raises:
-            MediaError: It is not a regular file, empty, or too large.
+            MediaError: It is not a regular file, is empty, or is too large.
             OSError: It does not exist, or cannot be accessed.
         """
         if path.exists() and not path.is_file():
@@ -79,13 +76,14 @@ class VideoLimits:
 
 @dataclass(frozen=True)
 class VideoInfo:
-    """Facts of a decoded video.
+    """Facts about a decoded video.
 
     Attributes:
         content_hash: SHA-256 of the file, hexadecimal.
         width, height: Displayed size in pixels, after rotation and aspect ratio.
-        fps: Mean number of frames per second; 0 if the file does not state it.
-        frames: Number of frames that the container states, or that were counted.
+        fps: Mean frames per second; 0 if the file does not state it.
+        duration: Seconds.
+        frames: Number of frames as stated by the container or, without that, counted.
     """
 
     content_hash: str
@@ -100,10 +98,10 @@ class VideoInfo:
 
 
 def sample_times(duration: float, count: int) -> list[float]:
-    """Return the mid-points of ``count`` equal intervals of a duration, in seconds since the first frame.
+    """Compute the midpoints of ``count`` equal intervals, in seconds since the first frame.
 
-    The sample of a mid-point is the frame on display then: the last frame that begins at or before it. The samples
-    depend on time only, not on the frame rate of the file. A video with fewer frames than samples repeats them.
+    A midpoint's sample is the frame on display then: the last one that begins at or before it. Samples depend only on
+    time, not on the frame rate. A video with fewer frames than samples repeats them.
     """
     return [(index + 0.5) / count * duration for index in range(count)]
 
@@ -111,21 +109,21 @@ def sample_times(duration: float, count: int) -> list[float]:
 def moment_windows(
     duration: float, seconds: float, overlap: float, max_windows: int
 ) -> list[tuple[float, float]]:
-    """Return the moments of a long video: overlapping windows of equal length that cover it.
+    """Divide a long video into moments: overlapping windows of equal length that cover it.
 
     Args:
         duration: Duration of the video in seconds.
         seconds: Maximum length of a window, exceeded only if ``max_windows`` of this length do not cover the video.
-        overlap: Share of a window's length that it has in common with the next.
+        overlap: Share of its length that a window shares with the next.
 
     Returns:
-        Start and end of each window in seconds, in order of time. None for a video that is no longer than one window,
-        since the vector of the whole video then covers the same time.
+        Start and end of each window in seconds, earliest first. Empty for a video that is no longer than one window,
+        since the whole video's vector covers the same time.
     """
     if duration <= seconds or max_windows < 2:
         return []
     step = 1 - overlap  # in windows
-    # The tolerance keeps rounding from adding a window to a duration that fits exactly.
+    # The tolerance keeps rounding from adding a window when the duration fits exactly.
     count = min(max_windows, 1 + math.ceil((duration - seconds) / (seconds * step) - 1e-9))
     if count < 2:
         return []

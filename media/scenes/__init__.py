@@ -1,1 +1,1 @@
-"""Drawn videos with captions: the samples of the library page and the demo."""
+"""Drawn videos with captions, for the samples on the library page and the demo."""

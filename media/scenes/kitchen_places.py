@@ -1,4 +1,4 @@
-"""Backdrops and companions of the domain kitchen-table."""
+"""Backdrops and companions in the kitchen-table domain."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Things of the kitchen. Each function draws on a canvas of the size in :data:`KITCHEN_THINGS`."""
+"""Kitchen things. Each function draws on a canvas of the size in :data:`KITCHEN_THINGS`."""
 
 from __future__ import annotations
 

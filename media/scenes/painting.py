@@ -1,4 +1,4 @@
-"""Drawing with Pillow: shapes with gradients, glow and shadow on a transparent canvas."""
+"""Draw with Pillow: shapes with gradients, glow and shadow on a transparent canvas."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ _Ink = int | tuple[int, int, int, int]
 _ToPixels = Callable[[Sequence[Point]], list[float]]
 _Draw = Callable[[ImageDraw.ImageDraw, _Ink, _ToPixels], None]
 
-# From black in the center or at the top to white.
+# Both go from black, in the center or at the top, to white.
 _RADIAL, _LINEAR = Image.radial_gradient("L"), Image.linear_gradient("L")
 
 
 @dataclass(frozen=True)
 class Gradient:
-    """Fill between two colors.
+    """A fill that changes from one color to another.
 
     Attributes:
-        start: Color at the top, at the left, or of the highlight.
-        end: Color at the bottom, at the right, or of the rim.
+        start: Color at the top, on the left, or of the highlight.
+        end: Color at the bottom, on the right, or of the rim.
         kind: Direction; ``ball`` has its highlight at the upper left.
     """
 
@@ -39,33 +39,33 @@ Fill = Color | Gradient
 
 
 def mix(first: Color, second: Color, share: float) -> Color:
-    """Return the color between two colors; ``share`` is that of the second, 0..1."""
+    """Mix two colors; ``share`` is that of the second, 0..1."""
     red, green, blue = (round(a + (b - a) * share) for a, b in zip(first, second, strict=True))
     return red, green, blue
 
 
 def darken(color: Color, share: float = 0.35) -> Color:
-    """Return the mixture with a dark blue, which looks more natural than black."""
+    """Mix with a dark blue, which looks more natural than black."""
     return mix(color, (12, 14, 34), share)
 
 
 def lighten(color: Color, share: float = 0.4) -> Color:
-    """Return the mixture with white."""
+    """Mix with white."""
     return mix(color, (255, 255, 255), share)
 
 
 def ball(color: Color) -> Gradient:
-    """Fill of a round object that is lit from the upper left."""
+    """Create the fill of a round object that is lit from the upper left."""
     return Gradient(lighten(color, 0.32), darken(color, 0.3), "ball")
 
 
 def polish(color: Color) -> Gradient:
-    """Fill of a surface that is lit from above."""
+    """Create the fill of a surface that is lit from above."""
     return Gradient(lighten(color, 0.3), darken(color, 0.22))
 
 
 def star_points(x: float, y: float, radius: float, points: int = 5, inner: float = 0.45) -> list[Point]:
-    """Return the corners of a star around a center."""
+    """Compute the corners of a star around a center."""
     return [
         (
             x + radius * (1 if n % 2 == 0 else inner) * math.sin(n * math.pi / points),
@@ -76,13 +76,13 @@ def star_points(x: float, y: float, radius: float, points: int = 5, inner: float
 
 
 class Canvas:
-    """Transparent picture with its own unit.
+    """A transparent picture with its own unit of length.
 
     Args:
         width: Width in units.
         height: Height in units.
         detail: Pixels per unit in the finished picture.
-        oversampling: Drawn pixels per side of a finished pixel; edges are smooth from 2.
+        oversampling: Drawn pixels per side of a finished pixel; 2 or more give smooth edges.
     """
 
     def __init__(self, width: float, height: float, detail: float, oversampling: int = 2) -> None:
@@ -92,19 +92,19 @@ class Canvas:
         self._image = Image.new("RGBA", (sides[0], sides[1]))
 
     def finish(self) -> Image.Image:
-        """Return the picture, RGBA."""
+        """Reduce the drawing to the finished picture, RGBA."""
         return self._image if self._oversampling == 1 else self._image.reduce(self._oversampling)
 
     def polygon(self, points: Sequence[Point], fill: Fill, alpha: float = 1.0) -> None:
-        """Draw the polygon through corners."""
+        """Draw a polygon."""
         self._fill(lambda pen, ink, to_pixels: pen.polygon(to_pixels(points), fill=ink), points, fill, alpha)
 
     def blob(self, points: Sequence[Point], fill: Fill, alpha: float = 1.0) -> None:
-        """Return the smooth closed curve through points (Catmull-Rom spline)."""
+        """Draw a smooth closed shape through points (Catmull-Rom spline)."""
         self.polygon(_smooth(points, closed=True), fill, alpha)
 
     def ellipse(self, x: float, y: float, rx: float, ry: float, fill: Fill, alpha: float = 1.0) -> None:
-        """Return the ellipse around a center."""
+        """Draw an ellipse around a center."""
         corners = [(x - rx, y - ry), (x + rx, y + ry)]
         self._fill(
             lambda pen, ink, to_pixels: pen.ellipse(to_pixels(corners), fill=ink), corners, fill, alpha
@@ -113,7 +113,7 @@ class Canvas:
     def box(
         self, x0: float, y0: float, x1: float, y1: float, fill: Fill, radius: float = 0.0, alpha: float = 1.0
     ) -> None:
-        """Return the rectangle with rounded corners."""
+        """Draw a rectangle, with rounded corners if ``radius`` is positive."""
         corners = [(x0, y0), (x1, y1)]
         self._fill(
             lambda pen, ink, to_pixels: pen.rounded_rectangle(
@@ -125,7 +125,7 @@ class Canvas:
         )
 
     def line(self, points: Sequence[Point], color: Color, width: float, alpha: float = 1.0) -> None:
-        """Return the line with round ends through points."""
+        """Draw a line with round ends through points."""
         half = width / 2
         ends = [[(x - half, y - half), (x + half, y + half)] for x, y in (points[0], points[-1])]
 
@@ -139,26 +139,26 @@ class Canvas:
         self._fill(draw, corners, color, alpha)
 
     def curve(self, points: Sequence[Point], color: Color, width: float, alpha: float = 1.0) -> None:
-        """Return the smooth open line through points."""
+        """Draw a smooth open line through points."""
         self.line(_smooth(points, closed=False), color, width, alpha)
 
     def glow(self, x: float, y: float, radius: float, color: Color, strength: float = 0.8) -> None:
-        """Return the light that fades towards its edge."""
+        """Draw a light that fades toward its edge."""
         self._soft(x, y, radius, radius, color, strength)
 
     def shadow(self, x: float, y: float, rx: float, ry: float, strength: float = 0.45) -> None:
-        """Return the soft shadow on the ground."""
+        """Draw a soft shadow on the ground."""
         self._soft(x, y, rx, ry, (8, 10, 24), strength)
 
     def multiply(self, texture: Image.Image) -> None:
-        """Multiply all colors by a gray texture; transparency stays."""
+        """Multiply all colors by a gray texture, and keep the transparency."""
         gray = texture.resize(self._image.size, Image.Resampling.BICUBIC)
         red, green, blue, alpha = self._image.split()
         channels = [ImageChops.multiply(channel, gray) for channel in (red, green, blue)]
         self._image = Image.merge("RGBA", [*channels, alpha])
 
     def _soft(self, x: float, y: float, rx: float, ry: float, color: Color, strength: float) -> None:
-        # The radial gradient of Pillow is 0 in the center and 179 at the nearest point of its sides.
+        # Pillow's radial gradient is 0 in the center and 179 where its sides are nearest.
         fade = _RADIAL.point([round(255 * strength * max(0.0, 1 - v / 179) ** 2) for v in range(256)])
         size = (max(1, round(2 * rx * self._scale)), max(1, round(2 * ry * self._scale)))
         layer = Image.new("RGBA", size, color)
@@ -166,7 +166,7 @@ class Canvas:
         self._compose(layer, round((x - rx) * self._scale), round((y - ry) * self._scale))
 
     def _fill(self, draw: _Draw, points: Sequence[Point], fill: Fill, alpha: float) -> None:
-        """Draw a shape between the smallest and the largest coordinates of some points."""
+        """Draw a shape inside the bounding box of ``points``."""
         if alpha >= 1 and not isinstance(fill, Gradient):
             draw(ImageDraw.Draw(self._image), (*fill, 255), self._to_pixels(0, 0))
             return
@@ -180,7 +180,7 @@ class Canvas:
         self._compose(layer, left, top)
 
     def _to_pixels(self, left: int, top: int) -> _ToPixels:
-        """Return the conversion of points to pixels from a corner, as Pillow takes them."""
+        """Create a function that converts points to the flat pixel coordinates that Pillow takes."""
         return lambda points: [
             value for x, y in points for value in (x * self._scale - left, y * self._scale - top)
         ]
@@ -198,12 +198,12 @@ class Canvas:
 
 
 def grain(seed: int, size: tuple[int, int], strength: float, coarse: tuple[int, int] = (1, 1)) -> Image.Image:
-    """Return the gray texture of smooth noise, to be multiplied.
+    """Create a gray texture of smooth noise, for :meth:`Canvas.multiply`.
 
     Args:
         size: Width and height in pixels.
-        strength: Darkest share that the noise takes away, 0..1.
-        coarse: Width and height of a spot in pixels; unequal values give streaks such as those of wood.
+        strength: Largest share of brightness that the noise removes, 0..1.
+        coarse: Width and height of a spot in pixels; unequal values give streaks, as in wood.
     """
     rng = np.random.default_rng(seed)
     cells = (max(2, size[1] // coarse[1]), max(2, size[0] // coarse[0]))
@@ -216,7 +216,7 @@ def _paint(fill: Fill, size: tuple[int, int]) -> Image.Image:
     if not isinstance(fill, Gradient):
         return Image.new("RGB", size, fill)
     if fill.kind == "ball":
-        # The center moves to the upper left; a side of 180 of its 256 pixels stays within the gradient.
+        # Move the center to the upper left; 180 of the gradient's 256 pixels cover a side, to stay inside it.
         share = _RADIAL.transform(
             size,
             Image.Transform.AFFINE,

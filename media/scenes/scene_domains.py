@@ -1,4 +1,4 @@
-"""Domains of drawn videos, and the scenes of each."""
+"""Domains of drawn videos and their scenes."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ SCENE_DOMAINS: dict[str, SceneDomain] = {
 
 
 def make_scenes(name: str, *, train: int, val: int, test: int) -> list[Scene]:
-    """Return different scenes of a domain, in the order train, val, test; equal arguments give equal scenes.
+    """Make different scenes of a domain, in the order train, val, test; equal arguments give equal scenes.
 
-    Any two scenes differ in at least two of subject, color, place and companion, so a person can tell each from all
-    others; this limits a domain to 144 scenes. The test scenes are the same for every number of training scenes.
+    Any two scenes differ in at least two of subject, color, place and companion, so that a person can tell them apart;
+    this limits a domain to 144 scenes. The test scenes do not depend on the number of training scenes.
 
     Args:
-        val: Number of validation scenes.
+        train, val, test: Number of scenes for each use.
 
     Raises:
         ValueError: The domain has fewer scenes.
     """
     domain = SCENE_DOMAINS[name]
     colors = list(COLORS)
-    # The color is the sum of the other three, as in a Latin square: a change of one part changes the color as well.
+    # As in a Latin square, the color is the sum of the other three, so changing one of them changes the color too.
     cells = list(
         product(enumerate(domain.subjects), enumerate(domain.backdrops), enumerate(domain.companions))
     )
@@ -63,7 +63,7 @@ def make_scenes(name: str, *, train: int, val: int, test: int) -> list[Scene]:
 def _captions(
     domain: SceneDomain, subject: str, color: str, backdrop: str, companion: str
 ) -> tuple[str, str, str]:
-    """Return a plain caption and two paraphrases."""
+    """Write a plain caption and two paraphrases."""
     thing = domain.subjects[subject]
     places, others = domain.backdrops[backdrop].phrases, domain.companions[companion].phrases
     return (

@@ -1,4 +1,4 @@
-"""Files of drawn videos: an mp4 file and a line of a manifest for each scene."""
+"""Write drawn videos: an mp4 file and a manifest line per scene."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from media.scenes.scene_rendering import FRAMES_PER_SECOND, render_scene
 
 
 def scene_file_name(scene: Scene) -> str:
-    """Return the name of the mp4 file of a scene."""
+    """Name a scene's mp4 file."""
     return f"{scene.id}.mp4"
 
 
 def manifest_line(scene: Scene) -> str:
-    """Return the line of a manifest (JSONL) that describes a scene, with its line break."""
+    """Describe a scene in a line of a JSONL manifest, including the line break."""
     entry = {
         "uri": scene_file_name(scene),
         "captions": list(scene.captions),
@@ -38,7 +38,7 @@ def manifest_line(scene: Scene) -> str:
 
 
 def write_scene(folder: Path, scene: Scene) -> Path:
-    """Draw a scene and write its mp4 file, which appears atomically; returns the file."""
+    """Draw a scene, write its mp4 file atomically, and return the file's path."""
     path = folder / scene_file_name(scene)
     encode_mp4(render_scene(scene), path, fps=FRAMES_PER_SECOND)
     return path
@@ -50,12 +50,12 @@ def write_scenes(
     workers: int,
     progress: Callable[[int, int], None] | None = None,
 ) -> None:
-    """Write ``root/<domain>/<scene id>.mp4`` and ``root/<domain>/manifest.jsonl``; existing videos are kept.
+    """Write ``root/<domain>/<scene ID>.mp4`` and ``root/<domain>/manifest.jsonl``; existing videos are kept.
 
     Args:
-        root: Folder of the domains; it is created if it does not exist.
+        root: Folder of the domains, created if missing.
         workers: Number of processes that draw.
-        progress: Called with the number of finished videos and of all videos.
+        progress: Called with the numbers of finished and of all videos.
     """
     missing = []
     for name, members in scenes.items():
@@ -65,7 +65,7 @@ def write_scenes(
         _write_atomically(folder / "manifest.jsonl", "".join(map(manifest_line, members)))
     total = sum(map(len, scenes.values()))
     done = total - len(missing)
-    # Spawned, since torch may have started threads and locks that do not survive a fork.
+    # Spawn, since torch may have threads and locks that do not survive a fork.
     executor = ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn"))
     try:
         for _ in executor.map(partial(_write_video, root), missing, chunksize=4):

@@ -1,4 +1,4 @@
-"""Content of a drawn video."""
+"""Parts of a drawn video."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from media.scenes.painting import Canvas, Color
 
-FRAME_WIDTH, FRAME_HEIGHT = 288, 208  # units of every scene, and pixels of a video
+FRAME_WIDTH, FRAME_HEIGHT = 288, 208  # in units, and in pixels of a video
 
 COLORS: dict[str, Color] = {
     "red": (214, 36, 40),
@@ -30,10 +30,10 @@ class Subject:
 
     Attributes:
         size: Width and height of its canvas in units.
-        paint: Draws it in a color, at a phase of its movement in [0, 1).
+        paint: Draws it in a color at a phase of its movement, 0 ≤ phase < 1.
         verb: Its action in captions.
         synonym: Another noun for it, for paraphrases.
-        low: How far its lower edge is below that of others, in units.
+        low: How far its lower edge lies below that of other subjects, in units.
     """
 
     size: tuple[float, float]
@@ -48,9 +48,9 @@ class Backdrop:
     """A place.
 
     Attributes:
-        phrases: Words of captions; the first are the plainest.
-        paint: Draws it; the generator varies details.
-        weather: Foreground that moves.
+        phrases: Phrases for captions, plainest first.
+        paint: Draws it; the random generator varies details.
+        weather: Moving foreground.
     """
 
     phrases: tuple[str, str, str]
@@ -60,18 +60,18 @@ class Backdrop:
 
 @dataclass(frozen=True)
 class Companion:
-    """A second object of a scene.
+    """A second object in a scene.
 
     Attributes:
-        phrases: Words of captions; the first are the plainest.
+        phrases: Phrases for captions, plainest first.
         size: Width and height of its canvas in units.
-        paint: Draws it at a phase of its movement in [0, 1).
+        paint: Draws it at a phase of its movement, 0 ≤ phase < 1.
         x: Horizontal position of its center in the frame, in units.
         y: Vertical position of its lower edge in the frame, in units.
-        stop: Where the front of the subject stops, in units; None if the subject passes.
-        drift: Movement to the right in a video, in units.
+        stop: Where the subject's front stops, in units; None if the subject passes.
+        drift: Movement to the right during the video, in units.
         in_front: Whether it covers the subject.
-        subject_x: Where a swimming or standing subject has its center, in units.
+        subject_x: Center of a swimming or standing subject, in units.
     """
 
     phrases: tuple[str, str, str]
@@ -87,15 +87,15 @@ class Companion:
 
 @dataclass(frozen=True)
 class SceneDomain:
-    """Parts that the scenes of a domain are combined from.
+    """Parts to combine into a domain's scenes.
 
     Attributes:
         subjects: Subjects by noun.
         backdrops: Places by name.
         companions: Companions by name.
-        path: Movement of subjects: along a road, freely, or none.
-        floor: Vertical position of the lower edge of subjects, in units.
-        zoom: Smallest and largest size of subjects, as a factor.
+        path: How subjects move: along a road, freely, or not at all.
+        floor: Vertical position of the subjects' lower edge, in units.
+        zoom: Smallest and largest factor on the size of subjects.
     """
 
     name: str
@@ -109,13 +109,13 @@ class SceneDomain:
 
 @dataclass(frozen=True)
 class Scene:
-    """One video.
+    """A drawn video.
 
     Attributes:
         split: ``train``, ``val`` or ``test``.
         subject, color, backdrop, companion: Names of its parts.
-        seed: Seed of its details.
-        captions: Captions; the first is the plain one.
+        seed: Seed for its details.
+        captions: Captions, the plain one first.
     """
 
     domain: str

@@ -1,4 +1,4 @@
-"""Frames of the scenes: backdrop, moving subject, companion and weather."""
+"""Render scenes: backdrop, moving subject, companion and weather."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ from media.scenes.scene_model import (
 FRAMES_PER_SECOND = 12
 FRAMES = 30
 _OVERSAMPLING = 2
-_PHASES = 5  # drawings of a movement that repeats
-_CYCLES = 3  # repetitions of the movement in a video
+_PHASES = 5  # drawings per cycle of a movement
+_CYCLES = 3  # cycles per video
 _SIZE = (FRAME_WIDTH * _OVERSAMPLING, FRAME_HEIGHT * _OVERSAMPLING)
 
 Pictures = list[Image.Image]
 
 
 def render_scene(scene: Scene) -> npt.NDArray[np.uint8]:
-    """Return the frames of a scene, ``uint8 [30, 208, 288, 3]``, RGB; equal scenes give equal frames."""
+    """Render RGB frames ``uint8 [30, 208, 288, 3]``; equal scenes give equal frames."""
     domain = SCENE_DOMAINS[scene.domain]
     rng = np.random.default_rng(scene.seed)
     back = _backdrop(domain, scene, rng)
@@ -86,7 +86,7 @@ def _companion_phases(domain: str, name: str) -> Pictures:
 def _path(
     domain: SceneDomain, other: Companion, subject: Subject, zoom: float, rng: np.random.Generator
 ) -> Callable[[float], tuple[float, float]]:
-    """Return the center and lower edge of the subject at a time in [0, 1], in units."""
+    """Plan where the subject's center and lower edge are at a time 0..1, in units."""
     lift, sway = rng.uniform(-4, 4), rng.uniform(0, 2 * math.pi)
     floor, width = domain.floor + subject.low, subject.size[0] * zoom
     if domain.path == "stand":
@@ -116,7 +116,7 @@ class _Weather:
         self._places = rng.random((count, 3))
 
     def draw(self, frame: Image.Image, time: float) -> None:
-        """Draw the weather at a time in [0, 1]."""
+        """Draw the weather at a time 0..1."""
         pen = ImageDraw.Draw(frame, "RGBA")
         width, height = _SIZE
         for x, y, size in self._places.tolist():

@@ -1,4 +1,4 @@
-"""Creatures of the sea, and a submarine. Each function draws on a canvas of the size in :data:`SEA_CREATURES`."""
+"""Sea creatures and a submarine. Each function draws on a canvas of the size in :data:`SEA_CREATURES`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Places below the sea and the companions of creatures there."""
+"""Underwater backdrops, and the companions of creatures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Places of the street and the companions of vehicles there."""
+"""Street backdrops, and the companions of vehicles."""
 
 from __future__ import annotations
 
@@ -216,7 +216,7 @@ def _desert(canvas: Canvas, rng: np.random.Generator) -> None:
 def _textured(
     paint: Callable[[Canvas, np.random.Generator], None],
 ) -> Callable[[Canvas, np.random.Generator], None]:
-    """Return the same place with the grain of a photograph."""
+    """Add the grain of a photograph to a place."""
 
     def run(canvas: Canvas, rng: np.random.Generator) -> None:
         paint(canvas, rng)

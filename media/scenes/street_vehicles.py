@@ -1,4 +1,4 @@
-"""Vehicles of the street. Each function draws on a canvas of the size in :data:`VEHICLES`, facing right."""
+"""Vehicles, facing right. Each function draws on a canvas of the size in :data:`VEHICLES`."""
 
 from __future__ import annotations
 

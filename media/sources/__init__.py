@@ -1,1 +1,1 @@
-"""Sources of videos outside the local folders: web servers, and object stores through fsspec."""
+"""Remote sources of videos: web servers, and object stores through fsspec."""

@@ -1,8 +1,7 @@
-"""Download of remote files into the cache, with limits on size and time and repeated attempts.
+"""Download remote files into a cache, with limits on size and time, and retries.
 
-The total size of the downloaded files is bounded across all processes that share their folder. Each file is locked
-while it is in use. The kernel drops the lock of a dead process, so its files are recognized and removed by the next
-download.
+The total size of the files is bounded across all processes that share the folder. Each file is locked while it is in
+use. The kernel drops the locks of a dead process, so the next download recognizes its files and removes them.
 """
 
 from __future__ import annotations
@@ -21,13 +20,13 @@ from typing import BinaryIO
 from media.errors import InconsistentFile, MediaError, SourceOutage
 from media.sources.media_source import MediaSource, RemoteStream, SourceUri
 
-_WAIT_SECONDS = 0.2  # between two attempts to reserve space
+_WAIT_SECONDS = 0.2  # between attempts to reserve space
 _SUFFIX = ".download"
-_KEPT_FREE = 1024**3  # bytes of the disk that downloads leave to the rest of the data folder
+_KEPT_FREE = 1024**3  # bytes of disk space that downloads leave for the rest of the data folder
 
 
 class CachedFile:
-    """A file of the cache, open for writing."""
+    """A file in the cache, open for writing."""
 
     def __init__(self, cache: SourceCache, path: Path, stream: BinaryIO) -> None:
         self.path = path
@@ -35,14 +34,14 @@ class CachedFile:
         self._cache = cache
 
     def reserve(self, size: int) -> None:
-        """Reserve space, waiting until other files are removed.
+        """Reserve space, waiting for other files to be removed.
 
         Args:
             size: Size of the whole file in bytes.
 
         Raises:
-            MediaError: The cache can never hold the file.
-            SourceOutage: No space became free in time.
+            MediaError: The file is larger than the cache.
+            SourceOutage: Not enough space became free in time.
             OSError: The file system is full.
         """
         if size > self._cache.max_bytes:
@@ -52,14 +51,15 @@ class CachedFile:
         deadline = time.monotonic() + self._cache.wait_seconds
         while not self._cache.has_reserved(self, size):
             if time.monotonic() >= deadline:
-                raise SourceOutage("The disk, or the cache of downloads, is full with files of other videos.")
+                raise SourceOutage("The disk or the download cache is full of other videos.")
             time.sleep(_WAIT_SECONDS)
 
 
 class SourceCache:
-    """Downloaded files in one folder.
+    """Folder of downloaded files.
 
     Attributes:
+        max_bytes: Maximum total size of the files.
         wait_seconds: Maximum time that a download waits for space.
     """
 
@@ -70,7 +70,7 @@ class SourceCache:
 
     @contextmanager
     def file(self) -> Iterator[CachedFile]:
-        """A new empty file, removed at the end of the block.
+        """Create an empty file, which is removed at the end of the ``with`` statement.
 
         Raises:
             OSError: The folder cannot be written.
@@ -87,7 +87,7 @@ class SourceCache:
             path.unlink(missing_ok=True)
 
     def has_reserved(self, file: CachedFile, size: int) -> bool:
-        """Extend a file to a size if the cache and the disk have space for it; returns whether they do."""
+        """Extend a file to ``size`` bytes if cache and disk have the space, and return whether they do."""
         with self._locked():
             others = list(self._files_in_use(file.path))
             reserved = sum(status.st_size for status in others)
@@ -96,11 +96,11 @@ class SourceCache:
             free = shutil.disk_usage(self.folder).free + own - unwritten - _KEPT_FREE
             if reserved + size > self.max_bytes or size > free:
                 return False
-            os.truncate(file.stream.fileno(), size)  # sparse: it counts, and occupies no block yet
+            os.truncate(file.stream.fileno(), size)  # sparse: it counts, but occupies no blocks yet
         return True
 
     def _files_in_use(self, except_path: Path) -> Iterator[os.stat_result]:
-        """Yield the status of the files in use; files of dead processes are removed."""
+        """Yield the status of each file in use, and remove files of dead processes."""
         for path in self.folder.glob(f"*{_SUFFIX}"):
             if path == except_path:
                 continue
@@ -127,12 +127,12 @@ _RESERVED_STEP = 64 * 1024**2  # bytes reserved at a time for a file of unknown 
 
 @dataclass(frozen=True)
 class DownloadLimits:
-    """Limits of one download.
+    """Limits on a download.
 
     Attributes:
-        seconds: Maximum time of all attempts. A worker without progress for 15 minutes loses its lease.
+        seconds: Maximum time for all attempts. A worker without progress for 15 minutes loses its lease.
         pause: Seconds before the second attempt; each later pause is twice as long.
-        max_pause: Maximum seconds before an attempt, also if the source asks for more.
+        max_pause: Maximum seconds before an attempt, even if the source asks for more.
     """
 
     max_bytes: int
@@ -150,15 +150,14 @@ def download_file(
     limits: DownloadLimits,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Iterator[Path]:
-    """Download a remote file into the cache, and remove it at the end of the ``with`` block.
+    """Download a remote file into the cache, and remove it at the end of the ``with`` statement.
 
     Args:
-        cache: Cache that receives the file.
         sleep: Called with the seconds of each pause.
 
     Raises:
         MediaError: The file does not exist, is too large, arrives too slowly, or ends early in every attempt.
-        SourceOutage: The source cannot be reached in any attempt.
+        SourceOutage: No attempt reaches the source.
         OSError: The cache cannot be written.
     """
     deadline = time.monotonic() + limits.seconds
@@ -194,7 +193,7 @@ def _receive(
             raise _too_large(uri, limits)
         if time.monotonic() > deadline:
             raise MediaError(
-                f"{uri.shown} takes more than {limits.seconds:.0f} s to download: {received} bytes arrived; "
+                f"{uri.shown} takes more than {limits.seconds:.0f} s to download ({received} bytes arrived); "
                 "shorten it, or copy it to a faster source"
             )
         if received > reserved:

@@ -1,12 +1,12 @@
-"""Guarded connections: to checked addresses only, and with a limit on the time until the headers have arrived.
+"""Guarded connections: only to checked addresses, and with a limit on the time until the headers have arrived.
 
-A URL must not reach the server's own network. The name of a host is resolved once per connection, all of its addresses
-are checked, and the connection is opened to one of these addresses. A name server that answers differently a moment
-later (DNS rebinding) has no effect, and neither has the notation of an address (decimal, octal, IPv6 with an embedded
-IPv4 address), because the resolver's result is checked and not the text of the URL.
+A URL must not reach the server's own network. A host name is resolved once per connection, all of its addresses are
+checked, and the connection is opened to one of them. A name server that answers differently a moment later (DNS
+rebinding) has no effect. Neither has the notation of an address (decimal, octal, IPv6 with an embedded IPv4 address),
+because the resolver's result is checked, not the text of the URL.
 
-The read timeout of an HTTP client counts from the last byte, so a server that sends its headers byte by byte, or
-interim responses without end, would occupy a thread forever.
+An HTTP client's read timeout counts from the last byte, so a server that sends its headers byte by byte, or endless
+interim responses, would occupy a thread forever.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from media.errors import MediaError, SourceOutage
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Resolver = Callable[[str, int], Iterable[str]]
 
-# Services of clouds that give credentials to every process of a machine, outside the link-local ranges.
+# Cloud services outside the link-local ranges that give credentials to every process on a machine.
 _METADATA = frozenset(
     map(
         ipaddress.ip_address,
@@ -35,7 +35,7 @@ _METADATA = frozenset(
     )
 )
 _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
-# Translators of a network decide where these addresses contain the IPv4 address (RFC 8215, RFC 7915).
+# Where these addresses contain the IPv4 address is up to the network's translators (RFC 8215, RFC 7915).
 _LOCALLY_TRANSLATED = (ipaddress.IPv6Network("64:ff9b:1::/48"), ipaddress.IPv6Network("::ffff:0:0:0/96"))
 _COMPATIBLE = ipaddress.IPv6Network("::/96")
 _SHARED = ipaddress.IPv4Network("100.64.0.0/10")
@@ -43,7 +43,7 @@ _UNIQUE_LOCAL = ipaddress.IPv6Network("fc00::/7")
 
 
 def is_public_address(address: Address) -> bool:
-    """Return whether an address belongs to a host of the public internet."""
+    """Check whether an address belongs to a host on the public internet."""
     return all(
         each.is_global
         and not each.is_multicast
@@ -55,9 +55,9 @@ def is_public_address(address: Address) -> bool:
 
 
 def read_address(host: str) -> Address | None:
-    """Parse the host of a URL as an IP address, in any notation that resolvers accept; None for a host name.
+    """Parse a URL's host as an IP address, in any notation that resolvers accept; None for a host name.
 
-    ``localhost`` and the names below it belong to this machine by RFC 6761, and are read as 127.0.0.1.
+    ``localhost`` and the names below it mean this machine (RFC 6761), and are read as 127.0.0.1.
     """
     bare = host.strip("[]").partition("%")[0].rstrip(".").lower()
     if bare == "localhost" or bare.endswith(".localhost"):
@@ -73,7 +73,7 @@ def read_address(host: str) -> Address | None:
 
 
 def is_private_address(address: Address) -> bool:
-    """Return whether an address belongs to a host of a private network or to this machine.
+    """Check whether an address belongs to a private network or to this machine.
 
     Metadata services, link-local, multicast and reserved addresses are neither public nor private: nothing allows them.
     """
@@ -90,7 +90,7 @@ def _is_local(address: Address) -> bool:
 
 
 def _with_embedded(address: Address) -> list[Address]:
-    """Return the addresses to check: an IPv6 address, and the IPv4 address that a mapped or tunneled form embeds."""
+    """List the addresses to check: the address itself, and an IPv4 address that a mapped or tunneled form embeds."""
     if isinstance(address, ipaddress.IPv4Address):
         return [address]
     if address.ipv4_mapped is not None:
@@ -113,7 +113,7 @@ def _resolve(host: str, port: int) -> list[str]:
 
 
 class GuardedNetwork(httpcore.NetworkBackend):
-    """Network of an HTTP client that connects to allowed addresses only."""
+    """Network of an HTTP client that connects only to allowed addresses."""
 
     def __init__(self, allows_private: bool, resolve: Resolver = _resolve) -> None:
         self.allows_private = allows_private
@@ -136,14 +136,14 @@ class GuardedNetwork(httpcore.NetworkBackend):
             httpcore.ConnectError, httpcore.ConnectTimeout: No address accepts the connection.
         """
         try:
-            # A zone (%eth0) belongs to link-local addresses, which are refused with and without it.
+            # Zones (%eth0) are for link-local addresses, which are refused with or without one.
             addresses = [ipaddress.ip_address(text.partition("%")[0]) for text in self._resolve(host, port)]
         except (OSError, UnicodeError, ValueError) as error:
             raise SourceOutage(f"The host {host!r} cannot be resolved.") from error
         for address in addresses:
             if not (is_public_address(address) or (self.allows_private and is_private_address(address))):
                 raise MediaError(
-                    f"the host {host!r} has an address that is not public; an operator can allow hosts of private "
+                    f"the host {host!r} has an address that is not public; an operator can allow hosts in private "
                     "networks with private+ in CINESTRATA_SOURCES"
                 )
         failure: Exception = httpcore.ConnectError("the host has no address")
@@ -155,7 +155,7 @@ class GuardedNetwork(httpcore.NetworkBackend):
         raise failure
 
     def connect_unix_socket(self, *args: Any, **kwargs: Any) -> httpcore.NetworkStream:
-        """Refuse: a URL names no socket of this machine."""
+        """Refuse, since no URL may name a socket of this machine."""
         raise httpcore.UnsupportedProtocol("Unix sockets are not allowed.")
 
 
@@ -164,7 +164,7 @@ _deadline: ContextVar[float | None] = ContextVar("answer_deadline", default=None
 
 @contextmanager
 def answer_within(seconds: float) -> Iterator[None]:
-    """Limit the time of all reads in the block, from connections of :class:`TimedNetwork`, together."""
+    """Limit the total time of all reads from :class:`TimedNetwork` connections in the ``with`` statement."""
     token = _deadline.set(time.monotonic() + seconds)
     try:
         yield
@@ -173,11 +173,7 @@ def answer_within(seconds: float) -> Iterator[None]:
 
 
 class TimedNetwork(httpcore.NetworkBackend):
-    """Network whose reads end at the deadline of :func:`answer_within`.
-
-    Args:
-        network: Opens the connections.
-    """
+    """Network whose reads end at the deadline of :func:`answer_within`."""
 
     def __init__(self, network: httpcore.NetworkBackend) -> None:
         self._network = network

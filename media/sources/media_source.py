@@ -1,4 +1,4 @@
-"""The seam of sources: URIs of remote videos, and sources that open a file or a range of it as a stream of bytes."""
+"""URIs of remote videos, and the interface of sources that open a file, or a range of it, as a stream of bytes."""
 
 from __future__ import annotations
 
@@ -18,9 +18,8 @@ from media.errors import MediaError
 
 _SCHEME = re.compile(r"(s3|gs|https?)://", re.IGNORECASE)
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,254}")
-_HOST = re.compile(
-    r"[a-z0-9_][a-z0-9._-]{0,252}|[0-9a-f.]*:[0-9a-f:.]+"
-)  # a name, or an address; httpx checks the latter
+# A name, or an address, which httpx checks.
+_HOST = re.compile(r"[a-z0-9_][a-z0-9._-]{0,252}|[0-9a-f.]*:[0-9a-f:.]+")
 _PRIVATE = "private+"
 _ANY_HOST = "https://"
 _DEFAULT_PORTS = {"http": 80, "https": 443}
@@ -28,12 +27,12 @@ _MAX_PORT = 65_535
 
 
 def is_source_uri(uri: str) -> bool:
-    """Return whether a URI names a file of a remote source."""
+    """Check whether a URI names a remote file."""
     return _SCHEME.match(uri) is not None
 
 
 def file_name(uri: str) -> str:
-    """Return the name of the file that the URI of a remote source names; empty for a malformed URI."""
+    """Extract the file name from a remote URI; empty if the URI is malformed."""
     try:
         return SourceUri.parse(uri).segments[-1]
     except MediaError:
@@ -45,11 +44,11 @@ class SourceUri:
     """A parsed URI of a file, or of a folder of files.
 
     Attributes:
-        text: The URI as it was given.
+        text: The URI as given.
         scheme: ``s3``, ``gs``, ``http`` or ``https``.
         host: Bucket, or host in lower case.
         port: Port of a web server; None for an object store.
-        segments: Decoded parts of the path between slashes; the last one is empty for a folder.
+        segments: Decoded parts of the path between slashes; the last is empty for a folder.
     """
 
     text: str
@@ -63,7 +62,7 @@ class SourceUri:
         """Parse a URI.
 
         Raises:
-            MediaError: The URI is malformed, contains credentials, or contains dot segments.
+            MediaError: The URI is malformed, or contains credentials or dot segments.
         """
         scheme = text.partition("://")[0].lower()
         first_allowed = " " if scheme in ("s3", "gs") else "!"
@@ -72,7 +71,7 @@ class SourceUri:
         authority = re.split(r"[/?#]", text.partition("://")[2], maxsplit=1)[0]
         if "@" in authority:
             raise _invalid(
-                text, "contains a user or a password; credentials belong into the server's environment"
+                text, "contains a user or a password; credentials belong in the server's environment"
             )
         if scheme in ("s3", "gs"):
             return cls._parse_object(text, scheme, authority)
@@ -83,7 +82,7 @@ class SourceUri:
         if not _BUCKET.fullmatch(bucket):
             raise _invalid(text, f"does not name a bucket; write {scheme}://bucket/path")
         key = text.partition("://")[2][len(bucket) :]
-        if key and not key.startswith("/"):  # a ? or # directly after the bucket
+        if key and not key.startswith("/"):  # a ? or # right after the bucket
             raise _invalid(text, f"does not name a bucket; write {scheme}://bucket/path")
         segments = tuple(key[1:].split("/"))
         _refuse_dots(text, segments)
@@ -92,13 +91,11 @@ class SourceUri:
     @classmethod
     def _parse_url(cls, text: str, scheme: str) -> SourceUri:
         if "\\" in text or "#" in text:
-            raise _invalid(
-                text, "contains a backslash or a #; write %5C or %23 where they belong to the name"
-            )
+            raise _invalid(text, "contains a backslash or a #; write %5C or %23 if they belong to the name")
         try:
             url = httpx.URL(text)
             host = url.raw_host.decode("ascii").lower()
-            # httpx resolves dot segments, so the text is examined.
+            # httpx resolves dot segments, so look for them in the text.
             raw = text.partition("://")[2].partition("?")[0].partition("/")[2]
             segments = tuple(unquote(part, errors="strict") for part in raw.split("/"))
         except (httpx.InvalidURL, ValueError) as error:
@@ -117,7 +114,7 @@ class SourceUri:
 
     @property
     def key(self) -> str:
-        """Path of an object within its bucket."""
+        """Path of an object in its bucket."""
         return "/".join(self.segments)
 
     @property
@@ -128,14 +125,14 @@ class SourceUri:
         return f"{self.scheme}://{host}" + ("" if is_default else f":{self.port}")
 
     def require_file(self) -> None:
-        """Raise MediaError if the URI names a bucket, a host or a folder instead of a file."""
+        """Raise MediaError if the URI names a bucket, host or folder instead of a file."""
         if not any(self.segments) or (self.port is None and not self.segments[-1]):
             raise _invalid(self.text, "names no file")
 
 
 @dataclass(frozen=True)
 class SourcePrefix:
-    """A folder of a source whose files are allowed, with all folders below.
+    """An allowed folder of a source, with all folders below it.
 
     Attributes:
         root: The folder; None allows all public web servers over HTTPS.
@@ -170,7 +167,7 @@ class SourcePrefix:
         return cls(root, is_private)
 
     def contains(self, uri: SourceUri) -> bool:
-        """Return whether a URI names something below the prefix."""
+        """Check whether a URI names something below the prefix."""
         if self.root is None:
             return uri.scheme == "https"
         root = self.root
@@ -183,9 +180,9 @@ class SourcePrefix:
 
 
 def find_prefix(uri: SourceUri, allowed: Sequence[SourcePrefix]) -> SourcePrefix:
-    """Return the prefix that allows a URI.
+    """Find the prefix that allows a URI.
 
-    Prefixes with ``private+`` and those of single hosts take precedence over ``https://``.
+    Prefixes with ``private+`` or a host take precedence over ``https://``.
 
     Raises:
         MediaError: No prefix contains the URI.
@@ -193,13 +190,13 @@ def find_prefix(uri: SourceUri, allowed: Sequence[SourcePrefix]) -> SourcePrefix
     matching = [prefix for prefix in allowed if prefix.contains(uri)]
     if not matching:
         raise _invalid(
-            uri.text, "is in no allowed source; the operator allows sources by prefix with CINESTRATA_SOURCES"
+            uri.text, "is in no allowed source; the operator lists allowed prefixes in CINESTRATA_SOURCES"
         )
     return max(matching, key=lambda prefix: (prefix.is_private, prefix.root is not None))
 
 
 def _refuse_dots(text: str, segments: Sequence[str]) -> None:
-    # Servers resolve these differently, so a path outside an allowed prefix could look like one inside.
+    # Servers resolve these in different ways, so a path outside an allowed prefix could look like one inside.
     if any(part in (".", "..") or "/" in part or "\\" in part or "\0" in part for part in segments):
         raise _invalid(text, "contains . or .. or an encoded slash in its path; write the path without them")
 
@@ -221,8 +218,8 @@ class ByteRange:
     """A range of bytes.
 
     Attributes:
-        first: Position of the first byte; None: the last ``last`` bytes.
-        last: Position of the last byte, or number of bytes at the end; None: up to the end.
+        first: Position of the first byte; None: the range is the last ``last`` bytes.
+        last: Position of the last byte, or the number of bytes at the end; None: up to the end.
     """
 
     first: int | None
@@ -231,15 +228,15 @@ class ByteRange:
 
 @dataclass(frozen=True)
 class RemoteStream:
-    """Content of a remote file, or of a range of it.
+    """The content of a remote file, or of a range of it.
 
     Attributes:
-        chunks: The bytes in parts. Raises SourceOutage or InconsistentFile when the transfer breaks.
+        chunks: The bytes in parts; raises SourceOutage or InconsistentFile if the transfer breaks.
         total: Size of the whole file in bytes; None if the source does not state it.
         start: Position of the first byte.
         length: Number of bytes in ``chunks``; None if the source does not state it.
         is_partial: Whether the source answered with a range.
-        version: ETag, generation or time of the content; None if the source does not state one.
+        version: ETag, generation or modification time; None if the source states none.
     """
 
     chunks: Iterator[bytes]
@@ -252,11 +249,11 @@ class RemoteStream:
 
 @dataclass(frozen=True)
 class ListedFile:
-    """A file in the listing of a source.
+    """A file in a source's listing.
 
     Attributes:
         name: Path relative to the listed folder.
-        version: ETag or generation, which differs for different contents.
+        version: ETag or generation, which changes with the content.
     """
 
     name: str
@@ -268,10 +265,10 @@ class MediaSource(Protocol):
     """A kind of source."""
 
     def open(self, uri: SourceUri, part: ByteRange | None = None) -> AbstractContextManager[RemoteStream]:
-        """Open a file. A source may ignore ``part`` and return the whole file.
+        """Open a file. A source may ignore ``part`` and provide the whole file.
 
         Raises:
             MediaError: The file does not exist, or the source forbids access to it.
-            RangeOutside: The file has no byte in the range.
-            SourceOutage: The source is currently unreachable.
+            RangeOutside: The file has no bytes in the range.
+            SourceOutage: The source is unreachable at the moment.
         """

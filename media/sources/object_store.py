@@ -1,7 +1,7 @@
-"""Objects of S3 and Google Cloud Storage, through fsspec.
+"""Objects in S3 and Google Cloud Storage, through fsspec.
 
-Credentials, endpoints and proxies are those of the libraries' environment (``AWS_…``, ``FSSPEC_S3_…``,
-``GOOGLE_APPLICATION_CREDENTIALS``). The texts of their errors, which may contain parts of requests, are not passed on.
+Credentials, endpoints and proxies come from the environment of the libraries (``AWS_…``, ``FSSPEC_S3_…``,
+``GOOGLE_APPLICATION_CREDENTIALS``). Their error messages may contain parts of requests and are not passed on.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from media.errors import InconsistentFile, MediaError, RangeOutside, SourceOutag
 from media.sources.media_source import ByteRange, ListedFile, RemoteStream, SourceUri
 
 _BLOCK = 8 * 1024**2  # bytes per request
-_BLOCK_SECONDS = 45.0  # per request, including its repetitions by the library
+_BLOCK_SECONDS = 45.0  # per request, including the library's retries
 _PACKAGES = {"s3": "s3fs", "gs": "gcsfs"}
 _OPTIONS: dict[str, dict[str, Any]] = {
     "s3": {"config_kwargs": {"connect_timeout": 10, "read_timeout": 30, "retries": {"max_attempts": 3}}},
     "gs": {},
 }
-# Codes of S3 about the credentials of the server, not about one object.
+# S3 error codes about the server's credentials, not about an object.
 _CREDENTIAL_CODES = frozenset(
     {
         "ExpiredToken",
@@ -40,17 +40,17 @@ _CREDENTIAL_CODES = frozenset(
 
 
 def missing_package(scheme: str) -> str | None:
-    """Return the package that a scheme needs and that is not installed; None if nothing is missing."""
+    """Name the package that a scheme needs but that is not installed, or None."""
     package = _PACKAGES.get(scheme)
     return package if package is not None and find_spec(package) is None else None
 
 
 class ObjectStore:
-    """Objects of buckets."""
+    """Source of objects in buckets."""
 
     @contextmanager
     def open(self, uri: SourceUri, part: ByteRange | None = None) -> Iterator[RemoteStream]:
-        """Open an object; see :class:`MediaSource`. The object is checked for changes at its end."""
+        """Open an object, and check at its end that it has not changed; see :class:`MediaSource`."""
         store = _filesystem(uri)
         size, version = _stat(store, uri)
         start, stop = _bounds(uri, part, size)
@@ -61,13 +61,13 @@ class ObjectStore:
     def list_files(
         self, folder: SourceUri, report_progress: Callable[[], object] = lambda: None
     ) -> list[ListedFile]:
-        """Return all objects below a folder, in order of their names.
+        """List all objects below a folder, sorted by name.
 
         Args:
             report_progress: Called after each page of up to 1000 objects.
 
         Raises:
-            MediaError: The server's credentials do not allow the listing.
+            MediaError: The server's credentials do not allow listing.
             SourceOutage: The bucket does not exist, or the store cannot be reached.
         """
         store = _filesystem(folder)
@@ -89,7 +89,7 @@ def _next_page(store: Any, folder: SourceUri, pages: Iterator[list[ListedFile]])
 
 
 def _s3_pages(store: Any, bucket: str, base: str) -> Iterator[list[ListedFile]]:
-    """Yield the objects below a folder of S3, page by page. ``find`` of fsspec reads all pages in one call."""
+    """Yield the objects below an S3 folder page by page, since fsspec's ``find`` reads all pages in one call."""
     place: dict[str, str] = {}
     while True:
         page = store.call_s3(
@@ -106,7 +106,7 @@ def _s3_pages(store: Any, bucket: str, base: str) -> Iterator[list[ListedFile]]:
 
 
 def _google_pages(store: Any, bucket: str, base: str) -> Iterator[list[ListedFile]]:
-    """Yield the objects below a folder of Google Cloud Storage, page by page."""
+    """Yield the objects below a Google Cloud Storage folder, page by page."""
     place: dict[str, str] = {}
     while True:
         page = store.call(
@@ -114,7 +114,7 @@ def _google_pages(store: Any, bucket: str, base: str) -> Iterator[list[ListedFil
         )
         entries = [entry for entry in page.get("items", ()) if not entry["name"].endswith("/")]
         for entry in entries:
-            if "updated" in entry:  # as in the entries of ``info``
+            if "updated" in entry:  # so that the version equals that of ``info``
                 entry["mtime"] = datetime.fromisoformat(entry["updated"])
         yield [
             ListedFile(entry["name"][len(base) :], int(entry.get("size", 0)), _version(entry))
@@ -139,7 +139,7 @@ def _filesystem(uri: SourceUri) -> Any:
 
 
 def _stat(store: Any, uri: SourceUri) -> tuple[int, str]:
-    """Return the size and version of an object."""
+    """Look up an object's size and version."""
     with _translate_errors(store, uri):
         entry = store.info(f"{uri.host}/{uri.key}", timeout=_BLOCK_SECONDS)
     if entry["type"] != "file":
@@ -160,7 +160,7 @@ def _bounds(uri: SourceUri, part: ByteRange | None, size: int) -> tuple[int, int
     else:
         start, stop = part.first, size if part.last is None else min(part.last + 1, size)
     if start >= stop:
-        raise RangeOutside(f"{uri.shown} has no byte of the requested range")
+        raise RangeOutside(f"{uri.shown} has no bytes in the requested range")
     return start, stop
 
 
@@ -178,7 +178,7 @@ def _blocks(store: Any, uri: SourceUri, start: int, stop: int, version: str) -> 
 
 @contextmanager
 def _translate_errors(store: Any, uri: SourceUri) -> Iterator[None]:
-    """Raise MediaError for errors about one object, and SourceOutage for all others."""
+    """Raise MediaError for errors about an object, and SourceOutage for all others."""
     started = time.monotonic()
     try:
         yield
@@ -206,10 +206,7 @@ def _has_bucket(store: Any, bucket: str) -> bool:
 
 
 def _error_code(error: BaseException) -> str:
-    """Return the code of an S3 response, otherwise the type of the error.
-
-    Its text is not used, because it may hold secrets.
-    """
+    """Name an error by the code in an S3 response or by its type, since its text may contain secrets."""
     for each in (error, error.__cause__):
         response = getattr(each, "response", None)
         if isinstance(response, dict):

@@ -1,6 +1,6 @@
-"""Files of web servers, over connections that ``GuardedNetwork`` checks.
+"""Files on web servers, read over connections that ``GuardedNetwork`` checks.
 
-Every redirect is checked like the first URL. Credentials, cookies and proxies of the environment are not used.
+Every redirect is checked like the first URL. Credentials, cookies and the environment's proxies are not used.
 """
 
 from __future__ import annotations
@@ -21,25 +21,20 @@ from media.sources.guarded_network import GuardedNetwork, TimedNetwork, answer_w
 from media.sources.media_source import ByteRange, RemoteStream, SourcePrefix, SourceUri
 
 MAX_REDIRECTS = 5
-_TIMEOUTS = {
-    "connect": 10.0,
-    "read": 30.0,
-    "write": 10.0,
-    "pool": 10.0,
-}  # seconds; read: of one part of the body
+_TIMEOUTS = {"connect": 10.0, "read": 30.0, "write": 10.0, "pool": 10.0}  # seconds; read: for each part
 ANSWER_SECONDS = 30.0  # until all headers have arrived
-_MAX_CONNECTIONS = 64  # a paused player holds its connection
+_MAX_CONNECTIONS = 64  # a paused player keeps its connection
 _REDIRECTS = (301, 302, 303, 307, 308)
 _OUTAGES = (408, 421, 425, 429)
 _CONTENT_RANGE = re.compile(r"bytes (\d{1,18})-(\d{1,18})/(\d{1,18}|\*)")
 
 
 class WebServer:
-    """Files of web servers.
+    """Source of files on web servers.
 
     Args:
         find_prefix: Returns the prefix that allows a URI, or raises MediaError.
-        network: Returns the network for hosts with or without permission of private addresses.
+        network: Creates a network, given whether hosts may have private addresses.
     """
 
     def __init__(
@@ -52,7 +47,7 @@ class WebServer:
 
     @cached_property
     def _pools(self) -> dict[bool, httpcore.ConnectionPool]:
-        context = httpx.create_ssl_context()  # certifi, or SSL_CERT_FILE for the authority of a company
+        context = httpx.create_ssl_context()  # certifi, or SSL_CERT_FILE for a company's own authority
         return {
             is_private: httpcore.ConnectionPool(
                 ssl_context=context,
@@ -66,7 +61,7 @@ class WebServer:
 
     @contextmanager
     def open(self, uri: SourceUri, part: ByteRange | None = None) -> Iterator[RemoteStream]:
-        """Open a file, following redirects within the allowed sources; see :class:`MediaSource`."""
+        """Open a file, following redirects within allowed sources; see :class:`MediaSource`."""
         target = uri
         for _ in range(MAX_REDIRECTS + 1):
             with self._respond(target, uri, part) as response:
@@ -75,7 +70,7 @@ class WebServer:
                     continue
                 _check_status(response, uri)
                 if response.status == 206 and part is None:
-                    raise MediaError(f"{uri.shown}: its server sends a part of the file instead of the file")
+                    raise MediaError(f"{uri.shown}: the server sends a part of the file instead of all of it")
                 yield _stream(response, uri)
                 return
         raise MediaError(f"{uri.shown} is redirected more than {MAX_REDIRECTS} times")
@@ -115,7 +110,7 @@ def _text(number: int | None) -> str:
 
 @contextmanager
 def _translate_errors(uri: SourceUri) -> Iterator[None]:
-    """Raise SourceOutage for errors of the connection to a server."""
+    """Raise SourceOutage for connection errors."""
     try:
         yield
     except httpcore.TimeoutException as error:
@@ -127,7 +122,7 @@ def _translate_errors(uri: SourceUri) -> Iterator[None]:
 
 
 def _follow(current: SourceUri, location: str | None) -> SourceUri:
-    """Return the target of a redirect; raises MediaError for one without a valid target."""
+    """Resolve the target of a redirect; raise MediaError if it is missing or invalid."""
     if not location:
         raise MediaError(f"{current.shown} is redirected without a target")
     if re.search(r"[\x00-\x20\x7f\\]|(^|/)\.\.?(/|$)", location.partition("?")[0]):
@@ -137,7 +132,9 @@ def _follow(current: SourceUri, location: str | None) -> SourceUri:
     except (httpx.InvalidURL, ValueError) as error:
         raise MediaError(f"{current.shown} is redirected to a malformed address") from error
     if not target.lower().startswith(("http://", "https://")):
-        raise MediaError(f"{current.shown} is redirected to another protocol than HTTP")
+        raise MediaError(
+            f"{current.shown} is redirected to another protocol; only HTTP and HTTPS are followed"
+        )
     return SourceUri.parse(target)
 
 
@@ -152,11 +149,11 @@ def _check_status(response: httpcore.Response, uri: SourceUri) -> None:
             f"{uri.shown} is forbidden by its server (status {status}); allow the service to read it"
         )
     if status == 416:
-        raise RangeOutside(f"{uri.shown} has no byte of the requested range")
+        raise RangeOutside(f"{uri.shown} has no bytes in the requested range")
     if status not in (200, 206):
-        raise MediaError(f"{uri.shown} cannot be read: its server answers with status {status}")
+        raise MediaError(f"{uri.shown} cannot be read: the server answers with status {status}")
     if (_header(response, "content-encoding") or "identity").lower() != "identity":
-        raise MediaError(f"{uri.shown} is sent compressed, although the request does not allow it")
+        raise MediaError(f"{uri.shown} is sent compressed, which the request does not allow")
 
 
 def _stream(response: httpcore.Response, uri: SourceUri) -> RemoteStream:
@@ -166,7 +163,7 @@ def _stream(response: httpcore.Response, uri: SourceUri) -> RemoteStream:
     if is_partial:
         match = _CONTENT_RANGE.fullmatch(_header(response, "content-range") or "")
         if match is None:
-            raise MediaError(f"{uri.shown}: its server answers with a malformed range")
+            raise MediaError(f"{uri.shown}: the server answers with a malformed range")
         start, length = int(match[1]), int(match[2]) - int(match[1]) + 1
         total = None if match[3] == "*" else int(match[3])
     version = _header(response, "etag") or _header(response, "last-modified")
@@ -181,7 +178,7 @@ def _chunks(response: httpcore.Response, uri: SourceUri) -> Iterator[bytes]:
             yield chunk
     except httpcore.RemoteProtocolError as error:
         raise InconsistentFile(
-            f"{uri.shown} ends after {received} bytes, before the end that its server announces"
+            f"{uri.shown} ends after {received} bytes, before the end that the server announced"
         ) from error
     except httpcore.TimeoutException as error:
         raise SourceOutage(f"{uri.origin} stops sending in the middle of a file.") from error
@@ -195,7 +192,7 @@ def _header(response: httpcore.Response, name: str) -> str | None:
 
 
 def _retry_after(response: httpcore.Response) -> float | None:
-    """Return the seconds of a Retry-After header, which is a number or a date."""
+    """Convert a Retry-After header, which is a number or a date, to seconds."""
     text = (_header(response, "retry-after") or "").strip()
     if re.fullmatch(r"\d{1,9}", text):
         return float(text)
