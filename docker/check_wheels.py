@@ -1,7 +1,7 @@
-"""Compare the wheels that pip installed with the hashes of wheels.sha256; the build ends if one differs.
+"""Compare the wheels that pip installed with the hashes in wheels.sha256; the build fails if one differs.
 
-The argument is a report of ``pip install --report``. pip compares each wheel with the hash that the index states; this
-comparison does not depend on the index.
+The argument is a report from ``pip install --report``. pip compares each wheel with the hash that the index states;
+this comparison does not rely on the index.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from typing import Any
 
 
 def wheel_line(installed: dict[str, Any]) -> str:
-    """``name==version sha256`` of an entry of a report."""
+    """Format an entry of a report as ``name==version sha256``."""
     digest = installed["download_info"].get("archive_info", {}).get("hashes", {}).get("sha256", "")
     return f"{installed['metadata']['name'].lower()}=={installed['metadata']['version']} {digest}"
 
 
 def main(report: Path, hashes: Path) -> int:
-    """Exit status: 1 if a wheel of the report is not among the hashes."""
+    """Print the wheels in the report whose hash is unknown; the exit status is 1 if there are any."""
     known = set(hashes.read_text(encoding="utf-8").splitlines())
     unknown = [
         line
@@ -28,7 +28,7 @@ def main(report: Path, hashes: Path) -> int:
     ]
     if unknown:
         sys.stderr.write("".join(f"Not in docker/wheels.sha256: {line}\n" for line in unknown))
-        sys.stderr.write("After a change of packages or of Python: python docker/hash_wheels.py\n")
+        sys.stderr.write("After changing packages or Python, run: python docker/hash_wheels.py\n")
     return 1 if unknown else 0
 
 

@@ -1,7 +1,7 @@
-"""Write the SHA-256 hashes of the wheels of all pinned packages: ``python docker/hash_wheels.py``.
+"""Write the SHA-256 hashes of all pinned packages' wheels: ``python docker/hash_wheels.py``.
 
-``check_wheels.py`` compares the packages of an image with ``wheels.sha256``. Run this after a change of
-constraints.txt, with pip 23.2 or newer; nothing is installed.
+``check_wheels.py`` compares an image's packages with ``wheels.sha256``. Run this after changing constraints.txt, with
+pip 23.2 or newer; nothing is installed.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from pathlib import Path
 from check_wheels import wheel_line
 
 _ARCHITECTURES = ("x86_64", "aarch64")
-_PYTHON = "3.11"  # that of docker/Dockerfile
+_PYTHON = "3.11"  # as in docker/Dockerfile
 _GLIBC = range(36, 4, -1)  # minor versions of glibc 2 that a wheel may need: Debian 12 has 2.36
 _MISSING = re.compile(r"No matching distribution found for ([\w.-]+)")
 
 
 def wheel_hashes(pins: list[str], architecture: str) -> set[str]:
-    """Lines ``name==version sha256`` of the wheels that pip selects for Linux on this architecture.
+    """Hash the wheels that pip selects for Linux on this architecture, as lines ``name==version sha256``.
 
-    Packages that have no wheel for it are left out.
+    Packages without a wheel for it are left out.
 
     Raises:
         RuntimeError: pip fails for another reason.

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 """Health check of a container; exit status 0 means healthy.
 
-``healthy api`` requests ``/readyz``. ``healthy worker FILE`` reads the file that a worker writes every few seconds (its
-maintenance thread does, also while the worker trains) and requires that the file is recent and that the worker reaches
-the catalog and the broker. ``healthy worker FILE --alive`` requires a recent file only: a liveness probe must not
-restart workers because the database is down.
+``healthy api`` requests ``/readyz``. ``healthy worker FILE`` reads the file that a worker's maintenance thread writes
+every few seconds, even during training. The file must be recent, and the worker must reach the catalog and the broker.
+``healthy worker FILE --alive`` requires only a recent file: a liveness probe must not restart workers because the
+database is down.
 
-The check uses the standard library alone, so it costs milliseconds however large the product is.
+The check imports only the standard library, so it takes milliseconds however large the product is.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ MAX_AGE_SECONDS = 60.0
 
 
 def check_api() -> str | None:
-    """Return why the API is unhealthy, or None."""
-    direct = build_opener(ProxyHandler({}))  # a proxy set for the container must not answer for this process
+    """Find out why the API is unhealthy, or None."""
+    direct = build_opener(ProxyHandler({}))  # the container's proxy, if any, must not answer instead
     url = f"http://127.0.0.1:{os.environ.get('CINESTRATA_PORT', '8000')}/readyz"
     try:
         direct.open(url, timeout=8).close()
@@ -33,14 +33,14 @@ def check_api() -> str | None:
 
 
 def check_worker(path: Path, only_alive: bool) -> str | None:
-    """Return why the worker is unhealthy, or None."""
+    """Find out why the worker is unhealthy, or None."""
     try:
         age = time.time() - path.stat().st_mtime
         checks: dict[str, str] = json.loads(path.read_text())
     except (OSError, ValueError) as error:
         return f"{path}: {error}"
     if age > MAX_AGE_SECONDS:
-        return f"{path} is {age:.0f} seconds old; the worker does not run or hangs."
+        return f"{path} is {age:.0f} seconds old; the worker is not running or hangs."
     failed = [f"{name}: {state}" for name, state in checks.items() if state != "ok"]
     return "; ".join(failed) if failed and not only_alive else None
 

@@ -1,8 +1,8 @@
-"""Remove the parts of CUDA that torch loads on a GPU only; images for the CPU run this after the installation.
+"""Remove the parts of CUDA that torch loads only on a GPU; CPU images run this after the installation.
 
-The torch wheel for Linux contains CUDA. Its extension modules are linked with CUDA libraries that the dynamic loader
-needs on every machine; these are kept. All others are loaded on demand for computations on a GPU, or used by compilers:
-triton, libraries such as cuSOLVER and the engines of cuDNN, headers, ptxas.
+The torch wheel for Linux contains CUDA. Its extension modules are linked to CUDA libraries that the dynamic loader
+needs on every machine; these are kept. All others are loaded on demand for GPU computations or used by compilers:
+triton, libraries such as cuSOLVER and the cuDNN engines, headers, ptxas.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ GPU_FILES_OF_TORCH = (
 
 
 def linked_libraries(site: Path) -> set[Path]:
-    """Shared libraries that the dynamic loader loads with the extension module of torch.
+    """Find the shared libraries that the dynamic loader loads with torch's extension modules.
 
-    The extension modules of torchvision use the libraries of torch.
+    Those of torchvision need no others.
 
     Raises:
         RuntimeError: A library is missing.
@@ -43,7 +43,7 @@ def linked_libraries(site: Path) -> set[Path]:
 
 
 def package_files(package: Distribution) -> list[Path]:
-    """Installed files of a package, without its metadata and licenses."""
+    """List a package's installed files, without metadata and licenses."""
     return [
         Path(str(package.locate_file(file))).resolve()
         for file in package.files or ()
@@ -52,7 +52,7 @@ def package_files(package: Distribution) -> list[Path]:
 
 
 def remove(files: Iterable[Path]) -> None:
-    """Remove files; folders are skipped."""
+    """Remove files, and skip folders."""
     for file in files:
         if file.is_file():
             file.unlink()

@@ -1,8 +1,8 @@
-"""Print the requirements of pyproject.toml, one a line, with those of the extras named as arguments.
+"""Print the requirements in pyproject.toml, including those of the extras given as arguments, one per line.
 
-The image installs them in a layer of their own, before the source code is copied. Packages of which the product only
-reads files are printed with ``--files-only`` instead: they are installed without their requirements, which nothing
-imports (scipy, scikit-learn, sentence-transformers).
+The image installs them in their own layer, before the source code is copied. ``--files-only`` prints instead the
+packages whose files the product only reads: they are installed without their requirements, which nothing imports
+(scipy, scikit-learn, sentence-transformers).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Build wheel and sdist of the application and of the client from the current commit, and check their contents.
+"""Build wheels and sdists of the application and the client from the current commit, and check their contents.
 
-``make release`` runs this with the Python of the build tools. Sources are those of the commit, not of the working tree,
-and files have the time of the commit, so that two builds of a commit are equal.
+``make release`` runs this with the build tools' Python. Sources come from the commit, not from the working tree, and
+files have the commit's time, so that two builds of a commit are equal.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from release_source import NotReleasable, check_commit, git, read_version, relea
 
 
 def build_distributions(root: Path, out: Path) -> list[Path]:
-    """Build the distributions of a clean commit and write its notes; returns all files.
+    """Build the distributions of a clean commit, write the release notes, and return all files.
 
     Args:
         root: Folder of the repository.
-        out: Folder of the files; it must be empty or missing.
+        out: Folder for the files; it must be empty or missing.
 
     Raises:
         NotReleasable: The commit cannot be released, or a distribution has wrong contents.
@@ -39,7 +39,7 @@ def build_distributions(root: Path, out: Path) -> list[Path]:
     with tempfile.TemporaryDirectory() as name:
         source = Path(name)
         _export(root, source)
-        shutil.copy(source / "LICENSE", source / "clients/python")  # the wheel of the client has it, too
+        shutil.copy(source / "LICENSE", source / "clients/python")  # the client's wheel includes it too
         for folder, packages in ((source, APPLICATION), (source / "clients/python", CLIENT)):
             built = source / "built"
             _build(folder, built, time)
@@ -55,7 +55,7 @@ def build_distributions(root: Path, out: Path) -> list[Path]:
 
 
 def _export(root: Path, target: Path) -> None:
-    """Write the files of the commit to a folder."""
+    """Write the commit's files to a folder."""
     archive = target / "source.tar"
     git(root, "archive", "--output", str(archive), "HEAD")
     with tarfile.open(archive) as content:
@@ -64,7 +64,7 @@ def _export(root: Path, target: Path) -> None:
 
 
 def _build(folder: Path, out: Path, time: int) -> None:
-    """Build the sdist of a source folder, and the wheel from the sdist."""
+    """Build an sdist from a source folder, and a wheel from the sdist."""
     command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", out, folder]
     environment = {**os.environ, "SOURCE_DATE_EPOCH": str(time)}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
@@ -75,7 +75,7 @@ def _build(folder: Path, out: Path, time: int) -> None:
 
 
 def set_times(sdist: Path, time: int) -> None:
-    """Write an sdist again with one time, without owners, and sorted, as the build tools do for wheels only."""
+    """Rewrite an sdist sorted, without owners and with one time, which build tools do only for wheels."""
     temporary = sdist.with_suffix(".part")
     with (
         tarfile.open(sdist) as content,
@@ -92,7 +92,7 @@ def set_times(sdist: Path, time: int) -> None:
 
 
 def main(out: Path) -> int:
-    """Exit status: 1 if the commit cannot be released."""
+    """Build into ``out`` and print the files; the exit status is 1 if the commit cannot be released."""
     try:
         files = build_distributions(Path.cwd(), out)
     except NotReleasable as error:

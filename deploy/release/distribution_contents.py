@@ -1,4 +1,4 @@
-"""What a distribution contains: the packages that its commands use, and nothing that only the repository needs."""
+"""Define what a distribution contains: the packages its commands use, and nothing that only the repository needs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 CLIENT = ("cinestrata_client", "cinestrata_schemas")
-# Of the benchmarks, those of `cinestrata bench`. Make verbs run the others, from the repository.
+# Only the benchmarks of `cinestrata bench`; Make targets run the others from the repository.
 APPLICATION = (
     "models",
     "media",
@@ -30,14 +30,14 @@ APPLICATION = (
 )
 _CLIENT_FOLDER = "clients/python/"
 _FILES_OF_BENCHMARKS = re.compile(r"benchmarks/\w+\.py")
-# Files of the root, and metadata that the build adds.
+# Files in the root folder, and metadata that the build adds.
 _OTHER_FILES = re.compile(
     r"(PKG-INFO|setup\.cfg|pyproject\.toml|MANIFEST\.in|README\.md|LICENSE|CHANGELOG\.md)|(.*/)?[\w.-]+\.(egg|dist)-info/.*"
 )
 
 
 def shipped_files(tracked: Iterable[str], packages: Iterable[str]) -> set[str]:
-    """Files of the repository that a distribution of these packages contains, named as in a wheel."""
+    """Select the tracked files that a distribution of these packages contains, named as in a wheel."""
     prefixes = tuple(f"{package}/" for package in packages)
     names = {path.removeprefix(_CLIENT_FOLDER) for path in tracked if not path.endswith(".md")}
     return {
@@ -48,7 +48,7 @@ def shipped_files(tracked: Iterable[str], packages: Iterable[str]) -> set[str]:
 
 
 def read_names(archive: Path) -> set[str]:
-    """Names of the files of a wheel, or of an sdist without its top folder."""
+    """List the files in a wheel, or in an sdist without its top folder."""
     if archive.suffix == ".whl":
         with zipfile.ZipFile(archive) as wheel:
             return set(wheel.namelist())
@@ -58,7 +58,7 @@ def read_names(archive: Path) -> set[str]:
 
 
 def contents_problems(names: set[str], shipped: set[str]) -> list[str]:
-    """Sentences about files that are missing or do not belong into a distribution."""
+    """Describe missing files, and files that do not belong in a distribution, one sentence each."""
     surplus = {name for name in names - shipped if not _OTHER_FILES.fullmatch(name)}
     found = [f"It lacks {name}." for name in sorted(shipped - names)]
     return found + [f"It contains {name}." for name in sorted(surplus)]

@@ -1,6 +1,6 @@
-"""Install the wheels of a release in empty environments, and use them: start, ingest, search, stop, benchmark.
+"""Install a release's wheels in empty environments, and use them: start, ingest, search, stop, benchmark.
 
-``make release`` runs this. The environment of the application takes about 7 GB of the temporary folder (``TMPDIR``).
+``make release`` runs this. The application's environment takes about 7 GB in the temporary folder (``TMPDIR``).
 """
 
 from __future__ import annotations
@@ -44,10 +44,14 @@ print(json.dumps({
 
 
 class Environment:
-    """An empty virtual environment, whose commands see nothing of this one."""
+    """A new virtual environment whose commands see nothing of this one.
+
+    Args:
+        folder: Folder to create it in.
+        requirements: What to install from the configured index, with the pinned versions.
+    """
 
     def __init__(self, folder: Path, *requirements: str) -> None:
-        """Create the environment and install requirements from the configured index, with the pinned versions."""
         self.folder = folder
         self._run(sys.executable, "-m", "venv", folder / "venv")
         pip = (
@@ -63,7 +67,7 @@ class Environment:
         self._run(folder / "venv/bin/python", *pip, *requirements)
 
     def run(self, command: str, *arguments: str | Path) -> str:
-        """Run a command of the environment in its folder; returns the standard output.
+        """Run one of the environment's commands in its folder, and return the standard output.
 
         Raises:
             NotReleasable: The command fails; the message contains the end of its output.
@@ -72,13 +76,13 @@ class Environment:
 
     @property
     def variables(self) -> dict[str, str]:
-        """Environment variables of the commands."""
+        """Environment variables for the commands."""
         kept = {name: os.environ[name] for name in ("PATH", "TMPDIR", "LANG") if name in os.environ}
         return {**kept, "HOME": str(self.folder)}
 
     @contextmanager
     def service(self, data: Path) -> Iterator[str]:
-        """Run ``cinestrata up`` on a data folder during the block; yields its URL."""
+        """Run ``cinestrata up`` on a data folder during the ``with`` statement, and yield its URL."""
         argv = [self.folder / "venv/bin/cinestrata", "up", "--data", data, "--port", "0"]
         with subprocess.Popen(
             argv, cwd=self.folder, env=self.variables, stdout=subprocess.PIPE, text=True
@@ -104,10 +108,10 @@ class Environment:
 
 
 def try_distributions(out: Path, folder: Path) -> None:
-    """Install and use the wheels of a release.
+    """Install and use a release's wheels.
 
     Args:
-        out: Folder of the wheels.
+        out: Folder with the wheels.
         folder: Empty folder for environments, videos and data.
 
     Raises:
@@ -150,7 +154,7 @@ def _expect(found: object, expected: object) -> None:
 
 @contextmanager
 def _step(name: str) -> Iterator[None]:
-    """Print a step with its seconds."""
+    """Print how many seconds a step takes."""
     begin = time.monotonic()
     yield
     sys.stdout.write(f"{name}: {time.monotonic() - begin:.0f} s\n")
@@ -158,7 +162,7 @@ def _step(name: str) -> Iterator[None]:
 
 
 def main(out: Path) -> int:
-    """Exit status: 1 if a step fails."""
+    """Try the distributions in ``out``; the exit status is 1 if a step fails."""
     with tempfile.TemporaryDirectory(prefix="cinestrata-release-") as folder:
         try:
             try_distributions(out, Path(folder))

@@ -1,8 +1,8 @@
-"""Compare the pinned packages with a database of known vulnerabilities, by pip-audit.
+"""Compare the pinned packages with a database of known vulnerabilities, using pip-audit.
 
-pip-audit counts a package that the database has no answer for as passed, so it passes without a network, too. The exit
-status of this script is 0 if all packages were compared and have no known vulnerability, 1 if a package has one, and 2
-if packages could not be compared.
+pip-audit passes packages that the database has no answer for, and so passes even without a network. This script exits
+with status 0 if all packages were compared and have no known vulnerability, 1 if a package has one, and 2 if packages
+could not be compared.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _SHOWN = 5
 
 
 def main(requirements: str) -> int:
-    """Audit a file of pinned requirements with the first database that answers; returns the exit status."""
+    """Audit a file of pinned requirements with the first database that answers, and return the exit status."""
     problem = ""
     for service in _SERVICES:
         command = [sys.executable, "-m", "pip_audit", "--format", "json", "--progress-spinner", "off"]
@@ -47,7 +47,7 @@ def main(requirements: str) -> int:
 
 
 def summarize(report: Mapping[str, Any]) -> tuple[int, str]:
-    """Exit status and text for the JSON report of pip-audit."""
+    """Summarize a JSON report of pip-audit as exit status and text."""
     packages = report["dependencies"]
     skipped = [package["name"] for package in packages if "skip_reason" in package]
     found = [
@@ -56,11 +56,11 @@ def summarize(report: Mapping[str, Any]) -> tuple[int, str]:
         for entry in package.get("vulns", ())
     ]
     if found:
-        return 1, "\n".join([f"{len(found)} known vulnerabilities:", *found])
+        return 1, "\n".join([f"Known vulnerabilities: {len(found)}", *found])
     if skipped or not packages:
         names = ", ".join(skipped[:_SHOWN]) + (", …" if len(skipped) > _SHOWN else "")
         return 2, f"the database has no answer for {len(skipped)} of {len(packages)} packages ({names})"
-    return 0, f"{len(packages)} packages have no known vulnerability"
+    return 0, f"no known vulnerabilities in {len(packages)} packages"
 
 
 if __name__ == "__main__":

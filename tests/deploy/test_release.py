@@ -60,7 +60,7 @@ def test_notes_of_a_version_end_at_the_previous_one() -> None:
 
 @pytest.mark.parametrize("version", ["1.1.0", "1.0.1", "1.0", "2.0.0"])
 def test_version_without_notes_is_refused(version: str) -> None:
-    with pytest.raises(NotReleasable, match=f"no notes of {version}"):
+    with pytest.raises(NotReleasable, match=f"no notes for {version}"):
         release_notes(CHANGELOG, version)
 
 
@@ -83,7 +83,7 @@ def test_released_version_is_refused_for_another_commit(repository: Path) -> Non
     git(repository, "tag", "v1.0.0")
     (repository / "more").touch()
     commit(repository)
-    with pytest.raises(NotReleasable, match=r"1\.0\.0 is released.* Raise __version__"):
+    with pytest.raises(NotReleasable, match=r"1\.0\.0 is already released.* Raise __version__"):
         check_commit(repository, "1.0.0")
 
 

@@ -112,7 +112,7 @@ def test_image_installs_every_requirement_once() -> None:
 @pytest.mark.parametrize(
     ("packages", "status", "text"),
     [
-        ([{"name": "a", "version": "1", "vulns": []}], 0, "1 packages have no known vulnerability"),
+        ([{"name": "a", "version": "1", "vulns": []}], 0, "no known vulnerabilities in 1 packages"),
         (
             [{"name": "a", "version": "1", "vulns": [{"id": "CVE-1", "fix_versions": ["2"]}]}],
             1,
