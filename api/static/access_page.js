@@ -37,20 +37,20 @@ async function refresh() {
   await audit.refresh();
 }
 
-const expanded = new Set(); // ids of tables with all rows
+const expanded = new Set(); // IDs of tables that show all rows
 
 function fill(id, rows, none) {
   const body = $(id).tBodies[0];
   const spanned = (content) =>
     el("tr", {}, el("td", { className: "muted", colSpan: $(id).tHead.rows[0].cells.length }, content));
   const shown = expanded.has(id) ? rows : rows.slice(0, MAX_ROWS);
-  const further = rows.length - shown.length;
+  const rest = rows.length - shown.length;
   const expand = () => {
     expanded.add(id);
     body.replaceChildren(...rows);
     rows[MAX_ROWS].querySelector("button")?.focus(); // the pressed button is gone
   };
-  const more = further > 0 ? [spanned(button(`Show ${further} more`, expand))] : [];
+  const more = rest > 0 ? [spanned(button(`Show ${rest} more`, expand))] : [];
   body.replaceChildren(...(rows.length ? [...shown, ...more] : [spanned(none)]));
 }
 
@@ -112,7 +112,7 @@ function sessionRow(session) {
 
 const DIGEST = /\b[0-9a-f]{64}\b/g;
 
-/** A cell whose digests are shortened; its title has the whole text. */
+/** Create a cell with shortened digests; its title has the whole text. */
 function digestCell(text, create) {
   const short = text.replaceAll(DIGEST, (digest) => `${shortId(digest)}…`);
   return create({ textContent: short, ...(short === text ? {} : { title: text }) });

@@ -1,4 +1,4 @@
-// The form that adds videos: a selection of files, its preview, the upload, and the task that is created from it.
+// The form that adds videos: file selection, preview, upload, and creation of the task.
 
 import { api, Problem, upload } from "./api_client.js";
 import { $, el, makeClosable, setText } from "./dom.js";
@@ -19,7 +19,7 @@ import { progressView } from "./uploads/upload_progress.js";
 import { UploadQueue } from "./uploads/upload_queue.js";
 
 const PREVIEW_DELAY_MILLISECONDS = 300;
-const MAX_DOMAINS = 100; // newest domains that the form offers; the page of each domain leads to the form, too
+const MAX_DOMAINS = 100; // newest domains that the form offers; each domain's page leads to the form, too
 
 const selected = new Map(); // path → selected file
 let table = null; // the file of the caption table, if it is selected alone
@@ -94,7 +94,7 @@ function setUpSelection() {
   });
 }
 
-/** Open the form for the domain that the address names, as the page of the domain does. */
+/** Open the form for the domain in the address; a domain's page links to it. */
 function openForDomain() {
   const into = new URLSearchParams(location.search).get("into");
   if (!into || !isPermitted("ingest")) return;
@@ -102,7 +102,7 @@ function openForDomain() {
   openUploadForm(into);
 }
 
-/** @param into id of the domain to append to; by default that of the last selection */
+/** @param into ID of the domain to append to; default: the last selection */
 export function openUploadForm(into) {
   if (!queue) {
     clearErrors();
@@ -143,7 +143,7 @@ function clearSelection() {
   invalidate();
 }
 
-/** Discard the preview, and compute it again after a short time without further changes. */
+/** Discard the preview, and compute it again once the form has not changed for a moment. */
 function invalidate() {
   const into = $("f-into").value;
   for (const node of $("form").querySelectorAll(".new-domain")) node.hidden = Boolean(into);
@@ -283,7 +283,7 @@ async function sendVideos() {
   try {
     await api(taskPath(into), { method: "POST", headers, body: JSON.stringify({ ...fields, videos }) });
   } catch (error) {
-    // The uploads are complete, so a corrected form sends no file again. Lost answers are repeated with the same key.
+    // The uploads are complete, so a corrected form sends no file again. After a lost response, the key stays the same.
     if (error instanceof Problem && error.status >= 400 && error.status < 500) queue = null;
     throw error;
   }
@@ -352,7 +352,7 @@ function showErrors(error) {
   showFormErrors($("form"), $("form-errors"), fieldErrors(error), inputOf);
 }
 
-/** The input of a field of the API; null if the form has none. */
+/** The input for a field of the API; null if the form has none. */
 function inputOf(field) {
   const id = {
     name: "f-name",

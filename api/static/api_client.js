@@ -1,4 +1,4 @@
-// Calls of the HTTP API. Errors contain the problem details of the server.
+// Call the HTTP API. Errors contain the server's problem details.
 
 export class Problem extends Error {
   constructor(status, body) {
@@ -13,7 +13,7 @@ export async function api(path, options) {
   return readBody(await request(path, options));
 }
 
-/** Read a page of a list whose next page is in the header Link: its entries, and the cursor of the next page or null. */
+/** Read a page of a list with a Link header; returns its entries, and the next page's cursor or null. */
 export async function readPage(path) {
   const response = await request(path);
   const link = /<\?([^>]*)>;\s*rel="next"/.exec(response.headers.get("Link") ?? "");
@@ -24,11 +24,11 @@ export async function readPage(path) {
 /**
  * Read a resource that has an entity tag.
  *
- * @param tag tag of the version that the caller has, or null
+ * @param tag entity tag of the caller's version, or null
  * @returns {Promise<{body: object, tag: string} | null>} null if the caller has the current version
  */
 export async function readIfChanged(path, tag) {
-  // The cache of the browser would answer an unchanged resource with its body again.
+  // The browser's cache would turn 304 into 200 with the cached body.
   const headers = tag ? { "If-None-Match": tag } : {};
   const response = await request(path, { headers, cache: "no-store" });
   if (response.status === 304) return null;
@@ -49,7 +49,7 @@ async function readBody(response) {
   return requireSuccess(response.status, body);
 }
 
-/** Send a form and report the progress of the upload, which fetch does not support. */
+/** Send a form and report the upload's progress, which fetch does not support. */
 export function upload(path, form, headers, onProgress) {
   return new Promise((resolve, reject) => {
     const request = new XMLHttpRequest();

@@ -3,7 +3,7 @@
 import { el } from "./dom.js";
 
 const NAMESPACE = "http://www.w3.org/2000/svg";
-const LABEL_PIXELS = 34; // smallest distance of two labels of the horizontal axis
+const LABEL_PIXELS = 34; // minimum distance between labels on the horizontal axis
 const TIP_MARGIN = 8; // pixels
 const AXIS_ENDS = [0.1, 0.2, 0.4, 0.8, 1]; // a quarter of each is a round percentage
 
@@ -22,7 +22,7 @@ export const label = (x, y, text, attributes = {}) =>
 
 const round = (value) => Math.round(100 * value) / 100;
 
-/** SVG path through points; null points interrupt it. */
+/** Build an SVG path through points; null points interrupt it. */
 export function path(points) {
   let isOpen = false;
   let data = "";
@@ -33,7 +33,7 @@ export function path(points) {
   return data;
 }
 
-/** Redraw a chart whenever the width of its element changes. */
+/** Redraw a chart whenever its element changes in width. */
 export function redrawOnResize(node, draw) {
   let width = node.clientWidth;
   new ResizeObserver(() => {
@@ -43,14 +43,14 @@ export function redrawOnResize(node, draw) {
   }).observe(node);
 }
 
-/** Indexes that get a label, at a distance that keeps labels apart. */
-export function labeledIndexes(count, pixelsPerIndex, labelPixels = LABEL_PIXELS) {
+/** Choose the indexes to label, so that labels do not overlap. */
+function labeledIndexes(count, pixelsPerIndex, labelPixels = LABEL_PIXELS) {
   const step = Math.max(1, Math.ceil(labelPixels / pixelsPerIndex));
   return Array.from({ length: count }, (_, index) => index).filter((index) => index % step === 0);
 }
 
 /**
- * The drawing area of a chart with shares on the vertical axis and releases on the horizontal one.
+ * Create a chart with shares on the vertical axis and releases on the horizontal one.
  *
  * @param node element of the chart
  * @param options title and description for assistive technology, count (of releases), maximum (share), top (pixels
@@ -92,11 +92,11 @@ export function shareChart(node, { title, description, count, maximum, top = 10 
 }
 
 /**
- * Show values next to the pointer, and for the focused chart at a position that the arrow keys move.
+ * Show values at the pointer, and in a focused chart at a position that the arrow keys move.
  *
  * @param node element of the chart, which contains only its image
  * @param chart result of `shareChart`
- * @param describe function that returns the lines of text for an index
+ * @param describe returns the lines of text for an index
  */
 export function showValues(node, { image, x }, count, describe) {
   const tip = createTip(node);
@@ -131,7 +131,7 @@ export function showValues(node, { image, x }, count, describe) {
   });
 }
 
-/** The text box of a chart. Screen readers announce its changes. */
+/** Create a chart's text box, whose changes screen readers announce. */
 function createTip(node) {
   const box = el("div", { className: "chart-tip", role: "status" });
   node.append(box);

@@ -1,4 +1,4 @@
-// Deletion of tasks and videos after confirmation: the button is enabled once the name has been typed.
+// Delete tasks and videos after confirmation: typing the name enables the button.
 
 import { api } from "./api_client.js";
 import { dialogFormParts, el, makeClosable, setText } from "./dom.js";
@@ -6,9 +6,9 @@ import { count } from "./formatting.js";
 import { videoTitle } from "./page_texts.js";
 
 /**
- * Ask for the name of a task, and delete the task.
+ * Delete a task once its name has been typed.
  *
- * @param task its details
+ * @param task details of the task
  * @param onDeleted called with the response
  */
 export function confirmTaskDeletion({ id, name, learned_order: learned, counts }, onDeleted) {
@@ -31,9 +31,9 @@ export function confirmTaskDeletion({ id, name, learned_order: learned, counts }
 }
 
 /**
- * Open the confirmation, and delete the video.
+ * Delete a video once its ID has been typed.
  *
- * @param onDeleted called with a text that names the video
+ * @param onDeleted called with the video's title
  */
 export function confirmVideoDeletion({ id, captions, uri }, onDeleted) {
   const video = captions.length ? `The video “${captions[0]}” with its captions,` : "The video with its";
@@ -59,7 +59,7 @@ export function confirmVideoDeletion({ id, captions, uri }, onDeleted) {
  * @param name text that must be typed to confirm
  * @param lost sentences about data that is deleted; false entries are skipped
  * @param kept sentences about data that is kept; false entries are skipped
- * @param path path of the API for the DELETE request
+ * @param path API path for the DELETE request
  * @param onDeleted called with the response, after the dialog is closed
  */
 function openDeleteDialog({ title, name, lost, kept, path, onDeleted }) {

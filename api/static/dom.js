@@ -1,11 +1,11 @@
-// Creation and update of elements without innerHTML, so that captions and names are never parsed as markup.
+// Create and update elements without innerHTML, so that captions and names are never parsed as markup.
 
 export const $ = (id) => document.getElementById(id);
 
 /**
  * Create an element.
  *
- * @param properties properties of the element, or attributes (data-…, aria-…, role); null values are skipped
+ * @param properties properties or attributes (data-…, aria-…, role); null values are skipped
  * @param children nodes and texts; null values are skipped
  */
 export function el(tag, properties = {}, ...children) {
@@ -32,7 +32,7 @@ export function drawing(viewBox, ...paths) {
   return svg;
 }
 
-/** Set a text only if it differs, so that screen readers do not announce it again. */
+/** Set an element's text only if it differs, so that screen readers do not announce it again. */
 export function setText(node, text, className) {
   if (node.textContent !== text) node.textContent = text;
   if (className !== undefined && node.className !== className) node.className = className;
@@ -44,7 +44,7 @@ export function button(text, onClick, properties = {}) {
   return node;
 }
 
-/** Create the parts that the form of each dialog has: an alert, a status, and the button that closes the dialog. */
+/** Create the parts that every dialog's form has: an alert, a status, and the button that closes the dialog. */
 export function dialogFormParts() {
   return {
     failure: el("p", { className: "form-errors", role: "alert", hidden: true }),

@@ -1,4 +1,4 @@
-// The choice of the searched domain: one radio button per domain, with the number of its results.
+// Choose the domain to search: one radio button per domain, with its number of results.
 
 import { api } from "./api_client.js";
 import { $, el } from "./dom.js";
@@ -12,11 +12,11 @@ const MAX_UNCOUNTED = 3; // domains without a result that are shown beside those
 const TYPING_MILLISECONDS = 250;
 const CHIP_STEPS = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 };
 
-/** Name or ID of the selected domain ("" are all), the newest domains, newest last, and the served earlier release. */
+/** Name or ID of the selected domain ("" for all), the newest domains (newest last), and the pinned release. */
 export const choice = { task: "", learned: [], pinned: null };
 let found = []; // the offered domains
-let counts = new Map(); // domain → number of results of the search `countedSearch`
-let countedSearch = null; // its parameters without the domain; null where only the selected domain is counted
+let counts = new Map(); // domain → number of results
+let countedSearch = null; // parameters of the counted search without the domain; null if it had a domain
 let showsOthers = false;
 let typing = null;
 let searchAgain = () => {};
@@ -37,14 +37,14 @@ export function setUpDomainChoice(onChange) {
   });
 }
 
-/** The newest domains that can be searched, newest last. */
+/** Read the newest domains that can be searched, newest last. */
 export async function readNewestDomains() {
   return (await readDomains({ sort: "-learned", searched: true })).reverse();
 }
 
 /**
- * Offer the newest domains and the selected one. A library of up to MAX_CHIPS domains is shown completely; others have
- * a search field for the names of domains.
+ * Offer the newest domains and the selected one. A library with more than MAX_CHIPS domains also gets a field to find
+ * domains by name.
  */
 export async function offerDomains(learned, pinned, total) {
   Object.assign(choice, { learned, pinned });
@@ -56,7 +56,7 @@ export async function offerDomains(learned, pinned, total) {
   if ($("domain-text").value) findDomains();
 }
 
-/** The first searchable domains of the list of tasks with some parameters. */
+/** Read the first searchable domains of `/tasks` with these parameters. */
 async function readDomains(parameters) {
   const query = new URLSearchParams({ kind: "domain", state: "ready", limit: MAX_CHIPS, ...parameters });
   return (await api(`/tasks?${query}`)).filter(isSearchable);
@@ -64,7 +64,7 @@ async function readDomains(parameters) {
 
 const isNamed = (nameOrId) => (task) => task.name === nameOrId || task.id === nameOrId;
 
-/** Add the domain that the address names, if it is not shown. */
+/** Offer the domain in the address, if it is not offered yet. */
 export async function addSelectedDomain() {
   if (!choice.task || found.some(isNamed(choice.task))) return;
   try {
@@ -89,13 +89,13 @@ async function findDomains() {
   drawDomainChoice();
 }
 
-/** Name of the selected domain if the served release does not search it, or undefined. */
+/** The selected domain's name if the served release does not search it; otherwise undefined. */
 export function unsearchedSelection() {
   const selected = found.find(isNamed(choice.task));
   return selected && !isSearched(selected, choice.pinned) ? selected.name : undefined;
 }
 
-/** Select one of the newest domains, also while others are offered. */
+/** Select one of the newest domains, even while others are offered. */
 export function selectNewestDomain(name) {
   if (!found.some(isNamed(name))) {
     $("domain-text").value = "";
@@ -119,13 +119,13 @@ function showSelection(nameOrId) {
   }
 }
 
-/** Draw the domains: those with results first, with their number; of the others only a few until they are asked for. */
+/** Draw the domains: first those with results, with counts, then a few of the others until all are requested. */
 export function drawDomainChoice() {
   const focused = document.activeElement?.dataset.task;
   const names = new Map(found.map((task) => [task.name, isSearched(task, choice.pinned)]));
   if (!$("domain-text").value) {
     for (const { task } of choice.pinned?.unsearchable.first ?? []) names.set(task, false);
-    for (const name of counts.keys()) names.set(name, true); // also of an old domain
+    for (const name of counts.keys()) names.set(name, true); // old domains, too
   }
   const counted = [...counts.keys()].filter((name) => names.get(name));
   const others = [...names.keys()].filter((name) => !counted.includes(name));
@@ -145,7 +145,7 @@ function fold(names) {
   for (const chip of chips()) chip.hidden = isFolded && names.includes(chip.dataset.task);
 }
 
-/** Show the results per domain; those of a search of all domains stay while the same search selects one of them. */
+/** Show the number of results per domain; counts over all domains stay while the same search selects one domain. */
 export function countDomains(facets, query) {
   const search = new URLSearchParams(query);
   search.delete("task");

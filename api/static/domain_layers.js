@@ -1,5 +1,5 @@
 // Colors of domains, and their drawing as layers. The first domains have colors, in the order in which they were added;
-// all others share a neutral tone, because a repeated color would name two domains.
+// all others share a neutral tone, because a repeated color would stand for two domains.
 
 import { drawing, el } from "./dom.js";
 import { count, timeAgo } from "./formatting.js";
@@ -12,9 +12,9 @@ const WAVES = [
   "M0 20C120 8 300 6 470 18S760 30 930 18S1110 4 1200 10V40H0Z",
 ];
 const domains = [];
-let hasOrder = false; // without the state of the library, domains have colors in the order of their appearance
+let hasOrder = false; // until `/library` is known, domains get colors in order of appearance
 
-/** Number of a domain's color, 1 to 8; 0 is the neutral tone. */
+/** A domain's color, 1 to 8; 0 is the neutral tone. */
 function colorNumber(name) {
   if (!hasOrder) addColor(name);
   return domains.indexOf(name) + 1;
@@ -24,7 +24,7 @@ function addColor(name) {
   if (!domains.includes(name) && domains.length < COLORS) domains.push(name);
 }
 
-/** Assign the colors of the first domains of the library, which the state of the library (`/library`) lists. */
+/** Assign colors to the library's first domains, as `/library` lists them. */
 export function colorFirstDomains({ first_domains: first }) {
   hasOrder = true;
   for (const { task } of first) addColor(task);
@@ -34,7 +34,7 @@ export function dot(name) {
   return el("span", { className: "dot", "data-tone": colorNumber(name), "aria-hidden": "true" });
 }
 
-/** Give the dot inside an element the current color of a domain. */
+/** Give the dot inside an element a domain's current color. */
 export function recolorDot(node, name) {
   node.querySelector(".dot").dataset.tone = colorNumber(name);
 }
@@ -43,7 +43,7 @@ export function badge(name) {
   return el("span", { className: "badge", title: name }, dot(name), el("span", { textContent: name }));
 }
 
-/** Fill an element with a thin bar of shares. Parts: [{name, share, tone}], where the tone may be left out. */
+/** Fill an element with a thin bar of shares; parts: [{name, share, tone}], where tone is optional. */
 export function stackBar(node, label, parts) {
   node.replaceChildren(
     ...parts.map(({ name, share, tone }) => {
@@ -55,7 +55,7 @@ export function stackBar(node, label, parts) {
   node.setAttribute("aria-label", label);
 }
 
-/** The newest learned tasks as layers, newest first. */
+/** Create layers for the newest learned domains, newest first. */
 export function domainLayers(learned, onSelect) {
   const newest = [...learned].sort((a, b) => b.learned_order - a.learned_order).slice(0, MAX_LAYERS);
   return newest.map((task, index) => layer(task, WAVES[index % WAVES.length], onSelect));

@@ -1,4 +1,4 @@
-// The page of a domain: its state, videos, worst queries, confusion with other domains, losses and rejected videos.
+// The page of a domain: its state, videos, worst queries, confusion with other domains, and rejected videos.
 
 import "./search_shortcut.js";
 import { api, readPage } from "./api_client.js";
@@ -73,7 +73,7 @@ function draw() {
   else showNotMeasured();
 }
 
-/** Tell that the served release does not search the domain; searches of its captions would be refused. */
+/** Say that the served release does not search the domain; searches with its captions would be refused. */
 function showNotMeasured() {
   $("unsearched").replaceChildren(...unsearchedMessage(page.task.name));
   $("unsearched").hidden = false;
@@ -166,7 +166,7 @@ function drawAppends(task, appends) {
   $("appended-note").replaceChildren(...lines);
 }
 
-/** Recommendation to learn appended videos that the encoder of the domain finds less often than its own. */
+/** Recommend learning appended videos that the domain's encoder finds less often than the domain's own. */
 function relearnAdvice(task, { k, appended, domain }) {
   const text = `Found less often: recall@${k} ${percent(appended, 0)}, other videos ${percent(domain, 0)}.`;
   if (!isPermitted("ingest")) return [el("div", { textContent: text })];

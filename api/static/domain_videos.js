@@ -1,4 +1,4 @@
-// The videos of a domain as a grid, in pages, with a filter.
+// A domain's videos as a grid, in pages, with a filter.
 
 import { api } from "./api_client.js";
 import { confirmVideoDeletion } from "./delete_dialog.js";
@@ -11,7 +11,7 @@ import { openEditor } from "./video_editor.js";
 import { splitName } from "./video_facts.js";
 import { thumbnail } from "./video_media.js";
 
-const FIRST_PAGE = 12; // the sections below stay near
+const FIRST_PAGE = 12; // small, so that the sections below stay near
 const PAGE_SIZE = 24;
 const TYPING_MILLISECONDS = 300;
 const view = { task: null, actions: null, request: new AbortController() };
@@ -23,7 +23,7 @@ if ($("video-filter")) setUpFilter();
  * Show the first page of a domain's videos.
  *
  * @param task the task of the domain
- * @param actions functions: onDeleted and onEdited are called with a text after a change, onFailed with an error
+ * @param actions onDeleted and onEdited are called with a message after a change, onFailed with an error
  */
 export async function showVideos(task, actions) {
   Object.assign(view, { task, actions });
@@ -58,7 +58,7 @@ function requestPath(cursor) {
   return `/videos?${parameters}`;
 }
 
-/** Load the first page in place of an active request, or the page of a cursor. */
+/** Load the page at a cursor, or the first one; an active request is aborted. */
 async function loadPage(cursor = "") {
   clearTimeout(typing);
   view.request.abort();
@@ -112,7 +112,7 @@ function showFailure(error, cursor) {
     button("Try again", () => loadPage(cursor), { className: "" }),
   );
   $("videos-message").replaceChildren(
-    el("strong", { textContent: "The videos cannot be loaded." }),
+    el("strong", { textContent: "The videos couldn't be loaded." }),
     error.message,
     retry,
   );
@@ -131,8 +131,8 @@ function videoCard(video) {
     { className, title: video.captions.join("\n") || video.uri },
     el("a", { href, textContent: title }),
   );
-  const further = video.captions.length - 1;
-  const captions = further > 0 && `${further} more ${further === 1 ? "caption" : "captions"}`;
+  const others = video.captions.length - 1;
+  const captions = others > 0 && count(others, "more caption");
   const facts = [splitName(video.effective_split), captions].filter(Boolean).join(" · ");
   const card = el(
     "li",

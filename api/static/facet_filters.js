@@ -1,4 +1,4 @@
-// Filters that are clicked: the most frequent metadata values of the results, with their counts.
+// Clickable filters: the most frequent metadata values among the results, with counts.
 
 import { $, el } from "./dom.js";
 import { count } from "./formatting.js";
@@ -12,7 +12,7 @@ export function setUpFacets(onChange) {
   searchAgain = onChange;
 }
 
-/** Show the metadata values of a response, and those that are filters already. */
+/** Show a response's metadata values, and those that are already filters. */
 export function showFacets(facets) {
   const focused = document.activeElement?.dataset.facet;
   const groups = facetGroups(facets).map(([name, values]) => facetGroup(name, values));
@@ -22,7 +22,7 @@ export function showFacets(facets) {
   [...$("facets").querySelectorAll("button")].find(({ dataset }) => dataset.facet === focused)?.focus();
 }
 
-/** Counts by metadata field; a filter whose values are not counted comes first, so that it can be removed. */
+/** Group counts by metadata field; a filter whose values are not counted comes first, so that it can be removed. */
 function facetGroups(facets) {
   const counted = facets.filter(({ field }) => field.startsWith(PREFIX));
   const groups = new Map(counted.map(({ field, values }) => [field.slice(PREFIX.length), values]));

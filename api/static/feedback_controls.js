@@ -1,4 +1,4 @@
-// Buttons that tell the library whether a video is right or wrong for the searched text.
+// Buttons that mark a video right or wrong for the searched text.
 
 import { api } from "./api_client.js";
 import { button, drawing, el } from "./dom.js";
@@ -42,7 +42,7 @@ export function feedbackControls(text, videoId, title) {
   async function takeBack() {
     await attempt(async () => {
       const response = await fetch(`/v1/feedback/${given}`, { method: "DELETE" });
-      // Taken back elsewhere: nothing is left to undo.
+      // 404: it was taken back elsewhere.
       if (!response.ok && response.status !== 404) throw new Error("The feedback couldn't be taken back.");
       show(null);
       choices[0].focus();

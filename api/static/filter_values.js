@@ -1,6 +1,6 @@
-// Conversion between filter inputs and parameters of the API.
+// Convert between filter inputs and API parameters.
 
-/** A condition's value: a text that looks like a number or a boolean also matches that value. */
+/** Parse a condition; a text that looks like a number or boolean also matches that value. */
 export function parseCondition(text) {
   let value;
   try {
@@ -22,7 +22,7 @@ const isTextOrValue = (condition) =>
   condition.any.length === 2 &&
   condition.any[0] === String(condition.any[1]);
 
-/** The values of a condition; none of a range. */
+/** List a condition's values; a range has none. */
 export function conditionValues(condition) {
   if (isTextOrValue(condition)) return [condition.any[1]];
   if (condition === null || typeof condition !== "object") return condition == null ? [] : [condition];
@@ -30,15 +30,14 @@ export function conditionValues(condition) {
   return Array.isArray(values) ? values : [];
 }
 
-/** Whether a condition names a value; a typed number stands for its text as well. */
+/** Whether a condition includes a value; a typed number also includes its text. */
 export const conditionIncludes = (condition, value) =>
   conditionValues(condition).includes(value) || (isTextOrValue(condition) && condition.any[0] === value);
 
 /**
- * A condition with a value in addition, or without it.
+ * Add a value to a condition, or remove it; returns undefined if no value is left.
  *
- * Texts are added to the texts that a video must have; other values replace the condition, since a field of a video
- * has one of them. Undefined where no value is left.
+ * A text joins the texts that a video must have. Any other value replaces the condition, since a field has only one.
  */
 export function toggledCondition(condition, value) {
   const values = conditionValues(condition);
@@ -51,7 +50,7 @@ export function toggledCondition(condition, value) {
   return isText && values.length && !condition.any ? { all: [...values, value] } : value;
 }
 
-/** The conditions of a `where` parameter; none if it is missing or invalid. */
+/** Parse the conditions in a `where` parameter; none if it is missing or invalid. */
 export function parseWhere(where) {
   try {
     return JSON.parse(where) ?? {};
@@ -60,13 +59,13 @@ export function parseWhere(where) {
   }
 }
 
-/** Midnight of a date in the local time zone as an ISO instant, a number of days later. */
+/** Convert a date, shifted by days, to the ISO instant of its local midnight. */
 export function dateToInstant(date, daysLater) {
   const [year, month, day] = date.split("-").map(Number);
   return new Date(year, month - 1, day + daysLater).toISOString();
 }
 
-/** The local date of an instant, a number of milliseconds later; empty if it is invalid. */
+/** Convert an instant, shifted by milliseconds, to a local date; empty if it is invalid. */
 export function instantToDate(instant, millisecondsLater) {
   const time = new Date(instant ?? "");
   if (Number.isNaN(time.getTime())) return "";

@@ -1,14 +1,14 @@
-// The three ways to the first domain, which an empty library offers.
+// Three ways to add the first domain to an empty library.
 
 import { api } from "./api_client.js";
 import { $, setText } from "./dom.js";
 import { openFollowFolderForm } from "./follow_folder_form.js";
 
 /**
- * Set up the buttons of the empty library.
+ * Set up the buttons of an empty library.
  *
- * @param openUploadForm function that opens the form for uploads
- * @param refresh function that reads the state of the library again
+ * @param openUploadForm opens the upload form
+ * @param refresh reads the library's state again
  */
 export function setUpFirstDomain(openUploadForm, refresh) {
   $("first-upload").addEventListener("click", openUploadForm);

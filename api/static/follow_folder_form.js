@@ -1,4 +1,4 @@
-// The form of a domain that follows a folder on the server.
+// The form that lets a domain follow a folder on the server.
 
 import { api } from "./api_client.js";
 import { $, makeClosable, setText } from "./dom.js";
@@ -12,7 +12,7 @@ import {
 
 const INPUTS = { name: "follow-name", source: "follow-source", every_seconds: "follow-every" };
 
-/** @param onFollowed function that is called after the folder was registered */
+/** @param onFollowed called after the sync is registered */
 export function setUpFollowFolderForm(onFollowed) {
   const form = $("follow-form");
   $("follow").addEventListener("click", openFollowFolderForm);

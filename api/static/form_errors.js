@@ -1,11 +1,11 @@
-// Errors of forms: at the inputs that they name, or in a list.
+// Show form errors at the inputs that they name, or in a list.
 
 import { $, el } from "./dom.js";
 
-/** The errors of a refused request: {field, message, hint}. */
+/** List a refused request's errors as {field, message, hint}. */
 export function fieldErrors(error) {
   if (error.fields?.length) return error.fields;
-  // The detail of a conflict starts with the name of its field.
+  // A conflict's detail starts with the name of its field.
   const [, field, text] = /^(\w+): (.*)$/s.exec(error.message) ?? [];
   return [field ? { field, message: text, hint: "" } : { field: "", message: error.message, hint: "" }];
 }
@@ -14,9 +14,9 @@ export function fieldErrors(error) {
  * Show errors at their inputs, focus the first of these inputs, and list the other errors.
  *
  * @param form element with the inputs
- * @param list element of the other errors
+ * @param list element for the other errors
  * @param errors result of `fieldErrors`
- * @param inputOf function from the name of a field to its input, or null
+ * @param inputOf maps a field name to its input, or null
  */
 export function showFormErrors(form, list, errors, inputOf) {
   const others = placeFieldErrors(errors, inputOf);

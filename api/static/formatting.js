@@ -1,4 +1,4 @@
-// Numbers, times and sizes as text.
+// Format numbers, times and sizes.
 
 export function bytes(count) {
   const units = ["B", "kB", "MB", "GB", "TB"];
@@ -16,16 +16,16 @@ export function duration(seconds) {
   return seconds < 5400 ? `${Math.round(seconds / 60)} min` : `${(seconds / 3600).toFixed(1)} h`;
 }
 
-/** Time left of a task, and of its stage if that is less; null where neither is known. */
+/** Format the time left for a task, and for its stage if that is less; null if neither is known. */
 export function timeLeft({ eta_seconds: task, progress }) {
   const stage = progress.eta_seconds;
-  if (task == null) return stage == null ? null : `about ${duration(stage)} left of this stage`;
+  if (task == null) return stage == null ? null : `about ${duration(stage)} left in this stage`;
   const whole = `about ${duration(task)} left`;
   const part = stage == null ? null : duration(stage);
-  return part && part !== duration(task) ? `${whole}, ${part} of this stage` : whole;
+  return part && part !== duration(task) ? `${whole}, ${part} in this stage` : whole;
 }
 
-/** A position in a video: 0:40, 1:02:05. */
+/** Format a position in a video: 0:40, 1:02:05. */
 export function clock(seconds) {
   const whole = Math.floor(seconds);
   const hours = Math.floor(whole / 3600);
@@ -49,16 +49,16 @@ export const count = (number, one, many = `${one}s`) =>
 
 export const percent = (fraction, digits = 1) => `${(100 * fraction).toFixed(digits)} %`;
 
-/** A percentage with one digit below 10 % and none above. */
+/** Format a percentage with one decimal below 10 % and none above. */
 export const roundPercent = (fraction) => percent(fraction, fraction < 0.1 ? 1 : 0);
 
 export const shortId = (id) => (id || "").slice(0, 10);
 
-/** Forgetting in points of Recall@1; a negative value is a gain. */
+/** Format forgetting in points of Recall@1; a negative value is a gain. */
 export const points = (fraction) =>
   (Math.abs(fraction) < 0.0005 ? 0 : 100 * fraction).toFixed(1).replace("-", "−");
 
-/** Quality of a loss in recall, as the name of a color. */
+/** Rate a loss in recall with the name of a color. */
 export function lossRating(fraction) {
   if (fraction <= 0.005) return "good";
   return fraction <= 0.03 ? "warn" : "bad";

@@ -19,11 +19,11 @@ import { drawTasks, refreshTasks, setUpTasks, updateTimes } from "./task_list.js
 
 const REFRESH_MILLISECONDS = 4000;
 const TIMES_MILLISECONDS = 60_000;
-const MAX_KNOWN = 20; // pages of the matrix that are shown again without a transfer
+const MAX_KNOWN = 20; // resources kept, to show them again without a transfer
 const PAGE = 20; // rows, and columns, of the matrix
 const view = { gallery: "local", videos: "held", firstDomain: 1, firstRelease: null };
 const known = new Map(); // path of a resource → its newest body and entity tag
-const shown = { tasks: null, measures: null, storage: null, syncs: null }; // versions of the parts of the page
+const shown = { tasks: null, measures: null, storage: null, syncs: null }; // versions of the page's parts
 let drawnMatrix = null;
 let drawnStatus = null;
 
@@ -57,7 +57,7 @@ function refreshTimes() {
   if (!$("syncs-section").hidden) refreshSyncs().catch(showUnreachable); // times of the next runs
 }
 
-/** Read the state of the library, and the parts of it that have changed. */
+/** Read the library's state, and those of its parts that have changed. */
 async function refresh() {
   const status = await read("/library");
   colorFirstDomains(status);

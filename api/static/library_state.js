@@ -1,12 +1,12 @@
-// The state of the library on pages of single domains and videos. Their colors are those of the library page.
+// Load the library's state on the pages of domains and videos, so that domains have the library page's colors.
 
 import { api } from "./api_client.js";
 import { colorFirstDomains } from "./domain_layers.js";
 
 /**
- * Assign the colors of the first domains; without an answer, domains get them in the order of their appearance.
+ * Assign the colors of the first domains; without a response, domains get colors in order of appearance.
  *
- * @returns the release that is served in place of the newest one, or null
+ * @returns the earlier release that is served instead of the newest, or null
  */
 export async function loadLibraryState() {
   const status = await api("/library").catch(() => null);

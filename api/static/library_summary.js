@@ -1,4 +1,4 @@
-// The summary of the library: four questions, answered from the state of tasks, measures and services.
+// The library's summary: four questions, answered from the state of tasks, measures and services.
 
 import { confirmTaskDeletion } from "./delete_dialog.js";
 import { $, button, setText } from "./dom.js";
@@ -59,7 +59,7 @@ function searchedNote({ domains, searchable_domains: searched, searchable: video
   return `${note} ${count(left, "later domain")} ${left === 1 ? "is" : "are"} ${NOT_SEARCHED}.`;
 }
 
-/** Domains without a query of a held-out video have no part in the figures. */
+/** Count domains without held-out captions, which the figures leave out. */
 function unmeasuredNote({ served }, { searchable_domains: searched }) {
   const number = searched - served.domains;
   if (number <= 0) return "";
@@ -69,7 +69,7 @@ function unmeasuredNote({ served }, { searchable_domains: searched }) {
 const interval = ({ share, low, high }) =>
   `${percent(share, 0)} (${(100 * low).toFixed(0)}–${(100 * high).toFixed(0)})`;
 
-/** Losses of searches as they are answered, with queries as weights. */
+/** Show losses as searches experience them, weighted by queries. */
 function drawForgotten(measures) {
   const { loss } = measures.served;
   const unfound = unfoundDomains(measures.served).number;
@@ -102,7 +102,7 @@ function lossNote(place, measured) {
   return `${start}: ${change} (${lossFacts(measured)}).`;
 }
 
-/** The domain with the largest loss, which the mean over all queries hides. */
+/** Name the domain with the largest loss, which the mean over all queries hides. */
 function worstNote(measured) {
   const worst = measured.map((one) => one.worst).filter(Boolean);
   if (!worst.length) return "";
@@ -110,7 +110,7 @@ function worstNote(measured) {
   return `Most: “${most.task}”, ${points(most.loss)} points (${lossFacts(most)}).`;
 }
 
-/** Domains without a query that ranks its video first, among all videos where that is measured. */
+/** Find domains in which no query ranks its video first, among all videos if that is measured. */
 function unfoundDomains(served) {
   return served.recall.global_all
     ? { number: served.unfound_all_domains, first: served.unfound_all, place: "among all videos" }
@@ -125,7 +125,7 @@ function unfoundNote(served) {
   return `Not found ${place}: no query of ${names.join(", ")} ranks its video first.`;
 }
 
-/** A number of queries, marked if it is too small for a reliable share. */
+/** Format a number of queries, with a warning if it is too small for a reliable share. */
 const fewQueries = (queries) =>
   `${count(queries, "query", "queries")}${queries < FEW_QUERIES ? ": too few for a reliable share" : ""}`;
 
@@ -164,7 +164,7 @@ function wellNote({
   return `${state}. Generation ${generation} is served, ${bytes(shards + releases)} on disk.`;
 }
 
-/** The most important next step, with a button if the page can do it. */
+/** Find the most important next step, with a button if the page can do it. */
 function findAdvice(measures, overview, faults, actions) {
   return (
     adviseOnFaults(overview) ??
@@ -215,7 +215,7 @@ function adviseOnTasks(overview, { refresh, add }) {
   };
 }
 
-/** Reason of a failure, with the first rejected file, and the buttons that end it. */
+/** Explain a failure with its first rejected file, and offer to retry or delete the task. */
 function adviseOnFailure(failed, refresh) {
   const retry = () => retryTask(failed).then(refresh, refresh);
   const actions = [
@@ -232,12 +232,12 @@ function adviseOnFailure(failed, refresh) {
 }
 
 function rejectedSentences({ rejected, counts }) {
-  const further = counts.rejected - rejected.length;
+  const others = counts.rejected - rejected.length;
   if (!rejected.length) return [];
   const [{ uri, reason }] = rejected;
   const text = rejectionReason(reason);
   const named = text.includes(fileName(uri)) ? text : `${fileName(uri)}: ${text}`;
-  return [further > 0 ? `${named} (and ${count(further, "more file")}).` : `${named}.`.replace("..", ".")];
+  return [others > 0 ? `${named} (and ${count(others, "more file")}).` : `${named}.`.replace("..", ".")];
 }
 
 function activeTaskAdvice(task, overview) {

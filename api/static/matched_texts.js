@@ -1,20 +1,20 @@
-// Texts of a video that contain words of the query, with these words marked.
+// Show a video's texts that contain words of the query, with these words marked.
 
 import { el } from "./dom.js";
 import { clock } from "./formatting.js";
 
 const ORIGINS = { caption: "Caption", transcript: "Transcript", confirmed: "Confirmed", name: "File name" };
-const LINE = 24; // code points of a line of the narrowest card
+const LINE = 24; // code points per line of the narrowest card
 const ELLIPSIS = "… ";
-const MAX_FIELD = 18; // code points of the name of a metadata field on a card
+const MAX_FIELD = 18; // code points of a metadata field's name on a card
 
-/** Where a text stands: its kind, or its metadata field; of a transcript, also the time. */
+/** Name a text's origin: its metadata field or kind; for a transcript, also the time. */
 export function textOrigin({ kind, field, start }) {
   const origin = field ?? ORIGINS[kind] ?? kind;
   return start == null ? origin : `${origin} at ${clock(start)}`;
 }
 
-/** The nodes of a text with marked words. Marks are positions of code points, not of UTF-16 units. */
+/** Create a text's nodes with marked words. Marks are positions of code points, not of UTF-16 units. */
 export function markedText({ text, marks }) {
   const characters = [...text];
   const nodes = [];
@@ -29,7 +29,7 @@ export function markedText({ text, marks }) {
   return [...nodes, characters.slice(end).join("")];
 }
 
-/** A match that begins near the first marked word, so that two lines of a card show this word. */
+/** Cut a match so that it begins near the first marked word, which two lines of a card then show. */
 export function startNearMark(match) {
   const shown = { ...match, field: shortened(match.field) };
   const characters = [...match.text];
@@ -50,7 +50,7 @@ function shortened(field) {
 
 const originLabel = (match) => `${textOrigin(match)}: `;
 
-/** Origin and text as the content of one line. */
+/** Create the content of one line: origin and text. */
 export const matchLine = (match) => [
   el("span", { className: "origin", textContent: originLabel(match) }),
   ...markedText(match),

@@ -1,19 +1,19 @@
-// Conversion of metadata between the API and inputs.
+// Convert metadata between the API and inputs.
 
-/** A value as the text of an input. Texts that would be read as JSON are quoted. */
+/** Format a value for an input. Texts that would be read as JSON are quoted. */
 export function formatMetadata(value) {
   if (typeof value !== "string") return JSON.stringify(value);
   return typeof parseJson(value) === "undefined" ? value : JSON.stringify(value);
 }
 
-/** The value of an input. An unchanged text keeps the former value. */
-export function parseMetadata(text, former) {
-  if (former !== undefined && text === formatMetadata(former)) return former;
+/** Parse an input. An unchanged text keeps the previous value. */
+export function parseMetadata(text, previous) {
+  if (previous !== undefined && text === formatMetadata(previous)) return previous;
   const trimmed = text.trim();
   return parseJson(trimmed) ?? trimmed;
 }
 
-/** The JSON Merge Patch (RFC 7396) that turns one object into another. */
+/** Build the JSON Merge Patch (RFC 7396) that turns one object into another. */
 export function metadataPatch(before, after) {
   const removed = Object.keys(before).filter((name) => !(name in after));
   const patch = Object.fromEntries(removed.map((name) => [name, null]));

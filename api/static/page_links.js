@@ -1,9 +1,9 @@
-// Addresses of the pages of domains and videos.
+// Links to the pages of domains and videos.
 
 import { el } from "./dom.js";
 import { badge } from "./domain_layers.js";
 
-/** Parameters of a search that determine the score and the rank of a video. */
+/** Search parameters that determine a video's score and rank. */
 const SEARCH_PARAMETERS = [
   "q",
   "task",
@@ -18,20 +18,20 @@ const SEARCH_PARAMETERS = [
 
 export const domainPath = (id) => `/domains/${encodeURIComponent(id)}`;
 
-/** @param parameters parameters of the search that found the video; without a text, the page explains no score */
+/** @param parameters of the search that found the video; without a text, the page explains no score */
 export function videoPath(id, parameters = new URLSearchParams()) {
   const search = searchParameters(parameters);
   return `/watch/${encodeURIComponent(id)}${search.has("q") ? `?${search}` : ""}`;
 }
 
-/** The parameters of an address that belong to a search. */
+/** Select the parameters of an address that belong to a search. */
 export function searchParameters(parameters) {
   return new URLSearchParams(
     SEARCH_PARAMETERS.flatMap((name) => parameters.getAll(name).map((value) => [name, value])),
   );
 }
 
-/** The id of the domain or video that the page shows. */
+/** ID of the domain or video that the page shows. */
 export const pageId = () => document.querySelector(".page").dataset.id;
 
 export function domainLink(name, id) {

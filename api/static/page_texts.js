@@ -1,19 +1,19 @@
 // Names of videos and files on the pages.
 
-/** Name of the file of a video as its owner knows it: an uploaded file without the folder of its task. */
+/** A video's file as its owner knows it: an upload without its task's folder. */
 export const fileName = (uri) => uri.replace(/^upload:\/\/[^/]+\//, "");
 
-/** Name of the file of a video without its folders. */
+/** A video's file name without folders. */
 export const shortFileName = (uri) => pathParts(uri).at(-1);
 
 /**
- * Title of a video: its first caption, or its file with the folder that contains it.
+ * A video's title: its first caption, or its file name with one folder.
  *
- * Cameras give the files of every folder the same names, so the name alone would not tell two videos apart.
+ * Cameras reuse file names in every folder, so the name alone would not tell two videos apart.
  */
 export const videoTitle = ({ captions, uri }) => captions[0] || pathParts(uri).slice(-2).join("/");
 
-/** Folders and name of a file, without its host, bucket or upload. */
+/** Split a URI into folders and file name, without host, bucket or upload. */
 function pathParts(uri) {
   const path = uri.replace(/^\w+:\/\/[^/]*\//, "");
   if (!/^https?:/i.test(uri)) return path.split("/");
@@ -25,5 +25,5 @@ function pathParts(uri) {
   }
 }
 
-/** Reason of a rejection, which may name the file of another video. */
+/** Reason for a rejection, which may name another video's file. */
 export const rejectionReason = (reason) => reason.replaceAll(/upload:\/\/[^/\s]+\//g, "");

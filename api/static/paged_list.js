@@ -4,8 +4,8 @@ import { el } from "./dom.js";
 
 export class PagedList {
   /**
-   * @param options read: function from a cursor (or null) to {entries, next}; draw: function that shows the entries of
-   *   a page; onError: function that shows an error; label: noun of the entries
+   * @param options read: reads {entries, next} at a cursor (or null); draw: shows a page's entries; onError: shows an
+   *   error; label: noun for the entries
    */
   constructor({ read, draw, onError, label }) {
     Object.assign(this, { read, draw, onError });
@@ -52,7 +52,7 @@ export class PagedList {
     this.draw(page.entries);
   }
 
-  /** Begin again at the first page, for another query. */
+  /** Start again at the first page, for another query. */
   async restart() {
     this.cursors = [null];
     await this.refresh().catch(this.onError);

@@ -1,4 +1,4 @@
-// The quality of a domain: its worst queries, and the domains of the first results.
+// How well a domain is found: its worst queries, and the domains of the first results.
 
 import { api } from "./api_client.js";
 import { $, el, setText } from "./dom.js";
@@ -30,7 +30,7 @@ const CAPTION_KINDS = {
   ],
 };
 
-/** Search the captions of a domain, and show their ranks. */
+/** Search with a domain's captions, and show how well their videos are found. */
 export async function showQueryReport(task) {
   $("queries").hidden = false;
   setText($("queries-note"), "Searching with the domain's captions …");
@@ -141,7 +141,7 @@ function queryLink({ caption }) {
   return el("a", { href: `/?${new URLSearchParams({ q: caption })}`, textContent: caption });
 }
 
-/** The most likely reason why another video comes first. */
+/** Give the most likely reason why another video comes first. */
 function explainOutcome({ caption, domain_weight: weight }, first, { task_id: own }) {
   if (!first) return "The search has no results.";
   if (first.captions.includes(caption)) return "The first result has the same caption.";
@@ -180,7 +180,7 @@ function tile(href, url, title, text, label, className = "") {
 function drawConfusion(report) {
   $("measures").hidden = false;
   if (!report.queries) {
-    setText($("confusion-note"), "Not measured: no video of the domain has a caption to search with.");
+    setText($("confusion-note"), "Not measured: no video in the domain has a caption to search with.");
     return;
   }
   setText($("confusion-note"), `Domain of the first result, for ${captionCount(report)} of this domain.`);
@@ -190,7 +190,7 @@ function drawConfusion(report) {
   const queries = rest.reduce((sum, share) => sum + share.queries, 0);
   if (rest.length)
     bars.push(
-      el("li", { textContent: `${count(rest.length, "further domain")}: ${count(queries, "caption")}` }),
+      el("li", { textContent: `${count(rest.length, "other domain")}: ${count(queries, "caption")}` }),
     );
   $("confusion").replaceChildren(...bars);
 }

@@ -19,7 +19,7 @@ export function drawCurves(matrix, view) {
   redraw();
 }
 
-/** Recall of each domain over the releases; null where the matrix does not contain all of few domains. */
+/** Collect each domain's recall over the releases; null if there are many domains, or the matrix is a part. */
 function domainLines(matrix, view) {
   const releases = matrix.router_accuracy.length;
   if (matrix.tasks.length !== matrix.domains || matrix.domains > MAX_LINES) return null;

@@ -1,13 +1,13 @@
-// The recall matrix as a table with pages of domains and of releases, and the measures of forgetting.
+// The recall matrix as a table, paged by domains and by releases, and the measures of forgetting.
 
 import { $, el, setText } from "./dom.js";
 import { count, lossRating, percent, points } from "./formatting.js";
 
 export const FEW_QUERIES = 20; // as in the API
 const NO_LOSS = 0.0005;
-const COLORED_SHARE = 0.55; // of the color scale, so that numbers stay legible on every cell
+const COLORED_SHARE = 0.55; // of the color scale, so that numbers stay legible in every cell
 
-/** Draw the cells of the shown gallery: the untrained backbone, the release of each domain, then the releases. */
+/** Draw the shown gallery's rows: the untrained backbone, each domain's own release, then all releases. */
 export function drawTable(matrix, view) {
   const headings = matrix.tasks.map((name) =>
     el("th", { scope: "col", title: name }, el("span", { textContent: name })),
@@ -64,14 +64,14 @@ function matrixNote(matrix, view) {
   return sentences.filter(Boolean).join(" ");
 }
 
-/** Name of the shown gallery in the API. */
+/** The API's name for the shown gallery. */
 export const galleryName = ({ gallery, videos }) => gallery + (videos === "all" ? "_all" : "");
 
 /** Whether the untrained backbone was measured in the shown gallery. */
 export const hasZeroShot = (matrix, view) =>
   galleryName(view) === "local" && matrix.zero_shot.some((value) => value !== null);
 
-/** The cells of the shown gallery as CSV, one line per release and domain. */
+/** Format the shown gallery's cells as CSV, one line per release and domain. */
 export function matrixCsv(matrix, view) {
   const lines = ["release,after,domain,recall_at_1,queries"];
   for (const [row, values] of matrix[`matrix_${galleryName(view)}`].entries()) {
@@ -84,10 +84,10 @@ export function matrixCsv(matrix, view) {
   return `${lines.join("\r\n")}\r\n`;
 }
 
-/** A field of a CSV file that no spreadsheet takes for a formula. */
+/** Quote a CSV field so that no spreadsheet takes it for a formula. */
 const quoted = (text) => `"${(/^[=+\-@]/.test(text) ? "'" : "") + text.replaceAll('"', '""')}"`;
 
-/** Losses, weighted by queries, and the measures of the literature. */
+/** Show losses, weighted by queries, and measures from the literature. */
 export function drawMeasures(matrix, view) {
   const suffix = view.videos === "all" ? "_all" : "";
   for (const gallery of ["local", "global"]) drawLoss(`loss-${gallery}`, matrix.losses[gallery + suffix]);
@@ -114,7 +114,7 @@ function drawWorst(local, global) {
   setText($("loss-worst-note"), worst ? `points, “${worst.task}” ${place}: ${lossFacts(worst)}` : none);
 }
 
-/** Rating of a loss; one whose interval contains 0 is neither good nor bad. */
+/** Rate a loss; one whose interval contains 0 is neither good nor bad. */
 export const rating = (measured) => (isSignificant(measured) ? lossRating(measured.loss) : "");
 
 const isSignificant = ({ loss, low, high }) =>
@@ -122,12 +122,12 @@ const isSignificant = ({ loss, low, high }) =>
 
 function explainLoss(measured) {
   if (Math.abs(measured.loss) <= NO_LOSS)
-    return `points of Recall@1: no loss of ${count(measured.domains, "earlier domain")} (${queryCount(measured)})`;
+    return `points of Recall@1: no loss in ${count(measured.domains, "earlier domain")} (${queryCount(measured)})`;
   const change = measured.loss > 0 ? "lost" : "gained";
   return `points of Recall@1 ${change} by ${count(measured.domains, "earlier domain")}: ${lossFacts(measured)}`;
 }
 
-/** Interval and number of queries of a loss. */
+/** Format a loss's interval and number of queries. */
 export function lossFacts(measured) {
   const { loss, low, high } = measured;
   const queries = queryCount(measured);

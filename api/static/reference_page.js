@@ -1,4 +1,4 @@
-// The reference of the API: an operation, model or error that a link names is opened.
+// The API reference: open the operation, model or error in the address.
 
 import { watchHealth } from "./health_indicator.js";
 

@@ -1,4 +1,4 @@
-// Rejected videos of a domain and of the appends to it, with their reasons, in pages.
+// A domain's rejected videos, including those of its appends, with reasons, in pages.
 
 import { api } from "./api_client.js";
 import { $, el, setText } from "./dom.js";

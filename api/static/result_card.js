@@ -1,4 +1,4 @@
-// The card of a search result: a thumbnail that plays under the pointer.
+// A search result's card: its thumbnail plays under the pointer.
 
 import { drawing, el } from "./dom.js";
 import { badge } from "./domain_layers.js";
@@ -16,7 +16,7 @@ export function resultCard(result) {
   return card(result, videoTitle(result), [], null);
 }
 
-/** The card of a result of the search for a text, which says why the video was found; a matched caption is its title. */
+/** Create a text search result's card, which says why the video was found; a matched caption is its title. */
 export function foundCard(result, text) {
   const node = describedCard(result);
   node.querySelector(".meta").append(feedbackControls(text, result.video_id, videoTitle(result)));
@@ -51,16 +51,16 @@ function card(result, title, markedTitle, reason, reasonKind) {
 
 const why = (...content) => el("p", { className: "why clamped" }, ...content);
 
-/** A result below the cut-off has no reason, and neither has one of a release that does not tell what matches. */
+/** Explain a result without matching words; below the cut-off, or if the release can't tell, there is no reason. */
 const looksLikeIt = ({ matches }) => (matches ? why("Looks like it") : null);
 
-/** The name of the file below a caption; a video without captions is titled by its file. */
+/** Show the file name below a caption; a video without captions has it as its title. */
 function fileNameLine({ captions, uri }) {
   if (!captions.length) return null;
   return el("p", { className: "file-name", title: uri, textContent: shortFileName(uri) });
 }
 
-/** A link to the page of the video, which explains its score for the search of this page. */
+/** Link to the video's page, which explains its score for this page's search. */
 function pageLink(result, content) {
   const href = videoPath(result.video_id, new URLSearchParams(location.search));
   return el("a", { href }, ...content);
@@ -111,7 +111,7 @@ function setUpPreview(result, frame, play) {
     pointerType = event.pointerType;
   });
   play.addEventListener("click", (event) => {
-    const isMouseClick = event.detail && pointerType === "mouse"; // the hover has started the preview
+    const isMouseClick = event.detail && pointerType === "mouse"; // hovering has started the preview
     if (isMouseClick) openPlayer(result);
     else if (frame.classList.contains("playing")) stop();
     else start();
@@ -119,7 +119,7 @@ function setUpPreview(result, frame, play) {
   play.addEventListener("blur", stop);
 }
 
-/** A looping video, or an image if the file is an animation; invisible if the browser supports neither. */
+/** Create a looping video, or an image if the file is an animation; invisible if the browser supports neither. */
 function movingPreview(result, frame) {
   const video = el("video", {
     className: "moving",
@@ -146,7 +146,7 @@ function repeatMoment(video, { start, end }, frame) {
   video.addEventListener("timeupdate", () => {
     if (start - 0.5 < video.currentTime && video.currentTime < end - 0.1) return;
     video.currentTime = start;
-    // The browser pauses a video at the end of its time range.
+    // The browser pauses a video at the end of its fragment.
     if (frame.classList.contains("playing")) video.play().catch(() => {});
   });
 }

@@ -1,4 +1,4 @@
-// The parts of a video's score for the search that the address contains.
+// The parts of a video's score for the search in the address.
 
 import { api } from "./api_client.js";
 import { $, el } from "./dom.js";
@@ -9,7 +9,7 @@ import { matchList } from "./matched_texts.js";
 const MIN_SHOWN_WEIGHT = 0.005;
 const NO_EVIDENCE = 0.05; // nats
 
-/** Explain why a search gives a video its score; returns the explanation, or null where there is none. */
+/** Explain a video's score for a search; returns the explanation, or null if there is none. */
 export async function showExplanation(video, search) {
   $("why").hidden = false;
   const back = el("a", { href: `/?${search}`, textContent: "Show the results" });

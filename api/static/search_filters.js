@@ -1,5 +1,5 @@
-// Filters of a search. The address of the page has the parameters of the API, so that a search can be shared; the form
-// is an editor of these parameters.
+// Search filters. The page's address holds them as API parameters, so that a search can be shared; the form edits these
+// parameters.
 
 import { $, el } from "./dom.js";
 import {
@@ -17,7 +17,7 @@ const NUMBERS = ["min_duration", "max_duration", "min_confidence", "min_score"];
 const PARAMETERS = [...NUMBERS, "arrived_after", "arrived_before", "where"];
 let filters = {};
 
-/** Take the filters from the parameters of an address. */
+/** Read the filters from an address's parameters. */
 export function readFilters(parameters) {
   const present = PARAMETERS.filter((name) => parameters.get(name));
   filters = Object.fromEntries(present.map((name) => [name, parameters.get(name)]));
@@ -25,7 +25,7 @@ export function readFilters(parameters) {
 }
 
 /**
- * Add the filters to the parameters of a request.
+ * Add the filters to a request's parameters.
  *
  * @param unsupported names of filters that the request does not accept
  */
@@ -37,7 +37,7 @@ export function writeFilters(parameters, unsupported = []) {
 
 export const hasFilters = () => Object.keys(filters).length > 0;
 
-/** Values that metadata fields must have: pairs of a field and its values, without ranges. */
+/** List the values that metadata fields must have, as pairs of a field and its values, without ranges. */
 export function selectedValues() {
   return Object.entries(parseWhere(filters.where))
     .map(([name, condition]) => [name, conditionValues(condition)])
@@ -50,7 +50,7 @@ export function hasCondition(name, value) {
   return conditionIncludes(condition, value);
 }
 
-/** Require a value of a metadata field, or no longer; texts are required beside other texts of the field. */
+/** Toggle whether a metadata field must have a value; texts are required in addition to the field's other texts. */
 export function toggleCondition(name, value) {
   const conditions = new Map(Object.entries(parseWhere(filters.where)));
   const condition = toggledCondition(conditions.get(name), value);
@@ -73,7 +73,7 @@ export function setUpFilters(onChange) {
     focusSummary();
     onChange();
   });
-  // Errors of the browser's validation are shown like those of the server, instead of in a bubble.
+  // The browser's validation errors are shown like the server's, instead of in a bubble.
   const showInvalid = (event) => {
     event.preventDefault();
     showError([event.target], event.target.validationMessage);
@@ -102,7 +102,7 @@ function clearFilters(onChange) {
 
 const focusSummary = () => $("filter").firstElementChild.focus();
 
-/** Show errors of the server at the inputs of their fields; an empty list removes all errors. */
+/** Show the server's errors at the inputs of their fields; an empty list removes all errors. */
 export function showFieldErrors(errors) {
   for (const input of invalidInputs()) clearError(input);
   for (const { field, message, hint } of errors) {
@@ -118,7 +118,7 @@ function inputsOf(name) {
 
 const invalidInputs = () => $("filter-form").querySelectorAll("[aria-invalid]");
 
-/** Show a message below the row of the inputs, and focus the first invalid input. */
+/** Show a message below the inputs' row, and focus the first invalid input. */
 function showError(inputs, text) {
   const id = `${inputs[0].id || "conditions"}-error`;
   const message = el("p", { className: "field-error", id, textContent: text });

@@ -1,4 +1,4 @@
-// The search page: the search box, the choice of domains and options, and requests.
+// The search page: search box, domains, options and requests.
 
 import "./search_shortcut.js";
 import { api } from "./api_client.js";
@@ -144,7 +144,7 @@ function showStart({ addToHistory = true } = {}) {
 
 // -- domains ---------------------------------------------------------------------------------------------
 
-/** Load the state of the library and its newest domains. */
+/** Load the library's state and newest domains. */
 async function loadDomains() {
   let status;
   let learned;
@@ -167,10 +167,10 @@ async function loadDomains() {
   if (!isSearching()) $("answer").hidden = true;
   await offerDomains(learned, pinned, domains);
   drawLibrary(status);
-  if (!$("q").value) drawExamples(); // its searches would delay the search of the address
+  if (!$("q").value) drawExamples(); // their searches would delay the search in the address
 }
 
-/** Tell that an earlier release is served, and which domains it does not search. */
+/** Say that an earlier release is served, and which domains it does not search. */
 function drawUnsearched(pinned) {
   const lost = pinned?.unsearchable.domains;
   $("unsearched").hidden = !lost;
@@ -268,7 +268,7 @@ function search({ addToHistory = true } = {}) {
   });
 }
 
-/** Buttons that remove the restrictions of the search. */
+/** Create buttons that remove the search's restrictions. */
 function widerSearches() {
   const all = choice.task ? button("Search all domains", () => selectDomain("")) : null;
   const unfiltered = () => {
@@ -279,7 +279,7 @@ function widerSearches() {
   return [all, filters].filter(Boolean);
 }
 
-/** Search with a file. The file is not part of the address, which stays that of the start page. */
+/** Search with a file. The address stays that of the start page, because it cannot contain a file. */
 function searchByClip(file) {
   state.clip = file;
   $("q").value = "";
@@ -312,7 +312,7 @@ async function request(path, options, show) {
   showProgress();
   try {
     const sent = api(path, { ...options, signal: controller.signal });
-    const response = await sent.finally(() => domainsLoaded); // which have their colors then
+    const response = await sent.finally(() => domainsLoaded); // so that domains have their colors
     if (activeRequest !== controller) return;
     show(response);
     setCursor(response.next_cursor);

@@ -1,4 +1,4 @@
-// Display of search responses: headline, correction, results, messages and timing.
+// Show search responses: headline, correction, results, messages and timing.
 
 import { $, el } from "./dom.js";
 import { dot } from "./domain_layers.js";
@@ -7,12 +7,12 @@ import { count, shortId } from "./formatting.js";
 import { foundCard, resultCard } from "./result_card.js";
 import { hasFilters } from "./search_filters.js";
 
-const UNSURE_CONFIDENCE = 0.3; // of an answer without matches; its first result may still be right; as in the CLI
+const UNSURE_CONFIDENCE = 0.3; // without matches, the first result may still be right above this; as in the CLI
 
 /**
- * Show the response of a text search.
+ * Show a text search's response.
  *
- * @param widerSearches controls that search without the restrictions of this search
+ * @param widerSearches controls that search without this search's restrictions
  */
 export function showSearchResponse(response, widerSearches) {
   showHeadline(headlineOf(response), ...noteOf(response, widerSearches));
@@ -48,7 +48,7 @@ export function showMessage(title, text, ...actions) {
   $("message").hidden = false;
 }
 
-/** Empty where the release does not tell what matches, and where thresholds leave no result. */
+/** Word the headline; empty if the release can't tell what matches, or thresholds leave no result. */
 function headlineOf({ matches, matching, confidence, results }) {
   const isUnsure = results.length && confidence >= UNSURE_CONFIDENCE;
   if (matches === false)
@@ -57,13 +57,13 @@ function headlineOf({ matches, matching, confidence, results }) {
   return `${count(matching, "video")} ${matching === 1 ? "matches" : "match"}`;
 }
 
-/** Content below the headline: what to do where no video matches, and why the answer does not tell what matches. */
+/** Advise below the headline what to do if no video matches, or say why the release can't tell what matches. */
 function noteOf({ matches, results }, widerSearches) {
   if (matches === false) {
     const advice = "Check the spelling, or describe what the video shows in other words.";
     return [advice, ...widerSearches.flatMap((control) => [" ", control])];
   }
-  const hasChosenMode = new URLSearchParams(location.search).has("mode"); // others than the served one tell nothing
+  const hasChosenMode = new URLSearchParams(location.search).has("mode"); // modes other than the default can't tell
   if (matches !== null || !results.length || hasChosenMode) return [];
   return [
     "The library has too few captions to tell which videos match: " +
@@ -79,7 +79,7 @@ function showHeadline(text, ...note) {
   $("headline-note").replaceChildren(...note);
 }
 
-/** Say which text was searched instead of the query, and link to the search of its words as they were typed. */
+/** Say which text was searched instead of the query, and link to a search for the words as typed. */
 function showCorrection({ query, corrected }) {
   $("corrected").hidden = corrected === null;
   if (corrected === null) return;
@@ -98,7 +98,7 @@ function showCorrection({ query, corrected }) {
   );
 }
 
-/** A word without punctuation around it, such as a quotation mark. */
+/** Strip punctuation around a word, such as quotation marks. */
 const bareWord = (word) => word.replace(/^[^\p{L}\p{M}\p{N}]+|[^\p{L}\p{M}\p{N}]+$/gu, "");
 
 function showTiming({ results, release, timing_ms: timing }, stages, note = "") {
@@ -117,7 +117,7 @@ function showResults(response, createCard) {
   else $("message").hidden = true;
 }
 
-/** Add cards: those that match before a heading, the others below it. Returns the cards in their order on the page. */
+/** Add cards: matches above a heading, other videos below it. Returns the cards in page order. */
 function addResults({ results, matches, query, corrected }, createCard) {
   const cardOf = (result) => createCard(result, corrected ?? query);
   const others = results.filter((result) => result.matches === false).map(cardOf);
@@ -134,7 +134,7 @@ function addResults({ results, matches, query, corrected }, createCard) {
   return [...matching, ...others];
 }
 
-/** Title and text of a message about incomplete or missing results, or null. */
+/** Word the title and text of a message about incomplete or missing results; null if there is none. */
 function explainResults(response) {
   const explanation = explainOutcome(response);
   if (!response.metadata_as_of) return explanation;

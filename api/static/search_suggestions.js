@@ -1,5 +1,5 @@
-// Suggestions below the search box: words of the library that continue the last word of the text. The box is a combobox
-// whose focus stays in the field; its options are reached with the arrow keys, or clicked.
+// Suggestions below the search box: library words that continue the last typed word. The box is a combobox whose focus
+// stays in the field; options are reached with the arrow keys, or clicked.
 
 import { api } from "./api_client.js";
 import { $, el } from "./dom.js";
@@ -11,7 +11,7 @@ let choose = () => {};
 let typing = null;
 let activeRequest = null;
 
-/** @param onChoice called when a suggestion was taken into the search box */
+/** @param onChoice called when a suggestion was put into the search box */
 export function setUpSuggestions(onChoice) {
   choose = (word) => {
     $("q").value = complete($("q").value, word);
@@ -29,7 +29,7 @@ export function setUpSuggestions(onChoice) {
   $("suggestions").addEventListener("mousedown", (event) => event.preventDefault()); // the field keeps the focus
 }
 
-/** Put a word in place of the part of the last word that it continues: texts without spaces have several words. */
+/** Replace the part of the last word that a suggestion continues: without spaces, it may be several words. */
 function complete(text, word) {
   const characters = [...LAST_WORD.exec(text)[0]];
   const tails = characters.map((_, position) => characters.slice(position).join(""));
@@ -37,10 +37,10 @@ function complete(text, word) {
   return text.slice(0, text.length - tail.length) + word;
 }
 
-/** A text without case and accents, as the service compares words. */
+/** Remove case and accents, as the service does to compare words. */
 const fold = (text) => text.normalize("NFKD").replace(/\p{M}/gu, "").toLowerCase().replaceAll("ß", "ss");
 
-/** Hide the suggestions, and forget those that were requested. */
+/** Hide the suggestions, and cancel the request for others. */
 export function closeSuggestions() {
   stopRequest();
   show([]);
@@ -82,7 +82,7 @@ function option({ text, count }, position) {
   return node;
 }
 
-/** The effect of a key, or undefined where the key has its usual meaning in a field. */
+/** Map a key to its effect; undefined if it keeps its usual meaning in a field. */
 function keyEffect(key) {
   if (!isOpen()) return key === "ArrowDown" && isAtLastWord() ? suggest : undefined;
   if (key === "ArrowDown") return () => move(1);
@@ -100,7 +100,7 @@ function handleKey(event) {
 
 const selected = () => $("suggestions").querySelector("[aria-selected=true]");
 
-/** Select the next or previous option; the text stands between the last one and the first one. */
+/** Select the next or previous option; between the last and the first one, none is selected. */
 function move(step) {
   const places = [null, ...$("suggestions").children];
   select(places.at((places.indexOf(selected()) + step) % places.length));

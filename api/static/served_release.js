@@ -7,10 +7,10 @@ const NAMED = 5; // domains
 
 export const NOT_SEARCHED = "not searched by the served release";
 
-/** Whether searches use a learned domain; `pinned` is that of the state of the library (`/library`). */
+/** Whether searches use a learned domain; `pinned` is that of `/library`. */
 export const isSearched = (task, pinned) => !pinned || task.learned_order <= pinned.learned_order;
 
-/** Number and first names of the domains that are not searched. */
+/** Count the domains that are not searched, and name the first. */
 export function unsearchedText({ unsearchable: { domains, videos, first } }) {
   const names = first.slice(0, NAMED).map(({ task }) => `“${task}”`);
   const more = domains > names.length ? " …" : "";
@@ -19,7 +19,7 @@ export function unsearchedText({ unsearchable: { domains, videos, first } }) {
   return `${start}${names.length ? `: ${names.join(", ")}${more}` : ""}.`;
 }
 
-/** Contents of a message about one domain that is not searched. */
+/** Create the content of a message about a domain that is not searched. */
 export function unsearchedMessage(name, ...actions) {
   return [
     el("strong", { textContent: `“${name}” is not searched.` }),

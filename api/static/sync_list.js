@@ -54,7 +54,7 @@ function filesText(counts) {
   return shown.join(", ") || "none";
 }
 
-/** The first of the files that the last run could not use, with the reasons. */
+/** List the first files that the last run could not use, with reasons. */
 function leftOutLines(counts) {
   return (counts?.left_out_files ?? [])
     .slice(0, 3)

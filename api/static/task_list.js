@@ -28,20 +28,20 @@ const LISTS = {
 const SMALL_DOMAIN = 10; // training videos, as in the learning job
 const EVENT_DELAY_MILLISECONDS = 250;
 const rows = new Map();
-const streams = new Map(); // ids of watched tasks, with functions that end the watch
+const streams = new Map(); // ID of a watched task → function that ends the watch
 const view = { text: "", state: "all" };
-let pinned = null; // the release that is served in place of the newest one
+let pinned = null; // the earlier release that is served instead of the newest
 let active = []; // the first unfinished tasks
-let ended = []; // tasks that were active before, and that the shown page does not contain yet
+let ended = []; // previously active tasks that the shown page does not contain yet
 let listed = []; // tasks of the shown page
 let pages = null;
 let typing = null;
 
 /**
- * Prepare the search field, the filter of states and the pages.
+ * Set up the search field, the state filter and the pages.
  *
- * @param refresh function that reads the state of the library again
- * @param onError function that shows an error
+ * @param refresh reads the library's state again
+ * @param onError shows an error
  */
 export function setUpTasks(refresh, onError) {
   pages = new PagedList({
@@ -75,10 +75,10 @@ function filter(change) {
   return pages.restart();
 }
 
-/** Read the shown page of the list again. */
+/** Read the shown page again. */
 export const refreshTasks = () => pages.refresh();
 
-/** Show the unfinished tasks and the numbers of the state of the library. */
+/** Show the unfinished tasks and the counts in the library's state. */
 export function drawTasks(status, refresh) {
   const unfinished = new Set(status.active.map((task) => task.id));
   ended = [...active, ...ended]
@@ -94,14 +94,14 @@ export function drawTasks(status, refresh) {
   for (const task of streamed.slice(0, MAX_STREAMS)) watchEvents(task.id, refresh);
 }
 
-/** Update the texts that contain relative times. */
+/** Update relative times. */
 export function updateTimes() {
   for (const row of rows.values()) row.update(row.task);
 }
 
 const isFiltered = () => view.text !== "" || view.state !== "all";
 
-/** Parameters of the shown list. Without a filter, unfinished tasks come from the state of the library. */
+/** Build the shown list's parameters. Without a filter, unfinished tasks come from the library's state. */
 function listParameters(cursor) {
   const parameters = new URLSearchParams({ limit: PAGE, ...LISTS[view.state].parameters });
   const states = view.state === "all" && view.text ? [] : LISTS[view.state].states;
@@ -111,7 +111,7 @@ function listParameters(cursor) {
   return parameters;
 }
 
-/** Whether a task is ready and not searchable: its videos are deleted. */
+/** Whether a ready task's videos were all deleted. */
 const isEmptied = (task) => task.state === "ready" && !isSearchable(task);
 
 function drawRows(refresh) {
@@ -153,7 +153,7 @@ function placeRows(nodes) {
   if (!isUnchanged) $("tasks").replaceChildren(...nodes);
 }
 
-/** Name of the domain of a task; the name of an append is that of its domain and its own id. */
+/** A task's domain name; an append's name adds its own ID to it. */
 const domainName = (task) => (task.into ? task.name.replace(/ \(append [^)]*\)$/, "") : task.name);
 
 class TaskRow {
@@ -358,7 +358,7 @@ function peakMemory(task) {
 
 function stageName(state, stage) {
   if (stage === "waiting") return "checked, waiting for training";
-  return stage === state || stage === "queued" ? null : stage; // a claimed task keeps its former stage for a moment
+  return stage === state || stage === "queued" ? null : stage; // a claimed task keeps its previous stage for a moment
 }
 
 function finalFacts(task) {
@@ -386,7 +386,7 @@ function finalFacts(task) {
   ]);
 }
 
-/** Recommendation to learn appended videos that the encoder of their domain finds less often than its own. */
+/** Recommend learning appended videos that the domain's encoder finds less often than the domain's own. */
 function driftNote(drift) {
   if (!drift?.relearn) return null;
   const percent = (share) => `${Math.round(100 * share)} %`;
@@ -396,7 +396,7 @@ function driftNote(drift) {
   );
 }
 
-/** Update a row on server-sent events. The refresh of the page covers lost events. */
+/** Update a row on server-sent events. The page's refresh makes up for lost events. */
 function watchEvents(id, refresh) {
   if (streams.has(id)) return;
   const source = new EventSource(`/tasks/${encodeURIComponent(id)}/events`);

@@ -1,8 +1,8 @@
-// Retries of failed tasks, with the method and the settings that fit the library where those of the task do not.
+// Retry failed tasks, with a method and settings that fit the library if the task's own do not.
 
 import { api } from "./api_client.js";
 
-/** Label of the button that retries a task. */
+/** Word the button that retries a task. */
 export function retryText({ remedy, method }) {
   if (!remedy?.body) return "Retry";
   return remedy.body.method === method
@@ -10,7 +10,7 @@ export function retryText({ remedy, method }) {
     : `Retry with ${remedy.body.method}`;
 }
 
-/** Sentence that describes what ends the failure of a task. */
+/** Say how to recover a failed task. */
 export function remedyText({ remedy, method, error_hint }) {
   if (!remedy?.body) return error_hint ?? "";
   return remedy.body.method === method

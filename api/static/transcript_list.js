@@ -1,4 +1,4 @@
-// The transcript of a video: texts with their times, which play the video from there.
+// A video's transcript: texts with their times, from which the video can be played.
 
 import { el } from "./dom.js";
 import { clock } from "./formatting.js";
@@ -7,11 +7,11 @@ const ROWS = 200; // drawn at a time: a transcript may have 20,000 texts
 const NEAR_END = 400; // pixels
 
 /**
- * Fill a list that scrolls; further rows are drawn as it is scrolled.
+ * Fill a scrolling list; more rows are drawn as it is scrolled.
  *
  * @param cues texts with start and end, in order of time
- * @param play called with the start of a text, in seconds
- * @returns a function that scrolls to the text at a time, and marks it
+ * @param play called with a text's start, in seconds
+ * @returns a function that scrolls to the text at a time and marks it
  */
 export function drawTranscript(list, cues, play) {
   list.replaceChildren();

@@ -1,13 +1,13 @@
-// The dialog that edits the captions and the metadata of a video.
+// The dialog that edits a video's captions and metadata.
 
 import { api, readIfChanged } from "./api_client.js";
 import { button, dialogFormParts, el, makeClosable, setText } from "./dom.js";
 import { formatMetadata, metadataPatch, parseMetadata } from "./metadata_values.js";
 
 /**
- * Read the current state of a video, open the dialog, and save the changes.
+ * Read a video, open the dialog, and save the changes.
  *
- * @param id id of the video
+ * @param id ID of the video
  * @param onSaved called with the saved video, after the dialog is closed
  */
 export async function openEditor(id, onSaved) {
@@ -133,7 +133,7 @@ function addRow(list, className, label, inputs) {
   return row;
 }
 
-/** The changes as a JSON Merge Patch; null if a field has no name or two fields have the same name. */
+/** Build a JSON Merge Patch from the changes; null if a field has no name or two fields have the same name. */
 function readPatch({ captions, fields }, video) {
   const patch = {};
   const texts = [...captions.querySelectorAll("textarea")].map((input) => input.value.trim()).filter(Boolean);
@@ -173,7 +173,7 @@ function showFailure(parts, error) {
   (parts.form.querySelector("[aria-invalid]") ?? parts.save).focus();
 }
 
-/** The input of a field such as captions[2] or metadata.place. */
+/** Find the input for a field such as captions[2] or metadata.place. */
 function inputOf({ captions, fields }, field) {
   const [, number] = /^captions\[(\d+)\]/.exec(field) ?? [];
   if (number) {

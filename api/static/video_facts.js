@@ -8,7 +8,7 @@ const SPLITS = { train: "training", val: "validation", test: "held out", appende
 
 export const fact = (name, value) => el("div", {}, el("dt", { textContent: name }), el("dd", {}, value));
 
-/** Use of a video in its domain, in words. */
+/** Word a video's use in its domain. */
 export const splitName = (split) => SPLITS[split] ?? "";
 
 export function fileFacts(video) {
@@ -19,7 +19,7 @@ export function fileFacts(video) {
     ["Size", video.bytes && bytes(video.bytes)],
     ["Use", splitName(video.effective_split)],
     ["Added", video.added_at && timeAgo(video.added_at)],
-    ["Id", video.id],
+    ["ID", video.id],
   ];
   return values.filter(([, value]) => value).map(([name, value]) => fact(name, value));
 }

@@ -1,4 +1,4 @@
-// Elements that show a video: the player element, its moments, and thumbnails.
+// Elements that show a video: player, moments and thumbnail.
 
 import { el } from "./dom.js";
 import { timeRange } from "./formatting.js";
@@ -8,7 +8,7 @@ const reducedMotion = matchMedia("(prefers-reduced-motion: reduce)");
 export const prefersReducedMotion = () => reducedMotion.matches;
 
 /**
- * The video, an image if the file is an animation, or a download link if the browser supports neither.
+ * Create a video; an image if the file is an animation, or a download link if the browser supports neither.
  *
  * @param video object with stream_url, thumbnail_url and captions
  * @param autoplay whether to play at once, unless the user prefers reduced motion
@@ -36,13 +36,13 @@ function downloadNote(video) {
   return el("p", {}, "This browser can't play the file, or the file is no longer on disk. ", link);
 }
 
-/** The part of a video that its address names; null without one. */
+/** The part of a video that its URL selects; null for the whole video. */
 export function playedPart({ stream_url: url }) {
   const found = /#t=([\d.]+),([\d.]+)$/.exec(url);
   return found && { start: Number(found[1]), end: Number(found[2]) };
 }
 
-/** A button that plays a moment in the screen element. */
+/** Create a button that plays a moment in the screen element. */
 export function momentButton(moment, screen) {
   const score = moment.score == null ? null : `Score ${moment.score.toFixed(3)}`;
   const node = el("button", { type: "button", title: score, textContent: timeRange(moment) });
@@ -58,7 +58,7 @@ export function playFrom(screen, start) {
   video.play().catch(() => {});
 }
 
-/** A thumbnail, or a note if there is none. */
+/** Create a thumbnail, or a note if there is none. */
 export function thumbnail(url, alt = "") {
   const properties = { src: url, alt, loading: "lazy", decoding: "async", draggable: false };
   const image = el("img", properties);

@@ -1,4 +1,4 @@
-// The page of a video: player, moments, transcript, captions, metadata, similar videos, and the explanation of a search result.
+// The page of a video: player, transcript, captions, metadata, similar videos, and why a search found it.
 
 import "./search_shortcut.js";
 import { api } from "./api_client.js";
@@ -56,7 +56,7 @@ async function isDomainSearched({ task_id: id }) {
   return task === null || isSearched(task, pinned);
 }
 
-/** Searches with the video would be refused. */
+/** Say that the domain is not searched; searches with the video would be refused. */
 function showUnsearched({ task }) {
   $("unsearched").replaceChildren(...unsearchedMessage(task));
   $("unsearched").hidden = false;
@@ -116,7 +116,7 @@ function announce(text) {
   setText($("done"), text);
 }
 
-// A function, because the page is drawn before a constant at this place has its value.
+// A function, because a constant would not have its value yet when the page is drawn.
 function emptyNote(textContent, tag = "li") {
   return el(tag, { className: "muted", textContent });
 }

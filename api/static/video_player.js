@@ -1,4 +1,4 @@
-// The player: a dialog with a video, its captions, moments and metadata.
+// A dialog that plays a video, with its captions, moments and metadata.
 
 import { api } from "./api_client.js";
 import { confirmVideoDeletion } from "./delete_dialog.js";
@@ -13,7 +13,7 @@ const MAX_METADATA_FIELDS = 12;
 
 if ($("player")) makeClosable($("player"), () => $("screen").replaceChildren());
 
-/** Open the dialog; on a page without it, open the page of the video. */
+/** Open the dialog, or the video's page if this page has no dialog. */
 export async function openPlayer(result) {
   if (!$("player")) {
     location.assign(videoPath(result.video_id));
@@ -63,7 +63,7 @@ function pageLink(result) {
   return el("a", { className: "button small", href, textContent: "Open its page" });
 }
 
-/** Delete after confirmation; the event `videodeleted` tells the page to refresh its results. */
+/** Delete a video after confirmation; the event `videodeleted` tells the page to refresh its results. */
 function confirmDeletion({ video_id: id, captions, uri }) {
   confirmVideoDeletion({ id, captions, uri }, (detail) => {
     $("player").close();

@@ -1,4 +1,4 @@
-// Curves of loss and throughput of the tasks that workers process.
+// Curves of loss and throughput for the tasks that workers process.
 
 import { label, path, svg } from "../chart_elements.js";
 import { el } from "../dom.js";

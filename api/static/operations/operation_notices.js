@@ -9,7 +9,7 @@ import { openServeDialog } from "./serve_release_dialog.js";
 
 let drawn = null;
 
-/** Draw the notices of a state of the library. */
+/** Draw the notices for a state of the library. */
 export function drawNotices(status, refresh) {
   const { pinned, alerts, open_alerts: number } = status;
   const state = JSON.stringify([pinned, alerts, number]);
@@ -28,7 +28,7 @@ function pinNotice(pinned, refresh) {
   const text =
     `The release after “${pinned.task}” is served, not the newest one (after “${pinned.newest_task}”). ` +
     `${unsearchedText(pinned)} ` +
-    "Newly learned tasks are kept, but aren't searched either.";
+    "Newly learned domains are kept, but aren't searched either.";
   return el(
     "div",
     { className: "op-notice", role: "status", "data-testid": "pinned" },

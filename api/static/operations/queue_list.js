@@ -1,4 +1,4 @@
-// Waiting tasks in the order of the queue, with buttons that cancel them.
+// Waiting tasks in queue order, with buttons that cancel them.
 
 import { api } from "../api_client.js";
 import { $, button, el } from "../dom.js";
@@ -6,7 +6,7 @@ import { count, duration } from "../formatting.js";
 
 let drawn = null;
 
-/** Draw the queue; the list stays as it is, with the focus, while it has not changed. */
+/** Draw the queue; an unchanged list stays as it is and keeps the focus. */
 export function drawQueue({ queue, waiting }, refresh) {
   const state = JSON.stringify([queue, waiting]);
   if (state === drawn) return;

@@ -1,4 +1,4 @@
-// Confirmation of a change of the served release: the domains that become searchable or unsearchable.
+// Confirm serving another release: the dialog lists the domains that become searchable or unsearchable.
 
 import { api } from "../api_client.js";
 import { dialogFormParts, el, makeClosable, setText } from "../dom.js";
@@ -15,7 +15,7 @@ const request = (release, dryRun) =>
 /**
  * Open the dialog, and serve the release after confirmation.
  *
- * @param release id of a release, or "newest"
+ * @param release ID of a release, or "newest"
  * @param onServed called with the response, after the dialog is closed
  */
 export function openServeDialog(release, onServed) {

@@ -1,4 +1,4 @@
-// Webhooks: endpoints, a form for new ones, test messages and the log. Answers of endpoints are untrusted texts.
+// Webhooks: endpoints, a form for new ones, test messages and the log. Responses of endpoints are untrusted.
 
 import { api } from "../api_client.js";
 import { $, button, el, setText } from "../dom.js";
@@ -36,7 +36,7 @@ export async function setUpWebhooks() {
   await showWebhooks();
 }
 
-/** Show the registered endpoints; the list stays as it is while it has not changed. */
+/** Show the registered endpoints; an unchanged list stays as it is. */
 export async function showWebhooks() {
   const webhooks = await api("/webhooks");
   const state = JSON.stringify(webhooks);
@@ -51,13 +51,13 @@ export async function showWebhooks() {
 function drawWebhooks(webhooks, open) {
   const shown = isExpanded ? webhooks : webhooks.slice(0, SHOWN);
   const rows = shown.map((webhook) => row(webhook, open.has(webhook.id)));
-  const further = webhooks.length - shown.length;
+  const rest = webhooks.length - shown.length;
   const expand = () => {
     isExpanded = true;
     drawWebhooks(webhooks, open);
     $("wh-list").children[SHOWN].querySelector("button").focus(); // the pressed button is gone
   };
-  if (further > 0) rows.push(el("li", {}, button(`Show ${count(further, "earlier endpoint")}`, expand)));
+  if (rest > 0) rows.push(el("li", {}, button(`Show ${count(rest, "earlier endpoint")}`, expand)));
   $("wh-list").replaceChildren(...rows);
 }
 

@@ -1,4 +1,4 @@
-// The files of a drop or of a file input, and the content of tables and sidecar files among them.
+// Read dropped and selected files, and the content of tables and sidecar files among them.
 
 const TABLE = /\.(csv|tsv|json|jsonl|ndjson)$/i;
 const SIDECAR = /\.(txt|srt|vtt|info\.json|json|description)$/i;
@@ -9,12 +9,12 @@ const PARALLEL = 16;
 
 const contents = new WeakMap(); // file → promise of its content in Base64
 
-/** Files of an input, with their paths in the selected folder. */
+/** List an input's files, with their paths in the selected folder. */
 export function filesOfInput(input) {
   return Array.from(input.files, (file) => ({ path: file.webkitRelativePath || file.name, file }));
 }
 
-/** Files of a drop, with those in dropped folders. Call it during the event: the browser empties the transfer then. */
+/** List dropped files and those in dropped folders. Call it during the event, after which the transfer is empty. */
 export async function filesOfDrop(transfer) {
   const items = [...transfer.items].filter((item) => item.kind === "file");
   const entries = items.map((item) => item.webkitGetAsEntry());
@@ -34,9 +34,9 @@ export const isArchive = (files) => files.length === 1 && ARCHIVE.test(files[0].
 const isText = ({ path }) => TABLE.test(path) || SIDECAR.test(path);
 
 /**
- * Contents of the tables and sidecar files of a selection, as the preview expects them.
+ * Read the tables and sidecar files in a selection, as the preview expects them.
  *
- * @throws Error a file cannot be read, or the files are too large
+ * @throws Error if a file cannot be read, or the files are too large
  */
 export async function readTexts(files) {
   const names = new Set(

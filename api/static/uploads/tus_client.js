@@ -1,5 +1,5 @@
-// Upload of one file by the tus protocol 1.0. An interrupted upload continues where it ended, also after a reload of
-// the page: the address of each upload is stored under a fingerprint of its file.
+// Upload a file with the tus protocol 1.0. An interrupted upload continues where it stopped, even after the page is
+// reloaded: each upload's address is stored under a fingerprint of its file.
 
 import { Problem } from "../api_client.js";
 
@@ -7,20 +7,20 @@ const VERSION = "1.0.0";
 const ROOT = "/uploads";
 const PART_BYTES = 16 * 2 ** 20; // proxies limit the size of a request
 const SINGLE_REQUEST_BYTES = 2 ** 20; // smaller files are sent with their creation
-const SILENCE_MILLISECONDS = 45_000; // after it a connection counts as broken
+const SILENCE_MILLISECONDS = 45_000; // a connection that is silent for longer counts as broken
 const EXPIRY_MILLISECONDS = 3 * 24 * 3600 * 1000;
 const MAX_DELAY_SECONDS = 30;
 const DELETION_ATTEMPTS = 6; // within 16 seconds; the server deletes the remaining uploads when they expire
 const STORAGE_PREFIX = "cinestrata-upload:";
-const TEMPORARY = new Set([0, 408, 409, 423, 425, 429]); // 0: no answer
+const TEMPORARY = new Set([0, 408, 409, 423, 425, 429]); // 0: no response
 
 /** The file differs from the selected one, or can no longer be read. */
 export class FileChanged extends Error {}
 
 /**
- * Send a file, and return the id of its upload. Interruptions are repeated until the signal aborts.
+ * Send a file, and return the ID of its upload. Interrupted requests are retried until the signal aborts.
  *
- * @param onBytes called with the number of bytes that the server has or receives
+ * @param onBytes called with the number of bytes sent so far
  * @param onWait called with the seconds until the next attempt and the reason, and with 0 when it begins
  */
 export async function sendFile(path, file, { signal, onBytes, onWait }) {
@@ -43,17 +43,17 @@ export async function sendFile(path, file, { signal, onBytes, onWait }) {
   }
 }
 
-/** Id of the upload of a file that was begun earlier; null if there is none. */
+/** ID of an unfinished upload of a file; null if there is none. */
 export function startedUpload(path, file) {
   return storedAddress(path, file)?.slice(ROOT.length + 1) ?? null;
 }
 
-/** Forget the upload of a file that a task uses. */
+/** Forget the upload of a file. */
 export function forgetUpload(path, file) {
   localStorage.removeItem(fingerprint(path, file));
 }
 
-/** Delete the bytes of a file on the server, which refuses it until it notices that the connection ended. */
+/** Delete a file's bytes on the server, which refuses until it notices that the connection has ended. */
 export async function deleteUpload(path, file) {
   const address = storedAddress(path, file);
   forgetUpload(path, file);
@@ -126,7 +126,7 @@ async function readBytes(file, start, end) {
     const bytes = await file.slice(start, end).arrayBuffer();
     if (bytes.byteLength === end - start) return bytes;
   } catch {
-    // The error of the browser does not name the file.
+    // The browser's error does not name the file.
   }
   throw new FileChanged("The file was changed, moved or deleted since you selected it. Select it again.");
 }
@@ -192,7 +192,7 @@ function problemOf(request) {
 const isTemporary = (error) =>
   error instanceof Problem && (TEMPORARY.has(error.status) || error.status >= 500);
 
-/** Wait; the return of the network ends the delay. */
+/** Wait for some seconds, or until the network is back. */
 function delay(seconds, signal) {
   return new Promise((resolve, reject) => {
     const end = () => {

@@ -1,4 +1,4 @@
-// The preview of the task that the selected files become.
+// The preview of the task that the selected files would become.
 
 import { button, el } from "../dom.js";
 import { bytes, count } from "../formatting.js";
@@ -8,7 +8,7 @@ const DELIMITERS = { ",": "comma", ";": "semicolon", "\t": "tab", "|": "vertical
 /**
  * Show a preview.
  *
- * @param onEncoding called with the encoding that the user selects for the texts
+ * @param onEncoding called with the encoding that the user selects for text files
  */
 export function drawPreview(node, preview, encoding, onEncoding) {
   node.replaceChildren(
@@ -28,7 +28,7 @@ export function drawPreview(node, preview, encoding, onEncoding) {
   }
 }
 
-/** Show that the content of an archive is not known before the server unpacks it. */
+/** Show an archive, whose content is not known before the server unpacks it. */
 export function drawArchive(node, { path, file }) {
   node.replaceChildren(
     el("p", {}, el("strong", { textContent: `${path}, ${bytes(file.size)}` })),
@@ -84,7 +84,7 @@ function tableFact({ path, format: name, delimiter, encoding, videos }) {
   );
 }
 
-/** A sentence with a list of paths, which is created when it is opened. */
+/** Create a sentence with a list of paths, which is filled when it is opened. */
 function expandable(text, lines, className = "") {
   const node = el("details", { className }, el("summary", { textContent: text }));
   node.addEventListener(

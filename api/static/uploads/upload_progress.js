@@ -1,4 +1,4 @@
-// The progress of an upload: total, files in transfer, and files that failed.
+// An upload's progress: total, files in transfer, and failed files.
 
 import { el, setText } from "../dom.js";
 import { bytes, count, duration } from "../formatting.js";
@@ -7,7 +7,7 @@ const INTERVAL_MILLISECONDS = 200; // between two updates of the page
 const MAX_FAILED = 100;
 
 /**
- * Return a function that shows the state of a queue in the elements of the form, a few times per second.
+ * Create a function that shows a queue's state in the form, at most a few times per second.
  *
  * @param nodes bar, text and list
  */

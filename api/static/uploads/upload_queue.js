@@ -1,4 +1,4 @@
-// Upload of many files: a few at a time, with pause, cancellation and progress.
+// Upload many files, a few at a time, with pause, cancellation and progress.
 
 import { deleteUpload, FileChanged, forgetUpload, sendFile } from "./tus_client.js";
 
@@ -25,7 +25,7 @@ export class UploadQueue {
     this.failed = [];
     this.active = new Set();
     this.isPaused = false;
-    this.problem = null; // the answer that ended all uploads
+    this.problem = null; // the response that ended all uploads
     this.#onChange = onChange;
   }
 
@@ -129,7 +129,7 @@ export class UploadQueue {
       item.note = error.message;
       this.failed.push(item);
     } else {
-      this.problem = error; // it holds for all files: a limit, or a session that has ended
+      this.problem = error; // applies to all files: a limit, or a session that has ended
       this.pause();
     }
   }

@@ -203,10 +203,10 @@ def test_time_left_of_stage_and_task_is_shown(
     claim.advance("training")
     shown = {
         (None, None): "training",
-        (42.0, None): "about 42 s left of this stage",
-        (42.0, 600.0): "about 10 min left, 42 s of this stage",
+        (42.0, None): "about 42 s left in this stage",
+        (42.0, 600.0): "about 10 min left, 42 s in this stage",
         (42.2, 42.0): "about 42 s left",
-        (0.0, 42.0): "about 42 s left, 1 s of this stage",
+        (0.0, 42.0): "about 42 s left, 1 s in this stage",
     }
     try:
         for (stage, whole), text in shown.items():
