@@ -101,7 +101,9 @@ class TaskListParameters(_PageParameters):
 class ReleaseListParameters(_LimitedPageParameters):
     """Parameters of ``GET /releases``."""
 
-    task: Annotated[_Text | None, Query(description="Only the release after this task (name or ID).")] = None
+    task: Annotated[
+        _Text | None, Query(description="Only the release that learned this domain (name or ID).")
+    ] = None
     kind: Annotated[
         _Text | None, Query(description="Only releases with this kind of encoder.", examples=["low_rank"])
     ] = None

@@ -135,7 +135,7 @@ _PARAMETERS: Mapping[str, str] = {
 }
 # Descriptions of responses that no model describes.
 _OUTCOMES: Mapping[str, str] = {
-    "200": "The response.",
+    "200": "Success.",
     "201": "The resource was created.",
     "202": "The request was accepted.",
     "204": "Done; the response has no body.",
@@ -286,7 +286,8 @@ def _describe_responses(operation: _Json, schemas: _Json) -> None:
             continue
         schema = response.get("content", {}).get("application/json", {}).get("schema", {})
         summary = schemas.get(_model(schema), {}).get("description", "").partition("\n")[0]
-        if status == "200" and _MEDIA_TYPES.get(operation["operationId"]):
+        media_type = _MEDIA_TYPES.get(operation["operationId"])
+        if status == "200" and media_type and not media_type.startswith("text/"):
             summary = "The file."
         if summary and "items" in schema:
             summary = f"A list. Each entry is {summary[0].lower()}{summary[1:]}"

@@ -46,7 +46,9 @@ class CaptionsParameters(StrictParameters):
 class SuggestionParameters(StrictParameters):
     """Parameters of ``GET /suggestions``. The service checks their values."""
 
-    q: Annotated[str, Query(description="Query so far; its last word is continued.", examples=["a bir"])]
+    q: Annotated[
+        str, Query(description="Query so far; suggestions complete its last word.", examples=["a bir"])
+    ]
     k: Annotated[int, Query(description="Maximum number of words.", json_schema_extra=_AT_LEAST_ONE)] = 8
 
 

@@ -87,13 +87,15 @@ def _type_name(schema: _Json) -> Markup:
     return escape(schema.get("format", schema.get("type", "any")))
 
 
+def _inline(text: str) -> Markup:
+    """Mark words in backticks as code."""
+    return Markup(_CODE.sub(r"<code>\2</code>", str(escape(text))))  # noqa: S704 (escaped before)
+
+
 def _prose(text: str) -> Markup:
-    """Split a description into paragraphs; words in backticks become code."""
-    paragraphs = (
-        Markup(_CODE.sub(r"<code>\2</code>", str(escape(part))))  # noqa: S704 (escaped before)
-        for part in _PARAGRAPH.split(text.strip())
-    )
-    return Markup("").join(Markup("<p>{}</p>").format(paragraph) for paragraph in paragraphs)
+    """Split a description into paragraphs, with words in backticks as code."""
+    parts = _PARAGRAPH.split(text.strip())
+    return Markup("").join(Markup("<p>{}</p>").format(_inline(part)) for part in parts)
 
 
 def _example_text(value: Any) -> str:
@@ -106,4 +108,9 @@ _environment = Environment(
     trim_blocks=True,
     lstrip_blocks=True,
 )
-_environment.filters |= {"type_name": _type_name, "prose": _prose, "example_text": _example_text}
+_environment.filters |= {
+    "type_name": _type_name,
+    "inline": _inline,
+    "prose": _prose,
+    "example_text": _example_text,
+}

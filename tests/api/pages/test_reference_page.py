@@ -1,4 +1,4 @@
-"""The reference of the API in a real browser, within the content security policy."""
+"""The API reference in a real browser, within the content security policy."""
 
 from __future__ import annotations
 
@@ -48,3 +48,5 @@ def test_reference_names_every_operation_and_problem(client: TestClient) -> None
         assert f'id="model-{name}"' in page
     assert "urn:cinestrata:problem:not-found" in page
     assert "style=" not in page
+    assert "<code>task</code> is" in page
+    assert "`" not in page
