@@ -57,7 +57,7 @@ class _InertConsole(Console):
     """A console on which printed text, such as a service's response, cannot control the terminal."""
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-        """Yield the segments of a renderable, with no controls but those of styles and progress bars."""
+        """Yield a renderable's segments, without controls except those of styles and progress bars."""
         for segment in super().render(renderable, options):
             if segment.control is None:
                 yield Segment(_CONTROLS.sub("", segment.text), segment.style)
@@ -101,7 +101,7 @@ def action_command(action: Action, name: str | None = None) -> str:
 
 
 def refuse_call(message: str, hint: str = "") -> NoReturn:
-    """Print to standard error why arguments or options cannot be used, and exit with status 2."""
+    """Print why arguments or options cannot be used to standard error, and exit with status 2."""
     fail(message, hint, status=USAGE_FAULT)
 
 
@@ -126,7 +126,7 @@ def plain_table(*headings: str) -> Table:
 
 
 def strip_upload(text: str) -> str:
-    """Replace the service's folders in a text by the paths under which the files were uploaded."""
+    """Replace the service's upload folders in a text with the uploaded files' own paths."""
     return _UPLOAD.sub("", text)
 
 
@@ -182,7 +182,7 @@ def progress_bar(unit: str = "") -> Progress:
 
 
 def explain_error(error: Exception) -> tuple[str, str] | None:
-    """Return the message and hint of an expected error, or None for an unexpected one."""
+    """Return the message and hint for an expected error; None for an unexpected one."""
     # Imported here because these packages noticeably slow down `cinestrata --help`.
     from pydantic import ValidationError
 
@@ -192,12 +192,12 @@ def explain_error(error: Exception) -> tuple[str, str] | None:
     from service.core.settings import Settings
 
     if isinstance(error, CinestrataError | ServiceError):
-        further = [f"{e.field}: {e.message} {e.hint}".rstrip() for e in error.errors[1:10]]
+        hints = [f"{e.field}: {e.message} {e.hint}".rstrip() for e in error.errors[1:10]]
         if isinstance(error, UnauthorizedError):
-            further.append("Set CINESTRATA_API_KEY to a key of the service.")
+            hints.append("Set CINESTRATA_API_KEY to a key of the service.")
         if error.remedy is not None:
-            further.append(f"Run: {action_command(error.remedy)}")
-        return error.detail, "\n".join(further)
+            hints.append(f"Run: {action_command(error.remedy)}")
+        return error.detail, "\n".join(hints)
     if isinstance(error, ValidationError):
         if error.title == Settings.__name__:
             name_variable = functools.partial(variable_name, Settings)
@@ -232,9 +232,9 @@ def _is_usage_fault(error: Exception) -> bool:
 
 
 def _field_messages(error: ValidationError, name: Callable[[tuple[int | str, ...]], str]) -> str:
-    """Return a line per field.
+    """List the errors, one line per field.
 
-    A field of a union type has one error per member; the rest of its location names the member.
+    A field with a union type has one error per member; the rest of its location names the member.
     """
     messages: dict[str, list[str]] = {}
     for e in error.errors():

@@ -1,4 +1,4 @@
-"""Notices for commands that have queued work without a worker to do it."""
+"""Notices for commands whose queued work has no worker."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class WorkerWatch:
 
 
 def print_notice(client: ServiceClient) -> None:
-    """Tell on standard error that queued work waits, if no worker runs."""
+    """Print to standard error that queued work is waiting, if no worker runs."""
     if client.lacks_workers():
         for line in _notice(client):
             error_console.print(line, soft_wrap=True)

@@ -1,4 +1,4 @@
-"""Options shared by several commands, and values of options such as ``--set NAME=VALUE``."""
+"""Options shared by several commands, and parsers for values such as ``--set NAME=VALUE``."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def _silence_console(as_json: bool) -> bool:
 
 
 def _prefer_named_folder(context: typer.Context, url: str | None) -> str | None:
-    """Drop the URL from the environment if the call names a data folder: a command must not change another library."""
+    """Ignore the URL in the environment if the call names a data folder, so that no other library is changed."""
     # Command-line options are processed before the environment, so the source of --data is known.
     sources = [context.get_parameter_source(name) for name in ("url", "data")]
     names = [source.name if source else None for source in sources]

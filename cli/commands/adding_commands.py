@@ -33,11 +33,11 @@ def ingest(
         ),
     ],
     name: Annotated[
-        str | None, typer.Option("--name", help="Name of the task (default: from the path).")
+        str | None, typer.Option("--name", help="Name of the domain (default: from the path).")
     ] = None,
     into: Annotated[
         str | None,
-        typer.Option("--into", help="Append the videos to the domain of this learned task (name or ID)."),
+        typer.Option("--into", help="Append the videos to this learned domain (name or ID)."),
     ] = None,
     method: Annotated[
         str | None, typer.Option("--method", help="Learning method (default: the service's default).")
@@ -51,7 +51,7 @@ def ingest(
     url: Url = None,
     data: Data = None,
 ) -> None:
-    """Add a domain of videos as a task, or append videos to a domain."""
+    """Add a domain of videos, or append videos to a domain."""
     from cli.commands.ingest_command import run_ingest
 
     run_ingest(
@@ -115,7 +115,7 @@ def sync(
 @app.command()
 @report_errors
 def relearn(
-    domain: Annotated[str, typer.Argument(help="Name or ID of the domain's task.")],
+    domain: Annotated[str, typer.Argument(help="Name or ID of the domain.")],
     name: Annotated[
         str | None, typer.Option("--name", help="Name of the new domain (default: from the domain's name).")
     ] = None,

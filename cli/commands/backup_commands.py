@@ -57,7 +57,7 @@ def snapshot(
 ) -> None:
     """Back up catalog and index, and verify the backup.
 
-    The service may keep running; with --url, one of its workers does it.
+    The service may keep running; with --url, one of its workers writes the backup.
     """
     if url:
         from cli.commands.maintenance_commands import run_remote_snapshot
@@ -116,7 +116,7 @@ def restore(
             if CATALOG in files:
                 require_intact_catalog(work / CATALOG)
                 with (
-                    ExitStack() as index,  # left over after the catalog commit
+                    ExitStack() as index,  # outlives the commit, so that a failed one moves the index back
                     install_catalog(settings, work / CATALOG, origin=source, last_video=last_video),
                 ):
                     index.enter_context(_installed_index(work / "index", settings.index_dir))
@@ -175,7 +175,7 @@ def run_snapshot(target: Path, data: Path | None, index_only: bool) -> None:
     console.print(f"{report.path}: {report.files} files, {report.bytes:,} bytes, verified", soft_wrap=True)
     if report.external_tasks:
         console.print(
-            f"The vectors of {report.external_tasks} tasks are in Milvus, so the backup has only their "
+            f"The vectors of {report.external_tasks} domains are in Milvus, so the backup has only their "
             "IDs and digests. Back them up with milvus-backup now, and restore them before this backup.",
             soft_wrap=True,
         )

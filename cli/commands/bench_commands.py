@@ -398,7 +398,7 @@ def _prepare_campaign(
     tasks: int | None,
     device: str,
 ) -> Campaign:
-    """Prepare the runs of a protocol, with its videos' frames in the cache."""
+    """Prepare a protocol's runs, with the frames of its videos in the cache."""
     from benchmarks.learning.campaign import Campaign
     from benchmarks.learning.run_progress import RunProgress
     from benchmarks.learning.task_preparation import prepare_tasks
@@ -462,7 +462,7 @@ def _command_line() -> str:
 
 @contextmanager
 def _report_benchmark_errors() -> Iterator[None]:
-    """Report errors of protocols, methods and backbones as a sentence instead of a traceback."""
+    """Report errors in protocols, methods and backbones as sentences instead of tracebacks."""
     from benchmarks.errors import ProtocolError
     from models.errors import ModelError
     from trainer.errors import TrainingError

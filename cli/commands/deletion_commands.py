@@ -1,6 +1,4 @@
-"""``cinestrata delete`` and ``cinestrata compact``: delete videos and tasks, and free the disk space of
-their vectors.
-"""
+"""``cinestrata delete`` and ``compact``: delete videos and tasks, and free their vectors' disk space."""
 
 from __future__ import annotations
 
@@ -49,7 +47,7 @@ def delete(
 @app.command()
 @report_errors
 def compact(
-    task: Annotated[str | None, typer.Argument(help="Name or ID of a task (default: all).")] = None,
+    task: Annotated[str | None, typer.Argument(help="Name or ID of a domain (default: all).")] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only show the disk space that deleted vectors take.")
     ] = False,
@@ -106,7 +104,7 @@ def run_compact(task: str | None, dry_run: bool, data: Path | None) -> None:
     """Show the disk space of deleted vectors and free it.
 
     Args:
-        task: Name or ID of a task; None compacts all tasks.
+        task: Name or ID of a domain; None compacts all domains.
         dry_run: Whether to show the space without freeing it.
         data: Data folder; None: from the environment.
     """
@@ -153,7 +151,7 @@ def run_compact(task: str | None, dry_run: bool, data: Path | None) -> None:
 def _print_usages(usages: Sequence[StorageUsage]) -> None:
     from rich.filesize import decimal
 
-    table = plain_table("task")
+    table = plain_table("domain")
     for heading in ("vectors", "deleted", "share", "segments", "size"):
         table.add_column(heading, justify="right", no_wrap=True)
     for usage in usages:

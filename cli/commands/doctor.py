@@ -190,7 +190,7 @@ def check_index(settings: Settings) -> str:
     from service.storage.vector_store_selection import library_store
 
     if not settings.index_dir.exists():
-        return "empty, no domain is learned"
+        return "empty: no domain has been learned"
     result = audit(library_store(settings))
     faults = [
         *result.problems,

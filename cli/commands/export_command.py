@@ -34,7 +34,7 @@ def export(
     folder: Annotated[Path, typer.Argument(help="Folder to write to, with one subfolder per domain.")],
     task: Annotated[
         str | None,
-        typer.Option("--task", help="Export only the domain of this task (name or ID), without a subfolder."),
+        typer.Option("--task", help="Export only this domain (name or ID), without a subfolder."),
     ] = None,
     table_format: Annotated[
         TableFormat, typer.Option("--format", help="Write metadata.jsonl or metadata.csv.")
@@ -74,7 +74,7 @@ def export(
 def _export_domain(
     client: ServiceClient, domain: TaskDetails, folder: Path, table: Path, with_videos: bool
 ) -> int:
-    """Write a domain's table, which appears once complete, and return its number of videos."""
+    """Write a domain's table, which appears once it is complete, and return the number of videos."""
     from cli.service_client import PAGE
     from media.sources.media_source import is_source_uri
 
@@ -126,7 +126,7 @@ def file_names(uris: Sequence[str], *, renamed: bool) -> list[str]:
 
 
 def _write_video(client: ServiceClient, video: VideoDetails, target: Path) -> None:
-    """Write the file of a video, unless a file with its size is there."""
+    """Write a video file, unless a file with its size is there."""
     if target.is_file():
         if target.stat().st_size == video.bytes:
             return
@@ -141,7 +141,7 @@ def _write_video(client: ServiceClient, video: VideoDetails, target: Path) -> No
 
 
 def _rows(video: VideoDetails, name: str) -> Iterator[dict[str, Any]]:
-    """Yield the rows of a video: one, and more for the rest of long captions, which an ingest merges."""
+    """Yield a video's rows: one, or several for long captions or transcripts; an ingest merges them."""
     texts: list[tuple[str, Any]] = [("captions", caption) for caption in video.captions]
     texts += [("transcript", cue.model_dump()) for cue in video.transcript]
     row: dict[str, Any] = {"file_name": name, "captions": []}

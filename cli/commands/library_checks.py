@@ -1,4 +1,4 @@
-"""Checks of a library for ``cinestrata doctor``: releases, shards and catalog, videos, previews and checkpoints."""
+"""Check a library for ``cinestrata doctor``: releases, shards, catalog, videos, previews and checkpoints."""
 
 from __future__ import annotations
 
@@ -220,7 +220,7 @@ def check_catalog(settings: Settings, audit: Audit) -> list[str]:
 
 
 def check_catalog_file(path: Path) -> list[str]:
-    """Find faults in the structure of the SQLite file, which stores no checksums of values."""
+    """Find faults in the SQLite file's structure; the file has no checksums of values."""
     import sqlite3
     from contextlib import closing
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class RestoreReport:
-    """Lines that name the restored files, and the files that stay damaged with the reason."""
+    """Lines that name the restored files, and the files that stay damaged with reasons."""
 
     restored: list[str] = field(default_factory=list)
     lost: list[str] = field(default_factory=list)

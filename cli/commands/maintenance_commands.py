@@ -51,7 +51,7 @@ def run_remote_snapshot(url: str, target: Path | None) -> None:
         console.print(f"Downloaded to {target}", soft_wrap=True)
     if result.get("external_tasks"):
         console.print(
-            f"The vectors of {result['external_tasks']} tasks are in Milvus and not part of the snapshot.",
+            f"The vectors of {result['external_tasks']} domains are in Milvus and not part of the snapshot.",
             soft_wrap=True,
         )
 
@@ -61,7 +61,7 @@ def run_remote_compaction(url: str, task: str | None) -> None:
 
     Args:
         url: URL of the running service.
-        task: Name or ID of a task; None compacts all tasks.
+        task: Name or ID of a domain; None compacts all domains.
     """
     from rich.filesize import decimal
 

@@ -1,4 +1,4 @@
-"""``cinestrata move``: copy the vectors of all tasks to another vector store."""
+"""``cinestrata move``: copy the vectors of all domains to another vector store."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def move(
     as_json: AsJson = False,
     data: Data = None,
 ) -> None:
-    """Copy the vectors of all tasks to another vector store.
+    """Copy the vectors of all domains to another vector store.
 
     The service may keep running, and nothing is re-embedded.
     """
@@ -49,7 +49,7 @@ def move(
         update_shard_rows(
             manifest, manifest.shards, "shard.move"
         )  # an earlier move may have ended before this step
-        with progress_bar("tasks") as bar:
+        with progress_bar("domains") as bar:
             row = bar.add_task(f"Moving to {to}", total=len(pending))
             for task in pending:
                 update_shard_rows(store.move(task), [task], "shard.move")
@@ -57,14 +57,14 @@ def move(
                 bar.advance(row)
     except (OSError, ShardStoreError) as error:
         fail(
-            f"Moving stopped after {moved} tasks: {error}",
-            "Fix the reported cause and run the command again; it continues with the next task.",
+            f"Moving stopped after {moved} domains: {error}",
+            "Fix the reported cause and run the command again; it continues with the next domain.",
         )
     print_json({"store": to, "moved": moved, "already_there": len(nonempty) - len(pending)})
     console.print(
-        f"{moved} tasks moved to {to}; {len(nonempty) - len(pending)} were already there.", soft_wrap=True
+        f"{moved} domains moved to {to}; {len(nonempty) - len(pending)} were already there.", soft_wrap=True
     )
     if settings.vector_store != to:
         console.print(
-            f"New tasks still use the other store: set CINESTRATA_VECTOR_STORE={to}.", soft_wrap=True
+            f"New domains still use the other store: set CINESTRATA_VECTOR_STORE={to}.", soft_wrap=True
         )

@@ -192,7 +192,7 @@ def _logs_json() -> bool:
 
 @contextmanager
 def _errors_as_events() -> Iterator[None]:
-    """In JSON format, log an expected error and exit with status 1, instead of printing it."""
+    """In JSON format, log an expected error instead of printing it, and exit with status 1."""
     try:
         yield
     except Exception as error:

@@ -104,7 +104,7 @@ def run_register(
 
 
 def parse_interval(text: str) -> int:
-    """Convert to seconds an interval such as ``90s``, ``15m``, ``2h`` or ``1d``; at least a minute."""
+    """Convert an interval such as ``90s``, ``15m``, ``2h`` or ``1d`` to seconds; at least a minute."""
     match = re.fullmatch(r"(\d{1,7})([smhd])", text.strip())
     seconds = int(match[1]) * _UNITS[match[2]] if match else 0
     if not 60 <= seconds <= 366 * _UNITS["d"]:

@@ -75,7 +75,7 @@ def _serve(client: ServiceClient, release: str, dry_run: bool, yes: bool) -> Non
     console.print(f"Now serving release {done.release[:12]}, after {done.task!r}.", soft_wrap=True)
     if done.pinned:
         console.print(
-            "Newly learned tasks are not searched until you serve a later release: cinestrata releases "
+            "Newly learned domains are not searched until you serve a later release: cinestrata releases "
             "--serve newest",
             soft_wrap=True,
         )

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from cinestrata_schemas.search import SearchResponse, SearchResult, SimilarVideosResponse
 
 _LIKELY = 0.5  # lowest confidence of a likely match
-_UNSURE_CONFIDENCE = 0.3  # of an answer without matches; its first result may still be right
+_UNSURE_CONFIDENCE = 0.3  # from here on, the first result may be right although nothing matches
 
 
 app = typer.Typer()
@@ -47,7 +47,8 @@ def search(
     query: Annotated[str, typer.Argument(help="Description of the video, in words.")],
     k: Annotated[int, typer.Option("-k", min=1, help="Number of results.")] = 10,
     task: Annotated[
-        list[str] | None, typer.Option("--task", help="Task to search; may be repeated (default: all).")
+        list[str] | None,
+        typer.Option("--task", help="Domain to search (name or ID); may be repeated (default: all)."),
     ] = None,
     mode: Annotated[
         QueryMode | None,
@@ -77,7 +78,7 @@ def search(
         typer.Option("--min-confidence", help="Minimum confidence of a result, 0..1."),
     ] = None,
     routes: Annotated[
-        str | None, typer.Option("--routes", help="auto, all, or the number of likeliest tasks to search.")
+        str | None, typer.Option("--routes", help="auto, all, or the number of likeliest domains to search.")
     ] = None,
     page: Annotated[int, typer.Option("--page", min=1, help="Page of results.")] = 1,
     cursor: Annotated[
@@ -120,7 +121,7 @@ def similar(
     k: Annotated[int, typer.Option("-k", min=1, help="Number of results.")] = 10,
     everywhere: Annotated[
         bool,
-        typer.Option("--all", help="Search all tasks with the same encoder, not only the video's own."),
+        typer.Option("--all", help="Search all domains with the same encoder, not only the video's own."),
     ] = False,
     as_json: AsJson = False,
     url: Url = None,
@@ -146,7 +147,7 @@ def run_search(
     """Search and print the results. Exits with status 3 if no video matches.
 
     Args:
-        task: Names or IDs of the tasks to search; None searches all.
+        task: Names or IDs of the domains to search; None searches all.
         mode: Query mode; None: the release's own.
         url: URL of a running service; None: search the data folder.
         data: Data folder; None: from the environment. A service running on it answers the search.
@@ -161,10 +162,10 @@ def run_search(
     with console.status("Searching …"):
         conditions = parse_conditions(where) or None
         response = client.search(query, k=k, task=task, mode=mode, where=conditions, **fields)
-        for further in range(2, page + 1):
+        for number in range(2, page + 1):
             if response.next_cursor is None:
                 print_json(response.model_copy(update={"results": []}))
-                fail(f"--page {page}: results end on page {further - 1}.", status=NOTHING_FOUND)
+                fail(f"--page {page}: results end on page {number - 1}.", status=NOTHING_FOUND)
             fields["cursor"] = response.next_cursor
             response = client.search(query, k=k, task=task, mode=mode, where=conditions, **fields)
     print_json(response)
@@ -200,7 +201,7 @@ def run_similar(video_id: str, k: int, scope: SearchScope, url: str | None, data
 
     Args:
         k: Maximum number of results.
-        scope: ``task`` for the video's own task, ``all`` for all tasks with the same encoder.
+        scope: ``task`` for the video's own domain, ``all`` for all domains with the same encoder.
         url: URL of a running service; None: search the data folder.
         data: Data folder; None: from the environment. A service running on it answers the search.
     """
@@ -266,7 +267,7 @@ def result_table(
     has_confidence = any(result.confidence is not None for result in response.results)
     if has_confidence:
         table.add_column("match")
-    table.add_column("task", no_wrap=True, max_width=14)
+    table.add_column("domain", no_wrap=True, max_width=14)
     table.add_column("video", overflow="fold", max_width=30)  # IDs are arguments of other commands
     has_moments = any(map(_played_part, response.results[:first]))
     if has_moments:
@@ -287,7 +288,7 @@ def result_table(
 
 
 def answer_line(response: SearchResponse) -> str:
-    """How many videos match, or why the answer of a search in the served mode does not tell."""
+    """Say how many videos match, or why the library can't tell."""
     if response.matches is False:
         if (response.confidence or 0) >= _UNSURE_CONFIDENCE:
             return "No sure match; the first result may be right."
@@ -301,11 +302,11 @@ def answer_line(response: SearchResponse) -> str:
 
 
 def _search_facts(response: SearchResponse) -> tuple[str, str]:
-    """Describe the extent and timing of a search, in lines of at most 80 columns."""
+    """Describe a search's extent and timing, in lines of at most 80 columns."""
     timing, searched = response.timing_ms, sum(task.searched for task in response.routing)
-    tasks = "task" if searched == 1 else "tasks"
+    domains = "domain" if searched == 1 else "domains"
     return (
-        f"{searched:,} {tasks} searched in {timing.total:,.0f} ms, mode {response.mode}, "
+        f"{searched:,} {domains} searched in {timing.total:,.0f} ms, mode {response.mode}, "
         f"release {str(response.release)[:12]}",
         f"encode {timing.encode:,.1f} ms, route {timing.route:,.1f} ms, search {timing.search:,.1f} ms, "
         f"merge {timing.merge:,.1f} ms",
@@ -328,14 +329,14 @@ def _caption_cell(result: SearchResult) -> Text:
 
 
 def _match_word(result: SearchResult) -> str:
-    """Word a result's confidence as the search page does; empty for a result outside the answer."""
+    """Word a result's confidence; empty below the cut-off."""
     if result.matches is False:
         return ""
     return "likely" if (result.confidence or 0) >= _LIKELY else "possible"
 
 
 def _row_style(result: SearchResult, highlight: Collection[str]) -> str:
-    """Return the style of a result: emphasized, dimmed outside the answer, or plain."""
+    """Choose a result's style: emphasized, dimmed below the cut-off, or plain."""
     if result.video_id in highlight:
         return "bold green"
     return "dim" if result.matches is False else ""
@@ -348,7 +349,7 @@ def _best_moment(result: SearchResult) -> str:
 
 
 def _played_part(result: SearchResult) -> tuple[float, ...]:
-    """Start and end of the part whose transcript has the words, or of the best moment; empty without any."""
+    """Return start and end of the part whose transcript has the words, or of the best moment; empty without any."""
     said = [
         (text.start, text.end) for text in result.words if text.start is not None and text.end is not None
     ]

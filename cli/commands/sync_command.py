@@ -109,7 +109,7 @@ def _require_ready(client: ServiceClient, task: TaskDetails) -> None:
 
 
 def _finish_appends(client: ServiceClient, domain: TaskDetails | None) -> None:
-    """Wait for appends from another sync of the domain; delete failed ones, so that they are sent again."""
+    """Wait for another sync's appends to the domain; delete failed ones, so that they are sent again."""
     if domain is None:
         return
     appends = [task for task in client.list_tasks() if task.into == domain.id]
@@ -127,7 +127,7 @@ def _stored_videos(client: ServiceClient, domain: TaskDetails | None) -> list[Vi
 
 
 def _plan_document(name: str, plan: SyncPlan) -> dict[str, Any]:
-    """Convert a plan to JSON for --json; videos are named by URI or ID."""
+    """Convert a plan to a document for --json; videos are named by URI or ID."""
     return {
         "domain": name,
         "new": [video.uri for video in plan.new],

@@ -297,10 +297,10 @@ def _rejected_lines(task: TaskDetails) -> Iterator[str]:
     for video in task.rejected[:_MAX_REJECTED]:
         name, reason = strip_upload(video.uri), strip_upload(video.reason)
         yield f"rejected: {reason if name in reason else f'{name}: {reason}'}"
-    further = task.counts.rejected - _MAX_REJECTED
-    if further > 0:
+    others = task.counts.rejected - _MAX_REJECTED
+    if others > 0:
         name = shown_name(task)
-        yield f"{further} more rejected videos: cinestrata videos list --task {name} --status rejected"
+        yield f"{others} more rejected videos: cinestrata videos list --task {name} --status rejected"
 
 
 def _title(task: TaskDetails) -> str:

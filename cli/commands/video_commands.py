@@ -36,7 +36,7 @@ _STATUS_COLORS = {"accepted": "green", "rejected": "red", "pending": "cyan"}
 @report_errors
 def list_(
     task: Annotated[
-        str | None, typer.Option("--task", help="Only videos in the domain of this task (name or ID).")
+        str | None, typer.Option("--task", help="Only videos in this domain (name or ID).")
     ] = None,
     status: Annotated[
         VideoStatus | None,
@@ -74,10 +74,10 @@ def list_(
     given = {name: value for name, value in parameters.items() if value is not None}
     client = connect(url, data)
     page = client.list_videos(**given)
-    for further in range(2, number + 1):
+    for position in range(2, number + 1):
         if page.next_cursor is None:
             print_json(page.model_copy(update={"videos": []}))
-            fail(f"--page {number}: the list ends on page {further - 1}.", status=NOTHING_FOUND)
+            fail(f"--page {number}: the list ends on page {position - 1}.", status=NOTHING_FOUND)
         page = client.list_videos(**given | {"cursor": page.next_cursor})
     print_json(page)
     console.print(video_table(page.videos) if page.videos else "No videos.")
@@ -137,13 +137,13 @@ def video_table(videos: Sequence[VideoSummary]) -> Table:
     table.add_column("caption")
     for video in videos:
         caption = video.reason or next(iter(video.captions), "")
-        further = len(video.captions) - 1
+        others = len(video.captions) - 1
         table.add_row(
             video_cell(video.id, video.uri),
             Text(video.status, style=_STATUS_COLORS[video.status]),
             video.effective_split or "",
             "" if video.duration is None else f"{video.duration:.1f}",
-            f"{caption} (+{further})" if further > 0 and not video.reason else caption,
+            f"{caption} (+{others})" if others > 0 and not video.reason else caption,
         )
     return table
 

@@ -24,7 +24,7 @@ _MAX_LISTED = 20
 
 
 class VideoTarget(Protocol):
-    """Destination of the videos."""
+    """Where videos are sent."""
 
     def send(self, videos: list[VideoSpec]) -> TaskDetails:
         """Send paths of videos that the service can read."""

@@ -144,7 +144,7 @@ def log(
         return
     messages = client.list_deliveries(webhook_id, limit=limit).deliveries
     print_json(messages)
-    table = plain_table("message", "event", "state", "tries", "created", "last answer")
+    table = plain_table("message", "event", "state", "tries", "created", "last response")
     table.columns[0].no_wrap = True
     for message in messages:
         answer = f"{message.status or ''} {message.answer or ''}".strip()

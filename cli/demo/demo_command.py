@@ -124,7 +124,7 @@ def _learn(
     """Create missing tasks and follow all of them until they are ready.
 
     Returns:
-        The tasks, and the seconds of each task in each state by task ID.
+        The tasks, and the seconds that each spent in each state, by task ID.
     """
     existing = {task.name: task for task in client.list_tasks()}
     ids = []
@@ -134,7 +134,7 @@ def _learn(
             task = videos.create_task(client, media_root, domain)
         elif task.counts.videos != count:
             fail(
-                f"The task {domain} from an earlier run has {task.counts.videos} videos, but the folder has {count}.",
+                f"The domain {domain} from an earlier run has {task.counts.videos} videos, but the folder has {count}.",
                 "Use another data folder: --data FOLDER.",
             )
         elif task.state in ("failed", "cancelled"):
@@ -164,7 +164,7 @@ def _learn(
 
 
 def _wait_for_release(client: ServiceClient, release: str | None) -> None:
-    """Wait until the API has loaded a release's snapshot, a moment after the task is ready."""
+    """Wait until the API has loaded a release's snapshot, which takes a moment after the task is ready."""
     deadline = time.monotonic() + _SNAPSHOT_SECONDS
     while client.readyz().release != release and time.monotonic() < deadline:
         time.sleep(0.1)
@@ -202,7 +202,7 @@ class StageTimer:
         return time.monotonic() - self._start
 
     def seconds(self) -> dict[str, float]:
-        """Return the seconds of each stage and in total, rounded for a report."""
+        """Return the seconds per stage and in total, rounded for a report."""
         return {
             **{stage: round(seconds, 2) for stage, seconds in self._seconds.items()},
             "total": round(self.total(), 2),

@@ -155,7 +155,7 @@ def _right_first(sample: SampleSearch, response: SearchResponse) -> int:
 
 
 def _three_recalls(cells: Sequence[RecallFigures | None]) -> str:
-    """Return the means over the queries of the tasks."""
+    """Format mean Recall@1, 5 and 10 over all queries, in percent."""
     known = [cell for cell in cells if cell and cell.queries]
     if not known:
         return "·"

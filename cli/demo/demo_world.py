@@ -31,10 +31,10 @@ _UNKNOWN = "an astronaut repairs a satellite"
 
 @dataclass(frozen=True)
 class DemoWorld:
-    """Domains of the demo and their sizes.
+    """The demo's domains and their sizes.
 
     Attributes:
-        domains: Names of the domains.
+        domains: Domain names.
         train: Training videos per domain.
         val: Validation videos per domain.
         test: Held-out videos per domain.

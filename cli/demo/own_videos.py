@@ -40,8 +40,8 @@ class OwnVideos:
     """The user's domains, checked before anything is learned.
 
     Attributes:
-        folders: Folder of each domain by its name.
-        videos: Videos of each domain by its name; every video has an ID, and paths are relative to the folder.
+        folders: Folders by domain name.
+        videos: Videos by domain name; every video has an ID, and paths are relative to the folder.
     """
 
     folders: dict[str, Path]
@@ -79,14 +79,14 @@ class OwnVideos:
 
     @property
     def domains(self) -> tuple[str, ...]:
-        """Names of the domains, sorted."""
+        """Domain names, sorted."""
         return tuple(self.folders)
 
     def prepare(self, media_root: Path) -> None:
         """Do nothing: the service stores the videos when a task is created."""
 
     def create_task(self, client: ServiceClient, media_root: Path, domain: str) -> TaskDetails:
-        """Send the videos of a domain to the service and create its task."""
+        """Send a domain's videos to the service and create its task."""
         folder, videos = self.folders[domain], self.videos[domain]
         with tempfile.TemporaryFile() as archive:
             pack_videos(archive, videos, {video.uri: (folder / video.uri).resolve() for video in videos})
@@ -114,7 +114,7 @@ class OwnVideos:
         return [*searches, SampleSearch("nothing", _UNKNOWN)]
 
     def _find_described(self, client: ServiceClient) -> tuple[str, str] | None:
-        """Return the first caption of a held-out video that no other video has, and the ID of this video."""
+        """Find a held-out video whose first caption no other video has; return the caption and the video's ID."""
         captioned = [video for videos in self.videos.values() for video in videos if video.captions]
         uses = Counter(caption for video in captioned for caption in set(video.captions))
         for video in captioned:
@@ -129,7 +129,7 @@ def _subfolders(root: Path) -> list[Path]:
 
 
 def _has_captions(folder: Path) -> bool:
-    """Return whether captions of videos are directly in a folder."""
+    """Return whether a folder itself contains captions of videos."""
     files = [path for path in folder.iterdir() if path.is_file()]
     return bool(find_tables(path.name for path in files)) or any(
         file.with_suffix(suffix).is_file()

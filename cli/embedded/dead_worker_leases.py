@@ -1,4 +1,4 @@
-"""Early release of leases held by ended workers."""
+"""Release the leases of ended workers before they expire."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A library in Milvus: learning, searches through the API, moves between stores, and loss of the server."""
+"""A library in Milvus: learning, searching over the API, moves between stores, and loss of the server."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def answers(client: TestClient) -> list[list[tuple[str, float]]]:
 
 
 def same(one: list[list[tuple[str, float]]], other: list[list[tuple[str, float]]]) -> None:
-    """Compare results, whose scores may differ by the order of summation."""
+    """Compare results; their scores may differ by the order of summation."""
     for before, after in zip(one, other, strict=True):
         assert dict(before) == pytest.approx(dict(after), abs=1e-5)
         assert [score for _, score in before] == pytest.approx([score for _, score in after], abs=1e-5)
@@ -103,11 +103,11 @@ def test_learned_tasks_are_stored_and_found_in_milvus(
 def test_backup_reports_vectors_in_milvus(
     library: list[str], configured: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # A command changes the settings of its process, and this process runs further tests.
+    # A command changes the settings of its process, and this process runs other tests.
     monkeypatch.setenv("CINESTRATA_DATA_DIR", str(configured.data_dir))
     outcome = CliRunner().invoke(app, ["snapshot", str(tmp_path / "copy")])
     assert outcome.exit_code == 0, outcome.output
-    assert "The vectors of 2 tasks are in Milvus, so the backup has only" in outcome.output
+    assert "The vectors of 2 domains are in Milvus, so the backup has only" in outcome.output
 
 
 def test_moving_between_stores_keeps_results(
@@ -116,11 +116,11 @@ def test_moving_between_stores_keeps_results(
     before = answers(client)
     for where, other in (("faiss", "milvus"), ("milvus", "faiss")):
         outcome = CliRunner().invoke(app, ["move", "--to", where, "--data", str(configured.data_dir)])
-        assert (outcome.exit_code, f"2 tasks moved to {where}; 0 were already there" in outcome.output) == (
+        assert (outcome.exit_code, f"2 domains moved to {where}; 0 were already there" in outcome.output) == (
             0,
             True,
         ), outcome.output
-        assert ("New tasks still use the other store" in outcome.output) is (where == "faiss")
+        assert ("New domains still use the other store" in outcome.output) is (where == "faiss")
         assert refreshed(client)["degraded"] == {}
         same(answers(client), before)
         shards = library_store(configured).manifest().shards
@@ -164,8 +164,8 @@ def test_move_skips_a_task_without_videos(library: list[str], configured: Settin
     store.delete(range(left.first_id, left.last_id + 1), task=library[1])
     outcome = CliRunner().invoke(app, ["move", "--to", "faiss", "--data", str(configured.data_dir)])
     assert outcome.exit_code == 0, outcome.output
-    assert "1 tasks moved to faiss; 1 were already there" in outcome.output
+    assert "1 domains moved to faiss; 1 were already there" in outcome.output
     emptied = store.manifest().shards[library[1]]
     assert (emptied.count, emptied.place, emptied.release) == (0, "", left.release)
     outcome = CliRunner().invoke(app, ["move", "--to", "faiss", "--data", str(configured.data_dir)])
-    assert "0 tasks moved to faiss; 1 were already there" in outcome.output
+    assert "0 domains moved to faiss; 1 were already there" in outcome.output

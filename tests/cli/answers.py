@@ -1,4 +1,4 @@
-"""Answers of a service: problem documents, tasks and results of searches."""
+"""A service's answers: problem documents, tasks and search results."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ def task_details(**fields: Any) -> TaskDetails:
 
 
 def search_result(**fields: Any) -> SearchResult:
-    """Return the best result of a search."""
+    """Return a search's best result."""
     shown = {"rank": 1, "video_id": "v1", "uri": "v1.mp4", "task": "cars", "task_id": "tsk_1", "score": 0.5}
     shown |= {"captions": ["a taxi"], "thumbnail_url": "/t", "stream_url": "/s"}
     return SearchResult.model_validate(shown | fields)
 
 
 def search_answer(**fields: Any) -> SearchResponse:
-    """Return the answer of a search with one result."""
+    """Return a search's answer with one result."""
     routing = [{"task": "cars", "task_id": "tsk_1", "weight": 1.0, "searched": True}]
     answer = {"query": "a taxi", "mode": "pinned", "release": "f" * 64, "generation": 1, "routing": routing}
     answer["timing_ms"] = dict.fromkeys(("encode", "route", "search", "merge", "total"), 1.0)

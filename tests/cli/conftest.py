@@ -1,4 +1,4 @@
-"""A data folder per test, and tasks that are published in it."""
+"""A data folder per test, and tasks published in it."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def publish_task(folder: Settings) -> Callable[..., Manifest]:
 
 @pytest.fixture
 def two(folder: Settings, publish_task: Callable[..., Manifest]) -> ShardStore:
-    """Index of a library with the published tasks a and b."""
+    """The index of a library with the published tasks a and b."""
     publish_task("a", 5)
     publish_task("b", 3)
     return ShardStore(folder.index_dir)

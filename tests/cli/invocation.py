@@ -1,4 +1,4 @@
-"""Commands of the command line in the process of a test."""
+"""Run commands in a test's process."""
 
 from __future__ import annotations
 

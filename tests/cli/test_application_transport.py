@@ -1,4 +1,4 @@
-"""Requests to an application in the process: bodies in parts, answers that are left, unexpected errors."""
+"""Requests to an application in this process: bodies in parts, abandoned responses, unexpected errors."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_bodies_are_sent_and_read_in_parts(client: httpx.Client) -> None:
     assert len(client.get("/stream").content) == 1000 * BLOCKS
 
 
-def test_answer_that_is_left_is_not_produced_further(client: httpx.Client) -> None:
+def test_abandoned_response_is_not_continued(client: httpx.Client) -> None:
     with client.stream("GET", "/stream") as response:
         next(response.iter_raw())
     assert 0 < len(sent) < BLOCKS

@@ -1,4 +1,4 @@
-"""Catalog and index of a backup show the same state, and new videos never take over vectors of a restored index."""
+"""A backup's catalog and index show the same state, and new videos never take over vectors of a restored index."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def publish(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def _restored_tasks(copy: Path, target: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[set[str], set[str]]:
-    """Return the tasks of the catalog and of the manifest after a restore with SQLite."""
+    """Restore with SQLite, and return the tasks in the catalog and in the manifest."""
     dispose()
     monkeypatch.delenv("CINESTRATA_DATABASE_URL", raising=False)
     _require_success("restore", copy, "--data", target)
@@ -127,7 +127,7 @@ def test_backup_during_a_long_change_can_be_repeated(
 
 
 def _forget_videos(copy: Path) -> None:
-    """Remove task b from the catalog of a backup, as if it had been published after the copy of the catalog."""
+    """Remove task b from a backup's catalog, as if it had been published after the catalog was copied."""
     catalog, description = copy / "catalog.sqlite3", copy / "snapshot.json"
     with closing(sqlite3.connect(catalog)) as connection:
         for table, column in (("videos", "task_id"), ("shards", "task_id"), ("releases", "task_id")):
@@ -158,7 +158,7 @@ def test_videos_after_a_restore_have_ids_above_those_of_the_index(
     monkeypatch: pytest.MonkeyPatch,
     request: pytest.FixtureRequest,
 ) -> None:
-    """An index that was restored on its own may contain videos that the catalog does not know."""
+    """An index restored on its own may contain videos that the catalog does not know."""
     publish_task("a", 5)
     publish_task("b", 3)
     _require_success("snapshot", tmp_path / "copy")
@@ -173,7 +173,7 @@ def test_videos_after_a_restore_have_ids_above_those_of_the_index(
 def test_index_restored_after_a_dump_raises_the_counter(
     publish_task: Publish, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fresh_postgres_url: str
 ) -> None:
-    """The dump of the catalog is older than the index, so the index may contain videos that it does not know."""
+    """The catalog dump is older than the index, which may therefore contain videos that the dump does not know."""
     publish_task("a", 5)
     _require_success("snapshot", tmp_path / "dump")
     publish_task("b", 3)

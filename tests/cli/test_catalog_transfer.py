@@ -1,6 +1,6 @@
-"""Backups move all rows of a catalog between the databases, with commands that run in processes of their own.
+"""Backups move all catalog rows between the databases, with commands in their own processes.
 
-A process of a command imports fewer modules than the process of the tests, and must copy all tables nevertheless.
+A command's process imports fewer modules than the tests' process, but must still copy all tables.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def _require_success(process: subprocess.CompletedProcess[str]) -> None:
 
 
 def _rows(url: str) -> Mapping[str, list[str]]:
-    """Return the rows of all tables; those of the audit log grow with each command."""
+    """Return the rows of all tables; the audit log grows with each command."""
     engine = create_engine(url)
     with engine.connect() as connection:
         rows = {
@@ -73,7 +73,7 @@ def _rows(url: str) -> Mapping[str, list[str]]:
 
 @pytest.fixture
 def catalog_file(folder: Settings, publish_task: Callable) -> Path:
-    """SQLite catalog with rows in tables that no module of the commands needs."""
+    """An SQLite catalog with rows in tables that the commands' modules do not need."""
     publish_task("a", 3)
     dispose()
     _insert(folder.database_url)
@@ -107,7 +107,7 @@ def test_commands_copy_all_tables_to_postgresql_and_back(
 
 @pytest.fixture
 def migrated_database(catalog_file: Path, tmp_path: Path, fresh_postgres_url: str) -> Iterator[Engine]:
-    """A database with the tables of the catalog, beside a snapshot in ``copy``."""
+    """A database with the catalog's tables, and a snapshot in ``copy``."""
     _require_success(_run("snapshot", tmp_path / "copy"))
     _require_success(_run("migrate", "--data", tmp_path / "b", database=fresh_postgres_url))
     engine = create_engine(fresh_postgres_url)

@@ -1,4 +1,4 @@
-"""Backup: a copy is complete or absent, also during a publication, and is restored without changes."""
+"""Backups: a copy is complete or absent, even during a publication, and is restored unchanged."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_restored_library_equals_the_original(two: ShardStore, tmp_path: Path, n
 def test_backup_during_publishing_is_one_generation(
     two: ShardStore, tmp_path: Path, publish_task: Callable
 ) -> None:
-    # Before the catalog and the files of the manifest are copied, further tasks are published.
+    # Before the catalog and the manifest's files are copied, more tasks are published.
     began, stop = threading.Event(), threading.Event()
 
     def publish() -> None:
@@ -109,7 +109,7 @@ def test_backup_during_publishing_is_one_generation(
 
 @pytest.mark.parametrize(("name", "mode"), [("copy", 0o700), ("copy.tar", 0o600)])
 def test_backup_is_readable_for_its_owner_only(two: ShardStore, tmp_path: Path, name: str, mode: int) -> None:
-    """A catalog contains secrets of webhooks and hashes of passwords."""
+    """A catalog contains webhook secrets and password hashes."""
     before = os.umask(0)
     try:
         outcome = run("snapshot", tmp_path / name)

@@ -1,4 +1,4 @@
-"""The private broker: only a socket, nothing evicted, nothing lost by a restart."""
+"""The private broker: only a socket, nothing evicted, nothing lost in a restart."""
 
 from __future__ import annotations
 

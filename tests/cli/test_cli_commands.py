@@ -399,7 +399,7 @@ def test_result_columns_match_their_headings() -> None:
             result = search_result(uri="upload://t/north/taxi 1.mp4", confidence=confidence, moments=moments)
             table = result_table(search_answer(results=[result]))
             cells = {str(column.header): str(next(iter(column.cells))) for column in table.columns}
-            expected = {"": "1", "score": "0.500", "task": "cars", "caption": "a taxi"}
+            expected = {"": "1", "score": "0.500", "domain": "cars", "caption": "a taxi"}
             expected["video"] = "v1\nnorth/taxi 1.mp4"
             expected |= {"match": "likely"} if confidence else {}
             expected |= {"best moment": "0:40–1:00"} if moments else {}
@@ -481,7 +481,7 @@ def test_facts_of_a_search_fit_80_columns(monkeypatch: pytest.MonkeyPatch) -> No
     outcome = run("search", "a cat")
     assert outcome.exit_code == 0, outcome.output
     *_, extent, times = outcome.output.splitlines()
-    assert extent == f"0 tasks searched in 27,159 ms, mode pinned, release {'f' * 12}"
+    assert extent == f"0 domains searched in 27,159 ms, mode pinned, release {'f' * 12}"
     assert times.startswith("encode 12,345.6 ms")
     assert max(len(extent), len(times)) <= 80
 

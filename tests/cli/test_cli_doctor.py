@@ -233,7 +233,7 @@ def test_damaged_row_is_named(two: ShardStore, folder: Settings, damage: str, fa
 
 @pytest.fixture
 def uploads(two: ShardStore, folder: Settings) -> list[Path]:
-    """The uploaded files of the videos a-0 to a-3; the videos of task b are named by path, and were removed."""
+    """The uploaded files of videos a-0 to a-3; task b's videos are named by path, and were removed."""
     files = [folder.uploads_dir / "tsk_a" / f"{number} [hd].mp4" for number in range(4)]
     files[0].parent.mkdir(parents=True)
     with session_scope(write=True) as session:
@@ -247,7 +247,7 @@ def uploads(two: ShardStore, folder: Settings) -> list[Path]:
 
 
 def _restore(added_later: str) -> None:
-    """Store the entry of a restore that happened before a video was added."""
+    """Record a restore that happened before a video was added."""
     with session_scope(write=True) as session:
         record_change(session, "snapshot.restore", "library.tar")
     with session_scope(write=True) as session:

@@ -1,4 +1,4 @@
-"""Export of a library as caption tables, which an ingest reads as the same videos."""
+"""Export a library as caption tables, which an ingest reads as the same videos."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _VIDEOS: list[dict[str, Any]] = [
 
 @pytest.fixture
 def library(folder: Settings, publish_task: Callable[..., Manifest]) -> Path:
-    """Media root of a library with the domain ``a``, whose files are in the folder ``street``."""
+    """The media root of a library with the domain ``a``, whose files are in the folder ``street``."""
     publish_task("a", len(_VIDEOS))
     with session_scope(write=True) as session:
         for number, (row, fields) in enumerate(
@@ -89,7 +89,7 @@ def test_exported_tables_have_the_same_videos(table_format: str, library: Path, 
 
 
 def test_table_beside_the_files_is_written_once(library: Path) -> None:
-    """Paths are relative to the folder of the videos, so the table can be written there."""
+    """Paths are relative to the videos' folder, so the table can be written there."""
     result = run("export", library / "street", "--task", "a")
     assert result.exit_code == 0, result.output
     assert {video.uri for video in read_videos(library / "street")[1]} == {*_expected()}

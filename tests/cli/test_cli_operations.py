@@ -1,4 +1,4 @@
-"""Alerts, stored snapshots, maintenance jobs and the followed progress of tasks from the command line."""
+"""Alerts, stored snapshots, maintenance jobs and task progress on the command line."""
 
 from __future__ import annotations
 

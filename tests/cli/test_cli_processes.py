@@ -1,4 +1,4 @@
-"""Supervisor, child processes and the lock of the data folder, with real processes."""
+"""Supervisor, child processes and the data folder's lock, with real processes."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_process_has_its_niceness(tmp_path: Path) -> None:
 
 @pytest.fixture
 def start_service(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Path], list[ChildProcess]]]:
-    """A function that returns the processes that a service on a data folder starts, without starting them."""
+    """Returns the processes that a service on a data folder would start."""
 
     def start(data: Path) -> list[ChildProcess]:
         started: list[ChildProcess] = []
@@ -379,7 +379,7 @@ def test_lock_is_released_when_its_holder_dies(tmp_path: Path) -> None:
 
 @pytest.fixture
 def orphan(tmp_path: Path) -> Iterator[int]:
-    """A process that inherited the lock of a folder from a holder that was killed."""
+    """A process that inherited a folder's lock from a killed holder."""
     code = (
         "import pathlib, subprocess, time\nfrom cli.embedded.data_folder import hold_data_folder\n"
         f"with hold_data_folder(pathlib.Path({str(tmp_path / 'run')!r}), pathlib.Path({str(tmp_path)!r})) as lock:\n"

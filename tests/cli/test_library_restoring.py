@@ -39,7 +39,7 @@ UPLOADED = "a-0"  # of the first domain, which has a deleted video
 
 @pytest.fixture
 def library(publish_task: Callable[..., Manifest], folder: Settings) -> Path:
-    """Data folder of a library with an uploaded video, previews, a ledger and a checkpoint."""
+    """The data folder of a library with an uploaded video, previews, a ledger and a checkpoint."""
     for name in ("a", "b"):
         publish_task(name)
     with session_scope(write=True) as session:
@@ -288,7 +288,7 @@ def _replace(path: Path, kind: str) -> None:
 @pytest.mark.parametrize(
     "pattern", ["index/ledger.npz", "checkpoints/*/epoch-*", "checkpoints/*/epoch-*/*.json"]
 )
-def test_what_is_no_file_is_found(library: Path, pattern: str, kind: str) -> None:
+def test_entry_other_than_a_file_is_found(library: Path, pattern: str, kind: str) -> None:
     """A pipe blocks its reader, and a device has no end."""
     path = _find(library, pattern)
     _replace(path, kind)
@@ -319,7 +319,7 @@ def test_folder_in_place_of_a_file_is_kept_and_named(library: Path, backup: Path
 
 
 def test_manifest_of_another_library_is_refused(library: Path, backup: Path) -> None:
-    """Without folders of the index, only the catalog tells whose manifest it is."""
+    """Without index folders, only the catalog tells whose manifest it is."""
     with session_scope(write=True) as session:
         session.execute(
             delete(Shard).where(Shard.task_id == select(Shard.task_id).limit(1).scalar_subquery())
@@ -348,7 +348,7 @@ def test_unreadable_file_of_a_backup_does_not_end_the_restore(
 
 
 @pytest.mark.parametrize("name", ["text.tar", "folder"])
-def test_backup_that_is_none_restores_nothing(library: Path, tmp_path: Path, name: str) -> None:
+def test_file_other_than_a_backup_restores_nothing(library: Path, tmp_path: Path, name: str) -> None:
     if name == "folder":
         (tmp_path / name).mkdir()
     else:

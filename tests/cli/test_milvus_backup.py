@@ -32,7 +32,7 @@ QUERY = np.eye(8, dtype=np.float32)[2]
 
 @pytest.fixture
 def milvus(tmp_path: Path) -> Iterator[Milvus]:
-    """A Milvus of one test, which may damage its vectors."""
+    """A Milvus server for one test, which may damage its vectors."""
     with fresh_milvus(tmp_path) as server:
         yield server
 
@@ -81,7 +81,7 @@ def _require_nothing_restored(target: Path) -> None:
 def test_restored_library_finds_the_vectors_in_milvus(original: ShardStore, tmp_path: Path) -> None:
     expected, manifest = _ranking(original), original.manifest()
     output = _require_success("snapshot", tmp_path / "copy.tar")
-    assert "The vectors of 2 tasks are in Milvus, so the backup has only their IDs" in output.replace(
+    assert "The vectors of 2 domains are in Milvus, so the backup has only their IDs" in output.replace(
         "\n", " "
     )
     shutil.rmtree(original.root)

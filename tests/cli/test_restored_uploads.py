@@ -1,4 +1,4 @@
-"""Uploads that are newer than a restored backup: they have no task, and stay for a day."""
+"""Uploads newer than a restored backup have no task, and stay for a day."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The client of commands: the same answers over HTTP and from a data folder, and errors as users see them."""
+"""The commands' client: the same answers over HTTP and from a data folder, and errors as users see them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Respond = Callable[[httpx.Request], httpx.Response]
 
 @pytest.fixture
 def answers(monkeypatch: pytest.MonkeyPatch) -> Callable[[Respond], list[httpx.Request]]:
-    """Answer all requests of the process, without pauses between repetitions; returns them."""
+    """Answer all of the process's requests, without pauses between retries, and collect them."""
     made = httpx.Client
     monkeypatch.setattr("time.sleep", lambda _: None)
 

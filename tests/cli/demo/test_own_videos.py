@@ -1,4 +1,4 @@
-"""Own folders as the videos of the demo: captions, errors, and the choice of sample searches."""
+"""The user's own folders as demo videos: captions, errors, and the choice of sample searches."""
 
 from __future__ import annotations
 
