@@ -11,7 +11,7 @@ from service.tasks.lifecycle.publishing import ShardRecord
 
 
 def accepted_videos(task_id: str) -> list[Video]:
-    """Return the rows of the accepted videos of a task, in order of their vector IDs."""
+    """Return a task's accepted videos, in order of vector ID."""
     with session_scope() as session:
         query = select(Video).where(Video.task_id == task_id, Video.status == "accepted")
         return list(session.scalars(query.order_by(Video.vector_id)))

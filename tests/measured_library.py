@@ -15,7 +15,7 @@ _IDS = frozenset({"task_id", "task_ids", "releases"})
 
 
 def first_hits(r1: float, queries: int) -> bytes:
-    """Return the outcomes of queries of which the first ones rank their video first."""
+    """Return query outcomes, the first of which rank their video first."""
     return np.packbits(np.arange(queries) < round(r1 * queries)).tobytes()
 
 

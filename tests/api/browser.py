@@ -33,7 +33,7 @@ FLAGS = (
 
 @contextmanager
 def serve(app: Any) -> Iterator[str]:
-    """Serve an application whose query service is started already, and return its URL."""
+    """Serve an application whose query service has started, and yield its URL."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         server = uvicorn.Server(uvicorn.Config(app, log_level="warning", lifespan="off"))
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
@@ -47,13 +47,13 @@ def serve(app: Any) -> Iterator[str]:
 
 
 def wait_until(browser: WebDriver, condition: Callable[[WebDriver], _T | None]) -> _T:
-    """Wait for a condition, which is evaluated again if an element was replaced meanwhile, and return its value."""
+    """Wait for a condition and return its value; evaluate it again if an element was replaced in between."""
     wait = WebDriverWait(browser, 120, 0.05, ignored_exceptions=[StaleElementReferenceException])
     return wait.until(condition)
 
 
 def texts(browser: WebDriver, css: str) -> list[str]:
-    """Return the texts of the elements that match a selector; they are read again if one was replaced meanwhile."""
+    """Return the texts of the elements that match a selector; read them again if one was replaced in between."""
     return wait_for(browser, css, 0)
 
 
@@ -69,13 +69,13 @@ def wait_for(browser: WebDriver, css: str, count: int = 1) -> list[str]:
 
 
 def refresh_library_page(browser: WebDriver) -> None:
-    """Let the library page read the state of the library now, instead of at its next interval."""
+    """Let the library page read the library's state now instead of after its interval."""
     browser.execute_script("document.dispatchEvent(new Event('visibilitychange'))")
 
 
 @contextmanager
 def screen_size(browser: WebDriver, width: int, height: int) -> Iterator[None]:
-    """Emulate a screen; below a width of 500 pixels, that of a phone."""
+    """Emulate a screen; one narrower than 500 pixels is a phone's."""
     metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 500}
     browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
     try:

@@ -1,4 +1,4 @@
-"""Domains of rendered videos, and their training in the process of the test."""
+"""Domains of rendered videos, learned in the test's process."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ def test_page_that_the_client_has_keeps_its_next_link(client: TestClient, task: 
 
 @pytest.fixture
 def files(tmp_path: Path) -> TestClient:
-    """A server of one file of ten bytes."""
+    """A server with one file of ten bytes."""
     (tmp_path / "clip.mp4").write_bytes(b"0123456789")
     app = FastAPI()
 

@@ -1,4 +1,4 @@
-"""Requests that a fuzzer generates from the OpenAPI description, with identifiers of a library and without."""
+"""Requests that a fuzzer generates from the OpenAPI description, with and without a library's identifiers."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ TIMEOUT = 300.0  # seconds; the rendering of samples takes longest
 
 @pytest.fixture(scope="module", autouse=True)
 def webhook_target() -> Iterator[str]:
-    """Address of a permitted webhook that nothing listens on, set before the settings are read."""
+    """A permitted webhook address where nothing listens, set before the settings are read."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("CINESTRATA_WEBHOOK_TARGETS", "private+http://127.0.0.1:9/")
         yield "http://127.0.0.1:9/hook"
@@ -77,7 +77,7 @@ def admin(client: TestClient, key: str) -> Iterator[TestClient]:
 def identifiers(
     admin: TestClient, configured: Settings, world: Path, webhook_target: str
 ) -> Mapping[str, Callable[[], list[str | int]]]:
-    """Functions that list the identifiers of a parameter, after something of each kind was created."""
+    """Functions that list a parameter's identifiers, after something of each kind was created."""
 
     def listed(path: str, field: str, *fields: str) -> list[Any]:
         entries = admin.get(path).json()
@@ -118,7 +118,7 @@ def identifiers(
 def test_generated_requests_are_answered_as_documented(
     client: TestClient, key: str, identifiers: Mapping[str, Callable[[], list[str | int]]]
 ) -> None:
-    """The event stream is left out, which ends only with its task."""
+    """The event stream is left out, because it ends only with its task."""
     schema = schemathesis.openapi.from_asgi("/openapi.json", client.app, headers={"Host": "127.0.0.1"})
     found: Iterator[Any] = schema.exclude(path_regex="/events$").get_all_operations()
     listed = [result.ok() for result in found]

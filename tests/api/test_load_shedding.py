@@ -1,4 +1,4 @@
-"""Refusal of requests before they are routed, while the queue that they would join is too long."""
+"""Requests are refused before they are routed, while the queue that they would join is too long."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from service.library import prometheus_metrics
 from service.search.admission import AdmissionControl
 from tests.api.conftest import BASE_URL
 
-WAITING = 64  # requests, from which on further ones are refused
+WAITING = 64  # requests; while so many wait, others are refused
 HEALTH = ("/livez", "/readyz", "/metrics")  # paths that are never refused
 
 

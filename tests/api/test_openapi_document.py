@@ -1,4 +1,4 @@
-"""The OpenAPI document: examples of each answer, error types, headers, security, and paths below ``/v1`` alone."""
+"""The OpenAPI document: examples for each response, error types, headers, security, and only paths below ``/v1``."""
 
 from __future__ import annotations
 

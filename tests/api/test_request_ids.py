@@ -1,4 +1,4 @@
-"""The request id: in every answer, in log lines, with the task, and in the log lines of its worker."""
+"""The request ID: in every response, in log lines, with the task, and in its worker's log lines."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_worker_of_a_task_logs_the_id_of_its_request(
 
 @pytest.fixture
 def request_log(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
-    """Lines about requests, each with the identifier of its request."""
+    """Log lines about requests, each with its request's ID."""
     lines: list[dict[str, Any]] = []
 
     def capture(_: Any, __: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:

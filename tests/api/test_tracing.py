@@ -29,7 +29,7 @@ TRACE, PARENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 
 @pytest.fixture
 def spans() -> Iterator[InMemorySpanExporter]:
-    """Spans of this process, which the test reads from memory."""
+    """This process's spans, read from memory."""
     exporter = InMemorySpanExporter()
     provider = TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
@@ -138,7 +138,7 @@ def test_setting_must_be_a_url(monkeypatch: pytest.MonkeyPatch, value: str) -> N
 
 
 class _Collector(BaseHTTPRequestHandler):
-    """Collector that keeps the paths and bodies of its requests."""
+    """A collector that keeps its requests' paths and bodies."""
 
     received: ClassVar[list[tuple[str, bytes]]] = []
 

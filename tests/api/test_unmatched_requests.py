@@ -1,4 +1,4 @@
-"""Other methods of known paths, HEAD, and unknown paths of browsers and programs."""
+"""Unsupported methods on known paths, HEAD, and unknown paths for browsers and programs."""
 
 from __future__ import annotations
 
@@ -83,6 +83,6 @@ def test_unknown_resource_of_the_api_stays_a_problem(client: TestClient) -> None
     assert (answer.status_code, answer.headers["content-type"]) == (404, "application/problem+json")
 
 
-def test_body_that_is_no_object_is_named(client: TestClient) -> None:
+def test_body_other_than_an_object_is_named(client: TestClient) -> None:
     answer = client.post("/maintenance", json=[])
     assert (answer.status_code, answer.json()["detail"]) == (422, "body: The body is not a JSON object.")

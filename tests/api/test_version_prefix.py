@@ -1,4 +1,4 @@
-"""The prefix ``/v1``: one registration of each route, links with the prefix of their request, no versions of pages."""
+"""The prefix ``/v1``: each route is registered once, links keep their request's prefix, and pages have no version."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ def document(client: TestClient) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def documented(document: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """The documented operations by their ID, each with its method and path."""
+    """The documented operations by ID, each with its method and path."""
     return {
         operation["operationId"]: {"verb": verb.upper(), "path": path.removeprefix("/v1"), **operation}
         for path, methods in document["paths"].items()
@@ -126,7 +126,7 @@ def _members(hint: Any) -> list[Any]:
 
 
 def _choices(schema: Mapping[str, Any]) -> set[str]:
-    """Return the choices of a parameter: those of its schema, its items or its alternatives."""
+    """Return a parameter's choices: those of its schema, its items or its alternatives."""
     parts = [schema, schema.get("items", {}), *schema.get("anyOf", ())]
     parts += [part.get("items", {}) for part in parts]
     return {choice for part in parts for choice in part.get("enum", ())} - {None}

@@ -1,4 +1,4 @@
-"""The wheel of the client alone, and the quick start of its README on a service that learns."""
+"""The client's wheel on its own, and its README's quick start on a service that learns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Repetitions, timeouts and errors of requests: which ones, after which pause, and how often."""
+"""Retries, timeouts and errors: which requests are retried, after which pause, and how often."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ Answer = httpx.Response | Exception
 
 @pytest.fixture
 def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """Pauses of the client, which do not take time."""
+    """The client's pauses, which take no time."""
     slept: list[float] = []
     monkeypatch.setattr("time.sleep", slept.append)
     return slept
@@ -75,7 +75,7 @@ def test_pauses_grow_without_a_named_one(pauses: list[float]) -> None:
     assert pauses[0] <= 0.5 < pauses[2] <= 2
 
 
-def test_long_pause_ends_the_repetitions(pauses: list[float]) -> None:
+def test_long_pause_ends_the_retries(pauses: list[float]) -> None:
     client, _ = _client([_busy(503, **{"Retry-After": "3600"})])
     with pytest.raises(UnavailableError) as refused:
         client.livez()
@@ -91,7 +91,7 @@ def test_long_pause_ends_the_repetitions(pauses: list[float]) -> None:
         (lambda c: c.cancel_task("x"), 1),
     ],
 )
-def test_lost_connection_repeats_only_requests_without_further_effect(
+def test_lost_connection_retries_only_idempotent_requests(
     pauses: list[float], call: Callable[[Client], Any], attempts: int
 ) -> None:
     client, requests = _client([httpx.ReadError("lost")] * 4)
@@ -101,7 +101,7 @@ def test_lost_connection_repeats_only_requests_without_further_effect(
     assert len({request.headers.get("Idempotency-Key") for request in requests}) == 1
 
 
-def test_unconfirmed_commit_is_repeated_only_with_a_key(pauses: list[float]) -> None:
+def test_unconfirmed_commit_is_retried_only_with_a_key(pauses: list[float]) -> None:
     client, requests = _client([httpx.Response(503, json=IN_DOUBT)] * 5)
     with pytest.raises(UnavailableError):
         client.cancel_task("x")
@@ -111,7 +111,7 @@ def test_unconfirmed_commit_is_repeated_only_with_a_key(pauses: list[float]) -> 
     assert len(requests) == 5
 
 
-def test_policy_without_repetitions_sends_once(pauses: list[float]) -> None:
+def test_policy_without_retries_sends_once(pauses: list[float]) -> None:
     transport = httpx.MockTransport(lambda _: _busy())
     client = Client("http://service", transport=transport, retries=RetryPolicy(max_retries=0))
     with pytest.raises(TooManyRequestsError):
@@ -119,7 +119,7 @@ def test_policy_without_repetitions_sends_once(pauses: list[float]) -> None:
     assert pauses == []
 
 
-def test_answer_that_is_no_problem_document_is_described(pauses: list[float]) -> None:
+def test_error_without_a_problem_document_is_described(pauses: list[float]) -> None:
     client, _ = _client([httpx.Response(502, text="<html>Bad gateway</html>")])
     with pytest.raises(Exception, match="502 Bad Gateway"):
         client.livez()
@@ -151,7 +151,7 @@ def test_redirect_is_an_error() -> None:
         client.livez()
 
 
-def test_unreadable_answer_is_repeated_like_a_lost_connection(pauses: list[float]) -> None:
+def test_unreadable_response_is_retried_like_a_lost_connection(pauses: list[float]) -> None:
     def respond(_: httpx.Request) -> httpx.Response:
         return httpx.Response(200, headers={"Content-Encoding": "gzip"}, stream=httpx.ByteStream(b"no gzip"))
 

@@ -1,4 +1,4 @@
-"""Answers in a notebook: pictures, marked words, tables of pandas, and texts of strangers."""
+"""Responses in a notebook: pictures, marked words, pandas tables, and untrusted texts."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def url(client: TestClient, library: list[str]) -> Iterator[str]:
 
 
 class _Tags(HTMLParser):
-    """Collects the tags and texts of HTML."""
+    """Collects tags and texts from HTML."""
 
     def __init__(self, html: str) -> None:
         super().__init__()

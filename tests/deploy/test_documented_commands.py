@@ -165,7 +165,7 @@ def _request(words: tuple[str, ...]) -> tuple[str, str, str | None]:
 
 
 def _operations(document: Mapping[str, Any], path: str) -> Mapping[str, Any]:
-    """Return the operations of the most specific route of a path."""
+    """Return the operations of a path's most specific route."""
     matching = [
         template
         for template in document["paths"]

@@ -94,7 +94,7 @@ class Deployment:
         return self.compose("exec", "-T", service, "python", "-c", code)
 
     def volumes(self) -> set[str]:
-        """Return the names of all volumes of the engine."""
+        """Return the names of the engine's volumes."""
         listed = subprocess.run(
             ["docker", "volume", "ls", "--quiet"], capture_output=True, text=True, check=True
         )

@@ -89,7 +89,7 @@ def test_method_learns_and_resumes_in_an_epoch(
 
 
 def _epochs_by_worker(client: httpx.Client, location: str) -> list[list[int]]:
-    """Return the epochs of the progress events of each worker that trained the task."""
+    """Return the epochs in the progress events, for each worker that trained the task."""
     lines = client.get(f"{location}/events").text.splitlines()
     epochs: list[list[int]] = []
     for event in (json.loads(line.removeprefix("data: ")) for line in lines if line.startswith("data: ")):

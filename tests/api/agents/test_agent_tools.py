@@ -102,7 +102,7 @@ def writer(service: tuple[str, dict[str, str]]) -> Agent:
 
 @pytest.fixture
 def video(reader: Agent) -> str:
-    """ID of a video of the first domain."""
+    """ID of a video in the first domain."""
     return str(reader.ask("search", query="a clip", domains=[FIRST], k=1)["results"][0]["video_id"])
 
 
@@ -188,7 +188,7 @@ def test_verdict_counts_in_the_next_search(reader: Agent, video: str) -> None:
 def test_caption_that_speaks_to_an_agent_is_data(
     reader: Agent, client: TestClient, writer: Agent, video: str
 ) -> None:
-    """The text cannot leave its place in the answer, and the answer says before it that it is no instruction."""
+    """The text stays in its field, and the answer says first that it contains no instructions."""
     before = reader.ask("look_at_video", video_id=video)["captions"]
     _patch(client, writer, video, {"captions": [COMMAND], "metadata": {COMMAND: COMMAND}})
     for data in (

@@ -20,7 +20,7 @@ def address(client: TestClient, library: list[str]) -> Iterator[str]:
 
 @pytest.fixture(autouse=True)
 def no_console_errors(browser: WebDriver) -> Iterator[None]:
-    """Fail a test if a page logs an error in the console of the browser."""
+    """Fail a test if a page logs an error in the browser's console."""
     browser.get("about:blank")  # a page of an earlier test would reconnect to its stopped server
     browser.get_log("browser")
     yield

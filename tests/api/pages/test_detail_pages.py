@@ -95,7 +95,7 @@ def test_videos_are_appended_from_the_page_of_the_domain(
     assert "into" not in browser.current_url
 
 
-def test_further_videos_are_read_on_demand(browser: WebDriver, address: str, library: list[str]) -> None:
+def test_more_videos_are_read_on_demand(browser: WebDriver, address: str, library: list[str]) -> None:
     with session_scope(write=True) as session:
         for number in range(20):
             copied = {
@@ -215,8 +215,8 @@ def test_page_without_a_search_explains_nothing(browser: WebDriver, address: str
     assert _find(browser, "h1").text == FIRST
 
 
-def test_high_picture_fits_its_player(browser: WebDriver, address: str, library: list[str]) -> None:
-    """A player that is higher than its frame has its controls below the edge."""
+def test_tall_picture_fits_its_player(browser: WebDriver, address: str, library: list[str]) -> None:
+    """If the player were taller than its frame, its controls would be cut off."""
     browser.get(f"{address}/watch/{accepted_videos(library[0])[0].id}")
     wait_for(browser, "#similar [data-testid=result]", 8)
     overlap = browser.execute_script(
@@ -403,7 +403,7 @@ def test_rejected_videos_are_listed_with_their_reasons(
 def test_deleted_videos_leave_the_pages(
     browser: WebDriver, address: str, client: TestClient, library: list[str]
 ) -> None:
-    """Runs last: consumes two videos of the library."""
+    """Runs last, because it deletes two of the library's videos."""
     _open_domain(browser, address, library[0])
     card = _find(browser, "[data-testid=video]")
     doomed = card.get_attribute("data-video") or ""

@@ -1,4 +1,4 @@
-"""Texts of failed tasks on the pages: reasons with the names of files, and the controls that end the failure."""
+"""Texts about failed tasks on the pages: reasons with file names, and controls to retry or delete the task."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NAME = "broken"
 
 @pytest.fixture
 def broken(client: TestClient, library: list[str], monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """ID of a task that failed, because no file of its archive can be decoded."""
+    """ID of a task that failed because no file in its archive can be decoded."""
     monkeypatch.setattr(broker, "is_reachable", lambda: True)  # a fault would be the first advice
     archive = io.BytesIO()
     with zipfile.ZipFile(archive, "w") as packed:

@@ -1,4 +1,4 @@
-"""Buttons at a result that say whether it is right, in a real browser."""
+"""Buttons that mark a result right or wrong, in a real browser."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every page with hostile values in every text that it shows: no script runs, and no element is created from a text."""
+"""Every page with hostile values in every text that it shows: no script runs, and no text becomes an element."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def no_console_errors(browser: WebDriver) -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def hostile_library(client: TestClient, library: list[str]) -> str:
-    """ID of a learned domain; the catalog has hostile values in every text, also those that the API would refuse."""
+    """ID of a learned domain whose texts in the catalog are all hostile, even where the API would refuse them."""
     joined = " ".join(HOSTILE)
     with session_scope(write=True) as session:
         for number, task in enumerate(session.scalars(select(Task).order_by(Task.position))):

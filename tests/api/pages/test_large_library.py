@@ -1,4 +1,4 @@
-"""The library page of a library with many domains: pages of the matrix, search, and polling of changes."""
+"""The library page with many domains: paged matrix, search, and polling for changes."""
 
 from __future__ import annotations
 
@@ -230,7 +230,7 @@ def test_new_measures_redraw_the_matrix_only(page: WebDriver) -> None:
 
 
 def _requests(browser: WebDriver) -> list[dict[str, Any]]:
-    """Return the finished requests of the page, without those of the health indicator."""
+    """Return the page's finished requests, without the health indicator's."""
     entries: list[dict[str, Any]] = browser.execute_script("""
       return performance.getEntriesByType('resource').map((entry) => ({
         path: new URL(entry.name).pathname, status: entry.responseStatus, bytes: entry.transferSize }))
@@ -243,7 +243,7 @@ def _forget_requests(browser: WebDriver) -> None:
 
 
 def _requests_of_refreshes(browser: WebDriver, refreshes: int) -> list[dict[str, Any]]:
-    """Return the requests of the page during refreshes, without those of the health indicator."""
+    """Return the page's requests during refreshes, without the health indicator's."""
     _forget_requests(browser)
     for number in range(1, refreshes + 1):
         refresh_library_page(browser)

@@ -32,7 +32,7 @@ ROLES = ("search", "ingest", "admin")
 
 @pytest.fixture
 def users(client: TestClient) -> Iterator[None]:
-    """A user of each role, named like the role."""
+    """A user for each role, with the role's name."""
     for role in ROLES:
         create_user(UserSpec.model_validate({"name": role, "password": PASSWORD, "scope": role}))
     yield

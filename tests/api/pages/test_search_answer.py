@@ -1,6 +1,6 @@
-"""Headline, reasons, corrections and clicked filters of a text search, in a real browser.
+"""Headline, reasons, corrections and clickable filters of a text search, in a real browser.
 
-Each test states the answer of the service, so that it does not depend on what the learned domains contain.
+Each test states the service's answer, so that it does not depend on what the learned domains contain.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def tagged(library: list[str]) -> None:
 
 @pytest.fixture
 def state_answers(client: TestClient, library: list[str], monkeypatch: pytest.MonkeyPatch) -> State:
-    """``state_answers(change)`` changes each response before it is sent, and returns the list of the queries."""
+    """``state_answers(change)`` changes each response before it is sent, and returns the list of queries."""
     service = client.app.state.query_service  # type: ignore[attr-defined]
     search = service.search_async
 
@@ -296,7 +296,7 @@ def test_page_of_a_video_shows_the_evidence_of_its_words(
 
 
 def _count_facets(answer: Answer) -> None:
-    """State counts as the service does, of all videos of the library."""
+    """Count facets over all videos in the library, as the service does."""
     tasks: dict[str, int] = {}
     for result in answer["results"]:
         tasks[result["task"]] = tasks.get(result["task"], 0) + 1

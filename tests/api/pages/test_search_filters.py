@@ -1,4 +1,4 @@
-"""Filters, further pages and cards of results on the search page, in a real browser."""
+"""Filters, result pages and result cards on the search page, in a real browser."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ RESULT = "[data-testid=result]"
 
 @pytest.fixture(scope="module", autouse=True)
 def facts(library: list[str]) -> dict[str, dict[str, Any]]:
-    """Metadata of every video by its id: a place and a number."""
+    """Metadata of every video by its ID: a place and a number."""
     with session_scope(write=True) as session:
         videos = session.query(Video).order_by(Video.vector_id).all()
         for number, video in enumerate(videos):
@@ -254,7 +254,7 @@ def test_popovers_fit_the_screen_and_do_not_cover_the_domains(
 def test_long_domain_name_takes_one_line_of_a_card_on_a_phone(
     browser: WebDriver, page: Callable[[str], None]
 ) -> None:
-    """A name that is longer than the card ends with an ellipsis."""
+    """A name longer than the card ends with an ellipsis."""
     measure = """
         const card = document.querySelector(arguments[0]);
         const name = card.querySelector(".badge span:last-child");

@@ -1,4 +1,4 @@
-"""Suggestions below the search box, in a real browser. Most tests answer its requests for suggestions themselves."""
+"""Suggestions below the search box, in a real browser. Most tests answer the requests for suggestions themselves."""
 
 from __future__ import annotations
 

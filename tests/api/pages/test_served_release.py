@@ -1,4 +1,4 @@
-"""Pages while an earlier release is served: the later domain is shown as not searched, and nothing asks for it."""
+"""Pages while an earlier release is served: the later domain is shown as not searched, and no page searches it."""
 
 from __future__ import annotations
 

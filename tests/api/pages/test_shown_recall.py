@@ -1,4 +1,4 @@
-"""The summary and the matrix of the library page, for libraries whose figures are easily misread."""
+"""Summary and matrix on the library page, for libraries whose figures are easily misread."""
 
 from __future__ import annotations
 

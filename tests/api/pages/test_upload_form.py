@@ -29,7 +29,7 @@ MIB = 1024**2
 
 @pytest.fixture
 def clips(tmp_path: Path, world: Path) -> Callable[..., Path]:
-    """Makes a folder of real videos; free space at their ends gives them a size."""
+    """Makes a folder of real videos, padded to a given size."""
 
     def make(names: list[str], size: int = 0) -> Path:
         folder = tmp_path / "holiday"
@@ -71,7 +71,7 @@ def _network(offline: bool = False) -> dict[str, Any]:
 
 
 class Valve:
-    """Stops the server from storing more than a number of bytes of each upload, until it is opened."""
+    """Stops the server from storing more than a number of bytes per upload until it is opened."""
 
     def __init__(self, incoming: Path) -> None:
         incoming.mkdir(parents=True, exist_ok=True)
@@ -117,7 +117,7 @@ def _send(browser: WebDriver) -> None:
 
 
 def _cancel(browser: WebDriver) -> bool:
-    """Click the button again if a new row of the list moved it away from the first click."""
+    """Click again if a new row in the list moved the button away from the first click."""
     button = browser.find_element(By.ID, "stop")
     if button.is_displayed():
         button.click()
@@ -129,7 +129,7 @@ def _task(name: str) -> TaskDetails:
 
 
 def _stored(client: TestClient, task: str) -> dict[str, list[str]]:
-    """Captions of the videos of a task by the path of their files."""
+    """Captions of a task's videos by file path."""
     videos = client.get(f"/videos?task={task}").json()["videos"]
     return {video["uri"].removeprefix(f"upload://{task}/"): video["captions"] for video in videos}
 
@@ -178,7 +178,7 @@ def test_folder_with_a_table_becomes_a_domain(
 def test_dropped_files_are_appended(
     form: WebDriver, library: list[str], client: TestClient, clips: Callable[..., Path]
 ) -> None:
-    """Files of a drop, with a table that is chosen alone."""
+    """Dropped files with a separately chosen table."""
     folder = clips(["new.mp4"])
     content = (folder / "new.mp4").read_bytes().hex()
     form.execute_script(
@@ -343,7 +343,7 @@ def test_file_that_changes_after_its_selection_is_named(form: WebDriver, clips: 
 
 
 def test_many_files_stay_responsive(form: WebDriver) -> None:
-    """The selection of 10,000 files blocks the page for no more than a second at a time."""
+    """Selecting 10,000 files blocks the page for no more than a second at a time."""
     form.execute_script(
         """
         const transfer = new DataTransfer();

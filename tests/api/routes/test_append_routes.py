@@ -20,7 +20,7 @@ from trainer.worker.learning_job import run_learning_job
 
 
 def _entry(configured: Settings, world: Path, name: str) -> dict[str, Any]:
-    """Return a video of the second domain with changed bytes, as a new file for the first domain."""
+    """Change the bytes of a video in the second domain, so that it is a new file for the first domain."""
     source = sorted((world / SECOND).glob("*.mp4"))[0]
     target = configured.media_root / "new" / f"{name}.mp4"
     target.parent.mkdir(exist_ok=True)
@@ -72,7 +72,7 @@ def _found(client: TestClient, task: str) -> set[str]:
 def test_captions_of_appended_videos_route_queries(
     client: TestClient, library: list[str], configured: Settings, world: Path
 ) -> None:
-    """A word of an appended caption makes its domain the most likely one, and not before."""
+    """A word in an appended caption makes its domain the likeliest, which it was not before."""
 
     def likeliest() -> str:
         answer = client.get("/search", params={"q": "xylophone"}).json()
@@ -125,7 +125,7 @@ def test_refusals_name_the_reason(
 
 
 def test_videos_are_listed_in_pages(client: TestClient, library: list[str]) -> None:
-    """Pages join to the whole list; a list of a domain includes the appends to it."""
+    """Pages add up to the whole list; a domain's list includes the appends to it."""
     everything = client.get("/videos", params={"limit": 1000}).json()
     assert everything["next_cursor"] is None
     own = [video for video in everything["videos"] if video["task_id"] == library[1]]

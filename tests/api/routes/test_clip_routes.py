@@ -1,4 +1,4 @@
-"""Search with a clip or an image, and captions of a video: results, refusals and temporary files."""
+"""Search by clip or image, and captions for a video: results, refusals and temporary files."""
 
 from __future__ import annotations
 
@@ -307,7 +307,7 @@ def test_domain_with_missing_encoder_is_reported_as_degraded(
 def _scores(
     client: TestClient, task: str, vector: np.ndarray, texts: list[str], configured: Settings
 ) -> np.ndarray:
-    """Return the cosines of texts under a task with a vector, in a loop."""
+    """Compute the cosines between a vector and texts encoded for a task, in a loop."""
     service = client.app.state.query_service  # type: ignore[attr-defined]
     snapshot = service.snapshots.current().index_snapshot
     states = {
@@ -436,7 +436,7 @@ def test_clip_filters_keep_the_metadata_cache(
 
 
 def test_form_with_several_files_is_refused(client: TestClient) -> None:
-    """The parser keeps small files in memory, so that many of them would fill it."""
+    """The parser keeps small files in memory, which many of them would fill."""
     answer = client.post("/search/clip", files=[("clip", ("a.gif", b"x")), ("clip", ("b.gif", b"x"))])
     assert answer.status_code == 400
     assert "Maximum number of files is 1" in answer.text
@@ -445,7 +445,7 @@ def test_form_with_several_files_is_refused(client: TestClient) -> None:
 def test_captions_of_a_deleted_video_are_not_returned(
     client: TestClient, library: list[str], configured: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The last test of the file: it takes videos away."""
+    """Runs last, because it deletes videos."""
     stays, goes, shares = _videos(library[0])[:3]
     service = client.app.state.query_service  # type: ignore[attr-defined]
     content = _file(configured, goes)

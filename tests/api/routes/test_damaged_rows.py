@@ -1,4 +1,4 @@
-"""Rows of the catalog with JSON that no version writes: lists name them and go on with the other rows."""
+"""Catalog rows with JSON that no version writes: lists name them and continue with the other rows."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ _LISTS = (
 
 @contextmanager
 def _stored(table: str, column: str, value: str | bytes, row: str = "1 = 1") -> Iterator[None]:
-    """A value in rows, as a broken tool writes it."""
+    """Store a value in rows as a broken tool would."""
     with session_scope(write=True) as session:
         session.execute(text("PRAGMA ignore_check_constraints = ON"))
         before = session.execute(text(f"SELECT rowid, {column} FROM {table} WHERE {row}")).all()

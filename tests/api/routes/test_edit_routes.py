@@ -37,7 +37,7 @@ def _refresh(client: TestClient) -> None:
 def test_edited_captions_are_shown_at_once_and_route_queries(
     client: TestClient, library: list[str], video: str
 ) -> None:
-    """A word of an edited caption makes its domain the most likely one, until it is edited again."""
+    """A word in an edited caption makes its domain the likeliest until the next edit."""
 
     def likeliest() -> str:
         return str(_search(client, "xylophone")["routing"][0]["task_id"])
@@ -69,7 +69,7 @@ def _score(client: TestClient, video: str) -> float:
 def test_captions_of_held_out_videos_are_found_and_not_learned(
     client: TestClient, library: list[str]
 ) -> None:
-    """Words of a caption lead to its domain at once; the routing profile is that of training videos."""
+    """A caption's words lead to its domain at once; the routing profile covers training videos only."""
 
     def weights() -> dict[str, float]:
         return {task["task_id"]: task["weight"] for task in _search(client, "bagpipes")["routing"]}

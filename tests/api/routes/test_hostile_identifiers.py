@@ -71,7 +71,7 @@ def test_no_value_of_a_parameter_is_a_server_error(served: TestClient) -> None:
 
 
 def _urls(schema: dict[str, Any], known: dict[str, str]) -> Iterator[str]:
-    """Yield each GET route with each raw value in each parameter of the path and each text of the query."""
+    """Yield each GET route with each raw value in each path parameter and each text parameter of the query."""
     for path, methods in schema["paths"].items():
         if "get" not in methods:
             continue

@@ -17,7 +17,7 @@ QUERY = {"q": "something moves", "k": 50}
 
 @pytest.fixture
 def releases(client: TestClient, library: list[str]) -> Iterator[list[str]]:
-    """IDs of the releases in learned order; the newest is served before and after the test."""
+    """Release IDs in learning order; the newest is served before and after the test."""
     yield [release["id"] for release in client.get("/releases").json()["releases"]]
     client.post("/releases/newest/serve")
     client.app.state.query_service.snapshots.refresh()  # type: ignore[attr-defined]

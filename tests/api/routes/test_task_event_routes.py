@@ -1,4 +1,4 @@
-"""Streams of the events of a task: their content, their end, and their number."""
+"""Event streams of a task: their content, end and number."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Credentials = tuple[dict[str, str], Callable[[], object]]
 
 @pytest.fixture
 def task(world: Path) -> Iterator[str]:
-    """Identifier of a waiting task. The service has no keys afterwards."""
+    """ID of a waiting task. The service has no keys afterwards."""
     line = json.loads((world / FIRST / "manifest.jsonl").read_text(encoding="utf-8").splitlines()[0])
     video = VideoSpec(uri=f"{FIRST}/{line['uri']}", captions=line["captions"])
     yield create_task(TaskSpec(name=uuid.uuid4().hex, videos=[video])).task.id

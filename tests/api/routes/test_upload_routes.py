@@ -218,7 +218,7 @@ def address(client: TestClient) -> Iterator[str]:
 
 
 def test_another_client_uploads_and_resumes(address: str, tmp_path: Path) -> None:
-    """The Python client of the authors of the protocol."""
+    """The Python client by the authors of the protocol."""
     data = os.urandom(300_000)
     (tmp_path / "clip.mp4").write_bytes(data)
     tus = TusClient(f"{address}/uploads")

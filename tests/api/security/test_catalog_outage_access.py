@@ -24,7 +24,7 @@ SEARCHABLE = "The model is still being loaded"  # of a search that passed the ch
 
 @pytest.fixture
 def client(configured: Settings, monkeypatch: pytest.MonkeyPatch) -> TestClient:
-    """The application with a key of the environment; every credential is looked up again."""
+    """The application with a key in the environment; every credential is looked up again."""
     monkeypatch.setattr(authentication, "_FRESH_SECONDS", -1.0)
     secured = configured.model_copy(update={"api_key": SecretStr(SECRET), "host": "0.0.0.0"})
     return TestClient(

@@ -1,4 +1,4 @@
-"""Heads and trailers without an end, and several hosts, sent to a server with the protocol of the product."""
+"""Endless heads and trailers, and several hosts, sent to a server with the product's protocol class."""
 
 from __future__ import annotations
 
@@ -99,6 +99,6 @@ def test_head_below_the_limit_and_a_large_body_are_accepted(port: int) -> None:
 
 
 def test_request_with_several_hosts_is_refused(port: int) -> None:
-    """A proxy may route by another field than the one that the service checks."""
+    """A proxy may route by a different field than the service checks."""
     request = b"GET / HTTP/1.1\r\nHost: x\r\nhost: y\r\n\r\n"
     assert _answer(port, iter([request])).startswith(b"HTTP/1.1 400 ")

@@ -1,4 +1,4 @@
-"""Sign-in at an OpenID provider that runs as an HTTP server of the test."""
+"""Sign-in at an OpenID provider, which the tests run as an HTTP server."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ def running_provider() -> Iterator[IdentityProvider]:
 
 @pytest.fixture
 def provider(running_provider: IdentityProvider) -> Iterator[IdentityProvider]:
-    """The provider with right claims."""
+    """The provider, with correct claims."""
     yield running_provider
     running_provider.reset()
 
 
 @pytest.fixture
 def browser(configured: Settings, provider: IdentityProvider) -> Iterator[TestClient]:
-    """A browser of the application with the provider."""
+    """A browser at an application with the provider."""
     oidc = OidcSettings(
         issuer=provider.issuer,
         client_id=CLIENT_ID,
@@ -59,7 +59,7 @@ def browser(configured: Settings, provider: IdentityProvider) -> Iterator[TestCl
 
 
 def _return_address(browser: TestClient, next: str = "/") -> str:
-    """Begin a sign-in, and follow the redirect of the provider up to the return."""
+    """Begin a sign-in, and follow the provider's redirects up to the return address."""
     begun = browser.get("/login/oidc", params={"next": next})
     assert begun.status_code == 303, begun.text
     return httpx.get(begun.headers["location"]).headers["location"]

@@ -32,7 +32,7 @@ PASSWORD = "correct horse battery"
 
 @pytest.fixture(autouse=True)
 def clean_access(configured: Settings, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Hashes of a few milliseconds, and a catalog without keys and users after each test."""
+    """Password hashing in milliseconds, and a catalog without keys and users after each test."""
     monkeypatch.setattr(passwords, "_hasher", PasswordHasher(time_cost=1, memory_cost=64, parallelism=1))
     passwords._unknown_hash.cache_clear()
     yield

@@ -100,7 +100,7 @@ class Library:
         path.write_text(json.dumps(manifest))
 
     def segment_file(self, name: str) -> Path:
-        """Return the file of the segment of the learned videos."""
+        """Return the segment file of the learned videos."""
         manifest = json.loads((self.index / "manifest.json").read_text())
         return self.index / "shards" / manifest["shards"]["tsk_1"]["id"] / name
 

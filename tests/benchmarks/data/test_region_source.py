@@ -1,4 +1,4 @@
-"""SeViGe: regions of Visual Genome by the category of their object."""
+"""SeViGe: Visual Genome regions by their object's category."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ def test_frame_is_independent_of_other_requested_times() -> None:
 @pytest.mark.parametrize("name", DOMAINS)
 @pytest.mark.parametrize("size", [56, 192])
 def test_object_is_visible_in_its_color(name: str, size: int) -> None:
-    """A change of the hue of the main object changes a limited and visible part of the picture."""
+    """Another hue of the main object changes a limited but visible part of the picture."""
     domain = DOMAINS[name]
     shares = []
     for clip in make_domain(name, seed=0, train=0, val=0, test=2):

@@ -34,7 +34,7 @@ def test_product_decodes_the_frames_of_the_bound(tiny: list[Path], tmp_path: Pat
     assert np.array_equal(cached, bare_frames(tiny[0], 8))  # the frames need no scaling
 
 
-def test_further_files_leave_existing_files_unchanged(tiny: list[Path], tmp_path: Path) -> None:
+def test_new_files_leave_existing_files_unchanged(tiny: list[Path], tmp_path: Path) -> None:
     before = {path: path.stat().st_mtime_ns for path in tiny}
     assert [tmp_path / path for path in write_tiny_clips(tmp_path, 9, pictures=3)][:7] == tiny
     assert before == {path: path.stat().st_mtime_ns for path in tiny}

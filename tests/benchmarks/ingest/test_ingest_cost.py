@@ -1,4 +1,4 @@
-"""Rows of the table of ingest, measured with few clips."""
+"""Rows of the ingest table, measured with few clips."""
 
 from __future__ import annotations
 

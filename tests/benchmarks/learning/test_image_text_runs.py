@@ -1,4 +1,4 @@
-"""Runs of the image-text protocols on small files of the published forms."""
+"""Image-text protocols run on small files in the published formats."""
 
 from __future__ import annotations
 

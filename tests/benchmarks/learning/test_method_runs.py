@@ -72,7 +72,7 @@ def _result(outcome: RunOutcome, tasks: list[TaskData], method: str = "finetune"
 
 
 def _local(method: Method, task: TaskData) -> float:
-    """Compute R@1 in percent of a task's held-out videos with the current encoders of the method."""
+    """Compute R@1 in percent on a task's held-out videos with the method's current encoders."""
     encoder = method.query_encoder()
     position = [learned.task_id for learned in method.learned_tasks].index(task.task_id)
     texts = encoder.encode([clip.captions[0] for clip in task.test], [task.task_id])[:, 0]

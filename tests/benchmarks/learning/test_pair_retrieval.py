@@ -1,4 +1,4 @@
-"""mAP of labeled pairs against a slow computation of equation 11 of ctp."""
+"""mAP of labeled pairs against a slow computation (ctp, equation 11)."""
 
 from __future__ import annotations
 

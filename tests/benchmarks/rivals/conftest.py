@@ -1,4 +1,4 @@
-"""Fixtures of the tests of rivals."""
+"""Fixtures for the tests of rivals."""
 
 from __future__ import annotations
 

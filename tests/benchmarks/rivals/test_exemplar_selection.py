@@ -15,7 +15,7 @@ def random_features(count: int, dim: int = 6) -> Tensor:
 
 
 def slow_herding(features: Tensor, count: int) -> list[int]:
-    """Algorithm 4 of iCaRL with lists of numbers."""
+    """iCaRL's algorithm 4, with plain lists."""
     rows = features.tolist()
     mean = [sum(column) / len(rows) for column in zip(*rows, strict=True)]
     order: list[int] = []

@@ -280,7 +280,7 @@ def test_replacing_one_video_shares_memory() -> None:
 
 
 def test_only_words_of_few_alphabets_are_corrected() -> None:
-    """A word of many alphabets would have hundreds of thousands of neighbors."""
+    """A word with characters from many alphabets would have hundreds of thousands of neighbors."""
     assert is_correctable("dumbell")
     assert not is_correctable("".join(chr(0x17000 + 256 * n + 7) for n in range(12)))
     assert not is_correctable("dumbell" * 10)

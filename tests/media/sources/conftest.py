@@ -24,7 +24,7 @@ def cache(tmp_path: Path) -> SourceCache:
 
 @pytest.fixture
 def pauses() -> list[float]:
-    """Seconds of the pauses of ``download``, which does not wait."""
+    """Pauses of ``download`` in seconds, which take no time."""
     return []
 
 

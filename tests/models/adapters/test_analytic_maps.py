@@ -1,4 +1,4 @@
-"""Maps of the analytic method against the formula of the score."""
+"""The analytic method's maps against the formula for the score."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ CANDIDATES = 3
 
 @pytest.fixture(scope="module")
 def updates(backbone: Backbone) -> TextUpdateSet:
-    """Updates of three tasks that change the embeddings of the texts' tokens and of the start-of-text token."""
+    """Three tasks' updates, which change the embeddings of the texts' tokens and the start-of-text token."""
     ids = torch.unique(backbone.tokenize(TEXTS))
     parts = []
     for seed in range(CANDIDATES):

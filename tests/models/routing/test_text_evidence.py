@@ -1,4 +1,4 @@
-"""Summary of the evidence of a text, against a slow reference."""
+"""A text's summarized evidence against a slow reference."""
 
 from __future__ import annotations
 

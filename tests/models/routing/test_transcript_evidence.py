@@ -1,4 +1,4 @@
-"""Evidence of passages of transcripts."""
+"""Evidence of transcript passages."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ def test_large_description_is_not_parsed(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @pytest.mark.parametrize("size", [None, "8", -1, 1.5, True, 2**63])
-def test_size_that_is_no_number_of_bytes_is_refused(size: object) -> None:
+def test_size_other_than_a_number_of_bytes_is_refused(size: object) -> None:
     """Without a size, a file of the backup could fill the disk."""
     entry = {"bytes": size, "sha256": "0" * 64}
     text = json.dumps({"schema": 1, "files": {"index/manifest.json": entry}})
@@ -64,7 +64,7 @@ def test_size_that_is_no_number_of_bytes_is_refused(size: object) -> None:
 
 
 @pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.DIRTYPE, tarfile.CHRTYPE])
-def test_entry_of_an_archive_that_is_no_file_is_refused(kind: bytes, tmp_path: Path) -> None:
+def test_archive_entry_other_than_a_file_is_refused(kind: bytes, tmp_path: Path) -> None:
     """A symbolic link to itself was followed until the recursion limit."""
     with tarfile.open(tmp_path / "library.tar", "w") as archive:
         member = tarfile.TarInfo("index/a")

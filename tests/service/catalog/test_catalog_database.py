@@ -204,7 +204,7 @@ def read_only_catalog(tmp_path: Path, settings_factory: Callable[..., Settings])
 
 @contextmanager
 def another_process(file: Path | None) -> Iterator[None]:
-    """Keep the file open in another process, and thereby its write-ahead log."""
+    """Keep the file open in another process, which keeps its write-ahead log."""
     script = "import sqlite3, sys; c = sqlite3.connect(sys.argv[1]); c.execute('SELECT * FROM tasks'); print(); input()"
     command = [sys.executable, "-u", "-c", script, str(file)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:

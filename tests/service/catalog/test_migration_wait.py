@@ -17,7 +17,7 @@ from service.core.settings import Settings
 
 
 def _forward(listener: socket.socket, target: Path) -> None:
-    """Connect every client of ``listener`` with the Unix socket of a database server."""
+    """Connect every client of ``listener`` to a database server's Unix socket."""
 
     def copy(source: socket.socket, sink: socket.socket) -> None:
         try:

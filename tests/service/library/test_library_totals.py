@@ -77,7 +77,7 @@ def test_metrics(catalog: Settings, post: Post) -> None:
 
 
 def test_metrics_tell_tasks_of_dead_workers(catalog: Settings, post: Post) -> None:
-    """A task whose worker died keeps its state, so only its lease tells that nothing happens."""
+    """A task whose worker died keeps its state, so only its lease shows that nothing happens."""
     ids = [post(name).id for name in ("dead", "alive", "probing")]
     with session_scope(write=True) as session:
         at = now(session)

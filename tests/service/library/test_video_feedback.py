@@ -144,7 +144,7 @@ def test_video_that_no_search_finds_is_refused(sqlite_video: int, name: str) -> 
 
 
 @pytest.mark.parametrize("text", ["", "  ", "!?", "🦉", "word " * 10_000, "a\0b", "\ud800"])
-def test_text_that_is_no_search_is_refused(sqlite_video: int, text: str) -> None:
+def test_text_that_cannot_be_searched_is_refused(sqlite_video: int, text: str) -> None:
     with pytest.raises(InvalidInput) as refused:
         # Pydantic refuses lone surrogates of JSON; the service does not rely on it.
         give_feedback(FeedbackSpec.model_construct(text=text, video_id="a", verdict="right"))

@@ -1,4 +1,4 @@
-"""The maintenance thread of a worker while another writer holds the lock of the index."""
+"""A worker's maintenance thread while another writer holds the index lock."""
 
 from __future__ import annotations
 

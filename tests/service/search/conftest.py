@@ -1,4 +1,4 @@
-"""Fixtures of the tests of searches."""
+"""Fixtures for the tests of searches."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ torch.set_num_threads(1)
 
 @st.composite
 def _shards(draw: st.DrawFn) -> Hits:
-    """Return the hits of all vectors of a shard, with few distinct scores, so that many are equal."""
+    """Return hits for all of a shard's vectors, with so few distinct scores that many are equal."""
     ids: list[int] = []
     for video in draw(st.lists(st.integers(0, 30), unique=True, min_size=1, max_size=8)):
         ids += [video, *moment_ids(video, draw(st.integers(0, 6))).tolist()]

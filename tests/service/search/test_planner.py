@@ -42,9 +42,7 @@ def _search(planner: WavePlanner, shards: Shards, k: int) -> list[list[str]]:
 def _exhaustive(
     shards: Shards, lifts: dict[str, float], tasks: Sequence[str], k: int, min_score: float | None
 ) -> list[Hit]:
-    """Return all videos of some tasks by falling score, then by task order, then by ID; each ID once, at its best
-    score.
-    """
+    """Rank all videos of some tasks, best first, then by task order and ID; each ID once, at its best score."""
     scored = [
         (-(np.float32(cosine) + np.float32(lifts[task])), place, identifier, task)
         for place, task in enumerate(shards)
@@ -334,7 +332,7 @@ def test_encoders_with_a_shared_encoding_search_in_few_large_waves() -> None:
     assert sizes == [[8, 8, 16, 32, 56], [16, 64, 40]]
 
 
-def test_encoders_with_a_shared_encoding_search_further_likely_tasks() -> None:
+def test_encoders_with_a_shared_encoding_search_more_likely_tasks() -> None:
     lift = 0.385 - (0.5 + SHARED_ENCODING.cosine_slack)
     hits = Hits(np.array([1, 2]), np.array([0.5, 0.375], np.float32))
     searched = []

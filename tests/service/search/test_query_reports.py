@@ -162,7 +162,7 @@ def test_report_contains_the_stored_recall_of_the_newest_release(
     assert {gallery: figures.r1 for gallery, figures in measured.items()} == {"local": 0.3, "global": 0.4}
 
 
-def test_sample_takes_first_captions_of_all_videos_before_further_ones(
+def test_sample_takes_first_captions_of_all_videos_before_others(
     served: SearchEngine,
 ) -> None:
     _edit("birds-0", captions=["one", "  ", "two", "x" * 1500], content_hash="b")

@@ -139,7 +139,7 @@ def test_new_snapshot_reads_only_the_new_release(
     np.testing.assert_allclose(replaced.query_vectors(pairs), loaded.query_vectors(pairs), atol=1e-6)
     tasks = [list(replaced.shards)] * len(TEXTS)
     assert _route(replaced, tasks) == _route(loaded, tasks)
-    first.query_vectors.clear()  # running requests keep the former snapshot
+    first.query_vectors.clear()  # running requests keep the previous snapshot
     np.testing.assert_array_equal(first.query_vectors(everything), before)
 
 

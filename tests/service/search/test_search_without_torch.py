@@ -36,7 +36,7 @@ _SEARCH = dedent("""
 
 @pytest.fixture
 def texts(tmp_path: Path, settings_factory: Callable[..., Settings]) -> list[str]:
-    """Queries of a library of two domains in the data folder of the process."""
+    """Queries for a library of two domains in the process's data folder."""
     configured = settings_factory(tmp_path, backbone="small", log_level="ERROR")
     library = make_shared_word_library(
         configured.data_dir,

@@ -1,4 +1,4 @@
-"""Suggestions continue the last word of a query with words of the library."""
+"""Suggestions complete a query's last word with words from the library."""
 
 from __future__ import annotations
 

@@ -280,7 +280,7 @@ def test_metadata_cache_is_bounded(service: SearchEngine) -> None:
     assert cached == ["birds", "sea"], "the least recently used task is evicted"
     former = cache.metadata("tsk_sea", "sea")
     assert cache.metadata("tsk_sea", "sea without a video") is not former
-    assert len(cache.metadata_by_task) == 2, "a former version of a shard is not cached"
+    assert len(cache.metadata_by_task) == 2, "a previous version of a shard is not cached"
 
 
 @pytest.mark.parametrize("where", [None, {"live": True}], ids=str)

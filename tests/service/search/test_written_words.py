@@ -1,4 +1,4 @@
-"""Searches by words that texts of videos contain: captions, names and metadata."""
+"""Searches by words in videos' texts: captions, names and metadata."""
 
 from __future__ import annotations
 

@@ -98,7 +98,7 @@ def finish(state: str = "ready") -> None:
 
 
 def appends() -> list[int]:
-    """Return the numbers of videos of the appends."""
+    """Return the appends' video counts."""
     return [task.counts.videos for task in commands.list_tasks() if task.into]
 
 
@@ -318,7 +318,7 @@ def test_lease_is_renewed_while_the_source_is_listed(films: Path, monkeypatch: p
 
 
 def test_domain_follows_one_source(films: Path) -> None:
-    """Each of two sources would delete the videos of the other."""
+    """Each of two sources would delete the other's videos."""
     other = films.parent / "other"
     other.mkdir()
     write(other, "c")
@@ -491,7 +491,7 @@ def test_registration_during_a_run_starts_another_one(films: Path, messages: lis
     assert messages == [sync.id, sync.id]
     with pytest.raises(LeaseLost):
         running.renew()
-    running.finish(None, "of the former source")
+    running.finish(None, "of the previous source")
     assert list_syncs()[0].error is None
     run_sync(sync.id)
     assert len(commands.list_tasks()) == 1

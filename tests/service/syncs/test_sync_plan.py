@@ -103,7 +103,7 @@ def test_touched_file_with_the_same_content_is_unchanged(folder: Path) -> None:
 
 
 def test_changed_file_is_replaced_after_its_new_version_is_accepted(folder: Path) -> None:
-    """The former version stays until the new one is searchable, also over an interruption."""
+    """The previous version stays until the new one is searchable, even across an interruption."""
     videos = synced(folder)
     write(folder, "a.mp4", b"another content", AFTER)
     plan = plan_sync(listed(folder), videos)

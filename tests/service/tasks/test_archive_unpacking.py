@@ -189,7 +189,7 @@ class TestBombs:
 
     @pytest.mark.parametrize("method", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA], ids=["bzip2", "lzma"])
     def test_methods_without_bounded_decompression_are_refused(self, method: int) -> None:
-        """zipfile returns all bytes of a block of input at once, which a few hundred bytes expand to gigabytes."""
+        """zipfile decompresses a whole input block at once, so a few hundred bytes could expand to gigabytes."""
         assert "unusual method" in str(_refused(pack_zip(FILES, method)))
 
     def test_entries_are_counted_before_they_become_objects(self, monkeypatch: pytest.MonkeyPatch) -> None:

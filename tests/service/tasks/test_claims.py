@@ -129,7 +129,7 @@ def test_claim_of_a_released_task_records_no_lost_worker(catalog: Settings, post
     assert not [e for e in task_events.events_after(view.id) if "Lost" in e.data.get("message", "")]
 
 
-def test_fencing_token_excludes_the_former_owner(
+def test_fencing_token_excludes_the_previous_owner(
     catalog: Settings, post_probed: Post, expire: Callable
 ) -> None:
     view = post_probed()
@@ -214,7 +214,7 @@ def test_events_are_read_in_pages(sqlite_catalog: Settings, post_probed: Post) -
 
 
 class TestEndings:
-    """Effects of leaving the block of a claim."""
+    """Effects of leaving a claim's ``with`` block."""
 
     def test_value_error_fails_the_task_with_its_text(self, catalog: Settings, post_probed: Post) -> None:
         view = post_probed()

@@ -105,7 +105,7 @@ def test_invalid_videos_are_rejected_individually(with_clips: Settings) -> None:
 def test_file_that_changes_while_it_is_read_is_rejected(
     with_clips: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The frames of one content must not be stored under the hash of another."""
+    """Frames must not be stored under another content's hash."""
     original = probing.content_hash
     changing = settings().media_root / "changing.mp4"
     shutil.copy(settings().media_root / "1.mp4", changing)

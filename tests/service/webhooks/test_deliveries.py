@@ -27,7 +27,7 @@ Register = Callable[..., WebhookSecret]
 
 
 def _signature(webhook: WebhookSecret, headers: Mapping[str, str], body: bytes) -> str:
-    """Return the signature of a message by the text of the specification (Standard Webhooks, "Signature scheme")."""
+    """Compute a message's signature as the specification says (Standard Webhooks, "Signature scheme")."""
     signed = f"{headers['webhook-id']}.{headers['webhook-timestamp']}.".encode() + body
     key = base64.b64decode(webhook.secret.removeprefix("whsec_"))
     return f"v1,{base64.b64encode(hmac.digest(key, signed, hashlib.sha256)).decode()}"

@@ -43,7 +43,7 @@ def _unit(rows: np.ndarray) -> np.ndarray:
 def measure(
     appended: Sequence[Query], *, videos: int = 200, own: int = 40, is_learned: bool = False
 ) -> DriftMeasurement:
-    """Return the drift of captions in a gallery of random videos, of which the domain finds the first ``own``."""
+    """Measure drift in a gallery of random videos, of which the domain's captions find the first ``own``."""
     rows = _unit(np.random.default_rng(0).normal(size=(videos, DIM)))
     ids = np.arange(videos, dtype=np.int64)
     moments = moment_ids(0, 2)  # equal to a video: they must not compete

@@ -257,7 +257,7 @@ def test_answer_model_tells_texts_with_a_video_from_others() -> None:
 
 
 def test_almost_all_unrelated_texts_are_refused_although_described_ones_are_then_too() -> None:
-    """Unrelated texts look like the described ones, as in libraries of captions of a single word."""
+    """Unrelated texts look like the described ones, as in libraries with one-word captions."""
     encoder = NumberEncoder(noise=1.0)
     known, profiles = _library(encoder, captions=20), _profiles(3)
     others = [text for task in known for _, text in task.captions][::2]

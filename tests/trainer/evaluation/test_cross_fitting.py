@@ -88,9 +88,9 @@ def test_results_equal_those_of_learning_without_the_video(backbone: Backbone, t
         tokens = np.unique(encoder.tokenize([caption.text])[0][1:-1])
         assert caption.words == pytest.approx(float(profile[tokens].sum()), abs=1e-4)
         assert caption.coverage == pytest.approx(float((profile[tokens] > 0).mean()))
-        further = encoder.routing_evidence(encoder.tokenize([caption.text]), ["night"])
-        assert further is not None
-        assert caption.captions == pytest.approx(float(further[0, 0]), abs=1e-3)
+        evidence = encoder.routing_evidence(encoder.tokenize([caption.text]), ["night"])
+        assert evidence is not None
+        assert caption.captions == pytest.approx(float(evidence[0, 0]), abs=1e-3)
 
 
 def test_deleted_videos_are_not_read(backbone: Backbone, tasks: list[TaskData]) -> None:
@@ -141,7 +141,7 @@ def test_large_task_is_observed_and_searched_in_part(
     found = cross_fit(learner.method, tasks[1], learner.query_encoder(), learner.pinned)
     observed = tasks[1].observed(2)
     assert {caption.video for caption in found} == {clip.vector_id for clip in observed}
-    assert searched == [3, 3]  # the two observed videos and one further video, for each of two folds
+    assert searched == [3, 3]  # the two observed videos and one other, for each of two folds
 
 
 def test_queries_of_an_evaluation_are_a_sample_and_its_videos_are_not() -> None:

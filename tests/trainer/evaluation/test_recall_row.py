@@ -166,7 +166,7 @@ def test_text_to_video_recall_equals_a_slow_reference(monkeypatch: pytest.Monkey
 def _cosines(
     galleries: Sequence[Gallery], table: dict[str, np.ndarray], wanted: Sequence[int]
 ) -> dict[tuple[str, int], float]:
-    """Return the score of each pair of a query text and a held-out video of the given tasks."""
+    """Score each query text with each held-out video of the given tasks."""
     return {
         (query.text, int(video)): float(
             table[query.text][t] @ galleries[t].shard.vectors(np.array([video]))[0]

@@ -180,7 +180,7 @@ def test_captions_of_a_first_domain_find_its_videos_after_ten_others(
 
 
 def _continue(learner: SequentialLearner, *tasks: TaskData) -> SequentialLearner:
-    """Return a copy of a learner that has learned further tasks."""
+    """Return a copy of a learner that has learned more tasks."""
     later = copy.copy(learner)
     later.tasks, later.shards, later.pinned = list(learner.tasks), dict(learner.shards), dict(learner.pinned)
     later.learn(tasks)

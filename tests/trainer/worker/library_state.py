@@ -90,7 +90,7 @@ def call_before(patch: pytest.MonkeyPatch, owner: Any, name: str, action: Callab
 def post_append(
     domain: str, videos: Mapping[str, str], captions: Sequence[str] = (), seconds: int = 1
 ) -> str:
-    """Return the ID of a probed append of new videos.
+    """Append new videos, probe them, and return the append's ID.
 
     Args:
         domain: ID of the domain.

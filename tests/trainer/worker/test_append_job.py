@@ -66,7 +66,7 @@ def append(domain: str, *names: str) -> TaskDetails:
 
 
 def files(task: str) -> dict[str, bytes]:
-    """Return the contents of all files of the shard's segments."""
+    """Return the contents of all files in the shard's segments."""
     store = open_store()
     folders = [store.shard_folder(entry.id) for entry in store.manifest().segments(task)]
     return {

@@ -1,4 +1,4 @@
-"""``kill -9`` of the worker at every step of an append and of a relearning: each video ends in one segment, once."""
+"""The worker is killed at every step of an append and a relearning: each video ends in one segment, once."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_append_killed_at_every_step_stores_each_video_once(
     store = open_store()
     release = store.manifest().release or ""
     for point, patch in APPEND_POINTS.items():
-        # The next point is reached by resuming after the former one, so each kind of remainder is met.
+        # The next point is reached by resuming after the previous one, so each kind of remainder is met.
         assert run_in_process(append_job.run_append_job, task, patch) == -signal.SIGKILL, point
         is_listed = point in ("manifest replaced", "rows written", "committed")
         assert len(_searchable_videos(learned_task)) == len(before) + len(COLORS) * is_listed, point

@@ -1,4 +1,4 @@
-"""A publication whose transaction was lost with the database: the former owner of a task publishes nothing."""
+"""A publication whose transaction was lost with the database: the task's previous owner publishes nothing."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def lose_transaction(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], No
     return make
 
 
-def test_former_owner_publishes_nothing(
+def test_previous_owner_publishes_nothing(
     library: Any,
     tmp_path: Path,
     settings_factory: Callable[..., Any],

@@ -1,4 +1,4 @@
-"""Relearning: appended videos become a domain of their own, and no search returns a video twice meanwhile."""
+"""Relearning: appended videos become a domain of their own, and no search returns a video twice in the meantime."""
 
 from __future__ import annotations
 

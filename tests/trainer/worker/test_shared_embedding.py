@@ -34,7 +34,7 @@ VIDEOS, CHUNK = 6, 2
 
 @pytest.fixture
 def embedded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Small chunks; returns the number of videos of each call of the encoder, in this process."""
+    """Small chunks; collects the number of videos in each call of this process's encoder."""
     counts: list[int] = []
     original = shared_embedding.embed_clips
 

@@ -57,7 +57,7 @@ def sync(source: Path | str, vanished: Any = "keep", dry_run: bool = False) -> N
 
 
 def synced_videos(name: str) -> dict[str, int]:
-    """Return the vector IDs of the videos of the only domain, whose shard and catalog agree."""
+    """Return the vector IDs of the only domain's videos, on which shard and catalog agree."""
     (task,) = [task for task in commands.list_tasks() if task.into is None]
     assert task.name == name
     assert set(shard_vectors(task.id)) == set(catalog_vector_ids(task.id).values())
@@ -112,7 +112,7 @@ def test_domain_follows_a_bucket(tmp_path: Path, s3: Any, allow: Callable[[str],
 
 @pytest.fixture
 def probed(tmp_path: Path, web_files: WebFiles, allow: Callable[[str], None]) -> TaskDetails:
-    """A probed task of two videos of a web server, whose sampled frames were lost."""
+    """A probed task with two videos from a web server, whose sampled frames were lost."""
     allow(f"private+{web_files.url}/")
     for name in ("a", "b"):
         write_video(tmp_path / f"{name}.mp4", name)

@@ -37,7 +37,7 @@ def test_paired_interval_equals_values_computed_by_hand() -> None:
 
 
 def test_paired_interval_depends_on_the_changed_queries_only() -> None:
-    """Shares of one half as independent samples have a wider interval than one lost query of the same queries."""
+    """Two independent samples have a wider interval than the same queries with one loss."""
     low, high = paired_interval(1, 0, 100)
     independent = difference_interval(0.5, 0.49, 100)
     assert high - low < (independent[1] - independent[0]) / 3

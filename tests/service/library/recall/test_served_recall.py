@@ -15,7 +15,7 @@ from tests.measured_library import add_measured_domains
 
 
 def _of_domains(*queries: int) -> Callable[[int, int], int]:
-    """Return the numbers of queries of the cells of each domain."""
+    """Return the query counts of each domain's cells."""
     return lambda i, t: queries[t - 1]
 
 
@@ -63,7 +63,7 @@ def test_unchanged_outcomes_in_a_frozen_shard_are_exactly_no_loss(sqlite_catalog
 
 
 def test_deleted_queries_are_no_loss_of_a_frozen_shard(sqlite_catalog: Settings) -> None:
-    """Half of the held-out videos of domain 1 are deleted, all of which were found; no result has changed."""
+    """Half of domain 1's held-out videos are deleted, all of which were found; no result has changed."""
     cells = {(1, 1): 0.5, (2, 1): 0.0, (2, 2): 0.9}
     for gallery in ("local", "global"):
         add_measured_domains(cells, gallery=gallery, queries=lambda i, t: 80 if (i, t) == (1, 1) else 40)
@@ -86,7 +86,7 @@ def test_loss_of_other_queries_has_no_interval(sqlite_catalog: Settings, change:
 
 
 def test_literature_measures_weigh_domains_equally(sqlite_catalog: Settings) -> None:
-    """One query of domain 2 counts like 99 of domain 1."""
+    """One query in domain 2 counts like 99 in domain 1."""
     add_measured_domains({(1, 1): 0.5, (2, 1): 0.5, (3, 1): 0.5, (2, 2): 1.0, (3, 2): 1.0, (3, 3): 0.5})
     union = {(1, 1): 0.5, (2, 1): 0.5, (3, 1): 0.5, (2, 2): 1.0, (3, 2): 0.0, (3, 3): 0.5}
     add_measured_domains(union, gallery="global", queries=_of_domains(99, 1, 10))

@@ -135,6 +135,6 @@ def test_deletions_and_edits_apply_and_later_videos_are_left_out(
     assert response.degraded == {}
     assert mirrored.search(BIRDS[0]).results[0].captions == ["a grey heron"]
 
-    library.store.manifest_path.write_text("{")  # further deletions cannot be read
+    library.store.manifest_path.write_text("{")  # later deletions cannot be read
     with pytest.raises(Unavailable, match="deletions in the index can't be read"):
         mirrored.search(CARS[1])

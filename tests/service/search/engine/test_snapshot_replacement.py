@@ -200,7 +200,7 @@ def test_process_starts_once_the_memory_suffices(
     pass_retry_interval: Callable[[], None],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A full GPU refuses the newest release and all earlier ones with an error that is none of a broken file."""
+    """A full GPU refuses the newest release and all earlier ones, with an error other than a broken file's."""
 
     def refuse(*_: Any, **__: Any) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory")

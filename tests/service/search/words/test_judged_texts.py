@@ -1,4 +1,4 @@
-"""Confirmed and refused texts of a library, as they are replaced."""
+"""A library's confirmed and refused texts, and how they are replaced."""
 
 from __future__ import annotations
 

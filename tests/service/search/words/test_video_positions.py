@@ -1,4 +1,4 @@
-"""Positions of the tasks of videos."""
+"""Positions of videos' tasks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Assignment of the rows of a table to files: paths are compared from their ends, and IDs without an ending."""
+"""Matching table rows to files: paths are compared from their ends, and IDs without suffix."""
 
 from __future__ import annotations
 
