@@ -210,6 +210,7 @@ _OPERATION_HEADERS: Mapping[str, tuple[str, ...]] = {
     "create_task": _CREATION,
     "append_videos": _CREATION,
     "relearn_task": _CREATION,
+    "create_sample_task": ("Location",),
     "edit_video": ("ETag",),
     "get_video": _VALIDATORS,
     "get_task": _VALIDATORS,

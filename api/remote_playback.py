@@ -38,7 +38,7 @@ async def remote_response(
     """Return a remote video, or the requested range.
 
     Args:
-        request: Request of the client.
+        request: The client's request.
         caller: Identity of the caller, whose open videos are counted.
         video_id: ID of the video, for errors.
         uri: Address of the video.
@@ -95,7 +95,7 @@ async def _body(stream: RemoteStream, stack: ExitStack, video_id: str) -> AsyncI
     try:
         while (chunk := await to_thread.run_sync(read, limiter=_READERS)) is not None:
             yield chunk
-    except (SourceOutage, MediaError) as error:  # the status is sent already: the client sees a short body
+    except (SourceOutage, MediaError) as error:  # the status has been sent: the client sees a short body
         log.warning("playback_interrupted", video_id=video_id, error=error.reason)
         raise
     finally:

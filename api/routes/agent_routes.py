@@ -26,7 +26,7 @@ _CREDENTIALS = ("authorization", "x-api-key")
 @router.post("/mcp")
 @requires("search")
 async def answer_agent(request: Request) -> Response:
-    """Answer a message of the Model Context Protocol (streamable HTTP without sessions)."""
+    """Answer a Model Context Protocol message (streamable HTTP without sessions)."""
     return _AgentResponse(await request.body(), await run_in_threadpool(_agent_server))
 
 
@@ -69,7 +69,7 @@ def _agent_server() -> MCPServer:
 
 
 def _open_client(request: Request | None) -> httpx.AsyncClient:
-    """Return a client of this application with the key, address and ID of a request."""
+    """Open a client of this application with a request's key, address and ID."""
     if request is None:
         raise AssertionError("an agent over HTTP sends a request")
     headers = {name: request.headers[name] for name in _CREDENTIALS if name in request.headers}

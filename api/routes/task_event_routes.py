@@ -71,7 +71,7 @@ async def event_stream(task_id: str, last_id: int, request: Request, caller: str
 
     Args:
         last_id: ID of the event after which the stream begins.
-        request: Request of the client.
+        request: The client's request.
         caller: Identity of the caller, whose open streams are counted.
     """
     authenticator: Authenticator = request.app.state.authenticator

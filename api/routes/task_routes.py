@@ -179,15 +179,16 @@ def delete_whole_task(task_id: str) -> DeletionResult:
 @samples_router.post("", status_code=202, operation_id="create_sample_task")
 @requires("ingest")
 def create_samples(
-    response: Response, caller: CallerDep, _parameters: Annotated[StrictParameters, Query()]
+    request: Request,
+    response: Response,
+    caller: CallerDep,
+    _parameters: Annotated[StrictParameters, Query()],
 ) -> TaskDetails:
     """Add the sample domain `street`, whose videos the service draws, for a first search.
 
     The request takes a few seconds. The videos belong to the service and are deleted with the domain.
     """
-    task = create_sample_task(caller=caller).task
-    response.headers["Location"] = f"/tasks/{task.id}"
-    return task
+    return _answer(request, response, create_sample_task(caller=caller))
 
 
 def _answer(request: Request, response: Response, outcome: CreateOutcome) -> TaskDetails:

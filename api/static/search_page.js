@@ -196,7 +196,7 @@ function showEmptyLibrary({ active: [active], domains, release_count: releases }
   }
   if (active) {
     const link = el("a", { href: "/admin", textContent: "Show its progress" });
-    const text = "Search becomes available when the task is ready. The library page shows its progress.";
+    const text = "You can search it once it is ready. The library page shows its progress.";
     showMessage(`“${active.name}” is being learned.`, text, link);
     return;
   }

@@ -354,7 +354,7 @@ def worlds(
     orders: Annotated[int, typer.Option("--orders", min=1, help="Number of domain orders per world.")] = 2,
     out: Annotated[
         Path | None,
-        typer.Option("--out", help=f"Folder of the results (default: {DEFAULT_FOLDER}/<protocol>-worlds)."),
+        typer.Option("--out", help=f"Folder for the results (default: {DEFAULT_FOLDER}/<protocol>-worlds)."),
     ] = None,
     device: Device = "auto",
     cache: Cache = DEFAULT_FOLDER / "frames",

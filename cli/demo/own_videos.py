@@ -64,8 +64,8 @@ class OwnVideos:
                 f"Put the videos of each domain in a subfolder. {_CAPTIONS_HINT}",
             )
         domains: dict[str, Path] = {}
-        same: dict[str, Path] = {}  # by the key of the name
-        slugs: dict[str, str] = {}  # name of the domain by its slug
+        same: dict[str, Path] = {}  # folder by name key
+        slugs: dict[str, str] = {}  # domain name by slug
         for folder in folders:
             name = default_name(folder)
             other = same.setdefault(name_key(name), folder)
@@ -104,7 +104,7 @@ class OwnVideos:
         for video in (video for videos in self.videos.values() for video in videos):
             for word in split_words("\n".join(video.captions)):
                 named[word.term].add(str(video.id))
-        # A long word of a few videos is rarely one like "with".
+        # A long word in few videos is rarely one like "with".
         chosen = max(named, key=lambda term: (len(named[term]) in _NAMED, len(term), term), default="")
         searches = [SampleSearch("word", chosen, frozenset(named[chosen]))] if chosen else []
         described = self._find_described(client)

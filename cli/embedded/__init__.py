@@ -1,1 +1,1 @@
-"""The embedded mode: all processes of the product under one supervisor."""
+"""Embedded mode: all of the product's processes under one supervisor."""

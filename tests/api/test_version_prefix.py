@@ -33,6 +33,14 @@ def test_location_keeps_the_prefix_of_the_request(client: TestClient, prefix: st
     assert client.head(upload.headers["location"], headers=TUS).status_code == 200
 
 
+def test_location_of_the_sample_task_keeps_the_prefix(
+    client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("service.tasks.broker.send_probe", lambda task_id: None)
+    created = client.post("/v1/samples")
+    assert created.headers["location"] == f"/v1/tasks/{created.json()['id']}"
+
+
 @pytest.mark.parametrize("prefix", ["", "/v1"])
 def test_next_link_of_a_page_keeps_the_prefix_of_the_request(
     client: TestClient, configured: Settings, monkeypatch: pytest.MonkeyPatch, prefix: str

@@ -71,7 +71,7 @@ function drawTiles({ searches, waiting, messages, free_bytes: free, total_bytes:
     searches.p95_seconds === null ? "–" : `${(1000 * searches.p95_seconds).toFixed(1)} ms`,
   );
   setText($("op-waiting"), waiting.toLocaleString());
-  const lengths = Object.entries(messages).map(([name, length]) => `${name} ${length ?? "no answer"}`);
+  const lengths = Object.entries(messages).map(([name, length]) => `${name} ${length ?? "no response"}`);
   setText($("op-messages"), `broker: ${lengths.join(", ")}`);
   setText($("op-disk"), free === null ? "–" : bytes(free));
   setText($("op-disk-note"), total ? `${Math.round((100 * free) / total)} % of ${bytes(total)}` : "");
@@ -81,7 +81,7 @@ function drawTiles({ searches, waiting, messages, free_bytes: free, total_bytes:
   setText($("op-workers-note"), failed ? `${failed} with an error` : "no errors");
 }
 
-/** List running workers and those with an error; the others of the last day have ended, mostly by a restart. */
+/** List running workers and those with an error; others seen within a day have ended, mostly by a restart. */
 function drawWorkers(workers) {
   const listed = workers.filter((worker) => worker.alive || worker.error);
   const ended = workers.filter((worker) => !listed.includes(worker)); // newest first

@@ -32,7 +32,7 @@ _HEADERS = {"idempotency_key": "Idempotency-Key", "if_match": "If-Match"}
 
 
 class StepClient(ABC):
-    """What the steps of methods need from either client."""
+    """What method steps need from either client."""
 
     base_url: httpx.URL
     retries: RetryPolicy
@@ -145,8 +145,8 @@ class Method(Generic[_P, _T]):
 class Operation(Method[_P, _T]):
     """A method that sends one request, described by its signature and docstring.
 
-    Path parameters, ``body``, ``idempotency_key`` and ``if_match`` have their places; all others are query parameters.
-    The return annotation is the type of the response.
+    Path parameters, ``body``, ``idempotency_key`` and ``if_match`` go to their own places, all others to the query. The
+    return annotation is the type of the response.
     """
 
     def __init__(self, call: Call[_T], function: Callable[Concatenate[Any, _P], _T]) -> None:

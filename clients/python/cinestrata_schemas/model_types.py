@@ -66,7 +66,7 @@ _MAX_FIELDS = 64  # more than any request has
 
 
 def _limit_fields(value: Any) -> Any:
-    """Refuse objects with very many fields, because each unknown or invalid one would be an error."""
+    """Refuse objects with very many fields, because each unknown or invalid one would add an error."""
     if isinstance(value, dict) and len(value) > _MAX_FIELDS:
         message = "The object has {count} fields; at most {limit} are read"
         raise PydanticCustomError("too_many_fields", message, {"count": len(value), "limit": _MAX_FIELDS})

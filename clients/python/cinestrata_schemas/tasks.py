@@ -35,7 +35,7 @@ class VideoSpec(RequestModel):
     transcript: RequestList[Cue] = Field(
         default_factory=list,
         max_length=MAX_CUES,
-        description="Timed texts: subtitles, or captions of parts. Searched as words, but not learned.",
+        description="Timed texts: subtitles, or captions for parts of the video. Searched as words, but not learned.",
     )
     id: Identifier | None = Field(default=None, description="ID of the video; generated if omitted.")
     split: Split | None = Field(

@@ -42,8 +42,8 @@ class PreviewRequest(RequestModel):
     )
     table: str | None = Field(
         default=None,
-        description="Path of the caption table in `texts` (`.csv`, `.tsv`, `.json` or `.jsonl`); all tables of the "
-        "selection if omitted.",
+        description="Path of the caption table in `texts` (`.csv`, `.tsv`, `.json` or `.jsonl`); all selected tables "
+        "if omitted.",
     )
     encoding: str = Field(default="utf-8", max_length=50, description="Encoding of the text files.")
     captions_from_names: bool = Field(
