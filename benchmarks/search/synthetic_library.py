@@ -240,10 +240,11 @@ def insert_catalog_rows(
         # One SQL statement: creating a million ORM objects would take longer than the whole benchmark.
         session.execute(
             text(
-                "INSERT INTO videos (vector_id, id, task_id, uri, captions, metadata, added_at, status) "
+                "INSERT INTO videos "
+                "(vector_id, id, task_id, uri, captions, metadata, added_at, status, is_rejection_final) "
                 "WITH RECURSIVE numbers(i) AS "
                 "(SELECT CAST(:first AS BIGINT) UNION ALL SELECT i + 1 FROM numbers WHERE i < :last) "
-                "SELECT i, 'v' || i, :task, i || '.mp4', '[\"a caption\"]', '{}', :now, 'accepted' FROM numbers"
+                "SELECT i, 'v' || i, :task, i || '.mp4', '[\"a caption\"]', '{}', :now, 'accepted', FALSE FROM numbers"
             ),
             {"first": first_id, "last": first_id + rows - 1, "task": task.task_id, "now": datetime.now(UTC)},
         )

@@ -207,8 +207,9 @@ DAMAGES: dict[str, tuple[Callable[[Library], object], str]] = {
     ),
     "returned video": (
         lambda lib: lib.sql(
-            "INSERT INTO videos (vector_id, id, task_id, uri, captions, metadata, added_at, status) "
-            f"VALUES ({DELETED}, 'v{DELETED}', 'tsk_1', 'x', '[]', '{{}}', '2026-01-01', 'rejected')"
+            "INSERT INTO videos "
+            "(vector_id, id, task_id, uri, captions, metadata, added_at, status, is_rejection_final) "
+            f"VALUES ({DELETED}, 'v{DELETED}', 'tsk_1', 'x', '[]', '{{}}', '2026-01-01', 'rejected', FALSE)"
         ),
         f"v{DELETED} was deleted and is in the catalog",
     ),
