@@ -165,15 +165,16 @@ class VerifiedFolders:
         Args:
             files: Name → SHA-256 of each file.
         """
-        if not folder.is_dir():
+        try:
+            # The state is read before the checksums, so the next call notices a change while they are computed.
+            state = _file_states(folder)
+            with self._lock:
+                known = self._verified.get(folder)
+            digests = known[1] if known is not None and known[0] == state else hash_files(folder)
+        except OSError:  # it is missing, unreadable, or contains a folder
             with self._lock:
                 self._verified.pop(folder, None)
             return False
-        # The state is read before the checksums, so the next call notices a change while they are computed.
-        state = _file_states(folder)
-        with self._lock:
-            known = self._verified.get(folder)
-        digests = known[1] if known is not None and known[0] == state else hash_files(folder)
         with self._lock:
             self._verified[folder] = state, digests
         return digests == files

@@ -37,7 +37,7 @@ def test_folder_is_compared_with_the_given_checksums(folder: Path) -> None:
     assert not verified.is_intact(folder, {"release.json": files["release.json"]})
 
 
-@pytest.mark.parametrize("change", ["content", "replaced", "added", "removed", "folder"])
+@pytest.mark.parametrize("change", ["content", "replaced", "added", "nested", "removed", "folder"])
 def test_changed_folder_is_not_intact(folder: Path, change: str) -> None:
     files, verified = hash_files(folder), VerifiedFolders()
     assert verified.is_intact(folder, files)
@@ -53,6 +53,8 @@ def test_changed_folder_is_not_intact(folder: Path, change: str) -> None:
         other.replace(weights)
     elif change == "added":
         (folder / "more").touch()
+    elif change == "nested":
+        (folder / "more").mkdir()
     elif change == "removed":
         weights.unlink()
     else:
