@@ -240,13 +240,14 @@ class Chaos:
 
 
 def _wait_for_snapshot(deployment: _AnyDeployment) -> None:
-    """Wait until the API searches the newest index generation."""
+    """Wait until the API searches the newest index generation, with the catalog instead of its copy."""
     deadline = time.monotonic() + _SNAPSHOT_SECONDS
     while time.monotonic() < deadline:
         manifest = json.loads((deployment.data / "index" / "manifest.json").read_text(encoding="utf-8"))
         with suppress(httpx.HTTPError):
             ready = httpx.get(f"{deployment.url}/readyz", trust_env=False, timeout=10).json()
-            if ready.get("generation") == manifest["generation"]:
+            is_newest = ready.get("generation") == manifest["generation"]
+            if is_newest and ready["checks"]["database"] == "ok":
                 return
         time.sleep(0.1)
 
