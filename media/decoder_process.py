@@ -109,7 +109,7 @@ def _save_thumbnail(thumbnail: Image.Image, path: Path) -> None:
 
 
 def _sample_frames(request: dict[str, Any]) -> None:
-    """Write the frames at given times to a file, one by one since there may be many."""
+    """Write the frames at given times to a file, one at a time since there may be many."""
     limits = VideoLimits(**request["limits"])
     name, path, times, size = request["name"], Path(request["path"]), request["times"], request["size"]
     _limit_process(limits, len(times) * size * size * 3)

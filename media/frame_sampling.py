@@ -202,7 +202,7 @@ def packets_with_demand(
 ) -> Iterator[tuple[Packet, bool]]:
     """Yield each packet, and whether its frame may be on display at one of the times.
 
-    It is not, if the frame of a nearby packet begins later but not after the next of the times.
+    It is not if the frame of a nearby packet begins later, but not after the next of the times.
 
     Args:
         packets: Packets in decoding order.

@@ -46,8 +46,7 @@ def decode(
         content_hash: SHA-256 of the file, for the result.
         size_bytes: Size of the file, for the result.
         times: Returns ascending times in seconds since the first frame, given the duration.
-        receive: Called with the upright RGB image at each time, one by one since several large ones may not fit in
-            memory.
+        receive: Called with the upright RGB images, one at a time since several large ones may not fit into memory.
         pictures: Whether to accept a single picture as a video of one frame.
 
     Raises:

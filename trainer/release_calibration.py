@@ -31,7 +31,7 @@ class AppendedCaptions:
 
     Attributes:
         learned: Captions of its training videos.
-        appended: Vector ID and text of each caption of its appended videos.
+        appended: Vector IDs of its appended videos, each with a caption.
     """
 
     learned: Sequence[str]
@@ -99,8 +99,8 @@ def fit_library_confidence(
 ) -> ConfidenceModel | None:
     """Fit a confidence model to the library as searches see it; None with too few captions.
 
-    The captions are those of validation videos, the release's calibration captions, and a sample of those of appended
-    videos. As in searches, the routing profile of a domain contains the captions of its appended videos.
+    It uses the captions of validation videos, the release's calibration captions, and a sample of appended captions. As
+    in searches, appended captions count in their domain's routing profile.
 
     Args:
         encoder: Query encoder of the release.

@@ -21,7 +21,7 @@ def scene_file_name(scene: Scene) -> str:
 
 
 def manifest_line(scene: Scene) -> str:
-    """Describe a scene in a line of a JSONL manifest, including the line break."""
+    """Format a scene's line in a JSONL manifest, with its line break."""
     entry = {
         "uri": scene_file_name(scene),
         "captions": list(scene.captions),

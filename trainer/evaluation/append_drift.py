@@ -31,7 +31,7 @@ Floats = npt.NDArray[np.floating]
 
 @dataclass(frozen=True)
 class DriftMeasurement:
-    """Recall of appended videos beside that of the domain's own.
+    """Recall of appended videos beside the domain's own.
 
     Attributes:
         k: The smallest of 1, 5 and 10 at which the domain finds half of its own videos, otherwise 10: recalls far from
@@ -93,7 +93,7 @@ def measure_drift(
     is_learned: bool = False,
     report_alive: Callable[[], object] = lambda: None,
 ) -> DriftMeasurement | None:
-    """Compare the recall of appended videos with that of the domain's own; None unless both have captions.
+    """Compare the recalls of appended videos and the domain's own; None unless both have captions.
 
     Args:
         is_learned: Whether the encoder has learned from the domain's captions.

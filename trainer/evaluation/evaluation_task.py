@@ -35,7 +35,7 @@ class EvaluationTask:
         query_videos: Position of each query's video in ``captioned_columns``, ``[Q]``.
         classes: Class number of each video from 0, −1 for none, ``[G]``.
         evidence: Log weight in nats of each query for each of T tasks, up to a constant per query, ``[Q, T]``.
-        normalizer: Log of the summed weights of each query over the tasks up to its own, ``[Q, 1]``.
+        normalizer: Log of each query's total weight over the tasks up to its own, ``[Q, 1]``.
         profile: Routing profile over V tokens, ``[V]``.
         prior: Cosine per nat of routing evidence.
     """

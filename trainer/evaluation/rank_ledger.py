@@ -2,8 +2,8 @@
 
 Shards never change. If a task's queries never change either, as in mode ``pinned``, no query has to be scored against
 the same video twice: a new task's queries are scored against every shard, older queries only against the new shard, and
-their counts continue from the previous row. The cost of a row then grows with the number of queries and videos, not
-with their product.
+their counts continue from the previous row. A row's cost then grows with the number of queries and videos, not with
+their product.
 
 The ledger keeps counts rather than encoding queries again, since the same text may give other bits in another batch.
 

@@ -1,6 +1,6 @@
 """A row of the recall matrix: how well a release retrieves the videos of each learned task.
 
-Row i of the matrix holds the recall of release i for the tasks t ≤ i, in five galleries. *Local*: the task's own
+Row i of the matrix holds release i's recall for the tasks t ≤ i, in five galleries. *Local*: the task's own
 shard, known task, one query vector. *Global*: the union of all shards, unknown task; each shard is scored with its own
 query vector, and cosines are merged after each task's routing prior is added. Both galleries hold only the held-out
 videos, as in the papers, or all videos (``local_all``, ``global_all``). ``global_raw`` merges raw cosines, as the
@@ -61,7 +61,7 @@ class RecallRow:
             captions of the same gallery.
         mean_ap: Text-to-video mAP@1, @5 and @10, by mode, gallery, task ID and k; all videos with the class of the
             query's video are relevant. None for a task without classes.
-        hubness: Skewness of N_10 over the held-out videos of the union, for all tasks' queries, by mode.
+        hubness: Skewness of N_10 over all held-out videos, for all tasks' queries, by mode.
         drift: Mean angle in degrees between a task's queries now and when it was learned, by mode and task ID; only
             tasks that were in the query memory.
         routing: Routing accuracy@1 by task ID: the share of queries with the most evidence for their own task, among

@@ -68,10 +68,10 @@ class AnalyticConfig(MethodConfig):
         description="whether the semantic map is fitted to all tasks so far instead of the current one alone",
     )
     caption_evidence: float = Field(
-        default=0.5, ge=0, le=10, description="factor of the routing evidence of mean captions"
+        default=0.5, ge=0, le=10, description="factor of routing evidence from mean captions"
     )
     word_evidence: float = Field(
-        default=0.25, ge=0, le=10, description="factor of the routing evidence of words"
+        default=0.25, ge=0, le=10, description="factor of routing evidence from words"
     )
 
 

@@ -66,7 +66,7 @@ class CtpConfig(FinetuneConfig):
     )
     masked_words: float = Field(default=0.15, gt=0, lt=1, description="share of words that are predicted")
     fusion_layers: int = Field(
-        default=6, ge=1, le=48, description="number of layers of the multi-modal encoder"
+        default=6, ge=1, le=48, description="number of layers in the multi-modal encoder"
     )
     fusion_learning_rate: float = Field(
         default=1e-4, gt=0, le=1, description="learning rate of the multi-modal encoder"

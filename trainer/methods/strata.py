@@ -66,7 +66,7 @@ class StrataConfig(MethodConfig):
     word_learning_rate: float = Field(
         default=1e-3, ge=0, le=1, description="learning rate of the token embeddings; 0: frozen embeddings"
     )
-    gate_learning_rate: float = Field(default=1e-3, gt=0, le=1, description="learning rate of α of FFA")
+    gate_learning_rate: float = Field(default=1e-3, gt=0, le=1, description="learning rate of FFA's α")
 
 
 class Strata(Method):

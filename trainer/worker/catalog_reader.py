@@ -126,7 +126,7 @@ def training_video_ids(library: Library) -> dict[str, Ids]:
 
 
 def held_out_videos(task_id: str) -> dict[str, HeldOutVideos]:
-    """Read the held-out videos of a task and of all learned tasks, by task ID."""
+    """Read the held-out videos of this task and all learned ones, by task ID."""
     by_task: dict[str, list[tuple[int, list[str]]]] = {}
     for task, vector_id, captions in _captions_of_split(task_id, "test"):
         by_task.setdefault(task, []).append((vector_id, captions))

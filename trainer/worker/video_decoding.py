@@ -43,7 +43,7 @@ def restore_frames(
         size: Height and width of a frame in pixels.
         cache: Folder of the frame cache.
         open_video: Provides a clip's video file during a ``with`` statement; may raise MediaError.
-        report: Called before each video with the number of restored videos and of all to restore.
+        report: Called before each video with the numbers of restored and of missing videos.
 
     Raises:
         FramesMissing: A video is gone, cannot be decoded, or differs from the accepted one.

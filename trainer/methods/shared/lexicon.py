@@ -21,8 +21,8 @@ class Lexicon:
         tokens: Token IDs, ascending, ``[V]``.
         weights: Inverse document frequency of each token, ``[V]``.
         unknown_weight: Weight of a token that occurs in no video of the domain.
-        vectors: Each token's row of the basis, ``[V, dim]``. The vector of a text is the weighted sum of its tokens'
-            rows, divided by the norm of its TF-IDF vector.
+        vectors: Each token's row of the basis, ``[V, dim]``. A text's vector is the weighted sum of its tokens' rows,
+            divided by the norm of its TF-IDF vector.
         targets: Centered lexical vectors of the videos, ``[n, dim]``.
     """
 

@@ -109,7 +109,7 @@ class MomentumEncoders(nn.Module):
 
 
 class MomentumMethod(Finetune):
-    """Fine-tuning of both towers against keys of momentum encoders.
+    """Fine-tuning of both towers against keys from momentum encoders.
 
     Attributes:
         momentum: Pairs of momentum encoders by name: ``local`` is reset at every task, ``global`` never.
