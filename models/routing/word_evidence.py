@@ -16,9 +16,11 @@ mass O, the evidence is
 
 The first term speaks for the video, the second against it: where the text says other words, it could have said those of
 the query. A short name cannot say a long description, so how much a missing word says falls with the square of the
-share s that the text could have said. M and O are estimated from the number of words. Only captions speak against a
-video, and a video without them has evidence 0. This is how videos without captions come before captioned ones that say
-something else. Transcripts have their own evidence (:mod:`models.routing.transcript_evidence`).
+share s that the text could have said. M is estimated as the number of words times their mean mass in the domain, and O
+likewise but as at least M - B: where all captions share a template, the few words that differ have most of the mass.
+Only captions speak against a video, and a video without them has evidence 0. This is how videos without captions come
+before captioned ones that say something else. Transcripts have their own evidence
+(:mod:`models.routing.transcript_evidence`).
 
 A video whose texts together contain all units is *complete*, whatever their frequencies, and gets up to another 25
 nats, so that it precedes all others: all of them for the words as typed in a caption, fewer for another form of a word,
@@ -205,9 +207,10 @@ def word_evidence(matches: MatchedDocuments, statistics: CaptionStatistics) -> W
         texts, strengths * weights[owners[texts], unit_of], len(matches.videos)
     ).astype(np.float64)
     matched = np.bincount(texts, minlength=len(matches.videos))
-    # Of the other words of a text, only the number is known.
+    # Of the other words of a text, only the number is known; they have at least the rest of its estimated mass.
     others = np.maximum(0, matches.lengths - matched) * statistics.word_masses[owners]
     text_mass = matches.lengths * statistics.word_masses[owners]
+    others = np.where(others > 0, np.maximum(others, text_mass - shared), 0.0)
     evidence = _text_evidence(query_mass[owners], text_mass, shared, others)
     mean_mass = statistics.lengths * statistics.word_masses
     absent = _text_evidence(query_mass, mean_mass, np.zeros(domains), mean_mass)

@@ -91,6 +91,30 @@ def test_caption_of_common_words_that_the_query_contains_says_nothing_against_it
     assert found.nats[0] > 0 > found.nats[1], "the second caption has another word than the query"
 
 
+def test_caption_of_a_template_with_another_word_speaks_against_its_video() -> None:
+    """All of twenty captions share nine of ten words, so the tenth has nearly all of their mass."""
+    videos = np.arange(20)
+    strengths = np.ones((20, 10), np.float32)
+    strengths[1:, 9] = 0
+    found = word_evidence(
+        MatchedDocuments(
+            videos,
+            np.zeros(20, np.int64),
+            np.ones(20, np.bool_),
+            np.ones(20, np.bool_),
+            np.full(20, 10),
+            strengths,
+            np.zeros(20, np.int64),
+            np.zeros(10, np.bool_),
+            np.array([20] * 9 + [1]),
+            20,
+        ),
+        CaptionStatistics(np.array([20.0]), np.array([10.0]), np.array([0.27])),
+    )
+    assert found.is_complete.tolist() == [True] + [False] * 19
+    assert (found.nats[1:] < -6).all()
+
+
 def test_name_speaks_for_a_video_without_captions_and_never_against_it() -> None:
     found = _evidence([(1, False, 3, [1, 0, 0]), (2, False, 1, [1, 1, 1])], [2, 1, 1], captioned=False)
     assert found.nats[0] == 0
