@@ -82,15 +82,14 @@ def _is_rejected_upload() -> ColumnElement[bool]:
     return (Video.status == "rejected") & Video.uri.startswith(UPLOAD_SCHEME, autoescape=True)
 
 
-def register_rejected_uploads(session: Session, task: Task) -> None:
-    """Schedule for deletion the rejected uploads that no retry reads. Idempotent.
+def register_rejected_uploads(session: Session, task_id: str) -> None:
+    """Schedule a task's rejected uploads for deletion, which spares those that a retry reads. Idempotent.
 
     Args:
         session: The transaction in which the task ends.
-        task: Domain or append in its final state.
+        task_id: ID of the domain or the append.
     """
-    unneeded = _is_rejected_upload() if task.state == "ready" else is_removed_upload()
-    register_removals(session, (Video.task_id == task.id) & unneeded)
+    register_removals(session, (Video.task_id == task_id) & _is_rejected_upload())
 
 
 def remove_deleted_files() -> dict[str, str]:

@@ -82,7 +82,7 @@ def set_state(
 ) -> None:
     """Change a locked task's state.
 
-    A final state ends the lease, invalidates its token, and schedules uploads that no retry reads for removal.
+    A final state ends the lease, invalidates its token, and schedules rejected uploads for removal.
     """
     at = now(session)
     data: dict[str, Any] = {"state": state, "from": task.state}
@@ -93,7 +93,7 @@ def set_state(
     if state in FINAL_STATES:
         clear_lease(task)
         session.execute(delete(Chunk).where(Chunk.task_id == task.id))
-        register_rejected_uploads(session, task)
+        register_rejected_uploads(session, task.id)
         task.cancel_requested = False
         task.finished_at = at
     record(session, task.id, "state", data, at)
