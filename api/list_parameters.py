@@ -175,6 +175,7 @@ class FeedbackListParameters(_LimitedPageParameters):
     ] = None
     verdict: Annotated[Verdict | None, Query(description="Only feedback with this verdict.")] = None
     caller: Annotated[_Text | None, Query(description="Only feedback from this user or key.")] = None
+    own: Annotated[bool, Query(description="Only your own feedback, for administrators too.")] = False
     sort: Annotated[
         Literal["time", "-time"], Query(description="Sort order; `-time` lists the newest first.")
     ] = "-time"

@@ -43,8 +43,8 @@ def list_feedback(
     request: Request, links: PageLinkDep, parameters: Annotated[FeedbackListParameters, Query()]
 ) -> FeedbackPage:
     """List feedback in pages, newest first by default. Administrators see everyone's feedback, others their own."""
-    is_own = _principal(request).scope != "admin"
-    return links.add(video_feedback.list_feedback(**dict(parameters), own=is_own))
+    is_own = parameters.own or _principal(request).scope != "admin"
+    return links.add(video_feedback.list_feedback(**dict(parameters) | {"own": is_own}))
 
 
 @router.delete("/{feedback_id}", status_code=204, operation_id="take_back_feedback")

@@ -7,7 +7,16 @@ const ICONS = { right: "M4 10.5l4 4 8-9", wrong: "M5 5l10 10M15 5L5 15" };
 const LABELS = { right: "Right for this query", wrong: "Wrong for this query" };
 const STATES = { right: "Marked right", wrong: "Marked wrong" };
 
-export function feedbackControls(text, videoId, title) {
+/** Read the verdicts that the user gave for a text, by the ID of their video; none if they cannot be read. */
+export async function readVerdicts(text) {
+  const query = new URLSearchParams({ text: text.trim(), own: true, limit: 1000 });
+  const { feedback } = await api(`/v1/feedback?${query}`).catch(() => ({ feedback: [] }));
+  const isSame = (entry) => entry.text.toLowerCase() === text.trim().toLowerCase();
+  return new Map(feedback.filter(isSame).map((entry) => [entry.video_id, entry]));
+}
+
+/** @param verdicts promise of {@link readVerdicts} */
+export function feedbackControls(text, videoId, title, verdicts) {
   const state = el("span", { role: "status" });
   const controls = el("div", { className: "feedback", role: "group", "aria-label": "Feedback" });
   const choices = Object.keys(ICONS).map((verdict) => choice(verdict));
@@ -63,6 +72,12 @@ export function feedbackControls(text, videoId, title) {
   }
 
   show(null);
+  verdicts.then((earlier) => {
+    const entry = earlier.get(videoId);
+    if (!entry || given !== null) return;
+    given = entry.id;
+    show(entry.verdict);
+  });
   controls.append(state, undo, ...choices);
   return controls;
 }

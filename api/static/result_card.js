@@ -17,9 +17,10 @@ export function resultCard(result) {
 }
 
 /** Create a text search result's card, which says why the video was found; a matched caption is its title. */
-export function foundCard(result, text) {
+export function foundCard(result, text, verdicts) {
   const node = describedCard(result);
-  node.querySelector(".meta").append(feedbackControls(text, result.video_id, videoTitle(result)));
+  const controls = feedbackControls(text, result.video_id, videoTitle(result), verdicts);
+  node.querySelector(".meta").append(controls);
   return node;
 }
 

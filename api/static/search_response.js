@@ -3,6 +3,7 @@
 import { $, el } from "./dom.js";
 import { dot } from "./domain_layers.js";
 import { showFacets } from "./facet_filters.js";
+import { readVerdicts } from "./feedback_controls.js";
 import { count, shortId } from "./formatting.js";
 import { foundCard, resultCard } from "./result_card.js";
 import { hasFilters } from "./search_filters.js";
@@ -20,7 +21,7 @@ export function showSearchResponse(response, widerSearches) {
   $("clip-captions").hidden = true;
   showFacets(response.facets);
   showTiming(response, ["encode", "route", "search", "merge"], ` · ${response.mode} queries`);
-  showResults(response, foundCard);
+  showResults(response, foundCards(response));
 }
 
 export function showClipResponse(response, fileName) {
@@ -37,7 +38,7 @@ export function showClipResponse(response, fileName) {
 
 /** Append a page of results, and focus its first one. */
 export function appendResults(response) {
-  const [first] = addResults(response, foundCard);
+  const [first] = addResults(response, foundCards(response));
   first?.querySelector("button").focus();
 }
 
@@ -117,11 +118,16 @@ function showResults(response, createCard) {
   else $("message").hidden = true;
 }
 
+function foundCards({ query, corrected }) {
+  const text = corrected ?? query;
+  const verdicts = readVerdicts(text);
+  return (result) => foundCard(result, text, verdicts);
+}
+
 /** Add cards: matches above a heading, other videos below it. Returns the cards in page order. */
-function addResults({ results, matches, query, corrected }, createCard) {
-  const cardOf = (result) => createCard(result, corrected ?? query);
-  const others = results.filter((result) => result.matches === false).map(cardOf);
-  const matching = results.filter((result) => result.matches !== false).map(cardOf);
+function addResults({ results, matches }, createCard) {
+  const others = results.filter((result) => result.matches === false).map(createCard);
+  const matching = results.filter((result) => result.matches !== false).map(createCard);
   let heading = $("results").querySelector(".answer-end");
   if (others.length && !heading) {
     const text = matches === false ? "Most similar videos" : "Other videos";

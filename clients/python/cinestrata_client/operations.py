@@ -320,6 +320,7 @@ class Operations:
         text: str | None = None,
         verdict: Verdict | None = None,
         caller: str | None = None,
+        own: bool | None = None,
         sort: FeedbackSort | None = None,
     ) -> FeedbackPage:
         """List feedback in pages, newest first by default. Administrators see everyone's feedback, others their own."""

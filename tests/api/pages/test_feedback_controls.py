@@ -58,9 +58,9 @@ def test_result_is_confirmed_and_taken_back_by_keyboard(browser: WebDriver, addr
         for node in browser.find_elements(By.CSS_SELECTOR, RESULT)
         if node.get_attribute("data-video") == entry.video_id
     )
-    next(node for node in controls.find_elements(By.TAG_NAME, "button") if node.is_displayed()).click()
     wait_until(browser, lambda b: _shown(controls) == ["Undo"])
-    browser.switch_to.active_element.send_keys(Keys.SPACE)
+    assert controls.find_element(By.CSS_SELECTOR, "[role=status]").text == "Marked right"
+    controls.find_element(By.CSS_SELECTOR, ".quiet").send_keys(Keys.SPACE)
     wait_until(browser, lambda b: len(_shown(controls)) == 2)
     assert list_feedback().feedback == []
 

@@ -72,6 +72,8 @@ def test_callers_see_and_delete_their_own_and_administrators_all(guarded: TestCl
         return list(guarded.get("/feedback", params=query, headers=headers).json()["feedback"])
 
     assert listed(ada_key) == listed(admin_key, caller=ada) == [given]
+    assert listed(ada_key, own="true") == [given]
+    assert listed(admin_key, own="true") == []
     assert listed(bob_key) == listed(bob_key, caller=ada) == []
     assert guarded.delete(path, headers=bob_key).status_code == 404
     nobody = {"X-API-Key": ""}
