@@ -71,12 +71,11 @@ class LearnedDomain:
         return self.client.append_archive(self.task_id, archive, filename=filename)
 
 
-def fail_if_missing(base: Path, videos: Sequence[VideoSpec], hint: str = "") -> None:
+def fail_if_missing(base: Path, videos: Sequence[VideoSpec]) -> None:
     """Exit with status 1 if video files are missing, and list up to 20 of them.
 
     Args:
         base: Folder that the URIs of the videos are relative to.
-        hint: Sentence that precedes the hint.
     """
     missing = [video.uri for video in videos if not os.path.isfile(base / video.uri)]
     if missing:
@@ -84,7 +83,7 @@ def fail_if_missing(base: Path, videos: Sequence[VideoSpec], hint: str = "") -> 
         verb = "file does" if len(missing) == 1 else "files do"
         fail(
             f"{len(missing)} {verb} not exist in {base}: {', '.join(missing[:_MAX_LISTED])}{more}.",
-            f"{hint} Paths in a manifest are relative to the manifest's folder.".strip(),
+            "Add the files, or remove their rows. Paths in a manifest are relative to the manifest's folder.",
         )
 
 

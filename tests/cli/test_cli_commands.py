@@ -238,6 +238,7 @@ def test_all_missing_files_are_listed(tmp_path: Path) -> None:
     assert outcome.exit_code == 1
     assert "24 files do not exist" in outcome.output
     assert "20.mp4 and 4 more" in outcome.output
+    assert "remove their rows" in outcome.output
 
 
 def test_dry_run_names_files_that_are_left_out(tmp_path: Path) -> None:

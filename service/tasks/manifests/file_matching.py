@@ -12,6 +12,8 @@ from pathlib import PurePosixPath
 
 from media.video_limits import VIDEO_SUFFIXES
 
+NO_VIDEOS_HINT = "Add a manifest, or videos with an extension such as .mp4, .mov, .mkv, .webm or .avi."
+
 _MAX_FOLDERS = 64  # compared per row that names a file by the end of its path; each folder takes one lookup
 
 

@@ -17,6 +17,7 @@ from media.video_limits import VIDEO_SUFFIXES
 from service.core.errors import FieldError, InvalidInput
 from service.storage.library_paths import UPLOAD_FOLDER
 from service.tasks.manifests.caption_tables import CaptionTables, find_tables
+from service.tasks.manifests.file_matching import NO_VIDEOS_HINT
 from service.tasks.manifests.manifest_parser import (
     CAPTION_TABLE_NAMES,
     MANIFEST_NAMES,
@@ -161,7 +162,7 @@ def _require_videos(folder: Path, files: Sequence[str], uploaded: Sequence[str])
             "The folder has only uploaded videos, which belong to their own domains."
             if uploaded
             else "The folder has no videos.",
-            f"Expected a manifest, or files ending in {', '.join(sorted(VIDEO_SUFFIXES))}.",
+            NO_VIDEOS_HINT,
         )
 
 

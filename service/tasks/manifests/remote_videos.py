@@ -13,12 +13,11 @@ from cinestrata_schemas.tasks import VideoSpec
 from media import MediaError
 from media.errors import SourceOutage
 from media.sources.media_source import ListedFile, SourceUri, is_source_uri
-from media.video_limits import VIDEO_SUFFIXES
 from service.core import request_limits
 from service.core.errors import FieldError, InvalidInput, SourceUnavailable
 from service.storage.video_access import SourceReader
 from service.tasks.manifests.caption_tables import TABLE_SUFFIXES, CaptionTables, find_tables
-from service.tasks.manifests.file_matching import is_video_name
+from service.tasks.manifests.file_matching import NO_VIDEOS_HINT, is_video_name
 from service.tasks.manifests.manifest_parser import (
     CAPTION_TABLE_NAMES,
     MANIFEST_NAMES,
@@ -159,7 +158,7 @@ def _require_videos(base: SourceUri, names: Sequence[str]) -> None:
         raise InvalidInput.at(
             "source",
             f"There are no videos in {base.shown}.",
-            f"Expected a manifest, or files ending in {', '.join(sorted(VIDEO_SUFFIXES))}.",
+            NO_VIDEOS_HINT,
         )
 
 
@@ -221,7 +220,9 @@ def _split(
             )
         elif files is not None and uri not in files:
             left_out[uri] = FieldError(
-                uri, "The file does not exist.", "Paths in a manifest are relative to the manifest's folder."
+                uri,
+                "The file does not exist.",
+                "Add it, or remove its row. Paths in a manifest are relative to the manifest's folder.",
             )
         else:
             try:

@@ -229,7 +229,7 @@ def _missing_files(missing: dict[int, str]) -> InvalidInput:
     listed = dict(list(missing.items())[:_MAX_LISTED])
     names = ", ".join(uri[:200] for uri in listed.values())
     more = f" and {len(missing) - len(listed)} more" if len(missing) > len(listed) else ""
-    hint = "Use file paths relative to the manifest."
+    hint = "Add the files, or remove their rows. Paths in a manifest are relative to the manifest's folder."
     verb = "file is" if len(missing) == 1 else "files are"
     return InvalidInput(
         f"{len(missing)} {verb} not in the archive: {names}{more}. {hint}",

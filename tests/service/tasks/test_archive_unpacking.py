@@ -370,6 +370,7 @@ def test_all_missing_files_are_listed() -> None:
     lines = "\n".join(f'{{"uri": "{number}.mp4"}}' for number in range(25))
     error = _refused(pack_zip({"manifest.jsonl": lines.encode(), "3.mp4": b"x"}))
     assert "24 files are not in the archive: 0.mp4, 1.mp4, 2.mp4, 4.mp4" in str(error)
+    assert "Add the files, or remove their rows." in str(error)
     assert "and 4 more" in str(error)
     assert [e.field for e in error.errors][-1] == "videos[20].uri"
 
