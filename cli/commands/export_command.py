@@ -126,9 +126,11 @@ def file_names(uris: Sequence[str], *, renamed: bool) -> list[str]:
 
 
 def _write_video(client: ServiceClient, video: VideoDetails, target: Path) -> None:
-    """Write a video file, unless a file with its size is there."""
+    """Write a video file, unless a file with its content is there."""
+    from media.media_paths import content_hash
+
     if target.is_file():
-        if target.stat().st_size == video.bytes:
+        if target.stat().st_size == video.bytes and content_hash(target) == video.content_hash:
             return
         fail(f"{target} exists, and is another file.", "Name an empty folder.")
     target.parent.mkdir(parents=True, exist_ok=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -51,6 +52,7 @@ def library(folder: Settings, publish_task: Callable[..., Manifest]) -> Path:
                 "accepted",
                 len(content),
             )
+            row.content_hash = hashlib.sha256(content).hexdigest()
             row.captions, row.effective_split, row.extra = (
                 fields["captions"],
                 fields["split"],
@@ -98,16 +100,16 @@ def test_table_beside_the_files_is_written_once(library: Path) -> None:
     assert "metadata.jsonl exists. Nothing was written." in " ".join(result.output.split())
 
 
-def test_file_that_is_another_is_kept(library: Path, tmp_path: Path) -> None:
-    (tmp_path / "1.mp4").write_bytes(b"mine")
-    (tmp_path / "0.mp4").write_bytes(b"mine!")
-    (tmp_path / "2.mp4").write_bytes(b"mine")
+@pytest.mark.parametrize("mine", [b"mine", b"mine!" * 3])
+def test_file_that_is_another_is_kept(library: Path, tmp_path: Path, mine: bytes) -> None:
+    (tmp_path / "0.mp4").write_bytes(b"video")  # as an interrupted export left it
+    (tmp_path / "2.mp4").write_bytes(mine)
     result = run("export", tmp_path, "--task", "a", "--videos")
     assert (result.exit_code, "2.mp4 exists, and is another file" in " ".join(result.output.split())) == (
         1,
         True,
     )
-    assert (tmp_path / "2.mp4").read_bytes() == b"mine"
+    assert (tmp_path / "2.mp4").read_bytes() == mine
     assert not (tmp_path / "metadata.jsonl").exists()
 
 
