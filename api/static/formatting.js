@@ -47,7 +47,8 @@ export function timeAgo(time) {
 export const count = (number, one, many = `${one}s`) =>
   `${number.toLocaleString()} ${number === 1 ? one : many}`;
 
-export const percent = (fraction, digits = 1) => `${(100 * fraction).toFixed(digits)} %`;
+/** A percentage with a no-break space. */
+export const percent = (fraction, digits = 1) => `${(100 * fraction).toFixed(digits)}\u00a0%`;
 
 /** Format a percentage with one decimal below 10 % and none above. */
 export const roundPercent = (fraction) => percent(fraction, fraction < 0.1 ? 1 : 0);

@@ -49,7 +49,7 @@ function learnedNote(measures, overview) {
     ["among all videos", recall.global_all],
   ];
   const shares = places.filter(([, share]) => share).map(([place, share]) => `${interval(share)} ${place}`);
-  return `${note} Of ${count(recall.local.queries, "held-out query", "held-out queries")}, the right video comes first for ${shares.join(", ")}.`;
+  return `${note} Of ${count(recall.local.queries, "held-out query", "held-out queries")}, the right video comes first for ${shares.join(", ")} (95\u00a0% intervals in parentheses).`;
 }
 
 function searchedNote({ domains, searchable_domains: searched, searchable: videos }) {

@@ -133,7 +133,7 @@ export function lossFacts(measured) {
   const queries = queryCount(measured);
   if (low === null) return `${queries}, without an interval`;
   const ends = loss > 0 ? [low, high] : [-high, -low];
-  const facts = `95 %: ${ends.map(points).join(" to ")}, ${queries}`;
+  const facts = `95\u00a0% interval: ${ends.map(points).join(" to ")}, ${queries}`;
   return isSignificant(measured) ? facts : `${facts}, not significant`;
 }
 

@@ -101,9 +101,7 @@ function routing({ routing: weights, words: found }) {
     weights.map(({ task, weight }) => ({ name: task, share: weight })),
   );
   const shown = weights.filter(({ weight }) => weight >= MIN_SHOWN_WEIGHT);
-  const items = shown.map(({ task, weight }) =>
-    el("li", {}, dot(task), `${task} ${Math.round(100 * weight)} %`),
-  );
+  const items = shown.map(({ task, weight }) => el("li", {}, dot(task), `${task} ${percent(weight, 0)}`));
   const hasKnownWords = found.some(({ domains }) => domains > 0);
   const note =
     "No searched domain has any of these words in its captions: the weights come from parts of words, or are equal.";

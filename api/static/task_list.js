@@ -4,7 +4,7 @@ import { api, readPage } from "./api_client.js";
 import { confirmTaskDeletion } from "./delete_dialog.js";
 import { $, button, el, setText } from "./dom.js";
 import { recolorDot } from "./domain_layers.js";
-import { bytes, count, duration, timeAgo, timeLeft } from "./formatting.js";
+import { bytes, count, duration, percent, timeAgo, timeLeft } from "./formatting.js";
 import { domainLink } from "./page_links.js";
 import { fileName, rejectionReason } from "./page_texts.js";
 import { PagedList } from "./paged_list.js";
@@ -389,9 +389,8 @@ function finalFacts(task) {
 /** Recommend learning appended videos that the domain's encoder finds less often than the domain's own. */
 function driftNote(drift) {
   if (!drift?.relearn) return null;
-  const percent = (share) => `${Math.round(100 * share)} %`;
   return (
-    `appended videos drift (recall@${drift.k} ${percent(drift.appended)}, domain ${percent(drift.domain)}): ` +
+    `appended videos drift (recall@${drift.k} ${percent(drift.appended, 0)}, domain ${percent(drift.domain, 0)}): ` +
     "learn them as a new domain"
   );
 }

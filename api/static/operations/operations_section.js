@@ -2,7 +2,7 @@
 
 import { api } from "../api_client.js";
 import { $, el, setText } from "../dom.js";
-import { bytes, count, duration, timeAgo } from "../formatting.js";
+import { bytes, count, duration, percent, timeAgo } from "../formatting.js";
 import { isPermitted } from "../permissions.js";
 import { drawRunning } from "./live_curves.js";
 import { drawQueue } from "./queue_list.js";
@@ -74,7 +74,7 @@ function drawTiles({ searches, waiting, messages, free_bytes: free, total_bytes:
   const lengths = Object.entries(messages).map(([name, length]) => `${name} ${length ?? "no response"}`);
   setText($("op-messages"), `broker: ${lengths.join(", ")}`);
   setText($("op-disk"), free === null ? "–" : bytes(free));
-  setText($("op-disk-note"), total ? `${Math.round((100 * free) / total)} % of ${bytes(total)}` : "");
+  setText($("op-disk-note"), total ? `${percent(free / total, 0)} of ${bytes(total)}` : "");
   const alive = workers.filter((worker) => worker.alive);
   const failed = workers.filter((worker) => worker.error).length;
   setText($("op-workers"), alive.length.toLocaleString());
