@@ -81,10 +81,10 @@ class _FilterParameters(StrictParameters):
         float | None, Query(description="Maximum duration in seconds.", json_schema_extra=_NOT_NEGATIVE)
     ] = None
     arrived_after: Annotated[
-        datetime | None, Query(description="Added at this time or later; UTC if it has no time zone.")
+        datetime | None, Query(description="Added at this time or later; UTC unless it has a time zone.")
     ] = None
     arrived_before: Annotated[
-        datetime | None, Query(description="Added before this time; UTC if it has no time zone.")
+        datetime | None, Query(description="Added before this time; UTC unless it has a time zone.")
     ] = None
     where: str | None = Query(
         None,
