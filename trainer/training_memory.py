@@ -1,9 +1,10 @@
 """Find the largest micro-batch that fits into memory, by measuring before training starts.
 
-Before the first step, the loop computes loss and gradient for one pair and for two, and meters the memory. Its use is
-linear in the number of pairs, so two measurements predict the batch. What does not depend on that number is added by
-size: gradients, AdamW's moments, and copies that the method keeps. If the whole batch does not fit, the towers encode
-it in parts (:mod:`models.encoders.micro_batches`) that are as large as possible.
+Before the first step, the loop computes loss and gradient for one pair, and meters the memory. If that much for each
+pair does not fit, it does so for two: the use is linear in the number of pairs, so two measurements predict the batch.
+What does not depend on that number is added by size: gradients, AdamW's moments, and copies that the method keeps. If
+the whole batch does not fit, the towers encode it in parts (:mod:`models.encoders.micro_batches`) that are as large as
+possible.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from models.backbones.device_memory import usable_bytes
+from models.backbones.device_memory import trim_heap, usable_bytes
 from models.encoders.micro_batches import micro_batches
 from models.errors import NotEnoughMemory
 
@@ -98,8 +99,9 @@ def plan_memory(
         raise refuse(fixed)
     more: int | None
     try:
-        one = measure(1, None)
-        more = max(measure(2, None) - one, 0) if count > 1 else 0
+        one = more = measure(1, None)  # another pair adds at most what the first one takes
+        if count > 1 and fixed + count * one > usable():
+            more = max(measure(2, None) - one, 0)
         needed = fixed + one + more * (count - 1)
         # Ask again, because the first step allocates buffers inside libraries.
         if needed <= (free := usable()):
@@ -156,6 +158,8 @@ def _peak_of_step(
     finally:
         for parameter in trained:
             parameter.grad = None
+        if device.type == "cpu":
+            trim_heap()
 
 
 class _LiveBytes(TorchDispatchMode):

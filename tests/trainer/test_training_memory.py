@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,8 +32,8 @@ def _method(backbone: Backbone, **settings: Any) -> Method:
 
 
 def _needed(backbone: Backbone, task: TaskData, monkeypatch: pytest.MonkeyPatch) -> int:
-    """Estimate for the whole batch."""
-    plans = []
+    """Estimate for the whole batch from two measurements, where the bound from one does not fit."""
+    plans: list[training_memory.MemoryPlan] = []
 
     def recorded(*args: Any, **kwargs: Any) -> training_memory.MemoryPlan:
         plans.append(plan(*args, **kwargs))
@@ -43,8 +43,11 @@ def _needed(backbone: Backbone, task: TaskData, monkeypatch: pytest.MonkeyPatch)
     with monkeypatch.context() as patch:
         patch.setattr("trainer.training_loop.plan_memory", recorded)
         learn_task(_method(backbone), task)
-    assert [found.micro_batch for found in plans] == [None]
-    return plans[0].needed
+        _limit(patch, plans[0].needed - 1)
+        learn_task(_method(backbone), task)
+    assert [found.micro_batch for found in plans] == [None, None]
+    assert plans[1].needed < plans[0].needed
+    return plans[1].needed
 
 
 def _limit(monkeypatch: pytest.MonkeyPatch, usable: int) -> None:
@@ -112,6 +115,25 @@ def test_resumed_training_keeps_its_micro_batch(
     resumed.begin_task(task.task_id, task.name)
     fit(resumed, task, checkpoints=checkpoints)
     assert resumed.micro_batch == first.micro_batch is not None
+
+
+def test_measured_steps_take_no_memory_from_the_training() -> None:
+    network = torch.nn.Sequential(*[torch.nn.Linear(1500, 1500) for _ in range(20)])
+    weights = list(network.parameters())
+    trained = sum(weight.nbytes for weight in weights)
+
+    def loss(frames: torch.Tensor, texts: Sequence[str], references: torch.Tensor | None) -> torch.Tensor:
+        return network(frames.float()).sum()
+
+    before = _anonymous_bytes()
+    inputs = (torch.ones(2, 1500), ["one", "two"], None)
+    training_memory.plan_memory(loss, *inputs, trained=weights, has_moments=False, kept=0)
+    assert _anonymous_bytes() - before < trained / 4
+
+
+def _anonymous_bytes() -> int:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(1024 * int(line.split()[1]) for line in lines if line.startswith("RssAnon"))
 
 
 # -- free memory --------------------------------------------------------------------------------------------
