@@ -33,7 +33,8 @@ def list_checks(plan: GpuPlan) -> list[Check]:
     """List the checks in the order in which they run: what other checks or most users need comes first."""
     package = "benchmarks.gpu"
     checks = [
-        Check("machine", f"{package}.machine_checks:describe_machine", 60, is_required=True),
+        # With the first import of torch, which takes a minute from a slow disk.
+        Check("machine", f"{package}.machine_checks:describe_machine", 120, is_required=True),
         Check("checkpoints", f"{package}.machine_checks:write_checkpoints", 90),
         *(
             Check(f"towers {model}", f"{package}.tower_checks:check_towers", 60, (model,))

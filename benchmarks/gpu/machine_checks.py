@@ -22,7 +22,9 @@ def describe_machine(plan: GpuPlan) -> Figures:
     if plan.device == "cuda":
         if not torch.cuda.is_available():
             raise CheckFailed(
-                "torch finds no usable GPU; `make gpu-check DEVICE=cpu` checks the script alone", figures
+                f"torch {torch.__version__} finds no usable GPU ({_explain_missing_gpu()}); "
+                "`make gpu-check DEVICE=cpu` checks the script alone",
+                figures,
             )
         properties = torch.cuda.get_device_properties(0)
         figures |= {
@@ -35,6 +37,15 @@ def describe_machine(plan: GpuPlan) -> Figures:
     if float(product.sum()) != 64.0**3:
         raise CheckFailed("the device multiplies wrongly", figures)
     return figures
+
+
+def _explain_missing_gpu() -> str:
+    """Return the first sentence of torch's own reason, such as a driver that is too old."""
+    try:
+        torch.cuda.init()
+    except (RuntimeError, AssertionError) as error:  # the latter in a build without CUDA
+        return str(error).partition(". ")[0].strip()
+    return "it lists no device"
 
 
 def write_checkpoints(plan: GpuPlan) -> Figures:
