@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -74,6 +75,27 @@ def test_causal_attention_of_the_last_queries_equals_the_full_one(
         found = scaled_dot_product_attention(query[..., -queries:, :], key, value, causal=True)
         expected = scaled_dot_product_attention(query, key, value, causal=True)[..., -queries:, :]
     torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize("trained", [False, True])
+@pytest.mark.parametrize("masked", [False, True])
+def test_accelerators_fuse_the_attention_of_video_frames(
+    monkeypatch: pytest.MonkeyPatch, masked: bool, trained: bool
+) -> None:
+    fused = torch.nn.functional.scaled_dot_product_attention
+    dimensions = []
+
+    def observed(query: Tensor, *others: Tensor, **how: Any) -> Tensor:
+        dimensions.append(query.dim())
+        return fused(query, *others, **how)
+
+    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", observed)
+    shape = (3, 2, HEADS, LENGTH, SIZE)
+    leaves = [torch.empty(shape, device="meta", requires_grad=trained) for _ in range(3)]
+    mask = torch.empty(2, 1, 1, LENGTH, dtype=torch.bool, device="meta") if masked else None
+    found = scaled_dot_product_attention(*leaves, mask=mask)
+    assert (found.shape, found.requires_grad) == (shape, trained)
+    assert dimensions == [4]
 
 
 def test_merge_heads_inverts_split_heads() -> None:
