@@ -43,6 +43,9 @@ from trainer.task_data import TaskData
 
 log = structlog.get_logger(__name__)
 
+# Of errors that torch does not raise as OutOfMemoryError: of a CPU, of CUDA itself, and of the first matrix product.
+_OUT_OF_MEMORY = ("can't allocate memory", "CUDA error: out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
+
 
 def task_backbone() -> Backbone:
     """Load the library's backbone for the jobs of this worker."""
@@ -153,16 +156,18 @@ def failure_message(error: BaseException, task_id: str) -> FailureMessage | None
         reason, correction = f"The disk is full ({message}).", "Free up space for the data folder"
     elif "Read-only file system" in str(error):
         reason, correction = f"The data folder is read-only ({message}).", "Make the data folder writable"
+    elif isinstance(error, MemoryError | torch.OutOfMemoryError) or any(
+        sign in str(error) for sign in _OUT_OF_MEMORY
+    ):
+        reason = f"Out of memory while learning ({message})."
+        correction = (
+            "Give the worker more memory (or add the domain again with a smaller batch_size in its settings)"
+        )
     elif isinstance(error, torch.AcceleratorError) or "No CUDA GPUs are available" in str(error):
         reason = f"The worker's GPU failed ({message})."
         correction = (
             "Restart the worker once nvidia-smi lists the GPU "
             '(or with CUDA_VISIBLE_DEVICES="" to learn on the processor)'
-        )
-    elif isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in str(error):
-        reason = f"Out of memory while learning ({message})."
-        correction = (
-            "Give the worker more memory (or add the domain again with a smaller batch_size in its settings)"
         )
     else:
         return None

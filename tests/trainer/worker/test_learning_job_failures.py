@@ -114,6 +114,7 @@ def test_missing_or_replaced_video_fails_the_task_and_names_it(post_videos: Post
             "The worker's GPU failed (CUDA error: no",
             "CUDA_VISIBLE_DEVICES",
         ),
+        (torch.AcceleratorError("CUDA error: out of memory\nCUDA kernel"), "Out of memory", "batch_size"),
         (
             RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried"),
             "Out of memory",
