@@ -14,6 +14,7 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
+from traceback import clear_frames
 from typing import Any
 
 import torch
@@ -162,8 +163,25 @@ def run_checkpointed(block: Callable[..., Tensor], *inputs: Any, device: torch.d
     def contexts() -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
         return nullcontext(), _recomputation_precision(device, is_mixed=is_mixed)
 
-    result: Tensor = checkpoint(block, *inputs, use_reentrant=False, context_fn=contexts)
+    result: Tensor = recomputed(block, *inputs, context_fn=contexts)
     return result
+
+
+def recomputed(function: Callable[..., Any], *inputs: Any, **how: Any) -> Any:
+    """Call ``function(*inputs)``, and keep for the backward pass only what it needs to call the function again.
+
+    Args:
+        function: Function to run.
+        inputs: Arguments of the function.
+        how: Arguments of :func:`torch.utils.checkpoint.checkpoint`.
+    """
+    try:
+        return checkpoint(function, *inputs, use_reentrant=False, **how)
+    except BaseException as error:
+        # torch keeps its hooks open in a generator. While an error such as a lack of memory refers to it, they would
+        # enter the next graph of this thread, whose backward pass then fails.
+        clear_frames(error.__traceback__)
+        raise
 
 
 @contextmanager

@@ -16,7 +16,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.checkpoint import checkpoint
+
+from models.backbones.tower_computation import recomputed
 
 _size: ContextVar[int | None] = ContextVar("micro_batch", default=None)
 
@@ -50,7 +51,5 @@ def encode_in_parts(encode: Callable[..., tuple[Tensor, ...]], *batch: Tensor) -
 
     parts = []
     for rows in zip(*(torch.split(tensor, size) for tensor in batch), strict=True):
-        parts.append(
-            checkpoint(run, *rows, use_reentrant=False) if torch.is_grad_enabled() else encode(*rows)
-        )
+        parts.append(recomputed(run, *rows) if torch.is_grad_enabled() else encode(*rows))
     return tuple(torch.cat(tensors) for tensors in zip(*parts, strict=True))

@@ -19,6 +19,7 @@ from models.backbones.tower_computation import (
     mixed_precision,
     run_checkpointed,
 )
+from models.encoders.micro_batches import encode_in_parts, micro_batches
 from models.encoders.tower_forward import encode_frames, encode_texts
 
 TEXTS = ["a red circle moves left", "a square", "two stars spin and then vanish"]
@@ -101,3 +102,22 @@ def test_blocks_are_not_recomputed_without_gradients(
         found = encode_frames(backbone, frames)[0]
     assert found.equal(expected)
     assert not found.requires_grad
+
+
+@pytest.mark.parametrize("in_parts", [False, True])
+def test_error_in_the_forward_pass_leaves_the_next_graph_alone(in_parts: bool) -> None:
+    def fail(tokens: Tensor) -> tuple[Tensor]:
+        raise torch.OutOfMemoryError(str(tokens.exp().sum()))
+
+    def run() -> None:
+        with micro_batches(1), gradient_checkpointing():
+            if in_parts:
+                encode_in_parts(fail, tokens)
+            run_checkpointed(fail, tokens, device=torch.device("cpu"))
+
+    tokens = torch.ones(2, 3, requires_grad=True)
+    with pytest.raises(torch.OutOfMemoryError) as kept:
+        run()
+    (gradient,) = torch.autograd.grad(tokens.square().sum(), [tokens])
+    assert torch.equal(gradient, 2 * torch.ones(2, 3))
+    assert kept.value.args
