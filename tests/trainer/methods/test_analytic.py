@@ -226,7 +226,7 @@ def test_unfit_query_map_is_refused(backbone: Backbone, damage: str) -> None:
     release = _learn(backbone, (1, DAY)).release()
     if damage == "missing":
         del release.tensors["query.center"]
-        message = "no tensor 'center'"
+        message = "lacks tensor 'center'"
     else:
         release.tensors["query.lexicon"] = release.tensors["query.lexicon"][:, :-1]
         message = "10 semantic and 3 lexical coordinates, but 'tiny' has 10 and 4"
