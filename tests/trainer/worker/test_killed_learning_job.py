@@ -152,7 +152,7 @@ def test_published_task_becomes_ready_if_every_evaluation_kills_its_worker(
     assert _run(task, "evaluating") == 0, "the last attempt skips the evaluation"
     view = commands.get_task(task)
     assert (view.state, view.error, view.learned_order) == ("ready", None, 1)
-    assert "repeatedly" in str(view.progress.unmeasured)
+    assert "several times" in str(view.progress.unmeasured)
     assert any("could not be measured" in e.data.get("message", "") for e in events_after(task))
     assert read_recall_matrix().after == []
     assert _run(next_one) == 0
