@@ -127,7 +127,7 @@ def _check_results(folder: Path, url: str, output: str) -> None:
     answers = [json.JSONDecoder().raw_decode(output, start)[0] for start in starts]
     assert [answer["mode"] for answer in answers] == ["pinned", "latest"]
     assert {result["task"] for result in answers[1]["results"]} == {"kitchen"}
-    assert re.search(r"task.* searched in [\d,]+ ms", output)
+    assert re.search(r"domain.* searched in [\d,]+ ms", output)
     assert re.search(r"^\d+ deleted$", output, re.MULTILINE)
     with tarfile.open(folder / "backup.tar") as archive:
         assert "catalog.sqlite3" in " ".join(archive.getnames())
