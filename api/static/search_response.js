@@ -118,9 +118,9 @@ function showResults(response, createCard) {
   else $("message").hidden = true;
 }
 
-function foundCards({ query, corrected }) {
+function foundCards({ results, query, corrected }) {
   const text = corrected ?? query;
-  const verdicts = readVerdicts(text);
+  const verdicts = results.length ? readVerdicts(text) : null;
   return (result) => foundCard(result, text, verdicts);
 }
 
