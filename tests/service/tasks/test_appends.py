@@ -10,6 +10,7 @@ from zipfile import ZipFile, ZipInfo
 
 import pytest
 import redis
+from sqlalchemy.orm import Session
 
 from cinestrata_schemas.tasks import AppendSpec, TaskDetails
 from service.catalog.database import now, session_scope
@@ -233,6 +234,12 @@ def test_rejected_upload_of_a_task_that_ends_is_removed_and_a_retry_leaves_it_re
     assert not file.exists()
 
 
+def _video_of(session: Session, task_id: str) -> Video:
+    video = session.query(Video).filter(Video.task_id == task_id).first()
+    assert video is not None
+    return video
+
+
 @pytest.mark.parametrize("state", ["failed", "cancelled", "ready"])
 def test_upload_that_the_machine_may_have_spoilt_stays_for_a_retry(
     rejected_upload: tuple[TaskDetails, Path], state: str
@@ -261,8 +268,7 @@ def test_file_of_two_uploads_stays_while_a_retry_reads_one(
     view, file = rejected_upload
     other = post("other")
     with session_scope(write=True) as session:
-        video = session.query(Video).filter(Video.task_id == other.id).first()
-        assert video is not None
+        video = _video_of(session, other.id)
         video.uri = f"upload://{file.relative_to(settings().uploads_dir)}"
         reject(session, video, "It took too long.", is_final=False)
         session.get_one(Task, other.id).state = "failed"
@@ -279,8 +285,7 @@ def test_rejected_upload_stays_while_another_video_needs_it(
     other = post("other")
     (settings().media_root / "link.mp4").symlink_to(file)
     with session_scope(write=True) as session:
-        video = session.query(Video).filter(Video.task_id == other.id).first()
-        assert video is not None
+        video = _video_of(session, other.id)
         video.uri = "link.mp4" if name == "link" else f"uploads/{file.relative_to(settings().uploads_dir)}"
         video.status = {"link": "accepted"}.get(name, name.split()[0])
         video.content_hash, video.bytes = "c" * 64, file.stat().st_size
@@ -297,8 +302,7 @@ def test_rejected_video_of_a_ready_task_does_not_keep_the_file_of_another(
     view, file = rejected_upload
     other = post("other")
     with session_scope(write=True) as session:
-        video = session.query(Video).filter(Video.task_id == other.id).first()
-        assert video is not None
+        video = _video_of(session, other.id)
         video.id, video.uri = "other", f"upload://{file.relative_to(settings().uploads_dir)}"
         session.get_one(Task, other.id).state = "failed"
     _publish_append(view)
