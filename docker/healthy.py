@@ -22,7 +22,7 @@ MAX_AGE_SECONDS = 60.0
 
 
 def check_api() -> str | None:
-    """Check the API, and return what is wrong, if anything."""
+    """Check the API, and return its fault, if any."""
     direct = build_opener(ProxyHandler({}))  # the container's proxy, if any, must not answer instead
     url = f"http://127.0.0.1:{os.environ.get('CINESTRATA_PORT', '8000')}/readyz"
     try:
@@ -33,7 +33,7 @@ def check_api() -> str | None:
 
 
 def check_worker(path: Path, only_alive: bool) -> str | None:
-    """Check a worker, and return what is wrong, if anything."""
+    """Check a worker, and return its fault, if any."""
     try:
         age = time.time() - path.stat().st_mtime
         checks: dict[str, str] = json.loads(path.read_text())

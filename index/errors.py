@@ -23,7 +23,7 @@ class ManifestError(ShardStoreError):
 
 
 class ShardCorrupt(ShardStoreError):
-    """A shard's folder differs from what was written."""
+    """A stored shard differs from its digests."""
 
 
 class ShardMissing(ShardStoreError):
@@ -35,7 +35,7 @@ class ShardInvalid(ShardStoreError, ValueError):
 
 
 class ReleaseCorrupt(ShardStoreError):
-    """A release's folder differs from what was written."""
+    """A stored release differs from its digests, or is not in the manifest."""
 
 
 class StoreUnavailable(ShardStoreError):

@@ -1,5 +1,5 @@
 // Colors of domains, and their drawing as layers. The first domains have colors, in the order in which they were added;
-// all others share a neutral tone, because a repeated color would stand for two domains.
+// the other domains share a neutral tone, because a repeated color would stand for two of them.
 
 import { drawing, el } from "./dom.js";
 import { count, timeAgo } from "./formatting.js";

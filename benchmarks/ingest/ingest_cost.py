@@ -64,7 +64,7 @@ class Row:
     """A row in the table.
 
     Attributes:
-        name: What was measured.
+        name: Name of the measurement.
         target: Minimum ratio; None without a target.
         rates: Pairs of videos per second, one per round; the ratio is second over first.
     """

@@ -113,7 +113,7 @@ class _MethodRun:
     ) -> None:
         self._learner = learner
         self._tasks, self._prior, self._reindex, self._progress = tasks, prior, reindex, progress
-        self._part = ""  # what is being learned, for progress lines
+        self._part = ""  # the task in progress, for progress lines
         self._captions = 1 if queries == "first" else None
         self._galleries: list[Gallery] = []
         self._query_memory: QueryMemory = {}

@@ -126,7 +126,7 @@ def query_tables(results: QueryResults, figures: Figures) -> str:
 
 
 def _lessons(results: QueryResults) -> str:
-    """Format the share of first places with a right video (R@10 of captions), before and after, and what was lost."""
+    """Format the share of first places with a right video (R@10 of captions), before and after, and the loss."""
     groups: dict[tuple[str, str], list[tuple[float, float]]] = defaultdict(list)
     for kind, part, before, after in results.lessons:
         groups[kind, part].append((before, after))

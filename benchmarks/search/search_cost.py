@@ -48,7 +48,7 @@ class Row:
     """A row in the table.
 
     Attributes:
-        name: What was measured.
+        name: Name of the measurement.
         target: Target for the ratio, as text.
         met: Whether the target is met.
         detail: Figures behind the ratio.

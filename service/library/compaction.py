@@ -171,14 +171,14 @@ def update_shard_rows(manifest: Manifest, tasks: Iterable[str], action: str) -> 
     with session_scope(write=True) as session:
         for task in tasks:
             shard = manifest.shards[task]
-            is_former = (Shard.task_id == task) & (Shard.id != shard.id)
+            is_previous = (Shard.task_id == task) & (Shard.id != shard.id)
             previous = session.execute(
-                select(Shard.id, Shard.count, Shard.bytes).where(is_former).with_for_update()
+                select(Shard.id, Shard.count, Shard.bytes).where(is_previous).with_for_update()
             ).one_or_none()
             if previous is None:
                 continue
             session.execute(
-                update(Shard).where(is_former).values(id=shard.id, count=shard.count, bytes=shard.bytes)
+                update(Shard).where(is_previous).values(id=shard.id, count=shard.count, bytes=shard.bytes)
             )
             facts = {
                 "shard": shard.id,

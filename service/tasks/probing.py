@@ -364,16 +364,18 @@ def _store_results(session: Session, chunk: ChunkClaim, results: Sequence[_Resul
         )
     }
     for vector_id, result in by_id.items():
-        row, video, info = rows.get(vector_id), result.video, result.outcome
-        if isinstance(info, MediaError):
+        row, outcome = rows.get(vector_id), result.outcome
+        if isinstance(outcome, MediaError):
             if row is not None:  # otherwise deleted during decoding
-                reject(session, row, info.reason, is_final=not isinstance(info, UndecidedVideo))
+                reject(session, row, outcome.reason, is_final=not isinstance(outcome, UndecidedVideo))
         elif row is None:  # deleted during decoding, which rewrote its files
-            session.add(FileRemoval(video_id=video.id, uri=video.uri, content_hash=info.content_hash))
+            session.add(
+                FileRemoval(video_id=result.video.id, uri=result.video.uri, content_hash=outcome.content_hash)
+            )
         else:
             row.status, row.reason = "accepted", None
-            row.content_hash, row.bytes = info.content_hash, info.bytes
-            row.container, row.codec = info.container, info.codec
-            row.width, row.height = info.width, info.height
-            row.fps, row.duration, row.frames = info.fps, info.duration, info.frames
+            row.content_hash, row.bytes = outcome.content_hash, outcome.bytes
+            row.container, row.codec = outcome.container, outcome.codec
+            row.width, row.height = outcome.width, outcome.height
+            row.fps, row.duration, row.frames = outcome.fps, outcome.duration, outcome.frames
     chunk.count_finished(session, len(results))

@@ -21,7 +21,7 @@ MAX_CUES = 20_000  # of a transcript
 
 
 class Cue(RequestModel):
-    """A timed text: what is said, or what happens, in a part of a video."""
+    """A timed text: the words spoken in a part of a video, or its description."""
 
     start: float = Field(
         ge=0, allow_inf_nan=False, description="Start in seconds from the start of the video."
