@@ -36,7 +36,8 @@ class SegmentSearch:
         Returns:
             The documents, ascending, and ``float32 [documents, units]``.
         """
-        documents = self._live.union([self._find(unit).documents for unit in units])
+        lists = [self._find(unit).documents for unit in units]
+        documents = lists[0] if len(lists) == 1 else self._live.union(lists)
         strengths = np.zeros((len(documents), len(self._units)), dtype=np.float32)
         for unit in range(len(self._units)):
             strengths[:, unit] = self._strengths_in(unit, documents)

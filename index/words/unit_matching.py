@@ -149,6 +149,8 @@ class LiveSegment:
 
     def spread(self, found: Occurrences, documents: Documents) -> Strengths:
         """Look up a unit's strength in each of some distinct documents, 0 where it is absent."""
+        if found.documents is documents:
+            return found.strengths
         strengths = np.zeros(len(documents), dtype=np.float32)
         if not len(found.documents) or not len(documents):
             return strengths

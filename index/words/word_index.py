@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
 from typing import NamedTuple
@@ -64,6 +64,19 @@ class WordMatches:
     strengths: npt.NDArray[np.float32]  # [documents, units]: 1 exact, 0.9 same stem, 0 absent
     frequencies: npt.NDArray[np.int64]  # [units], how many documents in the index contain each unit
     documents: int  # in the index
+
+    def select(self, kept: npt.NDArray[np.bool_]) -> WordMatches:
+        """Keep the documents for which ``kept`` is true."""
+        if kept.all():
+            return self
+        return replace(
+            self,
+            videos=self.videos[kept],
+            kinds=self.kinds[kept],
+            votes=self.votes[kept],
+            lengths=self.lengths[kept],
+            strengths=self.strengths[kept],
+        )
 
 
 class WordIndex:

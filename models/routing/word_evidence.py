@@ -33,7 +33,7 @@ stays below a caption's. A refusal is bounded evidence against one video for one
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -56,6 +56,7 @@ _AS_TYPED = 0.75  # share of the nats from which a video contains the words as t
 _SPARE_NATS = 7.0  # how far a domain's routing evidence may be behind the best where a text is written down
 _WRITTEN_WEIGHT = 2.0  # of the written routing evidence
 _SMOOTHING = 2.0  # videos of average frequency, added to each domain
+_TABLE_SHARE = 8  # texts are grouped if there are at most this many possible classes for each
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,7 @@ class MatchedDocuments:
         is_caption: Whether each text is a caption, ``[D]``.
         is_captioned: Whether its video has a caption, ``[D]``.
         lengths: Number of words, ``[D]``.
-        strengths: How well each text contains each of U units, ``[D, U]``: 1 as written, below 1 in another form of the
+        strengths: How well each text contains each of U units, ``[D, U]``: 1 as written, 0.9 in another form of the
             word, 0 not at all.
         votes: People who confirmed the text, less those who refused it; 0 for other texts, ``[D]``.
         is_partial: Whether some texts with a unit are left out because it is too common, ``[U]``.
@@ -197,42 +198,40 @@ def word_evidence(matches: MatchedDocuments, statistics: CaptionStatistics) -> W
     if not len(matches.videos):
         none, no = np.empty(0, np.int64), np.empty(0, np.bool_)
         return WordEvidence(none, none, none.astype(np.float32), no, no, np.zeros(domains, np.float32))
-    units = matches.strengths.shape[1]
-    texts, unit_of = matches.strengths.nonzero()  # of few units, most texts contain one
-    strengths = matches.strengths[texts, unit_of].astype(np.float64)
-    owners = matches.domains
-    weights = _domain_weights(texts, unit_of, matches, statistics)
+    texts, class_of, sizes = _group_texts(matches, domains)
+    owners = texts.domains
+    rows, units = texts.strengths.nonzero()  # of few units, most texts contain one
+    strengths = texts.strengths[rows, units].astype(np.float64)
+    weights = _domain_weights(rows, units, texts, sizes, statistics)
     query_mass = np.maximum(weights.sum(axis=1), 1e-6)  # [T]
-    shared: Floats = np.bincount(
-        texts, strengths * weights[owners[texts], unit_of], len(matches.videos)
-    ).astype(np.float64)
-    matched = np.bincount(texts, minlength=len(matches.videos))
+    shared: Floats = np.bincount(rows, strengths * weights[owners[rows], units], len(owners)).astype(
+        np.float64
+    )
+    matched = np.bincount(rows, minlength=len(owners))
     # Of the other words of a text, only the number is known; they have at least the rest of its estimated mass.
-    others = np.maximum(0, matches.lengths - matched) * statistics.word_masses[owners]
-    text_mass = matches.lengths * statistics.word_masses[owners]
+    others = np.maximum(0, texts.lengths - matched) * statistics.word_masses[owners]
+    text_mass = texts.lengths * statistics.word_masses[owners]
     others = np.where(others > 0, np.maximum(others, text_mass - shared), 0.0)
     evidence = _text_evidence(query_mass[owners], text_mass, shared, others)
     mean_mass = statistics.lengths * statistics.word_masses
     absent = _text_evidence(query_mass, mean_mass, np.zeros(domains), mean_mass)
     absent = np.where(statistics.captions > 0, absent, 0.0)
-    confirmed = np.where(matches.votes > 0, _CONFIRMED * _saturated(matches.votes), 1.0)
+    confirmed = np.where(texts.votes > 0, _CONFIRMED * _saturated(texts.votes), 1.0)
     evidence = np.where(evidence > 0, confirmed * evidence, evidence)
     # A name or a value does not speak against a video without captions.
-    evidence = np.where(matches.is_captioned, evidence, np.maximum(evidence, 0.0))
-    videos, firsts, video_of = np.unique(matches.videos, return_index=True, return_inverse=True)
-    best = np.full(len(videos), -np.inf)
-    np.maximum.at(best, video_of, evidence)
-    sources = np.where(matches.is_caption | (matches.votes > 0), confirmed, _NOT_A_CAPTION)
-    forms = np.where(strengths >= 1, 1.0, _SAME_STEM) * sources[texts]
-    contained = np.zeros(len(videos) * units)
-    np.maximum.at(contained, video_of[texts] * units + unit_of, forms)
-    contained = contained.reshape(len(videos), units)
+    evidence = np.where(texts.is_captioned, evidence, np.maximum(evidence, 0.0))
+    sources = np.where(texts.is_caption | (texts.votes > 0), confirmed, _NOT_A_CAPTION)
+    contained = np.zeros(texts.strengths.shape)
+    contained[rows, units] = np.where(strengths >= 1, 1.0, _SAME_STEM) * sources[rows]
+    videos, first_class, best, contained, row_of = _best_per_video(
+        matches.videos, class_of, evidence, contained
+    )
     idf = inverse_document_frequency(matches.frequencies, matches.documents)
     shares = (contained > 0) @ idf / max(float(idf.sum()), 1e-6)
     is_complete = shares >= _IS_COMPLETE
     may_be_complete = bool((contained[:, ~matches.is_partial] > 0).all(axis=1).any())
     nats = np.clip(best, _LOWEST, _HIGHEST)
-    is_typed = np.zeros(len(videos), np.bool_)
+    is_typed = np.zeros(len(nats), np.bool_)
     (near,) = np.nonzero(shares > _COMPLETE_FROM)
     if len(near):
         likeness = np.where(contained[near] > 0, contained[near], 1.0).min(axis=1)
@@ -241,10 +240,10 @@ def word_evidence(matches: MatchedDocuments, statistics: CaptionStatistics) -> W
         is_typed[near] = is_complete[near] & (likeness >= _AS_TYPED)
     return WordEvidence(
         videos,
-        owners[firsts],
-        np.minimum(nats, _HIGHEST).astype(np.float32),
-        is_complete,
-        is_typed,
+        owners[first_class],
+        np.minimum(nats, _HIGHEST).astype(np.float32)[row_of],
+        is_complete[row_of],
+        is_typed[row_of],
         np.clip(absent, _LOWEST, 0.0).astype(np.float32),
         may_be_complete,
     )
@@ -285,25 +284,113 @@ def inverse_document_frequency(
     return np.asarray(np.log1p((documents - frequencies + 0.5) / (frequencies + 0.5)))
 
 
+def _group_texts(matches: MatchedDocuments, domains: int) -> tuple[MatchedDocuments, Ints, Ints]:
+    """Group the texts that differ only in their videos, whose evidence is therefore equal.
+
+    Returns:
+        One text of each of C classes, the class of each text ``[D]``, and the number of texts in each class ``[C]``. If
+        few texts can be equal, each is a class.
+    """
+    count = len(matches.videos)
+    lengths, votes = _rank_values(matches.lengths), _rank_values(matches.votes)
+    most_lengths, most_votes = int(lengths.max()) + 1, int(votes.max()) + 1
+    size = domains * most_lengths * most_votes * 4 * 3 ** matches.strengths.shape[1]
+    if size > _TABLE_SHARE * count:
+        return matches, np.arange(count), np.ones(count, np.int64)
+    keys = matches.domains * most_lengths + lengths
+    if most_votes > 1:
+        keys = keys * most_votes + votes
+    keys = 4 * keys + 2 * matches.is_caption + matches.is_captioned
+    for unit in matches.strengths.T:
+        keys = 3 * keys + (unit > 0) + (unit >= 1)
+    table = np.full(size, -1, np.int32)
+    table[keys] = np.arange(count, dtype=np.int32)  # the last text of each class
+    (used,) = np.nonzero(table >= 0)
+    chosen = table[used]
+    table[used] = np.arange(len(used), dtype=np.int32)
+    class_of = table[keys]
+    texts = replace(
+        matches,
+        videos=matches.videos[chosen],
+        domains=matches.domains[chosen],
+        is_caption=matches.is_caption[chosen],
+        is_captioned=matches.is_captioned[chosen],
+        lengths=matches.lengths[chosen],
+        strengths=matches.strengths[chosen],
+        votes=matches.votes[chosen],
+    )
+    return texts, class_of, np.bincount(class_of, minlength=len(used))
+
+
+def _rank_values(values: Ints) -> Ints:
+    """Replace small numbers by their ranks among those that occur."""
+    return (np.cumsum(np.bincount(values) > 0, dtype=np.int32) - 1)[values]
+
+
+class _BestTexts(NamedTuple):
+    """The best of the texts of V videos, in R rows: one for each video, or, if each has one text, for each class.
+
+    Attributes:
+        videos: Vector IDs, ascending, ``[V]``.
+        first_class: Class of a text of each, ``[V]``.
+        evidence: Highest evidence of a text, ``[R]``.
+        contained: Best form of each unit in a text, ``[R, U]``.
+        row_of: Row of each video, ``[V]``, or the slice of all rows.
+    """
+
+    videos: Ids
+    first_class: Ints
+    evidence: Floats
+    contained: Floats
+    row_of: Ints | slice
+
+
+def _best_per_video(videos: Ids, class_of: Ints, evidence: Floats, contained: Floats) -> _BestTexts:
+    """Choose among the texts of each video.
+
+    Args:
+        videos: Video of each text, ``[D]``.
+        class_of: Class of each text, ``[D]``.
+        evidence: Evidence of a text of each class, ``[C]``.
+        contained: Form of each unit in it, ``[C, U]``; 0 where it is absent.
+    """
+    if not (videos[1:] >= videos[:-1]).all():
+        order = np.argsort(videos, kind="stable")
+        videos, class_of = videos[order], class_of[order]
+    is_first = np.ones(len(videos), np.bool_)
+    np.not_equal(videos[1:], videos[:-1], out=is_first[1:])
+    if is_first.all():
+        return _BestTexts(videos, class_of, evidence, contained, class_of)
+    distinct, first_class = videos[is_first], class_of[is_first]
+    best, forms = evidence[first_class], contained[first_class]
+    others = class_of[~is_first]
+    video_of = np.searchsorted(distinct, videos[~is_first])
+    np.maximum.at(best, video_of, evidence[others])
+    rows, units = contained[others].nonzero()
+    flat = forms.reshape(-1)
+    np.maximum.at(flat, video_of[rows] * forms.shape[1] + units, contained[others[rows], units])
+    return _BestTexts(distinct, first_class, best, forms, slice(None))
+
+
 def _domain_weights(
-    texts: npt.NDArray[np.integer],
-    units: npt.NDArray[np.integer],
-    matches: MatchedDocuments,
-    statistics: CaptionStatistics,
+    rows: Ints, units: Ints, texts: MatchedDocuments, sizes: Ints, statistics: CaptionStatistics
 ) -> Floats:
     """Weigh each unit among the captions of each domain, ``[T, U]``.
 
     Args:
-        texts: Text in each pair of a text and a unit that it contains.
+        rows: Text in each pair of a text and a unit that it contains.
         units: Unit in each pair.
+        texts: One text of each class.
+        sizes: Number of texts in each class.
     """
-    shape = len(statistics.captions), matches.strengths.shape[1]
-    is_counted = matches.is_caption[texts]
-    places = matches.domains[texts[is_counted]] * shape[1] + units[is_counted]
-    counts = np.bincount(places, minlength=shape[0] * shape[1]).reshape(shape).astype(np.float64)
+    shape = len(statistics.captions), texts.strengths.shape[1]
+    is_counted = texts.is_caption[rows]
+    places = texts.domains[rows[is_counted]] * shape[1] + units[is_counted]
+    counts = np.bincount(places, sizes[rows[is_counted]], shape[0] * shape[1]).reshape(shape)
+    counts = counts.astype(np.float64)  # of no places, bincount returns integers
     # For a unit so common that some of its texts are not matches, the frequency in the library has to do.
-    for unit in np.flatnonzero(matches.is_partial).tolist():
-        share = matches.frequencies[unit] / max(1, matches.documents)
+    for unit in np.flatnonzero(texts.is_partial).tolist():
+        share = texts.frequencies[unit] / max(1, texts.documents)
         counts[:, unit] = np.maximum(counts[:, unit], share * statistics.captions)
     captions = statistics.captions[:, None]
     return inverse_document_frequency(np.minimum(counts, captions), captions)

@@ -272,7 +272,9 @@ def _add_hits(state: SearchState, planned: Sequence[_PlannedScan], found: Sequen
         if is_whole:
             state.nearest[scan.task] = hits
     state.planner.add_hits(
-        [(scan.task, hits) for (scan, _), hits in zip(planned, found, strict=True)], words_terms
+        [(scan.task, hits) for (scan, _), hits in zip(planned, found, strict=True)],
+        words_terms,
+        state.words.are_complete,
     )
 
 

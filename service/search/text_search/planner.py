@@ -12,7 +12,9 @@ many there are.
 ==========  =========================================================================================================
 ``all``     Every task, except where even a cosine of 1 could not enter the results. Exact.
 ``auto``    Like ``all``, but with a likely bound on the cosine: this query's highest cosine so far plus a slack. Once
-            there are enough hits, at most a limited number of the likeliest tasks (:class:`WaveLimits`).
+            there are enough hits, at most a limited number of the likeliest tasks (:class:`WaveLimits`). If videos
+            whose texts contain the whole query fill the list, others are no more right: there is no slack, and the
+            limit is at most 32 tasks.
 a number    That many of the likeliest tasks.
 ==========  =========================================================================================================
 
@@ -66,7 +68,7 @@ SEPARATE_ENCODINGS = WaveLimits(
 SHARED_ENCODING = WaveLimits(
     cosine_slack=0.15, max_likely_tasks=128, first_wave_margin=0.2, max_first_wave=16, growth=4
 )
-
+_MAX_LIKELY_TASKS_IF_FULL = 32  # of videos whose texts contain the whole query
 
 _EMPTY_POOL: tuple[Ids, Scores, npt.NDArray[np.int64]] = (
     np.empty(0, np.int64),
@@ -125,9 +127,6 @@ class WavePlanner:
         self._depth = depth
         self._min_score = -np.inf if min_score is None else min_score
         self._uses_likely_bound = routes == "auto" and tasks_in_first_page is None
-        # Tasks with equal reach are equally likely, so none is cut off: tasks without captions have equal lifts.
-        most = limits.max_likely_tasks
-        self._min_reach = reach[most - 1] if len(reach) >= most else -np.inf
         self._limits = limits
         self._tiers = _split_tiers(ranked, reach, self._orders.keys(), routes, tasks_in_first_page)
         lowest = (reach[0] if len(reach) else 0.0) - limits.first_wave_margin
@@ -136,6 +135,7 @@ class WavePlanner:
         self._pool = _EMPTY_POOL  # best hits of the current tier
         self._tier_hits: list[Hit] = []  # those that can be results
         self._highest_cosine: float | None = None
+        self._is_full = False  # of videos whose texts contain the whole query
 
     @property
     def reached_tasks(self) -> int:
@@ -150,7 +150,7 @@ class WavePlanner:
             reaches = self._reach[[self._places[task] for task in tier[: self._wave_size]]]
             is_reachable = can_reach_score(reaches, bar, self._cosine_bound())
             if self._uses_likely_bound and bar > self._min_score:  # there are enough results
-                is_reachable &= reaches >= self._min_reach
+                is_reachable &= reaches >= self._least_likely_reach()
             wave = tier[: int(is_reachable.sum())]  # sorted by reach, so reachable tasks come first
             if wave:
                 self._tiers[0] = tier[len(wave) :]
@@ -168,7 +168,10 @@ class WavePlanner:
         return bool(can_reach_score(np.array(self.lifts[task] + term), bar, bound))
 
     def add_hits(
-        self, found: Iterable[tuple[str, Hits]], words: Callable[[Ids], Scores] | None = None
+        self,
+        found: Iterable[tuple[str, Hits]],
+        words: Callable[[Ids], Scores] | None = None,
+        are_complete: Callable[[Ids], npt.NDArray[np.bool_]] | None = None,
     ) -> None:
         """Add the hits of a wave.
 
@@ -176,6 +179,7 @@ class WavePlanner:
             found: Task IDs and hits with cosines, best first. For each task, the requested number of hits from
                 different videos, or all there are; other hits may follow.
             words: Looks up the word terms of vector IDs.
+            are_complete: Checks for each vector ID whether the video's texts contain the whole query.
         """
         parts = [(task, hits) for task, hits in found if len(hits.ids)]
         if not parts:
@@ -201,6 +205,8 @@ class WavePlanner:
             for order, vector_id, score in zip(orders.tolist(), ids.tolist(), scores.tolist(), strict=True)
             if score >= self._min_score and vector_id not in earlier
         ]
+        if are_complete is not None and self._uses_likely_bound:
+            self._is_full = len(self._tier_hits) >= self._depth and bool(are_complete(ids).all())
 
     def hits(self) -> list[Hit]:
         """List the best hits so far."""
@@ -225,11 +231,21 @@ class WavePlanner:
         kth_score = self._tier_hits[room - 1].score if len(self._tier_hits) >= room else -np.inf
         return max(kth_score, self._min_score)
 
+    def _least_likely_reach(self) -> float:
+        """Return the lowest reach of the likeliest tasks.
+
+        Tasks with equal reach are equally likely, so none is cut off: tasks without captions have equal lifts.
+        """
+        most = self._limits.max_likely_tasks
+        most = min(most, _MAX_LIKELY_TASKS_IF_FULL) if self._is_full else most
+        return float(self._reach[most - 1]) if len(self._reach) >= most else -np.inf
+
     def _cosine_bound(self) -> float:
         """Bound the cosine of videos not found yet; with ``auto``, the bound is only likely."""
         if not self._uses_likely_bound or self._highest_cosine is None:
             return COSINE_LIMIT
-        return min(COSINE_LIMIT, self._highest_cosine + self._limits.cosine_slack)
+        slack = 0.0 if self._is_full else self._limits.cosine_slack
+        return min(COSINE_LIMIT, self._highest_cosine + slack)
 
 
 def _split_tiers(

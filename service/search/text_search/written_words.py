@@ -204,6 +204,12 @@ class SearchWords:
         complete = self._evidence.is_complete
         return self._evidence.videos[complete], self._evidence.domains[complete]
 
+    def are_complete(self, videos: Ids) -> npt.NDArray[np.bool_]:
+        """Check for each video, by vector ID, whether its texts contain the whole query, ``[len(videos)]``."""
+        are_complete, places = find_ids(self._evidence.videos, videos)
+        are_complete[are_complete] = self._evidence.is_complete[places]  # of those with a matched text
+        return are_complete
+
     def matched_videos(self, ids: Sequence[int]) -> set[int]:
         """Keep the videos that have a text with a word of the query."""
         wanted = np.array(ids, np.int64)
@@ -294,20 +300,20 @@ class SearchWords:
         return np.fromiter(map(self._positions.__getitem__, tasks), np.intp, len(tasks))
 
     def _find_evidence(self, matches: WordMatches, searched: npt.NDArray[np.bool_]) -> WordEvidence:
+        is_partial = np.count_nonzero(matches.strengths, axis=0) < matches.frequencies
         domains = self._snapshot.locate(matches.videos)
         kept = searched[domains]
-        videos = matches.videos[kept]
-        is_partial = np.asarray((matches.strengths > 0).sum(axis=0) < matches.frequencies)
+        matches, domains = matches.select(kept), domains[kept]
         found = word_evidence(
             MatchedDocuments(
-                videos,
-                domains[kept],
-                matches.kinds[kept] == TextKind.CAPTION,
-                self._captions.are_captioned(videos, domains[kept]),
-                matches.lengths[kept],
-                matches.strengths[kept],
-                matches.votes[kept],
-                is_partial,
+                matches.videos,
+                domains,
+                matches.kinds == TextKind.CAPTION,
+                self._captions.are_captioned(matches.videos, domains),
+                matches.lengths,
+                matches.strengths,
+                matches.votes,
+                np.asarray(is_partial),
                 matches.frequencies,
                 matches.documents,
             ),

@@ -27,8 +27,9 @@ def _evidence(
     frequencies: Sequence[int],
     *,
     domains: int = 1,
-    captioned: bool = True,
+    captioned: bool | Sequence[bool] = True,
     votes: Sequence[int] | None = None,
+    partial: Sequence[bool] | None = None,
 ) -> WordEvidence:
     """Compute the evidence of texts (video, whether it is a caption, length, strengths of units); videos 100 n… are in
     domain n.
@@ -39,11 +40,11 @@ def _evidence(
             videos,
             videos // 100,
             np.array([text[1] for text in texts], np.bool_),
-            np.full(len(texts), captioned),
+            np.broadcast_to(np.array(captioned), len(texts)),
             np.array([text[2] for text in texts], np.int64),
             np.array([text[3] for text in texts], np.float32).reshape(len(texts), len(frequencies)),
             np.array(votes or [0] * len(texts), np.int64),
-            np.zeros(len(frequencies), np.bool_),
+            np.array(partial or [False] * len(frequencies)),
             np.array(frequencies, np.int64),
             int(CAPTIONS) * domains,
         ),
@@ -76,6 +77,14 @@ def test_another_form_of_a_word_is_complete_and_comes_after_the_word_itself() ->
 def test_words_of_several_texts_complete_a_video() -> None:
     found = _evidence([(3, True, 4, [1, 0]), (3, False, 2, [0, 1]), (4, True, 4, [1, 0])], [3, 1])
     assert found.is_complete.tolist() == [True, False]
+
+
+def test_best_text_of_a_video_counts() -> None:
+    good, poor = (True, 1, [1, 0]), (True, 9, [1, 0])
+    best, worst = _evidence([(1, *good), (2, *poor)], [9, 9]).nats.tolist()
+    assert best > worst
+    for texts in ([good, poor], [poor, good]):
+        assert _evidence([(1, *text) for text in texts], [9, 9]).nats.tolist() == [best]
 
 
 def test_missing_word_says_less_the_longer_the_query_is() -> None:
@@ -119,6 +128,12 @@ def test_name_speaks_for_a_video_without_captions_and_never_against_it() -> None
     found = _evidence([(1, False, 3, [1, 0, 0]), (2, False, 1, [1, 1, 1])], [2, 1, 1], captioned=False)
     assert found.nats[0] == 0
     assert found.nats[1] > 20
+
+
+def test_common_word_weighs_by_its_share_of_the_texts_if_no_caption_is_listed() -> None:
+    found = _evidence([(1, False, 1, [0, 1])], [1, 25], domains=3, partial=[False, True])
+    of_a_domain = inverse_document_frequency(np.array([100 * 25 / 300]), 100.0)
+    assert found.nats.tolist() == pytest.approx((0.5 * of_a_domain).tolist())
 
 
 def test_word_of_every_caption_does_not_distinguish_the_videos_of_its_domain() -> None:
@@ -171,6 +186,27 @@ def test_evidence_is_bounded_and_of_each_video_once(
     assert ((found.nats >= -8) & (found.nats <= 40)).all()
     assert ((found.absent >= -8) & (found.absent <= 0)).all()
     assert (found.is_complete | ~found.is_typed).all()
+
+
+def test_many_texts_have_the_evidence_that_each_has_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(1)
+    strengths = rng.choice(np.array([0, 0.9, 1], np.float32), 2000)
+    videos = rng.integers(0, 200, 2000)  # several texts of most, in any order
+    texts = [
+        (int(video), bool(rng.random() < 0.5), int(rng.integers(1, 6)), [float(strength)])
+        for video, strength in zip(videos, strengths, strict=True)
+    ]
+    votes = (rng.random(2000) < 0.1).astype(int)
+    captioned = (videos % 3 > 0).tolist()
+    for chosen in (range(2000), np.unique(videos, return_index=True)[1]):  # all texts, and one of each video
+        own = [texts[place] for place in chosen]
+        facts = {"votes": votes[chosen].tolist(), "captioned": [captioned[place] for place in chosen]}
+        monkeypatch.setattr("models.routing.word_evidence._TABLE_SHARE", 8)
+        together = _evidence(own, [1200], domains=2, **facts)
+        monkeypatch.setattr("models.routing.word_evidence._TABLE_SHARE", 0)
+        alone = _evidence(own, [1200], domains=2, **facts)
+        for name in ("videos", "domains", "nats", "is_complete", "is_typed", "absent"):
+            np.testing.assert_array_equal(getattr(together, name), getattr(alone, name))
 
 
 def test_written_text_routes_to_the_domain_that_has_it_however_far_its_meaning_is() -> None:

@@ -342,3 +342,31 @@ def test_encoders_with_a_shared_encoding_search_more_likely_tasks() -> None:
         planner.add_hits({"near": hits}.items())
         searched.append(planner.next_wave())
     assert searched == [[], ["far"]]
+
+
+@pytest.mark.parametrize(("complete", "expected"), [([1], ["far"]), ([1, 2], [])])
+def test_auto_expects_no_higher_cosine_while_complete_videos_fill_the_list(
+    complete: list[int], expected: list[str]
+) -> None:
+    lift = 0.385 - (0.5 + SHARED_ENCODING.cosine_slack)
+    hits = Hits(np.array([1, 2]), np.array([0.5, 0.375], np.float32))
+    planner = _planner(
+        [("near", 0.0), ("far", lift)], ["near", "far"], 2, routes="auto", limits=SHARED_ENCODING
+    )
+    assert planner.next_wave() == ["near"]
+    planner.add_hits({"near": hits}.items(), are_complete=lambda videos: np.isin(videos, complete))
+    assert planner.next_wave() == expected
+
+
+def test_auto_searches_fewer_likely_tasks_once_complete_videos_fill_the_list() -> None:
+    lifts = {f"t{n}": -n / 10_000 for n in range(40)}
+    planner = _planner(_routing(lifts), list(lifts), 16, routes="auto", limits=SHARED_ENCODING)
+    number, searched = 1, 0
+    while wave := planner.next_wave():
+        searched += len(wave)
+        hits = {
+            task: Hits(np.array([number + n]), np.float32([0.5 - n / 100])) for n, task in enumerate(wave)
+        }
+        planner.add_hits(hits.items(), are_complete=lambda videos: np.ones(len(videos), np.bool_))
+        number += len(wave)
+    assert searched == 32
