@@ -3,8 +3,8 @@
     python -m benchmarks.search.shared_word_cost --out DIR
 
 The command writes shared-words.json and shared-words.md: latency, searched tasks and recall with 1, 10, 100 and 1,000
-domains of the default method. Queries to all libraries alternate, and ratios are medians over rounds, so that other
-load on the machine affects all libraries equally. Every timed text is new to the engine.
+domains of the default method, and latency by kind of query. Queries to all libraries alternate, and ratios are medians
+over rounds, so that other load on the machine affects all libraries equally. Every timed text is new to the engine.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import logging
 import os
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -35,6 +36,7 @@ from service.search.engine import SearchEngine
 
 _ROUTES = ("auto", "all")
 _WARM_UP = 3  # searches per library before the first measurement
+_RARE = 2  # uses of a rare word in the queries
 
 
 @dataclass(frozen=True)
@@ -71,14 +73,70 @@ class CostRow:
     bytes_per_task: float
 
 
-def measure_costs(libraries: Sequence[SyntheticLibrary], rounds: int) -> list[CostRow]:
+@dataclass(frozen=True)
+class KindRow:
+    """What searches of one kind cost in one library.
+
+    Attributes:
+        p50: Median latency in milliseconds.
+        ratio: p50 over the first library's, median over rounds.
+        searched: Median number of searched domains.
+    """
+
+    kind: str
+    tasks: int
+    p50: float
+    ratio: float
+    searched: float
+
+
+def queries_by_kind(library: SyntheticLibrary, count: int) -> dict[str, list[str]]:
+    """Make up to ``count`` distinct queries of each kind from the library's queries."""
+    texts = [query.text for query in library.queries]
+    frequencies = Counter(word for text in texts for word in text.split())
+    frequent = [word for word, _ in frequencies.most_common(count)]
+    pairs = {" ".join(text.split()[:2]): None for text in texts}
+    return {
+        "captions": texts[:count],
+        "pairs of words": list(pairs)[:count],
+        "words of one or two queries": [word for word, uses in frequencies.items() if uses <= _RARE][:count],
+        "most frequent words": frequent,
+    }
+
+
+def measure_kinds(
+    engines: Sequence[SearchEngine], libraries: Sequence[SyntheticLibrary], rounds: int, count: int
+) -> list[KindRow]:
+    """Measure the latency of ``count`` queries of each kind in each library; arguments as :func:`measure_costs`."""
+    queries = [queries_by_kind(library, count) for library in libraries]
+    rows = []
+    for kind in queries[0]:
+        size = min(len(own[kind]) for own in queries) // rounds
+        times = [[list[float]() for _ in range(rounds)] for _ in engines]
+        searched = [list[int]() for _ in engines]
+        for row in range(size * rounds):
+            for engine, own, per_round, domains in zip(engines, queries, times, searched, strict=True):
+                start = time.perf_counter()
+                response = engine.search(own[kind][row], K)
+                per_round[row // size].append(1000 * (time.perf_counter() - start))
+                domains.append(sum(route.searched for route in response.routing))
+        medians = [[median(each) for each in per_round] for per_round in times]
+        for library, p50s, domains in zip(libraries, medians, searched, strict=True):
+            ratio = median(a / b for a, b in zip(p50s, medians[0], strict=True))
+            rows.append(KindRow(kind, library.tasks, median(p50s), ratio, median(domains)))
+    return rows
+
+
+def measure_costs(
+    engines: Sequence[SearchEngine], libraries: Sequence[SyntheticLibrary], rounds: int
+) -> list[CostRow]:
     """Measure latency, searched tasks and recall in each library.
 
     Args:
+        engines: An engine for each library.
         libraries: Libraries to compare; ratios refer to the first.
         rounds: Number of rounds. A library's queries are distributed over them.
     """
-    engines = [start_engine(library) for library in libraries]
     size = min(len(library.queries) for library in libraries) // rounds
     times: dict[tuple[int, str], list[list[float]]] = {}
     searched: dict[tuple[int, str], list[float]] = {}
@@ -174,8 +232,17 @@ def _table(rows: Sequence[CostRow]) -> str:
     return markdown_table(header, cells)
 
 
+def _kind_table(rows: Sequence[KindRow]) -> str:
+    header = ["queries", "domains", "p50 in ms", "p50 over the first library", "domains searched"]
+    cells = [
+        [row.kind, f"{row.tasks:,}", f"{row.p50:.1f}", f"{row.ratio:.2f}", f"{row.searched:g}"]
+        for row in rows
+    ]
+    return markdown_table(header, cells)
+
+
 def main() -> None:
-    """Make the libraries, measure them, print and write the table."""
+    """Make the libraries, measure them, print and write the tables."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.search.shared_word_cost", description=(__doc__ or "").split("\n")[0]
     )
@@ -207,13 +274,18 @@ def main() -> None:
                     seed=options.seed * 10_000 + tasks,
                 )
             )
-        rows, engine = measure_costs(libraries, options.rounds), backbone.engine
-    table = _table(rows)
+        engines = [start_engine(library) for library in libraries]
+        # First, because the other measurement ends with searches for the same captions.
+        kinds = measure_kinds(engines, libraries, options.rounds, options.queries)
+        rows = measure_costs(engines, libraries, options.rounds)
+        engine = backbone.engine
     note = f"The encoding of a text alone takes {rows[0].encoding:.1f} ms in {engine}, the median of the same run."
-    print(table + "\n" + note)
-    (options.out / "shared-words.md").write_text(f"{table}\n{note}\n", encoding="utf-8")
+    report = f"{_table(rows)}\n{note}\n\n{_kind_table(kinds)}\n"
+    print(report)
+    (options.out / "shared-words.md").write_text(report, encoding="utf-8")
     facts = {
         "rows": [asdict(row) for row in rows],
+        "kinds": [asdict(row) for row in kinds],
         "arguments": {n: str(v) for n, v in vars(options).items()},
     }
     (options.out / "shared-words.json").write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")

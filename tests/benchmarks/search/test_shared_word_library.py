@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from benchmarks.search.search_latency import recall_by_routing, start_engine
-from benchmarks.search.shared_word_cost import measure_costs
+from benchmarks.search.shared_word_cost import measure_costs, measure_kinds
 from benchmarks.search.shared_word_library import make_shared_word_library
 from benchmarks.search.synthetic_library import SyntheticLibrary
 from cinestrata_schemas.search import SearchQuery
@@ -61,11 +61,16 @@ def test_queries_find_their_targets(libraries: list[SyntheticLibrary]) -> None:
 
 @pytest.mark.slow
 def test_costs_are_measured_for_each_library(libraries: list[SyntheticLibrary]) -> None:
-    rows = measure_costs(libraries, rounds=3)
+    engines = [start_engine(library) for library in libraries]
+    rows = measure_costs(engines, libraries, rounds=3)
     assert [row.tasks for row in rows] == [1, 3]
     assert rows[0].ratio == rows[0].searched == rows[0].routing == 1
     assert all(0 < row.searched <= row.searched_all <= 1 for row in rows)
     assert all(row.bytes_per_task > 0 for row in rows)
+    kinds = measure_kinds(engines, libraries, rounds=3, count=9)
+    assert [row.tasks for row in kinds] == [1, 3] * 4
+    assert all(row.ratio == row.searched == 1 for row in kinds[::2])
+    assert all(row.ratio > 0 and 1 <= row.searched <= 3 for row in kinds)
 
 
 @pytest.mark.slow
