@@ -56,6 +56,7 @@ def test_every_check_has_an_outcome_with_its_reason() -> None:
     assert results[-1].figures == {"figure": 8}
 
 
+@pytest.mark.slow
 def test_check_without_end_is_ended_with_its_processes(tmp_path: Path) -> None:
     file = tmp_path / "server"
     checks = [_check("hang_with_a_server", 20.0), _check("measure", arguments=(1,))]
