@@ -90,17 +90,16 @@ class KindRow:
     searched: float
 
 
-def queries_by_kind(library: SyntheticLibrary, count: int) -> dict[str, list[str]]:
+def _queries_by_kind(library: SyntheticLibrary, count: int) -> dict[str, list[str]]:
     """Make up to ``count`` distinct queries of each kind from the library's queries."""
     texts = [query.text for query in library.queries]
     frequencies = Counter(word for text in texts for word in text.split())
-    frequent = [word for word, _ in frequencies.most_common(count)]
     pairs = {" ".join(text.split()[:2]): None for text in texts}
     return {
         "captions": texts[:count],
         "pairs of words": list(pairs)[:count],
         "words of one or two queries": [word for word, uses in frequencies.items() if uses <= _RARE][:count],
-        "most frequent words": frequent,
+        "most frequent words": [word for word, _ in frequencies.most_common(count)],
     }
 
 
@@ -108,7 +107,7 @@ def measure_kinds(
     engines: Sequence[SearchEngine], libraries: Sequence[SyntheticLibrary], rounds: int, count: int
 ) -> list[KindRow]:
     """Measure the latency of ``count`` queries of each kind in each library; arguments as :func:`measure_costs`."""
-    queries = [queries_by_kind(library, count) for library in libraries]
+    queries = [_queries_by_kind(library, count) for library in libraries]
     rows = []
     for kind in queries[0]:
         size = min(len(own[kind]) for own in queries) // rounds

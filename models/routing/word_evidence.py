@@ -86,7 +86,7 @@ class MatchedDocuments:
         lengths: Number of words, ``[D]``.
         strengths: How well each text contains each of U units, ``[D, U]``: 1 as written, 0.9 in another form of the
             word, 0 not at all.
-        votes: People who confirmed the text, less those who refused it; 0 for other texts, ``[D]``.
+        votes: People who confirmed the text, less those who refused it, never negative; 0 for other texts, ``[D]``.
         is_partial: Whether some texts with a unit are left out because it is too common, ``[U]``.
         frequencies: Number of texts in the library with each unit, ``[U]``.
         documents: Number of texts in the library.
@@ -297,9 +297,7 @@ def _group_texts(matches: MatchedDocuments, domains: int) -> tuple[MatchedDocume
     size = domains * most_lengths * most_votes * 4 * 3 ** matches.strengths.shape[1]
     if size > _TABLE_SHARE * count:
         return matches, np.arange(count), np.ones(count, np.int64)
-    keys = matches.domains * most_lengths + lengths
-    if most_votes > 1:
-        keys = keys * most_votes + votes
+    keys = (matches.domains * most_lengths + lengths) * most_votes + votes
     keys = 4 * keys + 2 * matches.is_caption + matches.is_captioned
     for unit in matches.strengths.T:
         keys = 3 * keys + (unit > 0) + (unit >= 1)
