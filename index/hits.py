@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from index.vector_ids import Ids, Scores
+from index.vector_ids import Ids, Scores, batches
 
 
 @dataclass(frozen=True)
@@ -81,10 +81,11 @@ def rank_distinct(ids: Ids, scores: Scores, owners: npt.NDArray[np.integer], k: 
     order = np.lexsort((ids, owners, -scores))
     rows: list[int] = []
     seen: set[int] = {-1}
-    for row, vector_id in zip(order.tolist(), ids[order].tolist(), strict=True):
+    for batch in batches(order, max(1, 2 * k)):  # few IDs are in several shards
+        for row, vector_id in zip(batch.tolist(), ids[batch].tolist(), strict=True):
+            if len(rows) < k and vector_id not in seen:
+                seen.add(vector_id)
+                rows.append(row)
         if len(rows) >= k:
             break
-        if vector_id not in seen:
-            seen.add(vector_id)
-            rows.append(row)
     return np.array(rows, np.int64)

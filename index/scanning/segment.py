@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+import os
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock
@@ -57,7 +57,7 @@ class Segment:
         self._exact = exact
         self._ann = ann
         self._gpu = GpuScan(exact) if gpu else None
-        self._mapped = {path: _file_identity(path) for path in mapped}
+        self._mapped = [(str(path), _file_identity(str(path))) for path in mapped]
 
     @property
     def count(self) -> int:
@@ -99,9 +99,9 @@ class Segment:
 
         A file that was removed, or replaced by something else, stays mapped as it was.
         """
-        for path, mapped in self._mapped.items():
+        for path, mapped in self._mapped:
             current = _file_identity(path)
-            if current is None or mapped is None or current == mapped:
+            if current == mapped or current is None or mapped is None:
                 continue
             same_file, same_size = current[:2] == mapped[:2], current[2] == mapped[2]
             if same_file or same_size:
@@ -187,10 +187,10 @@ class Segment:
         return find_ids(self.ids, np.asarray(ids, np.int64))[1]
 
 
-def _file_identity(path: Path) -> tuple[int, int, int] | None:
+def _file_identity(path: str) -> tuple[int, int, int] | None:
     """Read a file's device, inode and size; None if it does not exist."""
     try:
-        stat = path.stat()
+        stat = os.stat(path)
     except OSError:
         return None
     return stat.st_dev, stat.st_ino, stat.st_size
@@ -201,14 +201,14 @@ class _CacheEntry:
     """A segment, or None until it is open. ``opening`` lets one thread open it while others wait."""
 
     opening: Lock = field(default_factory=Lock)
-    users: int = 0
     segment: Segment | None = None
 
 
 class SegmentCache:
     """Opens segments on first use, and keeps them open while a generation names them.
 
-    A segment in use is never closed. Segments are identified by content, whatever generation searches them.
+    A dropped segment is closed with its last search. Segments are identified by content, whatever generation searches
+    them.
     """
 
     def __init__(self, *, gpu: bool = False) -> None:
@@ -217,9 +217,8 @@ class SegmentCache:
         self._lock = Lock()
         self._entries: dict[str, _CacheEntry] = {}
 
-    @contextmanager
-    def use(self, folder: Path, entry: SegmentEntry) -> Iterator[Segment]:
-        """Keep a segment open inside the ``with`` block.
+    def get(self, folder: Path, entry: SegmentEntry) -> Segment:
+        """Get an open segment.
 
         A file that was truncated or replaced since it was mapped is opened again: the kernel kills a process that reads
         a mapped file beyond its end.
@@ -228,25 +227,18 @@ class SegmentCache:
             ShardMissing, ShardCorrupt: The segment cannot be opened; see :meth:`Segment.open`.
         """
         with self._lock:
-            cached = self._entries.setdefault(entry.id, _CacheEntry())
-            cached.users += 1
-        try:
-            with cached.opening:
-                if cached.segment is not None and cached.segment.is_stale():
-                    cached.segment = None
-                if cached.segment is None:
-                    cached.segment = Segment.open(folder, entry, verify=False, gpu=self._gpu)
-                segment = cached.segment
-            yield segment
-        finally:
-            with self._lock:
-                cached.users -= 1
-                if cached.segment is None and not cached.users:
-                    del self._entries[entry.id]
+            cached = self._entries.get(entry.id)
+            if cached is None:
+                cached = self._entries[entry.id] = _CacheEntry()
+        with cached.opening:
+            segment = cached.segment
+            if segment is None or segment.is_stale():
+                cached.segment = None
+                cached.segment = segment = Segment.open(folder, entry, verify=False, gpu=self._gpu)
+        return segment
 
     def retain(self, identifiers: set[str]) -> None:
-        """Close all other segments that are not in use, such as those that a new generation no longer names."""
+        """Drop all other segments, such as those that a new generation no longer names."""
         with self._lock:
             for identifier in [key for key in self._entries if key not in identifiers]:
-                if not self._entries[identifier].users:
-                    del self._entries[identifier]
+                del self._entries[identifier]

@@ -69,8 +69,7 @@ class FaissVectorStore(VectorStore):
     def check(self, folder: Path, entry: SegmentEntry, level: CheckLevel) -> None:
         """Check that the segment opens; its checksums were compared before."""
         if level == "exists":
-            with self._cache.use(folder, entry):
-                pass
+            self._cache.get(folder, entry)
         elif level == "bytes":
             Segment.open(folder, entry, verify=False)
 
@@ -110,16 +109,16 @@ class FaissShard(SearchableShard):
             few = include[np.isin(include, left_out, invert=True)]
         found = []
         for folder, entry in self._folders:
-            with self._cache.use(folder, entry) as segment:
-                among = None if few is None else segment.search_among(queries, k, few)
-                if among is not None:
-                    found.append(among)
-                    continue
-                if len(excluded) or include is not None:
-                    live: RowBitmap | None = segment.live_rows(left_out, include)
-                else:
-                    live = self._undeleted_rows(segment) if len(self.deleted) else None
-                found.append(segment.search_many(queries, k, live))
+            segment = self._cache.get(folder, entry)
+            among = None if few is None else segment.search_among(queries, k, few)
+            if among is not None:
+                found.append(among)
+                continue
+            if len(excluded) or include is not None:
+                live: RowBitmap | None = segment.live_rows(left_out, include)
+            else:
+                live = self._undeleted_rows(segment) if len(self.deleted) else None
+            found.append(segment.search_many(queries, k, live))
         if len(found) == 1:
             return found[0]
         return [combine_hits(rankings, k) for rankings in zip(*found, strict=True)]
@@ -131,11 +130,10 @@ class FaissShard(SearchableShard):
         return live
 
     def _segment_ids(self, folder: Path, entry: SegmentEntry) -> Ids:
-        with self._cache.use(folder, entry) as segment:
-            return segment.ids
+        return self._cache.get(folder, entry).ids
 
     def _fetch(self, ids: Ids) -> Iterator[tuple[npt.NDArray[np.bool_], Vectors]]:
         for folder, entry in self._folders:
-            with self._cache.use(folder, entry) as segment:
-                present = segment.rows(ids) >= 0
-                yield present, segment.vectors(ids[present])
+            segment = self._cache.get(folder, entry)
+            present = segment.rows(ids) >= 0
+            yield present, segment.vectors(ids[present])

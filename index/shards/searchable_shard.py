@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
 from math import isfinite
 from pathlib import Path
 
@@ -13,7 +14,7 @@ import numpy.typing as npt
 from index.errors import ShardMissing
 from index.files.manifest_format import SegmentEntry
 from index.hits import Hits
-from index.vector_ids import Ids, Vectors
+from index.vector_ids import FIRST_MOMENT_ID, Ids, Vectors
 
 
 class SearchableShard(ABC):
@@ -50,6 +51,16 @@ class SearchableShard(ABC):
     def state(self) -> str:
         """Identifier of the contents, which changes with every append, deletion and compaction."""
         return "+".join(entry.id for entry in self.segments) + f"-{len(self.deleted)}"
+
+    @cached_property
+    def bytes(self) -> int:
+        """Total size of its segments' files."""
+        return sum(entry.bytes for entry in self.segments)
+
+    @cached_property
+    def has_moments(self) -> bool:
+        """Whether it may contain moments, from the manifest entries alone."""
+        return any(entry.last_id >= FIRST_MOMENT_ID for entry in self.segments)
 
     @property
     def count(self) -> int:

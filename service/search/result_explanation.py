@@ -19,7 +19,6 @@ from service.search.catalog_mirror import read_cues, read_rows
 from service.search.search_request import SearchRequest
 from service.search.similar_search import load_stored_vector
 from service.search.snapshots.search_snapshot import SearchSnapshot, ShardScan
-from service.search.snapshots.video_grouping import has_moments
 from service.search.text_search.executor import advance_searches, start_searches
 from service.search.text_search.result_confidence import compute_confidence
 from service.search.text_search.search_responses import find_best_moments
@@ -121,7 +120,7 @@ def _video_cosine(snapshot: SearchSnapshot, task: str, query: Vector, vector_id:
 def _moments(
     state: SearchState, task: str, query: Vector, vector_id: int, lift: float, cache: VideoMetadataCache
 ) -> list[MomentMatch]:
-    if not has_moments(state.snapshot.shards[task]):
+    if not state.snapshot.shards[task].has_moments:
         return []
     hits, count = [Hit(task, vector_id, 0.0)], max(1, state.request.query.moments)
     found = find_best_moments(state.snapshot, hits, {task: query}, {task: lift}, count, cache, state.words)

@@ -26,7 +26,6 @@ from service.core.errors import Unavailable
 from service.search.catalog_mirror import CatalogMirror
 from service.search.single_flight_cache import SingleFlightCache
 from service.search.snapshots.search_snapshot import SearchSnapshot
-from service.search.snapshots.video_grouping import has_moments
 from service.search.words.library_words import LibraryWords
 
 Ids = npt.NDArray[np.int64]
@@ -231,7 +230,7 @@ class VideoMetadataCache:
         """
         self.arrivals(list(snapshot.shards))
         for task, shard in snapshot.shards.items():
-            if has_moments(shard):
+            if shard.has_moments:
                 self.moments(task, shard.state)
 
     def metadata(self, task: str, version: str) -> VideoMetadata:

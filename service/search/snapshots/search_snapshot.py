@@ -37,7 +37,7 @@ from service.search.snapshots.appended_captions import (
 from service.search.snapshots.query_vector_cache import QueryVectorCache
 from service.search.snapshots.release_validation import check_probes
 from service.search.snapshots.snapshot_releases import PinnedQueryReleases, SnapshotLineage
-from service.search.snapshots.video_grouping import best_per_video, has_moments, nearest_videos
+from service.search.snapshots.video_grouping import best_per_video, nearest_videos
 from service.search.words.video_positions import VideoPositions
 
 Ids = npt.NDArray[np.int64]
@@ -346,7 +346,7 @@ class SearchSnapshot:
             groups.setdefault(key, []).append(number)
         batches = [[scans[number] for number in numbers] for numbers in groups.values()]
         shards = [self.shards[batch[0].task] for batch in batches]
-        total_bytes = sum(segment.bytes for shard in shards for segment in shard.segments)
+        total_bytes = sum(shard.bytes for shard in shards)
         is_remote = any(shard.is_remote for shard in shards)
         results = search_in_parallel(
             self._scan_shard, batches, total_bytes // max(1, len(batches)), remote=is_remote
@@ -361,7 +361,7 @@ class SearchSnapshot:
             shard = self.shards[task]
             queries = scans[0].query[None] if len(scans) == 1 else np.stack([scan.query for scan in scans])
             try:
-                if group is None or not has_moments(shard):
+                if group is None or not shard.has_moments:
                     return shard.search_many(queries, k, exclude, among)
                 search = partial(_search_rows, shard, queries, exclude, among)
                 return nearest_videos(search, len(queries), k, group)

@@ -12,17 +12,11 @@ import numpy as np
 import numpy.typing as npt
 
 from index.hits import Hits
-from index.shards.searchable_shard import SearchableShard
-from index.vector_ids import FIRST_MOMENT_ID, is_moment, video_ids_of
+from index.vector_ids import is_moment, video_ids_of
 
 Rows = npt.NDArray[np.int64]
 
 _DEPTH_FACTOR = 4  # hits fetched per requested video; the depth grows by it if they were too few
-
-
-def has_moments(shard: SearchableShard) -> bool:
-    """Check whether a shard may contain moments, from its manifest entries alone."""
-    return any(segment.last_id >= FIRST_MOMENT_ID for segment in shard.segments)
 
 
 def best_per_video(hits: Hits) -> Hits:

@@ -22,7 +22,6 @@ from service.core.errors import Unavailable
 from service.core.settings import Settings
 from service.search.search_request import SearchRequest
 from service.search.snapshots.search_snapshot import SearchSnapshot, ShardScan, TextRouting
-from service.search.snapshots.video_grouping import has_moments
 from service.search.text_search.planner import SEPARATE_ENCODINGS, SHARED_ENCODING, WavePlanner
 from service.search.text_search.request_resolution import resolve_mode, resolve_tasks
 from service.search.text_search.result_confidence import applicable_calibration, require_calibration
@@ -39,6 +38,7 @@ Ids = npt.NDArray[np.int64]
 Vector = npt.NDArray[np.float32]
 
 MAX_VECTORS_PER_BATCH = 8192  # limits memory, whatever the number of queries and tasks
+_SMALL_SHARD = 256  # vectors
 
 
 def execute(
@@ -88,7 +88,7 @@ def start_searches(
         require_calibration(snapshot, request, mode)
 
     def with_moments(task: str, ids: Ids) -> Ids:
-        if not has_moments(snapshot.shards[task]):
+        if not snapshot.shards[task].has_moments:
             return ids
         try:
             return cache.moments(task, snapshot.shards[task].state).with_moments(ids)
@@ -246,12 +246,16 @@ class _PlannedScan(NamedTuple):
 def _plan_scans(state: SearchState, vectors: Sequence[Vector]) -> list[_PlannedScan]:
     """Plan a wave's scans: one for the nearest videos, if any can enter, and those for videos with more evidence."""
     planned: list[_PlannedScan] = []
-    for task, vector in zip(state.wave, vectors, strict=True):
-        allowed, words = state.allowed_ids[task], state.words.domain(task)
-        groups = words.groups(state.depth)
-        # If not, only videos in the groups can.
-        if not groups or state.planner.can_enter(task, DEFAULT_PRIOR * words.absent):
+    domains = [state.words.domain(task) for task in state.wave]
+    terms = DEFAULT_PRIOR * np.array([words.absent for words in domains])
+    # If not, only videos in the groups can.
+    can_enter = state.planner.can_enter(state.wave, terms).tolist()
+    for task, vector, words, can_any_enter in zip(state.wave, vectors, domains, can_enter, strict=True):
+        allowed, groups = state.allowed_ids[task], words.groups(state.depth)
+        if not groups or can_any_enter:
             count = state.depth + words.refused
+            if groups and allowed is None and (size := state.snapshot.shards[task].count) <= _SMALL_SHARD:
+                count, groups = size, []  # one scan that finds all
             planned.append(_PlannedScan(ShardScan(task, vector, count, allowed), True))
         for videos, count in groups:
             among = state.with_moments(task, videos)
@@ -283,7 +287,7 @@ def _keep_query_vectors(state: SearchState, vectors: Sequence[Vector]) -> None:
     new = {
         task: vector
         for task, vector in zip(state.wave, vectors, strict=True)
-        if has_moments(state.snapshot.shards[task])
+        if state.snapshot.shards[task].has_moments
     }
     if new or state.query_vectors:
         known, tasks = state.query_vectors | new, {hit.task for hit in state.planner.hits()}

@@ -14,7 +14,7 @@ many there are.
 ``auto``    Like ``all``, but with a likely bound on the cosine: this query's highest cosine so far plus a slack. Once
             there are enough hits, at most a limited number of the likeliest tasks (:class:`WaveLimits`). If videos
             whose texts contain the whole query fill the list, others are no more right: there is no slack, and the
-            limit is at most 32 tasks.
+            limit is at most 24 tasks.
 a number    That many of the likeliest tasks.
 ==========  =========================================================================================================
 
@@ -68,7 +68,7 @@ SEPARATE_ENCODINGS = WaveLimits(
 SHARED_ENCODING = WaveLimits(
     cosine_slack=0.15, max_likely_tasks=128, first_wave_margin=0.2, max_first_wave=16, growth=4
 )
-_MAX_LIKELY_TASKS_IF_FULL = 32  # of videos whose texts contain the whole query
+_MAX_LIKELY_TASKS_IF_FULL = 24  # of videos whose texts contain the whole query
 
 _EMPTY_POOL: tuple[Ids, Scores, npt.NDArray[np.int64]] = (
     np.empty(0, np.int64),
@@ -162,10 +162,10 @@ class WavePlanner:
             self._earlier_hits, self._tier_hits, self._pool = self.hits(), [], _EMPTY_POOL
             del self._tiers[0]
 
-    def can_enter(self, task: str, term: float) -> bool:
-        """Check whether a video in a task, with a given word term, could still enter the results."""
-        bar, bound = self._lowest_useful_score(), self._cosine_bound()
-        return bool(can_reach_score(np.array(self.lifts[task] + term), bar, bound))
+    def can_enter(self, tasks: Sequence[str], terms: npt.NDArray[np.floating]) -> npt.NDArray[np.bool_]:
+        """Check for each task whether a video with this word term could still enter the results, ``[len(tasks)]``."""
+        lifts = np.array([self.lifts[task] for task in tasks])
+        return can_reach_score(lifts + terms, self._lowest_useful_score(), self._cosine_bound())
 
     def add_hits(
         self,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -60,21 +61,23 @@ def test_segments_are_opened_on_first_search(
     assert opened_tasks == ["b", "c"]
 
 
-def test_new_generation_closes_unreferenced_segments_that_are_not_in_use(
+def test_new_generation_closes_unreferenced_segments_after_their_last_search(
     four_tasks: ShardStore, opened_tasks: list[str], unit: Callable
 ) -> None:
     store, snapshot = _unopened(four_tasks)
     (query,), entries = unit(1), snapshot.manifest.shards
-    with store.segment_cache.use(store.shard_folder(entries["a"].id), entries["a"]):
-        for task in "bc":
-            _search(snapshot, task, query)
-        store.segment_cache.retain({entries["b"].id})
-        for task in "abc":
-            _search(snapshot, task, query)
-        assert opened_tasks == ["a", "b", "c", "c"]
-    store.segment_cache.retain(set())
-    _search(snapshot, "a", query)
-    assert opened_tasks == ["a", "b", "c", "c", "a"]
+    expected = _search(snapshot, "a", query)
+    used = store.segment_cache.get(store.shard_folder(entries["a"].id), entries["a"])
+    closed = weakref.ref(used)
+    for task in "bc":
+        _search(snapshot, task, query)
+    store.segment_cache.retain({entries["b"].id})
+    assert used.search_many(query[None], 3)[0].ids.tolist() == expected
+    del used
+    assert closed() is None
+    for task in "abc":
+        _search(snapshot, task, query)
+    assert opened_tasks == ["a", "b", "c", "a", "c"]
 
 
 def test_concurrent_searches_open_segment_once(

@@ -369,4 +369,4 @@ def test_auto_searches_fewer_likely_tasks_once_complete_videos_fill_the_list() -
         }
         planner.add_hits(hits.items(), are_complete=lambda videos: np.ones(len(videos), np.bool_))
         number += len(wave)
-    assert searched == 32
+    assert searched == 24
