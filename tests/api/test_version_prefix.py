@@ -33,6 +33,7 @@ def test_location_keeps_the_prefix_of_the_request(client: TestClient, prefix: st
     assert client.head(upload.headers["location"], headers=TUS).status_code == 200
 
 
+@pytest.mark.slow
 def test_location_of_the_sample_task_keeps_the_prefix(
     client: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -111,6 +111,7 @@ def test_catalog_and_manifest_are_read_under_the_lock(
     assert steps[-3:] == [("catalog", True), ("manifest", True), ("copy", False)]
 
 
+@pytest.mark.slow
 def test_backup_during_a_long_change_can_be_repeated(
     publish: Publish, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

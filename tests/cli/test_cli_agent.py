@@ -51,6 +51,7 @@ def _data(result: CallToolResult) -> Any:
     return json.loads(_text(result))["untrusted_data"]
 
 
+@pytest.mark.slow
 def test_documented_command_offers_a_data_folder_without_a_service(
     learned_folder: tuple[Path, list[str]], tmp_path: Path
 ) -> None:

@@ -44,6 +44,7 @@ def test_webhook_is_registered_tested_and_removed(
     assert run("webhooks", "remove", webhook["id"]).exit_code == 1
 
 
+@pytest.mark.slow
 def test_webhook_is_named_by_its_address_or_the_beginning_of_its_id(
     folder: Settings, web_files: WebFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -67,6 +67,7 @@ def test_a_batch_that_does_not_fit_is_encoded_in_parts_with_the_same_result(
     assert 1 <= parts.micro_batch < BATCH
 
 
+@pytest.mark.slow
 def test_less_memory_gives_smaller_parts(
     backbone: Backbone, task: TaskData, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -101,6 +102,7 @@ def test_too_little_memory_ends_the_training_before_its_first_step(
     assert all(before[name].equal(tensor) for name, tensor in method.state_dict().items())
 
 
+@pytest.mark.slow
 def test_resumed_training_keeps_its_micro_batch(
     backbone: Backbone, task: TaskData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

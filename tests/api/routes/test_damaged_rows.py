@@ -159,11 +159,11 @@ _COLUMNS = {
     for table in CATALOG_SCHEMA.sorted_tables
 }
 _DAMAGED_JSON = [
-    (table, {column.name: value})
+    pytest.param(table, {column.name: value}, marks=marks)
     for table, columns in _COLUMNS.items()
     for column in columns
     if isinstance(column.type, StoredJson)
-    for value in ("3", "{broken", "[" * 100_000)
+    for value, marks in (("{broken", ()), ("3", pytest.mark.slow), ("[" * 100_000, pytest.mark.slow))
 ]
 
 

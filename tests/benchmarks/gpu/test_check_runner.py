@@ -23,6 +23,7 @@ def _state(pid: int) -> str:
         return "Z"
 
 
+@pytest.mark.slow
 def test_every_check_has_an_outcome_with_its_reason() -> None:
     reported: list[CheckResult] = []
     names = (

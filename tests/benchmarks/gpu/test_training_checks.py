@@ -15,6 +15,7 @@ from trainer.methods import start_method
 from trainer.training_loop import TrainingProgress
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("micro_batch", [None, 3])
 def test_a_training_is_measured_without_the_memory_of_the_one_before(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, micro_batch: int | None

@@ -231,6 +231,7 @@ def test_counts_equal_the_published_splits(name: str, request: pytest.FixtureReq
     assert len(categories) == len(set(categories)), "a category belongs to one task"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["msrvtt", "actnet"])
 def test_twenty_tasks_are_the_halves_of_ten_tasks(name: str, request: pytest.FixtureRequest) -> None:
     folder = request.getfixturevalue(name)

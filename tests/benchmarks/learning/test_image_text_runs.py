@@ -59,6 +59,7 @@ def bench_run(protocol: Path, videos: Path, folder: Path, *options: str) -> str:
     return str(outcome.output)
 
 
+@pytest.mark.slow
 def test_p9d_run_reports_both_directions_and_fused_pairs(
     protocol: Callable[..., Path], tmp_path: Path
 ) -> None:

@@ -101,6 +101,7 @@ def large_texts(videos: int, seed: int) -> dict[int, list[VideoText]]:
     }
 
 
+@pytest.mark.slow
 def test_many_segments_agree_with_reading_every_text() -> None:
     random = np.random.default_rng(1)
     texts = large_texts(4000, seed=0)

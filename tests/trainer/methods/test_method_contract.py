@@ -253,7 +253,7 @@ def test_minimal_tasks_give_finite_unit_vectors(name: str, tmp_path: Path) -> No
         np.testing.assert_allclose(np.linalg.norm(vectors, axis=-1), 1, atol=1e-4)
 
 
-@pytest.mark.parametrize("name", STEPPED)
+@pytest.mark.parametrize("name", _slow_except_core(STEPPED))
 def test_nan_in_the_loss_stops_the_task_with_a_clear_error(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

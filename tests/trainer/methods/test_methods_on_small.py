@@ -52,6 +52,7 @@ def test_untrained_method_equals_the_backbone(name: str) -> None:
     assert torch.equal(method.encode_videos(frames), encode_frames(small_like(), frames)[0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_interrupted_task_resumes_to_the_same_bits_and_is_served(
     name: str, tasks: list[TaskData], tmp_path: Path

@@ -57,6 +57,7 @@ def test_gradients_do_not_depend_on_the_micro_batch(backbone: Backbone, name: st
         _assert_equal(_gradients(name, backbone, size), whole)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PAPERS)
 def test_gradients_on_small_do_not_depend_on_the_micro_batch(name: str) -> None:
     backbone = random_small_backbone()
