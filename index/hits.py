@@ -81,7 +81,7 @@ def rank_distinct(ids: Ids, scores: Scores, owners: npt.NDArray[np.integer], k: 
     order = np.lexsort((ids, owners, -scores))
     rows: list[int] = []
     seen: set[int] = {-1}
-    for batch in batches(order, max(1, 2 * k)):  # few IDs are in several shards
+    for batch in batches(order, max(1, 2 * k)):  # an ID is rarely in more than two scans
         for row, vector_id in zip(batch.tolist(), ids[batch].tolist(), strict=True):
             if len(rows) < k and vector_id not in seen:
                 seen.add(vector_id)

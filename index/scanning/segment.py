@@ -233,8 +233,8 @@ class SegmentCache:
         with cached.opening:
             segment = cached.segment
             if segment is None or segment.is_stale():
-                cached.segment = None
-                cached.segment = segment = Segment.open(folder, entry, verify=False, gpu=self._gpu)
+                segment = cached.segment = None  # a copy on a GPU is freed before the next one is made
+                segment = cached.segment = Segment.open(folder, entry, verify=False, gpu=self._gpu)
         return segment
 
     def retain(self, identifiers: set[str]) -> None:

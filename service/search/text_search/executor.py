@@ -244,11 +244,14 @@ class _PlannedScan(NamedTuple):
 
 
 def _plan_scans(state: SearchState, vectors: Sequence[Vector]) -> list[_PlannedScan]:
-    """Plan a wave's scans: one for the nearest videos, if any can enter, and those for videos with more evidence."""
+    """Plan a wave's scans: one for the nearest videos, if any can enter, and those for videos with more evidence.
+
+    A small shard is scanned once, for all its videos.
+    """
     planned: list[_PlannedScan] = []
     domains = [state.words.domain(task) for task in state.wave]
     terms = DEFAULT_PRIOR * np.array([words.absent for words in domains])
-    # If not, only videos in the groups can.
+    # Where no other video can enter, only those in the groups are scanned.
     can_enter = state.planner.can_enter(state.wave, terms).tolist()
     for task, vector, words, can_any_enter in zip(state.wave, vectors, domains, can_enter, strict=True):
         allowed, groups = state.allowed_ids[task], words.groups(state.depth)

@@ -164,3 +164,22 @@ def test_replaced_mapped_file_is_reopened(
     assert _search(snapshot, "b", query) == before
     assert _search(snapshot, "b", query) == before
     assert opened_tasks == ["b", "b"]
+
+
+def test_stale_segment_is_closed_before_it_is_reopened(
+    four_tasks: ShardStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache, entry = four_tasks.segment_cache, four_tasks.manifest().shards["b"]
+    folder, file = four_tasks.shard_folder(entry.id), _vectors_of(four_tasks, "b")
+    stale = weakref.ref(cache.get(folder, entry))
+    restored = file.with_name("restored")
+    restored.write_bytes(file.read_bytes())
+    restored.replace(file)
+    real = Segment.open.__func__  # type: ignore[attr-defined]
+
+    def open_alone(cls: type[Segment], *arguments: object, **named: object) -> Segment:
+        assert stale() is None, "a GPU need not hold two copies"
+        return real(cls, *arguments, **named)
+
+    monkeypatch.setattr(Segment, "open", classmethod(open_alone))
+    assert cache.get(folder, entry).count == 5

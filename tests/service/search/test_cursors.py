@@ -23,6 +23,7 @@ from service.core.settings import Settings
 from service.search.engine import SearchEngine
 from service.search.search_request import Cursor, digest_parameters, parse_cursor
 from service.search.snapshots.search_snapshot import SearchSnapshot
+from service.search.text_search import executor
 from tests.service.search.caption_library import BIRDS, CARS, SEA, Library
 
 torch.set_num_threads(1)
@@ -95,6 +96,17 @@ def test_later_pages_are_answered_by_the_release_of_the_first(served: Served, mo
     assert [result.score for result in again.results] == pytest.approx(
         [r.score for r in second.results], abs=1e-6
     )
+
+
+@pytest.mark.parametrize("text", ["an owl", "a red car", "a heron"])
+@pytest.mark.parametrize("k", [2, 5, 15])
+def test_a_large_shard_that_is_scanned_in_parts_gives_the_list_of_a_small_one(
+    served: Served, monkeypatch: pytest.MonkeyPatch, text: str, k: int
+) -> None:
+    _, service = served
+    whole = service.search(text, k).results
+    monkeypatch.setattr(executor, "_SMALL_SHARD", 0)
+    assert service.search(text, k).results == whole
 
 
 def test_earlier_releases_are_cached_per_generation(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
