@@ -55,7 +55,9 @@ def serve(
     import uvicorn
 
     from api.security.head_limit import HeadLimitProtocol
+    from service.core.memory_arenas import share_memory_arenas
 
+    share_memory_arenas()
     if host is not None:
         os.environ["CINESTRATA_HOST"] = host  # the application checks the address against the API key
     settings = _start_logging(data)
