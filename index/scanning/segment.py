@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -57,7 +57,7 @@ class Segment:
         self._exact = exact
         self._ann = ann
         self._gpu = GpuScan(exact) if gpu else None
-        self._mapped = [(str(path), _file_identity(str(path))) for path in mapped]
+        self._mapped = {path: _file_identity(path) for path in mapped}
 
     @property
     def count(self) -> int:
@@ -99,9 +99,9 @@ class Segment:
 
         A file that was removed, or replaced by something else, stays mapped as it was.
         """
-        for path, mapped in self._mapped:
+        for path, mapped in self._mapped.items():
             current = _file_identity(path)
-            if current == mapped or current is None or mapped is None:
+            if current is None or mapped is None or current == mapped:
                 continue
             same_file, same_size = current[:2] == mapped[:2], current[2] == mapped[2]
             if same_file or same_size:
@@ -187,10 +187,10 @@ class Segment:
         return find_ids(self.ids, np.asarray(ids, np.int64))[1]
 
 
-def _file_identity(path: str) -> tuple[int, int, int] | None:
+def _file_identity(path: Path) -> tuple[int, int, int] | None:
     """Read a file's device, inode and size; None if it does not exist."""
     try:
-        stat = os.stat(path)
+        stat = path.stat()
     except OSError:
         return None
     return stat.st_dev, stat.st_ino, stat.st_size
@@ -215,7 +215,7 @@ class SegmentCache:
         """Create an empty cache. With ``gpu``, it searches copies of segments on a GPU."""
         self._gpu = gpu
         self._lock = Lock()
-        self._entries: dict[str, _CacheEntry] = {}
+        self._entries: dict[str, _CacheEntry] = defaultdict(_CacheEntry)
 
     def get(self, folder: Path, entry: SegmentEntry) -> Segment:
         """Get an open segment.
@@ -227,9 +227,7 @@ class SegmentCache:
             ShardMissing, ShardCorrupt: The segment cannot be opened; see :meth:`Segment.open`.
         """
         with self._lock:
-            cached = self._entries.get(entry.id)
-            if cached is None:
-                cached = self._entries[entry.id] = _CacheEntry()
+            cached = self._entries[entry.id]
         with cached.opening:
             segment = cached.segment
             if segment is None or segment.is_stale():

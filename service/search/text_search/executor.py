@@ -38,7 +38,7 @@ Ids = npt.NDArray[np.int64]
 Vector = npt.NDArray[np.float32]
 
 MAX_VECTORS_PER_BATCH = 8192  # limits memory, whatever the number of queries and tasks
-_SMALL_SHARD = 256  # vectors
+_FEW_VECTORS = 256  # one scan finds all of them as fast as several find the best
 
 
 def execute(
@@ -246,7 +246,7 @@ class _PlannedScan(NamedTuple):
 def _plan_scans(state: SearchState, vectors: Sequence[Vector]) -> list[_PlannedScan]:
     """Plan a wave's scans: one for the nearest videos, if any can enter, and those for videos with more evidence.
 
-    A small shard is scanned once, for all its videos.
+    A few videos are scanned once, and all are found.
     """
     planned: list[_PlannedScan] = []
     domains = [state.words.domain(task) for task in state.wave]
@@ -257,7 +257,8 @@ def _plan_scans(state: SearchState, vectors: Sequence[Vector]) -> list[_PlannedS
         allowed, groups = state.allowed_ids[task], words.groups(state.depth)
         if not groups or can_any_enter:
             count = state.depth + words.refused
-            if groups and allowed is None and (size := state.snapshot.shards[task].count) <= _SMALL_SHARD:
+            size = state.snapshot.shards[task].count if allowed is None else len(allowed)
+            if groups and size <= _FEW_VECTORS:
                 count, groups = size, []  # one scan that finds all
             planned.append(_PlannedScan(ShardScan(task, vector, count, allowed), True))
         for videos, count in groups:

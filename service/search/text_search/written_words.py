@@ -188,7 +188,7 @@ class SearchWords:
             self._better_nats[own],
             float(self._evidence.absent[position]),
             self._captions.uncaptioned(position),
-            int((self._refused == position).sum()) if len(self._refused) else 0,
+            int(np.count_nonzero(self._refused == position)),
         )
 
     def nats(self, videos: Ids) -> npt.NDArray[np.float32]:

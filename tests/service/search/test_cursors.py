@@ -105,7 +105,7 @@ def test_a_large_shard_that_is_scanned_in_parts_gives_the_list_of_a_small_one(
 ) -> None:
     _, service = served
     whole = service.search(text, k).results
-    monkeypatch.setattr(executor, "_SMALL_SHARD", 0)
+    monkeypatch.setattr(executor, "_FEW_VECTORS", 0)
     assert service.search(text, k).results == whole
 
 
