@@ -13,18 +13,50 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 EXPENSIVE = ("torch", "faiss", "transformers")
+# Libraries of agents, drawn videos, and sign-in at an OpenID provider.
+RARE = ("mcp", "av", "PIL", "authlib")
 # `--help` needs none of these either, nor does any completion of the shell.
-EXPENSIVE_FOR_HELP = (*EXPENSIVE, "celery", "fastapi", "numpy", "sqlalchemy")
+EXPENSIVE_FOR_HELP = (*EXPENSIVE, *RARE, "celery", "fastapi", "numpy", "sqlalchemy")
+CHEAP_MODULES = (
+    "service.core.settings",
+    "models.backbones.engine.bert_engine",
+    "models.backbones.engine.efficientnet_engine",
+    "service.core.logging",
+    "cinestrata_schemas.library",
+    "service.catalog.database",
+    "service.catalog.migrations",
+    "service.tasks.broker",
+    "cli.main",
+    "cli.service_client",
+    "cli.commands.ingest_command",
+    "cli.commands.search_commands",
+    "cli.commands.deletion_commands",
+)
+HELP = (["--help"], ["tasks", "--help"], ["search", "--help"], ["up", "--help"], ["bench", "--help"])
 
 
-def _expensive_imports(code: str, expensive: tuple[str, ...] = EXPENSIVE) -> str:
-    """Return the names of expensive modules that a fresh interpreter has imported after running ``code``."""
-    report = f"import sys; sys.stderr.write(' '.join(m for m in {expensive} if m in sys.modules))"
-    done = subprocess.run(
-        [sys.executable, "-c", f"{code}\n{report}"], cwd=ROOT, capture_output=True, text=True, timeout=120
-    )
+def _expensive_imports(*steps: str, expensive: tuple[str, ...] = EXPENSIVE) -> list[str]:
+    """Run steps in a fresh interpreter, and return each with an expensive module imported by then, and the modules."""
+    code = f"""
+import sys
+for step in {steps!r}:
+    exec(step, {{}})
+    if found := [module for module in {expensive!r} if module in sys.modules]:
+        print(step, *found, sep="\\n", file=sys.stderr)
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
-    return done.stderr
+    return done.stderr.splitlines()
+
+
+def _command(arguments: list[str]) -> str:
+    return f"""
+from cli.main import app
+try:
+    app({arguments!r})
+except SystemExit as end:
+    assert not end.code
+"""
 
 
 @pytest.fixture
@@ -50,44 +82,17 @@ def empty_service() -> Iterator[str]:
     server.server_close()
 
 
-@pytest.mark.parametrize(
-    "module",
-    [
-        "service.core.settings",
-        "models.backbones.engine.bert_engine",
-        "models.backbones.engine.efficientnet_engine",
-        "service.core.logging",
-        "cinestrata_schemas.library",
-        "service.catalog.database",
-        "service.catalog.migrations",
-        "service.tasks.broker",
-        "cli.main",
-        "cli.service_client",
-        "cli.commands.ingest_command",
-        "cli.commands.search_commands",
-        "cli.commands.deletion_commands",
-    ],
-)
-def test_module_imports_are_cheap(module: str) -> None:
-    assert _expensive_imports(f"import {module}; {module}") == ""
+def test_module_imports_are_cheap() -> None:
+    assert _expensive_imports(*(f"import {module}" for module in CHEAP_MODULES)) == []
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [["--help"], ["tasks", "--help"], ["search", "--help"], ["up", "--help"], ["bench", "--help"]],
-)
-def test_help_is_cheap(arguments: list[str]) -> None:
-    code = f"from cli.main import app\ntry:\n    app({arguments!r})\nexcept SystemExit:\n    pass"
-    assert _expensive_imports(code, EXPENSIVE_FOR_HELP) == ""
+def test_help_is_cheap() -> None:
+    assert _expensive_imports(*map(_command, HELP), expensive=EXPENSIVE_FOR_HELP) == []
 
 
-@pytest.mark.parametrize("module", ["api.app", "cli.main"])
-def test_libraries_of_rare_requests_are_not_imported_before_these(module: str) -> None:
-    # Agents, drawn videos, and sign-in at an OpenID provider.
-    assert _expensive_imports(f"import {module}", ("mcp", "av", "PIL", "authlib")) == ""
+def test_libraries_of_rare_requests_are_not_imported_before_these() -> None:
+    assert _expensive_imports("import api.app", expensive=RARE) == []
 
 
 def test_command_over_http_is_cheap(empty_service: str) -> None:
-    arguments = ["tasks", "list", "--url", empty_service]
-    code = f"from cli.main import app\ntry:\n    app({arguments!r})\nexcept SystemExit as end:\n    assert not end.code"
-    assert _expensive_imports(code) == ""
+    assert _expensive_imports(_command(["tasks", "list", "--url", empty_service])) == []
