@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import sqlite3
@@ -19,37 +20,44 @@ from service.core.settings import Settings, settings
 from service.tasks.lifecycle import lease
 from tests.api.learned_library import FIRST, SECOND, learn_two_domains
 from tests.drawn_world import write_world
+from tests.shared_folders import shared_folder
 
 BASE_URL = "http://127.0.0.1:8000"
 
 
 @pytest.fixture(scope="session")
 def rendered_world(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two small domains of mp4 files."""
-    folder = tmp_path_factory.mktemp("world")
-    write_world(folder, domains=[FIRST, SECOND], seed=3, train=3, val=0, test=3, categories=2, captions=2)
-    return folder
+    """Two small domains of mp4 files. Tests use copies."""
+
+    def write(folder: Path) -> None:
+        write_world(folder, domains=[FIRST, SECOND], seed=3, train=3, val=0, test=3, categories=2, captions=2)
+
+    return shared_folder(tmp_path_factory, "world", write)
 
 
 @pytest.fixture(scope="session")
 def learned_folder(rendered_world: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
     """A data folder with the two domains learned, and the IDs of their tasks. Tests use copies."""
-    folder = tmp_path_factory.mktemp("learned")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("CINESTRATA_DATA_DIR", str(folder))
-        patch.setattr(lease, "EVENT_SECONDS", 0)
+
+    def write(folder: Path) -> None:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("CINESTRATA_DATA_DIR", str(folder / "data"))
+            patch.setattr(lease, "EVENT_SECONDS", 0)
+            settings.cache_clear()
+            dispose()
+            shutil.copytree(rendered_world, settings().media_root)
+            upgrade(settings())
+            tasks = learn_two_domains(settings().media_root)
+            dispose()
         settings.cache_clear()
-        dispose()
-        shutil.copytree(rendered_world, settings().media_root)
-        upgrade(settings())
-        tasks = learn_two_domains(settings().media_root)
-        dispose()
-    settings.cache_clear()
-    return folder, tasks
+        (folder / "tasks.json").write_text(json.dumps(tasks))
+
+    folder = shared_folder(tmp_path_factory, "learned", write)
+    return folder / "data", json.loads((folder / "tasks.json").read_text())
 
 
 @pytest.fixture(scope="module")
-def configured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
+def configured(tmp_path_factory: pytest.TempPathFactory, sqlite_catalog_file: Path) -> Iterator[Settings]:
     """Settings of an empty library, shared by the tests of a file. No broker answers."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("CINESTRATA_DATA_DIR", str(tmp_path_factory.mktemp("data")))
@@ -57,7 +65,7 @@ def configured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
         settings.cache_clear()
         dispose()
         settings().media_root.mkdir(parents=True, exist_ok=True)
-        upgrade(settings())
+        shutil.copyfile(sqlite_catalog_file, settings().data_dir / "catalog.sqlite3")
         yield settings()
         dispose()
     settings.cache_clear()

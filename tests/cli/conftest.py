@@ -16,10 +16,9 @@ from models.releases.release_files import write_release
 from models.releases.release_lineage import ParentRelease, ReleaseTask
 from models.releases.release_state import ReleaseState
 from models.routing.routing_profiles import RoutingProfiles
-from service.catalog.database import dispose, session_scope
-from service.catalog.migrations import upgrade
+from service.catalog.database import session_scope
 from service.catalog.tables import Task, Video
-from service.core.settings import Settings, settings
+from service.core.settings import Settings
 from tests.catalog_rows import add_release_and_shard
 
 DIM = 8
@@ -35,15 +34,9 @@ def same_environment() -> Iterator[None]:
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Settings]:
+def folder(tmp_path: Path, settings_factory: Callable[..., Settings]) -> Settings:
     """The settings of an empty data folder, with a catalog."""
-    monkeypatch.setenv("CINESTRATA_DATA_DIR", str(tmp_path / "data"))
-    dispose()
-    settings.cache_clear()
-    upgrade()
-    yield settings()
-    dispose()
-    settings.cache_clear()
+    return settings_factory(tmp_path)
 
 
 @pytest.fixture
