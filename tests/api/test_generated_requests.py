@@ -9,10 +9,9 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
-import schemathesis
 from fastapi.testclient import TestClient
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
@@ -20,14 +19,6 @@ from hypothesis.errors import FlakyStrategyDefinition
 from hypothesis.stateful import run_state_machine_as_test
 from pydantic import SecretStr
 from requests.structures import CaseInsensitiveDict
-from schemathesis.checks import not_a_server_error
-from schemathesis.core.failures import FailureGroup
-from schemathesis.specs.openapi.checks import (
-    content_type_conformance,
-    response_headers_conformance,
-    response_schema_conformance,
-    status_code_conformance,
-)
 
 from cinestrata_schemas.access import KeySpec, UserSpec
 from service.access.api_keys import create_key
@@ -35,17 +26,13 @@ from service.access.sessions import SessionOwner, start_session
 from service.access.users import create_user
 from service.core.settings import Settings
 
+if TYPE_CHECKING:  # a slow import, which the collection of other tests does not need
+    import schemathesis
+
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::Warning")]
 logging.getLogger("asgi_correlation_id").disabled = True  # a line for each generated request ID
 
 EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "30"))
-CHECKS = [
-    not_a_server_error,
-    status_code_conformance,
-    content_type_conformance,
-    response_schema_conformance,
-    response_headers_conformance,
-]
 _SETTINGS = settings(
     deadline=None, suppress_health_check=list(HealthCheck), database=None, phases=[Phase.generate]
 )
@@ -119,6 +106,8 @@ def test_generated_requests_are_answered_as_documented(
     client: TestClient, key: str, identifiers: Mapping[str, Callable[[], list[str | int]]]
 ) -> None:
     """The event stream is left out, because it ends only with its task."""
+    import schemathesis
+
     schema = schemathesis.openapi.from_asgi("/openapi.json", client.app, headers={"Host": "127.0.0.1"})
     found: Iterator[Any] = schema.exclude(path_regex="/events$").get_all_operations()
     listed = [result.ok() for result in found]
@@ -136,6 +125,8 @@ def test_generated_requests_are_answered_as_documented(
 
 def test_sequences_of_generated_requests_are_answered_as_documented(client: TestClient, key: str) -> None:
     """Requests that use identifiers of earlier responses: created tasks, uploads, syncs and videos."""
+    import schemathesis
+
     schema = schemathesis.openapi.from_asgi("/openapi.json", client.app, headers={"Host": "127.0.0.1"})
     machine = schema.exclude(path_regex="/events$").as_state_machine()
     run = _Run(key)
@@ -170,6 +161,16 @@ class _Run:
     """
 
     def __init__(self, key: str) -> None:
+        from schemathesis.checks import not_a_server_error
+        from schemathesis.specs.openapi import checks
+
+        self._checks = [
+            not_a_server_error,
+            checks.status_code_conformance,
+            checks.content_type_conformance,
+            checks.response_schema_conformance,
+            checks.response_headers_conformance,
+        ]
         self.statuses: dict[str, Counter[int]] = {}
         self.failures: list[str] = []
         self._key = key
@@ -183,9 +184,11 @@ class _Run:
 
     def check(self, case: schemathesis.Case[Any], answer: Any) -> None:
         """Count an answer, and compare it with the description."""
+        from schemathesis.core.failures import FailureGroup
+
         self.statuses.setdefault(f"{case.method} {case.path}", Counter())[answer.status_code] += 1
         try:
-            case.validate_response(answer, checks=CHECKS)
+            case.validate_response(answer, checks=self._checks)
         except FailureGroup as group:
             self.failures += [f"{case.as_curl_command()}: {each}" for each in group.exceptions]
 
