@@ -30,6 +30,7 @@ from benchmarks.chaos.postgres_server import PostgresServer
 from service.catalog.catalog_reads import CatalogReads
 from tests.api.browser import FLAGS
 from tests.milvus import Milvus, fresh_milvus
+from tests.shared_statements import register_dialect, share_statements
 from tests.web_files import WebFiles
 
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "false"
 hypothesis_settings.register_profile("no_deadline", deadline=None)
 hypothesis_settings.load_profile("no_deadline")
 CatalogReads.timeout = 60.0
+share_statements()
 # The default renderer draws tracebacks with all local variables, which takes seconds for each logged error.
 structlog.configure(
     processors=[
@@ -220,10 +222,12 @@ def sqlite_catalog_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _create_catalog(url: str) -> None:
+    from service.catalog.database import open_engine
     from service.catalog.migrations import upgrade_engine
 
-    engine = create_engine(url)
+    engine = open_engine(url)
     upgrade_engine(engine)
+    register_dialect(engine)
     engine.dispose()  # a database with connections cannot be copied
 
 
