@@ -10,14 +10,13 @@ possible.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from models.backbones.device_memory import trim_heap, usable_bytes
 from models.encoders.micro_batches import micro_batches
@@ -175,12 +174,10 @@ class _LiveBytes(TorchDispatchMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         result = func(*args, **(kwargs or {}))
-        given = {leaf.untyped_storage()._cdata for leaf in tree_leaves((args, kwargs)) if _is_dense(leaf)}
-        for leaf in tree_leaves(result):
-            if _is_dense(leaf):
-                storage = leaf.untyped_storage()
-                if storage._cdata not in given:
-                    self._add(storage)
+        given = {storage._cdata for storage in _storages((args, *(kwargs or {}).values()))}
+        for storage in _storages((result,)):
+            if storage._cdata not in given:
+                self._add(storage)
         if self.live > self._limit:
             raise _Exceeded(self.live)
         return result
@@ -199,5 +196,11 @@ class _LiveBytes(TorchDispatchMode):
         self.live -= size
 
 
-def _is_dense(value: Any) -> bool:
-    return isinstance(value, Tensor) and value.layout == torch.strided and value.device.type == "cpu"
+def _storages(values: Iterable[Any]) -> Iterator[torch.UntypedStorage]:
+    """Yield the storages of dense tensors on the CPU; an operation takes and returns tensors, or lists of them."""
+    for value in values:
+        if isinstance(value, Tensor):
+            if value.layout == torch.strided and value.device.type == "cpu":
+                yield value.untyped_storage()
+        elif isinstance(value, list | tuple):
+            yield from _storages(value)
