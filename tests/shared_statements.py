@@ -1,4 +1,4 @@
-"""SQL statements compiled once per process: each test opens an engine of its own, which would compile all of them again."""
+"""SQL statements compiled once per process; otherwise, the engine of each test would compile all of them again."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def share_statements() -> None:
 
 
 def register_dialect(engine: Engine) -> None:
-    """Share the dialect of an engine of the catalog, with its handlers of errors, which the first connection completed."""
+    """Share the dialect of a catalog's engine that has connected, which completes a dialect."""
     _dialects.setdefault(engine.dialect.name, engine.dialect)
 
 
