@@ -12,7 +12,7 @@ import pytest
 from tests.benchmarks.chaos.short_runs import check_ten_faults
 
 
-@pytest.mark.slow
+@pytest.mark.endurance  # the faults of the server deployment are the same, and have more processes
 @pytest.mark.timeout(7200)
 def test_ten_faults_lose_nothing(tmp_path: Path) -> None:
     check_ten_faults(tmp_path, "embedded", seed=1)

@@ -275,10 +275,8 @@ def _cursor(*values: Any) -> str:
     return base64.urlsafe_b64encode(json.dumps(values).encode()).rstrip(b"=").decode()
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "cursor",
-    [
+def test_damaged_cursor_is_refused(sqlite_catalog: Settings) -> None:
+    for cursor in (
         "",
         "x",
         "ü",
@@ -295,12 +293,10 @@ def _cursor(*values: Any) -> str:
         _cursor("duration", 10**400, 2),
         _cursor("added", 2),
         base64.urlsafe_b64encode(b"[" * 1400).decode().rstrip("="),
-    ],
-)
-def test_damaged_cursor_is_refused(sqlite_catalog: Settings, cursor: str) -> None:
-    with pytest.raises(InvalidInput) as refusal:
-        video_listing.list_videos(sort="duration", cursor=cursor)
-    assert [error.field for error in refusal.value.errors] == ["cursor"]
+    ):
+        with pytest.raises(InvalidInput) as refusal:
+            video_listing.list_videos(sort="duration", cursor=cursor)
+        assert [error.field for error in refusal.value.errors] == ["cursor"]
 
 
 @pytest.mark.parametrize("text", ["a\0", "\ud800"])

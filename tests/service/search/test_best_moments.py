@@ -205,17 +205,25 @@ def test_pages_with_moments_equal_one_long_list(
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("no_words")
-@pytest.mark.parametrize("routes", ["auto", "all", 1, 2])
-@pytest.mark.parametrize(
-    "parameters",
-    [{}, {"min_score": 0.2}, {"where": {"number": {"max": 1}}}, {"task": ["birds", "cars"]}],
-    ids=str,
-)
 @pytest.mark.parametrize("text", ["a bus number 7 turns left at the light", "an owl sleeps", "a ferry"])
 def test_results_equal_a_loop_over_all_vectors_for_all_routes(
+    served: tuple[Library, SearchEngine], text: str
+) -> None:
+    everything: tuple[Routes, ...] = ("auto", "all", 1, 2)
+    for routes in everything:
+        for parameters in (
+            {},
+            {"min_score": 0.2},
+            {"where": {"number": {"max": 1}}},
+            {"task": ["birds", "cars"]},
+        ):
+            _check_results(served, text, routes, parameters)
+
+
+def _check_results(
     served: tuple[Library, SearchEngine], text: str, routes: Routes, parameters: dict[str, Any]
 ) -> None:
-    """Order, scores and moments, page by page, compared with a loop over all vectors of the selected tasks."""
+    """Compare order, scores and moments, page by page, with a loop over all vectors of the selected tasks."""
     library, service = served
     first = service.search(text, k=2, routes=routes, moments=100, **parameters)
     found, answer = list(first.results), first

@@ -63,6 +63,8 @@ VARIANTS: dict[str, list[dict[str, Any]]] = {
 }
 #: Methods whose expensive properties the fast tests cover; the slow tests cover all.
 CORE = ("analytic", "bmu_moco", "ffa_tame", "finetune", "strata")
+#: Of these, the ones with a training loop: for properties of the loop, which resuming tests with every method.
+CORE_STEPPED = [name for name in CORE if name in STEPPED]
 RESUMED = [
     pytest.param(name, settings, marks=() if name in CORE and not settings else pytest.mark.slow)
     for name in STEPPED
@@ -174,7 +176,7 @@ def test_interrupted_task_resumes_to_the_same_bits(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", STEPPED)
+@pytest.mark.parametrize("name", CORE_STEPPED)
 def test_seed_determines_the_result(name: str) -> None:
     library = learned_library(name)
     for seed, is_equal in ((42, True), (43, False)):
@@ -184,7 +186,7 @@ def test_seed_determines_the_result(name: str) -> None:
         assert (method.fingerprint() == library.releases[0].fingerprint) == is_equal
 
 
-@pytest.mark.parametrize("name", _slow_except_core(NAMES))
+@pytest.mark.parametrize("name", _slow_except_core([n for n in NAMES if n in CORE or n not in STEPPED]))
 def test_state_dict_round_trip_within_a_task(name: str) -> None:
     library = learned_library(name)
     source, target = (continue_library(name, library) for _ in range(2))
@@ -253,7 +255,7 @@ def test_minimal_tasks_give_finite_unit_vectors(name: str, tmp_path: Path) -> No
         np.testing.assert_allclose(np.linalg.norm(vectors, axis=-1), 1, atol=1e-4)
 
 
-@pytest.mark.parametrize("name", _slow_except_core(STEPPED))
+@pytest.mark.parametrize("name", CORE_STEPPED)
 def test_nan_in_the_loss_stops_the_task_with_a_clear_error(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

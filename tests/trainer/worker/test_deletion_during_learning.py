@@ -66,11 +66,6 @@ def vector_id(video: str) -> int:
         ("index_task", "day-0"),
         ("evaluate_task", "day-0"),
         ("publish_task", "day-3"),
-        ("restore_task_frames", "day-0"),
-        ("train_task", "day-0"),
-        ("index_task", "day-3"),
-        ("evaluate_task", "day-3"),
-        ("publish_task", "day-0"),
     ],
 )
 def test_video_deleted_during_learning_is_never_published(
@@ -240,13 +235,7 @@ def test_rank_ledger_with_a_compacted_task_is_removed(
 
 @pytest.mark.parametrize(
     "stage",
-    [
-        "train_task",
-        "index_task",
-        "publish_task",
-        pytest.param("prepare_method"),
-        pytest.param("evaluate_task"),
-    ],
+    ["prepare_method", "train_task", "index_task", "evaluate_task", "publish_task"],
 )
 def test_task_is_learned_while_another_is_deleted_and_compacted(
     learned_task: str, post_videos: Post, stage: str, monkeypatch: pytest.MonkeyPatch
