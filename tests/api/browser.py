@@ -27,6 +27,10 @@ FLAGS = (
     "--disable-component-update",
     "--disable-sync",
     "--disable-dev-shm-usage",
+    # One process draws all pages: starting another one for each page costs more than the page.
+    "--in-process-gpu",
+    "--renderer-process-limit=1",
+    "--disable-features=SpareRendererForSitePerProcess,IsolateOrigins,site-per-process,BackForwardCache",
     "--window-size=1440,900",
 )
 
