@@ -59,18 +59,25 @@ class Chaos:
         modes: Deployments: ``embedded``, ``server``, ``containers``.
         kinds: Regular expression that selects faults by name; empty: all.
         large: Videos in the largest domain.
+        rounds: Rounds of operations that a library gets; None: all.
 
     Attributes:
         records: Faults so far.
     """
 
     def __init__(
-        self, folder: Path, seed: int, modes: Sequence[str], kinds: str = "", large: int = 70
+        self,
+        folder: Path,
+        seed: int,
+        modes: Sequence[str],
+        kinds: str = "",
+        large: int = 70,
+        rounds: int | None = None,
     ) -> None:
         self.records: list[FaultRecord] = []
         self._folder, self._seed, self._modes, self._kinds = folder, seed, modes, kinds
         self._large = large
-        self._rounds = plan_rounds(_PLAN_SEED, large=large)
+        self._rounds = plan_rounds(_PLAN_SEED, large=large)[:rounds]
         count = sum(len(operation.videos) for operations in self._rounds for operation in operations)
         self._clips = [folder / "clips" / path for path in write_tiny_clips(folder / "clips", count)]
         self._reference: list[list[Answer]] = []
@@ -102,7 +109,7 @@ class Chaos:
 
     def _read_reference(self) -> None:
         """Read the answers after each undisturbed round, which a previous command may have recorded."""
-        path = self._folder / f"reference-{self._large}.json"
+        path = self._folder / f"reference-{self._large}-{len(self._rounds)}.json"
         if not path.exists():
             self._record_reference()
             path.write_text(json.dumps([self._reference, self._durations]), encoding="utf-8")
@@ -287,6 +294,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--modes", default="embedded,server", help="some of embedded,server,containers")
     parser.add_argument("--kind", default="", help="strike only faults whose name matches this pattern")
     parser.add_argument("--large", type=int, default=70, help="videos of the largest domain (70)")
+    parser.add_argument("--rounds", type=int, help="rounds of operations before a new library (all)")
     parser.add_argument("--out", type=Path, default=Path("chaos-report.json"), help="report (JSON)")
     parser.add_argument("--folder", type=Path, help="folder of the run, which keeps its files")
     options = parser.parse_args(arguments)
@@ -299,6 +307,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             options.modes.split(","),
             options.kind,
             options.large,
+            options.rounds,
         )
 
         def report(records: Sequence[FaultRecord]) -> None:

@@ -71,16 +71,9 @@ def test_two_processes_have_the_loss_and_weights_of_one(
     _assert_equal_training("strata", backbone, task, memory, tmp_path)
 
 
-@pytest.mark.slow
+@pytest.mark.endurance
 @pytest.mark.parametrize(
-    "name",
-    [
-        "bmu_moco",
-        *(
-            pytest.param(name, marks=pytest.mark.endurance)
-            for name in ("finetune", "er", "ewc", "lwf", "ctp", "ccmr", "pnn", "clip_vip")
-        ),
-    ],
+    "name", ["bmu_moco", "finetune", "er", "ewc", "lwf", "ctp", "ccmr", "pnn", "clip_vip"]
 )
 def test_two_processes_train_other_methods_alike(
     backbone: Backbone, task: TaskData, memory: StoredVectors, tmp_path: Path, name: str
