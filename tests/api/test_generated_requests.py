@@ -32,7 +32,7 @@ if TYPE_CHECKING:  # a slow import, which the collection of other tests does not
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::Warning")]
 logging.getLogger("asgi_correlation_id").disabled = True  # a line for each generated request ID
 
-EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "30"))
+EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "15"))
 _SETTINGS = settings(
     deadline=None, suppress_health_check=list(HealthCheck), database=None, phases=[Phase.generate]
 )
