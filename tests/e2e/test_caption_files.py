@@ -19,14 +19,7 @@ pytestmark = [pytest.mark.timeout(900), pytest.mark.slow]  # starts the service
 
 FAST = {"CINESTRATA_BACKBONE": "tiny", "CINESTRATA_METHOD": "analytic"}
 # Captions, transcripts, splits, metadata and files in folders; the other formats are read by the same functions.
-FORMATS = (
-    "metadata.jsonl",
-    "msrvtt.json",
-    "vatex.json",
-    "activitynet.json",
-    "LSMDC16_annos.csv",
-    "project-1.json",
-)
+FORMATS = ("msrvtt.json", "vatex.json", "project-1.json")
 DOMAINS = {name: f"d{number}" for number, name in enumerate(FORMATS)}
 
 

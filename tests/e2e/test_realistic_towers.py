@@ -17,7 +17,7 @@ from media.scenes.scene_domains import make_scenes
 from media.scenes.scene_files import manifest_line, write_scene
 from tests.e2e.conftest import Machine
 
-pytestmark = pytest.mark.slow  # starts the service and trains towers of 150 million parameters
+pytestmark = pytest.mark.endurance  # the path of the default backbone, on towers of 150 million parameters
 
 MODEL = "ViT-B-32"
 VIDEOS = 12

@@ -48,16 +48,17 @@ def test_snapshots_of_running_libraries_answer_alike_on_both_databases(
     answers: list[list[Any]] = []
     edits: list[int] = []
     backup = tiny_library
-    for folder, environment in zip(folders, ({}, postgresql, {}), strict=True):
+    for number, (folder, environment) in enumerate(zip(folders, ({}, postgresql, {}), strict=True), 1):
         environment = {**environment, "CINESTRATA_DATA_DIR": folder, "CINESTRATA_BACKBONE": "tiny"}
         _require_success(machine.run("restore", backup, env=environment))
         _require_success(machine.run("migrate", env=environment))
         with _served(machine, environment) as client:
             answers.append([_answer(client, query) for query in QUERIES])
             backup = folder.with_suffix(".tar")
-            with _edited(client, edits):
-                snapshot = machine.run("snapshot", backup, env=environment)
-            _require_success(snapshot)
+            if number < len(folders):
+                with _edited(client, edits):
+                    snapshot = machine.run("snapshot", backup, env=environment)
+                _require_success(snapshot)
         assert (folder / "catalog.sqlite3").exists() == ("CINESTRATA_DATABASE_URL" not in environment)
     assert len(answers[0]) == 50
     assert any(answers[0])

@@ -21,7 +21,7 @@ from benchmarks.queries.query_kinds import Query
 from benchmarks.reporting.query_report import compute_figures, query_tables, write_query_report
 
 
-@pytest.mark.slow
+@pytest.mark.endurance  # ingests three libraries, each in its own process
 def test_all_rows_answer_all_kinds_of_queries(query_folder: Path, tmp_path: Path) -> None:
     lines: list[str] = []
     results = compare_on_queries(
