@@ -1,4 +1,4 @@
-"""A method with momentum networks on the default backbone, over HTTP and with a killed learning worker.
+"""A method that trains adapters of the default backbone, over HTTP and with a killed learning worker.
 
 The contract of the methods interrupts every method, without processes.
 """
@@ -17,7 +17,7 @@ from media.scenes.scene_domains import make_scenes
 from media.scenes.scene_files import write_scene
 from tests.e2e.conftest import Machine
 
-METHOD, VIDEOS, EPOCHS = "bmu_moco", 12, 6
+METHOD, VIDEOS, EPOCHS = "strata", 12, 6
 
 
 def _write_task(media: Path) -> dict[str, Any]:
