@@ -56,12 +56,17 @@ def wait_until(browser: WebDriver, condition: Callable[[WebDriver], _T | None]) 
     return wait.until(condition)
 
 
+def wait_for(browser: WebDriver, css: str, count: int = 1) -> None:
+    """Wait for a number of elements. To read their texts takes the browser longer than to draw them."""
+    wait_until(browser, lambda b: len(b.find_elements(By.CSS_SELECTOR, css)) >= count)
+
+
 def texts(browser: WebDriver, css: str) -> list[str]:
     """Return the texts of the elements that match a selector; read them again if one was replaced in between."""
-    return wait_for(browser, css, 0)
+    return wait_for_texts(browser, css, 0)
 
 
-def wait_for(browser: WebDriver, css: str, count: int = 1) -> list[str]:
+def wait_for_texts(browser: WebDriver, css: str, count: int = 1) -> list[str]:
     """Wait for a number of elements, and return their texts."""
 
     def read(browser: WebDriver) -> tuple[list[str]] | None:

@@ -11,7 +11,7 @@ from selenium.webdriver.remote.webdriver import WebDriver
 
 from media.scenes.scene_domains import make_scenes
 from media.scenes.scene_files import manifest_line, write_scene
-from tests.api.browser import texts, wait_for, wait_until
+from tests.api.browser import texts, wait_for, wait_for_texts, wait_until
 from tests.e2e.conftest import Machine
 
 pytestmark = pytest.mark.slow  # starts the service and a browser
@@ -67,7 +67,7 @@ def test_empty_library_offers_three_ways_to_the_first_domain(browser: WebDriver,
     browser.get(address)
     wait_for(browser, "#message a")
     browser.find_element(By.CSS_SELECTOR, "#message a").click()
-    assert len(wait_for(browser, ".ways li", 3)) == 3
+    assert len(wait_for_texts(browser, ".ways li", 3)) == 3
 
     browser.find_element(By.ID, "first-samples").click()
     _wait_until_ready(browser, "street")
@@ -83,7 +83,7 @@ def test_folder_on_the_server_becomes_a_domain(browser: WebDriver, address: str)
     browser.find_element(By.ID, "follow-source").send_keys("lake")
     browser.find_element(By.ID, "follow-name").send_keys("sea")
     browser.find_element(By.ID, "follow-send").click()
-    assert "does not exist below the media root" in wait_for(browser, "#follow-source-error")[0]
+    assert "does not exist below the media root" in wait_for_texts(browser, "#follow-source-error")[0]
     browser.find_element(By.ID, "follow-source").clear()
     browser.find_element(By.ID, "follow-source").send_keys("sea")
     browser.find_element(By.ID, "follow-send").click()

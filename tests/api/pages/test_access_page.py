@@ -17,7 +17,7 @@ from service.access.credentials import find_key, note_change
 from service.access.users import create_user
 from service.catalog.database import session_scope
 from service.catalog.operation_tables import ApiKey, BrowserSession, User
-from tests.api.browser import screen_size, serve, texts, wait_for, wait_until
+from tests.api.browser import screen_size, serve, texts, wait_for, wait_for_texts, wait_until
 
 pytestmark = pytest.mark.slow  # drives a browser
 
@@ -55,7 +55,7 @@ def test_administrator_manages_access(browser: WebDriver, address: str) -> None:
 
     _fill(browser, key_name="nightly", key_scope="ingest", key_days="30")
     browser.find_element(By.CSS_SELECTOR, "#new-key button").click()
-    (row,) = wait_for(browser, "[data-testid=key-nightly]")
+    (row,) = wait_for_texts(browser, "[data-testid=key-nightly]")
     assert "ingest active" in row
     key = browser.find_element(By.CSS_SELECTOR, "[data-testid=created-key]").text
     assert getattr(find_key(key), "scope", None) == "ingest"
@@ -96,5 +96,5 @@ def test_long_tables_are_shortened_on_a_phone(browser: WebDriver, address: str) 
         assert len(cell.text) < 20
         assert len(texts(browser, "#keys [data-testid]")) == 20
         browser.find_element(By.CSS_SELECTOR, "#keys tr:last-child button").click()
-        assert len(wait_for(browser, "#keys [data-testid]", 25)) == 25
+        assert len(wait_for_texts(browser, "#keys [data-testid]", 25)) == 25
         assert browser.switch_to.active_element.get_attribute("aria-label") == "Revoke the key key 4"

@@ -14,7 +14,7 @@ from selenium.webdriver.remote.webelement import WebElement
 
 from service.catalog.database import session_scope
 from service.catalog.tables import Video
-from tests.api.browser import screen_size, texts, wait_for, wait_until
+from tests.api.browser import screen_size, texts, wait_for, wait_for_texts, wait_until
 from tests.api.learned_library import FIRST, SECOND
 from tests.catalog_rows import accepted_videos
 
@@ -142,7 +142,7 @@ def test_result_leads_to_the_page_that_explains_it(
     details = client.get(f"/videos/{video}").json()
     assert _find(browser, "#title").text == details["captions"][0]
     assert texts(browser, "#captions li") == details["captions"]
-    assert len(wait_for(browser, "#similar [data-testid=result]", 8)) == 8
+    assert len(wait_for_texts(browser, "#similar [data-testid=result]", 8)) == 8
     _find(browser, "#why-query a").click()
     wait_for(browser, "[data-testid=result]", 24)
     assert _find(browser, "#q").get_attribute("value") == QUERY
@@ -157,7 +157,7 @@ def test_unknown_words_point_to_no_domain(
         (QUERY, "Domains that the words point to"),
     ):
         browser.get(f"{address}/watch/{video}?{urlencode({'q': query})}")
-        assert wait_for(browser, "#why-body h3", 2)[0] == heading
+        assert wait_for_texts(browser, "#why-body h3", 2)[0] == heading
         words = client.get(f"/videos/{video}/explanation", params={"q": query}).json()["words"]
         assert any(word["domains"] for word in words) == (query == QUERY)
         assert ("No searched domain" in _find(browser, "#why-body").text) == (query != QUERY)

@@ -17,7 +17,15 @@ from selenium.webdriver.remote.webdriver import WebDriver
 from service.catalog.database import session_scope
 from service.catalog.tables import Task
 from service.core.settings import Settings
-from tests.api.browser import refresh_library_page, screen_size, serve, texts, wait_for, wait_until
+from tests.api.browser import (
+    refresh_library_page,
+    screen_size,
+    serve,
+    texts,
+    wait_for,
+    wait_for_texts,
+    wait_until,
+)
 from tests.api.library_filling import fill_library
 
 pytestmark = pytest.mark.slow  # drives a browser
@@ -141,7 +149,7 @@ def test_search_page_offers_the_newest_domains_and_finds_others(
 ) -> None:
     names = [task["name"] for task in client.get("/tasks").json()]
     browser.get(large.removesuffix("/admin"))
-    assert wait_for(browser, "#domains button", 41) == ["All domains", *names[-40:]]
+    assert wait_for_texts(browser, "#domains button", 41) == ["All domains", *names[-40:]]
     assert texts(browser, "#layers b") == list(reversed(names))[:12]
     assert browser.find_element(By.ID, "lead").text.startswith("0 videos in 60 domains")  # no index
     search = browser.find_element(By.ID, "domain-text")

@@ -19,7 +19,15 @@ from service.catalog.database import session_scope
 from service.catalog.tables import Task
 from service.core.settings import Settings
 from service.tasks import commands, lifecycle, task_details
-from tests.api.browser import refresh_library_page, screen_size, serve, texts, wait_for, wait_until
+from tests.api.browser import (
+    refresh_library_page,
+    screen_size,
+    serve,
+    texts,
+    wait_for,
+    wait_for_texts,
+    wait_until,
+)
 from tests.api.learned_library import FIRST, SECOND
 
 pytestmark = pytest.mark.slow  # drives a browser
@@ -29,7 +37,7 @@ def test_search_shows_results_with_thumbnails(browser: WebDriver, address: str) 
     browser.get(address)
     wait_for(browser, "#domains button", 3)
     browser.find_element(By.ID, "q").send_keys("a taxi moves left\n")
-    results = wait_for(browser, "[data-testid=result]", 12)
+    results = wait_for_texts(browser, "[data-testid=result]", 12)
     assert any(FIRST in text for text in results)
     assert "ms" in browser.find_element(By.ID, "timing").text
     picture = browser.find_element(By.CSS_SELECTOR, "[data-testid=result] img")

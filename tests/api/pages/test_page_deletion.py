@@ -22,7 +22,7 @@ from service.catalog.tables import Task, Video
 from service.core.errors import Unavailable
 from service.library.deletion import delete_task
 from service.tasks import commands
-from tests.api.browser import refresh_library_page, texts, wait_for, wait_until
+from tests.api.browser import refresh_library_page, texts, wait_for, wait_for_texts, wait_until
 from tests.api.learned_library import FIRST, SECOND
 
 pytestmark = pytest.mark.slow  # drives a browser
@@ -54,7 +54,7 @@ def test_video_is_deleted_after_its_id_is_typed(browser: WebDriver, address: str
         for video in session.query(Video):
             video.captions = [hostile, *video.captions]
     browser.get(f"{address}/?q=a+ball+moves")
-    shown = wait_for(browser, "[data-testid=result]", 24)
+    shown = wait_for_texts(browser, "[data-testid=result]", 24)
     doomed = _find(browser, "[data-testid=result]").get_attribute("data-video") or ""
     browser.execute_script("document.querySelector('.frame .open').click()")
     browser.execute_script("document.querySelector('#player-act button').focus()")
@@ -153,7 +153,7 @@ def test_learned_domain_is_deleted_by_keyboard(
     own = client.get("/forgetting").json()["matrix_local"]
     assert _find(browser, "[data-testid=cell-1-1]").text == f"{100 * own[-1][0]:.1f}*", "few queries"
     browser.get(address)
-    assert wait_for(browser, "#domains button", 2) == ["All domains", SECOND]
+    assert wait_for_texts(browser, "#domains button", 2) == ["All domains", SECOND]
 
 
 def _refused(_: str) -> DeletionResult:

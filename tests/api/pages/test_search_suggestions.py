@@ -14,7 +14,7 @@ from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.remote.webdriver import WebDriver
 from selenium.webdriver.remote.webelement import WebElement
 
-from tests.api.browser import screen_size, texts, wait_for, wait_until
+from tests.api.browser import screen_size, texts, wait_for, wait_for_texts, wait_until
 
 pytestmark = pytest.mark.slow  # drives a browser
 
@@ -89,7 +89,7 @@ def test_keyboard_takes_a_word_and_searches(browser: WebDriver, open_page: Open)
     browser.execute_script("window.searched.length = 0")
     assert (field.aria_role, field.get_attribute("aria-expanded")) == ("combobox", "false")
     field.send_keys("a red bal")
-    assert wait_for(browser, OPTION, 4) == [f"{text}\n{count}" for text, count in WORDS]
+    assert wait_for_texts(browser, OPTION, 4) == [f"{text}\n{count}" for text, count in WORDS]
     assert field.get_attribute("aria-expanded") == "true"
     assert [request["path"] for request in _log(browser, "suggested")][-1] == "/suggestions?q=a+red+bal&k=8"
     assert _log(browser, "searched") == [], "typing does not search"
@@ -161,7 +161,7 @@ def test_words_of_the_library_are_suggested(browser: WebDriver, address: str, cl
     browser.get(address)
     wait_for(browser, "#domains button", 3)
     browser.find_element(By.ID, "q").send_keys("which c")
-    assert wait_for(browser, OPTION, len(expected)) == [
+    assert wait_for_texts(browser, OPTION, len(expected)) == [
         f"{each['text']}\n{each['count']}" for each in expected
     ]
 

@@ -10,7 +10,7 @@ from fastapi.testclient import TestClient
 from selenium.webdriver.common.by import By
 from selenium.webdriver.remote.webdriver import WebDriver
 
-from tests.api.browser import texts, wait_for, wait_until
+from tests.api.browser import texts, wait_for, wait_for_texts, wait_until
 from tests.api.learned_library import FIRST, SECOND
 
 pytestmark = pytest.mark.slow  # drives a browser
@@ -50,7 +50,7 @@ def test_search_page_offers_only_searched_domains(
 
 def test_search_in_an_unsearched_domain_is_explained(browser: WebDriver, address: str) -> None:
     browser.get(f"{address}/?{urlencode({'q': 'something moves', 'task': SECOND})}")
-    (message,) = wait_for(browser, "#message:not([hidden])")
+    (message,) = wait_for_texts(browser, "#message:not([hidden])")
     assert f"“{SECOND}” is not searched." in message
     assert "/releases" not in message
     browser.find_element(By.CSS_SELECTOR, "#message button").click()  # all domains
@@ -72,10 +72,10 @@ def test_pages_of_an_unsearched_domain_and_video_say_so(
     browser: WebDriver, client: TestClient, library: list[str], address: str
 ) -> None:
     browser.get(f"{address}/domains/{library[1]}")
-    assert "is not searched" in wait_for(browser, "#unsearched:not([hidden])")[0]
+    assert "is not searched" in wait_for_texts(browser, "#unsearched:not([hidden])")[0]
     assert "not searched" in _text(browser, "found-note")
     assert not browser.find_element(By.ID, "search-link").is_displayed()
     video = client.get(f"/videos?task={library[1]}").json()["videos"][0]["id"]
     browser.get(f"{address}/watch/{video}")
-    assert "is not searched" in wait_for(browser, "#unsearched:not([hidden])")[0]
+    assert "is not searched" in wait_for_texts(browser, "#unsearched:not([hidden])")[0]
     assert "not searched" in _text(browser, "similar-note")

@@ -19,7 +19,7 @@ from cinestrata_schemas.tasks import TaskDetails
 from service.core.settings import Settings
 from service.tasks import commands
 from service.tasks.uploads.upload_store import UploadWriter
-from tests.api.browser import screen_size, serve, texts, wait_for, wait_until
+from tests.api.browser import screen_size, serve, texts, wait_for, wait_for_texts, wait_until
 from tests.api.learned_library import FIRST
 
 pytestmark = pytest.mark.slow  # drives a browser
@@ -152,7 +152,7 @@ def test_folder_with_a_table_becomes_a_domain(
     assert "1 row of the table without a file" in text
     assert "1 file not uploaded: not a video" in text
     form.find_element(By.CSS_SELECTOR, "#preview .warn summary").click()
-    assert wait_for(form, "#preview .paths li") == ["lost.mp4: not found"]
+    assert wait_for_texts(form, "#preview .paths li") == ["lost.mp4: not found"]
     assert not form.find_elements(By.CSS_SELECTOR, "#preview img")
     _send(form)
     wait_until(form, lambda b: "Enter a name" in b.find_element(By.ID, "f-name-error").text)
