@@ -152,7 +152,7 @@ def test_processes_share_a_task_and_a_killed_one_loses_at_most_a_chunk(
     post: Post,
     decoder: type[InstantDecoder],
 ) -> None:
-    settings_factory(tmp_path, database, lease_seconds=1.5)
+    settings_factory(tmp_path, database, lease_seconds=4)
     task = post(videos=VIDEOS)
     decoder.log = tmp_path / "decoded"
     # Each waits for the other, so that both take part: one is killed in the middle of its second chunk.
