@@ -25,7 +25,7 @@ from index.files.manifest_format import Manifest
 from index.shard_store import ShardStore
 from media import VideoDecoder, content_hash
 from media.media_paths import append_seal
-from service.catalog.database import session_scope
+from service.catalog.database import dispose, session_scope
 from service.catalog.tables import Shard, Video
 from service.core.settings import Settings, settings
 from service.library.deletion import delete_videos
@@ -37,9 +37,28 @@ from trainer.training_checkpoint import Checkpoint, CheckpointStore
 UPLOADED = "a-0"  # of the first domain, which has a deleted video
 
 
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder where the first tests save a library and its snapshot for the others."""
+    return tmp_path_factory.mktemp("saved")
+
+
 @pytest.fixture
-def library(publish_task: Callable[..., Manifest], folder: Settings) -> Path:
+def library(publish_task: Callable[..., Manifest], folder: Settings, saved: Path) -> Path:
     """The data folder of a library with an uploaded video, previews, a ledger and a checkpoint."""
+    copy = saved / "library"
+    if copy.exists():
+        dispose()
+        shutil.rmtree(folder.data_dir)
+        shutil.copytree(copy, folder.data_dir)
+    else:
+        _write_library(publish_task, folder)
+        dispose()
+        shutil.copytree(folder.data_dir, copy)
+    return folder.data_dir
+
+
+def _write_library(publish_task: Callable[..., Manifest], folder: Settings) -> None:
     for name in ("a", "b"):
         publish_task(name)
     with session_scope(write=True) as session:
@@ -69,15 +88,15 @@ def library(publish_task: Callable[..., Manifest], folder: Settings) -> Path:
     append_seal(ledger)
     store = CheckpointStore(folder.checkpoints_dir / "tsk_x", "run", 3)
     store.save(Checkpoint(2, [1.0, 0.5], {"weight": torch.ones(3)}, {"state": {}, "param_groups": []}))
-    return folder.data_dir
 
 
 @pytest.fixture
-def backup(library: Path, tmp_path: Path) -> Path:
-    """Snapshot of the library."""
-    path = tmp_path / "library.tar"
-    written = run("snapshot", str(path))
-    assert written.exit_code == 0, written.output
+def backup(library: Path, saved: Path) -> Path:
+    """Snapshot of the library. Tests must not change it."""
+    path = saved / "library.tar"
+    if not path.exists():
+        written = run("snapshot", str(path))
+        assert written.exit_code == 0, written.output
     return path
 
 
