@@ -22,7 +22,7 @@ def _samples(collector: MeasureCollector | GpuMemoryCollector) -> dict[tuple[str
     }
 
 
-def test_empty_library_has_no_measures(catalog: Settings) -> None:
+def test_empty_library_has_no_measures(sqlite_catalog: Settings) -> None:
     assert _samples(MeasureCollector()) == {("cinestrata_unfound_domains",): 0}
 
 
@@ -51,7 +51,7 @@ def test_stage_times_are_means_over_finished_tasks(catalog: Settings) -> None:
     assert stages == {"training": 15.0}
 
 
-def test_number_of_series_does_not_grow_with_the_library(catalog: Settings) -> None:
+def test_number_of_series_does_not_grow_with_the_library(sqlite_catalog: Settings) -> None:
     add_measured_domains({(i, t): 0.5 for i in range(1, 4) for t in range(1, i + 1)})
     few = len(_samples(MeasureCollector()))
     add_measured_domains({(i, t): 0.5 for i in range(4, 30) for t in range(1, i + 1)})

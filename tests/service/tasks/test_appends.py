@@ -26,6 +26,8 @@ from service.tasks.rejections import reject
 from service.tasks.task_storage import CreateOutcome
 from tests.catalog_rows import mark_learned
 
+# For tests of statements that other tests run on both databases.
+ON_SQLITE = pytest.mark.parametrize("catalog", ["sqlite"], indirect=True)
 Post = Callable[..., TaskDetails]
 
 
@@ -64,6 +66,7 @@ def append_probed(append: Callable[..., TaskDetails]) -> Callable[..., TaskDetai
     return make
 
 
+@ON_SQLITE
 def test_repeated_request_does_not_append_again(
     domain: str, make_file: Callable[..., Any], append: Callable[..., TaskDetails], post_probed: Post
 ) -> None:
@@ -109,6 +112,7 @@ def test_repeated_request_does_not_append_again(
     assert list(settings().uploads_dir.iterdir()) == [settings().uploads_dir / packed.task.id]
 
 
+@ON_SQLITE
 def test_refusals_name_the_reason(domain: str, append: Callable[..., TaskDetails], post: Post) -> None:
     with pytest.raises(NotFound):
         append("tsk_nobody")
@@ -210,6 +214,7 @@ def test_rejected_upload_is_removed_once_its_task_is_ready(
         video_listing.stream_path("new")
 
 
+@ON_SQLITE
 @pytest.mark.parametrize("state", ["failed", "cancelled"])
 def test_rejected_upload_of_a_task_that_ends_is_removed_and_a_retry_leaves_it_rejected(
     rejected_upload: tuple[TaskDetails, Path], state: str
@@ -240,6 +245,7 @@ def _video_of(session: Session, task_id: str) -> Video:
     return video
 
 
+@ON_SQLITE
 @pytest.mark.parametrize("state", ["failed", "cancelled", "ready"])
 def test_upload_that_the_machine_may_have_spoilt_stays_for_a_retry(
     rejected_upload: tuple[TaskDetails, Path], state: str
@@ -262,6 +268,7 @@ def test_upload_that_the_machine_may_have_spoilt_stays_for_a_retry(
         assert (retried.state, retried.rejected, retried.counts.rejected) == ("queued", [], 0)
 
 
+@ON_SQLITE
 def test_file_of_two_uploads_stays_while_a_retry_reads_one(
     rejected_upload: tuple[TaskDetails, Path], post: Post
 ) -> None:
@@ -277,6 +284,7 @@ def test_file_of_two_uploads_stays_while_a_retry_reads_one(
     assert file.exists()
 
 
+@ON_SQLITE
 @pytest.mark.parametrize("name", ["accepted", "pending", "rejected in a queued task", "link"])
 def test_rejected_upload_stays_while_another_video_needs_it(
     rejected_upload: tuple[TaskDetails, Path], post: Post, name: str
@@ -295,6 +303,7 @@ def test_rejected_upload_stays_while_another_video_needs_it(
     assert file.exists()
 
 
+@ON_SQLITE
 def test_rejected_video_of_a_ready_task_does_not_keep_the_file_of_another(
     rejected_upload: tuple[TaskDetails, Path], post: Post
 ) -> None:

@@ -43,13 +43,13 @@ def test_only_the_first_unfinished_task_is_learned(catalog: Settings, post_probe
     assert lifecycle.claim_training(second.id, "b") is not None
 
 
-def test_unprobed_task_blocks_later_tasks(catalog: Settings, post: Post, post_probed: Post) -> None:
+def test_unprobed_task_blocks_later_tasks(sqlite_catalog: Settings, post: Post, post_probed: Post) -> None:
     slow, quick = post("slow"), post_probed("quick")
     assert lifecycle.claim_training(slow.id, "a") is None
     assert lifecycle.claim_training(quick.id, "a") is None
 
 
-def test_duplicate_message_has_no_effect(catalog: Settings, post_probed: Post) -> None:
+def test_duplicate_message_has_no_effect(sqlite_catalog: Settings, post_probed: Post) -> None:
     view = post_probed()
     assert lifecycle.claim_training(view.id, "a") is not None
     assert lifecycle.claim_training(view.id, "b") is None
@@ -122,7 +122,7 @@ def test_claim_of_an_expired_lease_records_the_lost_worker_like_the_reconciler(
     ]
 
 
-def test_claim_of_a_released_task_records_no_lost_worker(catalog: Settings, post_probed: Post) -> None:
+def test_claim_of_a_released_task_records_no_lost_worker(sqlite_catalog: Settings, post_probed: Post) -> None:
     view = post_probed()
     _claimed(view.id).release()
     _claimed(view.id)
@@ -193,7 +193,7 @@ def test_the_peak_of_memory_remains_after_the_stage(sqlite_catalog: Settings, po
     assert commands.get_task(view.id).progress.peak_memory == 7_000_000
 
 
-def test_progress_events_are_throttled(catalog: Settings, post_probed: Post, monkeypatch) -> None:
+def test_progress_events_are_throttled(sqlite_catalog: Settings, post_probed: Post, monkeypatch) -> None:
     monkeypatch.setattr(lease, "EVENT_SECONDS", 3600)
     view = post_probed()
     claim = _claimed(view.id)
@@ -216,7 +216,9 @@ def test_events_are_read_in_pages(sqlite_catalog: Settings, post_probed: Post) -
 class TestEndings:
     """Effects of leaving a claim's ``with`` block."""
 
-    def test_value_error_fails_the_task_with_its_text(self, catalog: Settings, post_probed: Post) -> None:
+    def test_value_error_fails_the_task_with_its_text(
+        self, sqlite_catalog: Settings, post_probed: Post
+    ) -> None:
         view = post_probed()
         with _claimed(view.id):
             raise ValueError("settings.rank: must be at least 1")
@@ -234,7 +236,7 @@ class TestEndings:
         assert commands.get_task(view.id).error == "ZeroDivisionError: division by zero"
 
     def test_cancellation_ends_the_work_at_the_next_progress_report(
-        self, catalog: Settings, post_probed: Post
+        self, sqlite_catalog: Settings, post_probed: Post
     ) -> None:
         view = post_probed()
         with _claimed(view.id) as claim:
@@ -246,7 +248,7 @@ class TestEndings:
         assert commands.get_task(view.id).state == "cancelled"
         assert not commands.get_task(view.id).cancel_requested
 
-    def test_stopping_worker_releases_the_task(self, catalog: Settings, post_probed: Post) -> None:
+    def test_stopping_worker_releases_the_task(self, sqlite_catalog: Settings, post_probed: Post) -> None:
         view = post_probed()
         with _claimed(view.id) as claim:
             heartbeat.request_stop()

@@ -82,7 +82,7 @@ def test_published_task_is_ready(catalog: Settings, post_probed: Post) -> None:
     assert sorted(map(tuple, cells)) == [(0, 1, 0.3), (1, 1, 0.9), (2, 1, 0.7), (2, 2, 0.8)]
 
 
-def test_rejected_uploads_of_a_ready_domain_are_removed(catalog: Settings, post_probed: Post) -> None:
+def test_rejected_uploads_of_a_ready_domain_are_removed(sqlite_catalog: Settings, post_probed: Post) -> None:
     view = post_probed(videos=3)
     folder = settings().uploads_dir / "tsk_0123456789abcdef"
     folder.mkdir(parents=True)
@@ -140,7 +140,7 @@ def test_published_task_cannot_fail_or_be_cancelled(
     assert _publish(view.id, 1) == 1
 
 
-def test_cancellation_before_the_manifest_takes_effect(catalog: Settings, post_probed: Post) -> None:
+def test_cancellation_before_the_manifest_takes_effect(sqlite_catalog: Settings, post_probed: Post) -> None:
     view = post_probed()
     claim = lifecycle.claim_training(view.id, "worker")
     assert claim is not None
@@ -185,7 +185,7 @@ def test_completion_is_idempotent(catalog: Settings, post_probed: Post) -> None:
         assert session.scalar(select(func.count()).select_from(Shard)) == 1
 
 
-def test_task_without_training_may_keep_the_release(catalog: Settings, post_probed: Post) -> None:
+def test_task_without_training_may_keep_the_release(sqlite_catalog: Settings, post_probed: Post) -> None:
     first, second = post_probed("first"), post_probed("second")
     _publish(first.id, 1)
     store = ShardStore(settings().index_dir)

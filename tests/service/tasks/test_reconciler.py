@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
 
+import pytest
 import redis
 from sqlalchemy import select
 
@@ -17,6 +18,8 @@ from service.core.settings import Settings
 from service.tasks import broker, commands, lifecycle, task_events
 from service.tasks.lifecycle import state_machine
 
+# For tests of statements that other tests run on both databases.
+ON_SQLITE = pytest.mark.parametrize("with_broker", ["sqlite"], indirect=True)
 Post = Callable[..., TaskDetails]
 
 
@@ -66,7 +69,7 @@ def test_attempts_are_limited_and_the_next_task_starts(
 
 
 def test_training_that_loses_two_workers_fails_with_its_peak_of_memory(
-    catalog: Settings, post_probed: Post, expire: Callable
+    sqlite_catalog: Settings, post_probed: Post, expire: Callable
 ) -> None:
     view = post_probed()
     for attempt in range(state_machine.MAX_LOST_TRAININGS):
@@ -88,7 +91,7 @@ def test_training_that_loses_two_workers_fails_with_its_peak_of_memory(
 
 
 def test_each_epoch_gives_a_lost_training_new_attempts(
-    catalog: Settings, post_probed: Post, expire: Callable
+    sqlite_catalog: Settings, post_probed: Post, expire: Callable
 ) -> None:
     view = post_probed()
     for epoch in range(1, 2 + state_machine.MAX_LOST_TRAININGS):
@@ -100,7 +103,7 @@ def test_each_epoch_gives_a_lost_training_new_attempts(
         assert lifecycle.reconcile().recovered == (view.id,)
 
 
-def test_attempts_of_probing_are_limited(catalog: Settings, post: Post, expire: Callable) -> None:
+def test_attempts_of_probing_are_limited(sqlite_catalog: Settings, post: Post, expire: Callable) -> None:
     view = post()
     for _ in range(state_machine.MAX_ATTEMPTS):
         assert lifecycle.claim_probing(view.id, "dies") is not None
@@ -139,6 +142,7 @@ def test_lost_message_is_sent_again(with_broker: redis.Redis, post: Post) -> Non
     assert with_broker.llen("cpu") == 2
 
 
+@ON_SQLITE
 def test_messages_do_not_accumulate_without_workers(with_broker: redis.Redis, post_probed: Post) -> None:
     post_probed("first")
     post_probed("second")
@@ -163,6 +167,7 @@ def test_only_the_first_unfinished_task_is_sent_to_learning(
     assert lifecycle.send_due() == (second.id,)
 
 
+@ON_SQLITE
 def test_cancelling_the_first_task_sends_the_next_one(with_broker: redis.Redis, post_probed: Post) -> None:
     first, _second = post_probed("first"), post_probed("second")
     with_broker.flushall()
@@ -170,7 +175,7 @@ def test_cancelling_the_first_task_sends_the_next_one(with_broker: redis.Redis, 
     assert with_broker.llen("gpu") == 1
 
 
-def test_tasks_are_accepted_without_a_broker(catalog: Settings, post: Post) -> None:
+def test_tasks_are_accepted_without_a_broker(sqlite_catalog: Settings, post: Post) -> None:
     view = post()
     assert view.state == "queued"
     assert not broker.is_reachable()

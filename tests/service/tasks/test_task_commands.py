@@ -26,6 +26,8 @@ from service.tasks import commands, lifecycle, task_events
 from service.tasks.idempotency import reserve
 from service.tasks.ingestion_checks import normalize_caption, validate_task
 
+# For tests of statements that other tests run on both databases.
+ON_SQLITE = pytest.mark.parametrize("catalog", ["sqlite"], indirect=True)
 Post = Callable[..., TaskDetails]
 
 
@@ -223,17 +225,20 @@ class TestIdempotency:
         assert again.task == first.task
         assert len(commands.list_tasks()) == 1
 
+    @ON_SQLITE
     def test_replay_returns_the_original_response(self) -> None:
         first = commands.create_task(_spec(), idempotency_key="k")
         commands.cancel_task(first.task.id)
         assert commands.create_task(_spec(), idempotency_key="k").task.state == "queued"
 
+    @ON_SQLITE
     def test_different_body_is_refused(self) -> None:
         commands.create_task(_spec(), idempotency_key="k")
         with pytest.raises(IdempotencyMismatch) as caught:
             commands.create_task(_spec(name="other"), idempotency_key="k")
         assert caught.value.status == 422
 
+    @ON_SQLITE
     def test_keys_are_separate_per_caller(self) -> None:
         commands.create_task(_spec(), idempotency_key="k", caller="me")
         other = commands.create_task(_spec(name="other"), idempotency_key="k", caller="you")
@@ -247,6 +252,7 @@ class TestIdempotency:
         with pytest.raises(IdempotencyMismatch):
             reserve("me", "k", "other hash")
 
+    @ON_SQLITE
     def test_refused_request_can_be_corrected(self) -> None:
         with pytest.raises(InvalidInput):
             commands.create_task(_spec(method="magic"), idempotency_key="k")
@@ -276,6 +282,7 @@ class TestIdempotency:
         assert outcomes.count("made") == 1
         assert len(commands.list_tasks()) == 1
 
+    @ON_SQLITE
     @pytest.mark.parametrize("key", ["", "x" * 256, "two words", "ключ"])
     def test_invalid_keys_are_refused(self, key: str) -> None:
         with pytest.raises(InvalidInput, match="Idempotency-Key"):
@@ -292,7 +299,7 @@ class TestCancelAndRetry:
             assert commands.cancel_task(view.id).state == "cancelled"
             assert commands.cancel_task(view.id).state == "cancelled"
 
-    def test_finished_task_cannot_be_cancelled(self, catalog: Settings, post_probed: Post) -> None:
+    def test_finished_task_cannot_be_cancelled(self, sqlite_catalog: Settings, post_probed: Post) -> None:
         view = post_probed()
         claim = lifecycle.claim_training(view.id, "worker")
         assert claim is not None
@@ -345,7 +352,7 @@ class TestCancelAndRetry:
 
     @pytest.mark.parametrize("state", ["queued", "probed"])
     def test_unfinished_task_cannot_be_retried(
-        self, catalog: Settings, post: Post, post_probed: Post, state: str
+        self, sqlite_catalog: Settings, post: Post, post_probed: Post, state: str
     ) -> None:
         view = post() if state == "queued" else post_probed()
         with pytest.raises(Conflict, match=r"queued|probing"):
