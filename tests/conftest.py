@@ -12,7 +12,6 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -35,6 +34,7 @@ from tests.web_files import WebFiles
 
 if TYPE_CHECKING:
     from models.backbones.backbone import Backbone
+    from tests.postgres_catalog import PostgresCatalog
 
 Database = Literal["sqlite", "postgresql"]
 
@@ -176,13 +176,13 @@ def killable_postgres(tmp_path: Path) -> Iterator[PostgresServer]:
     server.stop()
 
 
-@contextmanager
-def _created_database(postgres_url: str, template: str) -> Iterator[str]:
-    """URL of a new PostgreSQL database with the content of ``template``."""
+@pytest.fixture
+def fresh_postgres_url(postgres_url: str) -> Iterator[str]:
+    """URL of an empty PostgreSQL database, which is dropped after the test."""
     name = f"test_{uuid.uuid4().hex}"
     admin = create_engine(postgres_url, isolation_level="AUTOCOMMIT")
     with admin.connect() as connection:
-        connection.execute(text(f"CREATE DATABASE {name} TEMPLATE {template}"))
+        connection.execute(text(f"CREATE DATABASE {name} TEMPLATE template1"))
     try:
         yield make_url(postgres_url).set(database=name).render_as_string(hide_password=False)
     finally:
@@ -191,44 +191,35 @@ def _created_database(postgres_url: str, template: str) -> Iterator[str]:
         admin.dispose()
 
 
-@pytest.fixture
-def fresh_postgres_url(postgres_url: str) -> Iterator[str]:
-    """URL of an empty PostgreSQL database, which is dropped after the test."""
-    with _created_database(postgres_url, "template1") as url:
-        yield url
-
-
 @pytest.fixture(scope="session")
-def postgres_catalog(postgres_url: str) -> Iterator[str]:
-    """Name of a PostgreSQL database with an empty catalog, which tests copy: a copy is faster than a migration."""
-    with _created_database(postgres_url, "template1") as url:
-        _create_catalog(url)
-        yield str(make_url(url).database)
+def postgres_catalog(postgres_url: str) -> Iterator[PostgresCatalog]:
+    """PostgreSQL database with a catalog, which is emptied after each test."""
+    from tests.postgres_catalog import PostgresCatalog
+
+    catalog = PostgresCatalog(postgres_url)
+    yield catalog
+    catalog.drop()
 
 
 @pytest.fixture
-def catalog_postgres_url(postgres_url: str, postgres_catalog: str) -> Iterator[str]:
-    """URL of a PostgreSQL database with an empty catalog, which is dropped after the test."""
-    with _created_database(postgres_url, postgres_catalog) as url:
-        yield url
+def catalog_postgres_url(postgres_catalog: PostgresCatalog) -> Iterator[str]:
+    """URL of a PostgreSQL database with an empty catalog."""
+    yield postgres_catalog.url
+    postgres_catalog.empty()
 
 
 @pytest.fixture(scope="session")
 def sqlite_catalog_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """SQLite file of an empty catalog, which tests copy: a copy is faster than a migration."""
-    path = tmp_path_factory.mktemp("catalog") / "catalog.db"
-    _create_catalog(f"sqlite:///{path}")
-    return path
-
-
-def _create_catalog(url: str) -> None:
     from service.catalog.database import open_engine
     from service.catalog.migrations import upgrade_engine
 
-    engine = open_engine(url)
+    path = tmp_path_factory.mktemp("catalog") / "catalog.db"
+    engine = open_engine(f"sqlite:///{path}")
     upgrade_engine(engine)
     register_dialect(engine)
-    engine.dispose()  # a database with connections cannot be copied
+    engine.dispose()  # a file with connections cannot be copied
+    return path
 
 
 @pytest.fixture(scope="module")
