@@ -203,7 +203,7 @@ def postgres_catalog(postgres_url: str) -> Iterator[PostgresCatalog]:
 
 @pytest.fixture
 def catalog_postgres_url(postgres_catalog: PostgresCatalog) -> Iterator[str]:
-    """URL of a PostgreSQL database with an empty catalog."""
+    """URL of a PostgreSQL database with an empty catalog, for tests that leave its schema as it is."""
     yield postgres_catalog.url
     postgres_catalog.empty()
 

@@ -62,6 +62,17 @@ def row_counts() -> dict[str, int]:
         }
 
 
+@pytest.fixture(params=["sqlite", "postgresql"])
+def catalog(
+    request: pytest.FixtureRequest, tmp_path: Path, settings_factory: Callable[..., Settings]
+) -> Settings:
+    """Settings with an empty catalog whose schema changes, so that no other test uses its database."""
+    own = {}
+    if request.param == "postgresql":
+        own["database_url"] = request.getfixturevalue("fresh_postgres_url")
+    return settings_factory(tmp_path, request.param, **own)
+
+
 @pytest.fixture
 def library(catalog: Settings, post: Callable[..., TaskDetails]) -> tuple[str, int]:
     """A task with two of three videos, and the vector id of the deleted video."""
