@@ -14,7 +14,7 @@ from selenium.webdriver.remote.webelement import WebElement
 
 from service.catalog.database import session_scope
 from service.catalog.tables import Video
-from tests.api.browser import screen_size, texts, wait_for, wait_for_texts, wait_until
+from tests.api.browser import require_width, screen_size, texts, wait_for, wait_for_texts, wait_until
 from tests.api.learned_library import FIRST, SECOND
 from tests.catalog_rows import accepted_videos
 
@@ -296,8 +296,7 @@ def test_pages_fit_the_screen(browser: WebDriver, address: str, library: list[st
     def require_fit() -> None:
         for width in (390, 1440):
             with screen_size(browser, width, 844):
-                wait_until(browser, lambda b, width=width: b.execute_script("return innerWidth") == width)
-                assert _has_no_overflow(browser)
+                require_width(browser, width)
 
     _open_domain(browser, address, library[0])
     require_fit()

@@ -19,6 +19,7 @@ from service.catalog.tables import Task
 from service.core.settings import Settings
 from tests.api.browser import (
     refresh_library_page,
+    require_width,
     screen_size,
     serve,
     texts,
@@ -277,15 +278,10 @@ def test_large_library_fits_the_screen(browser: WebDriver, large: str) -> None:
     with screen_size(browser, 390, 844):
         browser.get(large)
         wait_for(browser, CELLS, 100)
-        _require_width(browser, 390)
+        require_width(browser, 390)
     for width in (768, 1440):
         with screen_size(browser, width, 900):
-            _require_width(browser, width)
-
-
-def _require_width(browser: WebDriver, width: int) -> None:
-    wait_until(browser, lambda b: b.execute_script("return innerWidth") == width)
-    assert browser.execute_script("return document.documentElement.scrollWidth") <= width
+            require_width(browser, width)
 
 
 def test_theme_changes_the_colors_of_charts(page: WebDriver) -> None:

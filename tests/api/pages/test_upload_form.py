@@ -19,7 +19,7 @@ from cinestrata_schemas.tasks import TaskDetails
 from service.core.settings import Settings
 from service.tasks import commands
 from service.tasks.uploads.upload_store import UploadWriter
-from tests.api.browser import screen_size, serve, texts, wait_for, wait_for_texts, wait_until
+from tests.api.browser import require_width, screen_size, serve, texts, wait_for, wait_for_texts, wait_until
 from tests.api.learned_library import FIRST
 
 pytestmark = pytest.mark.slow  # drives a browser
@@ -372,6 +372,5 @@ def test_form_fits_the_width_of_the_screen(form: WebDriver, clips: Callable[...,
     dialog = form.find_element(By.ID, "dialog")
     for width in (1440, 390):
         with screen_size(form, width, 844):
-            wait_until(form, lambda b, width=width: b.execute_script("return innerWidth") == width)
+            require_width(form, width)
             assert form.execute_script("return arguments[0].scrollWidth <= arguments[0].clientWidth", dialog)
-            assert form.execute_script("return document.documentElement.scrollWidth") <= width
