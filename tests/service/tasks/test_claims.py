@@ -13,7 +13,7 @@ import pytest
 from sqlalchemy import select
 
 from cinestrata_schemas.tasks import TaskDetails
-from service.catalog.database import now, session_scope
+from service.catalog.database import session_scope
 from service.catalog.tables import Task
 from service.core.errors import LeaseLost, Unavailable
 from service.core.settings import Settings
@@ -308,13 +308,8 @@ class TestHeartbeat:
     def test_lease_expires_without_progress(self, short: Settings, post_probed: Post) -> None:
         view = post_probed()
         with _claimed(view.id):
-
-            def expired() -> bool:
-                with session_scope() as session:
-                    return session.get_one(Task, view.id).lease_expires_at < now(session)
-
-            _until(expired)
-            assert lifecycle.reconcile().recovered == (view.id,)
+            # On a busy machine, a late heartbeat can still renew a lease that has expired.
+            _until(lambda: lifecycle.reconcile().recovered == (view.id,))
             fresh = _claimed(view.id)
         assert _row(view.id).fencing_token == fresh.token
 
