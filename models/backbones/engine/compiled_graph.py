@@ -19,6 +19,7 @@ _OPERATORS, _MICROSOFT_OPERATORS = 20, 1  # versions of the operator sets
 _FORMAT = 10  # version of the file format that has these operators
 _OUTPUT = "output"
 _LARGEST_INLINE = 1024  # bytes of a constant that is stored inside the model
+_BLOCK, _LARGEST_CODE, _CODE_OF_ZERO = 64, 127, 128  # of numbers that are rounded to 8 bits
 
 
 class GraphBuilder:
@@ -58,6 +59,27 @@ class GraphBuilder:
     def apply_fused(self, operator: str, *inputs: str, **attributes: Any) -> str:
         """Apply one of ONNX Runtime's own operators."""
         return self._apply("com.microsoft", operator, inputs, attributes)
+
+    def multiply_rounded(self, rows: str, weight: npt.NDArray[np.float32]) -> str:
+        """Multiply rows ``[..., in]`` by ``weight [out, in]``, both rounded to 8 bits in blocks of 64 numbers.
+
+        A block is its largest absolute value / 127 times integers. Sums within a block are exact.
+        """
+        outputs, inputs = weight.shape
+        blocks = np.pad(weight, ((0, 0), (0, -inputs % _BLOCK))).reshape(outputs, -1, _BLOCK)
+        scales = np.abs(blocks).max(axis=-1, keepdims=True) / np.float32(_LARGEST_CODE)
+        codes = np.round(blocks / np.where(scales > 0, scales, 1)) + _CODE_OF_ZERO
+        return self.apply_fused(
+            "MatMulNBits",
+            rows,
+            self.constant(codes.astype(np.uint8)),
+            self.constant(scales.ravel()),
+            K=inputs,
+            N=outputs,
+            bits=8,
+            block_size=_BLOCK,
+            accuracy_level=4,  # the rows are rounded, too
+        )
 
     def _apply(self, domain: str, operator: str, inputs: Sequence[str], attributes: Mapping[str, Any]) -> str:
         name = f"result_{len(self._nodes)}"

@@ -25,7 +25,7 @@ from tokenizers import Tokenizer
 from models.backbones.backbone_description import TextBackground
 from models.backbones.bert_tokenizer import PADDING, TEXT_LENGTH, BertTokenizer, probe_ids
 from models.backbones.engine.bert_engine import BertEngine
-from models.backbones.frozen_tower import EngineUnavailable, require_equal
+from models.backbones.frozen_tower import EngineUnavailable, require_similar
 from models.backbones.query_backbone import QueryBackbone, Vectors
 from models.backbones.small.derived_constants import NAME, RESERVED, constants_path, load_constants
 from models.backbones.small.packaged_files import TEXT_PACKAGE, verified_folder
@@ -67,7 +67,7 @@ class SmallTextSide(QueryBackbone):
         )
         # The engine has copies; of the word embeddings, texts read a few rows.
         mapped.madvise(mmap.MADV_DONTNEED)
-        require_equal(self._engine(probe_ids(self.vocabulary)), expected)
+        require_similar(self._engine(probe_ids(self.vocabulary)), expected)
         self._tokenizer = BertTokenizer(
             TEXT_PACKAGE.name, Tokenizer.from_file(str(folder / "tokenizer.json")), TEXT_LENGTH
         )

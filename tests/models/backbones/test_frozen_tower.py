@@ -1,4 +1,4 @@
-"""Compiled towers give the vectors of torch, follow changes of weights, and are replaced by torch where they fail."""
+"""Compiled towers compute what torch does, follow changes of weights, and are replaced by torch where they fail."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 import structlog
 import torch
@@ -23,8 +24,9 @@ from models.backbones.backbone import Backbone
 from models.backbones.backbone_loading import load_backbone
 from models.backbones.engine import bert_engine
 from models.backbones.engine.bert_engine import BertEngine
+from models.backbones.engine.compiled_graph import GraphBuilder
 from models.backbones.engine.efficientnet_engine import EfficientNetEngine
-from models.backbones.frozen_tower import FrozenTower, require_equal
+from models.backbones.frozen_tower import EngineUnavailable, FrozenTower, require_equal, require_similar
 from models.backbones.packed_text_tower import pack_text_tower
 from models.backbones.tower_computation import mixed_precision
 from models.backbones.tower_threads import map_in_threads
@@ -98,14 +100,44 @@ def test_features_equal_those_of_torch(kind: str, backbone: Backbone, in_torch: 
     assert expected.std(dim=0).max() > 0.1, "the videos differ"
 
 
-def test_text_vectors_equal_those_of_torch(backbone: Backbone, in_torch: Backbone) -> None:
+def test_text_vectors_are_those_of_torch_up_to_rounded_weights(
+    backbone: Backbone, in_torch: Backbone
+) -> None:
     rng = np.random.default_rng(0)
     texts = [" ".join(rng.choice(WORDS, rng.integers(1, 30))) for _ in range(60)]
     texts += ["", "日本語 naïve ﬁ [PAD] [SEP]", "word " * 200]
     ids = backbone.tokenize(texts)
-    torch.testing.assert_close(encode_texts(backbone, ids), encode_texts(in_torch, ids), atol=1e-6, rtol=0)
+    found, expected = encode_texts(backbone, ids)[0], encode_texts(in_torch, ids)[0]
+    cosines = (found * expected).sum(dim=-1)
+    assert cosines.min() > 0.99
+    assert cosines.median() > 0.999
+    order = (found @ found.T).fill_diagonal_(0), (expected @ expected.T).fill_diagonal_(0)
+    torch.testing.assert_close(*order, atol=0.02, rtol=0)
     alone = torch.cat([encode_texts(backbone, backbone.tokenize([text]))[0] for text in texts])
-    torch.testing.assert_close(encode_texts(backbone, ids)[0], alone, atol=1e-6, rtol=0)
+    torch.testing.assert_close(found, alone, atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize(("rows", "inputs"), [(1, 384), (3, 384), (11, 1536), (40, 100)])
+def test_products_round_blocks_of_rows_and_weights(rows: int, inputs: int) -> None:
+    rng = np.random.default_rng(rows)
+
+    def draw(count: int) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float64]]:
+        """Draw a matrix and what it is rounded to; no number is close to the middle between two codes."""
+        codes = rng.integers(-126, 127, (count, inputs)).astype(np.float64)
+        offsets = rng.uniform(-0.4, 0.4, codes.shape)
+        codes[:, ::64], offsets[:, ::64] = 127, 0
+        codes[0, :64] = offsets[0, :64] = 0
+        steps = np.repeat(rng.uniform(0.01, 0.1, (count, inputs // 64 + 1)), 64, axis=1)[:, :inputs]
+        return ((codes + offsets) * steps).astype(np.float32), codes * steps
+
+    (values, rounded), (weight, rounded_weight) = draw(rows), draw(48)
+    graph = GraphBuilder("rows", np.float32, ["n", inputs])
+    multiply = graph.compile(graph.multiply_rounded("rows", weight), ["n", 48])
+    expected = rounded @ rounded_weight.T
+    np.testing.assert_allclose(
+        multiply(values), expected, atol=1e-6 * float(np.abs(rounded).sum()), rtol=1e-5
+    )
+    assert np.abs(values @ weight.T - expected).max() > 1e-3 * np.abs(expected).max(), "rounding matters"
 
 
 def test_threads_share_a_batch(
@@ -163,7 +195,8 @@ def test_trained_text_tower_is_compiled_for_queries(backbone: Backbone) -> None:
     compiled: Any = pack_text_tower(trained)
     engine = compiled._frozen_text.engine()
     assert engine is not None
-    torch.testing.assert_close(encode_texts(compiled, ids), expected, atol=1e-6, rtol=0)
+    assert F.cosine_similarity(encode_texts(compiled, ids)[0], expected[0]).min() > 0.99
+    assert (F.cosine_similarity(encode_texts(backbone, ids)[0], expected[0]) < 0.99).all(), "other weights"
     assert pack_text_tower(trained) is compiled
     assert compiled._frozen_text.engine() is engine, "it is compiled once"
 
@@ -194,28 +227,37 @@ def test_broken_library_is_replaced_by_torch_with_one_warning(
     assert "onnxruntime" in logs[0]["error"]
 
 
-@pytest.mark.parametrize("engine", [BertEngine, EfficientNetEngine])
+@pytest.mark.parametrize(
+    ("engine", "factor", "error"),
+    [
+        (BertEngine, 1.001, "their cosine is 1.0"),
+        (BertEngine, np.linspace(1, 2, 512, dtype=np.float32), "their cosine is"),
+        (EfficientNetEngine, 1.001, "features differ from torch by up to"),
+    ],
+)
 @pytest.mark.usefixtures("_no_previous_warning")
 def test_engine_with_other_results_is_not_used(
-    engine: type[Any], in_torch: Backbone, monkeypatch: pytest.MonkeyPatch
+    engine: type[Any], factor: Any, error: str, in_torch: Backbone, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     compute = engine.__call__
-    monkeypatch.setattr(engine, "__call__", lambda *arguments: compute(*arguments) * 1.001)
+    monkeypatch.setattr(engine, "__call__", lambda *arguments: compute(*arguments) * factor)
     backbone = load_backbone("small", frames=2)
     ids, frames = backbone.tokenize(["a dog"]), random_frames(7, 1, 1, size=224)
+
+    def compute_both(towers: Backbone) -> dict[type[Any], Tensor]:
+        return {BertEngine: encode_texts(towers, ids)[0], EfficientNetEngine: towers.video_features(frames)}
+
     with capture_logs() as logs:
-        torch.testing.assert_close(
-            encode_texts(backbone, ids), encode_texts(in_torch, ids), atol=1e-6, rtol=0
-        )
-        torch.testing.assert_close(
-            backbone.video_features(frames), in_torch.video_features(frames), atol=1e-4, rtol=0
-        )
-    assert "differ from torch" in logs[0]["error"]
+        found = compute_both(backbone)
+    assert torch.equal(found[engine], compute_both(in_torch)[engine])
+    assert error in logs[0]["error"]
     assert backbone.engine == TORCH
 
 
 def test_results_that_are_not_numbers_are_refused() -> None:
-    require_equal(np.ones(3, np.float32), np.ones(3, np.float32))
-    with pytest.raises(frozen_tower.EngineUnavailable, match="differ"):
-        require_equal(np.array([np.nan], np.float32), np.ones(1, np.float32))
+    values, unknown = np.ones((1, 1), np.float32), np.full((1, 1), np.nan, np.float32)
+    for require in (require_equal, require_similar):
+        require(values, values)
+        with pytest.raises(EngineUnavailable, match="differ"):
+            require(unknown, values)
     assert FrozenTower[str]().engine() is None
