@@ -131,7 +131,7 @@ def test_text_vectors_follow_equations_4_to_6(towers: Path, backbone: Backbone) 
     original = BertModel.from_pretrained(towers / "bert").eval()
     ids = backbone.tokenize(TEXTS)
     end = backbone.end_of_text(ids)
-    vectors = encode_texts(backbone, ids)
+    vectors = encode_texts(backbone.clone(), ids)  # a copy has no engine, which rounds weights
     assert vectors.shape == (1, 4, backbone.dim)
     projection = backbone.tensors()["clip.text.text_projection"]
     with torch.no_grad():
