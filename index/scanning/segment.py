@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -57,7 +58,7 @@ class Segment:
         self._exact = exact
         self._ann = ann
         self._gpu = GpuScan(exact) if gpu else None
-        self._mapped = {path: _file_identity(path) for path in mapped}
+        self._mapped = {str(path): _file_identity(str(path)) for path in mapped}
 
     @property
     def count(self) -> int:
@@ -187,10 +188,10 @@ class Segment:
         return find_ids(self.ids, np.asarray(ids, np.int64))[1]
 
 
-def _file_identity(path: Path) -> tuple[int, int, int] | None:
+def _file_identity(path: str) -> tuple[int, int, int] | None:
     """Read a file's device, inode and size; None if it does not exist."""
     try:
-        stat = path.stat()
+        stat = os.stat(path)  # every scan does; Path.stat takes longer
     except OSError:
         return None
     return stat.st_dev, stat.st_ino, stat.st_size
