@@ -28,7 +28,7 @@ COMMON_SHARE = 0.05
 COMMON_DOCUMENTS = 1000
 # Together, the units select at most this many documents, rarest first: a query with many frequent words selects the
 # texts with its rarer words.
-SELECTED_DOCUMENTS = 20_000
+SELECTED_DOCUMENTS = 10_000
 _MAX_SUGGESTED = 1000  # terms per segment that are compared for suggestions
 _VIDEOS_OF_A_SEGMENT = 1 << 16  # indexed at once
 
