@@ -66,7 +66,7 @@ SEPARATE_ENCODINGS = WaveLimits(
 )
 # All tasks share one text tower pass, which takes as long as scanning many small shards.
 SHARED_ENCODING = WaveLimits(
-    cosine_slack=0.15, max_likely_tasks=128, first_wave_margin=0.2, max_first_wave=16, growth=4
+    cosine_slack=0.15, max_likely_tasks=128, first_wave_margin=0.2, max_first_wave=24, growth=4
 )
 _MAX_LIKELY_TASKS_IF_FULL = 24  # of videos whose texts contain the whole query
 

@@ -66,8 +66,7 @@ class QueryWords:
     corrected: str | None
 
 
-@dataclass(frozen=True)
-class DomainWords:
+class DomainWords(NamedTuple):
     """A domain's videos by word evidence.
 
     Attributes:
@@ -188,7 +187,7 @@ class SearchWords:
             self._better_nats[own],
             float(self._evidence.absent[position]),
             self._captions.uncaptioned(position),
-            int(np.count_nonzero(self._refused == position)),
+            int(np.count_nonzero(self._refused == position)) if len(self._refused) else 0,
         )
 
     def nats(self, videos: Ids) -> npt.NDArray[np.float32]:

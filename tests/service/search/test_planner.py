@@ -329,7 +329,7 @@ def test_encoders_with_a_shared_encoding_search_in_few_large_waves() -> None:
         while wave := planner.next_wave():
             sizes[-1].append(len(wave))
             planner.add_hits([])
-    assert sizes == [[8, 8, 16, 32, 56], [16, 64, 40]]
+    assert sizes == [[8, 8, 16, 32, 56], [24, 96]]
 
 
 def test_encoders_with_a_shared_encoding_search_more_likely_tasks() -> None:
