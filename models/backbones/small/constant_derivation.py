@@ -17,10 +17,11 @@ from timm.data.imagenet_info import ImageNetInfo
 from torch import Tensor
 from torch.nn import functional as F
 
+from models.backbones.backbone import Backbone
 from models.backbones.bert_tokenizer import probe_ids
 from models.backbones.small.derived_constants import DerivedConstants, constants_path
 from models.backbones.small.image_tower import FEATURES, published_classifier
-from models.backbones.small.small_backbone import SmallBackbone, build_small, load_small
+from models.backbones.small.small_backbone import build_small, load_small
 from models.backbones.small.text_side import write_identity
 
 _DIM = 384
@@ -55,7 +56,7 @@ def derive_constants(texts: Sequence[str] | None = None) -> DerivedConstants:
             background_mean=np.zeros(_DIM, np.float32),
             background_precision=np.eye(_DIM, dtype=np.float32),
         )
-    )
+    ).clone()  # a copy has no compiled text tower, which rounds weights
     info: Any = ImageNetInfo("imagenet-1k")
     class_names = [info.index_to_description(index) for index in range(info.num_classes())]
     generic = _text_vectors(uncentered, generic_texts() if texts is None else texts)
@@ -70,7 +71,7 @@ def derive_constants(texts: Sequence[str] | None = None) -> DerivedConstants:
     return DerivedConstants(*(tensor.float().contiguous().numpy() for tensor in constants))
 
 
-def _text_vectors(backbone: SmallBackbone, texts: Sequence[str]) -> Tensor:
+def _text_vectors(backbone: Backbone, texts: Sequence[str]) -> Tensor:
     """Encode texts to ``float64 [n, dim]``; texts of similar length share a batch."""
     vectors = torch.empty(len(texts), _DIM, dtype=torch.float64)
     order = sorted(range(len(texts)), key=lambda index: len(texts[index]))
