@@ -150,6 +150,7 @@ class ExactScan:
         """Find the k best of these distinct rows for one query ``float32 [dim]``."""
         if len(rows) <= _FEW_ROWS:
             computer = self.flat.get_FlatCodesDistanceComputer()  # type: ignore[attr-defined]
+            query = np.ascontiguousarray(query, np.float32)
             computer.set_query(faiss.swig_ptr(query))
             return _top_k(rows, np.array([computer(row) for row in rows.tolist()], np.float32), k)
         found = [self._search_copy(query, batch, k) for batch in batches(rows, _GATHERED_ROWS)]

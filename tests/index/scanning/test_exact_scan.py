@@ -59,6 +59,18 @@ def test_ties_are_ordered_by_row_across_blocks(unit: Callable, monkeypatch: pyte
             assert found.rows.tolist() == order[:k]
 
 
+@pytest.mark.parametrize("count", [0, 1, 16, 17])
+def test_few_rows_have_the_scores_of_a_scan(count: int, unit: Callable) -> None:
+    vectors = np.repeat(unit(20), 2, axis=0)  # each twice, so that scores tie
+    scan, query = _exact(vectors), unit(1, seed=1)[0]
+    scores = dict(zip(*scan.search(query, 40), strict=True))
+    rows = np.sort(np.random.default_rng(count).permutation(40)[:count])
+    found = scan.search_rows(query, rows, 40)
+    assert found.rows.tolist() == sorted(rows.tolist(), key=lambda row: (-scores[row], row))
+    assert found.scores.tolist() == [scores[row] for row in found.rows]
+    assert len(scan.search_rows(query, rows, 3).rows) == min(3, count)
+
+
 def test_batched_search_is_exact_despite_rounding(unit: Callable) -> None:
     # Rows that only differ in the last bits: a matrix product may order them differently.
     base = unit(1, seed=6, dim=512)[0]
