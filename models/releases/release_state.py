@@ -113,7 +113,8 @@ def arrays_with_prefix(prefix: str, arrays: Mapping[str, Array]) -> dict[str, Ar
 def video_fingerprint(backbone_fingerprint: str, dim: int, frames: int, tensors: Mapping[str, Array]) -> str:
     """Compute a video encoder's fingerprint from backbone, preprocessing, frames per video, and learned weights.
 
-    Encoders with equal fingerprints produce equal vectors; vectors of different fingerprints are never compared.
+    Encoders with equal fingerprints produce equal vectors, up to rounding; vectors of different fingerprints are never
+    compared.
 
     Args:
         dim: Dimension of the joint space.

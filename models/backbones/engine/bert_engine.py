@@ -4,9 +4,9 @@ Texts of equal length form a batch, so no product is wasted on padding and atten
 outside the graph: the table is not copied, and a text reads a few of its rows.
 
 Layers multiply numbers that are rounded to 8 bits. A short text reads each weight for a few products only, so reading
-float32 weights would take most of the time. Vectors have a cosine of about 0.999 with those of float32. Processors sum
-in different orders, and a difference in the last bit can change a rounded number: their vectors differ by less than
-that.
+float32 weights would take most of the time. Vectors have a cosine of about 0.999 with those of float32. Processors add
+in different orders, and a difference in the last bit can change a rounded number, so vectors from two processors also
+differ slightly.
 """
 
 from __future__ import annotations

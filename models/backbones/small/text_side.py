@@ -46,8 +46,8 @@ class SmallTextSide(QueryBackbone):
 
     Raises:
         BackboneUnavailable: A package with weights is missing or altered, or the derived constants are missing.
-        EngineUnavailable: The engine computes other vectors than torch did, or the fingerprint for these constants is
-            unknown.
+        EngineUnavailable: The engine's vectors differ from torch's by more than rounding explains, or the fingerprint
+            for these constants is unknown.
     """
 
     def __init__(self, frames: int | None = None) -> None:

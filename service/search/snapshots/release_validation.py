@@ -17,9 +17,9 @@ Vectors = npt.NDArray[np.float32]
 Encode = Callable[[Sequence[tuple[str, str, str]]], Sequence[Vectors]]
 
 # Maximum difference between a unit query vector, or any of its cosines, and the worker's. Another device in float32 or
-# half-precision storage differs by about 0.001, a twelve-block text tower in bfloat16 by about 0.02, another task's
-# adapters by more.
-PROBE_TOLERANCE = 0.05
+# half-precision storage differs by about 0.001, a twelve-block text tower in bfloat16 by about 0.02, a compiled one,
+# which rounds weights, by about 0.03, and another task's maps by 0.15 and more.
+PROBE_TOLERANCE = 0.1
 MAX_SCANNED_ROWS = 10**6  # a larger shard is not searched for probes; only a few of its rows are read
 
 

@@ -31,6 +31,8 @@ from models.backbones.packed_text_tower import pack_text_tower
 from models.backbones.tower_computation import mixed_precision
 from models.backbones.tower_threads import map_in_threads
 from models.encoders.tower_forward import encode_frames, encode_texts
+from models.releases.probe_queries import PROBE_TEXTS
+from service.search.snapshots.release_validation import PROBE_TOLERANCE
 from tests.random_frames import random_frames
 
 WORDS = [
@@ -115,6 +117,14 @@ def test_text_vectors_are_those_of_torch_up_to_rounded_weights(
     torch.testing.assert_close(*order, atol=0.02, rtol=0)
     alone = torch.cat([encode_texts(backbone, backbone.tokenize([text]))[0] for text in texts])
     torch.testing.assert_close(found, alone, atol=1e-6, rtol=0)
+
+
+def test_rounding_changes_the_answers_to_probes_less_than_they_may(
+    backbone: Backbone, in_torch: Backbone
+) -> None:
+    ids = backbone.tokenize(PROBE_TEXTS)
+    differences = (encode_texts(backbone, ids)[0] - encode_texts(in_torch, ids)[0]).norm(dim=-1)
+    assert 0 < differences.max() < PROBE_TOLERANCE / 2
 
 
 @pytest.mark.parametrize(("rows", "inputs"), [(1, 384), (3, 384), (11, 1536), (40, 100)])
