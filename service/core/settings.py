@@ -150,8 +150,8 @@ class Settings(BaseSettings):
     milvus: MilvusSettings = MilvusSettings()
     index_device: Device = "cpu"  # device that scans shards; auto: a GPU if there is one
 
-    # Search precision of the text tower: bfloat16 is 1.5 times as fast on hardware that supports it, but shifts a
-    # cosine by up to 0.001, depending on the other queries in the forward pass
+    # Precision of a text tower in torch: bfloat16 is 1.5 times as fast on hardware that supports it, but shifts a
+    # cosine by up to 0.001, depending on the other queries in the forward pass; no tower is then compiled
     query_precision: Precision = "float32"
     query_device: Device = "cpu"  # device for the text tower and clips; auto: a GPU if there is one
     # tasks to search per query: those that can enter the results (auto), all, or a number of the likeliest; see the
