@@ -60,15 +60,20 @@ class WaveLimits:
     growth: int
 
 
+_MAX_LIKELY_TASKS_IF_FULL = 24  # of videos whose texts contain the whole query
+
 # Every task costs a text tower pass. The number of searched tasks doubles with each wave, so few are in vain.
 SEPARATE_ENCODINGS = WaveLimits(
     cosine_slack=0.05, max_likely_tasks=16, first_wave_margin=0.1, max_first_wave=8, growth=1
 )
 # All tasks share one text tower pass, which takes as long as scanning many small shards.
 SHARED_ENCODING = WaveLimits(
-    cosine_slack=0.15, max_likely_tasks=128, first_wave_margin=0.2, max_first_wave=24, growth=4
+    cosine_slack=0.15,
+    max_likely_tasks=128,
+    first_wave_margin=0.2,
+    max_first_wave=_MAX_LIKELY_TASKS_IF_FULL,
+    growth=4,
 )
-_MAX_LIKELY_TASKS_IF_FULL = 24  # of videos whose texts contain the whole query
 
 _EMPTY_POOL: tuple[Ids, Scores, npt.NDArray[np.int64]] = (
     np.empty(0, np.int64),
