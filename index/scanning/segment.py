@@ -58,7 +58,7 @@ class Segment:
         self._exact = exact
         self._ann = ann
         self._gpu = GpuScan(exact) if gpu else None
-        self._mapped = {str(path): _file_identity(str(path)) for path in mapped}
+        self._mapped = {path: _file_identity(path) for path in map(str, mapped)}
 
     @property
     def count(self) -> int:
