@@ -26,6 +26,7 @@ from models.releases.probe_queries import (
 from service.core.settings import Settings
 from service.search.engine import SearchEngine
 from service.search.snapshots import generation_loader, release_validation
+from service.search.snapshots.release_validation import PROBE_TOLERANCE
 from tests.service.search.caption_library import BIRDS, CARS, SEA, Library
 from tests.service.search.probed_library import Probed
 from trainer.probe_generation import make_probes
@@ -108,8 +109,8 @@ def _raise(probes: ProbeQueries, row: int, by: float) -> ProbeQueries:
     [
         (lambda probes: _turn(probes, 3), 3),
         (lambda probes: _turn(probes, len(PROBE_TEXTS) + 1), len(PROBE_TEXTS) + 1),
-        (lambda probes: _raise(probes, 5, 0.06), 5),
-        (lambda probes: _raise(probes, 5, -0.06), 5),
+        (lambda probes: _raise(probes, 5, 1.1 * PROBE_TOLERANCE), 5),
+        (lambda probes: _raise(probes, 5, -1.1 * PROBE_TOLERANCE), 5),
         (lambda probes: replace(probes, vectors=np.full_like(probes.vectors, np.nan)), 0),
         (lambda probes: replace(probes, vectors=probes.vectors[:, :-1].copy()), 0),
     ],
