@@ -9,7 +9,7 @@ Each single character in a run is a word, too, so that it can be found alone.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from itertools import islice
 from typing import NamedTuple
 
@@ -24,7 +24,7 @@ _CJK = "\u3005-\u3007\u3041-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uac00-
 _CJK += "\U00020000-\U0003fffd"
 _CJK_CHARACTER = re.compile(f"[{_CJK}]")
 _RUN = re.compile(f"[{_CJK}]+|[^{_CJK} -]+|[ -]+")
-_ASCII_WORD = re.compile("[a-z0-9]+")
+_ASCII_RUN = re.compile("[a-z0-9]+(?:-[a-z0-9]+)*")
 _LONG = re.compile(f"[^ ]{{{MAX_TERM + 1}}}")
 QUOTE = re.compile('["\u201c\u201d\u201e\u201f\u00ab\u00bb]')
 
@@ -66,15 +66,34 @@ class _Token(NamedTuple):
     is_extra: bool  # a compound, or a character in a longer run: a term besides the text's words
 
 
-def split_words(text: str) -> list[Word]:
-    """Split a text into its terms, in text order; compounds and pairs of characters overlap others."""
-    if text.isascii() and "-" not in text:  # ten times as fast
-        return [
-            Word(word[0][:MAX_TERM], word.start(), word.end())
-            for word in _ASCII_WORD.finditer(fold_text(text))
-        ]
+def split_words(text: str, among: Container[str] | None = None) -> list[Word]:
+    """Split a text into its terms, in text order; compounds and pairs of characters overlap others.
+
+    Args:
+        among: The only terms to list; None lists all.
+    """
+    words = _ascii_words(fold_text(text)) if text.isascii() else _words(text)
+    return [Word(*word) for word in words if among is None or word[0] in among]
+
+
+def _words(text: str) -> Iterator[tuple[str, int, int]]:
     folded, starts, ends = fold_with_spans(text)
-    return [Word(token.term, starts[token.start], ends[token.end - 1]) for token in _tokens(folded)]
+    return ((token.term, starts[token.start], ends[token.end - 1]) for token in _tokens(folded))
+
+
+def _ascii_words(folded: str) -> Iterator[tuple[str, int, int]]:
+    """Split like :func:`_words`, several times as fast."""
+    for run in _ASCII_RUN.finditer(folded):
+        start, end = run.span()
+        if "-" not in run[0]:
+            yield run[0][:MAX_TERM], start, end
+            continue
+        parts = run[0].split("-")
+        place = start
+        for part in parts:
+            yield part[:MAX_TERM], place, place + len(part)
+            place += len(part) + 1
+        yield "".join(part[:MAX_TERM] for part in parts)[:MAX_TERM], start, end
 
 
 def parse_query(text: str) -> list[QueryUnit]:

@@ -208,7 +208,7 @@ class LiveSegment:
         documents = (starts >> _POSITION_BITS).astype(np.int32)
         if not len(documents):
             return Occurrences(documents, np.empty(0, dtype=np.float32))
-        first = np.flatnonzero(np.r_[True, documents[1:] != documents[:-1]])
+        (first,) = _starts(documents).nonzero()
         best = np.maximum.reduceat(strengths, first)
         alive = self.alive[documents[first]]
         return Occurrences(documents[first][alive], best[alive])
@@ -249,7 +249,14 @@ def distinct(ascending: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
     """Drop repetitions from an ascending list."""
     if len(ascending) < 2:
         return ascending
-    return ascending[np.r_[True, ascending[1:] != ascending[:-1]]]
+    return ascending[_starts(ascending)]
+
+
+def _starts(ascending: npt.NDArray[np.int32]) -> Flags:
+    """Mark the first of each run of equal numbers."""
+    starts = np.ones(len(ascending), np.bool_)
+    np.not_equal(ascending[1:], ascending[:-1], out=starts[1:])
+    return starts
 
 
 def _search(ascending: Documents, documents: Documents) -> tuple[npt.NDArray[np.int64], Flags]:

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from cinestrata_schemas.choice_types import TextKind as TextKindName
 from cinestrata_schemas.search import MatchedText
 from index.vector_ids import find_ids, video_ids_of
-from index.words.text_analysis import QUOTE, QueryUnit, Word, parse_query, split_words
+from index.words.text_analysis import QUOTE, QueryUnit, parse_query, split_words
 from index.words.word_index import TextKind, VideoText, WordIndex, WordMatches
 from models.routing.transcript_evidence import passage_evidence, required_units, with_transcripts
 from models.routing.word_evidence import (
@@ -230,10 +230,11 @@ class SearchWords:
         part = self._shortest_part(passage) if passage else ()
         spoken = [VideoText(TextKind.TRANSCRIPT, spoken_text(part))] if part else []
         texts = [*texts_of(row.uri, row.captions, row.metadata), *self._judged.confirmed(video), *spoken]
+        least = _MIN_TEXT_SHARE * sum(self._masses)
         for place, text in enumerate(texts):
-            marks = self._mark(split_words(text.text))
+            marks = self._mark(text.text)
             mass = sum(self._masses[unit] for unit in {mark.unit for mark in marks})
-            if marks and mass >= _MIN_TEXT_SHARE * sum(self._masses):
+            if marks and mass >= least:
                 found.append((-mass, text.kind, place, text, _join_spans(marks)))
         shown: dict[str, MatchedText] = {}
         for *_, text, spans in sorted(found, key=lambda match: match[:3]):
@@ -242,7 +243,7 @@ class SearchWords:
 
     def _shortest_part(self, cues: Sequence[TimedText]) -> Sequence[TimedText]:
         """Find the shortest run of cues that has all query words found in the cues; empty without any."""
-        marks = sorted(self._mark(split_words(spoken_text(cues))))
+        marks = sorted(self._mark(spoken_text(cues)))
         ends = np.cumsum([len(text) + 1 for *_, text in cues])
         firsts = np.searchsorted(ends, [mark.start for mark in marks], side="right").tolist()
         lasts = np.searchsorted(ends, [mark.end - 1 for mark in marks], side="right").tolist()
@@ -260,9 +261,16 @@ class SearchWords:
                 best = part
         return best
 
-    def _mark(self, words: Sequence[Word]) -> list[_Mark]:
+    def _mark(self, text: str) -> list[_Mark]:
         """Locate query units in a text; a phrase's words must be adjacent."""
+        if not self._has_phrase:
+            return [
+                _Mark(word.start, word.end, number)
+                for word in split_words(text, self._units_of_term)
+                for number in self._units_of_term[word.term]
+            ]
         marks: list[_Mark] = []
+        words = split_words(text)
         for place, word in enumerate(words):
             for number in self._units_of_term.get(word.term, ()):
                 length = len(self.query.units[number].terms)
@@ -281,6 +289,10 @@ class SearchWords:
         videos = self._snapshot.video_positions.counts[self._places(tasks)]
         written = written_routing(counts, videos) if counts.any() else np.zeros(len(tasks))
         return add_written_evidence(evidence, written)
+
+    @cached_property
+    def _has_phrase(self) -> bool:
+        return any(unit.is_phrase for unit in self.query.units)
 
     @cached_property
     def _units_of_term(self) -> dict[str, frozenset[int]]:

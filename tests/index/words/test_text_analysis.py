@@ -52,6 +52,22 @@ def test_spans_of_words_contain_them(text: str) -> None:
         assert word.term in terms(text[word.start : word.end])
 
 
+LONG = "x" * (MAX_TERM - 1)
+
+
+@given(st.lists(st.sampled_from(["a", "B", "1", "-", " ", "/", LONG])).map("".join))
+def test_ascii_text_is_split_like_any_other(text: str) -> None:
+    assert [*split_words(text), ("e", len(text) + 1, len(text) + 2)] == split_words(f"{text} é")
+
+
+def test_some_terms_of_a_text_are_listed() -> None:
+    assert split_words("Sit-up, sit, situps", {"sit", "situp"}) == [
+        ("sit", 0, 3),
+        ("situp", 0, 6),
+        ("sit", 8, 11),
+    ]
+
+
 @given(st.text(max_size=60))
 def test_index_stores_the_terms_of_the_text(text: str) -> None:
     stored = analyze_text(text)
