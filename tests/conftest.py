@@ -332,10 +332,10 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WebDriver]:
 
 @pytest.fixture
 def lose_database(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], None]]:
-    """Function after which no session reaches the database."""
+    """Function after which no connection reaches the database."""
 
     def refuse(*_: object, **__: object) -> None:
         raise OperationalError("connect", {}, ConnectionRefusedError("connection refused"))
 
-    yield lambda: monkeypatch.setattr("service.catalog.database.Session", refuse)
+    yield lambda: monkeypatch.setattr("sqlalchemy.Engine.connect", refuse)
     monkeypatch.undo()

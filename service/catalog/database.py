@@ -56,6 +56,7 @@ _SET_UNLESS_GIVEN = """
     SELECT set_config(name, value, false) FROM unnest(%s::text[], %s::text[]) AS wanted(name, value)
     JOIN pg_settings USING (name) WHERE source NOT IN ('client', 'user', 'database', 'database user')
 """
+_UNREACHABLE = (OperationalError, InterfaceError, PoolTimeout)
 _engines: dict[str, Engine] = {}
 
 
@@ -95,7 +96,7 @@ def session_scope(*, write: bool = False) -> Iterator[Session]:
         with Session(bind, expire_on_commit=False) as session, session.begin():
             yield session
             committing = write
-    except (OperationalError, InterfaceError, PoolTimeout) as error:
+    except _UNREACHABLE as error:
         if _is_full(error):
             raise Unavailable(
                 "The catalog database's disk is full; nothing was stored. Free some space, then send "
@@ -108,7 +109,25 @@ def session_scope(*, write: bool = False) -> Iterator[Session]:
                 "request again with the same Idempotency-Key.",
                 5,
             ) from error
-        raise Unavailable("The catalog database is unreachable or busy; try again.", 5) from error
+        raise _unreachable() from error
+
+
+@contextmanager
+def read_connection() -> Iterator[Connection]:
+    """Open a connection to read columns with: less work than a session, which matters for reads by every search.
+
+    Raises:
+        Unavailable: The database is unreachable or stayed locked.
+    """
+    try:
+        with engine().connect() as connection:
+            yield connection
+    except _UNREACHABLE as error:
+        raise _unreachable() from error
+
+
+def _unreachable() -> Unavailable:
+    return Unavailable("The catalog database is unreachable or busy; try again.", 5)
 
 
 def _is_full(error: SQLAlchemyError) -> bool:

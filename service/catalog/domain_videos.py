@@ -15,7 +15,7 @@ from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from index.vector_ids import moment_ids
 from service.catalog.column_types import is_damaged
-from service.catalog.database import id_chunks, session_scope
+from service.catalog.database import id_chunks, read_connection, session_scope
 from service.catalog.tables import FINAL_STATES, Calibration, EditCounter, Moment, Task, Video
 
 Item = TypeVar("Item")
@@ -108,8 +108,8 @@ def read_last_edit() -> int:
     Raises:
         Unavailable: The catalog cannot be read.
     """
-    with session_scope() as session:
-        number: int = session.connection().execute(_LAST_EDIT).scalar_one()
+    with read_connection() as connection:
+        number: int = connection.execute(_LAST_EDIT).scalar_one()
     return number
 
 

@@ -25,7 +25,7 @@ from sqlalchemy import bindparam, select
 from index.hits import Hit
 from index.vector_ids import find_ids
 from service.catalog.catalog_reads import CatalogReads
-from service.catalog.database import session_scope
+from service.catalog.database import read_connection, session_scope
 from service.catalog.domain_videos import in_domain
 from service.catalog.tables import Task, Video
 from service.catalog.task_names import find_task
@@ -266,10 +266,10 @@ def read_rows(vector_ids: Sequence[int]) -> dict[int, VideoRow]:
     rows: dict[int, VideoRow] = {}
     if not ids:
         return rows
-    with session_scope() as session:
+    with read_connection() as connection:
         for start in range(0, len(ids), _IDS_PER_QUERY):
             chunk = ids[start : start + _IDS_PER_QUERY]
-            found = session.connection().execute(_BY_VECTOR_ID, {"ids": chunk})  # skips the work of the ORM
+            found = connection.execute(_BY_VECTOR_ID, {"ids": chunk})
             rows |= {vector_id: VideoRow(*columns) for vector_id, *columns in found}
     return rows
 
