@@ -82,6 +82,7 @@ BLOCK_BYTES = 2 * 1024**2  # float32 bytes converted at a time: about a core's c
 _GATHERED_ROWS = 16_384  # rows copied at a time
 _FEW_ROWS = 16  # compared one by one faster than copied
 _GATHER_COST = 16  # gathering a row takes as long as reading this many rows in order
+_SMALL = 2048  # rows that take less time to scan than to mark in a bitmap
 _MATMUL_QUERIES = 8  # from this many queries on, a matrix product is faster than single scans
 _FLOAT32_ROUNDOFF = np.float64(2.0**-24)
 
@@ -144,7 +145,7 @@ class ExactScan:
 
     def is_gather_faster(self, count: int) -> bool:
         """Decide whether reading this many rows one by one is faster than a scan."""
-        return count * _GATHER_COST < self.count
+        return count * _GATHER_COST < max(self.count, _SMALL)
 
     def search_rows(self, query: Vectors, rows: Rows, k: int) -> RowHits:
         """Find the k best of these distinct rows for one query ``float32 [dim]``."""
@@ -250,6 +251,8 @@ def _best_rows(scan: Callable[[int], tuple[Rows, Scores]], count: int, k: int) -
 
 
 def _top_k(rows: Rows, scores: Scores, k: int) -> RowHits:
+    if (scores[1:] < scores[:-1]).all():  # as from FAISS, unless there are ties
+        return RowHits(rows[:k], scores[:k])
     order = np.lexsort((rows, -scores))[:k]
     return RowHits(rows[order], scores[order])
 
