@@ -8,7 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from index.vector_ids import Ids, Scores, batches
+from index.vector_ids import Ids, Scores
+
+_SORTED_PER_RESULT = 4  # scores to sort for each result: an ID is rarely in more than two scans
 
 
 @dataclass(frozen=True)
@@ -78,14 +80,23 @@ def rank_distinct(ids: Ids, scores: Scores, owners: npt.NDArray[np.integer], k: 
         scores: ``float32 [n]``.
         owners: Position of each result's shard, ``[n]``.
     """
-    order = np.lexsort((ids, owners, -scores))
-    rows: list[int] = []
-    seen: set[int] = {-1}
-    for batch in batches(order, max(1, 2 * k)):  # an ID is rarely in more than two scans
-        for row, vector_id in zip(batch.tolist(), ids[batch].tolist(), strict=True):
-            if len(rows) < k and vector_id not in seen:
-                seen.add(vector_id)
-                rows.append(row)
-        if len(rows) >= k:
-            break
-    return np.array(rows, np.int64)
+    count = max(1, _SORTED_PER_RESULT * k)
+    while True:
+        best = _highest_rows(scores, count)
+        order = best[np.lexsort((ids[best], owners[best], -scores[best]))]
+        rows: dict[int, int] = {-1: -1}  # by ID
+        for row, vector_id in zip(order.tolist(), ids[order].tolist(), strict=True):
+            if len(rows) > k:
+                break
+            rows.setdefault(vector_id, row)
+        if len(rows) > k or len(best) == len(ids):
+            return np.array(list(rows.values())[1:], np.int64)
+        count *= 2
+
+
+def _highest_rows(scores: Scores, count: int) -> npt.NDArray[np.int64]:
+    """Find the rows of the ``count`` highest scores, and those of scores equal to the lowest among them."""
+    if len(scores) <= count:
+        return np.arange(len(scores))
+    place = len(scores) - count
+    return np.flatnonzero(scores >= np.partition(scores, place)[place])
