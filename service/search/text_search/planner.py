@@ -49,13 +49,15 @@ class WaveLimits:
         cosine_slack: Added to the highest cosine so far to get the likely bound.
         max_likely_tasks: Maximum number of tasks with ``auto``, once there are enough hits.
         first_wave_margin: The first wave takes tasks whose reach is within this distance of the highest.
-        max_first_wave: Maximum number of tasks in the first wave.
-        growth: Size of a wave relative to the number of tasks searched before it.
+        min_first_wave: Minimum number of tasks in the first wave, if that many can contain results.
+        max_first_wave: Maximum number of tasks in the first wave, besides those with equal reach.
+        growth: Size of a wave relative to the number of tasks searched before it; likewise.
     """
 
     cosine_slack: float
     max_likely_tasks: int
     first_wave_margin: float
+    min_first_wave: int
     max_first_wave: int
     growth: int
 
@@ -64,13 +66,20 @@ _MAX_LIKELY_TASKS_IF_FULL = 24  # of videos whose texts contain the whole query
 
 # Every task costs a text tower pass. The number of searched tasks doubles with each wave, so few are in vain.
 SEPARATE_ENCODINGS = WaveLimits(
-    cosine_slack=0.05, max_likely_tasks=16, first_wave_margin=0.1, max_first_wave=8, growth=1
+    cosine_slack=0.05,
+    max_likely_tasks=16,
+    first_wave_margin=0.1,
+    min_first_wave=1,
+    max_first_wave=8,
+    growth=1,
 )
-# All tasks share one text tower pass, which takes as long as scanning many small shards.
+# All tasks share one text tower pass, which takes as long as scanning many small shards. A second wave takes as long as
+# scanning five of them.
 SHARED_ENCODING = WaveLimits(
     cosine_slack=0.15,
     max_likely_tasks=128,
     first_wave_margin=0.2,
+    min_first_wave=5,
     max_first_wave=_MAX_LIKELY_TASKS_IF_FULL,
     growth=4,
 )
@@ -133,9 +142,11 @@ class WavePlanner:
         self._min_score = -np.inf if min_score is None else min_score
         self._uses_likely_bound = routes == "auto" and tasks_in_first_page is None
         self._limits = limits
+        self._ranked = ranked
         self._tiers = _split_tiers(ranked, reach, self._orders.keys(), routes, tasks_in_first_page)
         lowest = (reach[0] if len(reach) else 0.0) - limits.first_wave_margin
-        self._wave_size = int((reach[: limits.max_first_wave] >= lowest).sum())
+        near = int((reach[: limits.max_first_wave] >= lowest).sum())
+        self._wave_size = max(near, limits.min_first_wave)
         self._earlier_hits: list[Hit] = []  # of previous tiers
         self._pool = _EMPTY_POOL  # best hits of the current tier
         self._tier_hits: list[Hit] = []  # those that can be results
@@ -152,13 +163,15 @@ class WavePlanner:
         while True:
             tier = self._tiers[0]
             bar = self._lowest_useful_score()
-            reaches = self._reach[[self._places[task] for task in tier[: self._wave_size]]]
+            reaches = self._reach[tier]
+            if len(tier) > self._wave_size:
+                reaches = reaches[reaches >= reaches[self._wave_size - 1]]
             is_reachable = can_reach_score(reaches, bar, self._cosine_bound())
             if self._uses_likely_bound and bar > self._min_score:  # there are enough results
                 is_reachable &= reaches >= self._least_likely_reach()
-            wave = tier[: int(is_reachable.sum())]  # sorted by reach, so reachable tasks come first
-            if wave:
-                self._tiers[0] = tier[len(wave) :]
+            size = int(is_reachable.sum())  # sorted by reach, so reachable tasks come first
+            if size:
+                self._tiers[0], wave = tier[size:], [self._ranked[place] for place in tier[:size].tolist()]
                 self.searched.update(wave)
                 self._wave_size = self._limits.growth * len(self.searched)
                 return wave
@@ -259,13 +272,15 @@ def _split_tiers(
     searchable: Set[str],
     routes: Routes,
     tasks_in_first_page: int | None,
-) -> list[list[str]]:
-    """Split the selected tasks, highest reach first, into tiers: a tier's hits precede the next one's."""
-    cut = len(tasks)
+) -> list[npt.NDArray[np.int64]]:
+    """Split the places of the selected tasks, highest reach first, into tiers: a tier's hits precede the next one's."""
+    selected = cut = len(tasks)
     if isinstance(routes, int):
-        cut = int((reaches >= reaches[min(routes, cut) - 1]).sum())
-        tasks = tasks[:cut]
+        selected = cut = int((reaches >= reaches[min(routes, cut) - 1]).sum())
     elif routes == "auto" and tasks_in_first_page is not None:
         cut = tasks_in_first_page
-    tiers = ([task for task in part if task in searchable] for part in (tasks[:cut], tasks[cut:]))
-    return [tier for tier in tiers if tier] or [[]]
+    tiers = (
+        np.array([place for place in part if tasks[place] in searchable], np.int64)
+        for part in (range(min(cut, selected)), range(cut, selected))
+    )
+    return [tier for tier in tiers if len(tier)] or [np.empty(0, np.int64)]

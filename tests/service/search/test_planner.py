@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -332,11 +333,26 @@ def test_encoders_with_a_shared_encoding_search_in_few_large_waves() -> None:
     assert sizes == [[8, 8, 16, 32, 56], [24, 96]]
 
 
+def test_first_wave_of_a_shared_encoding_takes_a_few_tasks_that_are_less_likely() -> None:
+    lifts = {f"t{n}": -float(n) for n in range(20)}
+    planner = _planner(_routing(lifts), list(lifts), 5, routes="all", limits=SHARED_ENCODING)
+    assert planner.next_wave() == list(lifts)[: SHARED_ENCODING.min_first_wave]
+
+
+def test_wave_does_not_part_tasks_of_equal_reach() -> None:
+    lifts = {f"t{n}": -(n // 30) / 1000 for n in range(120)}
+    planner = _planner(_routing(lifts), list(lifts), 5, routes="all", limits=SHARED_ENCODING)
+    assert [len(planner.next_wave()) for _ in range(3)] == [30, 90, 0]
+
+
+ONE_TASK_AT_FIRST = replace(SHARED_ENCODING, min_first_wave=1)
+
+
 def test_encoders_with_a_shared_encoding_search_more_likely_tasks() -> None:
     lift = 0.385 - (0.5 + SHARED_ENCODING.cosine_slack)
     hits = Hits(np.array([1, 2]), np.array([0.5, 0.375], np.float32))
     searched = []
-    for limits in (SEPARATE_ENCODINGS, SHARED_ENCODING):
+    for limits in (SEPARATE_ENCODINGS, ONE_TASK_AT_FIRST):
         planner = _planner([("near", 0.0), ("far", lift)], ["near", "far"], 2, routes="auto", limits=limits)
         assert planner.next_wave() == ["near"]
         planner.add_hits({"near": hits}.items())
@@ -351,7 +367,7 @@ def test_auto_expects_no_higher_cosine_while_complete_videos_fill_the_list(
     lift = 0.385 - (0.5 + SHARED_ENCODING.cosine_slack)
     hits = Hits(np.array([1, 2]), np.array([0.5, 0.375], np.float32))
     planner = _planner(
-        [("near", 0.0), ("far", lift)], ["near", "far"], 2, routes="auto", limits=SHARED_ENCODING
+        [("near", 0.0), ("far", lift)], ["near", "far"], 2, routes="auto", limits=ONE_TASK_AT_FIRST
     )
     assert planner.next_wave() == ["near"]
     planner.add_hits({"near": hits}.items(), are_complete=lambda videos: np.isin(videos, complete))
