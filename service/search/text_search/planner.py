@@ -50,8 +50,8 @@ class WaveLimits:
         max_likely_tasks: Maximum number of tasks with ``auto``, once there are enough hits.
         first_wave_margin: The first wave takes tasks whose reach is within this distance of the highest.
         min_first_wave: Minimum number of tasks in the first wave, if that many can contain results.
-        max_first_wave: Maximum number of tasks in the first wave, besides those with equal reach.
-        growth: Size of a wave relative to the number of tasks searched before it; likewise.
+        max_first_wave: Maximum number of tasks in the first wave.
+        growth: Size of a wave relative to the number of tasks searched before it.
     """
 
     cosine_slack: float
@@ -163,12 +163,10 @@ class WavePlanner:
         while True:
             tier = self._tiers[0]
             bar = self._lowest_useful_score()
-            reaches = self._reach[tier]
-            if len(tier) > self._wave_size:
-                reaches = reaches[reaches >= reaches[self._wave_size - 1]]
-            is_reachable = can_reach_score(reaches, bar, self._cosine_bound())
+            places = tier[: self._wave_size]
+            is_reachable = can_reach_score(self._reach[places], bar, self._cosine_bound())
             if self._uses_likely_bound and bar > self._min_score:  # there are enough results
-                is_reachable &= reaches >= self._least_likely_reach()
+                is_reachable &= self._are_likely(places)
             size = int(is_reachable.sum())  # sorted by reach, so reachable tasks come first
             if size:
                 self._tiers[0], wave = tier[size:], [self._ranked[place] for place in tier[:size].tolist()]
@@ -249,14 +247,17 @@ class WavePlanner:
         kth_score = self._tier_hits[room - 1].score if len(self._tier_hits) >= room else -np.inf
         return max(kth_score, self._min_score)
 
-    def _least_likely_reach(self) -> float:
-        """Return the lowest reach of the likeliest tasks.
+    def _are_likely(self, places: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+        """Check for each place whether its task is one of the likeliest, ``[len(places)]``.
 
-        Tasks with equal reach are equally likely, so none is cut off: tasks without captions have equal lifts.
+        Tasks with equal reach are equally likely, so none is cut off: tasks without captions have equal lifts. Videos
+        that contain the whole query can have no better rivals, so the limit then holds for such tasks, too.
         """
         most = self._limits.max_likely_tasks
-        most = min(most, _MAX_LIKELY_TASKS_IF_FULL) if self._is_full else most
-        return float(self._reach[most - 1]) if len(self._reach) >= most else -np.inf
+        if self._is_full:
+            return np.asarray(places < min(most, _MAX_LIKELY_TASKS_IF_FULL))
+        least = self._reach[most - 1] if len(self._reach) >= most else -np.inf
+        return np.asarray(self._reach[places] >= least)
 
     def _cosine_bound(self) -> float:
         """Bound the cosine of videos not found yet; with ``auto``, the bound is only likely."""
