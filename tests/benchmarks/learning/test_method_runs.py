@@ -138,9 +138,7 @@ def test_peak_memory_is_that_of_the_phase() -> None:
         pytest.skip("the kernel does not reset its high-water mark here")
     for name in ("small", "large", "small"):
         with meter.phase(name):
-            held = np.ones((300 if name == "large" else 1) * 1024**2, np.uint8)
-            assert held[-1] == 1
-            del held
+            np.ones((300 if name == "large" else 1) * 1024**2, np.uint8)  # written, and freed at once
     before, after = meter.peak_mib["small"]
     assert meter.peak_mib["large"][0] > before + 250
     assert after < before + 100
