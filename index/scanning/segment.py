@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -215,8 +214,7 @@ class SegmentCache:
     def __init__(self, *, gpu: bool = False) -> None:
         """Create an empty cache. With ``gpu``, it searches copies of segments on a GPU."""
         self._gpu = gpu
-        self._lock = Lock()
-        self._entries: dict[str, _CacheEntry] = defaultdict(_CacheEntry)
+        self._entries: dict[str, _CacheEntry] = {}
 
     def get(self, folder: Path, entry: SegmentEntry) -> Segment:
         """Get an open segment.
@@ -227,8 +225,10 @@ class SegmentCache:
         Raises:
             ShardMissing, ShardCorrupt: The segment cannot be opened; see :meth:`Segment.open`.
         """
-        with self._lock:
-            cached = self._entries[entry.id]
+        cached = self._entries.get(entry.id) or self._entries.setdefault(entry.id, _CacheEntry())
+        segment = cached.segment
+        if segment is not None and not segment.is_stale():
+            return segment
         with cached.opening:
             segment = cached.segment
             if segment is None or segment.is_stale():
@@ -238,6 +238,5 @@ class SegmentCache:
 
     def retain(self, identifiers: set[str]) -> None:
         """Drop all other segments, such as those that a new generation no longer names."""
-        with self._lock:
-            for identifier in [key for key in self._entries if key not in identifiers]:
-                del self._entries[identifier]
+        for identifier in set(self._entries) - identifiers:
+            self._entries.pop(identifier, None)

@@ -90,7 +90,7 @@ def session_scope(*, write: bool = False) -> Iterator[Session]:
         Unavailable: The database is unreachable, stayed locked, or its disk is full; nothing was written.
         InDoubt: The database did not confirm the commit, which may or may not have taken effect.
     """
-    bind = engine().execution_options(cinestrata_write=True) if write else engine()
+    bind = engine().execution_options(cinestrata_begin="BEGIN IMMEDIATE") if write else engine()
     committing = False
     try:
         with Session(bind, expire_on_commit=False) as session, session.begin():
@@ -116,11 +116,13 @@ def session_scope(*, write: bool = False) -> Iterator[Session]:
 def read_connection() -> Iterator[Connection]:
     """Open a connection to read columns with: less work than a session, which matters for reads by every search.
 
+    In SQLite, each query is a transaction of its own.
+
     Raises:
         Unavailable: The database is unreachable or stayed locked.
     """
     try:
-        with engine().connect() as connection:
+        with engine().connect().execution_options(cinestrata_begin=None) as connection:
             yield connection
     except _UNREACHABLE as error:
         raise _unreachable() from error
@@ -271,8 +273,9 @@ def _discard_broken_connections(context: ExceptionContext) -> None:
 
 
 def _begin_sqlite(connection: Connection) -> None:
-    write = connection.get_execution_options().get("cinestrata_write", False)
-    connection.exec_driver_sql("BEGIN IMMEDIATE" if write else "BEGIN")
+    begin = connection.get_execution_options().get("cinestrata_begin", "BEGIN")
+    if begin is not None:
+        connection.exec_driver_sql(begin)
 
 
 def _forget_after_fork() -> None:

@@ -71,7 +71,7 @@ def upgrade_engine(database: Engine) -> None:
     config = alembic_config()
     try:
         with (
-            database.execution_options(cinestrata_write=True).connect() as connection,
+            database.execution_options(cinestrata_begin="BEGIN IMMEDIATE").connect() as connection,
             _suspend_foreign_keys(connection),
             connection.begin(),
         ):
