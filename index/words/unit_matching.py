@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -22,7 +22,7 @@ _FLAGGED_SHARE = 4
 _SPREAD_SHARE = 64
 _SEARCHED_SHARE = 16  # one list in another
 _FREQUENT = 1000
-_CACHED_COUNTS = 1024
+_CACHED_WORDS = 1024
 _POSITION_BITS = 16
 
 Strengths = npt.NDArray[np.float32]
@@ -99,7 +99,7 @@ class LiveSegment:
             if term != exact
         }
         variants = [*terms.values(), *([Variant(exact, EXACT)] if exact >= 0 else [])]
-        if len(self._variants) < _CACHED_COUNTS:
+        if len(self._variants) < _CACHED_WORDS:
             self._variants[key] = variants
         return variants
 
@@ -118,7 +118,7 @@ class LiveSegment:
         count = self._counts.get(key)
         if count is None:
             count = len(self.find(variants).documents)
-            if len(self._counts) < _CACHED_COUNTS:
+            if len(self._counts) < _CACHED_WORDS:
                 self._counts[key] = count
         return count
 
@@ -238,7 +238,8 @@ class LiveSegment:
         return joined, levels
 
 
-def stems_of(word: str, languages: tuple[str, ...]) -> dict[str, str]:
+@lru_cache(maxsize=_CACHED_WORDS)  # a search asks twice
+def stems_of(word: str, languages: tuple[str, ...]) -> Mapping[str, str]:
     """Stem a word in each language; only words of ASCII letters have stems."""
     if not (word.isascii() and word.isalpha()):
         return {}

@@ -163,12 +163,15 @@ class WordIndex:
             self._selecting_units(frequencies) if select is None else select(frequencies, self.documents)
         )
         rows, strengths = [np.empty(0, dtype=ROW)], [np.empty((0, len(units)), dtype=np.float32)]
-        for live, search in zip(self._segments, searches, strict=True):
-            if selecting:
-                documents, found = search.select(selecting)
-                rows.append(live.segment.rows.take(documents))
-                strengths.append(found)
-        joined = np.concatenate(rows)
+        if selecting:
+            parts = [search.select(selecting) for search in searches]
+            rows = [
+                live.segment.rows.take(documents)
+                for live, (documents, _) in zip(self._segments, parts, strict=True)
+            ]
+            strengths = [found for _, found in parts]
+        # Joining rows takes long, even a single part, and most indexes have a single segment.
+        joined = np.concatenate(rows) if len(rows) > 1 else rows[0]
         return WordMatches(
             videos=np.ascontiguousarray(joined["video"]),
             kinds=joined["kind"].astype(np.uint8),

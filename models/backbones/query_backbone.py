@@ -126,4 +126,4 @@ class QueryBackbone(ABC):
             for key, vector in zip(missing, encode(list(missing.values())), strict=True):
                 # Without a copy, a row would keep its whole batch in memory.
                 found[key] = cache.put(key, vector.copy())
-        return np.stack([found[key] for key in keys]) if keys else np.empty((0, self.dim), np.float32)
+        return np.array([found[key] for key in keys]) if keys else np.empty((0, self.dim), np.float32)

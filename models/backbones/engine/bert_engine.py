@@ -56,6 +56,11 @@ class BertEngine:
 
     def __call__(self, ids: npt.NDArray[np.int64], threads: int = 1) -> Array:
         """Encode token IDs ``[n, L]`` with padding at the end to unit vectors ``[n, dim]``."""
+        if len(ids) == 1:  # finding the length and grouping would take a tenth of the graph's time
+            (text,), length = ids, ids.shape[1]
+            while length > 1 and text[length - 1] == PADDING:
+                length -= 1
+            return self._encode(ids[:, :length])
         lengths = np.max((ids != PADDING) * np.arange(1, ids.shape[1] + 1), axis=1, initial=1)
         order = np.argsort(lengths, kind="stable")
         batches = []
@@ -65,11 +70,15 @@ class BertEngine:
 
         def encode(batch: tuple[npt.NDArray[np.int64], int]) -> Array:
             rows, length = batch
-            return self._graph(self._words[ids[rows, :length]] + self._positions[:length])
+            return self._encode(ids[rows, :length])
 
         vectors = np.empty((len(ids), self._dim), np.float32)
         vectors[order] = np.concatenate(map_in_threads(encode, batches, threads) or [vectors])
         return vectors
+
+    def _encode(self, ids: npt.NDArray[np.int64]) -> Array:
+        """Encode texts of equal length, ``[n, L]`` without padding."""
+        return self._graph(self._words[ids] + self._positions[: ids.shape[1]])
 
 
 def _text_vectors(
