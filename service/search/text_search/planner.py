@@ -18,10 +18,7 @@ many there are.
 a number    That many of the likeliest tasks.
 ==========  =========================================================================================================
 
-``auto`` is designed to keep 99 of 100 correct results in the first ten of ``all``. On the synthetic video world
-(another seed than the reported one, 60 domains that share much of their vocabulary) it keeps 99.5 % with whole
-captions, and all with captions cut to 6 or 4 words. It searches 2.4, 4.2 and 7.4 of the 60 domains; ``all`` searches
-17, and 50 with 4 words.
+``auto`` is designed to keep 99 of 100 correct results in the first ten of ``all``.
 
 Encoders that share one text tower pass between tasks have wider limits: another task then costs only the scan of its
 shard, and a few large waves cost less than many small ones. ``docs/ranking.md`` lists the limits.
