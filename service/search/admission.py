@@ -20,8 +20,10 @@ class AdmissionControl:
     A count alone does not bound the wait, because speed varies with the queries and with other load on the machine.
     Little's law estimates it: with *n* single-search requests admitted and *s* seconds per response, a new search waits
     *n·s*. A request with several searches counts only toward the limit on their number: it has threads of its own and
-    is answered as a whole. *s* is measured only while at least ``saturated`` single-search requests are admitted: below
-    that, batches are not full and a search takes longer than it would under load. Fewer requests are never refused.
+    is answered as a whole. *s* is measured from the time that ``saturated`` single-search requests are admitted until
+    fewer than half as many are: with few, batches are not full and a search takes longer than it would under load, but
+    the responses of a full batch come together, and the time that it took is that of all. At most ``saturated``
+    requests are never refused.
 
     Args:
         max_admitted: Maximum number of concurrent searches. A request that comes alone is admitted, whatever its size.
@@ -44,10 +46,11 @@ class AdmissionControl:
         self._lock = Lock()
         self._admitted = 0
         self._single = 0  # of these, single-search requests
-        # Decaying sums over the time that the process was saturated.
+        self._is_measured = False
+        # Decaying sums over the measured time.
         self._busy_seconds = 0.0
         self._answered = 0.0
-        self._saturated_since = -math.inf  # or since the last response
+        self._measured_until = -math.inf
 
     @contextmanager
     def admit(self, count: int) -> Iterator[None]:
@@ -64,18 +67,19 @@ class AdmissionControl:
             self._check(count)
             self._admitted += count
             self._single += single
-            if single and self._single == self._saturated:
-                self._saturated_since = self._clock()
+            if single and not self._is_measured and self._single >= self._saturated:
+                self._is_measured, self._measured_until = True, self._clock()
         is_answered = False
         try:
             yield
             is_answered = True
         finally:
             with self._lock:
-                if single and self._single >= self._saturated:
+                if single and self._is_measured:
                     self._measure(int(is_answered))
                 self._admitted -= count
                 self._single -= single
+                self._is_measured &= self._single >= self._saturated / 2
 
     def check(self) -> None:
         """Check whether a single-search request would be admitted now.
@@ -103,15 +107,15 @@ class AdmissionControl:
 
     def _expected_seconds(self, count: int) -> float:
         """Estimate the response time in seconds with this many requests; 0 if they do not saturate the process."""
-        is_forgotten = self._clock() - self._saturated_since > _FORGOTTEN_SECONDS
+        is_forgotten = self._clock() - self._measured_until > _FORGOTTEN_SECONDS
         if count <= self._saturated or self._answered < 1 or is_forgotten:
             return 0.0
         return count * self._busy_seconds / self._answered
 
     def _measure(self, answered: int) -> None:
         now = self._clock()
-        seconds = now - self._saturated_since
+        seconds = now - self._measured_until
         decay = math.exp(-seconds / _MEMORY_SECONDS)
         self._busy_seconds = self._busy_seconds * decay + seconds
         self._answered = self._answered * decay + answered
-        self._saturated_since = now
+        self._measured_until = now

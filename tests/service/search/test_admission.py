@@ -113,6 +113,19 @@ def test_running_batches_and_clips_do_not_slow_down_the_estimate(
         admission.check()
 
 
+def test_answers_of_a_batch_share_the_time_that_it_took(
+    admission: AdmissionControl, requests: _Requests, clock: _Clock
+) -> None:
+    for _ in range(50):  # more than half of the answers count: sixty per second
+        requests.admit(10)
+        clock.now += 0.1
+        requests.answer(10, seconds=0.0)
+    requests.admit(100)
+    admission.check()
+    with pytest.raises(TooManyRequests):
+        requests.admit(30)
+
+
 def test_requests_that_fail_are_no_answers(admission: AdmissionControl, requests: _Requests) -> None:
     requests.admit(119)
     for _ in range(33):  # an answer in 0.3 seconds
