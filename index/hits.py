@@ -84,7 +84,7 @@ def rank_distinct(ids: Ids, scores: Scores, owners: npt.NDArray[np.integer], k: 
     while True:
         best = _highest_rows(scores, count)
         order = best[np.lexsort((ids[best], owners[best], -scores[best]))]
-        rows: dict[int, int] = {-1: -1}  # by ID
+        rows: dict[int, int] = {-1: -1}  # by ID; missing results count as listed
         for row, vector_id in zip(order.tolist(), ids[order].tolist(), strict=True):
             if len(rows) > k:
                 break

@@ -226,9 +226,6 @@ class SegmentCache:
             ShardMissing, ShardCorrupt: The segment cannot be opened; see :meth:`Segment.open`.
         """
         cached = self._entries.get(entry.id) or self._entries.setdefault(entry.id, _CacheEntry())
-        segment = cached.segment
-        if segment is not None and not segment.is_stale():
-            return segment
         with cached.opening:
             segment = cached.segment
             if segment is None or segment.is_stale():

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from index.words.word_segment import Documents, Flags, WordSegment
+from index.words.word_segment import Documents, Flags, WordSegment, run_starts
 from index.words.word_stems import stem_words
 
 EXACT = 1.0
@@ -208,7 +208,7 @@ class LiveSegment:
         documents = (starts >> _POSITION_BITS).astype(np.int32)
         if not len(documents):
             return Occurrences(documents, np.empty(0, dtype=np.float32))
-        (first,) = _starts(documents).nonzero()
+        (first,) = run_starts(documents).nonzero()
         best = np.maximum.reduceat(strengths, first)
         alive = self.alive[documents[first]]
         return Occurrences(documents[first][alive], best[alive])
@@ -250,14 +250,7 @@ def distinct(ascending: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
     """Drop repetitions from an ascending list."""
     if len(ascending) < 2:
         return ascending
-    return ascending[_starts(ascending)]
-
-
-def _starts(ascending: npt.NDArray[np.int32]) -> Flags:
-    """Mark the first of each run of equal numbers."""
-    starts = np.ones(len(ascending), np.bool_)
-    np.not_equal(ascending[1:], ascending[:-1], out=starts[1:])
-    return starts
+    return ascending[run_starts(ascending)]
 
 
 def _search(ascending: Documents, documents: Documents) -> tuple[npt.NDArray[np.int64], Flags]:

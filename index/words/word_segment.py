@@ -67,7 +67,7 @@ class Videos:
     @classmethod
     def of(cls, owners: Ids, captioned: Flags) -> Videos:
         """Collect videos from the video ID of each document; a video's documents are side by side."""
-        starts = np.flatnonzero(np.r_[np.ones(min(1, len(owners)), np.bool_), owners[1:] != owners[:-1]])
+        (starts,) = run_starts(owners).nonzero()
         ids = owners[starts]
         return cls(
             ids,
@@ -278,6 +278,13 @@ def _segment(
         documents=documents,
         positions=positions,
     )
+
+
+def run_starts(numbers: npt.NDArray[np.integer]) -> Flags:
+    """Mark the first of each run of equal numbers."""
+    starts = np.ones(len(numbers), np.bool_)
+    np.not_equal(numbers[1:], numbers[:-1], out=starts[1:])
+    return starts
 
 
 def _sums(flags: Flags, offsets: npt.NDArray[np.uint32]) -> npt.NDArray[np.int64]:

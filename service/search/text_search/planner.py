@@ -70,8 +70,8 @@ SEPARATE_ENCODINGS = WaveLimits(
     max_first_wave=8,
     growth=1,
 )
-# All tasks share one text tower pass, which takes as long as scanning many small shards. A second wave takes as long as
-# scanning five of them.
+# All tasks share one text tower pass, which takes as long as scanning many small shards. A few more of them in the
+# first wave cost less than the second wave that they often save.
 SHARED_ENCODING = WaveLimits(
     cosine_slack=0.15,
     max_likely_tasks=128,

@@ -263,14 +263,9 @@ class SearchWords:
 
     def _mark(self, text: str) -> list[_Mark]:
         """Locate query units in a text; a phrase's words must be adjacent."""
-        if not self._has_phrase:
-            return [
-                _Mark(word.start, word.end, number)
-                for word in split_words(text, self._units_of_term)
-                for number in self._units_of_term[word.term]
-            ]
         marks: list[_Mark] = []
-        words = split_words(text)
+        # Only among all words are those of a phrase adjacent.
+        words = split_words(text, None if self._has_phrase else self._units_of_term)
         for place, word in enumerate(words):
             for number in self._units_of_term.get(word.term, ()):
                 length = len(self.query.units[number].terms)
