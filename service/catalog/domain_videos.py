@@ -76,8 +76,25 @@ def count_edit(session: Session, domain_id: str, video: int, *, captions: bool, 
     number_edits(session, [video])
 
 
+def count_deletion(session: Session, domain_id: str) -> None:
+    """Count a deletion of videos as an edit of their domain's metadata, so that copies of the rows are read again.
+
+    The transaction must not lock another task afterwards; see :func:`number_edits`.
+
+    Args:
+        domain_id: ID of the task whose shard had, or would have had, the videos.
+    """
+    session.execute(
+        update(Task)
+        .where(Task.id == domain_id)
+        .values(metadata_edits=Task.metadata_edits + 1)
+        .execution_options(synchronize_session=False)
+    )
+    number_edits(session, [])
+
+
 def number_edits(session: Session, videos: Sequence[int]) -> None:
-    """Give the next edit number to videos whose captions or metadata this transaction changes.
+    """Count an edit, and give its number to the videos whose captions or metadata this transaction changes.
 
     The counter stays locked until commit, so edits become visible in order. Transactions lock tasks first and the
     counter last; otherwise, two of them could deadlock.
@@ -85,8 +102,6 @@ def number_edits(session: Session, videos: Sequence[int]) -> None:
     Args:
         videos: Vector IDs.
     """
-    if not videos:
-        return
     number = session.execute(
         update(EditCounter)
         .values(last_edit=EditCounter.last_edit + 1)

@@ -6,9 +6,9 @@ A deletion runs in this order, with the index and the task's row locked::
 
 If a process is killed before the commit, the video's row is still there, and repeating the request finishes the
 deletion. The transaction stores which files to delete, and a worker's maintenance deletes those left by a killed
-process or an error (``service.storage.video_files``). After the commit, no process shows the video: searches drop
-results without a catalog row, also on servers that have not read the tombstones yet, and on later pages of earlier
-searches.
+process or an error (``service.storage.video_files``). No search that starts after the commit shows the video, also on
+servers that have not read the tombstones yet, and on later pages of earlier searches: a deletion counts as an edit, so
+copies of catalog rows are out of date, and searches drop results without a row.
 
 * The row is deleted, with captions, metadata, moments and the events that name the file. An ID may be used again; a
   vector ID never is.
@@ -40,7 +40,7 @@ from index.shard_store import ShardStore
 from service.access.audit_log import MAX_LISTED_IDS, record_change
 from service.catalog.column_types import is_damaged
 from service.catalog.database import id_chunks, now, session_scope
-from service.catalog.domain_videos import count_task_videos
+from service.catalog.domain_videos import count_deletion, count_task_videos
 from service.catalog.tables import ACTIVE_STATES, Event, Recall, Task, Video
 from service.core.errors import Conflict, NotFound, Unavailable
 from service.core.settings import settings
@@ -189,6 +189,7 @@ def _remove(
     if not task.counts["accepted"]:
         session.execute(delete(Recall).where(Recall.task_order == task.learned_order))
     record(session, task.id, "log", {"message": f"{len(gone)} videos were deleted.", "deleted": len(gone)})
+    count_deletion(session, shard)
     return gone
 
 

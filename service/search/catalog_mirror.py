@@ -1,7 +1,9 @@
-"""Copy the catalog rows that text searches need, for use while the database is unreachable.
+"""Copy the catalog rows that text searches need to memory, which is faster to read and always reachable.
 
-Searches read the catalog, so edits and deletions apply at once. A background thread copies the searched domains' rows
-to memory. If a catalog read fails, the copy stands in: results then show captions as of the copy and leave out videos
+A background thread copies the searched domains' rows. Every search reads the number of the last edit or deletion. If
+the copy has it, its rows are current; otherwise, the search reads the catalog, so edits and deletions apply at once.
+
+While the catalog is unreachable, the copy stands in: results then show captions as of the copy and leave out videos
 added since. Deleted videos stay hidden, because a deletion is written to the index before it is acknowledged, and the
 index manifest is read before the copy is used.
 """
@@ -10,8 +12,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from threading import Event, Thread
 from types import MappingProxyType
@@ -26,7 +28,7 @@ from index.hits import Hit
 from index.vector_ids import find_ids
 from service.catalog.catalog_reads import CatalogReads
 from service.catalog.database import read_connection, session_scope
-from service.catalog.domain_videos import in_domain
+from service.catalog.domain_videos import in_domain, read_last_edit
 from service.catalog.tables import Task, Video
 from service.catalog.task_names import find_task
 from service.catalog.transcripts import TimedText, read_passages
@@ -56,7 +58,7 @@ class ResultRows(NamedTuple):
 
     Attributes:
         rows: Rows by vector ID; deleted videos are missing.
-        as_of: Time of the copy that the rows came from; None if they came from the catalog.
+        as_of: Time of the copy that the rows came from; None if they are current.
         not_copied: Reason by task, for tasks missing from the copy.
     """
 
@@ -75,17 +77,35 @@ class _TaskRow(NamedTuple):
 
 @dataclass(frozen=True)
 class _Copy:
-    """The copy as of one time; replaced as a whole."""
+    """The copy as of one time; replaced as a whole.
+
+    Attributes:
+        edit: Number of the last edit or deletion that all rows show.
+        versions: Versions of shard and task that the rows of each domain are at least as new as.
+    """
 
     as_of: datetime
+    edit: int
     tasks: Mapping[str, _TaskRow]
     videos: Mapping[str, VideoRows]
-    versions: Mapping[str, str] = field(default_factory=dict)
-    not_copied: frozenset[str] = frozenset()
+    versions: Mapping[str, tuple[str, str]]
+    not_copied: frozenset[str]
+
+    def is_of_shard(self, task: str, snapshot: SearchSnapshot) -> bool:
+        """Check whether a domain was copied with a snapshot's version of its shard."""
+        return task in self.videos and self.versions[task][0] == snapshot.shards[task].state
+
+    def find(self, ids_by_task: Mapping[str, Sequence[int]]) -> dict[int, VideoRow]:
+        """Look up rows by vector ID, skipping unknown videos."""
+        rows: dict[int, VideoRow] = {}
+        for task, ids in ids_by_task.items():
+            if task in self.videos:
+                rows |= self.videos[task].find(ids)
+        return rows
 
 
 class CatalogMirror:
-    """Reads result rows from the catalog, or from a copy while the catalog is unreachable. Thread-safe.
+    """Reads result rows from a copy of the catalog if it is current, or from the catalog. Thread-safe.
 
     Args:
         changed_ids: Reads the current manifest's IDs of tasks that differ from a snapshot's; see
@@ -133,27 +153,35 @@ class CatalogMirror:
         """When the copy last matched the catalog; None without a copy."""
         return self._copy.as_of if self._copy else None
 
-    def read_results(self, hits: Sequence[Hit], snapshot: SearchSnapshot) -> ResultRows:
-        """Read the catalog rows for a list of hits.
+    def read_results(
+        self, hits: Sequence[Hit], snapshot: SearchSnapshot, edit: int | None = None
+    ) -> ResultRows:
+        """Read the rows for a list of hits, from the copy if it has current ones for all of them.
 
         Args:
             snapshot: Snapshot that found them.
+            edit: Number of the last edit before the search; None if unknown.
 
         Raises:
             Unavailable: The catalog is unreachable, and there is no copy or the index's deletions cannot be read.
         """
+        copy, ids = self._copy, {hit.id for hit in hits}
+        if copy is not None and copy.edit == edit:
+            by_task = _by_task(hits)
+            if all(copy.is_of_shard(task, snapshot) for task in by_task):
+                rows = copy.find(by_task)
+                if len(rows) == len(ids):
+                    return ResultRows(rows)
         try:
-            return ResultRows(self._reads.read(lambda: read_rows([hit.id for hit in hits])))
+            return ResultRows(self._reads.read(lambda: read_rows(ids)))
         except Unavailable:
             copy = self._copy
             if copy is None:
                 raise
-        rows: dict[int, VideoRow] = {}
-        for task, ids in self._live_ids(hits, snapshot).items():
-            if task in copy.videos:
-                rows |= copy.videos[task].find(ids)
         return ResultRows(
-            rows, copy.as_of, {task: _NOT_COPIED for task in snapshot.shards if task in copy.not_copied}
+            copy.find(self._live_ids(hits, snapshot)),
+            copy.as_of,
+            {task: _NOT_COPIED for task in snapshot.shards if task in copy.not_copied},
         )
 
     def read_passages(self, passages: Sequence[int]) -> Mapping[int, Sequence[TimedText]]:
@@ -181,8 +209,8 @@ class CatalogMirror:
                 raise
             return (by_key or by_slug)[0]
 
-    def videos(self, task: str) -> tuple[str, VideoRows]:
-        """Get a domain's version and rows from the copy.
+    def videos(self, task: str) -> tuple[tuple[str, str], VideoRows]:
+        """Get a domain's versions and rows from the copy.
 
         Raises:
             Unavailable: The domain is not copied.
@@ -205,10 +233,11 @@ class CatalogMirror:
         if started < self._due:
             return False
         as_of = datetime.now(UTC)
+        edit = self._reads.read(read_last_edit)
         tasks = self._reads.read(_read_tasks)
         before = self._copy
         versions = {
-            task: f"{shard.state}+{tasks[task].version}"
+            task: (shard.state, tasks[task].version)
             for task, shard in snapshot.shards.items()
             if task in tasks and shard.count
         }
@@ -229,16 +258,14 @@ class CatalogMirror:
             total += rows.nbytes
         if not_copied and (before is None or not_copied != before.not_copied):
             log.warning("catalog_mirror_full", domains=len(not_copied), max_bytes=self._max_bytes)
-        self._copy = _Copy(as_of, tasks, videos, versions, frozenset(not_copied))
+        self._copy = _Copy(as_of, edit, tasks, videos, versions, frozenset(not_copied))
         finished = time.monotonic()
         self._due = finished + (finished - started) * (1 / _MAX_SHARE - 1)
         return True
 
     def _live_ids(self, hits: Sequence[Hit], snapshot: SearchSnapshot) -> dict[str, list[int]]:
         """Group the IDs of hits by task, without those that the current manifest lists as deleted."""
-        by_task: dict[str, list[int]] = {}
-        for hit in hits:
-            by_task.setdefault(hit.task, []).append(hit.id)
+        by_task = _by_task(hits)
         changed = self._changed_ids(snapshot, list(by_task)) if self._changed_ids else {}
         for task, stored in changed.items():
             ids = np.array(by_task[task], np.int64)
@@ -260,9 +287,17 @@ class CatalogMirror:
                 log.warning("catalog_not_copied", error=str(error), kind=type(error).__name__)
 
 
-def read_rows(vector_ids: Sequence[int]) -> dict[int, VideoRow]:
+def _by_task(hits: Sequence[Hit]) -> dict[str, list[int]]:
+    """Group the vector IDs of hits by task."""
+    ids: dict[str, list[int]] = {}
+    for hit in hits:
+        ids.setdefault(hit.task, []).append(hit.id)
+    return ids
+
+
+def read_rows(vector_ids: Collection[int]) -> dict[int, VideoRow]:
     """Read rows from the catalog by vector ID."""
-    ids = list(dict.fromkeys(vector_ids))
+    ids = list(vector_ids)
     rows: dict[int, VideoRow] = {}
     if not ids:
         return rows

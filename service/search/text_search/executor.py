@@ -109,10 +109,11 @@ def start_searches(
 
     start = time.perf_counter()
     if with_words:
-        index, transcripts, judged = cache.words.current(), cache.words.transcripts, cache.words.judged
+        edit = cache.words.follow_edits()
+        index, transcripts, judged = cache.words.index, cache.words.transcripts, cache.words.judged
         captions = cache.words.captions.of(index, snapshot.video_positions)
     else:
-        index, transcripts, judged = WordIndex.empty(), TranscriptWords.empty(), JudgedTexts()
+        edit, index, transcripts, judged = None, WordIndex.empty(), TranscriptWords.empty(), JudgedTexts()
         captions = DomainCaptions.unknown(snapshot.video_positions)
     words = [
         SearchWords(
@@ -163,6 +164,7 @@ def start_searches(
             SearchState(
                 snapshot=snapshot,
                 request=request,
+                edit=edit,
                 mode=mode,
                 words=own,
                 meaning=meaning,

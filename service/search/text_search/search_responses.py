@@ -44,7 +44,7 @@ Vector = npt.NDArray[np.float32]
 def finish_searches(
     snapshot: SearchSnapshot, states: Sequence[SearchState], cache: VideoMetadataCache
 ) -> list[SearchResponse]:
-    """Build the responses of searches whose waves are all done, with one catalog read for all."""
+    """Build the responses of searches whose waves are all done, with at most one read of videos for all."""
     for state in states:
         hits = state.planner.hits()
         state.confidence = compute_confidence(state, hits)
@@ -54,7 +54,12 @@ def finish_searches(
         if state.query_vectors:
             _find_moments(state, cache)
     start = time.perf_counter()
-    rows = cache.mirror.read_results([hit for state in states for hit in state.page], snapshot)
+    edits = [state.edit for state in states if state.edit is not None]
+    rows = cache.mirror.read_results(
+        [hit for state in states for hit in state.page],
+        snapshot,
+        max(edits) if edits and len(edits) == len(states) else None,
+    )
     passages = cache.mirror.read_passages(
         [passage for state in states for passage in state.words.passages(hit.id for hit in state.page)]
     )

@@ -49,6 +49,7 @@ class SearchState:
 
     Attributes:
         snapshot: Snapshot that the search uses from its first wave to its response.
+        edit: Number of the last edit before the search; None if unknown.
         words: Word evidence of the query.
         routing: Weights of the candidate tasks, from meaning and from words in video texts.
         meaning: Weights from meaning alone.
@@ -71,6 +72,7 @@ class SearchState:
 
     snapshot: SearchSnapshot
     request: SearchRequest
+    edit: int | None
     mode: QueryMode
     words: SearchWords
     meaning: TextRouting

@@ -146,31 +146,43 @@ class LibraryWords:
                 removed = self._state.replace(ReadTexts.none(gone))
                 self._state = removed._replace(videos=np.setdiff1d(known, gone, assume_unique=True))
 
-    @property
-    def judged(self) -> JudgedTexts:
-        """Confirmed and refused texts, at least as new as the last result of :meth:`current`."""
-        return self._state.judged
+    def follow_edits(self) -> int | None:
+        """Read all edits committed before the call.
 
-    def current(self) -> WordIndex:
-        """Get the index with all edits committed before the call.
-
-        While the catalog is unreachable, the index keeps the edits read so far.
+        Returns:
+            Number of the last edit; None before the first videos, or while the catalog is unreachable. The words then
+            keep the edits read so far, and results show the mirror's captions, which are just as old.
         """
-        state = self._state
-        if state.edit is None:
-            return state.words
+        edit = self._state.edit
+        if edit is None:
+            return None
         try:
             number = self._reads.read(read_last_edit)
-            if number > state.edit:
+            if number > edit:
                 self._apply_edits(number)
         except Unavailable:
-            pass  # results then show the mirror's captions, which are just as old
+            return None
+        return number
+
+    def current(self) -> WordIndex:
+        """Get the index with all edits committed before the call; see :meth:`follow_edits`."""
+        self.follow_edits()
+        return self._state.words
+
+    @property
+    def index(self) -> WordIndex:
+        """Words of the videos, at least as new as the last :meth:`follow_edits`."""
         return self._state.words
 
     @property
     def transcripts(self) -> TranscriptWords:
-        """Transcript words, at least as new as the last result of :meth:`current`."""
+        """Transcript words, likewise."""
         return self._state.transcripts
+
+    @property
+    def judged(self) -> JudgedTexts:
+        """Confirmed and refused texts, likewise."""
+        return self._state.judged
 
     def _apply_edits(self, number: int) -> None:
         with self._replacement:

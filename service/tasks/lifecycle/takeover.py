@@ -100,6 +100,7 @@ class Takeover:
         # The release may have learned old captions, and searches may have cached old metadata.
         task.caption_edits += domain.caption_edits
         task.metadata_edits += domain.metadata_edits
+        domain.metadata_edits += 1  # as for a deletion
         domain.counts = count_task_videos(session, domain.id)
         task.counts = count_task_videos(session, task.id)
         # The advice to relearn has been followed.

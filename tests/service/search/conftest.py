@@ -11,4 +11,4 @@ from service.search.words.library_words import LibraryWords
 @pytest.fixture
 def no_words(monkeypatch: pytest.MonkeyPatch) -> None:
     """No text of a video contains a word: searches rank by what videos look like."""
-    monkeypatch.setattr(LibraryWords, "current", lambda self: WordIndex.empty())
+    monkeypatch.setattr(LibraryWords, "index", WordIndex.empty())
