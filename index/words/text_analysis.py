@@ -24,7 +24,7 @@ _CJK = "\u3005-\u3007\u3041-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uac00-
 _CJK += "\U00020000-\U0003fffd"
 _CJK_CHARACTER = re.compile(f"[{_CJK}]")
 _RUN = re.compile(f"[{_CJK}]+|[^{_CJK} -]+|[ -]+")
-_ASCII_RUN = re.compile("[a-z0-9]+(?:-[a-z0-9]+)*")
+_ASCII_WORD = re.compile("[a-z0-9]+(?:-[a-z0-9]+)*")
 _LONG = re.compile(f"[^ ]{{{MAX_TERM + 1}}}")
 QUOTE = re.compile('["\u201c\u201d\u201e\u201f\u00ab\u00bb]')
 
@@ -83,17 +83,25 @@ def _words(text: str) -> Iterator[tuple[str, int, int]]:
 
 def _ascii_words(folded: str) -> Iterator[tuple[str, int, int]]:
     """Split like :func:`_words`, several times as fast."""
-    for run in _ASCII_RUN.finditer(folded):
-        start, end = run.span()
-        if "-" not in run[0]:
-            yield run[0][:MAX_TERM], start, end
-            continue
-        parts = run[0].split("-")
-        place = start
+    start = 0
+    for run in folded.split(" "):
+        if "-" in run:
+            yield from _hyphenated_words(run, start)
+        elif run:
+            yield run[:MAX_TERM], start, start + len(run)
+        start += len(run) + 1
+
+
+def _hyphenated_words(run: str, offset: int) -> Iterator[tuple[str, int, int]]:
+    for word in _ASCII_WORD.finditer(run):
+        parts = word[0].split("-")
+        start = offset + word.start()
         for part in parts:
-            yield part[:MAX_TERM], place, place + len(part)
-            place += len(part) + 1
-        yield "".join(part[:MAX_TERM] for part in parts)[:MAX_TERM], start, end
+            yield part[:MAX_TERM], start, start + len(part)
+            start += len(part) + 1
+        if len(parts) > 1:
+            joined = "".join(part[:MAX_TERM] for part in parts)
+            yield joined[:MAX_TERM], offset + word.start(), offset + word.end()
 
 
 def parse_query(text: str) -> list[QueryUnit]:

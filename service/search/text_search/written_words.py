@@ -233,8 +233,7 @@ class SearchWords:
         least = _MIN_TEXT_SHARE * sum(self._masses)
         for place, text in enumerate(texts):
             marks = self._mark(text.text)
-            mass = sum(self._masses[unit] for unit in {mark.unit for mark in marks})
-            if marks and mass >= least:
+            if marks and (mass := sum(self._masses[unit] for unit in {mark.unit for mark in marks})) >= least:
                 found.append((-mass, text.kind, place, text, _join_spans(marks)))
         shown: dict[str, MatchedText] = {}
         for *_, text, spans in sorted(found, key=lambda match: match[:3]):
@@ -263,15 +262,21 @@ class SearchWords:
 
     def _mark(self, text: str) -> list[_Mark]:
         """Locate query units in a text; a phrase's words must be adjacent."""
+        units_of = self._units_of_term
+        if not self._has_phrase:
+            return [
+                _Mark(word.start, word.end, number)
+                for word in split_words(text, units_of)
+                for number in units_of[word.term]
+            ]
         marks: list[_Mark] = []
-        # Only among all words are those of a phrase adjacent.
-        words = split_words(text, None if self._has_phrase else self._units_of_term)
+        words = split_words(text)
         for place, word in enumerate(words):
-            for number in self._units_of_term.get(word.term, ()):
+            for number in units_of.get(word.term, ()):
                 length = len(self.query.units[number].terms)
                 following = words[place : place + length]
                 if len(following) == length and all(
-                    number in self._units_of_term.get(other.term, ()) for other in following
+                    number in units_of.get(other.term, ()) for other in following
                 ):
                     marks.append(_Mark(word.start, following[-1].end, number))
         return marks
