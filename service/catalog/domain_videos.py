@@ -55,12 +55,16 @@ def read_counts(session: Session, task_id: str, counts: dict[str, Any]) -> dict[
     return count_task_videos(session, task_id) if is_damaged(counts) else counts
 
 
-def count_edit(session: Session, domain_id: str, video: int, *, captions: bool, metadata: bool) -> None:
-    """Count an edit of a video. The transaction must not lock another task afterwards; see :func:`number_edits`.
+def count_edit(
+    session: Session, domain_id: str, videos: Sequence[int], *, captions: bool, metadata: bool
+) -> None:
+    """Count an edit of videos. The transaction must not lock another task afterwards; see :func:`number_edits`.
+
+    A deletion counts as an edit of metadata, so that no copy of the rows stays current.
 
     Args:
-        domain_id: ID of the task whose shard has, or will have, the video.
-        video: Vector ID of the video.
+        domain_id: ID of the task whose shard has, or will have, the videos.
+        videos: Vector IDs of the edited videos; without deleted ones.
         captions: Whether the edit changes captions.
         metadata: Whether the edit changes metadata.
     """
@@ -73,24 +77,7 @@ def count_edit(session: Session, domain_id: str, video: int, *, captions: bool, 
         )
         .execution_options(synchronize_session=False)
     )
-    number_edits(session, [video])
-
-
-def count_deletion(session: Session, domain_id: str) -> None:
-    """Count a deletion of videos as an edit of their domain's metadata, so that copies of the rows are read again.
-
-    The transaction must not lock another task afterwards; see :func:`number_edits`.
-
-    Args:
-        domain_id: ID of the task whose shard had, or would have had, the videos.
-    """
-    session.execute(
-        update(Task)
-        .where(Task.id == domain_id)
-        .values(metadata_edits=Task.metadata_edits + 1)
-        .execution_options(synchronize_session=False)
-    )
-    number_edits(session, [])
+    number_edits(session, videos)
 
 
 def number_edits(session: Session, videos: Sequence[int]) -> None:

@@ -91,7 +91,7 @@ class PositionCounter(Base):
 
 
 class EditCounter(Base):
-    """One row: the number of the last edit of captions or metadata.
+    """One row: the number of the last edit, verdict, deletion or takeover.
 
     Locked until commit, so that edits become visible in order of number.
     """
@@ -151,7 +151,7 @@ class Task(Base):
     deleted_at: Mapped[datetime | None]  # set: the domain was deleted as a whole
     # For a relearned domain: the domain whose appended videos it takes over.
     relearns_id: Mapped[str | None] = mapped_column(String(128), index=True)
-    # Edits of captions and of metadata in the domain; search caches are versioned by them.
+    # Edits of captions, and of metadata or by deletion, in the domain; search caches are versioned by them.
     caption_edits: Mapped[int] = mapped_column(BigInteger, default=0, index=True)
     metadata_edits: Mapped[int] = mapped_column(BigInteger, default=0, index=True)
 

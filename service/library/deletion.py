@@ -40,7 +40,7 @@ from index.shard_store import ShardStore
 from service.access.audit_log import MAX_LISTED_IDS, record_change
 from service.catalog.column_types import is_damaged
 from service.catalog.database import id_chunks, now, session_scope
-from service.catalog.domain_videos import count_deletion, count_task_videos
+from service.catalog.domain_videos import count_edit, count_task_videos
 from service.catalog.tables import ACTIVE_STATES, Event, Recall, Task, Video
 from service.core.errors import Conflict, NotFound, Unavailable
 from service.core.settings import settings
@@ -116,8 +116,6 @@ def delete_task(task_id: str) -> DeletionResult:
         gone = _remove(session, task, own, whole=True)
         if gone or task.deleted_at is None:
             record_change(session, "task.delete", task.id, {"name": task.name, "videos": len(gone)})
-        # Checkpoints of a failed or cancelled attempt.
-        shutil.rmtree(settings().checkpoints_dir / task_id, ignore_errors=True)
         # A ready append's folder holds the uploaded files of videos that belong to the domain now.
         is_finished_append = task.target_id is not None and task.state == "ready"
         if is_finished_append:
@@ -129,6 +127,8 @@ def delete_task(task_id: str) -> DeletionResult:
             suffix = f" (deleted {task.id})"  # the name is free again
             task.slug = None
             task.name = task.name[: MAX_NAME_CHARS - len(suffix)] + suffix
+    # Checkpoints of a failed or cancelled attempt.
+    shutil.rmtree(settings().checkpoints_dir / task_id, ignore_errors=True)
     _delete_copies(originals)
     _delete_files(gone)
     if is_finished_append:
@@ -189,7 +189,7 @@ def _remove(
     if not task.counts["accepted"]:
         session.execute(delete(Recall).where(Recall.task_order == task.learned_order))
     record(session, task.id, "log", {"message": f"{len(gone)} videos were deleted.", "deleted": len(gone)})
-    count_deletion(session, shard)
+    count_edit(session, shard, [], captions=False, metadata=True)
     return gone
 
 

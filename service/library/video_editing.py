@@ -1,8 +1,8 @@
 """Edit videos: captions, metadata and transcripts.
 
 An edit changes only the video's row: its vector stays the same, and its shard's encoder is not retrained. The next
-search in every process finds the new words and shows the new captions, read from the catalog. Search caches are
-versioned by the counters in :mod:`service.catalog.domain_videos`:
+search in every process finds the new words and shows the new captions. Search caches are versioned by the counters in
+:mod:`service.catalog.domain_videos`:
 
 * The next search re-reads the video's words (:mod:`service.search.words.library_words`), also for held-out videos.
 * The next filtered search re-reads metadata columns.
@@ -93,7 +93,7 @@ def edit_video(
             count_edit(
                 session,
                 task.target_id or task.id,
-                video.vector_id,
+                [video.vector_id],
                 captions="captions" in changed,
                 metadata="metadata" in changed,
             )

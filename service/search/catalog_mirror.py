@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from threading import Event, Thread
 from types import MappingProxyType
@@ -80,7 +80,7 @@ class _Copy:
     """The copy as of one time; replaced as a whole.
 
     Attributes:
-        edit: Number of the last edit or deletion that all rows show.
+        edit: Number of an edit; the rows show it and all before it. Some may be newer.
         versions: Versions of shard and task that the rows of each domain are at least as new as.
     """
 
@@ -92,7 +92,10 @@ class _Copy:
     not_copied: frozenset[str]
 
     def is_of_shard(self, task: str, snapshot: SearchSnapshot) -> bool:
-        """Check whether a domain was copied with a snapshot's version of its shard."""
+        """Check whether a domain was copied with a snapshot's version of its shard.
+
+        Until an append is published, changes of its rows are no edits.
+        """
         return task in self.videos and self.versions[task][0] == snapshot.shards[task].state
 
     def find(self, ids_by_task: Mapping[str, Sequence[int]]) -> dict[int, VideoRow]:
@@ -224,14 +227,12 @@ class CatalogMirror:
         """Copy the rows that changed.
 
         Returns:
-            Whether the copy is current; False if an update is not due yet.
+            Whether the copy is current; False if reading changed rows is not due yet.
 
         Raises:
             Unavailable: The catalog cannot be reached.
         """
         started = time.monotonic()
-        if started < self._due:
-            return False
         as_of = datetime.now(UTC)
         edit = self._reads.read(read_last_edit)
         tasks = self._reads.read(_read_tasks)
@@ -241,6 +242,11 @@ class CatalogMirror:
             for task, shard in snapshot.shards.items()
             if task in tasks and shard.count
         }
+        if before is not None and before.versions == versions:
+            self._copy = replace(before, as_of=as_of, edit=edit, tasks=tasks)
+            return True
+        if started < self._due:
+            return False
         videos: dict[str, VideoRows] = {}
         not_copied: set[str] = set()
         total = 0
@@ -288,10 +294,10 @@ class CatalogMirror:
 
 
 def _by_task(hits: Sequence[Hit]) -> dict[str, list[int]]:
-    """Group the vector IDs of hits by task."""
+    """Group the distinct vector IDs of hits by task."""
     ids: dict[str, list[int]] = {}
-    for hit in hits:
-        ids.setdefault(hit.task, []).append(hit.id)
+    for task, vector_id in {(hit.task, hit.id) for hit in hits}:
+        ids.setdefault(task, []).append(vector_id)
     return ids
 
 

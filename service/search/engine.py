@@ -65,7 +65,7 @@ class SearchEngine:
         snapshots: Follows the index and holds the current snapshot.
         scheduler: Batches concurrent searches.
         admission: Refuses searches under overload.
-        mirror: Stands in for the catalog while it is unreachable.
+        mirror: Copy of the catalog's rows, for results.
         metadata_cache: Video metadata for filters and moments.
         clips: Search by uploaded clips.
         query_reports: Reports on how well domains' own captions find their videos.

@@ -174,7 +174,7 @@ def _report(
 ) -> QueryReport:
     count = len(searched.ranks)
     shown = searched.worst[:worst]
-    rows = read_rows([hit.id for outcome in shown for hit in outcome.hits])
+    rows = read_rows({hit.id for outcome in shown for hit in outcome.hits})
     return QueryReport(
         task=sample.task_name,
         task_id=sample.task_id,

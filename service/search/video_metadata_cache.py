@@ -170,7 +170,7 @@ class VideoMetadataCache:
 
     Args:
         max_videos: Maximum number of videos whose metadata is cached; moments have the same limit.
-        mirror: Copy of the catalog, used while it is unreachable; None: an empty one.
+        mirror: Copy of the catalog; None: an empty one.
         words: Words of the videos; None: no words.
 
     Attributes:

@@ -54,11 +54,9 @@ def finish_searches(
         if state.query_vectors:
             _find_moments(state, cache)
     start = time.perf_counter()
-    edits = [state.edit for state in states if state.edit is not None]
+    edits = {state.edit for state in states}
     rows = cache.mirror.read_results(
-        [hit for state in states for hit in state.page],
-        snapshot,
-        max(edits) if edits and len(edits) == len(states) else None,
+        [hit for state in states for hit in state.page], snapshot, edits.pop() if len(edits) == 1 else None
     )
     passages = cache.mirror.read_passages(
         [passage for state in states for passage in state.words.passages(hit.id for hit in state.page)]

@@ -233,7 +233,10 @@ class SearchWords:
         least = _MIN_TEXT_SHARE * sum(self._masses)
         for place, text in enumerate(texts):
             marks = self._mark(text.text)
-            if marks and (mass := sum(self._masses[unit] for unit in {mark.unit for mark in marks})) >= least:
+            if not marks:
+                continue
+            mass = sum(self._masses[unit] for unit in {mark.unit for mark in marks})
+            if mass >= least:
                 found.append((-mass, text.kind, place, text, _join_spans(marks)))
         shown: dict[str, MatchedText] = {}
         for *_, text, spans in sorted(found, key=lambda match: match[:3]):

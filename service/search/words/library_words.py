@@ -150,8 +150,8 @@ class LibraryWords:
         """Read all edits committed before the call.
 
         Returns:
-            Number of the last edit; None before the first videos, or while the catalog is unreachable. The words then
-            keep the edits read so far, and results show the mirror's captions, which are just as old.
+            Number of the last edit; None before the first videos, or if the catalog is unreachable: the words then
+            lack later edits.
         """
         edit = self._state.edit
         if edit is None:

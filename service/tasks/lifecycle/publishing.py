@@ -180,8 +180,8 @@ class Publication(_OpenPublication):
             )
         self._write_recalls(order, recalls)
         if self._takeover is not None:
-            self._takeover.number_edits(session)
             self._takeover.move_thumbnails()
+            self._takeover.number_edits(session)
         task.attempts = 0
         view = TaskProgress(stage="ready", fraction=1.0, unmeasured=unmeasured)
         _store_final_progress(session, task, view, self._stage_seconds)

@@ -16,6 +16,7 @@ from service.catalog.domain_videos import read_caption_edits, read_metadata_edit
 from service.catalog.tables import Task, Video
 from service.core.errors import Conflict, InvalidInput, NotFound, PreconditionFailed
 from service.core.settings import Settings
+from service.library.deletion import delete_videos
 from service.library.video_editing import edit_video, entity_tag
 from service.library.video_listing import get_video
 from service.storage import library_paths
@@ -76,13 +77,15 @@ def test_edit_without_a_difference_changes_nothing(sqlite_task: str) -> None:
     assert read_caption_edits() == read_metadata_edits() == {}
 
 
-def test_edit_of_an_append_counts_for_its_domain(sqlite_task: str, post: Post) -> None:
+def test_edit_and_deletion_in_an_append_count_for_its_domain(sqlite_task: str, post: Post) -> None:
     append = post("append").id
     with session_scope(write=True) as session:
         session.get_one(Task, append).target_id = sqlite_task
         session.add(Video(id="new", task_id=append, uri="x", captions=[]))
     _edit("new", captions=["later"])
-    assert read_caption_edits() == {sqlite_task: 1}
+    assert (read_caption_edits(), read_metadata_edits()) == ({sqlite_task: 1}, {})
+    delete_videos(["new"])
+    assert (read_caption_edits(), read_metadata_edits()) == ({sqlite_task: 1}, {sqlite_task: 1})
 
 
 def test_concurrent_edits_of_fields_are_all_kept(task: str) -> None:

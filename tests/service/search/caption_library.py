@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -27,11 +28,13 @@ from service.catalog.domain_videos import replace_moments
 from service.catalog.migrations import upgrade
 from service.catalog.tables import Task, Video
 from service.core.settings import Settings, settings
+from service.search.engine import SearchEngine
 from trainer.methods import Method, start_method
 
 BIRDS = ["a heron stands in shallow water", "a flock of starlings turns", "an owl lands on a branch"]
 CARS = ["a red taxi turns left", "a truck stops at a light", "two buses pass each other"]
 SEA = ["waves break over rocks", "a ferry leaves the harbour", "a whale jumps"]
+_PAUSE = threading.Event()
 
 
 @contextmanager
@@ -47,6 +50,12 @@ def settled(folder: Path, backbone: Backbone, **overrides: Any) -> Iterator[Sett
         yield settings()
         dispose()
     settings.cache_clear()
+
+
+def copy_rows(service: SearchEngine) -> None:
+    """Copy the catalog's rows to the engine's memory."""
+    while not service.mirror.update(service.snapshots.current()):  # takes at most a share of the time
+        _PAUSE.wait(0.01)
 
 
 class Library:

@@ -51,7 +51,7 @@ def test_running_server_reads_a_calibration_without_a_new_generation(
     learning: Library, service: SearchEngine
 ) -> None:
     with session_scope(write=True) as session:
-        count_edit(session, "tsk_birds", 1, captions=True, metadata=False)
+        count_edit(session, "tsk_birds", [1], captions=True, metadata=False)
     assert service.snapshots.refresh()
     before = service.snapshots.current()
     assert not service.snapshots.refresh_captions()

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Sequence
+from collections.abc import Collection
 
 import pytest
 
+from cinestrata_schemas.feedback import FeedbackSpec
+from cinestrata_schemas.search import SearchQuery
 from cinestrata_schemas.videos import VideoPatch
 from service.library.deletion import delete_videos
 from service.library.video_editing import edit_video
+from service.library.video_feedback import give_feedback
 from service.search import catalog_mirror
 from service.search.engine import SearchEngine
-from tests.service.search.caption_library import BIRDS, CARS, Library
-
-PAUSE = threading.Event()
+from service.search.search_request import parse_requests
+from service.search.text_search.executor import advance_searches, start_searches
+from service.search.text_search.search_responses import finish_searches
+from service.search.text_search.search_state import SearchState
+from tests.service.search.caption_library import BIRDS, CARS, Library, copy_rows
 
 
 @pytest.fixture
@@ -22,7 +26,7 @@ def catalog_reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Number of rows that each read of the catalog asked for."""
     read_rows, counts = catalog_mirror.read_rows, list[int]()
 
-    def read(ids: Sequence[int]) -> dict[int, catalog_mirror.VideoRow]:
+    def read(ids: Collection[int]) -> dict[int, catalog_mirror.VideoRow]:
         counts.append(len(ids))
         return read_rows(ids)
 
@@ -34,13 +38,8 @@ def catalog_reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def copied(library: Library, service: SearchEngine) -> SearchEngine:
     """Engine of birds and cars, with a current copy of their rows."""
     assert service.snapshots.refresh()
-    _copy_rows(service)
+    copy_rows(service)
     return service
-
-
-def _copy_rows(service: SearchEngine) -> None:
-    while not service.mirror.update(service.snapshots.current()):  # takes at most a share of the time
-        PAUSE.wait(0.01)
 
 
 def _find(service: SearchEngine, text: str) -> dict[str, list[str]]:
@@ -54,9 +53,39 @@ def test_an_edit_shows_in_the_next_search(copied: SearchEngine, catalog_reads: l
     edited = found | {"birds-0": ["a grey heron"]}
     assert _find(copied, BIRDS[0]) == edited
     assert catalog_reads == [6]
-    _copy_rows(copied)
+    copy_rows(copied)
     assert _find(copied, BIRDS[0]) == edited
     assert catalog_reads == [6]
+
+
+def test_searches_that_end_together_show_the_edits_before_each(
+    copied: SearchEngine, catalog_reads: list[int]
+) -> None:
+    snapshot, cache = copied.snapshots.current(), copied.metadata_cache
+    requests = parse_requests([SearchQuery(q=BIRDS[0], k=20)], copied.settings)
+
+    def start() -> SearchState:
+        (state,) = start_searches(snapshot, requests, copied.settings, cache)
+        while state.wave:
+            advance_searches(snapshot, [state])
+        return state
+
+    first = start()
+    edit_video("birds-0", VideoPatch(captions=["a grey heron"]))
+    responses = finish_searches(snapshot, [first, start()], cache)
+    assert catalog_reads == [6]
+    for response in responses:
+        assert ["a grey heron"] in [result.captions for result in response.results]
+
+
+def test_a_verdict_leaves_the_copy_as_it_is(
+    copied: SearchEngine, catalog_reads: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(catalog_mirror, "_read_videos", None)
+    give_feedback(FeedbackSpec(text=BIRDS[0], video_id="birds-0", verdict="right"))
+    assert copied.mirror.update(copied.snapshots.current()), "at once, because no row is read"
+    assert "birds-0" in _find(copied, BIRDS[0])
+    assert catalog_reads == []
 
 
 def test_a_deleted_video_is_not_shown_by_a_process_that_has_not_read_the_tombstones(
@@ -66,11 +95,11 @@ def test_a_deleted_video_is_not_shown_by_a_process_that_has_not_read_the_tombsto
     del kept["cars-1"]
     delete_videos(["cars-1"])
     assert _find(copied, CARS[1]) == kept
-    _copy_rows(copied)
+    copy_rows(copied)
     assert _find(copied, CARS[1]) == kept
     assert catalog_reads == [6, 6], "the deleted video has no row in the copy"
     copied.snapshots.refresh()
-    _copy_rows(copied)
+    copy_rows(copied)
     assert _find(copied, CARS[1]) == kept
     assert catalog_reads == [6, 6]
 
@@ -82,6 +111,6 @@ def test_rows_copied_with_another_version_of_the_shard_are_read_again(
     assert copied.snapshots.refresh()
     found = _find(copied, CARS[1])
     assert catalog_reads == [5]
-    _copy_rows(copied)
+    copy_rows(copied)
     assert _find(copied, CARS[1]) == found
     assert catalog_reads == [5]
