@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from sqlalchemy import select
+from sqlalchemy.orm import Session
 
 from index.files.manifest_format import SegmentEntry
 from service.catalog.database import now, session_scope
+from service.catalog.domain_videos import count_edit
 from service.catalog.tables import Release, Shard, Task, Video
 from service.tasks.lifecycle.publishing import ShardRecord
 
@@ -70,3 +74,12 @@ def add_release_and_shard(
                 created_at=at,
             )
         )
+
+
+def count_changes(session: Session, videos: Iterable[Video]) -> None:
+    """Count an edit of the rows of videos, so that a running service shows what a test stored in them."""
+    by_task: dict[str, list[int]] = {}
+    for video in videos:
+        by_task.setdefault(video.task_id, []).append(video.vector_id)
+    for task, ids in by_task.items():
+        count_edit(session, task, ids, captions=False, metadata=True)

@@ -16,7 +16,7 @@ from service.catalog.database import session_scope
 from service.catalog.tables import Video
 from tests.api.browser import require_width, screen_size, texts, wait_for, wait_for_texts, wait_until
 from tests.api.learned_library import FIRST, SECOND
-from tests.catalog_rows import accepted_videos
+from tests.catalog_rows import accepted_videos, count_changes
 
 pytestmark = pytest.mark.slow  # drives a browser
 
@@ -242,6 +242,7 @@ def test_result_cards_show_the_file(browser: WebDriver, address: str, library: l
         rows = {video.id: session.get_one(Video, video.vector_id) for video in (captioned, silent)}
         rows[captioned.id].uri = f"https://media.example.com/north/{'long%20name%20' * 9}.mp4?token=hunter2"
         rows[silent.id].captions = []
+        count_changes(session, rows.values())
 
     def parts(video: Video, css: str) -> list[tuple[str, str | None]]:
         found = browser.find_elements(By.CSS_SELECTOR, f"#results [data-video='{video.id}'] {css}")
@@ -268,6 +269,7 @@ def test_result_cards_show_the_file(browser: WebDriver, address: str, library: l
             for video in (captioned, silent):
                 row = session.get_one(Video, video.vector_id)
                 row.captions, row.uri = video.captions, video.uri
+            count_changes(session, (captioned, silent))
 
 
 def test_title_is_the_first_caption_or_the_file_in_its_folder(browser: WebDriver, address: str) -> None:

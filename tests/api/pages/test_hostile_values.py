@@ -14,6 +14,7 @@ from sqlalchemy import select
 from service.catalog.database import now, session_scope
 from service.catalog.tables import Release, Sync, Task, Video
 from tests.api.browser import serve, wait_for, wait_until
+from tests.catalog_rows import count_changes
 
 pytestmark = pytest.mark.slow  # drives a browser
 
@@ -53,6 +54,7 @@ def hostile_library(client: TestClient, library: list[str]) -> str:
             video.extra = {text: joined, "list": HOSTILE, "place": text}
             video.uri = f"{text}/{number}.mp4"
             video.codec, video.container = text[:64], text[:64]
+        count_changes(session, session.scalars(select(Video)))
         template = session.get_one(Task, library[0])
         for number, text in enumerate(HOSTILE):
             failed = Task(

@@ -24,6 +24,7 @@ from service.library.deletion import delete_task
 from service.tasks import commands
 from tests.api.browser import refresh_library_page, texts, wait_for, wait_for_texts, wait_until
 from tests.api.learned_library import FIRST, SECOND
+from tests.catalog_rows import count_changes
 
 pytestmark = pytest.mark.slow  # drives a browser
 
@@ -53,6 +54,7 @@ def test_video_is_deleted_after_its_id_is_typed(browser: WebDriver, address: str
     with session_scope(write=True) as session:
         for video in session.query(Video):
             video.captions = [hostile, *video.captions]
+        count_changes(session, session.query(Video))
     browser.get(f"{address}/?q=a+ball+moves")
     shown = wait_for_texts(browser, "[data-testid=result]", 24)
     doomed = _find(browser, "[data-testid=result]").get_attribute("data-video") or ""
