@@ -3,7 +3,7 @@
 A background thread copies the searched domains' rows. Every search reads the number of the last edit or deletion. If
 the copy has it, its rows are current; otherwise, the search reads the catalog, so edits and deletions apply at once.
 
-While the catalog is unreachable, the copy stands in: results then show captions as of the copy and leave out videos
+While the catalog is unreachable, searches use the copy: results then show captions as of the copy, and lack videos
 added since. Deleted videos stay hidden, because a deletion is written to the index before it is acknowledged, and the
 index manifest is read before the copy is used.
 """
@@ -91,12 +91,19 @@ class _Copy:
     versions: Mapping[str, tuple[str, str]]
     not_copied: frozenset[str]
 
-    def is_of_shard(self, task: str, snapshot: SearchSnapshot) -> bool:
-        """Check whether a domain was copied with a snapshot's version of its shard.
-
-        Until an append is published, changes of its rows are no edits.
-        """
-        return task in self.videos and self.versions[task][0] == snapshot.shards[task].state
+    def find_current(
+        self, hits: Sequence[Hit], snapshot: SearchSnapshot, edit: int | None
+    ) -> dict[int, VideoRow] | None:
+        """Look up the rows of hits as :meth:`CatalogMirror.read_results`; None if the catalog may have newer ones."""
+        by_task = _by_task(hits)
+        # Until an append is published, changes of its rows are no edits: its shard's version tells that it was.
+        if self.edit != edit or any(
+            task not in self.videos or self.versions[task][0] != snapshot.shards[task].state
+            for task in by_task
+        ):
+            return None
+        rows = self.find(by_task)
+        return rows if len(rows) == sum(map(len, by_task.values())) else None
 
     def find(self, ids_by_task: Mapping[str, Sequence[int]]) -> dict[int, VideoRow]:
         """Look up rows by vector ID, skipping unknown videos."""
@@ -168,17 +175,13 @@ class CatalogMirror:
         Raises:
             Unavailable: The catalog is unreachable, and there is no copy or the index's deletions cannot be read.
         """
-        copy, ids = self._copy, {hit.id for hit in hits}
-        if copy is not None and copy.edit == edit:
-            by_task = _by_task(hits)
-            if all(copy.is_of_shard(task, snapshot) for task in by_task):
-                rows = copy.find(by_task)
-                if len(rows) == len(ids):
-                    return ResultRows(rows)
+        copy = self._copy
+        current = None if copy is None else copy.find_current(hits, snapshot, edit)
+        if current is not None:
+            return ResultRows(current)
         try:
-            return ResultRows(self._reads.read(lambda: read_rows(ids)))
+            return ResultRows(self._reads.read(lambda: read_rows({hit.id for hit in hits})))
         except Unavailable:
-            copy = self._copy
             if copy is None:
                 raise
         return ResultRows(
