@@ -48,6 +48,17 @@ class _LimitedPageParameters(_PageParameters):
     limit: Annotated[int, Query(ge=1, le=1000, description="Maximum number of entries on the page.")] = 100
 
 
+class SyncedFileListParameters(_LimitedPageParameters):
+    """Parameters of ``GET /syncs/files``."""
+
+    task: Annotated[_Text | None, Query(description="Only files that this domain (name or ID) follows.")] = (
+        None
+    )
+    sha256: Annotated[
+        list[_Text], Query(max_length=100, description="Only files with one of these contents.")
+    ] = []
+
+
 class VideoListParameters(_LimitedPageParameters):
     """Parameters of ``GET /videos``."""
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 
@@ -204,7 +205,7 @@ class ShardStore(ShardReader):
     def append(
         self,
         *segments: SegmentEntry,
-        deleted: tuple[str, Sequence[int]] | None = None,
+        deleted: Mapping[str, Sequence[int]] = MappingProxyType({}),
         before_replace: Callable[[], object] = lambda: None,
     ) -> Manifest:
         """Append segments to the shards of published tasks; all of them become visible together.
@@ -212,8 +213,8 @@ class ShardStore(ShardReader):
         Appending a published segment again changes nothing.
 
         Args:
-            deleted: A published task, and IDs that the same generation deletes from its shard, so that no generation
-                shows videos that were deleted while the segments were made. Other IDs are ignored.
+            deleted: IDs by published task that the same generation deletes from its shard, so that no generation shows
+                videos that were deleted or replaced while the segments were made. Other IDs are ignored.
             before_replace: As for :meth:`publish`.
 
         Raises:
@@ -226,8 +227,7 @@ class ShardStore(ShardReader):
             for segment in segments:
                 if segment.task not in current.shards or segment not in current.segments(segment.task):
                     changed = self._with_segment(segment, changed)
-            if deleted is not None and deleted[1]:
-                task, ids = deleted
+            for task, ids in deleted.items():
                 present = self._present_ids(changed, task, np.array(ids, np.int64))
                 changed = self._without_ids(changed, task, present)
             if changed is current:

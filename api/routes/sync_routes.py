@@ -4,12 +4,19 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Path, Query
+from fastapi import APIRouter, Path, Query, Response
 
-from api.list_parameters import StrictParameters
+from api.dependencies import PageLinkDep
+from api.list_parameters import StrictParameters, SyncedFileListParameters
 from api.security.route_scopes import ScopedRoute, requires
-from cinestrata_schemas.syncs import SyncDetails, SyncSpec
-from service.syncs import registered_syncs
+from cinestrata_schemas.syncs import (
+    FollowedSource,
+    StoredFilePage,
+    SyncDetails,
+    SyncedFilesPatch,
+    SyncSpec,
+)
+from service.syncs import registered_syncs, synced_files
 
 router = APIRouter(prefix="/syncs", tags=["syncs"], route_class=ScopedRoute)
 
@@ -31,6 +38,34 @@ def register_sync(spec: SyncSpec) -> SyncDetails:
 def list_syncs(_parameters: Annotated[StrictParameters, Query()]) -> list[SyncDetails]:
     """List syncs by domain name, with their last and next run."""
     return registered_syncs.list_syncs()
+
+
+@router.get("/files", operation_id="list_synced_files")
+@requires("search")
+def list_synced_files(
+    response: Response, links: PageLinkDep, parameters: Annotated[SyncedFileListParameters, Query()]
+) -> StoredFilePage:
+    """List the files that domains follow, as the last sync saw them. `next_cursor` continues with the next page."""
+    page = synced_files.list_files(**dict(parameters))
+    response.headers.update(links.headers(page))
+    return page
+
+
+@router.put("/files", status_code=204, operation_id="record_synced_files")
+@requires("ingest")
+def record_synced_files(patch: SyncedFilesPatch) -> None:
+    """Record what a sync saw, and rename videos whose file has another name. Idempotent.
+
+    `cinestrata sync` calls this for a folder that only the client can read.
+    """
+    synced_files.record_files(patch)
+
+
+@router.get("/sources", operation_id="list_synced_sources")
+@requires("search")
+def list_synced_sources(_parameters: Annotated[StrictParameters, Query()]) -> list[FollowedSource]:
+    """List the sources that domains follow, or have followed."""
+    return synced_files.list_sources()
 
 
 @router.delete("/{sync}", status_code=204, operation_id="remove_sync")

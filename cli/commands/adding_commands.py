@@ -91,6 +91,12 @@ def sync(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the differences without changing anything.")
     ] = False,
+    compare_contents: Annotated[
+        bool, typer.Option("--check", help="Read all files, also those whose size and times are unchanged.")
+    ] = False,
+    yes: Annotated[
+        bool, typer.Option("--yes", help="Delete without a question even if most files are gone.")
+    ] = False,
     as_json: AsJson = False,
     in_place: InPlace = False,
     encoding: Encoding = None,
@@ -102,14 +108,26 @@ def sync(
     from cli.commands.sync_command import run_sync
 
     if every is not None:
-        if dry_run or in_place or encoding:
+        if dry_run or in_place or encoding or compare_contents or yes:
             refuse_call(
-                "--every cannot be combined with --dry-run, --in-place or --encoding.",
+                "--every cannot be combined with --dry-run, --check, --yes, --in-place or --encoding.",
                 "The service reads the source itself, as UTF-8.",
             )
         registered_sync_commands.run_register(source, name, every, vanished, captions_from_names, url, data)
         return
-    run_sync(source, name, vanished, dry_run, in_place, encoding, captions_from_names, url, data)
+    run_sync(
+        source,
+        name,
+        vanished,
+        dry_run,
+        in_place,
+        encoding,
+        captions_from_names,
+        compare_contents,
+        yes,
+        url,
+        data,
+    )
 
 
 @app.command()

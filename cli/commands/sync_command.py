@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import typer
 
 from cinestrata_schemas.choice_types import VanishedVideos
-from cinestrata_schemas.tasks import TaskDetails
-from cinestrata_schemas.videos import VideoPatch, VideoSummary
+from cinestrata_schemas.syncs import StoredFile
+from cinestrata_schemas.tasks import TaskDetails, VideoSpec
 from cli.commands.ingest_command import default_name
 from cli.commands.task_commands import follow
 from cli.commands.video_sending import LearnedDomain, NewDomain
@@ -18,8 +20,16 @@ from cli.commands.video_sources import VideoSource, open_source
 from cli.console import console, fail, print_json
 from cli.service_client import FINAL_STATES, PAGE, ServiceClient, connect
 from service.core.domain_names import name_key
-from service.syncs.source_listing import SourceFiles
-from service.syncs.sync_plan import SyncPlan, abandoned_appends, plan_sync, relearned_domains
+from service.syncs.followed_library import FollowedLibrary
+from service.syncs.sync_plan import (
+    FollowedDomain,
+    SourceFiles,
+    SyncPlan,
+    abandoned_appends,
+    path_digest,
+    plan_sync,
+    relearned_domains,
+)
 
 MAX_APPENDED = 1000  # videos per append, so that an interrupted sync loses little
 _MAX_LISTED = 20
@@ -33,6 +43,8 @@ def run_sync(
     in_place: bool,
     encoding: str | None,
     captions_from_names: bool,
+    compare_contents: bool,
+    yes: bool,
     url: str | None,
     data: Path | None,
 ) -> None:
@@ -48,25 +60,22 @@ def run_sync(
         in_place: Whether to send paths instead of file contents.
         encoding: Encoding of the manifest or the sidecar files; None is UTF-8.
         captions_from_names: Whether to use the file name as the caption of a video without captions.
+        compare_contents: Whether to read all files, also those whose size and times are unchanged.
+        yes: Whether to delete without a question even if most files are gone.
         url: URL of a running service; None: use the data folder in this process.
         data: Data folder; None: from the environment.
     """
-    name = name or default_name(source)
     opened = open_source(source, encoding, captions_from_names, in_place, is_remote=url is not None)
     found = opened.files()
     client = connect(url, data)
-    key = name_key(name)
-    domain = next(
-        (
-            task
-            for task in client.list_tasks()
-            if task.into is None and key in (name_key(task.name), task.slug)
-        ),
-        None,
-    )
+    library = _library(client)
+    domain = find_domain(client, name or default_name(source))
+    if name is None and domain is not None:
+        require_own_name(domain.name, found, library, list(library.list_files(domain.id, ())))
+    name = domain.name if domain else name or default_name(source)
     if not dry_run:
-        _finish_appends(client, domain)
-    plan = _plan(opened, found, _stored_videos(client, domain), domain.name if domain else name)
+        _finish_appends(client, library, domain)
+    plan, followed = _plan(client, library, opened, found, domain, compare_contents)
     _print_plan(name, plan, vanished)
     document = _plan_document(name, plan)
     if dry_run:
@@ -76,30 +85,111 @@ def run_sync(
     if domain is None and not sent:
         fail("No file in the source can be used.", "Nothing was created.")
     if domain is None:
-        domain = opened.send(NewDomain(client, name, None, None), sent)
-        _require_ready(client, domain)
+        created = opened.send(NewDomain(client, name, None, None), sent)
+        library.record(created.id, found.source, plan, opened.place)
+        _require_ready(client, created)
         print_json(document)
         return
     if domain.state != "ready" and sent:
         fail(f"{name} is {domain.state}.", "Sync again once it is ready.")
-    target = LearnedDomain(client, relearned_domains(client.list_tasks(), domain)[-1].id)
-    for start in range(0, len(sent), MAX_APPENDED):
-        videos = sent[start : start + MAX_APPENDED]
-        _require_ready(client, opened.send(target, videos))
-    if sent:
-        # Old versions are deleted last, so that an interrupted sync never leaves a file without a searchable video.
-        plan = _plan(opened, found, _stored_videos(client, domain), domain.name)
-    for video, captions in plan.recaptioned.items():
-        client.edit_video(video, VideoPatch(captions=captions))
-    if gone := [*plan.outdated, *(plan.vanished if vanished == "delete" else ())]:
-        client.remove_videos(gone)
+    library.record(domain.id, found.source, plan, opened.place)
+    if plan.superseded:
+        client.remove_videos(plan.superseded)
+    homes = {video.id: video.task_id for video in followed.videos}
+    newest = relearned_domains(client.list_tasks(), domain)[-1].id
+    by_target: dict[str, list[VideoSpec]] = {}
+    for video in sent:
+        by_target.setdefault(homes.get(video.replaces or "", newest), []).append(video)
+    appends = [
+        (target, videos[start : start + MAX_APPENDED])
+        for target, videos in by_target.items()
+        for start in range(0, len(videos), MAX_APPENDED)
+    ]
+    for target, videos in appends:
+        task = opened.send(LearnedDomain(client, target), videos)
+        library.record(domain.id, found.source, plan, opened.place, is_sent=True)
+        _require_ready(client, task)
+    library.edit_texts(plan)
+    if appends:  # vanished videos are deleted once all others are searchable
+        plan, followed = _plan(client, library, opened, found, domain)
+        library.record(domain.id, found.source, plan, opened.place)
+    if vanished == "delete" and plan.vanished:
+        gone = sorted(set(plan.vanished) - library.find_moved_away(plan, followed, found.source))
+        if gone and plan.lost_most and not yes:
+            _confirm(len(gone), plan.followed)
+        if gone:
+            client.remove_videos(gone)
     print_json(document)
 
 
-def _plan(source: VideoSource, found: SourceFiles, stored: Sequence[VideoSummary], domain: str) -> SyncPlan:
-    plan = plan_sync(found.files, stored, domain=domain, left_out=found.left_out, uploaded=found.uploaded)
+def find_domain(client: ServiceClient, name: str) -> TaskDetails | None:
+    """Find a domain by name or slug; None if there is none."""
+    key = name_key(name)
+    tasks = (task for task in client.list_tasks() if task.into is None)
+    return next((task for task in tasks if key in (name_key(task.name), task.slug)), None)
+
+
+def require_own_name(
+    name: str, found: SourceFiles, library: FollowedLibrary, files: Sequence[StoredFile]
+) -> None:
+    """Exit with status 1 if another folder has given a domain its name."""
+    others = {row.source for row in files} - {found.source, *library.find_former(found, files)}
+    digests = {path_digest(path) for path in (*(file.video.uri for file in found.files), *found.left_out)}
+    if "" in others and any(row.key in digests for row in files):  # synced by 1.0, from here
+        others.discard("")
+    if others and not any(row.source == found.source for row in files):
+        fail(
+            f"The domain {name!r} follows another folder{': ' if max(others) else ''}{max(others)}.",
+            f"Nothing was changed. Choose another name with --name, or add to this domain with --name {name!r}.",
+        )
+
+
+def _library(client: ServiceClient) -> FollowedLibrary:
+    return FollowedLibrary(
+        list_files=lambda domain, sha256: client.iter_synced_files(
+            task=domain, sha256=sha256 or None, limit=PAGE
+        ),
+        list_sources=client.list_synced_sources,
+        record_files=client.record_synced_files,
+        get_video=client.get_video,
+        edit_video=client.edit_video,
+    )
+
+
+def _plan(
+    client: ServiceClient,
+    library: FollowedLibrary,
+    source: VideoSource,
+    found: SourceFiles,
+    domain: TaskDetails | None,
+    compare_contents: bool = False,
+) -> tuple[SyncPlan, FollowedDomain]:
+    followed = FollowedDomain()
+    if domain is not None:
+        domains = relearned_domains(client.list_tasks(), domain)
+        files = list(library.list_files(domain.id, ()))
+        followed = FollowedDomain(
+            [video for task in domains for video in client.iter_videos(task=task.id, limit=PAGE)],
+            files,
+            {task.id for task in domains},
+            former=library.find_former(found, files),
+        )
+    find_moved = partial(library.find_moved, found.source)
+    plan = plan_sync(found, followed, compare_contents=compare_contents, find_moved=find_moved)
     plan.leave_out(source.find_problem)
-    return plan
+    return plan, followed
+
+
+def _confirm(vanished: int, followed: int) -> None:
+    """Ask before most videos are deleted; exits with status 1 without a yes."""
+    text = f"{vanished} of {followed} videos have no file any more."
+    if not sys.stdin.isatty():
+        fail(
+            f"{text} None was deleted.",
+            "Is the disk mounted? If that is right, repeat the command with --yes.",
+        )
+    if not typer.confirm(f"{text} Delete them?", err=True):
+        raise typer.Exit(1)
 
 
 def _require_ready(client: ServiceClient, task: TaskDetails) -> None:
@@ -108,7 +198,7 @@ def _require_ready(client: ServiceClient, task: TaskDetails) -> None:
         raise typer.Exit(1)
 
 
-def _finish_appends(client: ServiceClient, domain: TaskDetails | None) -> None:
+def _finish_appends(client: ServiceClient, library: FollowedLibrary, domain: TaskDetails | None) -> None:
     """Wait for another sync's appends to the domain; delete failed ones, so that they are sent again."""
     if domain is None:
         return
@@ -116,14 +206,9 @@ def _finish_appends(client: ServiceClient, domain: TaskDetails | None) -> None:
     if unfinished := [task.id for task in appends if task.state not in FINAL_STATES]:
         console.print(f"{domain.name} is already receiving videos; waiting for them.")
         follow(client, unfinished)
-    for append in abandoned_appends(client.list_tasks(), client.iter_videos(task=domain.id, limit=PAGE)):
+    videos = client.iter_videos(task=domain.id, limit=PAGE)
+    for append in abandoned_appends(client.list_tasks(), videos, library.list_files(domain.id, ())):
         client.delete_task(append)
-
-
-def _stored_videos(client: ServiceClient, domain: TaskDetails | None) -> list[VideoSummary]:
-    """Return the videos of a domain, its appends, and domains that relearned its videos."""
-    domains = relearned_domains(client.list_tasks(), domain) if domain else ()
-    return [video for task in domains for video in client.iter_videos(task=task.id, limit=PAGE)]
 
 
 def _plan_document(name: str, plan: SyncPlan) -> dict[str, Any]:
@@ -132,6 +217,7 @@ def _plan_document(name: str, plan: SyncPlan) -> dict[str, Any]:
         "domain": name,
         "new": [video.uri for video in plan.new],
         "changed": [video.uri for video in plan.changed],
+        "moved": plan.renamed,
         "recaptioned": plan.recaptioned,
         "vanished": plan.vanished,
         "unchanged": plan.unchanged,
@@ -143,7 +229,7 @@ def _plan_document(name: str, plan: SyncPlan) -> dict[str, Any]:
 def _print_plan(name: str, plan: SyncPlan, vanished: VanishedVideos) -> None:
     console.print(
         f"{name}: {len(plan.new)} new, {len(plan.changed)} changed, {plan.unchanged} unchanged "
-        f"({len(plan.recaptioned)} with other captions), "
+        f"({len(plan.renamed)} moved, {len(plan.recaptioned.keys() | plan.transcripts.keys())} with other texts), "
         f"{len(plan.vanished)} vanished ({'kept' if vanished == 'keep' else 'deleted'})"
         + (f", {len(plan.left_out)} left out" if plan.left_out else "")
     )

@@ -11,7 +11,8 @@ from cinestrata_schemas.tasks import TaskDetails, VideoSpec
 from cli.commands.video_sending import VideoTarget, send_videos
 from cli.console import console, fail
 from media.sources.media_source import is_source_uri
-from service.syncs.source_listing import SourceFiles, local_files, remote_files
+from service.syncs.source_listing import local_files, remote_files
+from service.syncs.sync_plan import SourceFiles
 from service.tasks.manifests.folder_videos import FolderVideos, list_folder_videos
 
 if TYPE_CHECKING:
@@ -36,6 +37,9 @@ class VideoSource(Protocol):
 
     def find_problem(self, video: VideoSpec) -> str | None:
         """Return why a video cannot be sent; None if nothing is known."""
+
+    def place(self, videos: Sequence[VideoSpec]) -> list[VideoSpec]:
+        """Complete the URIs of videos that the service reads in place."""
 
     def send(self, target: VideoTarget, videos: Sequence[VideoSpec]) -> TaskDetails:
         """Send videos from the source."""
@@ -65,6 +69,10 @@ class _LocalSource:
         is_inside = (self.listing.base / video.uri).resolve().is_relative_to(settings().media_root.resolve())
         return None if is_inside else "It is a link or a path that leads outside the media root."
 
+    def place(self, videos: Sequence[VideoSpec]) -> list[VideoSpec]:
+        files = ((video, (self.listing.base / video.uri).resolve()) for video in videos)
+        return [video.model_copy(update={"uri": str(file)}) for video, file in files]
+
     def send(self, target: VideoTarget, videos: Sequence[VideoSpec]) -> TaskDetails:
         return send_videos(target, self.listing.base, videos, self.in_place, is_remote=self.is_remote)
 
@@ -86,8 +94,11 @@ class _RemoteSource:
     def find_problem(self, video: VideoSpec) -> str | None:
         return None
 
+    def place(self, videos: Sequence[VideoSpec]) -> list[VideoSpec]:
+        return self.listing.place(videos)
+
     def send(self, target: VideoTarget, videos: Sequence[VideoSpec]) -> TaskDetails:
-        return target.send(self.listing.place(videos))
+        return target.send(self.place(videos))
 
 
 def open_source(

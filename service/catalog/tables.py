@@ -191,8 +191,11 @@ class Video(Base):
     captions: Mapped[list[str]] = mapped_column(StoredJson(list), default=list)
     extra: Mapped[dict[str, Any]] = mapped_column("metadata", StoredJson(dict), default=dict)
     added_at: Mapped[datetime] = mapped_column(default=partial(datetime.now, UTC))
-    # For a copy that is being relearned: vector ID of the original, which it takes over when its domain is ready.
+    # For a copy that is being relearned, or a new version of a file: vector ID of the original, which it takes over
+    # when it is published.
     copy_of: Mapped[int | None] = mapped_column(GrowingId, index=True)
+    # Set: the file was replaced, and the texts and verdicts from before may describe its earlier version.
+    replaced_at: Mapped[datetime | None]
     last_edit: Mapped[int | None] = mapped_column(BigInteger)  # number of the last edit; NULL: never edited
     status: Mapped[str] = mapped_column(StoredChoice(VideoStatus, "rejected"), default="pending")
     reason: Mapped[str | None] = mapped_column(Text)
@@ -411,6 +414,32 @@ class Sync(Base):
     finished_at: Mapped[datetime | None]
     error: Mapped[str | None] = mapped_column(Text)
     counts: Mapped[dict[str, Any] | None] = mapped_column(StoredJson(dict, nullable=True, of=SyncCounts))
+
+
+class SyncedFile(Base):
+    """A file that a domain follows, as the last sync of its source saw it.
+
+    Equal files share a video, and a video keeps its files when they are renamed.
+    """
+
+    __tablename__ = "synced_files"
+    __table_args__ = (UniqueConstraint("task_id", "key"), Index("ix_synced_files_sha256", "sha256"))
+
+    id: Mapped[int] = mapped_column(GrowingId, primary_key=True, autoincrement=True)
+    task_id: Mapped[str] = mapped_column(ForeignKey("tasks.id", ondelete="CASCADE"))  # the domain
+    key: Mapped[str] = mapped_column(String(32))  # digest of source and path
+    source: Mapped[str] = mapped_column(Text)  # empty: that of the domain's first sync since 1.0
+    path: Mapped[str | None] = mapped_column(Text)  # relative to the source; NULL: only the key is known
+    bytes: Mapped[int | None] = mapped_column(BigInteger)
+    modified: Mapped[int | None] = mapped_column(BigInteger)  # nanoseconds since the epoch; NULL: an object
+    changed: Mapped[int | None] = mapped_column(BigInteger)  # of the inode
+    file_id: Mapped[str | None] = mapped_column(
+        String(64)
+    )  # device and inode, or digest of an object's version
+    sha256: Mapped[str | None] = mapped_column(String(64))  # of the content; for an object, of its version
+    video_id: Mapped[str | None] = mapped_column(String(128))  # NULL: another command added the video
+    captions: Mapped[list[str] | None] = mapped_column(StoredJson(list, nullable=True))  # in the source
+    transcript: Mapped[str | None] = mapped_column(String(64))  # digest of the transcript in the source
 
 
 class IdempotencyKey(Base):

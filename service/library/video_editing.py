@@ -55,8 +55,7 @@ def edit_video(
 
     Raises:
         NotFound: The video does not exist.
-        Conflict: The video is a copy in a domain being relearned, and will take over its original's captions and
-            metadata.
+        Conflict: The video will replace another, and take over its captions and metadata.
         PreconditionFailed: The video has another entity tag.
         InvalidInput: The captions or the merged metadata are invalid.
         Unavailable: The catalog cannot be written.
@@ -87,7 +86,7 @@ def edit_video(
             if is_changed
         }
         if changed:
-            video.captions, video.extra = captions, metadata
+            video.captions, video.extra, video.replaced_at = captions, metadata, None
             if "transcript" in changed:
                 store_transcripts(session, {video.vector_id: cues})
             count_edit(
@@ -138,7 +137,7 @@ def _refuse_copy(session: Session, video: Video) -> None:
     original = session.scalar(select(Video.id).where(Video.vector_id == video.copy_of))
     if original is not None:
         raise Conflict(
-            f"Video {video.id!r} is a copy of {original!r} that is being relearned, and will take over "
+            f"Video {video.id!r} will replace {original!r} once it is published, and take over "
             f"the original's captions and metadata. Edit {original!r} instead."
         )
 

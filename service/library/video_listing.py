@@ -59,7 +59,15 @@ def list_videos(
         if task is not None:
             query = _of_domain(session, query, task)
         page = _ORDERS.read_page(session, query, sort=sort, cursor=cursor, limit=limit)
-    videos = [VideoSummary(**video_fields(video), added_at=video.added_at) for video in page.rows]
+        copied = [video.copy_of for video in page.rows if video.copy_of is not None]
+        replaced = select(Video.vector_id, Video.id).where(Video.vector_id.in_(copied))
+        originals = {vector_id: video for vector_id, video in session.execute(replaced)}
+    videos = [
+        VideoSummary(
+            **video_fields(video), added_at=video.added_at, replaces=originals.get(video.copy_of or 0)
+        )
+        for video in page.rows
+    ]
     return VideoPage(videos=videos, next_cursor=page.next_cursor)
 
 
@@ -103,6 +111,7 @@ def read_video(session: Session, video_id: str) -> VideoDetails:
             for start, end, text in read_transcript(session, video.vector_id)
         ],
         moments=[VideoMoment(start=start, end=end) for start, end in moment_spans(session, video.vector_id)],
+        replaced_at=video.replaced_at,
     )
 
 

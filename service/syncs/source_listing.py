@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-import math
 import os
 import stat
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -17,28 +17,13 @@ from media.sources.media_source import SourceUri, is_source_uri
 from service.core.errors import FieldError, InvalidInput
 from service.core.settings import settings
 from service.storage.video_access import SourceReader, find_allowed_prefix
-from service.syncs.sync_plan import SourceFile, shown_path
+from service.syncs.sync_plan import SourceFile, SourceFiles, shown_path
 from service.tasks.ingestion_checks import content_errors, uri_errors
 from service.tasks.manifests.folder_videos import FolderVideos, list_folder_videos
 from service.tasks.manifests.manifest_parser import require_text_table
 from service.tasks.manifests.remote_videos import RemoteVideos, list_remote_videos
 
 _MAX_LISTED = 20
-
-
-@dataclass(frozen=True)
-class SourceFiles:
-    """The files of a source.
-
-    Attributes:
-        files: The files, with their videos' URIs relative to the source.
-        left_out: Why files cannot be used, by path relative to the source.
-        uploaded: Paths of uploaded files, which are not part of the source.
-    """
-
-    files: list[SourceFile]
-    left_out: dict[str, str]
-    uploaded: Sequence[str] = field(default=(), kw_only=True)
 
 
 @dataclass(frozen=True)
@@ -49,7 +34,7 @@ class ListedSource(SourceFiles):
         place: Completes videos' URIs to the form that tasks use.
     """
 
-    place: Callable[[Sequence[VideoSpec]], list[VideoSpec]]
+    place: Callable[[Sequence[VideoSpec]], list[VideoSpec]] = field(kw_only=True)
 
 
 def check_source(source: str) -> None:
@@ -98,8 +83,7 @@ def list_source(
             captions_from_names=captions_from_names,
             report_progress=report_progress,
         )
-        found = remote_files(remote)
-        return ListedSource(found.files, found.left_out, remote.place)
+        return ListedSource(**vars(remote_files(remote)), place=remote.place)
     local = list_folder_videos(
         _resolve(source),
         captions_from_names=captions_from_names,
@@ -107,8 +91,7 @@ def list_source(
         report_progress=report_progress,
     )
     found = local_files(local, report_progress)
-    place = partial(_place_below_media_root, local.base)
-    return ListedSource(found.files, found.left_out, place, uploaded=found.uploaded)
+    return ListedSource(**vars(found), place=partial(_place_below_media_root, local.base))
 
 
 def _resolve(source: str) -> Path:
@@ -157,7 +140,9 @@ def remote_files(listing: RemoteVideos) -> SourceFiles:
             "Use `cinestrata ingest` with the manifest.",
         )
     _refuse_ids(listing.videos)
-    found = SourceFiles([], _reasons(listing.left_out))
+    found = SourceFiles(
+        listing.base.text, [], _reasons(listing.left_out), path_of=partial(_path_in_store, listing.base.text)
+    )
     for video in listing.videos:
         file = listing.files.get(video.uri)
         if file is None:
@@ -167,9 +152,8 @@ def remote_files(listing: RemoteVideos) -> SourceFiles:
         elif problem := _content_problem(video):
             found.left_out[video.uri] = problem
         else:
-            version = f"{file.size}:{file.version}".encode()
-            digest = hashlib.sha256(version).hexdigest
-            found.files.append(SourceFile(video, file.size, math.inf, digest))
+            version = hashlib.sha256(f"{file.size}:{file.version}".encode()).hexdigest()
+            found.files.append(SourceFile(video, file.size, version))
     _require_files(found)
     return found
 
@@ -178,10 +162,18 @@ def local_files(listing: FolderVideos, report_progress: Callable[[], object] = l
     """List the video files in a local folder.
 
     Raises:
-        InvalidInput: All videos are left out, or a video has an ID, which a sync derives from path and content.
+        InvalidInput: All videos are left out, or a video has an ID, which a sync gives itself.
     """
     _refuse_ids(listing.videos)
-    found = SourceFiles([], _reasons(listing.left_out), uploaded=listing.uploaded)
+    base = listing.base.resolve()
+    found = SourceFiles(
+        str(base),
+        [],
+        _reasons(listing.left_out),
+        listing.uploaded,
+        partial(_device_of_folder, base),
+        partial(_path_in_folder, base),
+    )
     for video in listing.videos:
         report_progress()
         if is_source_uri(video.uri):
@@ -199,10 +191,37 @@ def local_files(listing: FolderVideos, report_progress: Callable[[], object] = l
         elif problem := _content_problem(video):
             found.left_out[video.uri] = problem
         else:
-            digest = partial(content_hash, path)
-            found.files.append(SourceFile(video, status.st_size, status.st_mtime, digest))
+            found.files.append(
+                SourceFile(
+                    video,
+                    status.st_size,
+                    f"{status.st_dev}:{status.st_ino}",
+                    status.st_mtime_ns,
+                    status.st_ctime_ns,
+                    partial(content_hash, path),
+                )
+            )
     _require_files(found)
     return found
+
+
+def _path_in_folder(base: Path, uri: str) -> str | None:
+    path = settings().media_root.resolve() / uri
+    return None if "://" in uri or not path.is_relative_to(base) else path.relative_to(base).as_posix()
+
+
+def _path_in_store(base: str, uri: str) -> str | None:
+    return uri.removeprefix(base) if uri.startswith(base) else None
+
+
+def _device_of_folder(base: Path, path: str) -> str | None:
+    """Find the device of the folder that contains a path, or of its nearest existing parent."""
+    for folder in (base / path).parents:
+        with suppress(OSError, ValueError):
+            return str(folder.stat().st_dev)
+        if folder == base:
+            break
+    return None
 
 
 def find_problem(source: ListedSource, video: VideoSpec) -> str | None:
@@ -243,6 +262,6 @@ def _refuse_ids(videos: Sequence[VideoSpec]) -> None:
     if named := next((video.id for video in videos if video.id is not None), None):
         raise InvalidInput.at(
             "id",
-            f"The manifest gives the ID {named!r}, but a sync derives IDs from paths and contents.",
+            f"The manifest gives the ID {named!r}, but a sync gives IDs itself.",
             "Omit the IDs.",
         )

@@ -1,27 +1,29 @@
 """Plan a sync: find the differences between a source and its domain.
 
-A synced video's ID contains digests of the domain, the file's path and its content:
-``<name>-<domain>-<path>-<content>``. The next run compares the files with these IDs, so it needs no state of its own
-and may be interrupted at any moment and repeated. Since IDs are unique, two concurrent runs cannot add a file twice.
+A video is identified by its content. Each file that a domain follows has a row in the catalog (``SyncedFile``) with its
+size, times, inode and digest, so a file is read only if one of them has changed. A file with another name or folder
+keeps its video; equal files share one; new content at the same path is a new version of the same video.
+
+A plan depends only on the source, the rows and the stored videos. A run may therefore be interrupted at any moment and
+repeated.
 """
 
 from __future__ import annotations
 
 import hashlib
-import re
+import secrets
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
-from types import MappingProxyType
 
+from cinestrata_schemas.syncs import StoredFile, SyncedFile
 from cinestrata_schemas.tasks import TaskDetails, VideoSpec
 from cinestrata_schemas.uri_redaction import redact_uri
-from cinestrata_schemas.videos import VideoSummary
-from service.core.domain_names import name_key
-from service.tasks.ingestion_checks import normalize_caption
+from cinestrata_schemas.videos import Cue, VideoSummary
+from service.core.request_limits import MAX_CAPTIONS
+from service.tasks.ingestion_checks import normalize_caption, normalize_transcript
 
 _CLOCK_TOLERANCE = 2.0  # seconds: for coarse file system timestamps and clock skew
-_SYNCED_ID = re.compile(r"^.*-(?P<path>[0-9a-f]{16})-(?P<content>[0-9a-f]{8})$")
 
 
 @dataclass(frozen=True)
@@ -31,14 +33,57 @@ class SourceFile:
     Attributes:
         video: Its entry; the URI is relative to the source.
         bytes: Size of the file.
-        modified: When it was last modified, in seconds since the epoch.
-        content: Computes a hexadecimal digest of its content, at least eight characters.
+        file_id: ``device:inode`` of a local file, or a digest of an object's version.
+        modified, changed: Times of the content and of the inode, in nanoseconds since the epoch; None for an object.
+        content: Computes the SHA-256 of the content; None for an object, whose version stands for it.
     """
 
     video: VideoSpec
     bytes: int
-    modified: float
-    content: Callable[[], str]
+    file_id: str
+    modified: int | None = None
+    changed: int | None = None
+    content: Callable[[], str] | None = None
+
+
+@dataclass(frozen=True)
+class SourceFiles:
+    """The files of a source.
+
+    Attributes:
+        source: The source, which is part of the key of each file.
+        files: The files, with their videos' URIs relative to the source.
+        left_out: Why files or folders cannot be used, by path relative to the source.
+        uploaded: Paths of uploaded files, which are not part of the source.
+        device_of: Finds the device of the folder that would contain a path; None if it is unknown.
+        path_of: Finds the path of a video's URI; None if it is not in the source.
+    """
+
+    source: str
+    files: list[SourceFile]
+    left_out: dict[str, str]
+    uploaded: Sequence[str] = ()
+    device_of: Callable[[str], str | None] = lambda path: None
+    path_of: Callable[[str], str | None] = lambda uri: None
+
+
+@dataclass(frozen=True)
+class FollowedDomain:
+    """What the library knows of a domain.
+
+    Attributes:
+        videos: Its videos, also those in unpublished appends.
+        files: The files that it follows, of all sources.
+        published: IDs of the tasks whose videos searches find.
+        abandoned: IDs of videos whose new version was in an append that failed.
+        former: Earlier places of the source, which was moved.
+    """
+
+    videos: Sequence[VideoSummary] = ()
+    files: Sequence[StoredFile] = ()
+    published: Collection[str] = ()
+    abandoned: Collection[str] = ()
+    former: Collection[str] = ()
 
 
 @dataclass
@@ -47,23 +92,40 @@ class SyncPlan:
 
     Attributes:
         new: Videos for files that the domain lacks.
-        changed: Videos for files whose content differs from the domain's.
-        recaptioned: New captions by video ID, for unchanged files.
-        outdated: IDs of videos whose file has a newer version in the domain.
-        vanished: IDs of videos whose file is gone.
+        changed: Videos for new contents of its files.
+        renamed: New path, relative to the source, by video ID.
+        recaptioned: New captions by video ID.
+        transcripts: New transcript and the digest of the previous one in the source, by video ID.
+        superseded: IDs of rejected videos whose file has another content or name now.
+        vanished: IDs of videos that are in no file any more.
+        followed: Number of accepted videos that the source brought.
         unchanged: Number of files that the domain already has.
-        rejected: Why unchanged files were rejected before, by URI.
+        rejected: Why unchanged files were rejected before, by path.
         left_out: Why files cannot be used, by path; the domain keeps their existing videos.
+        rows: What to remember of each file before its video is sent, by path.
+        late_rows: What to remember afterwards: whether a new version of an object was sent shows only its row.
+        forgotten: Keys of files that no longer exist, and whose video has another file or is gone.
     """
 
     new: list[VideoSpec] = field(default_factory=list)
     changed: list[VideoSpec] = field(default_factory=list)
+    renamed: dict[str, str] = field(default_factory=dict)
     recaptioned: dict[str, list[str]] = field(default_factory=dict)
-    outdated: list[str] = field(default_factory=list)
+    transcripts: dict[str, tuple[list[Cue], str | None]] = field(default_factory=dict)
+    superseded: list[str] = field(default_factory=list)
     vanished: list[str] = field(default_factory=list)
+    followed: int = 0
     unchanged: int = 0
     rejected: dict[str, str] = field(default_factory=dict)
     left_out: dict[str, str] = field(default_factory=dict)
+    rows: dict[str, SyncedFile] = field(default_factory=dict)
+    late_rows: dict[str, SyncedFile] = field(default_factory=dict)
+    forgotten: list[str] = field(default_factory=list)
+
+    @property
+    def lost_most(self) -> bool:
+        """Whether more than half of the videos vanished, as when a disk is not mounted."""
+        return 2 * len(self.vanished) > self.followed
 
     def leave_out(self, find_problem: Callable[[VideoSpec], str | None]) -> None:
         """Leave out the new and changed videos that have a problem.
@@ -75,6 +137,9 @@ class SyncPlan:
             problems = {video.uri: problem for video in videos if (problem := find_problem(video))}
             videos[:] = [video for video in videos if video.uri not in problems]
             self.left_out |= problems
+            for path in problems:
+                self.rows.pop(path, None)
+                self.late_rows.pop(path, None)
 
     def left_out_lines(self, limit: int) -> list[tuple[str, str]]:
         """List the first files left out: printable path and reason."""
@@ -82,96 +147,399 @@ class SyncPlan:
 
 
 def plan_sync(
-    files: Sequence[SourceFile],
-    stored: Iterable[VideoSummary],
+    found: SourceFiles,
+    domain: FollowedDomain,
+    *,
+    compare_contents: bool = False,
+    find_moved: Callable[[Collection[str]], Mapping[str, str]] = lambda contents: {},
     report_alive: Callable[[], object] = lambda: None,
-    domain: str = "",
-    left_out: Mapping[str, str] = MappingProxyType({}),
-    uploaded: Iterable[str] = (),
 ) -> SyncPlan:
-    """Compare files with a domain's videos.
-
-    A file is unchanged if it has the stored video's size and was not modified since the video was added; otherwise, its
-    content decides. A file with the same content as a video that another command added is also unchanged, and the plan
-    never lists that video as vanished. A source's captions replace the domain's; where the source has none, the
-    domain's stay.
+    """Compare a source with its domain.
 
     Args:
+        compare_contents: Whether to read all files, also those whose size and times are unchanged.
+        find_moved: Finds the videos of other domains whose files are gone, by content.
         report_alive: Called after each file.
-        domain: Name of the domain, which keeps the IDs of equal files in two domains apart.
-        left_out: Why the listing left out files, by path. They have not vanished.
-        uploaded: Paths of uploaded files, which are not part of the source. Videos that a manifest made from them stay
-            as they are.
     """
-    versions: dict[str, list[VideoSummary]] = {}
-    others: dict[str, VideoSummary] = {}  # by content
-    for version in stored:
-        if _SYNCED_ID.match(version.id):
-            versions.setdefault(_key(version.id), []).append(version)
-        elif version.status == "accepted" and version.content_hash:
-            others[version.content_hash] = version
-    plan = SyncPlan(left_out=dict(left_out))
-    seen = set(map(path_digest, [*left_out, *uploaded]))
-    for file in files:
-        key = path_digest(file.video.uri)
-        seen.add(key)
-        try:
-            _compare(plan, file, key, versions.get(key, []), others, domain)
-        except OSError as error:  # while its content was read
-            plan.left_out[file.video.uri] = f"The file cannot be read ({error.strerror})."
-        report_alive()
-    plan.vanished = [
-        video.id
-        for key, videos in versions.items()
-        if key not in seen
-        for video in videos
-        if video.status == "accepted"
-    ]
-    return plan
+    return _Planner(found, domain).plan(compare_contents, find_moved, report_alive)
 
 
-def _compare(
-    plan: SyncPlan,
-    file: SourceFile,
-    key: str,
-    stored: Sequence[VideoSummary],
-    others: Mapping[str, VideoSummary],
-    domain: str,
-) -> None:
-    """Add a file to the plan.
+class _Planner:
+    def __init__(self, found: SourceFiles, domain: FollowedDomain) -> None:
+        self._found = found
+        self._domain = domain
+        self._plan = SyncPlan(left_out=dict(found.left_out))
+        self._videos = {video.id: video for video in domain.videos}
+        self._accepted = {
+            video.content_hash: video
+            for video in domain.videos
+            if video.status == "accepted" and video.content_hash
+        }
+        self._copies: dict[str, VideoSummary] = {}  # by the video that they replace
+        for video in sorted(domain.videos, key=lambda video: video.status != "rejected"):
+            if video.replaces:
+                self._copies[video.replaces] = video
+        paths = [file.video.uri for file in found.files]
+        legacy = {path_digest(path) for path in (*paths, *found.left_out)}
+        # Rows that 1.0 left without a source belong to the first one that has any of their files.
+        sources = {found.source, *domain.former}
+        if any(row.key in legacy for row in domain.files if not row.source):
+            sources.add("")
+        self._own = {row.key: row for row in domain.files if row.source in sources}
+        self._others = {row.video_id for row in domain.files if row.source not in sources}
+        self._add_unrecorded(domain)
+        self._rows_of: dict[str, list[StoredFile]] = {}
+        for row in self._own.values():
+            if row.video_id:
+                self._rows_of.setdefault(row.video_id, []).append(row)
+        self._rows: dict[str, StoredFile] = {}
+        for path in paths:
+            keys = (*(file_key(place, path) for place in (found.source, *domain.former)), path_digest(path))
+            if stored := next((self._own[key] for key in keys if key in self._own), None):
+                self._rows[path] = stored
+        self._identities = {
+            (row.bytes, row.modified, row.file_id): row
+            for row in self._own.values()
+            if row.file_id and not row.file_id.endswith(":")
+        }
+        self._files: dict[str, SourceFile] = {}
+        self._contents: dict[str, list[str]] = {}  # paths by content
+        self._known: dict[str, list[str]] = {}  # videos that were recorded for a content
+        self._kept: set[str] = set()  # videos that are in a file, or wait for one
+        self._waiting: set[str] = set()
+        self._replaced: set[str] = set()
 
-    Args:
-        key: Digest of the file's path.
-        stored: Stored versions of its path.
-        others: Videos that another command added, by content hash.
-    """
-    current = _find_current(file, stored)
-    if current is None:
-        digest = file.content()
-        content = digest[:8]
-        current = next((version for version in stored if version.id.endswith(f"-{content}")), None)
-        if digest in others and (current is None or current.status == "rejected"):
-            current = others[digest]
-        if current is None:
-            video = file.video.model_copy(update={"id": _video_id(file, domain, key, content)})
-            (plan.changed if stored else plan.new).append(video)
-            return
-    if current.status == "rejected":
-        plan.rejected[file.video.uri] = current.reason or ""
-        return
-    plan.unchanged += 1
-    if current.status == "accepted":
-        plan.outdated += [v.id for v in stored if v.id != current.id and v.status != "pending"]
+    def plan(
+        self,
+        compare_contents: bool,
+        find_moved: Callable[[Collection[str]], Mapping[str, str]],
+        report_alive: Callable[[], object],
+    ) -> SyncPlan:
+        for row in self._own.values():
+            if row.sha256 and row.video_id:
+                self._known.setdefault(row.sha256, []).append(row.video_id)
+        for file in self._found.files:
+            path = file.video.uri
+            try:
+                content = self._identify(file, compare_contents)
+            except OSError as error:  # while its content was read
+                self._plan.left_out[path] = f"The file cannot be read ({error.strerror})."
+                continue
+            self._files[path] = file
+            self._contents.setdefault(content, []).append(path)
+            report_alive()
+        unknown = [content for content, paths in self._contents.items() if not self._settle(content, paths)]
+        moved = find_moved(unknown) if unknown else {}
+        for content in unknown:
+            self._send(content, self._contents[content], moved.get(content))
+        self._find_vanished()
+        return self._plan
+
+    def _add_unrecorded(self, domain: FollowedDomain) -> None:
+        """Treat videos from the source that no sync has recorded like the others."""
+        recorded = {row.video_id for row in domain.files}
+        for video in domain.videos:
+            path = self._found.path_of(video.uri)
+            if path is None or video.id in recorded or video.replaces:
+                continue
+            key = file_key(self._found.source, path)
+            if key not in self._own:
+                self._own[key] = StoredFile(
+                    key=key,
+                    task_id=video.task_id,
+                    source=self._found.source,
+                    path=path,
+                    sha256=video.content_hash,
+                    video_id=video.id,
+                )
+
+    def _identify(self, file: SourceFile, compare_contents: bool) -> str:
+        """Find a file's content, reading it only if its size, times or inode have changed; raises OSError."""
+        path = file.video.uri
+        row = self._rows.get(path)
+        content = None if row is None else self._stored_content(file, row)
+        if content is None:
+            twin = self._identities.get((file.bytes, file.modified, file.file_id))
+            content = twin.sha256 if twin is not None and twin is not row else None  # it was renamed
+        if content is None or (compare_contents and file.content is not None):
+            content = file.file_id if file.content is None else file.content()
+        file_id = file.file_id
+        if row is not None and row.file_id:
+            device, _, inode = file_id.rpartition(":")
+            times = (row.modified, row.changed, row.sha256)
+            if times == (file.modified, file.changed, content) and row.file_id.rpartition(":")[2] != inode:
+                file_id = (
+                    f"{device}:"  # the share changes inodes of unchanged files: do not compare this one again
+                )
+            elif row.video_id and row.sha256 is None and content.startswith(row.file_id):  # synced by 1.0
+                self._known.setdefault(content, []).append(row.video_id)
         captions = list(dict.fromkeys(map(normalize_caption, file.video.captions)))
-        if captions and captions != list(dict.fromkeys(current.captions)):
-            plan.recaptioned[current.id] = captions
+        self._plan.rows[path] = SyncedFile(
+            path=path,
+            bytes=file.bytes,
+            modified=file.modified,
+            changed=file.changed,
+            file_id=file_id,
+            sha256=content,
+            captions=captions,
+            transcript=transcript_digest(file.video.transcript),
+        )
+        return content
+
+    def _stored_content(self, file: SourceFile, row: StoredFile) -> str | None:
+        """Return the content that a row remembers, if the file is still the one it describes."""
+        if row.bytes != file.bytes or row.file_id is None:
+            video = self._videos.get(row.video_id or "")
+            if row.path is None and row.bytes == file.bytes and video is not None and file.modified:
+                added = (
+                    video.added_at.timestamp() - _CLOCK_TOLERANCE
+                )  # synced by 1.0, which compared times so
+                return row.sha256 if file.modified / 1e9 < added else None
+            return None
+        stored, current = (text.rpartition(":")[2] for text in (row.file_id, file.file_id))
+        if row.modified is None:
+            return file.file_id if file.modified is None and current.startswith(stored) else None
+        is_same = (row.modified, row.changed) == (file.modified, file.changed) and stored in ("", current)
+        return row.sha256 if is_same else None
+
+    def _settle(self, content: str, paths: list[str]) -> bool:
+        """Use the video that the domain has for a content; False if there is none."""
+        video = self._accepted.get(content)
+        if video is not None:
+            self._use(video, paths)
+            return True
+        is_object = self._files[paths[0]].content is None
+        for video_id in dict.fromkeys(self._known.get(content, ())):
+            video, copy = self._videos.get(video_id), self._copies.get(video_id)
+            if video is not None and video.status == "accepted" and copy is None:
+                if is_object and video_id not in self._domain.abandoned:
+                    self._use(video, paths)
+                    return True
+                continue
+            judged = video if video is not None and video.status != "accepted" else copy
+            if judged is None:  # deleted
+                continue
+            if judged.status != "rejected":
+                self._wait(video_id, paths)
+                return True
+            original = self._accepted.get(judged.content_hash or "")
+            if original is not None:  # found to be a copy
+                self._use(original, paths)
+                return True
+            is_lost = self._found.path_of(judged.uri) and not any(
+                self._is_place(judged.uri, path) for path in paths
+            )
+            if (
+                judged.content_hash or is_lost
+            ):  # its original is gone, or the file was renamed before it was probed
+                self._supersede(judged)
+                continue
+            self._kept.add(video_id)
+            for path in paths:
+                self._plan.rejected[path] = judged.reason or ""
+                self._plan.rows[path].video_id = video_id
+            return True
+        return False
+
+    def _use(self, video: VideoSummary, paths: list[str]) -> None:
+        """Let a video of the domain have these files."""
+        self._plan.unchanged += len(paths)
+        video_id = video.replaces or video.id
+        self._kept.add(video_id)
+        if video.replaces or video.task_id not in self._domain.published:
+            self._wait(video_id, paths, counted=True)
+            return
+        rows = self._rows_of.get(video.id, [])
+        is_own = bool(rows) or any(self._is_place(video.uri, path) for path in paths)
+        self._update_texts(video, paths, rows)
+        if not is_own:
+            return
+        for path in paths:
+            self._plan.rows[path].video_id = video.id
+        if video.id not in self._others and self._is_renamed(video, paths, rows):
+            self._plan.renamed[video.id] = paths[0]
+
+    def _is_renamed(self, video: VideoSummary, paths: list[str], rows: Sequence[StoredFile]) -> bool:
+        """Whether a video's URI names none of its files any more."""
+        found = self._found.path_of(video.uri)
+        if found is not None:
+            return found not in paths
+        before = {row.path for row in rows if row.path is not None}
+        lost = before.difference(paths)
+        if before and lost != before:
+            return any(self._is_place(video.uri, path) for path in lost)
+        return bool(lost) or not any(self._is_place(video.uri, path) for path in paths)
+
+    def _wait(self, video_id: str, paths: list[str], *, counted: bool = False) -> None:
+        """Leave files as they are until the append with their video has ended."""
+        self._kept.add(video_id)
+        self._waiting.add(video_id)
+        self._plan.unchanged += 0 if counted else len(paths)
+        for path in paths:
+            row = self._rows.get(path)
+            if row is not None and row.video_id == video_id:
+                self._plan.rows[path].video_id = video_id
+                self._plan.rows[path].captions, self._plan.rows[path].transcript = (
+                    row.captions,
+                    row.transcript,
+                )
+            else:  # remembered once the video can be renamed
+                del self._plan.rows[path]
+
+    def _update_texts(self, video: VideoSummary, paths: list[str], rows: Sequence[StoredFile]) -> None:
+        """Merge captions that the source has changed into those of a video, and find a new transcript."""
+        theirs = _merged(self._plan.rows[path].captions for path in paths)
+        here = [self._rows[path] for path in paths if path in self._rows]
+        rows = [*rows, *(row for row in here if row.video_id is None)]
+        base = _merged(row.captions for row in rows)
+        if theirs and theirs != base:
+            # What people added stays, and what they removed stays away.
+            captions = [text for text in theirs if text not in base or text in video.captions]
+            captions += [text for text in video.captions if text not in base and text not in theirs]
+            if captions[:MAX_CAPTIONS] != list(dict.fromkeys(video.captions)):
+                self._plan.recaptioned[video.id] = captions[:MAX_CAPTIONS]
+        known = {row.path: row.transcript for row in rows if row.path is not None}
+        for path in paths:
+            cues, digest = self._files[path].video.transcript, self._plan.rows[path].transcript
+            if cues and known and digest not in known.values():
+                self._plan.transcripts[video.id] = (list(cues), known.get(path))
+                return
+
+    def _send(self, content: str, paths: list[str], moved: str | None) -> None:
+        """Send a file whose content the domain lacks."""
+        replaced = None
+        for path in paths:
+            row = self._rows.get(path)
+            video_id = row.video_id or "" if row is not None else ""
+            video = self._videos.get(video_id) or self._copies.get(video_id)
+            if video is None:
+                continue
+            if video.status == "rejected":
+                self._supersede(video)
+                continue
+            copy = self._copies.get(video.id)
+            if video.task_id not in self._domain.published or (copy and copy.status != "rejected"):
+                self._plan.rows.pop(path)
+                self._wait(video_id, [], counted=True)
+                self._plan.unchanged += 1
+                paths = [other for other in paths if other != path]
+                continue
+            if replaced is None and not self._is_elsewhere(video, content):
+                replaced = video.id
+                if copy is not None:
+                    self._supersede(copy)
+        if not paths:
+            return
+        replaces = replaced or moved
+        sent = {"id": f"vid_{secrets.token_hex(8)}", "replaces": replaces}
+        video_spec = self._files[paths[0]].video.model_copy(update=sent)
+        (self._plan.changed if replaced else self._plan.new).append(video_spec)
+        if replaced:
+            self._replaced.add(replaced)
+            self._update_texts(self._videos[replaced], paths, self._rows_of.get(replaced, []))
+        for path in paths:
+            self._plan.rows[path].video_id = replaces or sent["id"]
+            if replaced and self._files[path].content is None:
+                self._plan.late_rows[path] = self._plan.rows.pop(path)
+
+    def _is_elsewhere(self, video: VideoSummary, content: str) -> bool:
+        """Whether a file still has a video's content, or another file is already its new version."""
+        return (
+            video.content_hash in self._contents
+            or video.id in self._others
+            or video.id in self._replaced | self._kept
+            or any(
+                row.modified is None and row.sha256 != content and row.sha256 in self._contents
+                for row in self._rows_of.get(video.id, ())
+            )
+        )
+
+    def _is_place(self, uri: str, path: str) -> bool:
+        """Whether a video's URI names the file at this path; an upload keeps the end of its path."""
+        found = self._found.path_of(uri)
+        return path == found if found is not None else uri.endswith(f"/{path}")
+
+    def _supersede(self, video: VideoSummary) -> None:
+        if video.id not in self._plan.superseded:
+            self._plan.superseded.append(video.id)
+
+    def _find_vanished(self) -> None:
+        kept = self._kept | self._replaced
+        present = {row.key for row in self._rows.values()}
+        absent = [row for row in self._own.values() if row.key not in present]
+        devices = self._renumbered_devices()
+        protected = {row.key for row in absent if self._is_protected(row, devices)}
+        for video_id, rows in self._rows_of.items():
+            video = self._videos.get(video_id)
+            if video is None or video.status != "accepted":
+                continue
+            self._plan.followed += 1
+            is_gone = video_id not in kept and video_id not in self._others
+            if is_gone and not any(row.key in protected for row in rows):
+                self._plan.vanished.append(video_id)
+        remembered = {*self._plan.vanished, *self._waiting}
+        self._plan.forgotten = [
+            row.key
+            for row in absent
+            if row.key not in protected
+            and (row.video_id in kept - self._waiting or row.video_id not in self._videos.keys() | remembered)
+        ]
+        # A row of 1.0, or of a former place, has another key.
+        moved = [path for path, row in self._rows.items() if row.source != self._found.source]
+        self._plan.forgotten += [self._rows[path].key for path in moved if path in self._plan.rows]
+        for path, row in self._rows.items():
+            if (
+                row.source == self._found.source
+                and path in self._plan.rows
+                and _is_equal(self._plan.rows[path], row)
+            ):
+                del self._plan.rows[path]
+
+    def _keep_displaced(self, videos: Collection[str]) -> None:
+        """Remember videos that still wait or are not deleted yet, although another file took their only path."""
+        taken = {
+            row.key: row
+            for path, row in self._rows.items()
+            if path in self._plan.rows and self._plan.rows[path].video_id != row.video_id
+        }
+        for row in taken.values():
+            video_id = row.video_id or ""
+            if video_id in videos and all(other.key in taken for other in self._rows_of[video_id]):
+                self._plan.rows[f"\0{video_id}"] = SyncedFile(path=None, sha256=row.sha256, video_id=video_id)
+
+    def _renumbered_devices(self) -> set[tuple[str, str]]:
+        """Pair the former and the current device of files that are still there."""
+        return {
+            (row.file_id.partition(":")[0], self._files[path].file_id.partition(":")[0])
+            for path, row in self._rows.items()
+            if row.file_id and path in self._files
+        }
+
+    def _is_protected(self, row: StoredFile, devices: Collection[tuple[str, str]]) -> bool:
+        """Whether an absent file may still exist: it was left out, or its disk is not mounted."""
+        unusable = {*self._plan.left_out, *self._found.uploaded}
+        if row.path is None:
+            return row.key in {path_digest(path) for path in unusable}
+        if any(
+            str(place) in unusable for place in (PurePosixPath(row.path), *PurePosixPath(row.path).parents)
+        ):
+            return True
+        before = (row.file_id or "").partition(":")[0]
+        device = self._found.device_of(row.path)
+        return device is not None and before not in ("", device) and (before, device) not in devices
 
 
-def path_digest(uri: str) -> str:
-    """Digest a path relative to the source, as in the IDs of synced videos."""
+def file_key(source: str, path: str) -> str:
+    """Digest a file's source and path, the key of its row."""
     # Names that are not Unicode have a digest, too, although they are left out.
-    path = PurePosixPath(uri).as_posix().encode("utf-8", "surrogatepass")
-    return hashlib.blake2b(path, digest_size=8).hexdigest()
+    place = f"{source}\0{PurePosixPath(path).as_posix()}".encode("utf-8", "surrogatepass")
+    return hashlib.blake2b(place, digest_size=16).hexdigest()
+
+
+def path_digest(path: str) -> str:
+    """Digest a path relative to the source: the key of a file that 1.0 synced."""
+    text = PurePosixPath(path).as_posix().encode("utf-8", "surrogatepass")
+    return hashlib.blake2b(text, digest_size=8).hexdigest()
 
 
 def shown_path(path: str) -> str:
@@ -180,15 +548,20 @@ def shown_path(path: str) -> str:
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
-def abandoned_appends(tasks: Iterable[TaskDetails], stored: Iterable[VideoSummary]) -> list[str]:
+def abandoned_appends(
+    tasks: Iterable[TaskDetails], stored: Iterable[VideoSummary], files: Iterable[StoredFile]
+) -> list[str]:
     """Find failed or cancelled appends with synced videos only; once deleted, their videos can be sent again."""
+    followed = {row.video_id for row in files}
     ended = {task.id for task in tasks if task.into is not None and task.state in ("failed", "cancelled")}
     by_append: dict[str, list[VideoSummary]] = {}
     for video in stored:
         if video.task_id in ended:
             by_append.setdefault(video.task_id, []).append(video)
     return [
-        append for append, videos in by_append.items() if all(_SYNCED_ID.match(video.id) for video in videos)
+        append
+        for append, videos in by_append.items()
+        if all(video.id in followed or video.replaces in followed for video in videos)
     ]
 
 
@@ -201,21 +574,15 @@ def relearned_domains(tasks: Collection[TaskDetails], domain: TaskDetails) -> li
     return found
 
 
-def _find_current(file: SourceFile, versions: Sequence[VideoSummary]) -> VideoSummary | None:
-    """Find the version that is the file by size and time; None if contents must be compared."""
-    for version in reversed(versions):
-        added = version.added_at.timestamp()
-        if version.bytes == file.bytes and file.modified < added - _CLOCK_TOLERANCE:
-            return version
-    return None
+def transcript_digest(cues: Sequence[Cue]) -> str | None:
+    """Digest a transcript; None for an empty one."""
+    text = repr(normalize_transcript(cues)).encode("utf-8", "surrogatepass")
+    return hashlib.sha256(text).hexdigest() if cues else None
 
 
-def _video_id(file: SourceFile, domain: str, key: str, content: str) -> str:
-    stem = re.sub(r"[^A-Za-z0-9._]+", "_", PurePosixPath(file.video.uri).stem)[:64] or "video"
-    owner = hashlib.blake2b(name_key(domain).encode(), digest_size=4).hexdigest()
-    return f"{stem}-{owner}-{key}-{content}"
+def _merged(captions: Iterable[Sequence[str] | None]) -> list[str]:
+    return list(dict.fromkeys(text for texts in captions for text in texts or ()))
 
 
-def _key(video_id: str) -> str:
-    match = _SYNCED_ID.match(video_id)
-    return match["path"] if match else ""
+def _is_equal(file: SyncedFile, row: StoredFile) -> bool:
+    return all(getattr(file, name) == getattr(row, name) for name in SyncedFile.model_fields)

@@ -1,13 +1,12 @@
 """Run a registered sync in a worker.
 
 Every step may be interrupted and repeated: the next run compares the source with the videos stored by then, including
-those in unfinished appends, and the IDs of synced videos are unique.
+those in unfinished appends. A file that two runs send is rejected once as a copy.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -17,16 +16,25 @@ from pydantic import ValidationError
 from cinestrata_schemas.syncs import SyncCounts
 from cinestrata_schemas.tasks import AppendSpec, TaskDetails, TaskSpec, VideoSpec
 from cinestrata_schemas.uploads import OmittedPath
-from cinestrata_schemas.videos import VideoPatch, VideoSummary
+from cinestrata_schemas.videos import VideoSummary
 from service.access.audit_log import Actor, acting_as
+from service.catalog.tables import FINAL_STATES
 from service.core import request_limits
 from service.core.domain_names import name_key
-from service.core.errors import CinestrataError, Conflict, InvalidInput, LeaseLost, NotFound
+from service.core.errors import CinestrataError, Conflict, InvalidInput, LeaseLost
 from service.core.settings import settings
 from service.library import deletion, video_editing, video_listing
+from service.syncs import synced_files
+from service.syncs.followed_library import FollowedLibrary
 from service.syncs.registered_syncs import SyncRun, claim_run
 from service.syncs.source_listing import ListedSource, find_problem, list_source
-from service.syncs.sync_plan import SyncPlan, abandoned_appends, plan_sync, relearned_domains
+from service.syncs.sync_plan import (
+    FollowedDomain,
+    SyncPlan,
+    abandoned_appends,
+    plan_sync,
+    relearned_domains,
+)
 from service.tasks import commands
 
 MAX_APPENDED = 1000  # videos per append, so that an append is soon searchable
@@ -64,14 +72,16 @@ def run_sync(sync_id: str) -> None:
 def _synchronize(run: SyncRun) -> SyncCounts | None:
     """Send the differences; None while the domain is being learned."""
     source = list_source(run.source, run.captions_from_names, run.report_alive)
+    library = _library()
     domain = _find_domain(run)
     if domain is None:
-        plan = _plan(run, source, (), run.name)
+        plan = _plan(run, library, source, FollowedDomain())
         if not plan.new:
             lines = [f"{path}: {reason}" for path, reason in plan.left_out_lines(_MAX_LISTED)]
             raise InvalidInput.at("source", f"No file in the source can be used. {' '.join(lines)}")
         task = _create_domain(run, source, plan.new)
         run.renew(task_id=task.id)
+        library.record(task.id, source.source, plan, source.place)
         return SyncCounts(new=len(plan.new), **_left_out_counts(plan))
     run.renew(task_id=domain.id)
     if domain.state in ("failed", "cancelled"):
@@ -81,33 +91,89 @@ def _synchronize(run: SyncRun) -> SyncCounts | None:
         )
     if domain.state != "ready":
         return None  # the next run continues
-    domains = relearned_domains(commands.list_tasks(), domain)
+    tasks = commands.list_tasks()
+    domains = relearned_domains(tasks, domain)
+    files = list(library.list_files(domain.id, ()))
     stored = list(_stored_videos(domains))
-    abandoned = abandoned_appends(commands.list_tasks(), stored)
+    abandoned = abandoned_appends(tasks, stored, files)
     for append in abandoned:
         deletion.delete_task(append)
-    kept = (video for video in stored if video.task_id not in abandoned)
-    plan = _plan(run, source, kept, domain.name)
-    sent = [*plan.new, *plan.changed]
-    for start in range(0, len(sent), MAX_APPENDED):
-        run.renew()
-        _append(domains[-1], source.place(sent[start : start + MAX_APPENDED]))
+    followed = FollowedDomain(
+        [video for video in stored if video.task_id not in abandoned],
+        files,
+        {task.id for task in domains},
+        {video.replaces for video in stored if video.replaces and video.task_id in abandoned},
+        library.find_former(source, files),
+    )
+    plan = _plan(run, library, source, followed)
+    library.record(domain.id, source.source, plan, source.place)
+    deletion.delete_videos(plan.superseded)
+    for target, videos in _by_domain(plan, followed, domains[-1]).items():
+        for start in range(0, len(videos), MAX_APPENDED):
+            run.renew()
+            _append(target, source.place(videos[start : start + MAX_APPENDED]))
+    library.record(domain.id, source.source, plan, source.place, is_sent=True)
+    library.edit_texts(plan, run.report_alive)
+    is_busy = any(task.into in followed.published and task.state not in FINAL_STATES for task in tasks)
+    deleted, notice = 0, None
+    if run.vanished == "delete" and plan.vanished and not (plan.new or plan.changed or is_busy):
+        # The appends of this and earlier runs come first.
+        deleted, notice = _delete_vanished(run, library, source, plan, followed)
     return SyncCounts(
         new=len(plan.new),
         changed=len(plan.changed),
-        recaptioned=_replace_captions(run, plan.recaptioned),
+        moved=len(plan.renamed),
+        recaptioned=len(plan.recaptioned.keys() | plan.transcripts.keys()),
         unchanged=plan.unchanged,
         vanished=len(plan.vanished),
-        deleted=_delete(run, plan),
+        deleted=deleted,
         rejected=len(plan.rejected),
+        notice=notice,
         **_left_out_counts(plan),
     )
 
 
-def _plan(run: SyncRun, source: ListedSource, stored: Iterable[VideoSummary], domain: str) -> SyncPlan:
-    plan = plan_sync(source.files, stored, run.report_alive, domain, source.left_out, source.uploaded)
+def _library() -> FollowedLibrary:
+    return FollowedLibrary(
+        list_files=synced_files.iterate_files,
+        list_sources=synced_files.list_sources,
+        record_files=synced_files.record_files,
+        get_video=video_listing.get_video,
+        edit_video=partial(video_editing.edit_video, caller="sync"),
+        root=settings().media_root.resolve(),
+    )
+
+
+def _plan(run: SyncRun, library: FollowedLibrary, source: ListedSource, followed: FollowedDomain) -> SyncPlan:
+    find_moved = partial(library.find_moved, source.source)
+    plan = plan_sync(source, followed, find_moved=find_moved, report_alive=run.report_alive)
     plan.leave_out(partial(find_problem, source))
     return plan
+
+
+def _by_domain(plan: SyncPlan, followed: FollowedDomain, newest: TaskDetails) -> dict[str, list[VideoSpec]]:
+    """Group the videos to send by domain: a new version goes to that of its video."""
+    homes = {video.id: video.task_id for video in followed.videos}
+    sent: dict[str, list[VideoSpec]] = {}
+    for video in (*plan.new, *plan.changed):
+        sent.setdefault(homes.get(video.replaces or "", newest.id), []).append(video)
+    return sent
+
+
+def _delete_vanished(
+    run: SyncRun, library: FollowedLibrary, source: ListedSource, plan: SyncPlan, followed: FollowedDomain
+) -> tuple[int, str | None]:
+    """Delete vanished videos; returns how many, and what keeps the others."""
+    if plan.lost_most:
+        return 0, (
+            f"{len(plan.vanished)} of {plan.followed} videos have no file any more, so none was deleted. If that is "
+            f"right, delete them with: cinestrata sync {run.source} --name {run.name!r} --vanished delete --yes"
+        )
+    gone = sorted(set(plan.vanished) - library.find_moved_away(plan, followed, source.source))
+    for start in range(0, len(gone), _DELETIONS):
+        run.renew()
+        deletion.delete_videos(gone[start : start + _DELETIONS])
+    return len(gone), None
 
 
 def _left_out_counts(plan: SyncPlan) -> dict[str, Any]:
@@ -136,12 +202,12 @@ def _create_domain(run: SyncRun, source: ListedSource, videos: Sequence[VideoSpe
     return commands.create_task(spec, caller="sync").task
 
 
-def _append(domain: TaskDetails, videos: list[VideoSpec]) -> None:
+def _append(domain: str, videos: list[VideoSpec]) -> None:
     try:
         spec = AppendSpec(videos=videos)
     except ValidationError as error:
         raise InvalidInput.from_pydantic(error.errors()) from None
-    commands.append_videos(domain.id, spec, caller="sync")
+    commands.append_videos(domain, spec, caller="sync")
 
 
 def _stored_videos(domains: Sequence[TaskDetails]) -> Iterator[VideoSummary]:
@@ -154,24 +220,6 @@ def _stored_videos(domains: Sequence[TaskDetails]) -> Iterator[VideoSummary]:
             cursor = page.next_cursor
             if cursor is None:
                 break
-
-
-def _replace_captions(run: SyncRun, captions: Mapping[str, list[str]]) -> int:
-    """Replace the captions of videos whose files have not changed, and return how many."""
-    for video, texts in captions.items():
-        run.report_alive()
-        with suppress(NotFound):  # deleted since the plan
-            video_editing.edit_video(video, VideoPatch(captions=texts), caller="sync")
-    return len(captions)
-
-
-def _delete(run: SyncRun, plan: SyncPlan) -> int:
-    """Delete outdated versions once the newer one is searchable, and vanished videos if the sync says so."""
-    gone = [*plan.outdated, *(plan.vanished if run.vanished == "delete" else ())]
-    for start in range(0, len(gone), _DELETIONS):
-        run.renew()
-        deletion.delete_videos(gone[start : start + _DELETIONS])
-    return len(gone)
 
 
 def _explain(error: CinestrataError | OSError) -> str:

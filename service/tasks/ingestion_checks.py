@@ -37,6 +37,7 @@ class VideoRecord:
     split: str | None
     metadata: dict[str, Any]
     transcript: list[TimedText]
+    replaces: str | None = None
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,7 @@ def validate_task(spec: TaskSpec) -> TaskRecord:
         InvalidInput: Fields are invalid; the error lists up to 20 of them.
     """
     method, settings = spec.method or default_method(), spec.settings or {}
-    raise_first(chain(task_errors(method, settings), _videos_errors(spec.videos)))
+    raise_first(chain(task_errors(method, settings), _replacement_errors(spec), _videos_errors(spec.videos)))
     return TaskRecord(
         name=spec.name,
         method=method,
@@ -111,6 +112,7 @@ def _records(videos: Sequence[VideoSpec]) -> list[VideoRecord]:
             v.split,
             v.metadata or {},
             normalize_transcript(v.transcript),
+            v.replaces,
         )
         for v in videos
     ]
@@ -146,6 +148,16 @@ def _videos_errors(videos: list[VideoSpec]) -> Iterator[FieldError]:
     yield from duplicate_ids(videos)
     for number, video in enumerate(videos):
         yield from _video_errors(f"videos[{number}]", video)
+
+
+def _replacement_errors(spec: TaskSpec) -> Iterator[FieldError]:
+    for number, video in enumerate(spec.videos):
+        if video.replaces is not None:
+            yield FieldError(
+                f"videos[{number}].replaces",
+                "Only an appended video replaces another.",
+                "Append it to a domain.",
+            )
 
 
 def duplicate_ids(videos: Sequence[VideoSpec]) -> Iterator[FieldError]:

@@ -57,7 +57,7 @@ from service.tasks.lifecycle import (
     send_due,
 )
 from service.tasks.probing_completion import complete_probing, isolate_failures
-from service.tasks.rejections import SAME_CONTENT, reject
+from service.tasks.rejections import SameContent, reject
 
 CHUNK_VIDEOS = 64  # a kill loses at most one chunk's results
 SAVE_SECONDS = 1.0  # between two transactions that store results of a chunk
@@ -332,7 +332,7 @@ def _read_video(
             f"The file cannot be read ({error.strerror or type(error).__name__})."
         ) from error
     if (same := find_copy(digest)) is not None:
-        raise MediaError(SAME_CONTENT + redact_uri(same))
+        raise SameContent(same, digest)
     info = _decode(decoder, spec, path, video)
     if info.content_hash != digest:
         raise UndecidedVideo("The file changed while it was read.")
@@ -367,7 +367,13 @@ def _store_results(session: Session, chunk: ChunkClaim, results: Sequence[_Resul
         row, outcome = rows.get(vector_id), result.outcome
         if isinstance(outcome, MediaError):
             if row is not None:  # otherwise deleted during decoding
-                reject(session, row, outcome.reason, is_final=not isinstance(outcome, UndecidedVideo))
+                reject(
+                    session,
+                    row,
+                    outcome.reason,
+                    is_final=not isinstance(outcome, UndecidedVideo),
+                    content_hash=outcome.content_hash if isinstance(outcome, SameContent) else None,
+                )
         elif row is None:  # deleted during decoding, which rewrote its files
             session.add(
                 FileRemoval(video_id=result.video.id, uri=result.video.uri, content_hash=outcome.content_hash)

@@ -98,6 +98,7 @@ def store_task(task_id: str, checked: TaskRecord | AppendRecord, request: TaskRe
                 name = domain.name[: MAX_NAME_CHARS - len(suffix)] + suffix
                 method, settings = domain.method, dict(domain.settings)
             refuse_duplicates(session, checked.videos)
+            originals = _find_originals(session, checked.videos)
             task = Task(
                 id=task_id,
                 position=position,
@@ -114,6 +115,7 @@ def store_task(task_id: str, checked: TaskRecord | AppendRecord, request: TaskRe
                     "split": video.split,
                     "extra": video.metadata,
                     "transcript": video.transcript,
+                    "copy_of": originals.get(video.replaces),
                 }
                 for video in checked.videos
             )
@@ -168,6 +170,22 @@ def refuse_duplicates(session: Session, videos: Sequence[VideoRecord | VideoSpec
                 f"videos[{numbers[taken.id]}].id: The ID {taken.id!r} belongs to a video of task {taken.name!r}. "
                 "Choose another ID, or omit it."
             )
+
+
+def _find_originals(session: Session, videos: Sequence[VideoRecord]) -> dict[str | None, int]:
+    """Look up the vector IDs of the videos that others replace; raise Conflict if one cannot be replaced."""
+    numbers = {video.replaces: number for number, video in enumerate(videos) if video.replaces}
+    found: dict[str | None, int] = {}
+    for chunk in id_chunks(list(numbers)):
+        rows = session.execute(
+            select(Video.id, Video.vector_id)
+            .join(Task)
+            .where(Video.id.in_(chunk), Video.status == "accepted", Task.state == "ready")
+        )
+        found.update({video: vector_id for video, vector_id in rows})
+    if missing := next((video for video in numbers if video not in found), None):
+        raise Conflict(f"videos[{numbers[missing]}].replaces: No search can find the video {missing!r}.")
+    return found
 
 
 def _record_creation(session: Session, task: Task, videos: int) -> None:

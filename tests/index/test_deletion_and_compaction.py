@@ -206,11 +206,11 @@ def test_appended_segment_and_deletions_are_one_generation(
 ) -> None:
     publish_task(store, "a", range(5))
     segment = extend(store, "a", range(5, 8))
-    manifest = store.append(segment, deleted=("a", [0, 6, 99]))
+    manifest = store.append(segment, deleted={"a": [0, 6, 99]})
     assert manifest.generation == 2
     assert store.tombstones(manifest, "a").tolist() == [0, 6]
-    assert store.append(segment, deleted=("a", [6])) == manifest
-    assert store.tombstones(store.append(deleted=("a", [7])), "a").tolist() == [0, 6, 7]
+    assert store.append(segment, deleted={"a": [6]}) == manifest
+    assert store.tombstones(store.append(deleted={"a": [7]}), "a").tolist() == [0, 6, 7]
 
 
 def test_ids_of_appended_segments_are_reserved(

@@ -255,9 +255,10 @@ def process_append(claim: Claim) -> None:
         # The transaction locks the append's row, so every later deletion finds the vectors published.
         remaining = {clip.vector_id for clip in remaining_videos(task).clips}
         deleted = [video for video in ids.tolist() if video not in remaining]
+        originals = publication.take_over_videos()
         manifest = library.store.append(
             *segments,
-            deleted=(domain, [*deleted, *publication.rejected]),
+            deleted=originals | {domain: [*deleted, *publication.rejected, *originals.get(domain, ())]},
             before_replace=publication.require_lock,
         )
         entries = manifest.segments(domain)

@@ -304,7 +304,7 @@ def publish_task(
             shards=[shard],
             segments=moments,
             deleted=[*deleted, *(takeover.orphans if takeover else ())],
-            replaced=(takeover.domain, takeover.originals) if takeover else None,
+            replaced=next(iter(takeover.originals.items())) if takeover else None,
             before_replace=publication.require_lock,
         )
         publication.complete(

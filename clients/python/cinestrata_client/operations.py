@@ -48,7 +48,14 @@ from cinestrata_schemas.search import (
     SearchResult,
     SuggestionsResponse,
 )
-from cinestrata_schemas.syncs import SyncDetails, SyncSpec
+from cinestrata_schemas.syncs import (
+    FollowedSource,
+    StoredFile,
+    StoredFilePage,
+    SyncDetails,
+    SyncedFilesPatch,
+    SyncSpec,
+)
 from cinestrata_schemas.tasks import (
     AppendSpec,
     RelearnSpec,
@@ -431,6 +438,28 @@ class Operations:
         created if it does not exist. A domain follows one source: registering another replaces the sync.
         """
 
+    @operation("GET", "/syncs/files")
+    def list_synced_files(
+        self,
+        *,
+        cursor: str | None = None,
+        limit: int | None = None,
+        task: str | None = None,
+        sha256: Sequence[str] | None = None,
+    ) -> StoredFilePage:
+        """List the files that domains follow, as the last sync saw them. `next_cursor` continues with the next page."""
+
+    @operation("PUT", "/syncs/files")
+    def record_synced_files(self, body: SyncedFilesPatch) -> None:
+        """Record what a sync saw, and rename videos whose file has another name. Idempotent.
+
+        `cinestrata sync` calls this for a folder that only the client can read.
+        """
+
+    @operation("GET", "/syncs/sources")
+    def list_synced_sources(self) -> list[FollowedSource]:
+        """List the sources that domains follow, or have followed."""
+
     @operation("DELETE", "/syncs/{sync}")
     def remove_sync(self, sync: str) -> None:
         """Remove a sync. Its domain and videos stay."""
@@ -599,6 +628,7 @@ class Operations:
 
     iter_tasks = Pages(list_tasks, TaskDetails)
     iter_videos = Pages(list_videos, VideoSummary)
+    iter_synced_files = Pages(list_synced_files, StoredFile)
     iter_releases = Pages(list_releases, ReleaseSummary)
     iter_shards = Pages(list_shards, ShardSummary)
     iter_audit_entries = Pages(list_audit_entries, AuditRecord)

@@ -7,7 +7,14 @@ from datetime import datetime
 from pydantic import Field
 
 from cinestrata_schemas.choice_types import VanishedVideos
-from cinestrata_schemas.model_types import Name, RequestModel, ResponseModel, Uri
+from cinestrata_schemas.model_types import (
+    Identifier,
+    Name,
+    RequestList,
+    RequestModel,
+    ResponseModel,
+    Uri,
+)
 from cinestrata_schemas.uploads import OmittedPath
 
 MIN_SYNC_SECONDS = 60
@@ -34,10 +41,11 @@ class SyncCounts(ResponseModel):
 
     new: int = Field(default=0, description="Files sent for the first time.")
     changed: int = Field(default=0, description="Files sent again, because their content changed.")
-    recaptioned: int = Field(default=0, description="Unchanged files whose captions were replaced.")
+    moved: int = Field(default=0, description="Videos whose file has another name or folder.")
+    recaptioned: int = Field(default=0, description="Unchanged files with other captions or subtitles.")
     unchanged: int = 0
     vanished: int = Field(default=0, description="Videos whose file is gone.")
-    deleted: int = Field(default=0, description="Deleted videos: old versions and, if chosen, vanished ones.")
+    deleted: int = Field(default=0, description="Deleted videos whose file is gone.")
     rejected: int = Field(default=0, description="Previously rejected files that have not changed.")
     left_out: int = Field(
         default=0,
@@ -46,6 +54,7 @@ class SyncCounts(ResponseModel):
     left_out_files: list[OmittedPath] = Field(
         default=[], description="The first left-out files, with reasons."
     )
+    notice: str | None = Field(default=None, description="What needs a person; null if nothing does.")
 
 
 class SyncDetails(ResponseModel):
@@ -67,3 +76,55 @@ class SyncDetails(ResponseModel):
         description="Why the last run changed nothing or stopped; null after a success."
     )
     counts: SyncCounts | None = Field(description="Files of the last successful run.")
+
+
+class SyncedFile(RequestModel):
+    """A file that a domain follows, as the last sync of its source saw it."""
+
+    path: str | None = Field(
+        min_length=1, max_length=4096, description="Relative to the source; null: only the key is known."
+    )
+    bytes: int | None = None
+    modified: int | None = Field(default=None, description="In nanoseconds since the epoch; null: an object.")
+    changed: int | None = Field(default=None, description="Change of the inode, like `modified`.")
+    file_id: str | None = Field(default=None, max_length=64, description="Device and inode, or version.")
+    sha256: str | None = Field(default=None, max_length=64, description="Digest of content or version.")
+    video_id: Identifier | None = Field(default=None, description="Null: another command added the video.")
+    captions: RequestList[str] | None = Field(default=None, description="Captions in the source.")
+    transcript: str | None = Field(default=None, max_length=64, description="Digest of the transcript.")
+
+
+class StoredFile(SyncedFile):
+    """A followed file in the catalog."""
+
+    key: str
+    task_id: str
+    source: str
+
+
+class StoredFilePage(ResponseModel):
+    """A page of followed files."""
+
+    files: list[StoredFile]
+    next_cursor: str | None = Field(description="Cursor of the next page; null on the last page.")
+
+
+class FollowedSource(ResponseModel):
+    """A source that a domain follows."""
+
+    task_id: str
+    source: str
+
+
+class SyncedFilesPatch(RequestModel):
+    """What a sync saw: files to remember, files to forget, and the videos that have another name."""
+
+    task_id: Identifier
+    source: Uri
+    files: RequestList[SyncedFile] = Field(default_factory=list, max_length=5000)
+    forgotten: RequestList[Identifier] = Field(default_factory=list, max_length=5000, description="Keys.")
+    renamed: dict[Identifier, Uri] = Field(
+        default_factory=dict,
+        max_length=5000,
+        description="New URI by video ID; for an uploaded video, its new path.",
+    )

@@ -41,6 +41,11 @@ class VideoSpec(RequestModel):
     split: Split | None = Field(
         default=None, description="Split of the video; test videos are held out for evaluation."
     )
+    replaces: Identifier | None = Field(
+        default=None,
+        description="For an append: ID of the video of which this is a new version, or to which this file was moved. "
+        "Once published, this one takes over ID, captions, metadata, transcript and feedback.",
+    )
     metadata: dict[str, Any] | None = Field(
         default=None,
         description=(

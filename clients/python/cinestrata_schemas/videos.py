@@ -69,6 +69,11 @@ class VideoDetails(ResponseModel):
         default_factory=list, description="Moments of a long video, in order of time."
     )
     transcript: list[Cue] = Field(default_factory=list, description="Timed texts, in order of time.")
+    replaced_at: datetime | None = Field(
+        default=None,
+        description="When a new version of the file replaced the previous one; captions, transcript and feedback may "
+        "be of an earlier version. Null again after an edit.",
+    )
 
 
 class VideoSummary(ResponseModel):
@@ -86,6 +91,9 @@ class VideoSummary(ResponseModel):
     bytes: int | None
     duration: float | None
     added_at: datetime
+    replaces: str | None = Field(
+        default=None, description="ID of the video that this one takes over once it is published."
+    )
     thumbnail_url: str
     stream_url: str
 

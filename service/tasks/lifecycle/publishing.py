@@ -89,6 +89,7 @@ class _OpenPublication:
         self._session = session
         self._task = task
         self._stage_seconds = stage_seconds
+        self._takeover: Takeover | None = None
         self.completed = False
 
     def require_lock(self) -> None:
@@ -106,6 +107,9 @@ class _OpenPublication:
 
     def _finish(self, facts: dict[str, Any]) -> None:
         """Make the task ready, and record that it was published."""
+        if self._takeover is not None:
+            self._takeover.move_thumbnails()
+            self._takeover.number_edits(self._session)
         set_state(self._session, self._task, "ready")
         record_change(self._session, "task.publish", self._task.id, facts)
         self.completed = True
@@ -113,10 +117,6 @@ class _OpenPublication:
 
 class Publication(_OpenPublication):
     """The open transaction in which a task becomes ready; created by ``Claim.publishing``."""
-
-    def __init__(self, session: Session, task: Task, stage_seconds: dict[str, float]) -> None:
-        super().__init__(session, task, stage_seconds)
-        self._takeover: Takeover | None = None
 
     def take_over_videos(self) -> Takeover | None:
         """Replace the originals of a relearned domain's videos in the catalog; None for other tasks.
@@ -179,9 +179,6 @@ class Publication(_OpenPublication):
                 )
             )
         self._write_recalls(order, recalls)
-        if self._takeover is not None:
-            self._takeover.move_thumbnails()
-            self._takeover.number_edits(session)
         task.attempts = 0
         view = TaskProgress(stage="ready", fraction=1.0, unmeasured=unmeasured)
         _store_final_progress(session, task, view, self._stage_seconds)
@@ -236,6 +233,14 @@ class AppendPublication(_OpenPublication):
         self.rejected = session.scalars(
             select(Video.vector_id).where(Video.task_id == append.id, Video.status == "rejected")
         ).all()
+
+    def take_over_videos(self) -> dict[str, Sequence[int]]:
+        """Replace the originals of appended videos in the catalog, and return their vector IDs by domain.
+
+        The index must then be published without them, before :meth:`complete`.
+        """
+        self._takeover = Takeover.prepare(self._session, self._task)
+        return dict(self._takeover.originals) if self._takeover else {}
 
     def complete(self, *, vectors: int, size: int, drift: Drift | None = None) -> None:
         """Move the accepted videos to the domain, and make the append ready.
@@ -298,7 +303,7 @@ def reject_duplicates(session: Session, append: Task) -> None:
     }
     for video in session.scalars(select(Video).where(accepted, Video.content_hash.in_(list(known)))).all():
         original = redact_uri(known[video.content_hash or ""])
-        reject(session, video, SAME_CONTENT + original, is_final=True)
+        reject(session, video, SAME_CONTENT + original, is_final=True, content_hash=video.content_hash)
 
 
 def _store_final_progress(

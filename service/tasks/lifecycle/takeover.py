@@ -1,7 +1,9 @@
-"""Let a relearned domain take over its videos, in the transaction that makes it ready.
+"""Let the copies of videos take over from their originals, in the transaction that publishes them.
 
-Copies take over the IDs of their originals, together with current captions, metadata and feedback. An original whose
-copy was rejected stays in its domain; a copy whose original was deleted meanwhile is deleted too.
+Copies are the videos of a relearned domain, and appended videos that replace others: new versions of their files, or
+files that were moved from another domain. They take over the IDs of their originals, together with current captions,
+metadata, transcripts and feedback. An original whose copy was rejected stays. If an original was deleted meanwhile, a
+relearned copy is deleted too, and an appended one becomes a video of its own.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from sqlalchemy import delete, select, update
 from sqlalchemy.orm import Session, aliased
 
 from service.catalog.column_types import is_damaged
-from service.catalog.database import id_chunks
+from service.catalog.database import id_chunks, now
 from service.catalog.domain_videos import count_task_videos, number_edits
 from service.catalog.tables import Feedback, Task, Video
 from service.catalog.transcripts import copy_transcripts
@@ -27,36 +29,38 @@ from service.tasks.task_events import record
 
 @dataclass(frozen=True)
 class Takeover:
-    """The videos that a relearned domain takes over.
+    """The videos that a task's copies replace.
 
     Attributes:
-        originals: Vector IDs that leave the original domain's shard.
-        orphans: Vector IDs of copies whose original was deleted.
+        originals: Vector IDs that leave the shards of their domains, by domain.
+        orphans: Vector IDs of relearned copies whose original was deleted.
         thumbnails: Old and new ID of each copy.
         copies: Vector IDs of the copies that took over captions and metadata.
     """
 
-    domain: str
-    originals: Sequence[int]
+    originals: Mapping[str, Sequence[int]]
     orphans: Sequence[int]
     thumbnails: Sequence[tuple[str, str]]
     copies: Sequence[int]
 
     @classmethod
     def prepare(cls, session: Session, task: Task) -> Takeover | None:
-        """Replace the originals with their copies in the catalog; None for a task that relearns nothing.
+        """Replace the originals with their copies in the catalog; None for a task without copies.
 
-        The original domain's row stays locked until commit, so that no deletion comes between the catalog and the
-        index.
+        The rows of the originals' domains stay locked until commit, so that no deletion comes between the catalog and
+        the index.
 
         Args:
             session: Transaction of the publication.
             task: Locked task that is being published.
         """
-        if task.relearns_id is None:
-            return None
-        domain = lock_task(session, task.relearns_id)
+        is_copy = (Video.task_id == task.id) & (Video.status == "accepted") & Video.copy_of.is_not(None)
         original = aliased(Video)
+        homes = select(original.task_id).join(Video, original.vector_id == Video.copy_of).where(is_copy)
+        names = {task.relearns_id} if task.relearns_id else set(session.scalars(homes.distinct()))
+        if not names:
+            return None
+        domains = {name: lock_task(session, name) for name in sorted(names)}
         rows = session.execute(
             select(
                 Video.vector_id,
@@ -68,21 +72,28 @@ class Takeover:
                 Video.captions,
                 Video.extra,
                 original.added_at,
+                original.replaced_at,
+                original.task_id,
+                original.content_hash == Video.content_hash,
             )
-            .outerjoin(original, (original.vector_id == Video.copy_of) & (original.task_id == domain.id))
-            .where(Video.task_id == task.id, Video.status == "accepted", Video.copy_of.is_not(None))
+            .outerjoin(original, (original.vector_id == Video.copy_of) & original.task_id.in_(names))
+            .where(is_copy)
             .order_by(Video.vector_id)
         ).all()
-        orphans = [copy for copy, _, replaced, *_ in rows if replaced is None]
+        orphans = [copy for copy, _, replaced, *_ in rows if replaced is None and task.relearns_id]
         kept = [row for row in rows if row[2] is not None]
-        originals = [row[2] for row in kept]
+        originals = {name: [row[2] for row in kept if row[10] == name] for name in names}
         copy_transcripts(session, task.id)
-        # Deleting an original left the file that its copy still uses.
+        # Deleting an original left the file that its relearned copy still uses.
         for chunk in id_chunks(orphans):
             register_removals(session, Video.vector_id.in_(chunk))
+        if task.target_id is not None:  # an earlier version's upload, if no copy has its path
+            for chunk in id_chunks([row[2] for row in kept]):
+                register_removals(session, Video.vector_id.in_(chunk))
         _move_feedback(session, {row[2]: row[0] for row in kept})
-        for chunk in id_chunks([*originals, *orphans]):
+        for chunk in id_chunks([*(row[2] for row in kept), *orphans]):
             session.execute(delete(Video).where(Video.vector_id.in_(chunk)))
+        at = now(session)
         taken: list[dict[str, Any]] = [
             {
                 "vector_id": copy,
@@ -91,26 +102,35 @@ class Takeover:
                 "extra": copied_extra if is_damaged(extra) else extra,
                 "added_at": added_at,
                 "copy_of": None,
+                "replaced_at": replaced_at if same_content else at,
             }
-            for copy, _, _, video_id, captions, extra, copied_captions, copied_extra, added_at in kept
+            for copy, _, _, video_id, captions, extra, copied_captions, copied_extra, added_at, replaced_at, _, (
+                same_content
+            ) in kept
         ]
         if taken:
             session.execute(update(Video), taken)
         session.expire_all()
-        # The release may have learned old captions, and searches may have cached old metadata.
-        task.caption_edits += domain.caption_edits
-        task.metadata_edits += domain.metadata_edits
-        domain.metadata_edits += 1  # as for a deletion
-        domain.counts = count_task_videos(session, domain.id)
-        task.counts = count_task_videos(session, task.id)
-        # The advice to relearn has been followed.
-        for measured in (domain, *session.scalars(select(Task).where(Task.target_id == domain.id))):
-            measured.progress = {name: value for name, value in measured.progress.items() if name != "drift"}
-        videos = "1 appended video" if len(kept) == 1 else f"{len(kept)} appended videos"
-        record(session, domain.id, "log", {"message": f"{task.name} took over {videos}.", "task": task.id})
-        return cls(
-            domain.id, originals, orphans, [(row[1], row[3]) for row in kept], [row[0] for row in kept]
-        )
+        receiver = lock_task(session, task.target_id) if task.target_id else task
+        for domain in domains.values():
+            # The release may have learned old captions, and searches may have cached old metadata.
+            receiver.caption_edits += 1 if task.target_id else domain.caption_edits
+            receiver.metadata_edits += 1 if task.target_id else domain.metadata_edits
+            domain.metadata_edits += 1  # as for a deletion
+            domain.counts = count_task_videos(session, domain.id)
+        if task.relearns_id:
+            domain = domains[task.relearns_id]
+            task.counts = count_task_videos(session, task.id)
+            # The advice to relearn has been followed.
+            for measured in (domain, *session.scalars(select(Task).where(Task.target_id == domain.id))):
+                measured.progress = {
+                    name: value for name, value in measured.progress.items() if name != "drift"
+                }
+            videos = "1 appended video" if len(kept) == 1 else f"{len(kept)} appended videos"
+            record(
+                session, domain.id, "log", {"message": f"{task.name} took over {videos}.", "task": task.id}
+            )
+        return cls(originals, orphans, [(row[1], row[3]) for row in kept], [row[0] for row in kept])
 
     def number_edits(self, session: Session) -> None:
         """Count the takeover of captions and metadata as an edit, once the transaction has locked all tasks.

@@ -36,6 +36,7 @@ from service.syncs.registered_syncs import (
 from service.syncs.sync_plan import SyncPlan
 from service.syncs.sync_run import run_sync
 from service.tasks import broker, commands
+from tests.service.syncs.finished_tasks import finish
 
 
 @pytest.fixture(autouse=True)
@@ -86,17 +87,6 @@ def counts_of(sync: SyncDetails) -> SyncCounts:
     return done.counts
 
 
-def finish(state: str = "ready") -> None:
-    """Give all unfinished tasks a final state, with all of their videos accepted or moved to their domain."""
-    with session_scope(write=True) as session:
-        for task in session.query(Task).filter(Task.finished_at.is_(None)):
-            task.state, task.finished_at = state, datetime.now(UTC)
-            if state == "ready":
-                task.learned_order = None if task.target_id else task.position
-                values = {"status": "accepted", "task_id": task.target_id or task.id, "bytes": 1}
-                session.execute(update(Video).where(Video.task_id == task.id).values(**values))
-
-
 def appends() -> list[int]:
     """Return the appends' video counts."""
     return [task.counts.videos for task in commands.list_tasks() if task.into]
@@ -116,11 +106,13 @@ def test_domain_follows_its_source(films: Path, messages: list[str]) -> None:
     write(films, "c", "third")
     (films / "a.mp4").unlink()
     counts = counts_of(sync)
-    assert (counts.new, counts.unchanged, counts.vanished, counts.deleted) == (1, 1, 1, 1)
+    assert (counts.new, counts.unchanged, counts.vanished, counts.deleted) == (1, 1, 1, 0)
     assert appends() == [1]
     again = counts_of(sync)  # the append is unfinished, and its file is not sent again
-    assert (again.new, again.unchanged, again.deleted) == (0, 2, 0)
+    assert (again.new, again.unchanged, again.vanished, again.deleted) == (0, 2, 1, 0)
     assert appends() == [1]
+    finish()
+    assert counts_of(sync).deleted == 1
 
 
 def test_typed_manifest_is_not_read(films: Path) -> None:
@@ -399,24 +391,32 @@ def test_one_run_at_a_time(films: Path) -> None:
 
 
 def test_two_syncs_at_once_add_a_file_once(films: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`cinestrata sync` sends the same plan while the service plans; the second append is refused."""
+    """`cinestrata sync` sends the same file while the service plans; the second one is rejected as a copy."""
     sync = register()
     run(sync)
     finish()
     write(films, "c")
     original = sync_run.plan_sync
 
-    def plan_and_send(*given: Any) -> SyncPlan:
-        plan = original(*given)
-        videos = [video.model_copy(update={"uri": f"films/{video.uri}"}) for video in plan.new]
+    def plan_and_send(*given: Any, **options: Any) -> SyncPlan:
+        plan = original(*given, **options)
+        videos = [video.model_copy(update={"uri": f"films/{video.uri}", "id": None}) for video in plan.new]
         commands.append_videos(commands.list_tasks()[0].id, AppendSpec(videos=videos))
         return plan
 
     with monkeypatch.context() as patch:
         patch.setattr(sync_run, "plan_sync", plan_and_send)
-        assert "belongs to a video" in (run(sync).error or "")
-    assert run(sync).error is None
-    assert appends() == [1]
+        assert run(sync).error is None
+    finish()
+    for _ in range(2):
+        counts = counts_of(sync)
+        assert (counts.new, counts.unchanged, counts.rejected) == (0, 3, 0)
+    domain = commands.list_tasks()[0].id
+    assert sorted(v.uri for v in list_videos(domain).videos if v.status == "accepted") == [
+        "films/a.mp4",
+        "films/b.mp4",
+        "films/c.mp4",
+    ]
 
 
 def test_due_syncs_are_sent_once(films: Path, messages: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -506,8 +506,8 @@ def test_registration_that_keeps_vanished_videos_applies_to_a_run_in_progress(
     (films / "a.mp4").unlink()
     plan_sync = sync_run.plan_sync
 
-    def register_after_plan(*arguments: Any) -> SyncPlan:
-        plan = plan_sync(*arguments)
+    def register_after_plan(*arguments: Any, **options: Any) -> SyncPlan:
+        plan = plan_sync(*arguments, **options)
         register(vanished="keep")
         return plan
 

@@ -1,0 +1,149 @@
+"""Apply a sync's plan to a library: workers with the functions of the service, commands with a client."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from cinestrata_schemas.syncs import FollowedSource, StoredFile, SyncedFilesPatch
+from cinestrata_schemas.tasks import VideoSpec
+from cinestrata_schemas.videos import VideoDetails, VideoPatch
+from media.sources.media_source import is_source_uri
+from service.core.errors import NotFound
+from service.syncs.sync_plan import FollowedDomain, SourceFiles, SyncPlan, transcript_digest
+
+_BATCH = 1000  # files per call
+_CONTENTS = 50  # per call
+
+
+@dataclass(frozen=True)
+class FollowedLibrary:
+    """The operations of a library that a sync needs.
+
+    Attributes:
+        list_files: Lists the followed files of a domain, or those with certain contents.
+        list_sources: Lists the sources of all domains.
+        record_files: Records what a sync saw.
+        get_video: Looks up a video; raises NotFound.
+        edit_video: Changes a video.
+        root: Folder with all sources that this process may look into; None: any folder.
+    """
+
+    list_files: Callable[[str | None, Sequence[str]], Iterable[StoredFile]]
+    list_sources: Callable[[], list[FollowedSource]]
+    record_files: Callable[[SyncedFilesPatch], object]
+    get_video: Callable[[str], VideoDetails]
+    edit_video: Callable[[str, VideoPatch], object]
+    root: Path | None = None
+
+    def find_former(self, found: SourceFiles, files: Iterable[StoredFile]) -> set[str]:
+        """Find the earlier places of a source that was moved: folders that are gone and whose files are here now."""
+        here = {(file.video.uri, file.bytes, file.modified) for file in found.files}
+        sources = {row.source for row in files if (row.path, row.bytes, row.modified) in here}
+        return {
+            source
+            for source in sources - {"", found.source}
+            if self._is_readable(str(Path(source).parent)) and not os.path.lexists(source)
+        }
+
+    def find_moved(self, source: str, contents: Collection[str]) -> dict[str, str]:
+        """Find the videos whose files were moved here from other followed folders, by content."""
+        wanted = list(contents)
+        if not any(other.source != source for other in self.list_sources()):
+            return {}
+        rows: dict[str, list[StoredFile]] = {}
+        for start in range(0, len(wanted), _CONTENTS):
+            for row in self.list_files(None, wanted[start : start + _CONTENTS]):
+                if row.video_id:
+                    rows.setdefault(row.video_id, []).append(row)
+        moved: dict[str, str] = {}
+        for video_id, files in rows.items():
+            if any(self._may_exist(row) for row in files):
+                continue
+            with suppress(NotFound):
+                video = self.get_video(video_id)
+                if video.status == "accepted" and video.content_hash:
+                    moved[video.content_hash] = video_id
+        return moved
+
+    def find_moved_away(self, plan: SyncPlan, domain: FollowedDomain, source: str) -> set[str]:
+        """Find vanished videos whose files are in another followed folder, whose next sync moves them."""
+        lost = set(plan.vanished)
+        wanted = {
+            (row.bytes, row.modified): row.video_id
+            for row in domain.files
+            if row.video_id in lost and row.modified is not None
+        }
+        found: set[str] = set()
+        folders = {other.source for other in self.list_sources()} if wanted else set()
+        for folder in filter(self._is_readable, folders - {source}):
+            for place, _, names in os.walk(folder):
+                for name in names:
+                    with suppress(OSError):
+                        status = os.stat(os.path.join(place, name))
+                        if video_id := wanted.get((status.st_size, status.st_mtime_ns)):
+                            found.add(video_id)
+        return found
+
+    def record(
+        self,
+        task_id: str,
+        source: str,
+        plan: SyncPlan,
+        place: Callable[[Sequence[VideoSpec]], list[VideoSpec]],
+        *,
+        is_sent: bool = False,
+    ) -> None:
+        """Record the files of a plan, and rename videos.
+
+        Args:
+            task_id: ID of the domain.
+            place: Completes videos' URIs to the form that tasks use.
+            is_sent: Whether the new videos and versions have been sent.
+        """
+        if is_sent:
+            late = list(plan.late_rows.values())
+            for start in range(0, len(late), _BATCH):
+                rows = late[start : start + _BATCH]
+                self.record_files(SyncedFilesPatch(task_id=task_id, source=source, files=rows))
+            return
+        renamed = list(plan.renamed.items())
+        placed = place([VideoSpec.model_construct(uri=path) for _, path in renamed])
+        uris = {video: spec.uri for (video, _), spec in zip(renamed, placed, strict=True)}
+        rows, videos = list(plan.rows.values()), list(uris)
+        for start in range(0, max(len(rows), len(plan.forgotten), len(videos)), _BATCH):
+            part = slice(start, start + _BATCH)
+            self.record_files(
+                SyncedFilesPatch(
+                    task_id=task_id,
+                    source=source,
+                    files=rows[part],
+                    forgotten=plan.forgotten[part],
+                    renamed={video: uris[video] for video in videos[part]},
+                )
+            )
+
+    def edit_texts(self, plan: SyncPlan, report_alive: Callable[[], object] = lambda: None) -> None:
+        """Replace captions, and transcripts that nobody has edited."""
+        for video, captions in plan.recaptioned.items():
+            report_alive()
+            with suppress(NotFound):  # deleted since the plan
+                self.edit_video(video, VideoPatch(captions=captions))
+        for video, (cues, previous) in plan.transcripts.items():
+            report_alive()
+            with suppress(NotFound):
+                if transcript_digest(self.get_video(video).transcript) in (None, previous):
+                    self.edit_video(video, VideoPatch(transcript=cues))
+
+    def _may_exist(self, row: StoredFile) -> bool:
+        if row.path is None or not self._is_readable(row.source):
+            return True
+        return os.path.lexists(Path(row.source) / row.path)
+
+    def _is_readable(self, source: str) -> bool:
+        if is_source_uri(source) or (self.root and not Path(source).is_relative_to(self.root)):
+            return False
+        return os.path.isdir(source)

@@ -1,0 +1,156 @@
+"""Remember the files that domains follow: list them, and record what a sync saw."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+
+from sqlalchemy import delete, insert, select, update
+from sqlalchemy.orm import Session
+
+from cinestrata_schemas.syncs import (
+    FollowedSource,
+    StoredFile,
+    StoredFilePage,
+    SyncedFilesPatch,
+)
+from media.errors import MediaError
+from service.catalog import tables
+from service.catalog.database import id_chunks, session_scope
+from service.catalog.domain_videos import number_edits
+from service.catalog.keyset_paging import KeysetOrders
+from service.catalog.tables import FileRemoval, Task, Video
+from service.catalog.task_names import require_task
+from service.core.errors import Conflict, InvalidInput
+from service.core.settings import settings
+from service.storage.library_paths import UPLOAD_SCHEME, resolve_video_path
+from service.syncs.sync_plan import file_key
+from service.tasks.ingestion_checks import uri_errors
+from service.tasks.task_storage import new_id
+from service.tasks.uploads.uploaded_videos import storable_paths
+
+_ORDERS = KeysetOrders({"id": tables.SyncedFile.id}, unique=tables.SyncedFile.id)
+_FIELDS = tuple(StoredFile.model_fields)
+
+
+def list_files(
+    task: str | None = None, sha256: Sequence[str] = (), *, cursor: str | None = None, limit: int = 1000
+) -> StoredFilePage:
+    """List a page of followed files.
+
+    Args:
+        task: Only files of this domain (name or ID); None: of all domains.
+        sha256: Only files with one of these contents; none: with any.
+        cursor: ``next_cursor`` of the previous page.
+
+    Raises:
+        NotFound: The domain does not exist.
+        InvalidInput: The cursor is not from this list.
+    """
+    query = select(tables.SyncedFile)
+    if sha256:
+        query = query.where(tables.SyncedFile.sha256.in_(sha256))
+    with session_scope() as session:
+        if task is not None:
+            query = query.where(tables.SyncedFile.task_id == require_task(session, task).id)
+        page = _ORDERS.read_page(session, query, sort="id", cursor=cursor, limit=limit)
+        files = [
+            StoredFile.model_construct(**{name: getattr(row, name) for name in _FIELDS}) for row in page.rows
+        ]
+    return StoredFilePage(files=files, next_cursor=page.next_cursor)
+
+
+def iterate_files(domain: str | None, sha256: Sequence[str]) -> Iterator[StoredFile]:
+    """Iterate over all pages of :func:`list_files`."""
+    cursor: str | None = None
+    while True:
+        page = list_files(domain, sha256, cursor=cursor)
+        yield from page.files
+        cursor = page.next_cursor
+        if cursor is None:
+            return
+
+
+def list_sources() -> list[FollowedSource]:
+    """List the sources that domains follow, or have followed, without those of 1.0."""
+    query = select(tables.SyncedFile.task_id, tables.SyncedFile.source).where(tables.SyncedFile.source != "")
+    with session_scope() as session:
+        return [
+            FollowedSource(task_id=task, source=source) for task, source in session.execute(query.distinct())
+        ]
+
+
+def record_files(patch: SyncedFilesPatch) -> None:
+    """Record what a sync saw, and rename videos whose file has another name, in one transaction. Idempotent.
+
+    Raises:
+        NotFound: The domain does not exist.
+        InvalidInput: A new URI is not allowed.
+        Conflict: An uploaded file cannot be renamed, because it is gone.
+    """
+    folder = f"{UPLOAD_SCHEME}{new_id('tsk')}/"
+    uploads = dict(zip(patch.renamed, storable_paths(list(patch.renamed.values())), strict=True))
+    with session_scope(write=True) as session:
+        domain = require_task(session, patch.task_id).id
+        session.scalars(select(Task.id).where(Task.id == domain).with_for_update()).one()
+        keys = {file_key(patch.source, file.path or f"\0{file.video_id}"): file for file in patch.files}
+        for chunk in id_chunks([*keys, *patch.forgotten]):
+            session.execute(
+                delete(tables.SyncedFile).where(
+                    tables.SyncedFile.task_id == domain, tables.SyncedFile.key.in_(chunk)
+                )
+            )
+        if keys:
+            session.execute(
+                insert(tables.SyncedFile),
+                [
+                    {"task_id": domain, "key": key, "source": patch.source} | file.model_dump()
+                    for key, file in keys.items()
+                ],
+            )
+        renamed: list[Video] = []
+        for chunk in id_chunks(list(patch.renamed)):
+            videos = select(Video).where(Video.id.in_(chunk), Video.status == "accepted")
+            renamed += session.scalars(videos).all()
+        for video in renamed:
+            _rename(session, video, patch.renamed[video.id], folder + uploads[video.id])
+        if renamed:
+            session.execute(
+                update(Task)
+                .where(Task.id.in_({video.task_id for video in renamed}))
+                .values(metadata_edits=Task.metadata_edits + 1)
+                .execution_options(synchronize_session=False)
+            )
+            number_edits(session, [video.vector_id for video in renamed])
+
+
+def _rename(session: Session, video: Video, uri: str, upload: str) -> None:
+    """Give a video another URI.
+
+    Args:
+        uri: New URI of a file that the service reads in place.
+        upload: New URI of an uploaded file.
+    """
+    if video.uri.startswith(UPLOAD_SCHEME):
+        _link(video.uri, upload)
+        # The earlier name stays until the commit, so that no kill loses the file.
+        session.add(FileRemoval(video_id=video.id, uri=video.uri))
+        video.uri = upload
+    else:
+        if error := next(uri_errors(f"renamed.{video.id}", uri), None):
+            raise InvalidInput.of([error])
+        video.uri = uri
+
+
+def _link(uri: str, renamed: str) -> None:
+    after = settings().uploads_dir / renamed.removeprefix(UPLOAD_SCHEME)
+    try:
+        before = resolve_video_path(uri)
+        after.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            os.link(before, after)
+        except OSError:  # a file system without hard links
+            shutil.copy2(before, after)
+    except (MediaError, OSError) as error:
+        raise Conflict(f"The uploaded file of {uri!r} cannot be renamed: {error}") from error
