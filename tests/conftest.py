@@ -225,10 +225,9 @@ def sqlite_catalog_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def library_1_0_0(tmp_path: Path) -> Path:
-    """Folder with ``data``, the data folder of a library that version 1.0.0 wrote, and ``originals``, its source folders.
+    """A library that version 1.0.0 wrote: its data folder in ``data``, and the folders it was sent in ``originals``.
 
-    :mod:`tests.data.make_library_1_0_0` describes it. ``settings_factory(library_1_0_0)`` migrates its catalog and sets
-    this process's settings.
+    :mod:`tests.data.make_library_1_0_0` describes it. ``settings_factory(library_1_0_0)`` opens it.
     """
     folder = tmp_path / "library-1.0.0"
     with tarfile.open(Path(__file__).parent / "data" / "library-1.0.0.tar.xz") as archive:
