@@ -7,6 +7,7 @@ import logging
 import os
 import shutil
 import subprocess
+import tarfile
 import tempfile
 import time
 import uuid
@@ -220,6 +221,18 @@ def sqlite_catalog_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     register_dialect(engine)
     engine.dispose()  # a file with connections cannot be copied
     return path
+
+
+@pytest.fixture
+def library_1_0_0(tmp_path: Path) -> Path:
+    """A library that version 1.0.0 wrote: its data folder in ``data``, and the folders it was sent in ``originals``.
+
+    :mod:`tests.data.make_library_1_0_0` describes it. ``settings_factory(library_1_0_0)`` opens it.
+    """
+    folder = tmp_path / "library-1.0.0"
+    with tarfile.open(Path(__file__).parent / "data" / "library-1.0.0.tar.xz") as archive:
+        archive.extractall(folder, filter="tar")  # keeps the files' times
+    return folder
 
 
 @pytest.fixture(scope="module")
