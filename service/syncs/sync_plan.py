@@ -322,8 +322,8 @@ class _Planner:
             if judged.status != "rejected":
                 self._wait(video_id, paths)
                 return True
-            original = self._accepted.get(judged.content_hash or "")
-            if original is not None:  # found to be a copy
+            original = self._accepted.get(judged.content_hash or "") if is_object else None
+            if original is not None:  # its content was known only after the download
                 self._use(original, paths)
                 return True
             is_lost = self._found.path_of(judged.uri) and not any(
@@ -487,6 +487,7 @@ class _Planner:
         # A row of 1.0, or of a former place, has another key.
         moved = [path for path, row in self._rows.items() if row.source != self._found.source]
         self._plan.forgotten += [self._rows[path].key for path in moved if path in self._plan.rows]
+        self._keep_displaced(remembered)
         for path, row in self._rows.items():
             if (
                 row.source == self._found.source
