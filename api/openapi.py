@@ -70,6 +70,18 @@ EDIT_EXAMPLES: dict[str, Example] = {
     },
 }
 
+SYNCED_FILES_EXAMPLES: dict[str, Example] = {
+    "rename": {
+        "summary": "A file has another name",
+        "value": {
+            "task_id": "tsk_1",
+            "source": "/videos/harbor",
+            "files": [{"path": "new-name.mp4", "bytes": 1048576, "sha256": "ab12", "video_id": "vid_1"}],
+            "renamed": {"vid_1": "new-name.mp4"},
+        },
+    }
+}
+
 _ARCHIVE = {
     "type": "string",
     "format": "binary",

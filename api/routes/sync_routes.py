@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Path, Query, Response
+from fastapi import APIRouter, Body, Path, Query, Response
 
 from api.dependencies import PageLinkDep
 from api.list_parameters import StrictParameters, SyncedFileListParameters
+from api.openapi import SYNCED_FILES_EXAMPLES
 from api.security.route_scopes import ScopedRoute, requires
 from cinestrata_schemas.syncs import (
     FollowedSource,
@@ -53,7 +54,9 @@ def list_synced_files(
 
 @router.put("/files", status_code=204, operation_id="record_synced_files")
 @requires("ingest")
-def record_synced_files(patch: SyncedFilesPatch) -> None:
+def record_synced_files(
+    patch: Annotated[SyncedFilesPatch, Body(openapi_examples=SYNCED_FILES_EXAMPLES)],
+) -> None:
     """Record what a sync saw, and rename videos whose file has another name. Idempotent.
 
     `cinestrata sync` calls this for a folder that only the client can read.

@@ -224,6 +224,7 @@ class _Planner:
                 content = self._identify(file, compare_contents)
             except OSError as error:  # while its content was read
                 self._plan.left_out[path] = f"The file cannot be read ({error.strerror})."
+                self._rows.pop(path, None)
                 continue
             self._files[path] = file
             self._contents.setdefault(content, []).append(path)
@@ -271,8 +272,9 @@ class _Planner:
                 file_id = (
                     f"{device}:"  # the share changes inodes of unchanged files: do not compare this one again
                 )
-            elif row.video_id and row.sha256 is None and content.startswith(row.file_id):  # synced by 1.0
-                self._known.setdefault(content, []).append(row.video_id)
+        digest = (row.sha256 or row.file_id or "-") if row is not None else "-"
+        if row is not None and row.video_id and digest != content and content.startswith(digest):
+            self._known.setdefault(content, []).append(row.video_id)  # 1.0 kept only the start
         captions = list(dict.fromkeys(map(normalize_caption, file.video.captions)))
         self._plan.rows[path] = SyncedFile(
             path=path,

@@ -209,20 +209,21 @@ def test_what_people_added_is_kept(library: ServiceClient) -> None:
 
 @pytest.mark.usefixtures("library")
 def test_sync_finds_no_difference_to_the_folders(library_1_0_0: Path) -> None:
-    for folder, unchanged in (
-        (library_1_0_0 / "originals" / "night", 4),
-        (settings().media_root / "snowfield", 5),
+    """Only the old version of a file, which 1.0.0 had not deleted yet, is in no file."""
+    for folder, unchanged, gone in (
+        (library_1_0_0 / "originals" / "night", 4, []),
+        (settings().media_root / "snowfield", 5, [OLD_SLED]),
     ):
         outcome = run("sync", folder, "--dry-run", "--json")
         plan = json.loads(outcome.stdout)
-        assert (plan["new"], plan["changed"], plan["recaptioned"], plan["vanished"]) == ([], [], {}, [])
+        assert (plan["new"], plan["changed"], plan["recaptioned"], plan["vanished"]) == ([], [], {}, gone)
         assert plan["unchanged"] == unchanged
 
 
 @pytest.mark.parametrize("start", [_open], ids=["opened"])
 def test_followed_folder_is_followed_on(library: ServiceClient) -> None:
-    """The last run of version 1.0.0 appended a changed file; the next one deletes its old version, and nothing else."""
-    spec = SyncSpec(name="snowfield", source="snowfield", every_seconds=900)
+    """The last run of version 1.0.0 appended a changed file; only its old version is in no file any more."""
+    spec = SyncSpec(name="snowfield", source="snowfield", every_seconds=900, vanished="delete")
     run_sync(library.register_sync(spec).id)
     (sync,) = library.list_syncs()
     assert (sync.error, sync.counts and sync.counts.deleted) == (None, 1)

@@ -33,6 +33,7 @@ from service.catalog.tables import (
     Moment,
     Passage,
     Sync,
+    SyncedFile,
 )
 from service.library.alerts import evaluate_alerts
 from service.operations import maintenance_jobs
@@ -114,6 +115,7 @@ def filled(library: list[str]) -> list[str]:
                     next_run_at=at,
                     counts={"new": 1},
                 ),
+                SyncedFile(task_id=library[0], key="k", source="/videos", path="a.mp4", captions=["a bird"]),
                 MaintenanceJob(kind="compact", state="done", created_at=at, result={"domains": 1}),
                 WorkerReport(
                     name="host:1", seen_at=at, gpus=[{"device": 0, "used_bytes": 1, "total_bytes": 2}]

@@ -145,7 +145,7 @@ def test_edit_of_a_copy_is_refused_with_the_name_of_its_original(task: str) -> N
         session.execute(update(Video).where(Video.id == "b").values(copy_of=original))
     before = get_video("b")
     for fields in ({"captions": ["two"]}, {"metadata": {"place": "lake"}}):
-        with pytest.raises(Conflict, match=r"'b' is a copy of 'a'.*Edit 'a' instead"):
+        with pytest.raises(Conflict, match=r"'b' will replace 'a'.*Edit 'a' instead"):
             _edit("b", **fields)
     assert get_video("b") == before
     assert _edit("a", captions=["two"]).captions == ["two"]

@@ -8,11 +8,13 @@ from typing import Any
 
 import pytest
 
+from cinestrata_schemas.syncs import StoredFile
+from cinestrata_schemas.videos import VideoSummary
 from service.core.errors import InvalidInput, LeaseLost, SourceUnavailable
 from service.core.settings import Settings
 from service.storage.video_access import SourceReader
 from service.syncs.source_listing import check_source, list_source
-from service.syncs.sync_plan import plan_sync
+from service.syncs.sync_plan import FollowedDomain, file_key, plan_sync
 from service.tasks.manifests.remote_videos import list_remote_videos
 from tests.web_files import WebFiles
 
@@ -126,13 +128,35 @@ def test_progress_is_reported_while_a_bucket_is_listed(bucket: Any) -> None:
 
 
 def test_only_changed_objects_are_new_versions(bucket: Any) -> None:
-    first = plan_sync(list_source("s3://films/videos/", False).files, ())
-    put(bucket, a__mp4="x", c__mp4="c")
-    second = plan_sync(list_source("s3://films/videos/", False).files, ())
-    ids = [{video.uri: video.id for video in plan.new} for plan in (first, second)]
-    assert ids[0]["b.mp4"] == ids[1]["b.mp4"]
-    assert ids[0]["a.mp4"] != ids[1]["a.mp4"]
-    assert set(ids[1]) == {"a.mp4", "b.mp4", "c.mp4"}
+    """An object with another name keeps its video."""
+    source = list_source("s3://films/videos/", False)
+    first = plan_sync(source, FollowedDomain())
+    videos = [
+        VideoSummary.model_construct(
+            id=video.id, uri=f"{source.source}{video.uri}", status="accepted", task_id="tsk_1",
+            captions=video.captions, content_hash=video.uri, replaces=None,
+        )
+        for video in first.new
+    ]  # fmt: skip
+    files = [
+        StoredFile(
+            key=file_key(source.source, path), task_id="tsk_1", source=source.source, **row.model_dump()
+        )
+        for path, row in first.rows.items()
+    ]
+    put(
+        bucket,
+        a__mp4="x",
+        c__mp4="c",
+        d__mp4=bucket.get_object(Bucket="films", Key="videos/b.mp4")["Body"].read(),
+    )
+    bucket.delete_object(Bucket="films", Key="videos/b.mp4")
+    second = plan_sync(list_source("s3://films/videos/", False), FollowedDomain(videos, files, {"tsk_1"}))
+    ids = {video.uri: video.id for video in first.new}
+    assert {video.uri: video.replaces for video in second.changed} == {"a.mp4": ids["a.mp4"]}
+    assert [video.uri for video in second.new] == ["c.mp4"]
+    assert (second.renamed, second.vanished) == ({ids["b.mp4"]: "d.mp4"}, [])
+    assert list(second.late_rows) == ["a.mp4"]
 
 
 @pytest.mark.parametrize(

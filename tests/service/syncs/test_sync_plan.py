@@ -1,60 +1,68 @@
-"""Plans of a sync: new, changed, recaptioned, unchanged, vanished and rejected files."""
+"""Plans of a sync: what a source and the rows of its files say about each video."""
 
 from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from cinestrata_schemas.syncs import StoredFile
 from cinestrata_schemas.tasks import VideoSpec
-from cinestrata_schemas.videos import VideoSummary
+from cinestrata_schemas.videos import Cue, VideoSummary
 from media import content_hash
 from service.core.errors import InvalidInput
-from service.syncs.source_listing import SourceFiles, local_files
-from service.syncs.sync_plan import SourceFile, SyncPlan, plan_sync, shown_path
+from service.syncs.source_listing import local_files
+from service.syncs.sync_plan import (
+    FollowedDomain,
+    SourceFiles,
+    SyncPlan,
+    file_key,
+    path_digest,
+    plan_sync,
+    shown_path,
+)
 from service.tasks.manifests.folder_videos import FolderVideos
 
 ADDED = datetime(2026, 1, 2, tzinfo=UTC)
-BEFORE, AFTER = ADDED.timestamp() - 3600, ADDED.timestamp() + 3600
+BEFORE = ADDED.timestamp() - 3600
 NAMES = ("a.mp4", "inner/Küche 1.mp4")
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A folder with two files that were last modified before the domain was synced."""
+    """A folder with two files."""
     for name in NAMES:
-        write(tmp_path, name, name.encode(), BEFORE)
+        write(tmp_path, name, name)
     return tmp_path
 
 
-def write(folder: Path, uri: str, content: bytes, modified: float) -> None:
+def write(folder: Path, uri: str, content: str) -> None:
     path = folder / uri
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(content)
-    os.utime(path, (modified, modified))
+    path.write_text(content)
+    os.utime(path, (BEFORE, BEFORE))
 
 
-def listed(folder: Path, names: Sequence[str] = NAMES, captions: Sequence[str] = ()) -> list[SourceFile]:
-    return source_files(folder, *(VideoSpec(uri=name, captions=list(captions)) for name in names)).files
-
-
-def source_files(folder: Path, *videos: VideoSpec) -> SourceFiles:
-    return local_files(FolderVideos(folder, videos, {}))
+def found(folder: Path, *videos: str | VideoSpec, **fields: Any) -> SourceFiles:
+    """List files; without any, all videos in the folder."""
+    given = videos or sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*.mp4"))
+    specs = [VideoSpec(uri=video, **fields) if isinstance(video, str) else video for video in given]
+    return local_files(FolderVideos(folder, specs, {}))
 
 
 def stored(video: VideoSpec, folder: Path, **fields: object) -> VideoSummary:
-    """Return the stored video of a file, as the service lists it."""
+    """Return the stored video of a file that was uploaded, as the service lists it."""
     path = folder / video.uri
     return VideoSummary.model_validate(
         {
             "id": video.id,
             "task_id": "tsk_1",
-            "uri": "uploads/x.mp4",
+            "uri": f"upload://tsk_1/{video.uri}",
             "status": "accepted",
             "reason": None,
             "captions": video.captions,
@@ -64,6 +72,7 @@ def stored(video: VideoSpec, folder: Path, **fields: object) -> VideoSummary:
             "bytes": path.stat().st_size,
             "duration": 1.0,
             "added_at": ADDED,
+            "replaces": video.replaces,
             "thumbnail_url": "",
             "stream_url": "",
         }
@@ -71,107 +80,291 @@ def stored(video: VideoSpec, folder: Path, **fields: object) -> VideoSummary:
     )
 
 
-def synced(folder: Path, **fields: object) -> list[VideoSummary]:
-    """Return the stored videos after a first sync of all files."""
-    return [stored(video, folder, **fields) for video in plan_sync(listed(folder), ()).new]
+def rows(plan: SyncPlan, source: str) -> list[StoredFile]:
+    """Return the rows that a plan has recorded."""
+    return [
+        StoredFile(key=file_key(source, path), task_id="tsk_1", source=source, **row.model_dump())
+        for path, row in (plan.rows | plan.late_rows).items()
+    ]
+
+
+def followed(folder: Path, **fields: Any) -> FollowedDomain:
+    """Return what the library knows after a first sync of all files in the folder."""
+    source = found(folder, **fields)
+    plan = plan_sync(source, FollowedDomain())
+    videos = [stored(video, folder) for video in plan.new]
+    return FollowedDomain(videos, rows(plan, source.source), {"tsk_1"})
+
+
+def ids(domain: FollowedDomain) -> list[str]:
+    return [video.id for video in domain.videos]
 
 
 def summary(plan: SyncPlan) -> tuple[int, int, int, int, int]:
-    """Return the numbers of new, changed, outdated, vanished and unchanged videos."""
-    return len(plan.new), len(plan.changed), len(plan.outdated), len(plan.vanished), plan.unchanged
+    """Return the numbers of new, changed, renamed, vanished and unchanged videos."""
+    return len(plan.new), len(plan.changed), len(plan.renamed), len(plan.vanished), plan.unchanged
 
 
-def test_first_sync_sends_everything_and_the_second_nothing(folder: Path) -> None:
-    plan = plan_sync(listed(folder), ())
-    assert summary(plan) == (2, 0, 0, 0, 0)
-    assert all(video.id and video.id.isascii() for video in plan.new)
-    assert summary(plan_sync(listed(folder), synced(folder))) == (0, 0, 0, 0, 2)
+@pytest.fixture
+def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Names of the files that were read."""
+    names: list[str] = []
+
+    def hash_content(path: Path) -> str:
+        names.append(path.name)
+        return content_hash(path)
+
+    monkeypatch.setattr("service.syncs.source_listing.content_hash", hash_content)
+    return names
 
 
-def test_unchanged_files_are_not_read(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    videos = synced(folder)
-    monkeypatch.setattr(
-        "service.syncs.source_listing.content_hash", lambda path: pytest.fail("the file was read")
-    )
-    assert summary(plan_sync(listed(folder), videos)) == (0, 0, 0, 0, 2)
+def test_first_sync_sends_everything_and_the_second_reads_nothing(folder: Path, read: list[str]) -> None:
+    domain = followed(folder)
+    assert len(read) == 2
+    plan = plan_sync(found(folder), domain)
+    assert (summary(plan), plan.rows, len(read)) == ((0, 0, 0, 0, 2), {}, 2)
 
 
-def test_touched_file_with_the_same_content_is_unchanged(folder: Path) -> None:
-    videos = synced(folder)
-    os.utime(folder / NAMES[0], (AFTER, AFTER))
-    assert summary(plan_sync(listed(folder), videos)) == (0, 0, 0, 0, 2)
+def test_renamed_files_keep_their_videos_and_are_not_read(folder: Path, read: list[str]) -> None:
+    """Two names are swapped, and another folder gets another name."""
+    write(folder, "b.mp4", "b")
+    domain = followed(folder)
+    read.clear()
+    (folder / "a.mp4").rename(folder / "x")
+    (folder / "b.mp4").rename(folder / "a.mp4")
+    (folder / "x").rename(folder / "b.mp4")
+    (folder / "inner").rename(folder / "outer")
+    plan = plan_sync(found(folder), domain)
+    a, b, inner = ids(domain)
+    assert (summary(plan), read) == ((0, 0, 3, 0, 3), [])
+    assert plan.renamed == {a: "b.mp4", b: "a.mp4", inner: "outer/Küche 1.mp4"}
+    assert {path: row.video_id for path, row in plan.rows.items()} == {
+        "a.mp4": b,
+        "b.mp4": a,
+        "outer/Küche 1.mp4": inner,
+    }
+    assert plan.forgotten == [file_key(str(folder), "inner/Küche 1.mp4")]
 
 
-def test_changed_file_is_replaced_after_its_new_version_is_accepted(folder: Path) -> None:
-    """The previous version stays until the new one is searchable, even across an interruption."""
-    videos = synced(folder)
-    write(folder, "a.mp4", b"another content", AFTER)
-    plan = plan_sync(listed(folder), videos)
+def test_equal_files_share_a_video_as_long_as_one_exists(folder: Path) -> None:
+    domain = followed(folder)
+    write(folder, "copy.mp4", "a.mp4")
+    plan = plan_sync(found(folder), domain)
+    assert summary(plan) == (0, 0, 0, 0, 3)
+    both = replace(domain, files=[*domain.files, *rows(plan, str(folder))])
+    (folder / "a.mp4").unlink()
+    plan = plan_sync(found(folder), both)
+    assert (summary(plan), plan.renamed) == ((0, 0, 1, 0, 2), {ids(domain)[0]: "copy.mp4"})
+    (folder / "copy.mp4").unlink()
+    assert plan_sync(found(folder), both).vanished == ids(domain)[:1]
+
+
+def test_new_content_is_a_new_version_of_the_video(folder: Path) -> None:
+    """It is sent once, also while it is being probed, and stays sent if it is rejected."""
+    domain = followed(folder)
+    write(folder, "a.mp4", "another content")
+    plan = plan_sync(found(folder), domain)
     assert summary(plan) == (0, 1, 0, 0, 1)
     (changed,) = plan.changed
-    pending = stored(changed, folder, status="pending", bytes=None, content_hash=None)
-    assert summary(plan_sync(listed(folder), [*videos, pending])) == (0, 0, 0, 0, 2)
-    accepted = plan_sync(listed(folder), [*videos, stored(changed, folder)])
-    assert (accepted.outdated, accepted.unchanged) == ([videos[0].id], 2)
+    assert (changed.replaces, plan.rows["a.mp4"].video_id) == (ids(domain)[0], ids(domain)[0])
+    files = [*rows(plan, str(folder)), *domain.files[1:]]
+    for status, counts in (("pending", (0, 0, 0, 0, 2)), ("rejected", (0, 0, 0, 0, 1))):
+        sent = stored(
+            changed, folder, status=status, reason="It is damaged.", content_hash=None, task_id="tsk_2"
+        )
+        again = plan_sync(found(folder), replace(domain, videos=[*domain.videos, sent], files=files))
+        assert summary(again) == counts
+        assert again.rejected == ({"a.mp4": "It is damaged."} if status == "rejected" else {})
 
 
-def test_vanished_file_is_reported(folder: Path) -> None:
-    videos = synced(folder)
-    plan = plan_sync(listed(folder, NAMES[1:]), videos)
-    assert (plan.vanished, plan.unchanged) == ([videos[0].id], 1)
+@pytest.mark.parametrize("hidden", ["ctime", "inode"])
+def test_change_that_size_and_time_hide_is_seen(folder: Path, hidden: str, read: list[str]) -> None:
+    """The file is overwritten, or replaced by another one, of the same size and with its previous time."""
+    domain = followed(folder)
+    path = folder / "a.mp4"
+    if hidden == "inode":
+        path.unlink()
+    write(folder, "a.mp4", "b.mp4")
+    assert path.stat().st_mtime == BEFORE
+    assert summary(plan_sync(found(folder), domain)) == (0, 1, 0, 0, 1)
+
+
+def test_only_a_full_comparison_sees_what_all_times_hide(folder: Path, read: list[str]) -> None:
+    domain = followed(folder)
+    write(folder, "a.mp4", "b.mp4")
+    listed = found(folder)
+    same = replace(listed.files[0], changed=domain.files[0].changed)
+    hidden = replace(listed, files=[same, listed.files[1]])
+    assert summary(plan_sync(hidden, domain)) == (0, 0, 0, 0, 2)
+    assert summary(plan_sync(hidden, domain, compare_contents=True)) == (0, 1, 0, 0, 1)
+
+
+def test_share_with_unstable_inodes_is_read_once(folder: Path, read: list[str]) -> None:
+    domain = followed(folder)
+    read.clear()
+    for run, expected in ((1, 2), (2, 0), (3, 0)):
+        listed = found(folder)
+        files = [replace(file, file_id=f"1:{run}00{number}") for number, file in enumerate(listed.files)]
+        plan = plan_sync(replace(listed, files=files), domain)
+        assert (summary(plan), len(read)) == ((0, 0, 0, 0, 2), expected)
+        read.clear()
+        if plan.rows:
+            domain = replace(domain, files=rows(plan, str(folder)))
+
+
+def test_restored_backup_changes_nothing(folder: Path) -> None:
+    """The files have other inodes and times, but the same contents."""
+    domain = followed(folder)
+    for name in NAMES:
+        content = (folder / name).read_text()
+        (folder / name).unlink()
+        write(folder, name, content)
+        os.utime(folder / name, (0, 0))
+    plan = plan_sync(found(folder), domain)
+    assert (summary(plan), sorted(plan.rows)) == ((0, 0, 0, 0, 2), sorted(NAMES))
+
+
+@pytest.mark.parametrize("is_mounted", [True, False])
+def test_disk_that_is_not_mounted_deletes_nothing(folder: Path, is_mounted: bool) -> None:
+    """Device numbers may change with a restart: a file that is still there shows which number became which."""
+    write(folder, "inner/b.mp4", "b")
+    write(folder, "c.mp4", "c")
+    domain = followed(folder)
+    files = [
+        row.model_copy(update={"file_id": f"{7 if row.path and 'inner' in row.path else 1}:{number}"})
+        for number, row in enumerate(domain.files)
+    ]
+    (folder / "inner/b.mp4").unlink()
+    if not is_mounted:
+        (folder / "inner/Küche 1.mp4").unlink()
+    listed = found(folder)
+    devices = {"inner": "8"} if is_mounted else {}
+    current = [
+        replace(file, file_id=f"{8 if 'inner' in file.video.uri else 1}:99{number}")
+        for number, file in enumerate(listed.files)
+    ]
+    listed = replace(listed, files=current, device_of=lambda path: devices.get(path.partition("/")[0], "1"))
+    plan = plan_sync(listed, replace(domain, files=files))
+    gone = [video.id for video in domain.videos if video.uri.endswith("inner/b.mp4")]
+    assert plan.vanished == (gone if is_mounted else [])
+
+
+def test_most_files_vanish(folder: Path) -> None:
+    domain = followed(folder)
+    write(folder, "new.mp4", "new")
+    (folder / "a.mp4").unlink()
+    assert not plan_sync(found(folder), domain).lost_most
+    (folder / NAMES[1]).unlink()
+    plan = plan_sync(found(folder), domain)
+    assert (plan.lost_most, len(plan.vanished), plan.followed) == (True, 2, 2)
 
 
 def test_rejected_file_is_sent_again_only_when_it_changes(folder: Path) -> None:
-    videos = synced(folder, status="rejected", reason="It is empty.", bytes=None, content_hash=None)
-    plan = plan_sync(listed(folder), videos)
-    assert (summary(plan), plan.rejected) == (
-        (0, 0, 0, 0, 0),
-        dict.fromkeys(NAMES, "It is empty."),
-    )
-    write(folder, "a.mp4", b"repaired", AFTER)
-    assert summary(plan_sync(listed(folder), videos)) == (0, 1, 0, 0, 0)
+    domain = followed(folder)
+    rejected = [
+        stored(
+            VideoSpec(uri=name, id=video), folder, status="rejected", reason="It is empty.", content_hash=None
+        )
+        for name, video in zip(NAMES, ids(domain), strict=True)
+    ]
+    domain = replace(domain, videos=rejected)
+    plan = plan_sync(found(folder), domain)
+    assert (summary(plan), plan.rejected) == ((0, 0, 0, 0, 0), dict.fromkeys(NAMES, "It is empty."))
+    write(folder, "a.mp4", "repaired")
+    plan = plan_sync(found(folder), domain)
+    assert (summary(plan), plan.superseded) == ((1, 0, 0, 0, 0), ids(domain)[:1])
 
 
-def test_videos_of_other_commands_stand_for_files_with_their_content(folder: Path) -> None:
-    other = stored(VideoSpec(uri=NAMES[0], id="my-video", captions=["a cat"]), folder)
-    plan = plan_sync(listed(folder, captions=["a dog"]), [other])
-    assert (summary(plan), plan.recaptioned) == ((1, 0, 0, 0, 1), {"my-video": ["a dog"]})
-    assert summary(plan_sync(listed(folder, NAMES[1:]), [other])) == (1, 0, 0, 0, 0)
-    write(folder, NAMES[0], b"another content", AFTER)
-    assert summary(plan_sync(listed(folder), [other])) == (2, 0, 0, 0, 0)
+def test_video_of_another_folder_stands_for_a_file_with_its_content(folder: Path) -> None:
+    """It never vanishes with that file."""
+    other = stored(VideoSpec(uri=NAMES[0], id="mine", captions=["a cat"]), folder, uri="upload://tsk_9/z.mp4")
+    domain = FollowedDomain([other], (), {"tsk_1"})
+    plan = plan_sync(found(folder), domain)
+    assert (summary(plan), plan.rows["a.mp4"].video_id) == ((1, 0, 0, 0, 1), None)
+    (folder / "a.mp4").unlink()
+    assert plan_sync(found(folder), replace(domain, files=rows(plan, str(folder)))).vanished == []
 
 
-def test_copy_that_was_rejected_is_the_video_that_it_copies(folder: Path) -> None:
-    copies = synced(
-        folder, status="rejected", reason="It has the same content.", bytes=None, content_hash=None
-    )
-    other = stored(VideoSpec(uri=NAMES[0], id="my-video"), folder)
-    plan = plan_sync(listed(folder), [*copies, other])
-    assert (plan.unchanged, list(plan.rejected), plan.outdated) == (1, [NAMES[1]], [copies[0].id])
+def test_folder_brings_only_its_own_videos(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Another source of the same domain is no reason to delete, and keeps what both have."""
+    other = tmp_path_factory.mktemp("other")
+    write(other, "a.mp4", "a.mp4")
+    domain = followed(folder)
+    plan = plan_sync(found(other), domain)
+    assert (summary(plan), plan.followed) == ((0, 0, 0, 0, 1), 0)
+    both = replace(domain, files=[*domain.files, *rows(plan, str(other))])
+    (folder / "a.mp4").unlink()
+    assert plan_sync(found(folder), both).vanished == []
 
 
-def test_captions_of_the_source_replace_others(folder: Path) -> None:
+def test_captions_that_people_wrote_stay_when_the_source_changes(folder: Path) -> None:
     """White space makes no difference, and a source without captions leaves those of the domain."""
-    videos = synced(folder, captions=["a cat"])
-    assert plan_sync(listed(folder), videos).recaptioned == {}
-    assert plan_sync(listed(folder, captions=["a  cat"]), videos).recaptioned == {}
-    plan = plan_sync(listed(folder, NAMES[:1], captions=["a dog", "a dog"]), videos)
-    assert plan.recaptioned == {videos[0].id: ["a dog"]}
-    assert plan.unchanged == 1
+    domain = followed(folder, captions=["a cat", "an animal"])
+    video = ids(domain)[0]
+    assert plan_sync(found(folder, captions=["a  cat", "an animal"]), domain).recaptioned == {}
+    assert plan_sync(found(folder), domain).recaptioned == {}
+    edited = [domain.videos[0].model_copy(update={"captions": ["a cat", "a lynx"]}), domain.videos[1]]
+    domain = replace(domain, videos=edited)
+    assert plan_sync(found(folder, captions=["a cat", "an animal"]), domain).recaptioned == {}
+    plan = plan_sync(found(folder, captions=["a dog", "an animal"]), domain)
+    assert plan.recaptioned[video] == ["a dog", "a lynx"]
+
+
+def test_new_subtitles_replace_those_of_the_source(folder: Path) -> None:
+    def cue(text: str) -> list[Cue]:
+        return [Cue(start=0, end=1, text=text)]
+
+    domain = followed(folder, transcript=cue("one"))
+    assert plan_sync(found(folder, transcript=cue("one")), domain).transcripts == {}
+    plan = plan_sync(found(folder, transcript=cue("two")), domain)
+    cues, before = plan.transcripts[ids(domain)[0]]
+    assert (cues, before) == (cue("two"), domain.files[0].transcript)
+
+
+def test_video_that_was_moved_from_another_domain_is_sent_as_its_successor(folder: Path) -> None:
+    domain = followed(folder)
+    write(folder, "c.mp4", "c")
+    plan = plan_sync(found(folder), domain, find_moved=lambda contents: dict.fromkeys(contents, "elsewhere"))
+    assert [(video.uri, video.replaces) for video in plan.new] == [("c.mp4", "elsewhere")]
+    pending = stored(plan.new[0], folder, status="pending", content_hash=None)
+    files = [*domain.files, *rows(plan, str(folder))]
+    again = plan_sync(found(folder), replace(domain, videos=[*domain.videos, pending], files=files))
+    assert summary(again) == (0, 0, 0, 0, 3)
+
+
+def test_files_of_1_0_are_known_without_being_read(folder: Path, read: list[str]) -> None:
+    """Its rows have digests of paths. A file that changed since is a new version."""
+    first = followed(folder)
+    legacy = [
+        StoredFile(
+            key=path_digest(name), task_id="tsk_1", source="", path=None,
+            bytes=video.bytes, sha256=video.content_hash, video_id=video.id,
+        )
+        for name, video in zip(NAMES, first.videos, strict=True)
+    ]  # fmt: skip
+    read.clear()
+    domain = replace(first, files=legacy)
+    plan = plan_sync(found(folder), domain)
+    assert (summary(plan), read, sorted(plan.rows)) == ((0, 0, 0, 0, 2), [], sorted(NAMES))
+    assert sorted(plan.forgotten) == sorted(row.key for row in legacy)
+    os.utime(folder / "a.mp4")
+    assert (summary(plan_sync(found(folder), domain)), read) == ((0, 0, 0, 0, 2), ["a.mp4"])
+    write(folder, "a.mp4", "another content")
+    assert summary(plan_sync(found(folder), domain)) == (0, 1, 0, 0, 1)
 
 
 def test_given_ids_are_refused_by_name(folder: Path) -> None:
     with pytest.raises(InvalidInput) as named:
-        source_files(folder, VideoSpec(uri="a.mp4", id="mine"))
+        found(folder, VideoSpec(uri="a.mp4", id="mine"))
     assert "'mine'" in named.value.errors[0].message
 
 
 def test_files_that_cannot_be_used_are_left_out_and_have_not_vanished(folder: Path) -> None:
-    videos = synced(folder)
+    domain = followed(folder)
     (folder / "a.mp4").unlink()
     (folder / "folder.mp4").mkdir()
-    write(folder, "new.mp4", b"new", AFTER)
-    found = source_files(
+    write(folder, "new.mp4", "new")
+    listed = found(
         folder,
         VideoSpec(uri="a.mp4"),
         VideoSpec(uri="folder.mp4"),
@@ -179,9 +372,9 @@ def test_files_that_cannot_be_used_are_left_out_and_have_not_vanished(folder: Pa
         VideoSpec(uri=NAMES[1], captions=["x" * 100_000]),
         VideoSpec(uri="new.mp4"),
     )
-    plan = plan_sync(found.files, videos, left_out=found.left_out)
+    plan = plan_sync(listed, domain)
     assert [video.uri for video in plan.new] == ["new.mp4"]
-    assert (plan.vanished, plan.outdated, plan.unchanged) == ([], [], 0)
+    assert (plan.vanished, plan.forgotten, plan.unchanged) == ([], [], 0)
     assert {path: reason.partition(".")[0] for path, reason in plan.left_out.items()} == {
         "a.mp4": "The file does not exist",
         "folder.mp4": "It is not a regular file",
@@ -190,31 +383,40 @@ def test_files_that_cannot_be_used_are_left_out_and_have_not_vanished(folder: Pa
     }
 
 
+def test_folder_that_cannot_be_read_keeps_its_videos(folder: Path) -> None:
+    domain = followed(folder)
+    listed = found(folder, "a.mp4")
+    listed.left_out["inner"] = "The folder cannot be read."
+    assert plan_sync(listed, domain).vanished == []
+
+
 def test_source_without_a_usable_file_is_refused(folder: Path) -> None:
     with pytest.raises(InvalidInput, match=r"No file .* gone\.mp4: The file does not exist"):
-        listed(folder, ["gone.mp4"])
+        found(folder, "gone.mp4")
 
 
 def test_file_whose_content_cannot_be_read_keeps_its_video(folder: Path) -> None:
-    videos = synced(folder)
+    domain = followed(folder)
 
     def refuse() -> str:
         raise PermissionError(errno.EACCES, "Permission denied")
 
-    first, second = listed(folder)
-    plan = plan_sync([replace(first, bytes=99, content=refuse), second], videos)
+    listed = found(folder)
+    first, second = listed.files
+    plan = plan_sync(replace(listed, files=[replace(first, bytes=99, content=refuse), second]), domain)
     assert summary(plan) == (0, 0, 0, 0, 1)
     assert plan.left_out == {"a.mp4": "The file cannot be read (Permission denied)."}
 
 
 def test_videos_with_a_problem_are_not_sent(folder: Path) -> None:
-    videos = synced(folder)
-    write(folder, "a.mp4", b"another content", AFTER)
-    write(folder, "b.mp4", b"new", AFTER)
-    plan = plan_sync(listed(folder, ["a.mp4", "b.mp4", NAMES[1]]), videos)
+    domain = followed(folder)
+    write(folder, "a.mp4", "another content")
+    write(folder, "b.mp4", "new")
+    plan = plan_sync(found(folder), domain)
     plan.leave_out(lambda video: "A link." if video.uri == "a.mp4" else None)
     assert ([video.uri for video in plan.new], plan.changed, plan.vanished) == (["b.mp4"], [], [])
     assert plan.left_out == {"a.mp4": "A link."}
+    assert "a.mp4" not in plan.rows
 
 
 def test_paths_are_shown_in_printable_characters() -> None:

@@ -77,7 +77,8 @@ def _describe_synced_videos(files: sa.Table) -> None:
                 "source": "",
                 "bytes": video.bytes,
                 "file_id": match["content"] if is_object else None,
-                "sha256": None if is_object else video.content_hash,
+                # A rejected video has only the start of its digest.
+                "sha256": None if is_object else video.content_hash or match["content"],
                 "video_id": video.id,
             }
         )
