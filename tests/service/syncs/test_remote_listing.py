@@ -148,7 +148,7 @@ def test_only_changed_objects_are_new_versions(bucket: Any) -> None:
         bucket,
         a__mp4="x",
         c__mp4="c",
-        d__mp4=bucket.get_object(Bucket="films", Key="videos/b.mp4")["Body"].read(),
+        d__mp4=bucket.get_object(Bucket="films", Key="videos/b.mp4")["Body"].read().decode(),
     )
     bucket.delete_object(Bucket="films", Key="videos/b.mp4")
     second = plan_sync(list_source("s3://films/videos/", False), FollowedDomain(videos, files, {"tsk_1"}))
