@@ -16,6 +16,7 @@ from cli.shared_options import (
     Encoding,
     InPlace,
     MethodSettings,
+    Strict,
     Url,
     Wait,
 )
@@ -47,6 +48,7 @@ def ingest(
     in_place: InPlace = False,
     encoding: Encoding = None,
     captions_from_names: CaptionsFromNames = False,
+    strict: Strict = False,
     as_json: AsJson = False,
     url: Url = None,
     data: Data = None,
@@ -64,6 +66,7 @@ def ingest(
         in_place,
         encoding,
         captions_from_names,
+        strict,
         url,
         data,
     )
@@ -95,6 +98,7 @@ def sync(
     in_place: InPlace = False,
     encoding: Encoding = None,
     captions_from_names: CaptionsFromNames = False,
+    strict: Strict = False,
     url: Url = None,
     data: Data = None,
 ) -> None:
@@ -102,14 +106,14 @@ def sync(
     from cli.commands.sync_command import run_sync
 
     if every is not None:
-        if dry_run or in_place or encoding:
+        if dry_run or in_place or encoding or strict:
             refuse_call(
-                "--every cannot be combined with --dry-run, --in-place or --encoding.",
+                "--every cannot be combined with --dry-run, --in-place, --encoding or --strict.",
                 "The service reads the source itself, as UTF-8.",
             )
         registered_sync_commands.run_register(source, name, every, vanished, captions_from_names, url, data)
         return
-    run_sync(source, name, vanished, dry_run, in_place, encoding, captions_from_names, url, data)
+    run_sync(source, name, vanished, dry_run, in_place, encoding, captions_from_names, strict, url, data)
 
 
 @app.command()

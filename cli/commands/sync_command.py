@@ -15,7 +15,7 @@ from cli.commands.ingest_command import default_name
 from cli.commands.task_commands import follow
 from cli.commands.video_sending import LearnedDomain, NewDomain
 from cli.commands.video_sources import VideoSource, open_source
-from cli.console import console, fail, print_json
+from cli.console import LEFT_OUT, console, fail, print_json, refuse_call
 from cli.service_client import FINAL_STATES, PAGE, ServiceClient, connect
 from service.core.domain_names import name_key
 from service.syncs.source_listing import SourceFiles
@@ -33,12 +33,14 @@ def run_sync(
     in_place: bool,
     encoding: str | None,
     captions_from_names: bool,
+    strict: bool,
     url: str | None,
     data: Path | None,
 ) -> None:
     """Append new files from a folder to a domain, replace changed ones, and report or delete vanished ones.
 
-    Creates the domain if it does not exist. Exits with status 1 if a task or append does not become ready.
+    Creates the domain if it does not exist. Exits with status 1 if a task or append does not become ready, and with
+    status 3 if files were left out.
 
     Args:
         source: Path or URI of a folder of videos, or of its manifest.
@@ -48,6 +50,7 @@ def run_sync(
         in_place: Whether to send paths instead of file contents.
         encoding: Encoding of the manifest or the sidecar files; None is UTF-8.
         captions_from_names: Whether to use the file name as the caption of a video without captions.
+        strict: Whether to change nothing if a file cannot be used.
         url: URL of a running service; None: use the data folder in this process.
         data: Data folder; None: from the environment.
     """
@@ -72,13 +75,15 @@ def run_sync(
     if dry_run:
         print_json(document)
         return
+    if strict and plan.left_out:
+        refuse_call("Files cannot be used; nothing was changed.", "Correct them, or omit --strict.")
     sent = [*plan.new, *plan.changed]
     if domain is None and not sent:
         fail("No file in the source can be used.", "Nothing was created.")
     if domain is None:
         domain = opened.send(NewDomain(client, name, None, None), sent)
         _require_ready(client, domain)
-        print_json(document)
+        _finish(document)
         return
     if domain.state != "ready" and sent:
         fail(f"{name} is {domain.state}.", "Sync again once it is ready.")
@@ -93,7 +98,13 @@ def run_sync(
         client.edit_video(video, VideoPatch(captions=captions))
     if gone := [*plan.outdated, *(plan.vanished if vanished == "delete" else ())]:
         client.remove_videos(gone)
+    _finish(document)
+
+
+def _finish(document: dict[str, Any]) -> None:
     print_json(document)
+    if document["left_out"]:
+        raise typer.Exit(LEFT_OUT)
 
 
 def _plan(source: VideoSource, found: SourceFiles, stored: Sequence[VideoSummary], domain: str) -> SyncPlan:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 import os
+import re
 import stat
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -157,7 +158,7 @@ def remote_files(listing: RemoteVideos) -> SourceFiles:
             "Use `cinestrata ingest` with the manifest.",
         )
     _refuse_ids(listing.videos)
-    found = SourceFiles([], _reasons(listing.left_out))
+    found = SourceFiles([], explain_left_out(listing.left_out))
     for video in listing.videos:
         file = listing.files.get(video.uri)
         if file is None:
@@ -181,7 +182,7 @@ def local_files(listing: FolderVideos, report_progress: Callable[[], object] = l
         InvalidInput: All videos are left out, or a video has an ID, which a sync derives from path and content.
     """
     _refuse_ids(listing.videos)
-    found = SourceFiles([], _reasons(listing.left_out), uploaded=listing.uploaded)
+    found = SourceFiles([], explain_left_out(listing.left_out), uploaded=listing.uploaded)
     for video in listing.videos:
         report_progress()
         if is_source_uri(video.uri):
@@ -219,13 +220,14 @@ def _content_problem(video: VideoSpec) -> str | None:
     return _reason(video.uri, error) if error else None
 
 
-def _reasons(errors: Mapping[str, FieldError]) -> dict[str, str]:
+def explain_left_out(errors: Mapping[str, FieldError]) -> dict[str, str]:
+    """Explain why files are left out, by path."""
     return {path: _reason(path, error) for path, error in errors.items()}
 
 
 def _reason(path: str, error: FieldError) -> str:
     is_path = error.field in (path, repr(path)[1:-1])
-    field = "" if is_path else error.field.removeprefix(path).lstrip(".")
+    field = "" if is_path else re.sub(r"^:(\d+)$", r"line \1", error.field.removeprefix(path).lstrip("."))
     return f"{field + ': ' if field else ''}{error.message} {error.hint}".strip()
 
 

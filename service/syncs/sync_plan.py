@@ -99,7 +99,8 @@ def plan_sync(
     Args:
         report_alive: Called after each file.
         domain: Name of the domain, which keeps the IDs of equal files in two domains apart.
-        left_out: Why the listing left out files, by path. They have not vanished.
+        left_out: Why the listing left out files, by path. They have not vanished. If it left out a folder, whose path
+            ends with a slash, no video counts as vanished.
         uploaded: Paths of uploaded files, which are not part of the source. Videos that a manifest made from them stay
             as they are.
     """
@@ -120,10 +121,11 @@ def plan_sync(
         except OSError as error:  # while its content was read
             plan.left_out[file.video.uri] = f"The file cannot be read ({error.strerror})."
         report_alive()
+    is_complete = not any(path.endswith("/") for path in left_out)
     plan.vanished = [
         video.id
         for key, videos in versions.items()
-        if key not in seen
+        if is_complete and key not in seen
         for video in videos
         if video.status == "accepted"
     ]
