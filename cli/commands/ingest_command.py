@@ -12,7 +12,7 @@ import typer
 from cinestrata_schemas.domain_names import MAX_NAME_CHARS, name_problem, normalize_name
 from cli.commands.task_commands import find_task, report_created
 from cli.commands.video_sending import LearnedDomain, NewDomain, VideoTarget
-from cli.commands.video_sources import open_source, report_left_out
+from cli.commands.video_sources import open_source, print_left_out
 from cli.console import LEFT_OUT, console, refuse_call
 from cli.service_client import connect
 from cli.shared_options import parse_settings
@@ -20,6 +20,7 @@ from media import MediaError
 from media.sources.media_source import SourceUri, is_source_uri
 from media.video_limits import VIDEO_SUFFIXES
 from service.core.errors import InvalidInput
+from service.syncs.source_listing import explain_left_out
 from service.tasks.manifests.caption_tables import TABLE_SUFFIXES
 from service.tasks.manifests.manifest_parser import MANIFEST_NAMES, TYPED_MANIFEST_NAMES
 from service.tasks.manifests.video_tables import TYPED_SUFFIXES
@@ -80,7 +81,7 @@ def run_ingest(
         target = LearnedDomain(client, find_task(client, into).id)
     else:
         target = NewDomain(client, name or default_name(source), method, settings)
-    has_left_out = False
+    left_out: dict[str, str] = {}
     if path is not None and is_archive:
         with path.open("rb") as archive, console.status("Sending the archive …"):
             task = target.send_archive(archive, path.name)
@@ -88,10 +89,11 @@ def run_ingest(
         opened = open_source(source, encoding, captions_from_names, in_place, is_remote=url is not None)
         if strict:
             opened.listing.require_all()
-        has_left_out = report_left_out(opened.listing)
+        left_out = explain_left_out(opened.listing.left_out)
+        print_left_out(left_out)
         task = opened.send(target, opened.listing.videos)
     report_created(client, task, wait)
-    if has_left_out:
+    if left_out:
         raise typer.Exit(LEFT_OUT)
 
 

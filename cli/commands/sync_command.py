@@ -14,7 +14,7 @@ from cinestrata_schemas.videos import VideoPatch, VideoSummary
 from cli.commands.ingest_command import default_name
 from cli.commands.task_commands import follow
 from cli.commands.video_sending import LearnedDomain, NewDomain
-from cli.commands.video_sources import VideoSource, open_source
+from cli.commands.video_sources import VideoSource, open_source, print_left_out
 from cli.console import LEFT_OUT, console, fail, print_json, refuse_call
 from cli.service_client import FINAL_STATES, PAGE, ServiceClient, connect
 from service.core.domain_names import name_key
@@ -22,7 +22,6 @@ from service.syncs.source_listing import SourceFiles
 from service.syncs.sync_plan import SyncPlan, abandoned_appends, plan_sync, relearned_domains
 
 MAX_APPENDED = 1000  # videos per append, so that an interrupted sync loses little
-_MAX_LISTED = 20
 
 
 def run_sync(
@@ -160,7 +159,4 @@ def _print_plan(name: str, plan: SyncPlan, vanished: VanishedVideos) -> None:
     )
     for uri, reason in plan.rejected.items():
         console.print(f"  rejected before: {uri}: {reason}")
-    for path, reason in plan.left_out_lines(_MAX_LISTED):
-        console.print(f"  left out: {path}: {reason}", soft_wrap=True)
-    if len(plan.left_out) > _MAX_LISTED:
-        console.print(f"  left out: {len(plan.left_out) - _MAX_LISTED} more")
+    print_left_out(plan.left_out)

@@ -11,7 +11,7 @@ from cinestrata_schemas.tasks import TaskDetails, VideoSpec
 from cli.commands.video_sending import VideoTarget, send_videos
 from cli.console import console, error_console, fail
 from media.sources.media_source import is_source_uri
-from service.syncs.source_listing import SourceFiles, explain_left_out, local_files, remote_files
+from service.syncs.source_listing import SourceFiles, local_files, remote_files
 from service.syncs.sync_plan import shown_path
 from service.tasks.manifests.folder_listing import VideoListing
 from service.tasks.manifests.folder_videos import FolderVideos, list_folder_videos
@@ -185,11 +185,9 @@ def _name_some(paths: Sequence[str]) -> str:
     return f"{', '.join(paths[:_MAX_NAMED])}{more}"
 
 
-def report_left_out(listing: VideoListing) -> bool:
-    """Print why files cannot be used, and return whether there are any."""
-    reasons = explain_left_out(listing.left_out)
+def print_left_out(reasons: Mapping[str, str]) -> None:
+    """Print why files cannot be used, by path."""
     for path in sorted(reasons)[:_MAX_LEFT_OUT]:
-        error_console.print(f"left out: {shown_path(path)}: {reasons[path]}", style="yellow", soft_wrap=True)
+        error_console.print(f"  left out: {shown_path(path)}: {reasons[path]}", soft_wrap=True)
     if len(reasons) > _MAX_LEFT_OUT:
-        error_console.print(f"left out: {len(reasons) - _MAX_LEFT_OUT} more", style="yellow")
-    return bool(reasons)
+        error_console.print(f"  left out: {len(reasons) - _MAX_LEFT_OUT} more")

@@ -111,7 +111,7 @@ def test_row_of_a_table_names_a_hidden_video_but_no_file_of_a_system(tmp_path: P
 def test_folder_with_hidden_videos_only_says_so(tmp_path: Path) -> None:
     outcome, _ = ingest(fill(tmp_path / "n", "@eaDir/a.mp4", "._b.mp4"))
     assert outcome.exit_code == 2
-    assert "no videos besides hidden, system files" in said(outcome)
+    assert "The folder has only system files and hidden files." in said(outcome)
 
 
 def link(folder: Path, **targets: Path | str) -> None:
@@ -152,7 +152,7 @@ def test_broken_links_are_named_and_stop_nothing(tmp_path: Path) -> None:
     )
     outcome, videos = ingest(source)
     assert (outcome.exit_code, {*videos}) == (3, {"a.mp4"})
-    assert "left out: films/: It is a link to a missing file or folder." in said(outcome)
+    assert "left out: films/: It is a link to a missing folder." in said(outcome)
     assert "left out: z.mp4: It is a link to a missing file." in said(outcome)
     dry = run("sync", source, "--dry-run")
     assert (dry.exit_code, "1 new" in said(dry), "left out: films/" in said(dry)) == (0, True, True)

@@ -93,6 +93,7 @@ class FolderReader:
         self,
         rows: Iterable[tuple[str, VideoSpec]],
         names: Iterable[str],
+        no_videos: FieldError,
         captions_from_names: bool,
         report_progress: Callable[[], object] = lambda: None,
     ) -> list[VideoSpec]:
@@ -101,9 +102,7 @@ class FolderReader:
         Args:
             rows: Videos of tables with their paths.
             names: Paths of the other videos.
-
-        Raises:
-            InvalidInput: All are left out.
+            no_videos: Error if there are none, or all are left out.
         """
         videos: list[VideoSpec] = []
         for name, row in chain(rows, ((name, None) for name in names)):
@@ -116,7 +115,7 @@ class FolderReader:
             except _UNREADABLE as error:
                 self.left_out[name] = _explain(name, error)
         if not videos:
-            raise InvalidInput.of(list(self.left_out.values()))
+            raise InvalidInput.of([*self.left_out.values(), no_videos])
         return videos
 
     def _read_video(self, name: str, row: VideoSpec | None) -> VideoSpec:

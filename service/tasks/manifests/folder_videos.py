@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import unicodedata
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
 from itertools import pairwise
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import BinaryIO, NoReturn
 
 from cinestrata_schemas.tasks import VideoSpec
@@ -31,6 +32,8 @@ from service.tasks.manifests.sidecar_captions import (
     subtitle_aliases,
 )
 from service.tasks.manifests.video_files import REPEATED, find_omission, find_videos, is_video_name
+
+_FILES = (*VIDEO_SUFFIXES, *TABLE_SUFFIXES, *SIDECAR_SUFFIXES)  # other broken links may have led to folders
 
 
 @dataclass(frozen=True)
@@ -93,9 +96,12 @@ def list_folder_videos(
     tables = reader.read_tables(manifest.name if manifest else None, typed_tables)
     rows = tables.videos()
     files = _without_row(path, found.videos, rows)
-    if not rows and not files:
-        raise InvalidInput.of([_no_videos(path, found), *reader.left_out.values()])
-    videos = reader.read_videos(((row.uri, row) for row in rows), files, captions_from_names, report_progress)
+    others = ["uploaded videos, which belong to their own domains"] if found.uploaded else []
+    others += [f"{reason} files" for reason in dict.fromkeys(found.omitted.values())]
+    has_only = f"only {' and '.join(others)}" if others else "no videos"
+    no_videos = FieldError(str(path), f"The folder has {has_only}.", NO_VIDEOS_HINT)
+    named = ((row.uri, row) for row in rows)
+    videos = reader.read_videos(named, files, no_videos, captions_from_names, report_progress)
     return FolderVideos(
         base,
         videos,
@@ -111,15 +117,6 @@ def list_folder_videos(
 def find_manifest(folder: Path, names: Sequence[str] = MANIFEST_NAMES + TYPED_MANIFEST_NAMES) -> Path | None:
     """Find the file in a folder that lists its videos and captions; None if there is none."""
     return next((folder / name for name in names if (folder / name).is_file()), None)
-
-
-def _no_videos(folder: Path, found: _FolderFiles) -> FieldError:
-    what = "The folder has no videos."
-    if found.uploaded:
-        what = "The folder has only uploaded videos, which belong to their own domains."
-    elif found.omitted:
-        what = f"The folder has no videos besides {', '.join(sorted(set(found.omitted.values())))} files."
-    return FieldError(str(folder), what, NO_VIDEOS_HINT)
 
 
 def _without_row(folder: Path, files: Sequence[str], rows: Sequence[VideoSpec]) -> list[str]:
@@ -185,57 +182,53 @@ def _walk(folder: Path, root: Path | None, report_progress: Callable[[], object]
     ``Path.rglob`` silently omits unreadable folders, whose videos would look deleted.
     """
     found = _FolderFiles()
+    base = folder.resolve()
     seen: set[Path] = set()
-    starts = [folder]  # the linked folders are added, and listed after those that contain the links
-    for start in starts:
-        top = start.resolve()
-        if start != folder:
-            path = f"{start.relative_to(folder).as_posix()}/"
-            if root is not None and not top.is_relative_to(root):
-                found.left_out[path] = FieldError(path, "It is a link that leads outside the media root.")
-                continue
-            if top in seen or any(inner.resolve().is_relative_to(top) for inner in (folder, start.parent)):
-                found.omitted[path] = REPEATED
-                continue
-        for place, folders, names in os.walk(start, onerror=_raise):
-            report_progress()
-            inside = PurePosixPath(Path(place).relative_to(folder))
-            here = top / Path(place).relative_to(start)
-            seen.add(here)
-            subfolders, folders[:] = sorted(folders), []
-            for name in subfolders:
-                path, target = f"{inside / name}/", os.path.join(place, name)
-                if omission := find_omission(path):
-                    if any(is_video_name(file) for _, _, files in os.walk(target) for file in files):
-                        found.omitted.setdefault(*omission)
-                elif os.path.islink(target):
-                    starts.append(Path(target))
-                elif here / name in seen:
-                    found.omitted[path] = REPEATED
-                else:
-                    folders.append(name)
-            parts = here.parts[0 if start != folder else len(top.parts) - 1 :]
-            is_uploaded = any(
-                above == "uploads" and UPLOAD_FOLDER.fullmatch(name) for above, name in pairwise(parts)
+    folders, linked = deque([""]), deque[str]()
+    while folders or linked:
+        report_progress()
+        path = (folders or linked).popleft()
+        real = (folder / path).resolve()
+        if root is not None and not real.is_relative_to(root):
+            found.left_out[f"{path}/"] = FieldError(
+                f"{path}/", "It is a link that leads outside the media root."
             )
-            for name in names:
-                path = str(inside / name)
-                found.names.append(path)
-                if is_uploaded and is_video_name(name):
-                    found.uploaded.append(path)
-                elif _is_lost_folder(os.path.join(place, name)) and find_omission(path) is None:
-                    message = "It is a link to a missing file or folder."
-                    found.left_out[f"{path}/"] = FieldError(f"{path}/", message, "Restore or remove it.")
+            continue
+        above = (folder / path).parent.resolve()
+        if real in seen or (path and (base.is_relative_to(real) or above.is_relative_to(real))):
+            found.omitted[f"{path}/"] = REPEATED
+            continue
+        seen.add(real)
+        parts = real.relative_to(base.parent).parts if real.is_relative_to(base) else real.parts
+        is_uploaded = any(
+            top == "uploads" and UPLOAD_FOLDER.fullmatch(inner) for top, inner in pairwise(parts)
+        )
+        _, inner_folders, files = next(os.walk(folder / path, onerror=_raise))
+        for inner in sorted(inner_folders):
+            name, target = os.path.join(path, inner), folder / path / inner
+            if (omission := find_omission(f"{name}/")) is None:
+                (linked if target.is_symlink() else folders).append(name)
+            elif any(is_video_name(file) for _, _, inside in os.walk(target) for file in inside):
+                found.omitted.setdefault(*omission)
+        for name in (os.path.join(path, file) for file in files):
+            found.names.append(name)
+            if is_uploaded and is_video_name(name):
+                found.uploaded.append(name)
+            elif (
+                not name.lower().endswith(_FILES)
+                and find_omission(name) is None
+                and _is_broken(folder / name)
+            ):
+                message = "It is a link to a missing folder."
+                found.left_out[f"{name}/"] = FieldError(f"{name}/", message, "Restore or remove it.")
     found.names.sort()
     found.videos, omitted = find_videos(sorted({*found.names} - {*found.uploaded}))
     found.omitted |= omitted
     return found
 
 
-def _is_lost_folder(path: str) -> bool:
-    """Check whether a path is a broken link that may have led to a folder."""
-    files = (*VIDEO_SUFFIXES, *TABLE_SUFFIXES, *SIDECAR_SUFFIXES)
-    return os.path.islink(path) and not path.lower().endswith(files) and not os.path.exists(path)
+def _is_broken(path: Path) -> bool:
+    return path.is_symlink() and not path.exists()
 
 
 def _raise(error: OSError) -> NoReturn:

@@ -120,13 +120,11 @@ def _list(
     left_out = folder_reader.left_out
     named_files = {row.uri.removeprefix(base.text) for row in listed}
     names, omitted = find_videos(sorted({*(files or ())} - named_files) if manifest is None else ())
-    if not listed and not names:
-        error = FieldError("source", f"There are no videos in {base.shown}.", NO_VIDEOS_HINT)
-        raise InvalidInput.of([error, *left_out.values()])
     rows, unlisted = _split(base, listed, files)
     left_out |= unlisted
     paths = ((row.uri.removeprefix(base.text), row) for row in rows)
-    videos = folder_reader.read_videos(paths, names, captions_from_names)
+    no_videos = FieldError("source", f"There are no videos in {base.shown}.", NO_VIDEOS_HINT)
+    videos = folder_reader.read_videos(paths, names, no_videos, captions_from_names)
     return RemoteVideos(
         base,
         videos,
