@@ -97,13 +97,7 @@ class FolderReader:
         captions_from_names: bool,
         report_progress: Callable[[], object] = lambda: None,
     ) -> list[VideoSpec]:
-        """Read the videos with captions and subtitles.
-
-        Args:
-            rows: Videos of tables with their paths.
-            names: Paths of the other videos.
-            no_videos: Error if there are none, or all are left out.
-        """
+        """Read the videos of tables and the others, by path; raise ``no_videos`` if none can be used."""
         videos: list[VideoSpec] = []
         for name, row in chain(rows, ((name, None) for name in names)):
             report_progress()
@@ -134,9 +128,8 @@ class FolderReader:
             if row is not None:
                 return add_subtitles(row, name, open_next, self.encoding)
             video = read_sidecars(name, open_next, self.encoding)
-            raise_first(
-                content_errors(f"{sidecar_stem(name)}.txt", video)
-            )  # other captions are cut to the limit
+            # Only lines of a text file are not cut to the limits.
+            raise_first(content_errors(f"{sidecar_stem(name)}.txt", video))
             return video
         except _UNREADABLE as error:
             if not opened:
