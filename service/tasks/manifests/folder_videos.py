@@ -60,8 +60,8 @@ def list_folder_videos(
     """List the videos in a manifest or a folder.
 
     Without a manifest, captions come from caption tables and sidecar files. Tables found in the folder need not name
-    all videos: the others get captions from sidecar files. A manifest, or a table given as ``path``, lists all videos, also
-    hidden ones. A listed video without a transcript gets one from its subtitles.
+    all videos: the others get captions from sidecar files. A manifest, or a table given as ``path``, lists all videos,
+    also hidden ones. A listed video without a transcript gets one from its subtitles.
 
     Either all subfolders are listed or none. A video file is left out if its name is not Unicode, or if it is a broken
     link. A table or sidecar file that is invalid, unreadable or outside ``root`` is left out, but not its videos.
