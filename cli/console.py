@@ -36,6 +36,7 @@ _REQUEST_MODELS = ("Spec", "Patch")  # file name endings
 # Exit statuses; 1 is an error.
 USAGE_FAULT = 2  # a call with invalid values, as in click
 NOTHING_FOUND = 3  # a search without a matching video, or a page beyond the last one
+LEFT_OUT = 3  # videos were added, without files that cannot be used
 
 # Commands for the actions that errors recommend.
 _COMMANDS = {

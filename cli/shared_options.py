@@ -53,6 +53,9 @@ CaptionsFromNames = Annotated[
     bool,
     typer.Option("--captions-from-names", help="Use file names as captions for videos without captions."),
 ]
+Strict = Annotated[
+    bool, typer.Option("--strict", help="Change nothing if a file cannot be used, instead of leaving it out.")
+]
 Host = Annotated[str | None, typer.Option("--host", help="Address to listen on (default: 127.0.0.1).")]
 Port = Annotated[
     int | None,

@@ -16,6 +16,7 @@ from cli.shared_options import (
     Encoding,
     InPlace,
     MethodSettings,
+    Strict,
     Url,
     Wait,
 )
@@ -47,6 +48,7 @@ def ingest(
     in_place: InPlace = False,
     encoding: Encoding = None,
     captions_from_names: CaptionsFromNames = False,
+    strict: Strict = False,
     as_json: AsJson = False,
     url: Url = None,
     data: Data = None,
@@ -64,6 +66,7 @@ def ingest(
         in_place,
         encoding,
         captions_from_names,
+        strict,
         url,
         data,
     )
@@ -101,6 +104,7 @@ def sync(
     in_place: InPlace = False,
     encoding: Encoding = None,
     captions_from_names: CaptionsFromNames = False,
+    strict: Strict = False,
     url: Url = None,
     data: Data = None,
 ) -> None:
@@ -108,9 +112,9 @@ def sync(
     from cli.commands.sync_command import run_sync
 
     if every is not None:
-        if dry_run or in_place or encoding or compare_contents or yes:
+        if dry_run or in_place or encoding or compare_contents or yes or strict:
             refuse_call(
-                "--every cannot be combined with --dry-run, --check, --yes, --in-place or --encoding.",
+                "--every cannot be combined with --dry-run, --check, --yes, --in-place, --encoding or --strict.",
                 "The service reads the source itself, as UTF-8.",
             )
         registered_sync_commands.run_register(source, name, every, vanished, captions_from_names, url, data)
@@ -125,6 +129,7 @@ def sync(
         captions_from_names,
         compare_contents,
         yes,
+        strict,
         url,
         data,
     )

@@ -16,8 +16,8 @@ from cinestrata_schemas.tasks import TaskDetails, VideoSpec
 from cli.commands.ingest_command import default_name
 from cli.commands.task_commands import follow
 from cli.commands.video_sending import LearnedDomain, NewDomain
-from cli.commands.video_sources import VideoSource, open_source
-from cli.console import console, fail, print_json
+from cli.commands.video_sources import VideoSource, open_source, print_left_out
+from cli.console import LEFT_OUT, console, fail, print_json, refuse_call
 from cli.service_client import FINAL_STATES, PAGE, ServiceClient, connect
 from service.core.domain_names import name_key
 from service.syncs.followed_library import FollowedLibrary
@@ -32,7 +32,6 @@ from service.syncs.sync_plan import (
 )
 
 MAX_APPENDED = 1000  # videos per append, so that an interrupted sync loses little
-_MAX_LISTED = 20
 
 
 def run_sync(
@@ -45,12 +44,14 @@ def run_sync(
     captions_from_names: bool,
     compare_contents: bool,
     yes: bool,
+    strict: bool,
     url: str | None,
     data: Path | None,
 ) -> None:
     """Append new files from a folder to a domain, replace changed ones, and report or delete vanished ones.
 
-    Creates the domain if it does not exist. Exits with status 1 if a task or append does not become ready.
+    Creates the domain if it does not exist. Exits with status 1 if a task or append does not become ready, and with
+    status 3 if files were left out.
 
     Args:
         source: Path or URI of a folder of videos, or of its manifest.
@@ -62,6 +63,7 @@ def run_sync(
         captions_from_names: Whether to use the file name as the caption of a video without captions.
         compare_contents: Whether to read all files, also those whose size and times are unchanged.
         yes: Whether to delete without a question even if most files are gone.
+        strict: Whether to change nothing if a file cannot be used.
         url: URL of a running service; None: use the data folder in this process.
         data: Data folder; None: from the environment.
     """
@@ -81,6 +83,8 @@ def run_sync(
     if dry_run:
         print_json(document)
         return
+    if strict and plan.left_out:
+        refuse_call("Files cannot be used; nothing was changed.", "Correct them, or omit --strict.")
     sent = [*plan.new, *plan.changed]
     if domain is None and not sent:
         fail("No file in the source can be used.", "Nothing was created.")
@@ -88,7 +92,7 @@ def run_sync(
         created = opened.send(NewDomain(client, name, None, None), sent)
         library.record(created.id, found.source, plan, opened.place)
         _require_ready(client, created)
-        print_json(document)
+        _finish(document)
         return
     if domain.state != "ready" and sent:
         fail(f"{name} is {domain.state}.", "Sync again once it is ready.")
@@ -119,7 +123,13 @@ def run_sync(
             _confirm(len(gone), plan.followed)
         if gone:
             client.remove_videos(gone)
+    _finish(document)
+
+
+def _finish(document: dict[str, Any]) -> None:
     print_json(document)
+    if document["left_out"]:
+        raise typer.Exit(LEFT_OUT)
 
 
 def find_domain(client: ServiceClient, name: str) -> TaskDetails | None:
@@ -235,7 +245,4 @@ def _print_plan(name: str, plan: SyncPlan, vanished: VanishedVideos) -> None:
     )
     for uri, reason in plan.rejected.items():
         console.print(f"  rejected before: {uri}: {reason}")
-    for path, reason in plan.left_out_lines(_MAX_LISTED):
-        console.print(f"  left out: {path}: {reason}", soft_wrap=True)
-    if len(plan.left_out) > _MAX_LISTED:
-        console.print(f"  left out: {len(plan.left_out) - _MAX_LISTED} more")
+    print_left_out(plan.left_out)

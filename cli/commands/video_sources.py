@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from cinestrata_schemas.tasks import TaskDetails, VideoSpec
 from cli.commands.video_sending import VideoTarget, send_videos
-from cli.console import console, fail
+from cli.console import console, error_console, fail
 from media.sources.media_source import is_source_uri
 from service.syncs.source_listing import local_files, remote_files
-from service.syncs.sync_plan import SourceFiles
+from service.syncs.sync_plan import SourceFiles, shown_path
+from service.tasks.manifests.folder_listing import VideoListing
 from service.tasks.manifests.folder_videos import FolderVideos, list_folder_videos
 
 if TYPE_CHECKING:
@@ -20,17 +21,15 @@ if TYPE_CHECKING:
 
 
 _MAX_NAMED = 5
+_MAX_LEFT_OUT = 20
 
 
 class VideoSource(Protocol):
     """Videos from a source, with URIs relative to it."""
 
     @property
-    def videos(self) -> Sequence[VideoSpec]:
-        """The videos."""
-
-    def require_all(self) -> None:
-        """Raise InvalidInput if a video in the source cannot be used."""
+    def listing(self) -> VideoListing:
+        """The videos, and the files that are left out."""
 
     def files(self) -> SourceFiles:
         """Return the files of the videos; raises InvalidInput if all are left out."""
@@ -50,13 +49,6 @@ class _LocalSource:
     listing: FolderVideos
     in_place: bool
     is_remote: bool
-
-    @property
-    def videos(self) -> Sequence[VideoSpec]:
-        return self.listing.videos
-
-    def require_all(self) -> None:
-        self.listing.require_all()
 
     def files(self) -> SourceFiles:
         return local_files(self.listing)
@@ -80,13 +72,6 @@ class _LocalSource:
 @dataclass(frozen=True)
 class _RemoteSource:
     listing: RemoteVideos
-
-    @property
-    def videos(self) -> Sequence[VideoSpec]:
-        return self.listing.videos
-
-    def require_all(self) -> None:
-        self.listing.require_all()
 
     def files(self) -> SourceFiles:
         return remote_files(self.listing)
@@ -161,7 +146,7 @@ def _read(path: Path, encoding: str | None, captions_from_names: bool) -> Folder
     return listing
 
 
-def _report_captions(listing: FolderVideos | RemoteVideos) -> None:
+def _report_captions(listing: VideoListing) -> None:
     videos = listing.videos
     captioned = sum(bool(video.captions) for video in videos)
     transcribed = sum(bool(video.transcript) for video in videos)
@@ -169,10 +154,8 @@ def _report_captions(listing: FolderVideos | RemoteVideos) -> None:
     if transcribed:
         counted += f", and {transcribed} a transcript"
     if listing.formats:
-        named = list(listing.formats.items())
-        more = f" and {len(named) - _MAX_NAMED} more" if len(named) > _MAX_NAMED else ""
-        tables = ", ".join(f"{path} ({name})" for path, name in named[:_MAX_NAMED])
-        text = f"Captions from {tables}{more}: {counted}."
+        tables = _name_some([f"{path} ({name})" for path, name in listing.formats.items()])
+        text = f"Captions from {tables}: {counted}."
         if not captioned:
             text += (
                 " They are indexed without training. A table needs captions in a column 'caption', "
@@ -185,15 +168,36 @@ def _report_captions(listing: FolderVideos | RemoteVideos) -> None:
     console.print(text, style=None if captioned else "yellow", markup=False)
     _report_paths("no row in the caption tables and are included", listing.without_row, "video")
     _report_paths("no file in the folder and are left out", list(listing.missing), "row")
+    _report_omitted(listing.omitted)
 
 
 def _report_paths(what: str, paths: Sequence[str], kind: str) -> None:
     if not paths:
         return
-    more = f" and {len(paths) - _MAX_NAMED} more" if len(paths) > _MAX_NAMED else ""
     counted = (
         f"1 {kind} has {what.replace('are', 'is')}"
         if len(paths) == 1
         else f"{len(paths)} {kind}s have {what}"
     )
-    console.print(f"{counted}: {', '.join(paths[:_MAX_NAMED])}{more}.", style="yellow", markup=False)
+    console.print(f"{counted}: {_name_some(paths)}.", style="yellow", markup=False)
+
+
+def _report_omitted(omitted: Mapping[str, str]) -> None:
+    """Print a line for each reason why paths are not part of the folder."""
+    for reason in dict.fromkeys(omitted.values()):
+        paths = [shown_path(path) for path, why in omitted.items() if why == reason]
+        kind = "file or folder is" if len(paths) == 1 else "files or folders are"
+        console.print(f"{len(paths)} {reason} {kind} left out: {_name_some(paths)}.", markup=False)
+
+
+def _name_some(paths: Sequence[str]) -> str:
+    more = f" and {len(paths) - _MAX_NAMED} more" if len(paths) > _MAX_NAMED else ""
+    return f"{', '.join(paths[:_MAX_NAMED])}{more}"
+
+
+def print_left_out(reasons: Mapping[str, str]) -> None:
+    """Print why files cannot be used, by path."""
+    for path in sorted(reasons)[:_MAX_LEFT_OUT]:
+        error_console.print(f"  left out: {shown_path(path)}: {reasons[path]}", soft_wrap=True)
+    if len(reasons) > _MAX_LEFT_OUT:
+        error_console.print(f"  left out: {len(reasons) - _MAX_LEFT_OUT} more")

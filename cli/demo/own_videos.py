@@ -16,11 +16,11 @@ from cli.commands.video_sources import read_videos
 from cli.console import console, fail
 from cli.demo.demo_videos import SampleSearch
 from index.words.text_analysis import split_words
-from media.video_limits import VIDEO_SUFFIXES
 from service.core.domain_names import name_key, unused_slug
 from service.tasks.manifests.caption_tables import find_tables
 from service.tasks.manifests.folder_videos import find_manifest
 from service.tasks.manifests.sidecar_captions import SIDECAR_SUFFIXES
+from service.tasks.manifests.video_files import find_omission, is_video_name
 
 if TYPE_CHECKING:
     from cli.service_client import ServiceClient
@@ -125,7 +125,7 @@ class OwnVideos:
 
 
 def _subfolders(root: Path) -> list[Path]:
-    return sorted(path for path in root.iterdir() if path.is_dir() and not path.name.startswith("."))
+    return sorted(path for path in root.iterdir() if path.is_dir() and find_omission(f"{path.name}/") is None)
 
 
 def _has_captions(folder: Path) -> bool:
@@ -134,7 +134,7 @@ def _has_captions(folder: Path) -> bool:
     return bool(find_tables(path.name for path in files)) or any(
         file.with_suffix(suffix).is_file()
         for file in files
-        if file.suffix.lower() in VIDEO_SUFFIXES
+        if is_video_name(file.name)
         for suffix in SIDECAR_SUFFIXES
     )
 

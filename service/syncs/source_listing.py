@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import stat
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -141,7 +142,10 @@ def remote_files(listing: RemoteVideos) -> SourceFiles:
         )
     _refuse_ids(listing.videos)
     found = SourceFiles(
-        listing.base.text, [], _reasons(listing.left_out), path_of=partial(_path_in_store, listing.base.text)
+        listing.base.text,
+        [],
+        explain_left_out(listing.left_out),
+        path_of=partial(_path_in_store, listing.base.text),
     )
     for video in listing.videos:
         file = listing.files.get(video.uri)
@@ -169,7 +173,7 @@ def local_files(listing: FolderVideos, report_progress: Callable[[], object] = l
     found = SourceFiles(
         str(base),
         [],
-        _reasons(listing.left_out),
+        explain_left_out(listing.left_out),
         listing.uploaded,
         partial(_device_of_folder, base),
         partial(_path_in_folder, base),
@@ -238,13 +242,14 @@ def _content_problem(video: VideoSpec) -> str | None:
     return _reason(video.uri, error) if error else None
 
 
-def _reasons(errors: Mapping[str, FieldError]) -> dict[str, str]:
+def explain_left_out(errors: Mapping[str, FieldError]) -> dict[str, str]:
+    """Explain why files are left out, by path."""
     return {path: _reason(path, error) for path, error in errors.items()}
 
 
 def _reason(path: str, error: FieldError) -> str:
     is_path = error.field in (path, repr(path)[1:-1])
-    field = "" if is_path else error.field.removeprefix(path).lstrip(".")
+    field = "" if is_path else re.sub(r"^:(\d+)$", r"line \1", error.field.removeprefix(path).lstrip("."))
     return f"{field + ': ' if field else ''}{error.message} {error.hint}".strip()
 
 

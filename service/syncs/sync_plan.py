@@ -520,9 +520,10 @@ class _Planner:
 
     def _is_protected(self, row: StoredFile, devices: Collection[tuple[str, str]]) -> bool:
         """Whether an absent file may still exist: it was left out, or its disk is not mounted."""
-        unusable = {*self._plan.left_out, *self._found.uploaded}
-        if row.path is None:
-            return row.key in {path_digest(path) for path in unusable}
+        left_out = (*self._plan.left_out, *self._found.uploaded)
+        unusable = {path.rstrip("/") for path in left_out}
+        if row.path is None:  # a path that ends with a slash is a folder with unknown files
+            return any(path.endswith("/") or path_digest(path) == row.key for path in left_out)
         if any(
             str(place) in unusable for place in (PurePosixPath(row.path), *PurePosixPath(row.path).parents)
         ):

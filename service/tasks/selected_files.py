@@ -11,9 +11,10 @@ from cinestrata_schemas.uploads import LocalFile, LocalText, OmittedPath
 from service.core import request_limits
 from service.core.errors import InvalidInput
 from service.tasks.manifests.caption_tables import TABLE_SUFFIXES, find_tables
-from service.tasks.manifests.file_matching import is_video_name, normalize_path
+from service.tasks.manifests.file_matching import normalize_path
 from service.tasks.manifests.manifest_parser import CAPTION_TABLE_NAMES, MANIFEST_NAMES
-from service.tasks.manifests.sidecar_captions import is_hidden, is_sidecar, subtitle_aliases
+from service.tasks.manifests.sidecar_captions import is_sidecar, subtitle_aliases
+from service.tasks.manifests.video_files import find_omission, is_video_name
 from service.tasks.manifests.video_tables import TYPED_SUFFIXES
 
 _ARCHIVE_SUFFIXES = (".zip", ".tar", ".gz", ".tgz", ".7z", ".rar")
@@ -38,8 +39,8 @@ class SelectedFiles:
                 self._skip(file, "no file name")
             elif path in self.files:
                 self._skip(file, "selected twice")
-            elif is_hidden(path):
-                self._skip(file, "hidden file")
+            elif omission := find_omission(path):
+                self._skip(file, f"{omission[1]} file")
             else:
                 self.files[path] = file
 

@@ -254,10 +254,10 @@ def test_dry_run_names_files_that_are_left_out(tmp_path: Path) -> None:
     assert "left out: 4 more" in outcome.output
 
 
-def test_ingest_refuses_a_folder_with_a_broken_link(tmp_path: Path) -> None:
+def test_strict_ingest_refuses_a_folder_with_a_broken_link(tmp_path: Path) -> None:
     (tmp_path / "a.mp4").write_bytes(b"video")
     (tmp_path / "b.mp4").symlink_to("nothing")
-    outcome = run("ingest", tmp_path)
+    outcome = run("ingest", tmp_path, "--strict")
     assert outcome.exit_code == 2
     assert "b.mp4: It is a link to a missing file." in outcome.output
 

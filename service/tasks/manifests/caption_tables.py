@@ -11,9 +11,10 @@ from typing import BinaryIO
 from cinestrata_schemas.tasks import VideoSpec
 from media.sources.media_source import is_source_uri
 from service.core.errors import InvalidInput
-from service.tasks.manifests.file_matching import FileMatcher, is_video_name
+from service.tasks.manifests.file_matching import FileMatcher
 from service.tasks.manifests.manifest_parser import ManifestEntries, read_rows
-from service.tasks.manifests.sidecar_captions import is_hidden, is_sidecar
+from service.tasks.manifests.sidecar_captions import is_sidecar
+from service.tasks.manifests.video_files import SYSTEM, find_omission, is_video_name
 from service.tasks.manifests.video_tables import TYPED_SUFFIXES
 
 TABLE_SUFFIXES = (".csv", ".tsv", ".json", ".jsonl", ".ndjson")
@@ -28,7 +29,7 @@ def find_tables(
 ) -> list[str]:
     """Find the files in a folder that look like caption tables by name.
 
-    Hidden files, sidecar files and spreadsheet lock files are skipped.
+    Files that are not part of the folder, sidecar files and spreadsheet lock files are skipped.
     """
     found = list(paths)
     stems = {path.removesuffix(PurePosixPath(path).suffix) for path in found if is_video_name(path)}
@@ -36,7 +37,7 @@ def find_tables(
         path
         for path in found
         if path.lower().endswith(suffixes)
-        and not is_hidden(path)
+        and find_omission(path) is None
         and not is_sidecar(path, stems)
         and not PurePosixPath(path).name.startswith("~$")
     ]
@@ -67,6 +68,7 @@ class CaptionTables:
 
     Attributes:
         tables: The tables that were read.
+        rows: Number of rows that were read, also of tables with an error.
         missing: Why rows were left out: they match no file, or several.
     """
 
@@ -75,6 +77,7 @@ class CaptionTables:
         self._is_searched = is_searched
         self._entries = ManifestEntries()
         self.tables: list[CaptionTableSummary] = []
+        self.rows = 0
         self.missing: dict[str, str] = {}
 
     @cached_property
@@ -98,8 +101,13 @@ class CaptionTables:
         named: dict[str, str] = {}  # file → path in its first row
         missing: list[str] = []
         for location, fields in table.rows:
+            self.rows += 1
             uri = fields.get("uri") if isinstance(fields, dict) else None
             if isinstance(uri, str) and not is_source_uri(uri):
+                if (find_omission(uri) or ("", ""))[1] == SYSTEM:
+                    missing.append(uri)
+                    self.missing[uri] = "in a system folder"
+                    continue
                 if table.is_partial and ".." in uri.replace("\\", "/").split("/"):
                     raise InvalidInput.at(location, f"{uri[:200]!r} is outside the folder.", "Remove '..'.")
                 if table.is_partial or self._is_searched:

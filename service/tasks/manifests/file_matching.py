@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, islice
 from pathlib import PurePosixPath
 
-from media.video_limits import VIDEO_SUFFIXES
+from service.tasks.manifests.video_files import find_omission, is_video_name
 
 NO_VIDEOS_HINT = "Add a manifest, or videos with an extension such as .mp4, .mov, .mkv, .webm or .avi."
 
@@ -34,11 +34,12 @@ class FileMatcher:
     IDs are video paths without extension.
 
     Args:
-        paths: Paths of the files. Spellings that :func:`normalize_path` unifies are equal.
+        paths: Paths of the files; those that are not part of the folder are never found. Spellings that
+            :func:`normalize_path` unifies are equal.
     """
 
     def __init__(self, paths: Sequence[str]) -> None:
-        self._original = {normalize_path(path): path for path in paths}
+        self._original = {normalize_path(path): path for path in paths if find_omission(path) is None}
         videos = [path for path in self._original if is_video_name(path)]
         self._files = _PathEnds(self._original)
         self._stems: dict[str, list[str]] = defaultdict(list)
@@ -60,11 +61,6 @@ class FileMatcher:
         if not found and (upload := _UPLOAD_PREFIX.fullmatch(wanted)):
             found = self._files.find(f"{upload['folder']}{upload['name']}", folder)
         return [self._original[path] for path in found[:2]]
-
-
-def is_video_name(path: str) -> bool:
-    """Check whether a path has a video file extension."""
-    return PurePosixPath(path).suffix.lower() in VIDEO_SUFFIXES
 
 
 # Label Studio stores an uploaded clip.mp4 as 1a2b3c4d-clip.mp4.

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import unicodedata
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
-from itertools import chain, pairwise
-from pathlib import Path, PurePosixPath
+from functools import cache, partial
+from itertools import pairwise
+from pathlib import Path
 from typing import BinaryIO, NoReturn
 
 from cinestrata_schemas.tasks import VideoSpec
@@ -16,50 +17,36 @@ from media.sources.media_source import is_source_uri
 from media.video_limits import VIDEO_SUFFIXES
 from service.core.errors import FieldError, InvalidInput
 from service.storage.library_paths import UPLOAD_FOLDER
-from service.tasks.manifests.caption_tables import CaptionTables, find_tables
+from service.tasks.manifests.caption_tables import TABLE_SUFFIXES
 from service.tasks.manifests.file_matching import NO_VIDEOS_HINT
+from service.tasks.manifests.folder_listing import FolderReader, VideoListing
+from service.tasks.manifests.manifest_lines import check_encoding
 from service.tasks.manifests.manifest_parser import (
-    CAPTION_TABLE_NAMES,
+    FULL_MANIFEST_NAMES,
     MANIFEST_NAMES,
     TYPED_MANIFEST_NAMES,
 )
 from service.tasks.manifests.sidecar_captions import (
+    SIDECAR_SUFFIXES,
     SUBTITLE_SUFFIXES,
-    add_caption_from_name,
-    add_subtitles,
-    is_hidden,
-    read_sidecars,
     subtitle_aliases,
 )
+from service.tasks.manifests.video_files import REPEATED, find_omission, find_videos, is_video_name
+
+_FILES = (*VIDEO_SUFFIXES, *TABLE_SUFFIXES, *SIDECAR_SUFFIXES)  # other broken links may have led to folders
 
 
 @dataclass(frozen=True)
-class FolderVideos:
-    """The videos in a folder.
+class FolderVideos(VideoListing):
+    """The videos in a local folder.
 
     Attributes:
-        base: Folder that the URIs are relative to.
-        videos: The videos; their files may be missing.
-        left_out: Why video files are not listed, by path.
         uploaded: Paths of a library's uploaded files in the folder; not listed, because they belong to their own
             domains.
-        without_row: Paths of videos that the folder's caption tables do not mention.
-        missing: Why table rows were left out: they match no file, or several.
-        formats: Format of each caption table or manifest by its path.
     """
 
     base: Path
-    videos: Sequence[VideoSpec]
-    left_out: Mapping[str, FieldError]
     uploaded: Sequence[str] = ()
-    without_row: Sequence[str] = ()
-    missing: Mapping[str, str] = field(default_factory=dict)
-    formats: Mapping[str, str] = field(default_factory=dict)
-
-    def require_all(self) -> None:
-        """Raise InvalidInput if any video file was left out."""
-        if self.left_out:
-            raise InvalidInput.of(list(self.left_out.values()))
 
 
 def list_folder_videos(
@@ -73,12 +60,11 @@ def list_folder_videos(
     """List the videos in a manifest or a folder.
 
     Without a manifest, captions come from caption tables and sidecar files. Tables found in the folder need not name
-    all
-    videos: the others get captions from sidecar files. A manifest, or a table given as ``path``, lists all videos. A
-    listed video without a transcript gets one from its subtitles.
+    all videos: the others get captions from sidecar files. A manifest, or a table given as ``path``, lists all videos,
+    also hidden ones. A listed video without a transcript gets one from its subtitles.
 
-    Either all subfolders are listed or none. A video file is left out if its name is not Unicode, if it is a broken
-    link, or if a sidecar file is invalid, unreadable or outside ``root``.
+    Either all subfolders are listed or none. A video file is left out if its name is not Unicode, or if it is a broken
+    link. A table or sidecar file that is invalid, unreadable or outside ``root`` is left out, but not its videos.
 
     A library keeps uploaded files below its media root. They are listed only if a manifest names them, or if ``path``
     is the folder of an upload.
@@ -86,84 +72,50 @@ def list_folder_videos(
     Args:
         encoding: Encoding of the manifest or the sidecar files; None: UTF-8.
         captions_from_names: Whether a video without captions gets its file name as one.
-        root: Folder that links to manifests and sidecar files must not leave; its own path has no links. None: they may
-            lead anywhere.
+        root: Folder that links must not leave; its own path has no links. None: they may lead anywhere.
         typed_tables: Whether a manifest may be a Parquet file or a spreadsheet; only for commands.
 
     Raises:
         InvalidInput: The manifest is invalid or outside ``root``, the folder has no videos, or all are left out.
         OSError: The folder, a subfolder, or the manifest cannot be read.
     """
-    manifest = path if path.is_file() else _find_full_manifest(path)
+    check_encoding(encoding or "utf-8")
+    manifest = path if path.is_file() else find_manifest(path, FULL_MANIFEST_NAMES)
     base = path if manifest is None else manifest.parent
-    encoding = encoding or "utf-8"
-
-    @cache
-    def list_names() -> list[str]:
-        return sorted(_list_files(base, report_progress))
-
-    tables = CaptionTables(list_names)
-    tables_here = [name for name in find_tables(list_names()) if (base / name).is_file()]
-    for name in tables_here if manifest is None else [manifest.name]:
-        with _open_inside(base / name, root) as stream:
-            tables.add(name, stream, encoding, typed_tables=typed_tables)
+    walk = cache(partial(_walk, base, root, report_progress))
+    found = walk() if manifest is None else _FolderFiles()
+    reader = FolderReader(
+        lambda: walk().names,
+        lambda name: _open_inside(base / name, root),
+        _find_sidecars(base, root),
+        lambda name: _check_file(base / name, name),
+        encoding or "utf-8",
+        found.left_out,
+    )
+    tables = reader.read_tables(manifest.name if manifest else None, typed_tables)
     rows = tables.videos()
-    files: list[str] = []
-    uploaded: Sequence[str] = ()
-    if manifest is None:
-        files, uploaded = _find_videos(path, list_names())
-        if not rows:
-            _require_videos(path, files, uploaded)
-        else:
-            files = _without_row(path, files, rows)
-    videos, left_out = _read_folder(base, rows, files, encoding, root, report_progress)
-    if not videos:
-        raise InvalidInput.of(list(left_out.values()))
-    if captions_from_names:
-        videos = list(map(add_caption_from_name, videos))
+    files = _without_row(path, found.videos, rows)
+    others = ["uploaded videos, which belong to their own domains"] if found.uploaded else []
+    others += [f"{reason} files" for reason in dict.fromkeys(found.omitted.values())]
+    has_only = f"only {' and '.join(others)}" if others else "no videos"
+    no_videos = FieldError(str(path), f"The folder has {has_only}.", NO_VIDEOS_HINT)
+    named = ((row.uri, row) for row in rows)
+    videos = reader.read_videos(named, files, no_videos, captions_from_names, report_progress)
     return FolderVideos(
         base,
         videos,
-        left_out,
-        uploaded,
-        [name for name in files if name not in left_out] if tables.tables and manifest is None else (),
-        tables.missing,
-        {table.path: table.format for table in tables.tables},
+        reader.left_out,
+        found.uploaded,
+        omitted=found.omitted,
+        without_row=[name for name in files if name not in reader.left_out] if tables.tables else (),
+        missing=tables.missing,
+        formats={table.path: table.format for table in tables.tables},
     )
 
 
-def _find_full_manifest(folder: Path) -> Path | None:
-    """Find the file in a folder that lists all of its videos; None if there is none."""
-    names = [name for name in MANIFEST_NAMES if name not in CAPTION_TABLE_NAMES]
-    return next(
-        (folder / name for name in (*names, *TYPED_MANIFEST_NAMES) if (folder / name).is_file()), None
-    )
-
-
-def find_manifest(folder: Path) -> Path | None:
+def find_manifest(folder: Path, names: Sequence[str] = MANIFEST_NAMES + TYPED_MANIFEST_NAMES) -> Path | None:
     """Find the file in a folder that lists its videos and captions; None if there is none."""
-    names = MANIFEST_NAMES + TYPED_MANIFEST_NAMES
     return next((folder / name for name in names if (folder / name).is_file()), None)
-
-
-def _find_videos(folder: Path, names: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Find a folder's video files and its uploaded files, as paths."""
-    found = [name for name in names if PurePosixPath(name).suffix.lower() in VIDEO_SUFFIXES]
-    top = folder.resolve().name
-    uploaded = [name for name in found if _is_uploaded(top, name)]
-    return [name for name in found if not _is_uploaded(top, name)] if uploaded else found, uploaded
-
-
-def _require_videos(folder: Path, files: Sequence[str], uploaded: Sequence[str]) -> None:
-    """Raise InvalidInput if a folder without a manifest has no video files."""
-    if not files:
-        raise InvalidInput.at(
-            str(folder),
-            "The folder has only uploaded videos, which belong to their own domains."
-            if uploaded
-            else "The folder has no videos.",
-            NO_VIDEOS_HINT,
-        )
 
 
 def _without_row(folder: Path, files: Sequence[str], rows: Sequence[VideoSpec]) -> list[str]:
@@ -178,24 +130,11 @@ def _without_row(folder: Path, files: Sequence[str], rows: Sequence[VideoSpec]) 
         return resolve_folder(place), unicodedata.normalize("NFC", file)
 
     named = {locate(row.uri) for row in rows if not is_source_uri(row.uri)}
-    return [name for name in files if locate(name) not in named and not is_hidden(name)]
+    return [name for name in files if locate(name) not in named]
 
 
-def _read_folder(
-    folder: Path,
-    rows: Sequence[VideoSpec],
-    files: Sequence[str],
-    encoding: str,
-    root: Path | None,
-    report_progress: Callable[[], object],
-) -> tuple[list[VideoSpec], dict[str, FieldError]]:
-    """Read a folder's videos with captions and subtitles; also return the errors of those left out.
-
-    Args:
-        files: Paths of the other video files.
-        encoding: Encoding of the sidecar files.
-        root: Folder that links must not leave.
-    """
+def _find_sidecars(folder: Path, root: Path | None) -> Callable[[str], BinaryIO | None]:
+    """Create a function that opens a sidecar file, or subtitles with a language code."""
 
     @cache
     def find_aliases(place: Path) -> Mapping[str, str]:
@@ -210,32 +149,7 @@ def _read_folder(
             path = path.parent / find_aliases(path.parent).get(path.name, path.name)
         return _open_inside(path, root) if path.is_file() else None
 
-    videos: list[VideoSpec] = []
-    left_out: dict[str, FieldError] = {}
-    for name, row in chain(((row.uri, row) for row in rows), ((name, None) for name in files)):
-        report_progress()
-        try:
-            if row is not None:
-                videos.append(add_subtitles(row, name, open_sidecar, encoding))
-                continue
-            _check_file(folder / name, name)
-            videos.append(read_sidecars(name, open_sidecar, encoding))
-        except InvalidInput as error:
-            left_out[name] = error.errors[0]
-        except OSError as error:
-            sidecar = Path(os.fsdecode(error.filename or name)).name
-            left_out[name] = FieldError(
-                sidecar, f"The file cannot be read ({error.strerror}).", "Let the service read it."
-            )
-    return videos, left_out
-
-
-def _is_uploaded(top: str, name: str) -> bool:
-    """Check whether a path in a folder named ``top`` leads through any library's upload folder."""
-    folders = (top, *PurePosixPath(name).parts[:-1])
-    return any(
-        parent == "uploads" and UPLOAD_FOLDER.fullmatch(folder) for parent, folder in pairwise(folders)
-    )
+    return open_sidecar
 
 
 def _check_file(path: Path, name: str) -> None:
@@ -250,15 +164,70 @@ def _check_file(path: Path, name: str) -> None:
         raise InvalidInput.at(name, f"It is {kind}.", "Remove it, or replace it with the video.")
 
 
-def _list_files(folder: Path, report_progress: Callable[[], object]) -> Iterator[str]:
-    """List all files as paths relative to a folder, without following links to folders.
+@dataclass
+class _FolderFiles:
+    """What a folder contains, as paths relative to it; attributes as in :class:`FolderVideos`."""
+
+    names: list[str] = field(default_factory=list)
+    videos: list[str] = field(default_factory=list)
+    uploaded: list[str] = field(default_factory=list)
+    omitted: dict[str, str] = field(default_factory=dict)
+    left_out: dict[str, FieldError] = field(default_factory=dict)
+
+
+def _walk(folder: Path, root: Path | None, report_progress: Callable[[], object]) -> _FolderFiles:
+    """List all files below a folder and below the folders that it links to, each once.
 
     ``Path.rglob`` silently omits unreadable folders, whose videos would look deleted.
     """
-    for place, _, names in os.walk(folder, onerror=_raise):
+    found = _FolderFiles()
+    base = folder.resolve()
+    seen: set[Path] = set()
+    folders, linked = deque([""]), deque[str]()
+    while folders or linked:
         report_progress()
-        inside = Path(place).relative_to(folder)
-        yield from ((inside / name).as_posix() for name in names)
+        path = (folders or linked).popleft()
+        real = (folder / path).resolve()
+        if root is not None and not real.is_relative_to(root):
+            found.left_out[f"{path}/"] = FieldError(
+                f"{path}/", "It is a link that leads outside the media root."
+            )
+            continue
+        above = (folder / path).parent.resolve()
+        if real in seen or (path and (base.is_relative_to(real) or above.is_relative_to(real))):
+            found.omitted[f"{path}/"] = REPEATED
+            continue
+        seen.add(real)
+        parts = real.relative_to(base.parent).parts if real.is_relative_to(base) else real.parts
+        is_uploaded = any(
+            top == "uploads" and UPLOAD_FOLDER.fullmatch(inner) for top, inner in pairwise(parts)
+        )
+        _, inner_folders, files = next(os.walk(folder / path, onerror=_raise))
+        for inner in sorted(inner_folders):
+            name, target = os.path.join(path, inner), folder / path / inner
+            if (omission := find_omission(f"{name}/")) is None:
+                (linked if target.is_symlink() else folders).append(name)
+            elif any(is_video_name(file) for _, _, inside in os.walk(target) for file in inside):
+                found.omitted.setdefault(*omission)
+        for name in (os.path.join(path, file) for file in files):
+            found.names.append(name)
+            if is_uploaded and is_video_name(name):
+                found.uploaded.append(name)
+            elif (
+                not name.lower().endswith(_FILES)
+                and find_omission(name) is None
+                and _is_broken(folder / name)
+            ):
+                message = "It is a link to a missing folder."
+                found.left_out[f"{name}/"] = FieldError(f"{name}/", message, "Restore or remove it.")
+    found.names.sort()
+    found.videos, omitted = find_videos(sorted({*found.names} - {*found.uploaded}))
+    found.omitted |= omitted
+    return found
+
+
+def _is_broken(path: Path) -> bool:
+    return path.is_symlink() and not path.exists()
 
 
 def _raise(error: OSError) -> NoReturn:
@@ -272,4 +241,6 @@ def _open_inside(path: Path, root: Path | None) -> BinaryIO:
         raise InvalidInput.at(
             path.name, "The file is a link that leads outside the media root.", "Copy the file there."
         )
+    if not target.is_file():
+        raise InvalidInput.at(path.name, "It is not a regular file, or a broken link.", "Remove it.")
     return target.open("rb")

@@ -179,6 +179,7 @@ def _make_video(uri: str, entry: _Entry) -> VideoSpec:
 CAPTION_TABLE_NAMES = ("captions.csv", "captions.tsv")  # next to videos; they need not name all of them
 MANIFEST_NAMES = ("manifest.jsonl", "manifest.csv", "manifest.tsv", *CAPTION_TABLE_NAMES)
 TYPED_MANIFEST_NAMES = tuple(f"manifest{suffix}" for suffix in TYPED_SUFFIXES)
+FULL_MANIFEST_NAMES = (*MANIFEST_NAMES[:3], *TYPED_MANIFEST_NAMES)  # these list all videos of their folder
 
 
 def require_text_table(name: str, field: str) -> None:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from itertools import chain
+from dataclasses import dataclass
 from typing import BinaryIO
 from urllib.parse import quote
 
@@ -16,49 +15,27 @@ from media.sources.media_source import ListedFile, SourceUri, is_source_uri
 from service.core import request_limits
 from service.core.errors import FieldError, InvalidInput, SourceUnavailable
 from service.storage.video_access import SourceReader
-from service.tasks.manifests.caption_tables import TABLE_SUFFIXES, CaptionTables, find_tables
-from service.tasks.manifests.file_matching import NO_VIDEOS_HINT, is_video_name
-from service.tasks.manifests.manifest_parser import (
-    CAPTION_TABLE_NAMES,
-    MANIFEST_NAMES,
-    TYPED_MANIFEST_NAMES,
-    require_text_table,
-)
-from service.tasks.manifests.sidecar_captions import (
-    add_caption_from_name,
-    add_subtitles,
-    is_hidden,
-    read_sidecars,
-    subtitle_aliases,
-)
+from service.tasks.manifests.caption_tables import TABLE_SUFFIXES
+from service.tasks.manifests.file_matching import NO_VIDEOS_HINT
+from service.tasks.manifests.folder_listing import FolderReader, VideoListing
+from service.tasks.manifests.manifest_lines import check_encoding
+from service.tasks.manifests.manifest_parser import FULL_MANIFEST_NAMES, require_text_table
+from service.tasks.manifests.sidecar_captions import subtitle_aliases
+from service.tasks.manifests.video_files import find_videos
 from service.tasks.manifests.video_tables import TYPED_SUFFIXES
 
 
 @dataclass(frozen=True)
-class RemoteVideos:
+class RemoteVideos(VideoListing):
     """The videos in a remote folder or manifest.
 
     Attributes:
         base: URI of the folder that video URIs are relative to, ending with a slash.
         files: The folder's files by path; None for a web server, which cannot be listed.
-        left_out: Why videos are not listed, by path.
-        without_row: Paths of videos that the folder's caption tables do not mention.
-        missing: Why table rows were left out: they match no file, or several.
-        formats: Format of each caption table or manifest by its path.
     """
 
     base: SourceUri
-    videos: Sequence[VideoSpec]
-    files: Mapping[str, ListedFile] | None
-    left_out: Mapping[str, FieldError]
-    without_row: Sequence[str] = ()
-    missing: Mapping[str, str] = field(default_factory=dict)
-    formats: Mapping[str, str] = field(default_factory=dict)
-
-    def require_all(self) -> None:
-        """Raise InvalidInput if any video was left out."""
-        if self.left_out:
-            raise InvalidInput.of(list(self.left_out.values()))
+    files: Mapping[str, ListedFile] | None = None
 
     def place(self, videos: Sequence[VideoSpec]) -> list[VideoSpec]:
         """Complete the videos' URIs."""
@@ -83,8 +60,8 @@ def list_remote_videos(
     Caption tables found in the folder need not name all videos: the others get captions from sidecar files. A manifest,
     or a table given as ``source``, lists all videos. A listed video without a transcript gets one from its subtitles.
 
-    A video is left out if its name cannot be part of a URI, if a sidecar file is invalid or forbidden, or if the
-    manifest names a file that is missing or outside its folder.
+    A video is left out if its name cannot be part of a URI, or if a table names a file that is missing or outside its
+    folder. A table or sidecar file that is invalid or forbidden is left out, but not its videos.
 
     Args:
         source: URI of the folder or the manifest.
@@ -98,6 +75,7 @@ def list_remote_videos(
         InvalidInput: The source is not allowed or has no videos, all are left out, or its manifest is invalid.
         SourceUnavailable: The source is unreachable at the moment.
     """
+    check_encoding(encoding or "utf-8")
     try:
         return _list(source, reader, encoding or "utf-8", captions_from_names, report_progress, typed_tables)
     except SourceOutage as error:
@@ -122,61 +100,50 @@ def _list(
     files: dict[str, ListedFile] | None = None
     if manifest is None or named.port is None:
         files = {file.name: file for file in reader.list_files(base, report_progress)}
-        full = [n for n in (*MANIFEST_NAMES, *TYPED_MANIFEST_NAMES) if n not in CAPTION_TABLE_NAMES]
-        manifest = manifest or next((name for name in full if name in files), None)
-    tables = CaptionTables(lambda: [*(files or ())])
-    for name in find_tables(files or ()) if manifest is None else [manifest]:
+        manifest = manifest or next((name for name in FULL_MANIFEST_NAMES if name in files), None)
+
+    def open_table(name: str) -> BinaryIO:
         if not typed_tables:
             require_text_table(name, name)  # before the download
         uri = named if named.segments[-1] == name else SourceUri.parse(base.text + _encode(base, name))
-        content = reader.read(uri, request_limits.MAX_TABLE_BYTES, report_progress)
-        tables.add(name, io.BytesIO(content), encoding, typed_tables=typed_tables)
+        return io.BytesIO(reader.read(uri, request_limits.MAX_TABLE_BYTES, report_progress))
+
+    folder_reader = FolderReader(
+        lambda: list(files or ()),
+        open_table,
+        _find_sidecars(base, reader, files or {}, report_progress),
+        lambda name: SourceUri.parse(base.text + name),
+        encoding,
+    )
+    tables = folder_reader.read_tables(manifest, typed_tables)
     listed = tables.videos()
-    rows, left_out = _split(base, listed, files)
-    names: list[str] = []
-    if files is not None and manifest is None:
-        names = sorted(name for name in files if is_video_name(name))
-        if not listed:
-            _require_videos(base, names)
-        else:
-            named_files = {row.uri.removeprefix(base.text) for row in listed}
-            names = [name for name in names if name not in named_files and not is_hidden(name)]
-    videos, unusable = _read_folder(base, reader, files or {}, rows, names, encoding, report_progress)
-    left_out |= unusable
-    if not videos:
-        raise InvalidInput.of(list(left_out.values()))
-    if captions_from_names:
-        videos = list(map(add_caption_from_name, videos))
-    without_row = [name for name in names if name not in left_out] if tables.tables else ()
-    formats = {table.path: table.format for table in tables.tables}
-    return RemoteVideos(base, videos, files, left_out, without_row, tables.missing, formats)
+    left_out = folder_reader.left_out
+    named_files = {row.uri.removeprefix(base.text) for row in listed}
+    names, omitted = find_videos(sorted({*(files or ())} - named_files) if manifest is None else ())
+    rows, unlisted = _split(base, listed, files)
+    left_out |= unlisted
+    paths = ((row.uri.removeprefix(base.text), row) for row in rows)
+    no_videos = FieldError("source", f"There are no videos in {base.shown}.", NO_VIDEOS_HINT)
+    videos = folder_reader.read_videos(paths, names, no_videos, captions_from_names)
+    return RemoteVideos(
+        base,
+        videos,
+        left_out,
+        files,
+        omitted=omitted,
+        without_row=[name for name in names if name not in left_out] if tables.tables else (),
+        missing=tables.missing,
+        formats={table.path: table.format for table in tables.tables},
+    )
 
 
-def _require_videos(base: SourceUri, names: Sequence[str]) -> None:
-    """Raise InvalidInput if a folder without a manifest has no videos."""
-    if not names:
-        raise InvalidInput.at(
-            "source",
-            f"There are no videos in {base.shown}.",
-            NO_VIDEOS_HINT,
-        )
-
-
-def _read_folder(
+def _find_sidecars(
     base: SourceUri,
     reader: SourceReader,
     files: Mapping[str, ListedFile],
-    rows: Sequence[VideoSpec],
-    names: Sequence[str],
-    encoding: str,
     report_progress: Callable[[], object],
-) -> tuple[list[VideoSpec], dict[str, FieldError]]:
-    """Read a folder's videos with captions and subtitles; also return the errors of those left out.
-
-    Args:
-        files: The folder's files; empty for a web server.
-        names: Paths of the other videos.
-    """
+) -> Callable[[str], BinaryIO | None]:
+    """Create a function that opens a sidecar file, or subtitles with a language code."""
     aliases = subtitle_aliases(files)
 
     def open_sidecar(name: str) -> BinaryIO | None:
@@ -186,21 +153,7 @@ def _read_folder(
         uri = SourceUri.parse(base.text + name)
         return io.BytesIO(reader.read(uri, request_limits.MAX_TABLE_BYTES, report_progress))
 
-    videos: list[VideoSpec] = []
-    left_out: dict[str, FieldError] = {}
-    for name, row in chain(((row.uri, row) for row in rows), ((name, None) for name in names)):
-        try:
-            if row is not None:
-                path = name.removeprefix(base.text)
-                videos.append(add_subtitles(row, path, open_sidecar, encoding))
-                continue
-            SourceUri.parse(base.text + name)
-            videos.append(read_sidecars(name, open_sidecar, encoding))
-        except MediaError as error:
-            left_out[name] = FieldError(name, f"{error.reason}.")
-        except InvalidInput as error:
-            left_out[name] = error.errors[0]
-    return videos, left_out
+    return open_sidecar
 
 
 def _split(

@@ -125,11 +125,6 @@ def is_sidecar(path: str, stems: Collection[str]) -> bool:
     return any(path.endswith(suffix) and path.removesuffix(suffix) in stems for suffix in SIDECAR_SUFFIXES)
 
 
-def is_hidden(path: str) -> bool:
-    """Check whether a path is a hidden file, such as systems add to folders and archives."""
-    return any(part.startswith(".") or part == "__MACOSX" for part in path.split("/"))
-
-
 def add_caption_from_name(video: VideoSpec) -> VideoSpec:
     """Use the file name as caption if a video has none and the name contains a word."""
     text = " ".join(re.sub(r"[\W_]+", " ", PurePosixPath(video.uri).stem).split())

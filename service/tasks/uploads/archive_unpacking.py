@@ -10,14 +10,13 @@ import errno
 import hashlib
 import io
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 
 from cinestrata_schemas.tasks import VideoSpec
 from index.files.durable_files import sync
 from media.sources.media_source import is_source_uri
-from media.video_limits import VIDEO_SUFFIXES
 from service.core import request_limits
 from service.core.errors import CinestrataError, FieldError, InvalidInput, TooLarge, Unavailable
 from service.core.settings import settings
@@ -29,11 +28,11 @@ from service.tasks.manifests.sidecar_captions import (
     SUBTITLE_SUFFIXES,
     OpenSidecar,
     add_subtitles,
-    is_hidden,
     read_sidecars,
     sidecar_stem,
     subtitle_aliases,
 )
+from service.tasks.manifests.video_files import find_videos
 from service.tasks.uploads.archive_reader import (
     Archive,
     ArchiveMember,
@@ -130,7 +129,7 @@ def _read_videos(archive: Archive, members: dict[PurePosixPath, ArchiveMember]) 
     others: list[str] = []
     if not named:
         with_row = {row.uri for row in rows}
-        others = [p for p in _video_paths(members) if p not in with_row and not (rows and is_hidden(p))]
+        others = [path for path in find_videos(map(str, members))[0] if path not in with_row]
     open_sidecar = _load_sidecars(archive, members, rows, others)
     videos = [add_subtitles(row, row.uri, open_sidecar) for row in rows]
     videos += [read_sidecars(uri, open_sidecar) for uri in sorted(others)]
@@ -138,11 +137,6 @@ def _read_videos(archive: Archive, members: dict[PurePosixPath, ArchiveMember]) 
     if not rows and not any(video.captions or video.transcript for video in videos):
         raise invalid_archive("It contains no manifest and no captions.", _MANIFEST_HINT)
     return videos
-
-
-def _video_paths(members: Iterable[PurePosixPath]) -> list[str]:
-    """Pick the files with video extensions."""
-    return [str(path) for path in members if path.suffix.lower() in VIDEO_SUFFIXES and path.name[0] != "."]
 
 
 def _load_sidecars(

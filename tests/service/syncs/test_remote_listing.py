@@ -92,6 +92,21 @@ def test_subtitles_are_the_transcript_of_a_video_with_a_row(bucket: Any, table: 
     assert [cue.text for cue in video.transcript] == ["the cat speaks"]
 
 
+def test_objects_of_systems_and_side_files_that_cannot_be_read_stop_nothing(bucket: Any) -> None:
+    for key in ("@eaDir/a.mp4/x.mp4", "#recycle/c.mp4", "._a.mp4", "a.f137.mp4", "@eaDir/captions.csv"):
+        bucket.put_object(Bucket="films", Key=f"videos/{key}", Body=b"x")
+    put(
+        bucket, a__srt="<html>", table__json='{"cap": 1}', more__csv='file,caption\na.mp4,wrong\nb.mp4,"\0"\n'
+    )
+    listing = list_remote_videos("s3://films/videos/", SourceReader())
+    assert {video.uri: video.captions for video in listing.videos} == {
+        "a.mp4": [],
+        "b.mp4": ["a dog runs", "the dog jumps"],
+    }
+    assert {*listing.left_out} == {"a.srt", "table.json", "more.csv"}
+    assert {*listing.omitted} == {"@eaDir/", "#recycle/", "._a.mp4", "a.f137.mp4"}
+
+
 def test_typed_manifest_is_refused_before_its_download(bucket: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(SourceReader, "read", lambda *_: pytest.fail("the manifest is downloaded"))
     put(bucket, manifest__parquet="PAR1")
@@ -109,8 +124,8 @@ def test_objects_that_cannot_be_used_do_not_block_the_others(bucket: Any) -> Non
     bucket.put_object(Bucket="films", Key="videos/a.info.json", Body=b"[")
     put(bucket, d__mp4="d")
     source = list_source("s3://films/videos/", captions_from_names=False)
-    assert [file.video.uri for file in source.files] == ["d.mp4"]
-    assert sorted(source.left_out) == ["a.mp4", "b.mp4", "x/../c.mp4"]
+    assert [file.video.uri for file in source.files] == ["a.mp4", "b.mp4", "d.mp4"]
+    assert sorted(source.left_out) == ["a.info.json", "b.txt", "x/../c.mp4"]
     assert ".." in source.left_out["x/../c.mp4"]
 
 

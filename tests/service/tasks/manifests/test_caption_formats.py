@@ -103,7 +103,7 @@ def test_tables_of_several_folders_are_merged(tmp_path: Path) -> None:
     with pytest.raises(
         InvalidInput, match=r"c\.csv:2: 'split' of 'test/a\.mp4' differs from its row at b\.csv:2"
     ):
-        list_folder_videos(tmp_path)
+        list_folder_videos(tmp_path).require_all()
 
 
 def test_shard_of_webdataset_is_read() -> None:
@@ -228,7 +228,7 @@ def test_sidecars_of_a_downloader_are_read(tmp_path: Path) -> None:
         ("x.parquet", b"PAR1", ["x.parquet"]),
     ],
 )
-def test_table_that_is_not_understood_stops(
+def test_table_that_is_not_understood_is_named(
     name: str, content: Any, expected: list[str], tmp_path: Path
 ) -> None:
     files = {
@@ -236,8 +236,10 @@ def test_table_that_is_not_understood_stops(
         "a.txt": b"a dog",
         name: content if isinstance(content, bytes) else content_of(content),
     }
+    listing = list_folder_videos(_write(tmp_path, files))
+    assert _shown(list(listing.videos)) == {"a.mp4": DOG}
     with pytest.raises(InvalidInput) as caught:
-        list_folder_videos(_write(tmp_path, files))
+        listing.require_all()
     for text in expected:
         assert text in str(caught.value)
     with pytest.raises(InvalidInput):
@@ -339,7 +341,7 @@ def test_time_of_many_digits_is_refused(tmp_path: Path) -> None:
     table = {"timestamps": [[0, 10**400]], "sentences": ["a cat"], "video_id": "a"}
     _write(tmp_path, {"a.mp4": b"video", "t.json": json.dumps([table]).encode()})
     with pytest.raises(InvalidInput, match="not valid times in a video"):
-        list_folder_videos(tmp_path)
+        list_folder_videos(tmp_path).require_all()
 
 
 def test_tables_that_are_no_files_are_left_out(tmp_path: Path) -> None:

@@ -152,6 +152,25 @@ def _unpack(files: dict[str, bytes]) -> Sequence[VideoSpec]:
     return unpack_archive(pack_zip(files), "pets.zip", "tsk_1")
 
 
+@pytest.mark.parametrize("table", ["captions.csv", None])
+def test_every_front_end_leaves_out_files_of_systems_and_downloads(table: str | None, tmp_path: Path) -> None:
+    junk = (
+        "@eaDir/a.mp4/x.mp4",
+        "#recycle/d.mp4",
+        "__MACOSX/._d.mp4",
+        ".Trash/e.mp4",
+        "a.f137.mp4",
+        "a.temp.mp4",
+    )
+    files = {name: content for name, content in FILES.items() if name != "captions.csv" or table}
+    files |= dict.fromkeys([*junk, "#recycle/captions.csv"], b"file,caption\na.mp4,wrong\n")
+    expected = CAPTIONS if table else {name: [] for name in CAPTIONS} | {"d.mp4": ["a bird"]}
+    for read in (_list_written, _list_synced, _unpack, _preview_videos):
+        found = {video.uri.removeprefix("upload://tsk_1/"): video.captions for video in read(files)}
+        assert found == expected | {"a.mp4": found["a.mp4"]}, read
+        assert "wrong" not in found["a.mp4"], read
+
+
 def _subtitles(text: str) -> bytes:
     return f"1\n00:00:01,000 --> 00:00:02,000\n{text}\n".encode()
 
@@ -202,8 +221,8 @@ def test_transcript_of_a_row_replaces_subtitles(
 def test_broken_subtitles_of_a_video_with_a_row_are_named(tmp_path: Path) -> None:
     broken = FILES | {"a.srt": b"\xff\xfe\xff"}
     listing = list_folder_videos(_write(tmp_path / "pets", broken))
-    assert "a.mp4" not in [video.uri for video in listing.videos]
-    assert listing.left_out["a.mp4"].field.startswith("a.srt")
+    assert _spoken(listing.videos)["a.mp4"] == (["a cat"], [])
+    assert listing.left_out["a.srt"].field.startswith("a.srt")
     with pytest.raises(InvalidInput, match=r"a\.srt"):
         _unpack(broken)
 
@@ -213,7 +232,7 @@ def test_subtitles_of_a_row_do_not_leave_the_root(tmp_path: Path) -> None:
     _write(tmp_path, {"secret.srt": _subtitles("a secret")})
     (root / "a.srt").symlink_to(tmp_path / "secret.srt")
     listing = list_folder_videos(root, root=root.resolve())
-    assert "leads outside" in listing.left_out["a.mp4"].message
+    assert "leads outside" in listing.left_out["a.srt"].message
     assert "a secret" not in str(listing.videos)
 
 
