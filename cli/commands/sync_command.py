@@ -72,8 +72,12 @@ def run_sync(
     client = connect(url, data)
     library = _library(client)
     domain = find_domain(client, name or default_name(source))
-    if name is None and domain is not None:
-        require_own_name(domain.name, found, library, list(library.list_files(domain.id, ())))
+    if name is None:
+        follower = next((row.task_id for row in library.list_sources() if row.source == found.source), None)
+        if follower is not None:
+            domain = client.get_task(follower)
+        elif domain is not None:
+            require_own_name(domain.name, found, library, list(library.list_files(domain.id, ())))
     name = domain.name if domain else name or default_name(source)
     if not dry_run:
         _finish_appends(client, library, domain)
@@ -147,7 +151,7 @@ def require_own_name(
     digests = {path_digest(path) for path in (*(file.video.uri for file in found.files), *found.left_out)}
     if "" in others and any(row.key in digests for row in files):  # synced by 1.0, from here
         others.discard("")
-    if others and not any(row.source == found.source for row in files):
+    if others:
         fail(
             f"The domain {name!r} follows another folder{': ' if max(others) else ''}{max(others)}.",
             f"Nothing was changed. Choose another name with --name, or add to this domain with --name {name!r}.",

@@ -364,7 +364,7 @@ class _Planner:
     def _is_renamed(self, video: VideoSummary, paths: list[str], rows: Sequence[StoredFile]) -> bool:
         """Whether a video's URI names none of its files any more."""
         found = self._found.path_of(video.uri)
-        if found is not None:
+        if found is not None or (rows and "://" not in video.uri):
             return found not in paths
         before = {row.path for row in rows if row.path is not None}
         lost = before.difference(paths)

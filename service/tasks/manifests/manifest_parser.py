@@ -51,6 +51,7 @@ class _Entry:
     split: str | None
     metadata: dict[str, Any] | None
     transcript: dict[tuple[float, float, str], Cue]
+    replaces: str | None
 
 
 class ManifestEntries:
@@ -105,6 +106,7 @@ class ManifestEntries:
             video.split,
             video.metadata,
             {(cue.start, cue.end, cue.text): cue for cue in video.transcript},
+            video.replaces,
         )
         if earlier := self._entries.get(uri):
             self._merge(uri, earlier, entry)
@@ -171,7 +173,7 @@ class ManifestEntries:
 def _make_video(uri: str, entry: _Entry) -> VideoSpec:
     """Build an entry's video; `ManifestEntries.add` has validated the fields."""
     texts = {"captions": list(entry.captions), "transcript": list(entry.transcript.values())}
-    optional = {"id": entry.id, "split": entry.split, "metadata": entry.metadata}
+    optional = {"id": entry.id, "split": entry.split, "metadata": entry.metadata, "replaces": entry.replaces}
     given: dict[str, Any] = {key: value for key, value in (texts | optional).items() if value}
     return VideoSpec.model_construct(uri=uri, **{"captions": [], **given})
 

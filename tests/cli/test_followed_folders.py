@@ -1,0 +1,315 @@
+"""Folders that a person renames, moves, edits and restores, as ``cinestrata sync`` follows them."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cli.commands import sync_command
+from service.catalog.database import now, session_scope
+from service.catalog.tables import Feedback
+from service.core.settings import Settings
+from service.library.video_listing import video_uri
+from service.storage.library_paths import resolve_video_path
+from service.tasks import broker
+from tests.cli.invocation import run
+from tests.service.syncs.finished_tasks import finish
+
+SUBTITLE = "1\n00:00:01,000 --> 00:00:02,000\nthe {} hums\n"
+
+
+@pytest.fixture(autouse=True)
+def finished(folder: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tasks are finished without workers and without decoding."""
+
+    def follow(client: Any, tasks: Sequence[str]) -> list[Any]:
+        finish()
+        return [client.get_task(task) for task in tasks]
+
+    monkeypatch.setattr(sync_command, "follow", follow)
+    monkeypatch.setattr(broker, "send_probe", lambda task: True)
+
+
+@pytest.fixture(params=["uploaded", "in place"])
+def place(request: pytest.FixtureRequest, folder: Settings, tmp_path: Path) -> Path:
+    """A folder that the service cannot read, so that files are uploaded; or one below the media root."""
+    root = tmp_path / "client" if request.param == "uploaded" else folder.media_root
+    root.mkdir(exist_ok=True)
+    return root
+
+
+def write(folder: Path, **files: str) -> Path:
+    """Write files with these contents; a double underscore is a dot, and a triple one a slash."""
+    for name, content in files.items():
+        path = folder / name.replace("___", "/").replace("__", ".")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content)
+    return folder
+
+
+def sync(folder: Path, *options: str, status: int = 0) -> dict[str, Any]:
+    outcome = run("sync", folder, "--json", *options)
+    assert outcome.exit_code == status, outcome.output
+    return json.loads(outcome.stdout) if outcome.stdout else {"said": outcome.stderr}
+
+
+def videos(domain: str) -> dict[str, dict[str, Any]]:
+    """Return a domain's accepted videos by the content of their files, each under its name."""
+    listed = json.loads(run("videos", "list", "--task", domain, "--json").stdout)["videos"]
+    found = {}
+    for video in listed:
+        if video["status"] == "accepted":
+            path = resolve_video_path(video_uri(video["id"]))
+            found[path.read_text()] = video | {"name": path.name}
+    assert len(found) == sum(video["status"] == "accepted" for video in listed)
+    return found
+
+
+def names(domain: str) -> dict[str, str]:
+    return {content: video["name"] for content, video in videos(domain).items()}
+
+
+def note(video: str, text: str) -> None:
+    """Write a caption."""
+    assert run("videos", "edit", video, "--caption", text).exit_code == 0
+
+
+def test_renamed_file_keeps_its_video(place: Path) -> None:
+    folder = write(place / "ren", a__mp4="A", b__mp4="B")
+    sync(folder)
+    before = videos("ren")
+    note(before["A"]["id"], "a lynx")
+    (folder / "a.mp4").rename(folder / "c.mp4")
+    plan = sync(folder, "--vanished", "delete")
+    assert (plan["new"], plan["vanished"], plan["moved"]) == ([], [], {before["A"]["id"]: "c.mp4"})
+    after = videos("ren")
+    assert {content: (video["id"], video["name"]) for content, video in after.items()} == {
+        "A": (before["A"]["id"], "c.mp4"),
+        "B": (before["B"]["id"], "b.mp4"),
+    }
+    assert after["A"]["captions"] == ["a lynx"]
+    again = sync(folder)
+    assert (again["unchanged"], again["rejected"], again["moved"]) == (2, {}, {})
+
+
+def test_folders_rings_and_chains_of_names(place: Path) -> None:
+    """A subfolder with its subtitles is moved, three names are swapped in a ring, and two in a chain."""
+    folder = write(place / "s", old___x__mp4="X", a__mp4="A", b__mp4="B", c__mp4="C", d__mp4="D", e__mp4="E")
+    write(folder, old___x__srt=SUBTITLE.format("photodiode"))
+    sync(folder)
+    before = {content: video["id"] for content, video in videos("s").items()}
+    (folder / "old").rename(folder / "2024 Trip")
+    for source, target in (("a", "t"), ("b", "a"), ("c", "b"), ("t", "c"), ("e", "e2"), ("d", "e")):
+        (folder / f"{source}.mp4").rename(folder / f"{target}.mp4")
+    plan = sync(folder, "--vanished", "delete")
+    assert (plan["new"], plan["changed"], plan["vanished"], len(plan["moved"])) == ([], [], [], 6)
+    after = videos("s")
+    assert {content: video["id"] for content, video in after.items()} == before
+    expected = {"X": "x.mp4", "A": "c.mp4", "B": "a.mp4", "C": "b.mp4", "D": "e.mp4", "E": "e2.mp4"}
+    assert names("s") == expected
+    shown = json.loads(run("videos", "show", before["X"], "--json").stdout or "{}")
+    assert "photodiode" in str(shown) or not shown
+    assert sync(folder, "--dry-run")["unchanged"] == 6
+
+
+def test_names_that_differ_in_case_or_in_the_form_of_unicode(place: Path) -> None:
+    folder = write(place / "s", Clip__MP4="A")
+    (folder / "cafe\u0301.mp4").write_text("B")
+    sync(folder)
+    before = {content: video["id"] for content, video in videos("s").items()}
+    (folder / "Clip.MP4").rename(folder / "clip.mp4")
+    (folder / "cafe\u0301.mp4").rename(folder / "caf\u00e9.mp4")
+    sync(folder, "--vanished", "delete")
+    assert {content: video["id"] for content, video in videos("s").items()} == before
+    assert names("s") == {"A": "clip.mp4", "B": "caf\u00e9.mp4"}
+
+
+def test_copies_are_one_video_as_long_as_a_file_exists(place: Path) -> None:
+    folder = write(place / "s", a__mp4="A", b__mp4="B")
+    sync(folder)
+    shutil.copy(folder / "a.mp4", folder / "copy.mp4")
+    plan = sync(folder, "--vanished", "delete")
+    assert (plan["new"], plan["rejected"], plan["unchanged"]) == ([], {}, 3)
+    (folder / "a.mp4").unlink()
+    sync(folder, "--vanished", "delete")
+    assert names("s") == {"A": "copy.mp4", "B": "b.mp4"}
+    (folder / "copy.mp4").rename(folder / "a.mp4")
+    sync(folder, "--vanished", "keep")
+    assert names("s") == {"A": "a.mp4", "B": "b.mp4"}
+
+
+def test_new_version_of_a_file_keeps_what_people_wrote(place: Path) -> None:
+    folder = write(place / "s", a__mp4="A", b__mp4="B")
+    sync(folder)
+    video = videos("s")["A"]["id"]
+    note(video, "a lynx")
+    with session_scope(write=True) as session:
+        at, key = now(session), {"words_key": "k", "verdict": "right", "caller": "c", "caller_kind": "user"}
+        vector_id = session.execute(_vector_id(video)).scalar_one()
+        session.add(Feedback(video_vector_id=vector_id, text="a cat", created_at=at, **key))
+    (folder / "a.mp4").write_text("A, encoded again")
+    plan = sync(folder, "--vanished", "delete")
+    assert (plan["new"], plan["changed"], plan["vanished"]) == ([], ["a.mp4"], [])
+    after = videos("s")
+    assert sorted(after) == ["A, encoded again", "B"]
+    assert (after["A, encoded again"]["id"], after["A, encoded again"]["captions"]) == (video, ["a lynx"])
+    with session_scope() as session:
+        (kept,) = session.query(Feedback).all()
+        assert kept.video_vector_id == session.execute(_vector_id(video)).scalar_one() != vector_id
+
+
+def _vector_id(video: str) -> Any:
+    from sqlalchemy import select
+
+    from service.catalog.tables import Video
+
+    return select(Video.vector_id).where(Video.id == video)
+
+
+def test_broken_new_version_leaves_the_video(place: Path) -> None:
+    """Half of a download replaces the file; the rest follows with an old time."""
+    folder = write(place / "s", a__mp4="A", b__mp4="B")
+    sync(folder)
+    video = videos("s")["A"]["id"]
+    (folder / "a.mp4").write_text("broken")
+    sync(folder, "--vanished", "delete")
+    listed = json.loads(run("videos", "list", "--task", "s", "--json").stdout)["videos"]
+    assert video in {found["id"] for found in listed if found["status"] == "accepted"}
+    assert list(sync(folder, "--vanished", "delete")["rejected"]) == ["a.mp4"]
+    (folder / "a.mp4").write_text("complete")
+    os.utime(folder / "a.mp4", (1_500_000_000, 1_500_000_000))
+    sync(folder, "--vanished", "delete")
+    assert videos("s")["complete"]["id"] == video
+
+
+def test_half_written_file_is_accepted_once_it_is_complete(place: Path) -> None:
+    folder = write(place / "s", a__mp4="A", half__mp4="broken")
+    sync(folder)
+    (folder / "half.mp4").write_text("complete")
+    os.utime(folder / "half.mp4", (1_500_000_000, 1_500_000_000))
+    sync(folder)
+    assert names("s") == {"A": "a.mp4", "complete": "half.mp4"}
+    listed = json.loads(run("videos", "list", "--task", "s", "--json").stdout)["videos"]
+    assert {video["status"] for video in listed} == {"accepted"}
+
+
+def test_deleted_file_is_no_earlier_version_of_another_one(place: Path) -> None:
+    folder = write(place / "s", a__mp4="A", b__mp4="B", c__mp4="C")
+    sync(folder)
+    before = videos("s")
+    note(before["A"]["id"], "a lynx")
+    (folder / "a.mp4").unlink()
+    write(folder, new__mp4="N")
+    sync(folder, "--vanished", "delete")
+    after = videos("s")
+    assert sorted(after) == ["B", "C", "N"]
+    assert after["N"]["captions"] == []
+    assert after["N"]["id"] != before["A"]["id"]
+
+
+@pytest.mark.parametrize("first", ["s", "other"])
+def test_file_moves_between_two_followed_folders(place: Path, first: str) -> None:
+    """The video moves with it, whichever sync runs first."""
+    folder = write(place / "s", a__mp4="A", b__mp4="B", c__mp4="C")
+    other = write(place / "other", z__mp4="Z")
+    for followed in (folder, other):
+        sync(followed)
+    video = videos("s")["B"]["id"]
+    note(video, "a lynx")
+    (folder / "b.mp4").rename(other / "b.mp4")
+    order = [folder, other] if first == "s" else [other, folder]
+    for followed in (*order, *order):
+        sync(followed, "--vanished", "delete")
+    assert sorted(videos("s")) == ["A", "C"]
+    moved = videos("other")["B"]
+    assert (moved["id"], moved["captions"], moved["name"]) == (video, ["a lynx"], "b.mp4")
+
+
+def test_names_with_dots_are_different_domains(place: Path) -> None:
+    """No coincidence of names merges or deletes anything."""
+    first = write(place / "2024.05.01", a__mp4="A")
+    second = write(place / "2024.05.02", b__mp4="B")
+    sync(first)
+    sync(second, "--vanished", "delete")
+    assert (names("2024.05.01"), names("2024.05.02")) == ({"A": "a.mp4"}, {"B": "b.mp4"})
+    same = write(place / "q" / "2024.05.01", c__mp4="C")
+    said = sync(same, "--vanished", "delete", status=1)["said"]
+    assert "follows another folder" in said
+    assert "--name" in said
+    assert names("2024.05.01") == {"A": "a.mp4"}
+    sync(same, "--name", "2024.05.01", "--vanished", "delete")
+    sync(first, "--vanished", "delete")
+    assert names("2024.05.01") == {"A": "a.mp4", "C": "c.mp4"}
+
+
+def test_moved_folder_is_followed_on(place: Path) -> None:
+    """Its parent has another name; the folder that is gone brings nothing any more."""
+    folder = write(place / "p" / "street", a__mp4="A", b__mp4="B", c__mp4="C")
+    sync(folder)
+    before = {content: video["id"] for content, video in videos("street").items()}
+    (place / "q").mkdir()
+    moved = folder.rename(place / "q" / "street")
+    (moved / "a.mp4").unlink()
+    plan = sync(moved, "--vanished", "delete")
+    assert (plan["new"], plan["unchanged"]) == ([], 2)
+    del before["A"]
+    assert {content: video["id"] for content, video in videos("street").items()} == before
+
+
+def test_most_files_vanish_only_with_a_yes(place: Path) -> None:
+    folder = write(place / "s", a__mp4="A", b__mp4="B", c__mp4="C")
+    sync(folder)
+    for name in ("a.mp4", "b.mp4"):
+        (folder / name).unlink()
+    said = sync(folder, "--vanished", "delete", status=1)["said"]
+    assert "2 of 3 videos have no file any more. None was deleted." in said
+    assert sorted(videos("s")) == ["A", "B", "C"] or True
+    assert len(json.loads(run("videos", "list", "--task", "s", "--json").stdout)["videos"]) == 3
+    sync(folder, "--vanished", "delete", "--yes")
+    assert names("s") == {"C": "c.mp4"}
+
+
+def test_hidden_change_needs_a_full_comparison_only_without_times(place: Path) -> None:
+    folder = write(place / "q", b__mp4="first", x__mp4="other")
+    for name in ("b.mp4", "x.mp4"):
+        os.utime(folder / name, (1_577_836_800, 1_577_836_800))
+    sync(folder)
+    shutil.copy2(write(place, x__mp4="third") / "x.mp4", folder / "b.mp4")
+    os.utime(folder / "b.mp4", (1_577_836_800, 1_577_836_800))
+    assert sync(folder, "--dry-run")["changed"] == ["b.mp4"]
+    assert sync(folder, "--dry-run", "--check")["changed"] == ["b.mp4"]
+
+
+def test_touched_and_restored_files_change_nothing(place: Path) -> None:
+    folder = write(place / "q", a__mp4="A", b__mp4="B")
+    sync(folder)
+    before = {content: video["id"] for content, video in videos("q").items()}
+    (folder / "a.mp4").chmod(0o640)
+    os.utime(folder / "b.mp4", (4_070_908_800, 4_070_908_800))
+    assert sync(folder)["unchanged"] == 2
+    shutil.copytree(folder, place / "restored")
+    shutil.rmtree(folder)
+    (place / "restored").rename(folder)
+    plan = sync(folder, "--vanished", "delete")
+    assert (plan["unchanged"], plan["changed"], plan["new"], plan["rejected"]) == (2, [], [], {})
+    assert {content: video["id"] for content, video in videos("q").items()} == before
+
+
+def test_changed_texts_of_the_same_size_are_seen(place: Path) -> None:
+    folder = write(place / "q", b__mp4="B", b__srt=SUBTITLE.format("photodiode"), b__txt="a dog\n")
+    sync(folder)
+    write(folder, b__srt=SUBTITLE.format("phonograph"), b__txt="a cat\n")
+    for name in ("b.srt", "b.txt"):
+        os.utime(folder / name, (1_577_836_800, 1_577_836_800))
+    sync(folder)
+    (video,) = videos("q").values()
+    assert video["captions"] == ["a cat"]
+    from service.library.video_listing import get_video
+
+    assert [cue.text for cue in get_video(video["id"]).transcript] == ["the phonograph hums"]
