@@ -132,11 +132,11 @@ def _openid_routers(app: FastAPI, configured: Settings) -> list[APIRouter]:
 
 
 def _api_resources(app: FastAPI) -> frozenset[str]:
-    """Return the first path segments of all API resources, without the pages."""
+    """Return the first path segments of all API resources and of the agents' route, without the pages."""
     paths = (
         route.path for route in iter_route_contexts(app.routes) if getattr(route, "include_in_schema", False)
     )
-    return frozenset({"openapi.json", *(first_segment(path) for path in paths if path)})
+    return frozenset({"openapi.json", "mcp", *(first_segment(path) for path in paths if path)})
 
 
 class RevalidatedStaticFiles(StaticFiles):

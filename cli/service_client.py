@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -51,8 +50,13 @@ class ServiceClient(Client):
             transport = ApplicationTransport(lambda: _load_application(data))
         try:
             super().__init__(url, retries=retries, transport=transport)
-        except ValueError as error:
-            refuse_call(f"{error}.", "Check --url (CINESTRATA_URL) and CINESTRATA_API_KEY.")
+        except (
+            ValueError,
+            httpx.InvalidURL,
+            ImportError,
+        ) as error:  # the last two: httpx reads proxy variables
+            hint = "Check --url (CINESTRATA_URL), CINESTRATA_API_KEY, and HTTP_PROXY, ALL_PROXY and NO_PROXY."
+            refuse_call(f"{error}".rstrip(".") + ".", hint)
 
     def remove_videos(self, videos: list[str]) -> DeletionResult:
         """Delete videos permanently, with one request per task."""
@@ -108,9 +112,8 @@ def open_agent_api(url: str | None, data: Path | None) -> Callable[[object], htt
             _load_application(data, follow_index=True), raise_app_exceptions=False
         )
         return lambda _: httpx.AsyncClient(transport=transport, base_url=_IN_PROCESS_URL)
-    service, key = ServiceClient(url), os.environ.get("CINESTRATA_API_KEY")
-    headers = {"X-API-Key": key} if key else {}
-    return lambda _: httpx.AsyncClient(base_url=service.base_url, headers=headers, timeout=60)
+    options = ServiceClient(url).connection.options or {}
+    return lambda _: httpx.AsyncClient(**options)
 
 
 def _load_application(data: Path | None, *, follow_index: bool = False) -> ASGIApp:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -9,6 +10,7 @@ import httpx
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 from starlette.concurrency import run_in_threadpool
+from starlette.datastructures import MutableHeaders
 from starlette.types import Message, Receive, Scope, Send
 
 from api.security.authentication import client_address
@@ -24,6 +26,7 @@ _CREDENTIALS = ("authorization", "x-api-key")
 
 
 @router.post("/mcp")
+@router.post("/mcp/")
 @requires("search")
 async def answer_agent(request: Request) -> Response:
     """Answer a Model Context Protocol message (streamable HTTP without sessions)."""
@@ -42,13 +45,18 @@ class _AgentResponse(Response):
         """Send the response."""
         from mcp.server.transport_security import TransportSecuritySettings
 
+        headers = MutableHeaders(scope=(scope := {**scope}))
+        accepted = ",".join(headers.getlist("accept")).lower()
+        only_events = re.fullmatch(r"(?!.*(application/|\*/\*)).*text/(event-stream|\*).*", accepted)
+        headers["accept"] = "application/json, text/event-stream"  # the SDK refuses requests with less
+
         async def receive_message() -> Message:
             return self._received.pop() if self._received else await receive()
 
         # A manager keeps sessions. There are none, so each request gets its own manager and nothing outlives it.
         # SecurityMiddleware has checked host and origin.
         self._server.streamable_http_app(
-            json_response=True,
+            json_response=not only_events,
             stateless_http=True,
             transport_security=TransportSecuritySettings(enable_dns_rebinding_protection=False),
         )

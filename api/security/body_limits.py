@@ -27,7 +27,7 @@ def body_limit(request: Request, settings: Settings) -> int:
     path = route_path(request.scope)
     if path == "/search":
         return _MAX_BATCH_BYTES
-    if path == "/mcp":
+    if path in ("/mcp", "/mcp/"):
         return _MAX_AGENT_BYTES
     if path == "/search/clip":
         return (

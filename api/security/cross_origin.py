@@ -18,7 +18,11 @@ from service.core import request_ids
 
 _SAFE_METHODS = {"GET", "HEAD", "OPTIONS"}
 _METHODS = ("GET", "HEAD", "POST", "PATCH", "DELETE", "OPTIONS")
+_AGENT_HEADERS = ("MCP-Protocol-Version", "Mcp-Method", "Mcp-Name", "Mcp-Session-Id")  # of their protocol
+_TRACE_HEADERS = ("Traceparent", "Tracestate", "Baggage")
 _REQUEST_HEADERS = (
+    *_AGENT_HEADERS,
+    *_TRACE_HEADERS,
     "Authorization",
     "Idempotency-Key",
     "If-Match",
@@ -42,6 +46,7 @@ EXPOSED_HEADERS = (
     "Idempotency-Replayed",
     "Link",
     "Location",
+    "Mcp-Session-Id",
     "Retry-After",
     "Tus-Extension",
     "Tus-Max-Size",
@@ -88,4 +93,5 @@ def share_with_origins(app: FastAPI, origins: Collection[str]) -> None:
         allow_headers=_REQUEST_HEADERS,
         expose_headers=EXPOSED_HEADERS,
         allow_credentials=False,
+        allow_private_network=True,  # pages of the Internet may be listed by a service in a home network
     )

@@ -7,28 +7,47 @@ import json
 import os
 import re
 import shutil
+import socket
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from fastapi.testclient import TestClient
-from mcp import Client, StdioServerParameters
+from mcp import Client as AgentClient
+from mcp import StdioServerParameters
 from mcp.types import CallToolResult, TextContent
 
+from cinestrata_client import Client, RetryPolicy, ServiceError, UnreachableError
 from cinestrata_schemas.access import KeySpec
+from cli.embedded.data_folder import hold_data_folder
+from cli.service_client import open_agent_api
 from service.access.api_keys import create_key
 from tests.api.browser import serve
 from tests.api.conftest import client, configured, learned_folder, library, rendered_world, world
 from tests.api.learned_library import FIRST, SECOND
 from tests.cli.invocation import run
+from tests.web_files import WebFiles
 
 __all__ = ["client", "configured", "learned_folder", "library", "rendered_world", "world"]
 
 GUIDE = Path(__file__).parents[2] / "docs" / "agents.md"
 CONFIGURATIONS = re.findall(r"```json\n(.*?)```", GUIDE.read_text(encoding="utf-8"), re.DOTALL)
+
+
+# Values of company shells: without a scheme, with a password, with addresses that httpx cannot read.
+PROXIES = {
+    "HTTP_PROXY": "127.0.0.1:9",
+    "http_proxy": "http://user:p%40ss@127.0.0.1:9",
+    "ALL_PROXY": "socks5://127.0.0.1:9",
+    "all_proxy": "socks5h://127.0.0.1:9",
+    "NO_PROXY": ".corp",
+    "no_proxy": "localhost,127.0.0.0/8,::1,[::1],.corp",
+    "SSL_CERT_FILE": "/nonexistent.pem",
+}
 
 
 @asynccontextmanager
@@ -37,7 +56,7 @@ async def _agent(*options: str, **variables: str) -> AsyncIterator[Callable[...,
     command = StdioServerParameters(
         command=sys.executable, args=["-m", "cli.main", *options], env={**os.environ, **variables}
     )
-    async with Client(command) as session:
+    async with AgentClient(command) as session:
         yield lambda tool, **arguments: session.call_tool(tool, arguments)
 
 
@@ -77,11 +96,19 @@ def test_documented_command_offers_a_data_folder_without_a_service(
     asyncio.run(use(folder))
 
 
-def test_agent_uses_a_service_with_the_scope_of_its_key(client: TestClient, library: list[str]) -> None:
+def test_agent_uses_a_service_with_the_scope_of_its_key(
+    client: TestClient, library: list[str], tmp_path: Path
+) -> None:
+    """The proxies of the environment, none of which answers, do not stand between them."""
     key = create_key(KeySpec(name="stdio", scope="search")).key
 
     async def use() -> None:
-        async with _agent("mcp", "--url", url, CINESTRATA_API_KEY=key) as call:
+        with hold_data_folder(tmp_path / "run", tmp_path) as lock:
+            lock.write_record(url=url)
+            async with _agent("mcp", "--data", str(tmp_path), CINESTRATA_API_KEY=key, **PROXIES) as call:
+                listed = _data(await call("list_domains"))["domains"]
+                assert [domain["id"] for domain in listed] == library
+        async with _agent("mcp", "--url", url, CINESTRATA_API_KEY=key, **PROXIES) as call:
             listed = _data(await call("list_domains"))["domains"]
             assert [domain["id"] for domain in listed] == library
             assert "403" in _text(await call("add_domain", name="refused", videos=[{"uri": "a.mp4"}]))
@@ -95,7 +122,7 @@ def test_agent_uses_a_service_with_the_scope_of_its_key(client: TestClient, libr
 def test_service_that_does_not_answer_is_an_error_of_the_call() -> None:
     async def use() -> None:
         async with _agent("mcp", "--url", "http://127.0.0.1:9") as call:
-            assert "The service doesn't answer" in _text(await call("list_domains"))
+            assert "The service doesn't answer at http://127.0.0.1:9" in _text(await call("list_domains"))
 
     asyncio.run(use())
 
@@ -104,3 +131,53 @@ def test_service_that_does_not_answer_is_an_error_of_the_call() -> None:
 def test_malformed_url_is_refused(url: str) -> None:
     outcome = run("mcp", "--url", url)
     assert (outcome.exit_code, outcome.stdout) == (2, "")
+
+
+@pytest.mark.parametrize(
+    ("host", "proxied"),
+    [
+        ("localhost", False),
+        ("LOCALHOST", False),
+        ("box.localhost", False),
+        ("127.0.0.1", False),
+        ("127.0.0.2", False),
+        ("0.0.0.0", False),
+        ("[::1]", False),
+        ("tools.corp.example", False),  # NO_PROXY names it
+        ("videos.corp.example", True),
+        ("localhost.corp.example", True),
+    ],
+)
+def test_only_remote_services_are_reached_through_a_proxy(
+    monkeypatch: pytest.MonkeyPatch, host: str, proxied: bool
+) -> None:
+    local = [(socket.AF_INET, socket.SOCK_STREAM, 0, "")]
+
+    async def ask() -> None:
+        async with open_agent_api(url, None)(None) as api:
+            await api.get("/v1/tasks")
+
+    def resolve(name: object, port: int, *_: object, **__: object) -> list[Any]:
+        return [(*kind, ("127.0.0.1", int(port))) for kind in local]
+
+    with WebFiles() as proxy, WebFiles() as service:
+        url = f"http://{host}:{service.port}"
+        for name, value in {"HTTP_PROXY": proxy.url, "NO_PROXY": "tools.corp.example"}.items():
+            monkeypatch.setenv(name, value)
+            monkeypatch.delenv(name.lower(), raising=False)
+        monkeypatch.setattr(socket, "getaddrinfo", resolve)
+        with suppress(httpx.ConnectError):
+            asyncio.run(ask())
+        with suppress(ServiceError, UnreachableError):
+            Client(url, retries=RetryPolicy(max_retries=0)).list_tasks()
+        assert len(proxy.requests) == (2 if proxied else 0)
+        assert all(request.startswith(f"{url}/v1/tasks") for request in proxy.requests)
+
+
+@pytest.mark.parametrize("variable", ["ALL_PROXY", "NO_PROXY"])
+def test_proxy_settings_that_cannot_be_read_are_named(monkeypatch: pytest.MonkeyPatch, variable: str) -> None:
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
+    monkeypatch.setenv(variable, PROXIES[variable.lower()])
+    outcome = run("mcp", "--url", "http://videos.corp.example")
+    assert (outcome.exit_code, outcome.stdout) == (2, "")
+    assert variable in outcome.stderr

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager, nullcontext
@@ -26,7 +27,7 @@ DEFAULT_URL = "http://127.0.0.1:8000"
 _DEFAULT_RETRIES = RetryPolicy()
 _T = TypeVar("_T")
 _MAX_PORT = 65_535
-_LOOPBACK = ("127.0.0.1", "::1", "localhost")
+_LOOPBACK = re.compile(r"127\.[\d.]+|0\.0\.0\.0|::1?|(.+\.)?localhost")
 
 
 class Client(Operations, Transfers, SyncStepClient):
@@ -239,7 +240,7 @@ def _options(base_url: str, api_key: str | None, timeout: float) -> dict[str, An
         "headers": {"X-API-Key": key} if key else {},
         "timeout": timeout,
         # A proxy from the environment cannot reach a service on this machine.
-        "trust_env": url.host not in _LOOPBACK,
+        "trust_env": not _LOOPBACK.fullmatch(url.host),
     }
 
 

@@ -22,12 +22,12 @@ _STYLE = "max-width:160px;max-height:120px"
 class Connection:
     """Opens connections to the service; a pickled response has none, because it would contain the key.
 
-    Args:
+    Attributes:
         options: Options of an httpx client.
     """
 
     def __init__(self, options: Mapping[str, Any] | None = None) -> None:
-        self._options = options
+        self.options = options
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Connection)  # equal responses may come from different clients
@@ -40,9 +40,9 @@ class Connection:
     def pictures(self, ids: Sequence[str]) -> dict[str, bytes]:
         """Fetch thumbnails by video ID; those that cannot be read are left out."""
         found: dict[str, bytes] = {}
-        if self._options is None:
+        if self.options is None:
             return found
-        with httpx.Client(**{**self._options, "timeout": _SECONDS}) as http:
+        with httpx.Client(**{**self.options, "timeout": _SECONDS}) as http:
             for video_id in ids:
                 try:
                     answer = http.get(f"/v1/videos/{quote(video_id, safe='')}/thumbnail")

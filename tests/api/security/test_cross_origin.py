@@ -47,6 +47,52 @@ def test_listed_origin_passes_the_preflight_without_credentials(shared: TestClie
     assert "access-control-allow-origin" not in _preflight(shared, OTHER)
 
 
+@pytest.mark.parametrize(
+    ("method", "names"),
+    [
+        ("POST", "accept,authorization,baggage,content-type,last-event-id,mcp-method,mcp-name,"
+         "mcp-protocol-version,mcp-session-id,traceparent,tracestate,x-api-key"),
+        ("POST", "Content-Type, MCP-Protocol-Version"),
+        ("DELETE", "mcp-session-id"),
+        ("GET", "last-event-id"),
+    ],
+)  # fmt: skip
+def test_listed_origin_may_send_the_headers_of_agents(shared: TestClient, method: str, names: str) -> None:
+    headers = {
+        "Access-Control-Request-Method": method,
+        "Access-Control-Request-Headers": names,
+        "Access-Control-Request-Private-Network": "true",
+    }
+    answer = shared.options("/mcp", headers={"Origin": LISTED, **headers})
+    assert (answer.status_code, answer.headers["access-control-allow-origin"]) == (200, LISTED)
+    assert answer.headers["access-control-allow-private-network"] == "true"
+    allowed = answer.headers["access-control-allow-headers"].lower().split(", ")
+    assert set(names.lower().replace(" ", "").split(",")) <= set(allowed)
+    for origin in (OTHER, "null", f"{LISTED}.evil.example", "http://app.example.com"):
+        refused = shared.options("/mcp", headers={"Origin": origin, **headers})
+        assert (refused.status_code, refused.headers.get("access-control-allow-origin")) == (400, None)
+        assert shared.post("/mcp", headers={"Origin": origin}, json={}).status_code == 403
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "key", "status"),
+    [
+        ("POST", "/mcp", KEY, 200),
+        ("POST", "/mcp", "", 401),
+        ("GET", "/mcp", KEY, 405),
+        ("POST", "/x", KEY, 404),
+    ],
+)
+def test_every_answer_to_an_agent_is_readable_by_listed_origins(
+    keyed: TestClient, method: str, path: str, key: str, status: int
+) -> None:
+    message = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}
+    answer = keyed.request(method, path, json=message, headers={"Origin": LISTED, "X-API-Key": key})
+    assert (answer.status_code, answer.headers["access-control-allow-origin"]) == (status, LISTED)
+    exposed = answer.headers["access-control-expose-headers"].split(", ")
+    assert {"Mcp-Session-Id", "WWW-Authenticate", "Location", "Upload-Offset"} <= set(exposed)
+
+
 @pytest.fixture(scope="module")
 def keyed(configured: Settings) -> TestClient:
     """The application with one listed origin, and a key."""

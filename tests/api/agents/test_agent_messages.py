@@ -1,0 +1,318 @@
+"""Messages to ``POST /mcp`` as clients of many kinds send them, and answers that none of them drops."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import httpx
+import pytest
+from fastapi.testclient import TestClient
+from mcp.server.mcpserver import MCPServer
+from pydantic import BaseModel, Field
+
+from api.agents.library_tools import create_agent_server
+from cinestrata_schemas.tasks import TaskSpec
+from service.core import request_limits
+from service.tasks import commands
+from tests.api.learned_library import FIRST, SECOND
+
+JSON, EVENTS = "application/json", "text/event-stream"
+BOTH = f"{JSON}, {EVENTS}"
+LIST = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}
+LONGEST = 60_000  # bytes of an answer's text, as it is sent
+SENTENCE = "夜の街を歩く人。"
+
+
+def _post(
+    client: TestClient, message: Any, path: str = "/mcp", accept: str | None = BOTH, **headers: str
+) -> httpx.Response:
+    request = client.build_request("POST", path, json=message, headers=headers)
+    request.headers.pop("accept")
+    if accept is not None:
+        request.headers["accept"] = accept
+    return client.send(request)
+
+
+def _call(client: TestClient, tool: str, arguments: Any = None) -> dict[str, Any]:
+    """Return the result of a tool, whose text is short enough for every client."""
+    params = {"name": tool, "arguments": {} if arguments is None else arguments}
+    result = dict(_post(client, {**LIST, "method": "tools/call", "params": params}).json()["result"])
+    assert len(json.dumps(result["content"][0]["text"])) <= LONGEST
+    assert "structuredContent" not in result
+    return result
+
+
+def _data(client: TestClient, tool: str, **arguments: Any) -> dict[str, Any]:
+    result = _call(client, tool, arguments)
+    assert not result["isError"], result["content"]
+    return dict(json.loads(result["content"][0]["text"])["untrusted_data"])
+
+
+@pytest.fixture(scope="module")
+def videos(client: TestClient, library: list[str]) -> list[str]:
+    """IDs of all videos."""
+    found = client.get("/search", params={"q": "a clip", "k": 100}).json()["results"]
+    return [result["video_id"] for result in found]
+
+
+@pytest.mark.parametrize(
+    "extra",
+    [
+        {
+            "toolCallId": "call_1",
+            "sessionId": "s",
+            "action": "sendMessage",
+            "chatInput": "x",
+            "tool": "search",
+        },
+        {"tool_call_id": "c", "session_id": "s", "sessionid": "s", "_sessionID": "s", "toolName": "search"},
+        {"sessionId": None, "toolCallId": {"id": "c", "type": "function"}, "action": ["a"]},
+        {"k": None, "domains": None, "cursor": None, "toolCallId": "c"},
+    ],
+)
+def test_bookkeeping_of_clients_changes_no_answer(
+    client: TestClient, videos: list[str], extra: dict[str, Any]
+) -> None:
+    arguments = {
+        "search": {"query": "a clip"},
+        "list_domains": {},
+        "look_at_video": {"video_id": videos[0]},
+        "find_similar": {"video_id": videos[0]},
+    }
+    for tool, own in arguments.items():
+        assert _call(client, tool, extra | own) == _call(client, tool, own)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        ({"query": "x", "domian": "pets"}, "domian"),
+        ({"query": "x", "limit": 3}, "limit"),
+        ({"query": "x", "session": "s", "toolCallId": "c"}, "session"),
+        ({"query": "x", "min_duraton": 5, "toolCallId": "c"}, "min_duraton"),
+        ({"query": "x", "metadata": {"color": "red"}}, "metadata"),
+        ({"toolCallId": "c"}, "query"),
+        ({"query": None}, "query"),
+        ({"query": "x", "domains": ""}, "domains"),
+    ],
+)
+def test_misspelled_filter_is_refused_next_to_bookkeeping(
+    client: TestClient, library: list[str], arguments: dict[str, Any], reason: str
+) -> None:
+    refused = _call(client, "search", arguments)
+    assert refused["isError"]
+    assert reason in refused["content"][0]["text"]
+    assert "toolCallId" not in refused["content"][0]["text"]
+
+
+def test_tool_keeps_its_own_argument_of_a_bookkeeping_name() -> None:
+    async def use(action: str) -> str:
+        return action
+
+    async def act() -> Any:
+        return await server.call_tool("use", {"action": "sing", "sessionId": "s"})
+
+    server = _server_with(use)
+    assert "sing" in str(asyncio.run(act()))
+
+
+@pytest.mark.parametrize("params", [{"name": "list_domains"}, {"name": "list_domains", "arguments": None}])
+def test_call_may_leave_out_its_arguments(client: TestClient, library: list[str], params: Any) -> None:
+    params["_meta"] = {"progressToken": 0}
+    answer = _post(client, {**LIST, "method": "tools/call", "params": params})
+    assert FIRST in answer.json()["result"]["content"][0]["text"]
+
+
+@pytest.mark.parametrize("version", [None, "2025-06-18"])
+@pytest.mark.parametrize(
+    ("accept", "answered"),
+    [
+        (None, JSON),
+        ("", JSON),
+        ("*/*", JSON),
+        (JSON, JSON),
+        ("application/*", JSON),
+        (BOTH, JSON),
+        (f"{EVENTS}, {JSON}", JSON),
+        ("Application/JSON, Text/Event-Stream", JSON),
+        ("application/json;q=0.9,text/event-stream;q=0.8", JSON),
+        ("application/json; charset=utf-8, text/event-stream", JSON),
+        ("application/json, text/plain, */*", JSON),
+        ("text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8", JSON),
+        ("garbage;;q=x", JSON),
+        (EVENTS, EVENTS),
+        ("text/*", EVENTS),
+    ],
+)
+def test_answer_has_a_type_that_the_client_accepts(
+    client: TestClient, accept: str | None, answered: str, version: str | None
+) -> None:
+    headers = {} if version is None else {"MCP-Protocol-Version": version}
+    answer = _post(client, LIST, accept=accept, **headers)
+    assert (answer.status_code, answer.headers["content-type"].partition(";")[0]) == (200, answered)
+    expected = _post(client, LIST).json()
+    event = "event: message\r\ndata: " if answered == EVENTS else ""
+    assert json.loads(answer.text.removeprefix(event)) == expected
+
+
+def test_accept_header_changes_neither_refusals_nor_notifications(client: TestClient) -> None:
+    notification = {"jsonrpc": "2.0", "method": "notifications/initialized"}
+    for accept in (None, JSON, EVENTS):
+        accepted = _post(client, notification, accept=accept)
+        assert (accepted.status_code, accepted.content) == (202, b"")
+        for name, value in (("Origin", "https://evil.example"), ("Host", "evil.example")):
+            assert _post(client, LIST, accept=accept, **{name: value}).status_code == 403
+    broken = client.post("/mcp", content="{", headers={"Content-Type": JSON, "Accept": ""})
+    assert (broken.status_code, broken.json()["error"]["code"]) == (400, -32700)
+
+
+@pytest.mark.parametrize("path", ["/mcp", "/mcp/", "/mcp/?x=1", "/v1/mcp", "/v1/mcp/"])
+def test_every_spelling_of_the_path_answers(client: TestClient, path: str) -> None:
+    filler = " " * 100_000  # other routes refuse such a body
+    assert _post(client, {**LIST, "filler": filler}, path=path).status_code == 200
+    for method in ("GET", "HEAD", "DELETE"):
+        refused = client.request(method, path, headers={"Accept": EVENTS})
+        assert (refused.status_code, refused.headers["allow"]) == (405, "POST")
+
+
+def test_captions_of_a_video_are_read_page_by_page(client: TestClient, videos: list[str]) -> None:
+    captions = [f"{n} {SENTENCE * 300}"[: request_limits.MAX_CAPTION_CHARS] for n in range(64)]
+    metadata = {"exif": SENTENCE * 660}  # almost 16 KB
+    cues = [{"start": n, "end": n + 1, "text": f"{n} {SENTENCE}"} for n in range(1000)]
+    _patch(client, videos[0], captions=captions, metadata=metadata, transcript=cues)
+    read: list[str] = []
+    spoken: list[str] = []
+    page = {"next_caption": 0, "next_cue": 0}
+    while page.get("next_caption") is not None or page["next_cue"] is not None:
+        following = (
+            page.get("next_caption", 64),
+            page["next_cue"] if page["next_cue"] is not None else 10**9,
+        )
+        page = _data(
+            client, "look_at_video", video_id=videos[0], first_caption=following[0], first_cue=following[1]
+        )
+        assert page["metadata"]["exif"] == metadata["exif"]
+        assert "shortened" not in page
+        assert page.get("all_captions", 64) == 64
+        read += page.get("captions", [])
+        spoken += [cue["text"] for cue in page["transcript"]]
+    assert read == captions
+    assert spoken == [cue["text"] for cue in cues]
+    assert client.get(f"/videos/{videos[0]}").json()["captions"] == captions
+    corrected = _data(
+        client, "correct_caption", video_id=videos[0], caption=captions[-1], corrected="a purple xylophone"
+    )
+    assert corrected["captions"] == captions[: corrected["next_caption"]]
+
+
+def test_short_captions_are_complete_without_a_note(client: TestClient, videos: list[str]) -> None:
+    captions = [f"{n} " + "x" * 78 for n in range(5)]
+    _patch(client, videos[1], captions=captions, transcript=[], metadata={"exif": "b" * 300})
+    shown = _data(client, "look_at_video", video_id=videos[1])
+    assert list(shown) == [
+        "id", "task", "uri", "status", "captions", "metadata", "duration", "transcript", "cues", "next_cue"
+    ]  # fmt: skip
+    assert (shown["captions"], shown["next_cue"]) == (captions, None)
+
+
+@pytest.mark.parametrize("text", ["y", "夜", "🎂", '"'])
+def test_results_with_long_texts_are_all_shown_best_first(
+    client: TestClient, videos: list[str], text: str
+) -> None:
+    caption = f"marimba {text * 2000}"[: request_limits.MAX_CAPTION_CHARS]
+    for video in videos:
+        _patch(client, video, captions=[caption] * 4, metadata={"exif": caption})
+    found = _data(client, "search", query="marimba", k=20, moments=10, thumbnails=False)
+    scores = [result["score"] for result in found["results"]]
+    assert (scores, len(scores)) == (sorted(scores, reverse=True), 20)
+    assert found["next_cursor"]
+    assert "look_at_video" in found["shortened"]
+    for result in found["results"]:
+        assert all(caption.startswith(shown.removesuffix("…")) for shown in result["captions"])
+        assert result["more_captions"] == "1 in look_at_video"
+    similar = _data(client, "find_similar", video_id=videos[0], k=20, thumbnails=False)
+    assert "look_at_video" in similar["shortened"]
+
+
+def test_many_domains_are_listed_once_each(client: TestClient, library: list[str]) -> None:
+    video = {"uri": f"{FIRST}/{{}}"}
+    uri = client.get("/search", params={"q": "a clip", "k": 1}).json()["results"][0]["uri"]
+    names = [f"{n} {SENTENCE * 10}"[:80] for n in range(60)]
+    for name in names:
+        commands.create_task(TaskSpec.model_validate({"name": name, "videos": [{**video, "uri": uri}]}))
+    listed, cursor = [], None
+    while cursor is not None or not listed:
+        page = _data(client, "list_domains", cursor=cursor)
+        listed += [domain["name"] for domain in page["domains"]]
+        cursor = page["next_cursor"]
+    assert listed == [FIRST, SECOND, *names]
+
+
+def test_refusal_of_many_values_is_short(client: TestClient, library: list[str]) -> None:
+    refused = _call(client, "add_domain", {"name": "n", "videos": [{"url": "夜" * 500}] * 1000})
+    assert refused["isError"]
+    assert len(refused["content"][0]["text"]) < 3000
+    assert "videos.0.uri" in refused["content"][0]["text"]
+    unknown = _call(client, "search", {"query": "x", "z" * 100_000: 1})
+    assert "zzz" in unknown["content"][0]["text"]
+
+
+def test_schemas_of_tools_have_no_references(client: TestClient, library: list[str]) -> None:
+    answer = _post(client, LIST)
+    assert len(answer.content) < 40_000
+    tools = {tool["name"]: tool["inputSchema"] for tool in answer.json()["result"]["tools"]}
+    assert not [name for name, schema in tools.items() if "$" in json.dumps(schema).replace("{1,128}$", "")]
+    assert {schema["type"] for schema in tools.values()} == {"object"}
+    video = tools["add_domain"]["properties"]["videos"]["items"]
+    cue = video["properties"]["transcript"]["items"]
+    assert (video["required"], video["additionalProperties"]) == (["uri"], False)
+    assert (cue["required"], cue["properties"]["start"]["minimum"]) == (["start", "end", "text"], 0)
+    assert "$ref" in client.get("/openapi.json").text
+
+
+class Node(BaseModel):
+    """A definition that refers to itself."""
+
+    dollar: str = Field(default="", alias="$ref", description="A property of this name, and $defs in a text.")
+    children: list[Node] = []
+    left: Leaf
+    right: Leaf = Field(description="beside a reference")
+
+
+class Leaf(BaseModel):
+    """A definition that is used twice."""
+
+    size: int
+
+
+def test_schema_that_refers_to_itself_is_inlined_once() -> None:
+    async def grow(node: Node) -> str:
+        return str(node)
+
+    async def listed() -> Any:
+        return {tool.name: tool.input_schema for tool in await server.list_tools()}
+
+    server = _server_with(grow)
+    node = asyncio.run(listed())["grow"]["properties"]["node"]
+    assert node["properties"]["children"] == {
+        "default": [],
+        "items": {},
+        "title": "Children",
+        "type": "array",
+    }
+    assert node["properties"]["$ref"]["description"] == "A property of this name, and $defs in a text."
+    assert node["properties"]["left"]["properties"] == node["properties"]["right"]["properties"]
+    assert node["properties"]["right"]["description"] == "beside a reference"
+
+
+def _server_with(tool: Any) -> MCPServer:
+    server = create_agent_server(lambda _: httpx.AsyncClient())
+    server.add_tool(tool)
+    return server
+
+
+def _patch(client: TestClient, video: str, **change: Any) -> None:
+    answer = client.patch(f"/videos/{video}", json=change)
+    assert answer.status_code == 200, answer.text
