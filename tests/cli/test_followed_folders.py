@@ -269,7 +269,6 @@ def test_most_files_vanish_only_with_a_yes(place: Path) -> None:
         (folder / name).unlink()
     said = sync(folder, "--vanished", "delete", status=1)["said"]
     assert "2 of 3 videos have no file any more. None was deleted." in said
-    assert sorted(videos("s")) == ["A", "B", "C"] or True
     assert len(json.loads(run("videos", "list", "--task", "s", "--json").stdout)["videos"]) == 3
     sync(folder, "--vanished", "delete", "--yes")
     assert names("s") == {"C": "c.mp4"}
