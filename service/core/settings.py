@@ -12,6 +12,7 @@ from importlib import resources
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
+from urllib.parse import quote
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
@@ -268,9 +269,9 @@ class Settings(BaseSettings):
             "data_dir": data,
             "media_root": Path(media).expanduser().resolve() if media else data / "media",
             "database_url": _with_driver(
-                values.get("database_url") or f"sqlite:///{data / 'catalog.sqlite3'}"
+                values.get("database_url") or file_url("sqlite:///", data / "catalog.sqlite3")
             ),
-            "redis_url": values.get("redis_url") or f"redis+socket://{data / 'run' / 'redis.sock'}",
+            "redis_url": values.get("redis_url") or file_url("redis+socket://", data / "run" / "redis.sock"),
         }
 
     @model_validator(mode="after")
@@ -357,6 +358,21 @@ def settings() -> Settings:
         pydantic.ValidationError: a variable has an invalid value or an unknown name; the error names each.
     """
     return Settings()
+
+
+def file_url(prefix: str, path: Path) -> str:
+    """Build the URL of a database file or a socket, whose path may contain ``?``, ``#`` or ``%``.
+
+    Args:
+        prefix: ``sqlite:///`` or ``redis+socket://``.
+
+    Raises:
+        ValueError: The path is not valid Unicode.
+    """
+    try:
+        return prefix + quote(str(path))
+    except UnicodeEncodeError:
+        raise ValueError(f"the path {str(path)!r} is not valid Unicode: rename the folder") from None
 
 
 def _nonempty_secret(value: SecretStr | None) -> SecretStr | None:
