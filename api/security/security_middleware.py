@@ -27,6 +27,7 @@ from service.access.credentials import KEY_PATTERN
 from service.core.errors import CinestrataError, InvalidInput, NotFound
 from service.core.settings import Settings
 
+_HEALTH_PATHS = {"/livez", "/readyz"}
 _KEY_PARAMETERS = {"api_key", "api-key", "apikey", "x-api-key", "access_token", "key", "token"}
 SECURITY_HEADERS = {
     "Content-Security-Policy": (
@@ -75,12 +76,14 @@ class SecurityMiddleware(HttpMiddleware):
 
     def _check(self, request: Request, limit: int) -> None:
         headers = request.headers
+        path = route_path(request.scope)  # the decoded path, which the router matches
         host = _host_name(headers.get("host", ""))
-        if self.loopback_only and not is_loopback(host):
+        # Load balancers check the health with HTTP/1.0, without a name that could resolve to another address.
+        is_health_check = path in _HEALTH_PATHS and not headers.get("host")
+        if self.loopback_only and not is_loopback(host) and not is_health_check:
             raise Forbidden(f"This server accepts requests for localhost only, not for {host[:100]!r}.")
         if is_cross_site_change(request) and headers.get("origin") not in self.settings.cors_origins:
             raise Forbidden("Pages from other sites can't send this request. Call the API from a program.")
-        path = route_path(request.scope)  # the decoded path, which the router matches
         if any(character < " " for character in path):  # PostgreSQL accepts no NUL in a string
             raise NotFound("There is no resource at this address; it contains control characters.")
         _refuse_key_in_query(request, self.authenticator)
