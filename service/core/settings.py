@@ -38,6 +38,7 @@ METHOD_NAMES: tuple[str, ...] = tuple(
 
 _GIB = 1024**3
 # Browsers send the origin in lower case, without path or default port.
+_ROOT_PATH = re.compile(r"(/[A-Za-z0-9_-][A-Za-z0-9._-]*)*")
 _ORIGIN = re.compile(r"https?://([a-z0-9-]+(\.[a-z0-9-]+)*|\[[0-9a-f:]+\])(:\d{1,5})?")
 
 
@@ -140,6 +141,8 @@ class Settings(BaseSettings):
     # HTTP
     host: str = "127.0.0.1"
     port: int = Field(default=8000, ge=0, le=65535)
+    # path such as /cinestrata below which a proxy shows the service
+    root_path: str = ""
     api_key: SecretStr | None = None
     # origins such as https://app.example.com whose pages may call the API with a key; default: none
     cors_origins: Annotated[tuple[str, ...], NoDecode] = ()
@@ -214,6 +217,14 @@ class Settings(BaseSettings):
             )
         if find_spec("opentelemetry") is None or find_spec("opentelemetry.exporter.otlp.proto.http") is None:
             raise ValueError("traces need OpenTelemetry: pip install 'cinestrata[otel]'")
+        return value
+
+    @field_validator("root_path")
+    @classmethod
+    def _validate_root_path(cls, value: str) -> str:
+        value = value.rstrip("/")
+        if not _ROOT_PATH.fullmatch(value):
+            raise ValueError(f"{value!r} is not a path such as /cinestrata")
         return value
 
     @field_validator("cors_origins")
