@@ -259,7 +259,7 @@ def _problem_statuses(path: str, method: str, operation: _Json, is_public: bool)
     if "{" in path:
         statuses.add(404)
     if "requestBody" in operation or method in ("post", "patch"):
-        statuses.update((400, 413))
+        statuses.update((400, 413, 415))
     if path != "/livez":
         statuses.add(503)
     return sorted(statuses)

@@ -24,7 +24,7 @@ from api.security.cross_origin import is_cross_site_change
 from api.security.route_scopes import Forbidden, request_actor
 from service.access.audit_log import acting_as
 from service.access.credentials import KEY_PATTERN
-from service.core.errors import CinestrataError, InvalidInput, NotFound
+from service.core.errors import CinestrataError, InvalidInput, NotFound, UnsupportedMediaType
 from service.core.settings import Settings
 
 _HEALTH_PATHS = {"/livez", "/readyz"}
@@ -88,6 +88,11 @@ class SecurityMiddleware(HttpMiddleware):
             raise NotFound("There is no resource at this address; it contains control characters.")
         _refuse_key_in_query(request, self.authenticator)
         _check_query_encoding(request.scope["query_string"])
+        if headers.get("content-encoding", "identity").strip().lower() not in ("", "identity"):
+            raise UnsupportedMediaType(
+                "Content-Encoding: Compressed bodies are not accepted; send the body as it is.",
+                headers={"Accept-Encoding": "identity"},
+            )
         check_content_length(headers.get("content-length", ""), limit)
 
     async def _check_shared_origin(self, request: Request) -> None:

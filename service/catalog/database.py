@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from sqlalchemy import Connection, Engine, ExceptionContext, create_engine, event, func, make_url, select
+from sqlalchemy import URL, Connection, Engine, ExceptionContext, create_engine, event, func, make_url, select
 from sqlalchemy.exc import InterfaceError, OperationalError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.orm import Session
@@ -72,7 +72,7 @@ def engine(configured: Settings | None = None) -> Engine:
     return _engines.get(url) or _engines.setdefault(url, open_engine(url))
 
 
-def sqlite_path(url: str) -> Path | None:
+def sqlite_path(url: str | URL) -> Path | None:
     """Extract the file of an SQLite database from its URL; None for other databases."""
     parts = make_url(url)
     return Path(parts.database or "") if parts.get_backend_name() == "sqlite" else None
@@ -101,6 +101,12 @@ def session_scope(*, write: bool = False) -> Iterator[Session]:
             raise Unavailable(
                 "The catalog database's disk is full; nothing was stored. Free some space, then send "
                 "the request again.",
+                30,
+            ) from error
+        if getattr(getattr(error, "orig", None), "sqlite_errorcode", 0) & _PRIMARY_CODE == sqlite3.SQLITE_READONLY:
+            raise Unavailable(
+                f"The catalog {sqlite_path(engine().url)} cannot be written; nothing was stored. Give this process's "
+                "user write access to the file and its folder.",
                 30,
             ) from error
         if committing:

@@ -184,6 +184,13 @@ class TooLarge(CinestrataError):
     title = "Too large"
 
 
+class UnsupportedMediaType(CinestrataError):
+    """The type or the encoding of the body is not supported."""
+
+    status = 415
+    title = "Unsupported media type"
+
+
 class TooManyRequests(CinestrataError):
     """Too many requests are waiting in the process."""
 
