@@ -142,12 +142,13 @@ def _api_resources(app: FastAPI) -> frozenset[str]:
 
 
 def _check_root_path(app: FastAPI, root: str) -> None:
-    """Raise ValueError if a request below the root path could also be one whose prefix a proxy has removed."""
-    own = {first_segment(context.path) for context in iter_route_contexts(app.routes) if context.path}
-    if first_segment(root) in own - {""} | {first_segment(PREFIX)}:
-        raise ValueError(
-            f"CINESTRATA_ROOT_PATH={root} is also a path of the service itself: choose another, such as /cinestrata"
-        )
+    """Raise ValueError if a path below the root path could also be one whose prefix a proxy has removed."""
+    own = {
+        first_segment(path)
+        for path in (PREFIX, *(route.path or "" for route in iter_route_contexts(app.routes)))
+    }
+    if root and first_segment(root) in own:
+        raise ValueError(f"CINESTRATA_ROOT_PATH={root} is a path of the service itself: choose another")
 
 
 class RevalidatedStaticFiles(StaticFiles):

@@ -42,9 +42,9 @@ class PathPrefixMiddleware(HttpMiddleware):
         if self._root and not path.startswith(f"{self._root}/"):
             path = f"{self._root}/" if path == self._root else f"{self._root}{path}"
         prefix = f"{self._root}{PREFIX}"
-        is_versioned = path.startswith(f"{prefix}/") and first_segment(path[len(prefix) :]) in self._resources
-        scope = {**scope, "path": path, "root_path": prefix if is_versioned else self._root}
-        await self.app(scope, receive, send)
+        if not path.startswith(f"{prefix}/") or first_segment(path[len(prefix) :]) not in self._resources:
+            prefix = self._root
+        await self.app({**scope, "path": path, "root_path": prefix}, receive, send)
 
 
 def first_segment(path: str) -> str:

@@ -1,18 +1,16 @@
 """Media types of video files, from what the decoder found in them.
 
-The types that a machine registers for suffixes differ, and browsers go by the type: Firefox plays no
-``video/quicktime``, although most of these files contain the streams of an MP4.
+The tables of machines differ, and browsers go by the type: Firefox plays no ``video/quicktime``, although most of these
+files contain the streams of an MP4.
 """
 
 from __future__ import annotations
 
-from pathlib import PurePosixPath
+from pathlib import PurePath
 
 from media.video_limits import VIDEO_FORMATS
 
-# Streams that make a QuickTime file an MP4, and a Matroska file a WebM, by FFmpeg's names for codecs and decoders.
-_MP4_CODECS = {"h264", "hevc", "av1", "libdav1d", "vp9", "mpeg4", "mpeg2video", "mpeg1video", "h263", "mjpeg"}
-_WEBM_CODECS = {"vp8", "vp9", "av1", "libdav1d"}
+# By FFmpeg's name for the container.
 _TYPES = {
     "mov": "video/quicktime",
     "matroska": "video/x-matroska",
@@ -26,22 +24,20 @@ _TYPES = {
     "asf": "video/x-ms-wmv",
     "ogg": "video/ogg",
 }
+# Types of these containers with codecs (or decoders, by FFmpeg's names) that an MP4 or a WebM may contain.
+_AV1 = ("av1", "libdav1d")
+_MP4_CODECS = ("h264", "hevc", "vp9", "mpeg4", "mpeg2video", "h263", "mjpeg", *_AV1)
+_WEB_TYPES = {"mov": ("video/mp4", _MP4_CODECS), "matroska": ("video/webm", ("vp8", "vp9", *_AV1))}
 
 
 def media_type(name: str, container: str | None, codec: str | None) -> str:
-    """Return the media type of a video file.
-
-    Args:
-        name: Name of the file; its suffix decides for a file that was not probed.
-        container: Container by FFmpeg's name, or None.
-        codec: Codec of the video stream by FFmpeg's name; None counts as one that browsers play.
-    """
+    """Return a video file's media type; without a container and a codec, that of most files with such a name."""
     if container is None:
-        suffix = PurePosixPath(name).suffix.lower()
-        found = [names for names, suffixes in VIDEO_FORMATS.items() if suffix in suffixes]
-        container = found[0].split(",")[0] if found else ""
-    if container == "mov" and (codec is None or codec in _MP4_CODECS):
-        return "video/mp4"
-    if container == "matroska" and (codec is None or codec in _WEBM_CODECS):
-        return "video/webm"
+        suffix = PurePath(name).suffix.lower()
+        container = next(
+            (names.split(",")[0] for names, known in VIDEO_FORMATS.items() if suffix in known), ""
+        )
+    web_type, codecs = _WEB_TYPES.get(container, ("", ()))
+    if web_type and (codec is None or codec in codecs):
+        return web_type
     return _TYPES.get(container, "application/octet-stream")

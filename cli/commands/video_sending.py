@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
-from typing import BinaryIO, NoReturn, Protocol
+from typing import BinaryIO, NoReturn
 
 from pydantic import ValidationError
 from rich.filesize import decimal
@@ -26,20 +26,6 @@ from service.core.errors import InvalidInput
 from service.tasks.manifests.manifest_parser import MANIFEST_NAMES
 
 _MAX_LISTED = 20
-
-
-class VideoTarget(Protocol):
-    """Where videos are sent."""
-
-    @property
-    def client(self) -> ServiceClient:
-        """Client of the service."""
-
-    def send(self, videos: list[VideoSpec]) -> TaskDetails:
-        """Send paths of videos that the service can read."""
-
-    def send_archive(self, archive: BinaryIO, filename: str) -> TaskDetails:
-        """Send an archive of videos with a manifest."""
 
 
 @dataclass(frozen=True)
@@ -80,6 +66,9 @@ class LearnedDomain:
         """Send an archive of videos with a manifest."""
         with _sending(self.client, archive):
             return self.client.append_archive(self.task_id, archive, filename=filename)
+
+
+VideoTarget = NewDomain | LearnedDomain
 
 
 def fail_if_missing(base: Path, videos: Sequence[VideoSpec]) -> None:

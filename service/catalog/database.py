@@ -97,18 +97,8 @@ def session_scope(*, write: bool = False) -> Iterator[Session]:
             yield session
             committing = write
     except _UNREACHABLE as error:
-        if _is_full(error):
-            raise Unavailable(
-                "The catalog database's disk is full; nothing was stored. Free some space, then send "
-                "the request again.",
-                30,
-            ) from error
-        if getattr(getattr(error, "orig", None), "sqlite_errorcode", 0) & _PRIMARY_CODE == sqlite3.SQLITE_READONLY:
-            raise Unavailable(
-                f"The catalog {sqlite_path(engine().url)} cannot be written; nothing was stored. Give this process's "
-                "user write access to the file and its folder.",
-                30,
-            ) from error
+        if refusal := _refusal(error):
+            raise Unavailable(refusal, 30) from error
         if committing:
             raise InDoubt(
                 "The catalog database did not confirm the commit: check whether the data is stored, or send the "
@@ -138,11 +128,17 @@ def _unreachable() -> Unavailable:
     return Unavailable("The catalog database is unreachable or busy; try again.", 5)
 
 
-def _is_full(error: SQLAlchemyError) -> bool:
-    """Check whether the database's disk is full. The transaction is then rolled back."""
+def _refusal(error: SQLAlchemyError) -> str | None:
+    """Explain why the database refuses any change; None for other errors."""
     original = getattr(error, "orig", None)
     sqlite, postgresql = getattr(original, "sqlite_errorcode", None), getattr(original, "sqlstate", None)
-    return sqlite == sqlite3.SQLITE_FULL or postgresql == _POSTGRESQL_FULL
+    if sqlite == sqlite3.SQLITE_FULL or postgresql == _POSTGRESQL_FULL:
+        return "The catalog database's disk is full; nothing was stored. Free some space, then send the request again."
+    if sqlite is not None and sqlite & _PRIMARY_CODE == sqlite3.SQLITE_READONLY:
+        return (
+            f"{sqlite_path(engine().url)} cannot be written; nothing was stored. Give this user write access."
+        )
+    return None
 
 
 def now(session: Session) -> datetime:

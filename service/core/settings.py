@@ -372,18 +372,8 @@ def settings() -> Settings:
 
 
 def file_url(prefix: str, path: Path) -> str:
-    """Build the URL of a database file or a socket, whose path may contain ``?``, ``#`` or ``%``.
-
-    Args:
-        prefix: ``sqlite:///`` or ``redis+socket://``.
-
-    Raises:
-        ValueError: The path is not valid Unicode.
-    """
-    try:
-        return prefix + quote(str(path))
-    except UnicodeEncodeError:
-        raise ValueError(f"the path {str(path)!r} is not valid Unicode: rename the folder") from None
+    """Build the URL of a file or socket, whose path may contain ``?``, ``#`` or ``%``; ValueError if not Unicode."""
+    return prefix + quote(str(path))
 
 
 def _nonempty_secret(value: SecretStr | None) -> SecretStr | None:
