@@ -79,7 +79,7 @@ class SecurityMiddleware(HttpMiddleware):
         path = route_path(request.scope)  # the decoded path, which the router matches
         host = _host_name(headers.get("host", ""))
         # Load balancers check the health with HTTP/1.0, without a name that could resolve to another address.
-        is_health_check = path in _HEALTH_PATHS and not headers.get("host")
+        is_health_check = path in _HEALTH_PATHS and "host" not in headers
         if self.loopback_only and not is_loopback(host) and not is_health_check:
             raise Forbidden(f"This server accepts requests for localhost only, not for {host[:100]!r}.")
         if is_cross_site_change(request) and headers.get("origin") not in self.settings.cors_origins:
