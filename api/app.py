@@ -19,7 +19,7 @@ from api import openapi, openapi_document, problem_details
 from api.load_shedding import LoadSheddingMiddleware
 from api.pages import html_pages, reference_page, sign_in_pages, unknown_page
 from api.request_observer import RequestObserver
-from api.request_paths import VersionPrefixMiddleware, first_segment
+from api.request_paths import PREFIX, PathPrefixMiddleware, first_segment
 from api.request_threads import limit_request_threads
 from api.routes import agent_routes
 from api.routes.resource_routers import RESOURCE_ROUTERS
@@ -45,7 +45,8 @@ def create_app(configured: Settings | None = None) -> FastAPI:
         configured: Settings; None takes them from the environment.
 
     Raises:
-        ValueError: The address is reachable from the network, but the API key is missing or short.
+        ValueError: The address is reachable from the network, but the API key is missing or short; or the root path
+            is a path of the service.
     """
     configured = configured or settings()
     logging.configure_logging(configured.log_format, configured.log_level)
@@ -75,7 +76,7 @@ def create_app(configured: Settings | None = None) -> FastAPI:
         docs_url=None,
         redoc_url=None,
         form_limits={"max_files": MAX_FORM_FILES, "max_fields": MAX_FORM_FIELDS},
-        root_path_in_servers=False,  # the root path is the request's version prefix
+        root_path_in_servers=False,  # the root path includes the request's version prefix
         # The framework would record URLs with their queries; RequestObserver records neither.
         telemetry={"tracing": False, "metrics": False, "logs": False},
     )
@@ -94,6 +95,7 @@ def create_app(configured: Settings | None = None) -> FastAPI:
         app.include_router(router)
     app.mount("/static", RevalidatedStaticFiles(packages=[("api", "static")]), name="static")
     check_declarations(app)
+    _check_root_path(app, configured.root_path)
     app.openapi = openapi_document.complete_schema(app)  # type: ignore[method-assign]
     problem_details.install_error_handlers(app)
     unknown_page.install_unknown_page(app)
@@ -108,7 +110,7 @@ def create_app(configured: Settings | None = None) -> FastAPI:
     if configured.cors_origins:
         share_with_origins(app, configured.cors_origins)
     app.add_middleware(RequestObserver)
-    app.add_middleware(VersionPrefixMiddleware, resources=_api_resources(app))
+    app.add_middleware(PathPrefixMiddleware, root=configured.root_path, resources=_api_resources(app))
     app.add_middleware(
         CorrelationIdMiddleware,
         header_name=request_ids.HEADER,
@@ -137,6 +139,16 @@ def _api_resources(app: FastAPI) -> frozenset[str]:
         route.path for route in iter_route_contexts(app.routes) if getattr(route, "include_in_schema", False)
     )
     return frozenset({"openapi.json", "mcp", *(first_segment(path) for path in paths if path)})
+
+
+def _check_root_path(app: FastAPI, root: str) -> None:
+    """Raise ValueError if a path below the root path could also be one whose prefix a proxy has removed."""
+    own = {
+        first_segment(path)
+        for path in (PREFIX, *(route.path or "" for route in iter_route_contexts(app.routes)))
+    }
+    if root and first_segment(root) in own:
+        raise ValueError(f"CINESTRATA_ROOT_PATH={root} is a path of the service itself: choose another")
 
 
 class RevalidatedStaticFiles(StaticFiles):

@@ -150,7 +150,7 @@ def complete_schema(app: FastAPI) -> Callable[[], _Json]:
 
     def openapi() -> _Json:
         if not document:
-            document.update(_complete(generate(), _scopes(app)))
+            document.update(_complete(generate(), _scopes(app), app.state.settings.root_path))
         return document
 
     return openapi
@@ -181,10 +181,10 @@ def _scopes(app: FastAPI) -> dict[str, RouteScope]:
     }
 
 
-def _complete(generated: _Json, scopes: Mapping[str, RouteScope]) -> _Json:
+def _complete(generated: _Json, scopes: Mapping[str, RouteScope], root: str) -> _Json:
     document = {**generated, "paths": {}}
     document["info"] = {**generated["info"], "description": _DESCRIPTION}
-    document["servers"] = [{"url": "/", "description": "The service that serves this document."}]
+    document["servers"] = [{"url": root or "/", "description": "The service that serves this document."}]
     components = document.setdefault("components", {})
     _, additional = models_json_schema(
         [(model, "validation") for model in ADDITIONAL_MODELS], ref_template=SCHEMA_REF
@@ -259,7 +259,7 @@ def _problem_statuses(path: str, method: str, operation: _Json, is_public: bool)
     if "{" in path:
         statuses.add(404)
     if "requestBody" in operation or method in ("post", "patch"):
-        statuses.update((400, 413))
+        statuses.update((400, 413, 415))
     if path != "/livez":
         statuses.add(503)
     return sorted(statuses)

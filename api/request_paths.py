@@ -1,6 +1,6 @@
-"""Request paths: the API's prefix ``/v1``, and the methods that a path supports.
+"""Request paths: the prefixes of a proxy and of the API's version, and the methods that a path supports.
 
-Each route is registered once, without a version. A request below ``/v1`` reaches the same route: the middleware
+Each route is registered once, without a prefix. A request below ``/v1`` reaches the same route: the middleware
 declares the prefix as the application's root path, as ASGI servers do behind a proxy, so that links in responses keep
 it.
 """
@@ -22,25 +22,29 @@ PREFIX = "/v1"
 _STATIC_FILES = {"GET", "HEAD"}  # of mounted folders, which have no routes
 
 
-class VersionPrefixMiddleware(HttpMiddleware):
-    """Serves the API's resources below the prefix, too.
+class PathPrefixMiddleware(HttpMiddleware):
+    """Serves all paths below the proxy's prefix, and the API's resources below the version's prefix, too.
 
     Args:
         app: The application.
+        root: Prefix of the proxy, which may remove it from requests; empty if there is none.
         resources: First path segments of all API routes; pages have no version.
     """
 
-    def __init__(self, app: ASGIApp, resources: Collection[str]) -> None:
+    def __init__(self, app: ASGIApp, root: str, resources: Collection[str]) -> None:
         super().__init__(app)
+        self._root = root
         self._resources = resources
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Declare the prefix of a request as the root path."""
+        """Declare the prefixes of a request as the root path."""
         path: str = scope["path"]
-        prefix = f"{scope.get('root_path', '')}{PREFIX}"
-        if path.startswith(f"{prefix}/") and first_segment(path[len(prefix) :]) in self._resources:
-            scope = {**scope, "root_path": prefix}
-        await self.app(scope, receive, send)
+        if self._root and not path.startswith(f"{self._root}/"):
+            path = f"{self._root}/" if path == self._root else f"{self._root}{path}"
+        prefix = f"{self._root}{PREFIX}"
+        if not path.startswith(f"{prefix}/") or first_segment(path[len(prefix) :]) not in self._resources:
+            prefix = self._root
+        await self.app({**scope, "path": path, "root_path": prefix}, receive, send)
 
 
 def first_segment(path: str) -> str:
@@ -49,12 +53,12 @@ def first_segment(path: str) -> str:
 
 
 def api_link(request: Request, path: str) -> str:
-    """Return a resource path with the request's prefix, for links in its response."""
+    """Return a resource path with the request's prefixes, for links in its response."""
     return f"{request.scope.get('root_path', '')}{path}"
 
 
 def route_path(scope: Scope) -> str:
-    """Return the decoded request path without the prefix, as the router matches it."""
+    """Return the decoded request path without prefixes, as the router matches it."""
     path: str = scope["path"]
     return path.removeprefix(scope.get("root_path", ""))
 

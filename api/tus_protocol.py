@@ -14,7 +14,7 @@ from typing import Any
 from fastapi import Request, Response
 
 from api.security.route_scopes import ScopedRoute
-from service.core.errors import CinestrataError, InvalidInput, PreconditionFailed
+from service.core.errors import CinestrataError, InvalidInput, PreconditionFailed, UnsupportedMediaType
 from service.tasks.uploads.upload_store import Upload
 
 VERSION = "1.0.0"
@@ -28,13 +28,6 @@ class UnsupportedVersion(PreconditionFailed):
     """The client uses a different protocol version."""
 
     title = "Unsupported version"
-
-
-class UnsupportedContentType(CinestrataError):
-    """The body is not declared as upload bytes."""
-
-    status = 415
-    title = "Unsupported media type"
 
 
 class InvalidHeader(InvalidInput):
@@ -104,10 +97,10 @@ def require_content_type(value: str | None) -> None:
     """Check the Content-Type of upload bytes.
 
     Raises:
-        UnsupportedContentType: it is a different type.
+        UnsupportedMediaType: it is a different type.
     """
     if (value or "").partition(";")[0].strip().lower() != _CONTENT_TYPE:
-        raise UnsupportedContentType(f"Content-Type: The header must be {_CONTENT_TYPE}.")
+        raise UnsupportedMediaType(f"Content-Type: The header must be {_CONTENT_TYPE}.")
 
 
 def upload_headers(upload: Upload, received: int) -> dict[str, str]:

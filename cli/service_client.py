@@ -37,12 +37,15 @@ class ServiceClient(Client):
         url: Base URL of the service; None: use the data folder in this process.
         data: Data folder; None: from the environment.
         transport: httpx transport, for tests; None opens network connections.
+
+    Attributes:
+        is_remote: Whether the client uses a service instead of a data folder.
     """
 
     def __init__(
         self, url: str | None, data: Path | None = None, transport: httpx.BaseTransport | None = None
     ) -> None:
-        self._is_remote = url is not None
+        self.is_remote = url is not None
         self.data = data
         retries = _RETRIES
         if url is None:
@@ -76,7 +79,7 @@ class ServiceClient(Client):
 
     def lacks_service(self) -> bool:
         """Return whether the client uses a data folder without a running service."""
-        return not self._is_remote and read_lock_holder(data_folder_settings(self.data).run_dir) is None
+        return not self.is_remote and read_lock_holder(data_folder_settings(self.data).run_dir) is None
 
     def lacks_workers(self) -> bool:
         """Return whether no worker has reported recently."""
@@ -84,7 +87,7 @@ class ServiceClient(Client):
 
     def playback_address(self, video_id: str) -> str:
         """Return an address at which a browser or player opens a video: its page, or its file in a data folder."""
-        if self._is_remote:
+        if self.is_remote:
             return f"{str(self.base_url).rstrip('/')}/watch/{quote(video_id, safe='')}"
         from service.library.video_listing import stream_path
 

@@ -27,13 +27,13 @@ _NAME = "openid provider"  # in the counters and the audit log
 @router.get("/login/oidc")
 @requires("public")
 async def begin_sign_in(
-    request: Request, next: Annotated[str, Query(max_length=MAX_PATH_CHARS)] = "/"
+    request: Request, next: Annotated[str, Query(max_length=MAX_PATH_CHARS)] = ""
 ) -> Response:
     """Redirect the browser to the provider."""
     provider: OpenIdProvider = request.app.state.openid_provider
     try:
         redirect_uri = str(request.url_for("complete_sign_in"))
-        address, flow = await provider.begin(redirect_uri, local_path(next))
+        address, flow = await provider.begin(redirect_uri, local_path(request, next))
     except SignInRefused as error:
         return login_page_with_error(request, next, error.detail)
     response = RedirectResponse(address, status_code=303)
@@ -53,13 +53,13 @@ async def complete_sign_in(request: Request) -> Response:
         identity = await provider.complete(request.query_params, read_cookie(request, _FLOW_COOKIE))
     except TooManyRequests as error:
         authenticator.failures.add("session.fail", address, _NAME, refused=True)
-        return login_page_with_error(request, "/", error.detail, retry_after=error.retry_after)
+        return login_page_with_error(request, "", error.detail, retry_after=error.retry_after)
     except SignInRefused as error:
         if isinstance(error, RoleMissing):  # other browsers have sessions with the previous role
             await run_in_threadpool(sessions.end_sessions_of_identity, error.issuer, error.subject)
         authenticator.failures.add("session.fail", address, _NAME)
         await run_in_threadpool(authenticator.limits.count_failure, SIGN_IN_LIMIT, address, "")
-        return login_page_with_error(request, "/", error.detail)
+        return login_page_with_error(request, "", error.detail)
     user_id = await run_in_threadpool(
         users.adopt_provider_user, identity.issuer, identity.subject, identity.name, identity.scope
     )

@@ -27,7 +27,7 @@ def render_page(request: Request, template: str, *, status: int = 200, **values:
 
     Args:
         request: Request for the page. The template receives its sender as ``principal``, and ``may_ingest``: whether
-            the sender may change videos.
+            the sender may change videos. ``root`` is the proxy's prefix of all paths.
         template: File name of the template; its stem is the name of the page.
         status: HTTP status.
         values: Other template variables.
@@ -35,6 +35,7 @@ def render_page(request: Request, template: str, *, status: int = 200, **values:
     principal = current_principal(request)
     context = {
         "page": template.removesuffix(".html"),
+        "root": request.app.state.settings.root_path,
         "principal": principal,
         "may_ingest": principal is not None and includes_scope(principal.scope, "ingest"),
         "max_query_chars": request_limits.MAX_QUERY_CHARS,

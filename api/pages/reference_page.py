@@ -40,11 +40,12 @@ async def reference_page(request: Request) -> Response:
     principal = None
     with suppress(CinestrataError):  # a wrong key, or an unreachable catalog
         principal = await request.app.state.authenticator.identify(request)
-    content = await run_in_threadpool(_render, request.app.openapi(), principal)
+    content = await run_in_threadpool(_render, request, principal)
     return HTMLResponse(content, headers={"Cache-Control": "private, no-cache"})
 
 
-def _render(document: dict[str, Any], principal: Principal | None) -> str:
+def _render(request: Request, principal: Principal | None) -> str:
+    document = request.app.openapi()
     operations: dict[str, list[dict[str, Any]]] = {tag["name"]: [] for tag in document["tags"]}
     for path, methods in document["paths"].items():
         for method, operation in methods.items():
@@ -52,6 +53,7 @@ def _render(document: dict[str, Any], principal: Principal | None) -> str:
             operations.setdefault(operation["tags"][0], []).append(entry)
     return _environment.get_template("reference.html").render(
         page="reference",
+        root=request.app.state.settings.root_path,
         principal=principal,
         document=document,
         operations=operations,

@@ -14,6 +14,7 @@ from fastapi.responses import HTMLResponse, RedirectResponse, Response
 from starlette.concurrency import run_in_threadpool
 
 from api.pages.page_rendering import PAGE_METHODS, render_page
+from api.request_paths import api_link
 from api.security.authentication import SESSION_COOKIE, Authenticator, client_address
 from api.security.browser_cookies import delete_cookie, read_cookie, set_cookie
 from api.security.route_scopes import ScopedRoute, request_actor, requires
@@ -41,7 +42,7 @@ _Path = Annotated[str, Query(max_length=MAX_PATH_CHARS)]
 
 @router.api_route("/login", methods=PAGE_METHODS, response_class=HTMLResponse)
 @requires("public")
-def login_page(request: Request, next: _Path = "/") -> Response:
+def login_page(request: Request, next: _Path = "") -> Response:
     """Show the sign-in page."""
     return _login_page(request, next)
 
@@ -49,7 +50,7 @@ def login_page(request: Request, next: _Path = "/") -> Response:
 @router.post("/login")
 @requires("public")
 async def sign_in(
-    request: Request, name: _Text = "", password: _Text = "", key: _Text = "", next: _Text = "/"
+    request: Request, name: _Text = "", password: _Text = "", key: _Text = "", next: _Text = ""
 ) -> Response:
     """Start a session for a user's name and password, or for an API key."""
     authenticator: Authenticator = request.app.state.authenticator
@@ -83,7 +84,7 @@ async def sign_out(request: Request) -> Response:
     if principal is not None and principal.session_id is not None:
         with acting_as(request_actor(request, principal)), suppress(NotFound):  # ended by another request
             await run_in_threadpool(sessions.end_session, principal.session_id)
-    response = RedirectResponse("/login", status_code=303)
+    response = RedirectResponse(api_link(request, "/login"), status_code=303)
     delete_cookie(request, response, SESSION_COOKIE)
     return response
 
@@ -95,11 +96,11 @@ async def start_browser_session(request: Request, owner: SessionOwner, method: s
         request: Request that proved the owner's identity.
         owner: Owner of the session.
         method: ``password``, ``key`` or ``oidc``.
-        next: Local path of the page to show; any other address is replaced by ``/``.
+        next: Path of the page to show; an address outside the service is replaced by the search page.
     """
     agent, previous = request.headers.get("user-agent", ""), read_cookie(request, SESSION_COOKIE)
     token = await run_in_threadpool(sessions.start_session, owner, method, agent, previous)
-    response = RedirectResponse(local_path(next), status_code=303)
+    response = RedirectResponse(local_path(request, next), status_code=303)
     set_cookie(request, response, SESSION_COOKIE, token, SESSION_SECONDS)
     return response
 
@@ -113,16 +114,17 @@ def login_page_with_error(
     return _login_page(request, next, status=401, wrong="provider", reason=reason)
 
 
-def local_path(target: str) -> str:
-    """Return the target if it is a path on this service; otherwise ``/``."""
+def local_path(request: Request, target: str) -> str:
+    """Return the target if it is a path on this service; otherwise the search page's."""
+    home = api_link(request, "/")
     is_local = (
-        target.startswith("/")
+        target.startswith(home)
         and not target.startswith("//")
         and "\\" not in target
         and target.isprintable()
         and len(target) <= MAX_PATH_CHARS
     )
-    return target if is_local else "/"
+    return target if is_local else home
 
 
 # A single hash takes 64 MiB and four threads. Without the lower priority, a flood of sign-ins would delay searches.
@@ -151,14 +153,14 @@ async def _owner_of_key(authenticator: Authenticator, key: str, address: str) ->
 
 
 def _login_page(request: Request, next: str, *, status: int = 200, **values: object) -> Response:
-    path = local_path(next)
+    path = local_path(request, next)
     has_provider = request.app.state.openid_provider is not None
     response = render_page(
         request,
         "login.html",
         status=status,
         next=path,
-        provider=has_provider and f"/login/oidc?{urlencode({'next': path})}",
+        provider=has_provider and api_link(request, f"/login/oidc?{urlencode({'next': path})}"),
         **values,
     )
     if "retry_after" in values:

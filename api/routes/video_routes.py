@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import mimetypes
 from typing import Annotated
+from urllib.parse import quote, unquote
 
 from fastapi import APIRouter, Body, Header, Query, Request, Response
 from fastapi.responses import FileResponse
@@ -19,6 +19,7 @@ from api.security.route_scopes import ScopedRoute, requires
 from cinestrata_schemas.explanations import ResultExplanation
 from cinestrata_schemas.search import SimilarVideosResponse
 from cinestrata_schemas.videos import DeletionResult, VideoDetails, VideoPage, VideoPatch
+from media.media_types import media_type as find_media_type
 from media.sources.media_source import file_name, is_source_uri
 from service.core import request_limits
 from service.core.errors import NotFound
@@ -127,13 +128,19 @@ def get_thumbnail(video_id: str, request: Request) -> Response:
 @requires("search")
 async def stream_video(video_id: str, request: Request, caller: CallerDep) -> Response:
     """Return the video file, with support for byte ranges. The service forwards remote videos."""
-    uri = await run_in_threadpool(video_listing.video_uri, video_id)
+    uri, container, codec = await run_in_threadpool(video_listing.video_file, video_id)
+    name = _name_of_file(uri)
+    media_type = find_media_type(name, container, codec)
     # User files are untrusted: a browser must treat them as videos and never execute them.
-    headers = {"Cache-Control": _CACHE_ONE_DAY, "Content-Security-Policy": "sandbox; default-src 'none'"}
+    headers = {
+        "Cache-Control": _CACHE_ONE_DAY,
+        "Content-Disposition": f"inline; filename*=UTF-8''{quote(name, safe='', errors='replace')}",
+        "Content-Security-Policy": "sandbox; default-src 'none'",
+    }
     if is_source_uri(uri):
-        return await remote_response(request, caller, video_id, uri, _media_type(file_name(uri)), headers)
+        return await remote_response(request, caller, video_id, uri, media_type, headers)
     path = await run_in_threadpool(video_listing.stream_path, video_id)
-    return await run_in_threadpool(range_response, request, path, _media_type(path.name), headers)
+    return await run_in_threadpool(range_response, request, path, media_type, headers)
 
 
 @router.delete("/{video_id}", operation_id="delete_video")
@@ -150,7 +157,7 @@ def delete_video(video_id: str) -> DeletionResult:
     return result
 
 
-def _media_type(name: str) -> str:
-    guess = mimetypes.guess_type(name)[0] or ""
-    is_playable = guess.startswith("video/") or guess == "image/gif"
-    return guess if is_playable else "application/octet-stream"
+def _name_of_file(uri: str) -> str:
+    if is_source_uri(uri):
+        return file_name(uri)
+    return (unquote(uri) if uri.lower().startswith("file:") else uri).rpartition("/")[2]

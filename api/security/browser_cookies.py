@@ -1,7 +1,8 @@
 """Browser cookies, which scripts cannot read.
 
 On HTTPS, their names start with ``__Host-``. Browsers accept such a cookie only from this host, so another subdomain
-cannot set it and sign a browser in as another user. Such cookies are ``Secure`` and have the path ``/``.
+cannot set it and sign a browser in as another user. Such cookies are ``Secure`` and have the path ``/``, so the name
+contains the prefix of a proxy: two services on one host would otherwise replace each other's cookies.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ def delete_cookie(request: Request, response: Response, name: str) -> None:
 
 
 def _sent_name(request: Request, name: str) -> str:
+    name += request.app.state.settings.root_path.replace("/", ".")
     return f"__Host-{name}" if _is_https(request) else name
 
 

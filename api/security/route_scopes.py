@@ -139,5 +139,6 @@ def check_declarations(app: FastAPI) -> None:
 
 def _redirect_to_sign_in(request: Request) -> Response:
     target = request.url.path + (f"?{request.url.query}" if request.url.query else "")
-    location = "/login" if target == "/" else f"/login?next={quote(target, safe='/')}"
-    return RedirectResponse(location, status_code=303)
+    root = request.scope["root_path"]
+    query = "" if target == f"{root}/" else f"?next={quote(target, safe='/')}"
+    return RedirectResponse(f"{root}/login{query}", status_code=303)

@@ -24,9 +24,10 @@ from api.security.cross_origin import is_cross_site_change
 from api.security.route_scopes import Forbidden, request_actor
 from service.access.audit_log import acting_as
 from service.access.credentials import KEY_PATTERN
-from service.core.errors import CinestrataError, InvalidInput, NotFound
+from service.core.errors import CinestrataError, InvalidInput, NotFound, UnsupportedMediaType
 from service.core.settings import Settings
 
+_HEALTH_PATHS = {"/livez", "/readyz"}
 _KEY_PARAMETERS = {"api_key", "api-key", "apikey", "x-api-key", "access_token", "key", "token"}
 SECURITY_HEADERS = {
     "Content-Security-Policy": (
@@ -75,16 +76,23 @@ class SecurityMiddleware(HttpMiddleware):
 
     def _check(self, request: Request, limit: int) -> None:
         headers = request.headers
+        path = route_path(request.scope)  # the decoded path, which the router matches
         host = _host_name(headers.get("host", ""))
-        if self.loopback_only and not is_loopback(host):
+        # Load balancers check the health with HTTP/1.0, without a name that could resolve to another address.
+        is_health_check = path in _HEALTH_PATHS and "host" not in headers
+        if self.loopback_only and not is_loopback(host) and not is_health_check:
             raise Forbidden(f"This server accepts requests for localhost only, not for {host[:100]!r}.")
         if is_cross_site_change(request) and headers.get("origin") not in self.settings.cors_origins:
             raise Forbidden("Pages from other sites can't send this request. Call the API from a program.")
-        path = route_path(request.scope)  # the decoded path, which the router matches
         if any(character < " " for character in path):  # PostgreSQL accepts no NUL in a string
             raise NotFound("There is no resource at this address; it contains control characters.")
         _refuse_key_in_query(request, self.authenticator)
         _check_query_encoding(request.scope["query_string"])
+        if headers.get("content-encoding", "identity").strip().lower() not in ("", "identity"):
+            raise UnsupportedMediaType(
+                "Content-Encoding: Compressed bodies are not accepted; send the body as it is.",
+                headers={"Accept-Encoding": "identity"},
+            )
         check_content_length(headers.get("content-length", ""), limit)
 
     async def _check_shared_origin(self, request: Request) -> None:

@@ -5,6 +5,7 @@ import { $, button, el, setText } from "./dom.js";
 import { count, shortId, timeAgo } from "./formatting.js";
 import { watchHealth } from "./health_indicator.js";
 import { PagedList } from "./paged_list.js";
+import { servicePath } from "./service_paths.js";
 
 const AUDIT_PAGE = 20; // entries
 const MAX_ROWS = 20; // of the other tables, until the user asks for more
@@ -158,7 +159,7 @@ async function readAudit(cursor) {
 /** Delete a resource, and show the lists again. */
 async function change(path) {
   await attempt(async () => {
-    const response = await fetch(path, { method: "DELETE" });
+    const response = await fetch(servicePath(path), { method: "DELETE" });
     if (!response.ok) throw new Error((await response.json()).detail);
   });
 }

@@ -1,5 +1,7 @@
 // Call the HTTP API. Errors contain the server's problem details.
 
+import { servicePath } from "./service_paths.js";
+
 export class Problem extends Error {
   constructor(status, body) {
     super(body.detail || "The request failed.");
@@ -37,7 +39,7 @@ export async function readIfChanged(path, tag) {
 
 async function request(path, options) {
   try {
-    return await fetch(path, options);
+    return await fetch(servicePath(path), options);
   } catch (error) {
     if (error.name === "AbortError") throw error;
     throw new Problem(0, { title: "No response", detail: "The server doesn't respond. Is it running?" });
@@ -53,7 +55,7 @@ async function readBody(response) {
 export function upload(path, form, headers, onProgress) {
   return new Promise((resolve, reject) => {
     const request = new XMLHttpRequest();
-    request.open("POST", path);
+    request.open("POST", servicePath(path));
     for (const [name, value] of Object.entries(headers)) request.setRequestHeader(name, value);
     request.upload.addEventListener("progress", (event) => {
       if (event.lengthComputable) onProgress(event.loaded, event.total);
@@ -84,7 +86,7 @@ function parseBody(request) {
 
 function requireSuccess(status, body) {
   if (status === 401) {
-    location.assign(`/login?next=${encodeURIComponent(location.pathname + location.search)}`);
+    location.assign(servicePath(`/login?next=${encodeURIComponent(location.pathname + location.search)}`));
   }
   if (status < 200 || status > 299) throw new Problem(status, body);
   return body;

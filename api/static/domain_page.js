@@ -14,6 +14,7 @@ import { isPermitted } from "./permissions.js";
 import { showQueryReport } from "./query_report.js";
 import { showRejected } from "./rejected_list.js";
 import { isSearched, NOT_SEARCHED, unsearchedMessage } from "./served_release.js";
+import { servicePath } from "./service_paths.js";
 import { remedyText, retryTask, retryText } from "./task_retry.js";
 import { isFinal } from "./task_states.js";
 
@@ -47,7 +48,11 @@ async function load() {
 
 function showMissing(error) {
   const title = error.status === 404 ? "This domain doesn't exist." : "The domain couldn't be loaded.";
-  const link = el("p", { className: "act" }, el("a", { href: "/admin", textContent: "Open the library" }));
+  const link = el(
+    "p",
+    { className: "act" },
+    el("a", { href: servicePath("/admin"), textContent: "Open the library" }),
+  );
   $("missing").replaceChildren(el("strong", { textContent: title }), error.message, link);
   $("missing").hidden = false;
 }
@@ -93,11 +98,11 @@ function drawHead(task) {
   $("state").toggleAttribute("data-live", !isFinal(task) && state !== "queued");
   $("actions").hidden = !isFinal(task);
   $("search-link").hidden = task.state !== "ready" || isEmptied || !isSearched(task, page.pinned);
-  $("search-link").href = `/?${new URLSearchParams({ task: task.name })}`;
+  $("search-link").href = servicePath(`/?${new URLSearchParams({ task: task.name })}`);
   $("append-link").hidden = task.state !== "ready" || !isPermitted("ingest");
-  $("append-link").href = `/admin?${new URLSearchParams({ into: task.id })}`;
+  $("append-link").href = servicePath(`/admin?${new URLSearchParams({ into: task.id })}`);
   $("delete-domain").hidden = isEmptied || !isPermitted("ingest");
-  $("delete-domain").onclick = () => confirmTaskDeletion(task, () => location.assign("/admin"));
+  $("delete-domain").onclick = () => confirmTaskDeletion(task, () => location.assign(servicePath("/admin")));
   drawRetry(task);
   $("work").hidden = isFinal(task);
   $("work-bar").value = task.progress.fraction;

@@ -3,6 +3,7 @@
 import { api } from "./api_client.js";
 import { $, setText } from "./dom.js";
 import { openFollowFolderForm } from "./follow_folder_form.js";
+import { servicePath } from "./service_paths.js";
 
 /**
  * Set up the buttons of an empty library.
@@ -34,7 +35,7 @@ async function createSamples(refresh) {
 function curlExample() {
   const video = '{"uri": "clips/1.mp4", "captions": ["a taxi turns left"]}';
   return (
-    `curl ${location.origin}/tasks -H 'Content-Type: application/json' \\\n` +
+    `curl ${location.origin}${servicePath("/tasks")} -H 'Content-Type: application/json' \\\n` +
     `  -d '{"name": "night traffic", "videos": [${video}]}'`
   );
 }

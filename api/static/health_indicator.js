@@ -1,6 +1,7 @@
 // The health indicator in the header of every page.
 
 import { $ } from "./dom.js";
+import { servicePath } from "./service_paths.js";
 
 const REFRESH_MILLISECONDS = 10_000;
 
@@ -20,7 +21,7 @@ async function refresh() {
 async function readHealth() {
   let readiness;
   try {
-    const response = await fetch("/readyz");
+    const response = await fetch(servicePath("/readyz"));
     readiness = await response.json();
   } catch {
     return { state: "down", text: "No response", faults: "" };

@@ -2,6 +2,7 @@
 
 import { el } from "./dom.js";
 import { badge } from "./domain_layers.js";
+import { servicePath } from "./service_paths.js";
 
 /** Search parameters that determine a video's score and rank. */
 const SEARCH_PARAMETERS = [
@@ -16,12 +17,12 @@ const SEARCH_PARAMETERS = [
   "where",
 ];
 
-export const domainPath = (id) => `/domains/${encodeURIComponent(id)}`;
+export const domainPath = (id) => servicePath(`/domains/${encodeURIComponent(id)}`);
 
 /** @param parameters of the search that found the video; without a text, the page explains no score */
 export function videoPath(id, parameters = new URLSearchParams()) {
   const search = searchParameters(parameters);
-  return `/watch/${encodeURIComponent(id)}${search.has("q") ? `?${search}` : ""}`;
+  return servicePath(`/watch/${encodeURIComponent(id)}${search.has("q") ? `?${search}` : ""}`);
 }
 
 /** Select the parameters of an address that belong to a search. */

@@ -7,6 +7,7 @@ import { count, percent } from "./formatting.js";
 import { domainLink, videoPath } from "./page_links.js";
 import { videoTitle } from "./page_texts.js";
 import { FEW_QUERIES } from "./recall_matrix.js";
+import { servicePath } from "./service_paths.js";
 import { thumbnail } from "./video_media.js";
 
 const MAX_WORST = 50;
@@ -138,7 +139,7 @@ function queryRow(outcome, report) {
 }
 
 function queryLink({ caption }) {
-  return el("a", { href: `/?${new URLSearchParams({ q: caption })}`, textContent: caption });
+  return el("a", { href: servicePath(`/?${new URLSearchParams({ q: caption })}`), textContent: caption });
 }
 
 /** Give the most likely reason why another video comes first. */

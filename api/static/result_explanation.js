@@ -5,6 +5,7 @@ import { $, el } from "./dom.js";
 import { dot, stackBar } from "./domain_layers.js";
 import { percent, roundPercent, timeRange } from "./formatting.js";
 import { matchList } from "./matched_texts.js";
+import { servicePath } from "./service_paths.js";
 
 const MIN_SHOWN_WEIGHT = 0.005;
 const NO_EVIDENCE = 0.05; // nats
@@ -12,7 +13,7 @@ const NO_EVIDENCE = 0.05; // nats
 /** Explain a video's score for a search; returns the explanation, or null if there is none. */
 export async function showExplanation(video, search) {
   $("why").hidden = false;
-  const back = el("a", { href: `/?${search}`, textContent: "Show the results" });
+  const back = el("a", { href: servicePath(`/?${search}`), textContent: "Show the results" });
   $("why-query").replaceChildren(el("q", { textContent: search.get("q") }), " ", back);
   try {
     const explanation = await api(`/videos/${encodeURIComponent(video.id)}/explanation?${search}`);

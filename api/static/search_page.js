@@ -30,6 +30,7 @@ import {
 import { appendResults, showClipResponse, showMessage, showSearchResponse } from "./search_response.js";
 import { closeSuggestions, setUpSuggestions } from "./search_suggestions.js";
 import { unsearchedMessage, unsearchedText } from "./served_release.js";
+import { servicePath } from "./service_paths.js";
 
 const DEFAULT_RESULTS = "24";
 const MAX_EXAMPLES = 3;
@@ -139,7 +140,7 @@ function showStart({ addToHistory = true } = {}) {
   countDomains([], "");
   if ($("examples").hidden) drawExamples();
   document.title = "Search · Cinestrata";
-  if (addToHistory) history.pushState(null, "", "/");
+  if (addToHistory) history.pushState(null, "", servicePath("/"));
 }
 
 // -- domains ---------------------------------------------------------------------------------------------
@@ -195,7 +196,7 @@ function showEmptyLibrary({ active: [active], domains, release_count: releases }
     return;
   }
   if (active) {
-    const link = el("a", { href: "/admin", textContent: "Show its progress" });
+    const link = el("a", { href: servicePath("/admin"), textContent: "Show its progress" });
     const text = "You can search it once it is ready. The library page shows its progress.";
     showMessage(`“${active.name}” is being learned.`, text, link);
     return;
@@ -203,7 +204,7 @@ function showEmptyLibrary({ active: [active], domains, release_count: releases }
   showMessage(
     releases ? "All videos were deleted." : "Nothing has been learned yet.",
     "Go to the library page to add the first domain: your videos, a folder on the server, or sample videos.",
-    el("a", { href: "/admin", textContent: "Open the library" }),
+    el("a", { href: servicePath("/admin"), textContent: "Open the library" }),
   );
 }
 
@@ -257,7 +258,7 @@ function search({ addToHistory = true } = {}) {
   if (selectedMode()) query.set("mode", selectedMode());
   if ($("k").value !== DEFAULT_RESULTS) query.set("k", $("k").value);
   writeFilters(query);
-  const address = `/?${query}`;
+  const address = servicePath(`/?${query}`);
   if (addToHistory && address !== location.pathname + location.search) history.pushState(null, "", address);
   query.set("k", $("k").value);
   document.title = `${$("q").value || "Search"} · Cinestrata`;
@@ -379,7 +380,7 @@ function showFailure(error) {
   $("facts").hidden = true;
   $("results").replaceChildren();
   if (error.status === 503 && !choice.learned.length) {
-    const link = el("a", { href: "/admin", textContent: "Open the library" });
+    const link = el("a", { href: servicePath("/admin"), textContent: "Open the library" });
     showMessage("Nothing has been learned yet.", error.message, link);
   } else if (error.status === 409 && choice.task) {
     showUnsearched(choice.task); // the served release has changed since the page was loaded

@@ -7,6 +7,7 @@ import { readVerdicts } from "./feedback_controls.js";
 import { count, shortId } from "./formatting.js";
 import { foundCard, resultCard } from "./result_card.js";
 import { hasFilters } from "./search_filters.js";
+import { servicePath } from "./service_paths.js";
 
 const UNSURE_CONFIDENCE = 0.3; // without matches, the first result may still be right above this; as in the CLI
 
@@ -95,7 +96,7 @@ function showCorrection({ query, corrected }) {
     "Showing results for ",
     el("strong", { textContent: corrected }),
     `. No video has the ${unknown.length === 1 ? "word" : "words"} ${unknown.map(bareWord).join(", ")}. `,
-    el("a", { href: `/?${parameters}`, textContent: `Search for ${asTyped}` }),
+    el("a", { href: servicePath(`/?${parameters}`), textContent: `Search for ${asTyped}` }),
   );
 }
 

@@ -1,6 +1,7 @@
 // The "/" key focuses the search box, or opens the search page.
 
 import { $ } from "./dom.js";
+import { servicePath } from "./service_paths.js";
 
 addEventListener("keydown", (event) => {
   const hasModifier = event.ctrlKey || event.metaKey || event.altKey;
@@ -10,6 +11,6 @@ addEventListener("keydown", (event) => {
     $("q").focus();
     $("q").select();
   } else {
-    location.assign("/");
+    location.assign(servicePath("/"));
   }
 });

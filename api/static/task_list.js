@@ -10,6 +10,7 @@ import { fileName, rejectionReason } from "./page_texts.js";
 import { PagedList } from "./paged_list.js";
 import { isPermitted } from "./permissions.js";
 import { isSearched, NOT_SEARCHED } from "./served_release.js";
+import { servicePath } from "./service_paths.js";
 import { remedyText, retryTask, retryText } from "./task_retry.js";
 import { isFinal, isSearchable } from "./task_states.js";
 
@@ -398,7 +399,7 @@ function driftNote(drift) {
 /** Update a row on server-sent events. The page's refresh makes up for lost events. */
 function watchEvents(id, refresh) {
   if (streams.has(id)) return;
-  const source = new EventSource(`/tasks/${encodeURIComponent(id)}/events`);
+  const source = new EventSource(servicePath(`/tasks/${encodeURIComponent(id)}/events`));
   const requests = new AbortController();
   let timer = null;
   const stop = () => {

@@ -28,6 +28,8 @@ export function videoElement(video, { autoplay } = { autoplay: true }) {
     node.replaceWith(image);
   };
   node.addEventListener("error", replace, { once: true });
+  // A browser that knows only the codec of the sound would play a black picture.
+  node.addEventListener("loadedmetadata", () => node.videoWidth || replace(), { once: true });
   return node;
 }
 

@@ -11,6 +11,7 @@ import { videoTitle } from "./page_texts.js";
 import { resultCard } from "./result_card.js";
 import { showExplanation } from "./result_explanation.js";
 import { isSearched, NOT_SEARCHED, unsearchedMessage } from "./served_release.js";
+import { servicePath } from "./service_paths.js";
 import { drawTranscript } from "./transcript_list.js";
 import { openEditor } from "./video_editor.js";
 import { fileFacts, metadataFacts } from "./video_facts.js";
@@ -66,7 +67,11 @@ function showUnsearched({ task }) {
 
 function showMissing(error) {
   const title = error.status === 404 ? "This video doesn't exist." : "The video couldn't be loaded.";
-  const link = el("p", { className: "act" }, el("a", { href: "/", textContent: "Open the search page" }));
+  const link = el(
+    "p",
+    { className: "act" },
+    el("a", { href: servicePath("/"), textContent: "Open the search page" }),
+  );
   $("missing").replaceChildren(el("strong", { textContent: title }), error.message, link);
   $("missing").hidden = false;
 }

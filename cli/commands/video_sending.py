@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import os
+import resource
+import shutil
 import tarfile
 import tempfile
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
-from typing import BinaryIO, Protocol
+from typing import BinaryIO, NoReturn
 
 from pydantic import ValidationError
+from rich.filesize import decimal
 
+from cinestrata_client import TooLargeError, UnreachableError
 from cinestrata_schemas.tasks import AppendSpec, TaskDetails, TaskSpec, VideoSpec
 from cli.console import console, fail, progress_bar
 from cli.service_client import MethodSettings, ServiceClient
@@ -21,16 +26,6 @@ from service.core.errors import InvalidInput
 from service.tasks.manifests.manifest_parser import MANIFEST_NAMES
 
 _MAX_LISTED = 20
-
-
-class VideoTarget(Protocol):
-    """Where videos are sent."""
-
-    def send(self, videos: list[VideoSpec]) -> TaskDetails:
-        """Send paths of videos that the service can read."""
-
-    def send_archive(self, archive: BinaryIO, filename: str) -> TaskDetails:
-        """Send an archive of videos with a manifest."""
 
 
 @dataclass(frozen=True)
@@ -50,9 +45,10 @@ class NewDomain:
 
     def send_archive(self, archive: BinaryIO, filename: str) -> TaskDetails:
         """Send an archive of videos with a manifest."""
-        return self.client.create_task_from_archive(
-            archive, self.name, filename=filename, method=self.method, settings=self.settings
-        )
+        with _sending(self.client, archive):
+            return self.client.create_task_from_archive(
+                archive, self.name, filename=filename, method=self.method, settings=self.settings
+            )
 
 
 @dataclass(frozen=True)
@@ -68,7 +64,11 @@ class LearnedDomain:
 
     def send_archive(self, archive: BinaryIO, filename: str) -> TaskDetails:
         """Send an archive of videos with a manifest."""
-        return self.client.append_archive(self.task_id, archive, filename=filename)
+        with _sending(self.client, archive):
+            return self.client.append_archive(self.task_id, archive, filename=filename)
+
+
+VideoTarget = NewDomain | LearnedDomain
 
 
 def fail_if_missing(base: Path, videos: Sequence[VideoSpec]) -> None:
@@ -115,11 +115,52 @@ def send_videos(
             "The source mixes local files, which must be uploaded, with remote ones.",
             "Use two manifests, or --in-place if the service reads the same folder.",
         )
+    size = sum(file.stat().st_size for file in files.values())
+    _require_accepted(target.client, size)
+    _require_space(size)
     with tempfile.TemporaryFile() as archive:
-        pack_videos(archive, videos, files)
+        try:
+            pack_videos(archive, videos, files)
+        except OSError as error:
+            _refuse(size, f"can't be packed in {tempfile.gettempdir()}: {error}")
         archive.seek(0)
         with console.status("Sending the videos …"):
             return target.send_archive(archive, "videos.tar")
+
+
+@contextmanager
+def _sending(client: ServiceClient, archive: BinaryIO) -> Iterator[None]:
+    """Check the size of an archive before it is sent in the ``with`` block, and explain a failed upload."""
+    size = archive.seek(0, os.SEEK_END)
+    archive.seek(0)
+    _require_accepted(client, size)
+    try:
+        yield
+    except TooLargeError as error:
+        _refuse(size, f"are too large for the service or a proxy in front of it: {error.detail}")
+    except UnreachableError as error:
+        _refuse(size, f"were not received: the connection ended during the upload ({error.reason})")
+
+
+def _require_accepted(client: ServiceClient, size: int) -> None:
+    if client.is_remote and size > (limit := client.get_library().max_upload_bytes):
+        _refuse(size, f"are more than the service accepts ({decimal(limit)}, CINESTRATA_MAX_UPLOAD_BYTES)")
+
+
+def _require_space(size: int) -> None:
+    folder = tempfile.gettempdir()
+    most, free = resource.getrlimit(resource.RLIMIT_FSIZE)[0], shutil.disk_usage(folder).free
+    free = free if most == resource.RLIM_INFINITY else min(free, most)
+    if size > free:
+        _refuse(size, f"don't fit into {folder}, where they are packed and {decimal(free)} are free")
+
+
+def _refuse(size: int, reason: str) -> NoReturn:
+    fail(
+        f"The {decimal(size)} to upload {reason}.",
+        "Copy the videos below the service's media root and use --in-place, or send them in parts, the later ones with "
+        "--into.",
+    )
 
 
 def _are_below_media_root(files: Collection[Path]) -> bool:

@@ -98,6 +98,8 @@ def _start(
 
 
 def _start_broker(supervisor: Supervisor, run_dir: Path, lock: FolderLock) -> str:
+    from service.core.settings import file_url
+
     path = socket_path(run_dir)
     broker = ChildProcess(
         "redis",
@@ -117,7 +119,7 @@ def _start_broker(supervisor: Supervisor, run_dir: Path, lock: FolderLock) -> st
         broker.start()
         if not wait_until_up(path, _BROKER_SECONDS):
             raise StartFailed(f"redis doesn't start. Last lines of {broker.log}:\n{broker.log_tail()}")
-    return f"redis+socket://{path}"
+    return file_url("redis+socket://", path)
 
 
 def _service_processes(

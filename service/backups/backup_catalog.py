@@ -56,7 +56,7 @@ def _write_rows(reader: Connection, target: Path) -> None:
     from service.catalog.catalog_copy import copy_catalog
     from service.catalog.migrations import upgrade_engine
 
-    with _use_engine(f"sqlite:///{target}") as engine:
+    with _use_engine(target) as engine:
         upgrade_engine(engine)
         with engine.begin() as writer:
             copy_catalog(reader, writer)
@@ -114,7 +114,7 @@ def install_catalog(settings: Settings, source: Path, *, origin: Path, last_vide
     with TemporaryDirectory(dir=file.parent, prefix=".restore-") as folder:
         restored = Path(folder) / CATALOG
         write_backup(Path(folder), {CATALOG: BackupFile.from_path(source)})
-        with _use_engine(f"sqlite:///{restored}") as engine:
+        with _use_engine(restored) as engine:
             upgrade_engine(engine)
             with engine.begin() as connection:
                 _complete_restoration(connection, origin, last_video)
@@ -137,7 +137,7 @@ def _copy_rows(source: Path, target: Settings) -> Iterator[Connection]:
     from service.catalog.catalog_copy import copy_catalog
     from service.catalog.migrations import upgrade_engine
 
-    with _use_engine(f"sqlite:///{source}") as file, _use_engine(target.database_url) as database:
+    with _use_engine(source) as file, _use_engine(target.database_url) as database:
         upgrade_engine(file)
         upgrade_engine(database)
         with file.connect() as reader, database.begin() as writer:
@@ -154,11 +154,16 @@ def _begin_reading(reader: Connection) -> None:
 
 
 @contextmanager
-def _use_engine(url: str) -> Iterator[Engine]:
-    """Open an engine for a ``with`` block: SQLite completes its file when the last connection to it is closed."""
-    from service.catalog.database import open_engine
+def _use_engine(database: str | Path) -> Iterator[Engine]:
+    """Open an engine for a ``with`` block: SQLite completes its file when the last connection to it is closed.
 
-    engine = open_engine(url)
+    Args:
+        database: URL, or path of an SQLite file.
+    """
+    from service.catalog.database import open_engine
+    from service.core.settings import file_url
+
+    engine = open_engine(file_url("sqlite:///", database) if isinstance(database, Path) else database)
     try:
         yield engine
     finally:

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from sqlalchemy import Connection, Engine, ExceptionContext, create_engine, event, func, make_url, select
+from sqlalchemy import URL, Connection, Engine, ExceptionContext, create_engine, event, func, make_url, select
 from sqlalchemy.exc import InterfaceError, OperationalError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.orm import Session
@@ -72,7 +72,7 @@ def engine(configured: Settings | None = None) -> Engine:
     return _engines.get(url) or _engines.setdefault(url, open_engine(url))
 
 
-def sqlite_path(url: str) -> Path | None:
+def sqlite_path(url: str | URL) -> Path | None:
     """Extract the file of an SQLite database from its URL; None for other databases."""
     parts = make_url(url)
     return Path(parts.database or "") if parts.get_backend_name() == "sqlite" else None
@@ -97,12 +97,8 @@ def session_scope(*, write: bool = False) -> Iterator[Session]:
             yield session
             committing = write
     except _UNREACHABLE as error:
-        if _is_full(error):
-            raise Unavailable(
-                "The catalog database's disk is full; nothing was stored. Free some space, then send "
-                "the request again.",
-                30,
-            ) from error
+        if refusal := _refusal(error):
+            raise Unavailable(refusal, 30) from error
         if committing:
             raise InDoubt(
                 "The catalog database did not confirm the commit: check whether the data is stored, or send the "
@@ -132,11 +128,17 @@ def _unreachable() -> Unavailable:
     return Unavailable("The catalog database is unreachable or busy; try again.", 5)
 
 
-def _is_full(error: SQLAlchemyError) -> bool:
-    """Check whether the database's disk is full. The transaction is then rolled back."""
+def _refusal(error: SQLAlchemyError) -> str | None:
+    """Explain why the database refuses any change; None for other errors."""
     original = getattr(error, "orig", None)
     sqlite, postgresql = getattr(original, "sqlite_errorcode", None), getattr(original, "sqlstate", None)
-    return sqlite == sqlite3.SQLITE_FULL or postgresql == _POSTGRESQL_FULL
+    if sqlite == sqlite3.SQLITE_FULL or postgresql == _POSTGRESQL_FULL:
+        return "The catalog database's disk is full; nothing was stored. Free some space, then send the request again."
+    if sqlite is not None and sqlite & _PRIMARY_CODE == sqlite3.SQLITE_READONLY:
+        return (
+            f"{sqlite_path(engine().url)} cannot be written; nothing was stored. Give this user write access."
+        )
+    return None
 
 
 def now(session: Session) -> datetime:

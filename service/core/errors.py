@@ -12,6 +12,7 @@
     ├── Gone                    410  the requested state is no longer kept
     ├── PreconditionFailed      412  If-Match names another version of the resource
     ├── TooLarge                413
+    ├── UnsupportedMediaType    415  the type or the encoding of the body
     ├── TooManyRequests         429
     ├── Unavailable             503  nothing was changed; the request can be repeated
     │   ├── InsufficientStorage 503  the disk has no space for the videos; nothing was stored
@@ -182,6 +183,13 @@ class TooLarge(CinestrataError):
 
     status = 413
     title = "Too large"
+
+
+class UnsupportedMediaType(CinestrataError):
+    """The type or the encoding of the body is not supported."""
+
+    status = 415
+    title = "Unsupported media type"
 
 
 class TooManyRequests(CinestrataError):

@@ -12,6 +12,7 @@ from importlib import resources
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
+from urllib.parse import quote
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
@@ -37,6 +38,7 @@ METHOD_NAMES: tuple[str, ...] = tuple(
 
 _GIB = 1024**3
 # Browsers send the origin in lower case, without path or default port.
+_ROOT_PATH = re.compile(r"(/[A-Za-z0-9_-][A-Za-z0-9._-]*)*")
 _ORIGIN = re.compile(r"https?://([a-z0-9-]+(\.[a-z0-9-]+)*|\[[0-9a-f:]+\])(:\d{1,5})?")
 
 
@@ -139,6 +141,8 @@ class Settings(BaseSettings):
     # HTTP
     host: str = "127.0.0.1"
     port: int = Field(default=8000, ge=0, le=65535)
+    # path such as /cinestrata below which a proxy shows the service
+    root_path: str = ""
     api_key: SecretStr | None = None
     # origins such as https://app.example.com whose pages may call the API with a key; default: none
     cors_origins: Annotated[tuple[str, ...], NoDecode] = ()
@@ -215,6 +219,14 @@ class Settings(BaseSettings):
             raise ValueError("traces need OpenTelemetry: pip install 'cinestrata[otel]'")
         return value
 
+    @field_validator("root_path")
+    @classmethod
+    def _validate_root_path(cls, value: str) -> str:
+        value = value.rstrip("/")
+        if not _ROOT_PATH.fullmatch(value):
+            raise ValueError(f"{value!r} is not a path such as /cinestrata")
+        return value
+
     @field_validator("cors_origins")
     @classmethod
     def _validate_origins(cls, value: tuple[str, ...]) -> tuple[str, ...]:
@@ -268,9 +280,9 @@ class Settings(BaseSettings):
             "data_dir": data,
             "media_root": Path(media).expanduser().resolve() if media else data / "media",
             "database_url": _with_driver(
-                values.get("database_url") or f"sqlite:///{data / 'catalog.sqlite3'}"
+                values.get("database_url") or file_url("sqlite:///", data / "catalog.sqlite3")
             ),
-            "redis_url": values.get("redis_url") or f"redis+socket://{data / 'run' / 'redis.sock'}",
+            "redis_url": values.get("redis_url") or file_url("redis+socket://", data / "run" / "redis.sock"),
         }
 
     @model_validator(mode="after")
@@ -357,6 +369,11 @@ def settings() -> Settings:
         pydantic.ValidationError: a variable has an invalid value or an unknown name; the error names each.
     """
     return Settings()
+
+
+def file_url(prefix: str, path: Path) -> str:
+    """Build the URL of a file or socket, whose path may contain ``?``, ``#`` or ``%``; ValueError if not Unicode."""
+    return prefix + quote(str(path))
 
 
 def _nonempty_secret(value: SecretStr | None) -> SecretStr | None:

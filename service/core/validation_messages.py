@@ -83,7 +83,9 @@ def _describe_choice(value: str, context: Mapping[str, Any]) -> tuple[str, str]:
 _INTEGER = _type_error("an integer", "Send a whole number.")
 _NUMBER = _type_error("a number", "Send a number.")
 _BOOLEAN = _type_error("a boolean", "Send true or false.")
-_TIME = _type_error("a time", "Send a date or time in ISO 8601, such as 2026-01-31 or 2026-01-31T08:00:00Z.")
+_TIME = _type_error(
+    "a time", "Send a date or time in ISO 8601, such as 2026-01-31T08:00:00Z. In an address, write + as %2B."
+)
 _DESCRIPTIONS: Mapping[str, _Describe] = {
     "missing": lambda _value, _context: ("The field is missing.", "Send it."),
     "int_parsing": _INTEGER,

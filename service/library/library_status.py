@@ -115,6 +115,7 @@ def library_status(degraded: Mapping[str, str] | None = None) -> LibraryStatus:
         open_failures=failures,
         live_workers=live_workers,
         missing_workers=not live_workers and (reports > 0 or bool(active)),
+        max_upload_bytes=settings().max_upload_bytes,
         database="ok",
         broker="ok" if broker.is_reachable() else "The broker doesn't respond; tasks wait until it does.",
         versions=LibraryVersions(

@@ -17,6 +17,7 @@ from service.catalog.tables import Task, Video, describe_damage
 from service.catalog.task_names import require_task
 from service.catalog.transcripts import read_transcript
 from service.core.errors import NotFound
+from service.core.settings import settings
 from service.storage import library_paths
 
 _ORDERS = KeysetOrders(
@@ -136,13 +137,13 @@ def video_fields(video: Video) -> dict[str, Any]:
 
 def thumbnail_url(video_id: str) -> str:
     """Build the URL path of a thumbnail."""
-    return f"/videos/{video_id}/thumbnail"
+    return f"{settings().root_path}/videos/{video_id}/thumbnail"
 
 
 def stream_url(video_id: str, moment: VideoMoment | None = None) -> str:
     """Build the URL path of a video's stream; a moment becomes a media fragment, so players play only that part."""
     fragment = f"#t={moment.start:.2f},{moment.end:.2f}" if moment else ""
-    return f"/videos/{video_id}/stream{fragment}"
+    return f"{settings().root_path}/videos/{video_id}/stream{fragment}"
 
 
 def thumbnail_path(video_id: str) -> Path:
@@ -151,7 +152,7 @@ def thumbnail_path(video_id: str) -> Path:
     Raises:
         NotFound: The video is unknown, rejected or not probed yet.
     """
-    video_uri(video_id)  # a requested ID becomes a path only if the catalog has it
+    video_file(video_id)  # a requested ID becomes a path only if the catalog has it
     path = library_paths.thumbnail_path(video_id)
     if not path.is_file() or not path.stat().st_size:  # a power cut may leave an empty file
         raise NotFound(f"Video {video_id!r} has no thumbnail: it hasn't been probed yet, or was rejected.")
@@ -165,7 +166,7 @@ def stream_path(video_id: str) -> Path:
         NotFound: The video is unknown, or its file no longer exists.
     """
     try:
-        return library_paths.resolve_video_path(video_uri(video_id))
+        return library_paths.resolve_video_path(video_file(video_id)[0])
     except (MediaError, OSError) as error:
         raise NotFound(
             f"The file of video {video_id!r} no longer exists, so the video can't be played. An accepted "
@@ -173,17 +174,18 @@ def stream_path(video_id: str) -> Path:
         ) from error
 
 
-def video_uri(video_id: str) -> str:
-    """Look up a video's URI as stored in the catalog; it may contain a token.
+def video_file(video_id: str) -> tuple[str, str | None, str | None]:
+    """Look up a video's URI as stored in the catalog, which may contain a token, its container and its codec.
 
     Raises:
         NotFound: The video is unknown.
     """
+    query = select(Video.uri, Video.container, Video.codec).where(Video.id == video_id)
     with session_scope() as session:
-        uri = session.scalar(select(Video.uri).where(Video.id == video_id))
-    if uri is None:
+        row = session.execute(query).one_or_none()
+    if row is None:
         raise _no_video(video_id)
-    return uri
+    return row.uri, row.container, row.codec
 
 
 def _no_video(video_id: str) -> NotFound:

@@ -3,6 +3,7 @@
 import { api } from "../api_client.js";
 import { $, button, el, setText } from "../dom.js";
 import { bytes, count, timeAgo } from "../formatting.js";
+import { servicePath } from "../service_paths.js";
 
 const path = ({ name }) => `/snapshots/${encodeURIComponent(name)}`;
 
@@ -42,7 +43,7 @@ function row(snapshot) {
 async function deleteSnapshot(snapshot) {
   if (!confirm(`Delete the snapshot ${snapshot.name}? This can't be undone.`)) return;
   try {
-    const response = await fetch(path(snapshot), { method: "DELETE" });
+    const response = await fetch(servicePath(path(snapshot)), { method: "DELETE" });
     if (!response.ok && response.status !== 404) throw new Error((await response.json()).detail);
     await showSnapshots();
   } catch (error) {

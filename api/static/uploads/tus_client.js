@@ -2,16 +2,17 @@
 // reloaded: each upload's address is stored under a fingerprint of its file.
 
 import { Problem } from "../api_client.js";
+import { servicePath } from "../service_paths.js";
 
 const VERSION = "1.0.0";
-const ROOT = "/uploads";
+const ROOT = servicePath("/uploads");
 const PART_BYTES = 16 * 2 ** 20; // proxies limit the size of a request
 const SINGLE_REQUEST_BYTES = 2 ** 20; // smaller files are sent with their creation
 const SILENCE_MILLISECONDS = 45_000; // a connection that is silent for longer counts as broken
 const EXPIRY_MILLISECONDS = 3 * 24 * 3600 * 1000;
 const MAX_DELAY_SECONDS = 30;
 const DELETION_ATTEMPTS = 6; // within 16 seconds; the server deletes the remaining uploads when they expire
-const STORAGE_PREFIX = "cinestrata-upload:";
+const STORAGE_PREFIX = `cinestrata-upload:${servicePath("/")}:`;
 const TEMPORARY = new Set([0, 408, 409, 423, 425, 429]); // 0: no response
 
 /** The file differs from the selected one, or can no longer be read. */

@@ -240,6 +240,7 @@ class LibraryStatus(ResponseModel):
     missing_workers: bool = Field(
         description="Whether no worker is running although one ran within the last day, or tasks are waiting."
     )
+    max_upload_bytes: int = Field(description="Maximum size of an archive that is sent to create a task.")
     database: str = Field(description="'ok' or an error.")
     broker: str = Field(description="'ok' or an error.")
     versions: LibraryVersions

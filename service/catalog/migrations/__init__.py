@@ -10,9 +10,10 @@ constraints nor AUTOINCREMENT from the old one, so pass them as ``table_args`` a
 
 from __future__ import annotations
 
+import sqlite3
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +71,10 @@ def upgrade_engine(database: Engine) -> None:
     """
     config = alembic_config()
     try:
+        with database.connect() as connection:
+            newest = ScriptDirectory.from_config(config).get_current_head()
+            if MigrationContext.configure(connection).get_current_revision() == newest:
+                return  # also of a catalog that cannot be written
         with (
             database.execution_options(cinestrata_begin="BEGIN IMMEDIATE").connect() as connection,
             _suspend_foreign_keys(connection),
@@ -157,8 +162,9 @@ def _suspend_foreign_keys(connection: Connection) -> Iterator[None]:
     try:
         yield
     finally:
-        driver.execute(f"PRAGMA foreign_keys = {previous}")
-        driver.close()
+        with suppress(sqlite3.ProgrammingError):  # a connection that failed is closed
+            driver.execute(f"PRAGMA foreign_keys = {previous}")
+            driver.close()
 
 
 def _read_counters(connection: Connection) -> list[dict[str, Any]]:

@@ -256,6 +256,22 @@ def test_invalid_filter_is_named(
     assert [error["field"] for error in answer.json()["errors"]] == [field]
 
 
+@pytest.mark.parametrize(
+    "time", ["2026-01-01T00:00:00+02:00", "2026-01-01T00:00:00.5+0530", "2026-01-01 00:00:00 02:00"]
+)
+def test_plus_of_a_time_zone_must_be_encoded(client: TestClient, library: list[str], time: str) -> None:
+    answer = client.get(f"/search?q=a+taxi&arrived_before={time}")  # a plus is a blank
+    (error,) = answer.json()["errors"]
+    assert (answer.status_code, error["field"]) == (422, "arrived_before")
+    assert "%2B" in error["hint"]
+
+
+@pytest.mark.parametrize("zone", ["%2B02:00", "%2B0530", "Z", "-05:00"])
+def test_time_zone_of_a_filter(client: TestClient, library: list[str], zone: str) -> None:
+    answer = client.get(f"/search?q=a+taxi&arrived_before=2126-01-01T00:00:00{zone}")
+    assert (answer.status_code, answer.json()["query"]) == (200, "a taxi")
+
+
 def test_cursor_returns_the_next_page(client: TestClient, library: list[str]) -> None:
     parameters = {"q": "a taxi", "k": 20}
     whole = client.get("/search", params=parameters).json()["results"]

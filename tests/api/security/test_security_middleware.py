@@ -159,3 +159,26 @@ def test_large_chunked_body_returns_413(client: TestClient, monkeypatch: pytest.
 def test_loopback_names() -> None:
     assert all(is_loopback(host) for host in ("localhost", "127.0.0.1", "127.8.9.1", "::1", "[::1]"))
     assert not any(is_loopback(host) for host in ("0.0.0.0", "10.0.0.1", "example.org", "", "localhost.evil"))
+
+
+def test_health_checks_of_a_network_address_accept_any_host(guarded: TestClient) -> None:
+    for host in ("10.42.0.17:8000", "cinestrata-7d9f:8000"):
+        assert (
+            guarded.get("/livez", headers={"Host": host, "User-Agent": "kube-probe/1.31"}).status_code == 200
+        )
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "x-gzip", "br", "deflate", "zstd", "gzip, gzip", "GZIP"])
+@pytest.mark.parametrize("path", ["/search", "/v1/tasks", "/mcp"])
+def test_compressed_bodies_are_refused(guarded: TestClient, encoding: str, path: str) -> None:
+    headers = {"X-API-Key": SECRET, "Content-Encoding": encoding, "Content-Type": "application/json"}
+    answer = guarded.post(path, content=b"{}", headers=headers)
+    assert (answer.status_code, answer.headers["accept-encoding"]) == (415, "identity")
+    assert answer.json()["detail"].startswith("Content-Encoding: Compressed bodies are not accepted")
+
+
+@pytest.mark.parametrize("encoding", ["identity", "", "Identity"])
+def test_plain_bodies_may_name_their_encoding(guarded: TestClient, encoding: str) -> None:
+    headers = {"X-API-Key": SECRET, "Content-Encoding": encoding}
+    answer = guarded.post("/tasks", json={"name": "a/b", "videos": []}, headers=headers)
+    assert (answer.status_code, answer.json()["errors"][0]["field"]) == (422, "name")

@@ -205,7 +205,8 @@ def read_only_catalog(tmp_path: Path, settings_factory: Callable[..., Settings])
 @contextmanager
 def another_process(file: Path | None) -> Iterator[None]:
     """Keep the file open in another process, which keeps its write-ahead log."""
-    script = "import sqlite3, sys; c = sqlite3.connect(sys.argv[1]); c.execute('SELECT * FROM tasks'); print(); input()"
+    read = "c = sqlite3.connect(sys.argv[1]); c.execute('SELECT * FROM sqlite_master')"
+    script = f"import sqlite3, sys; {read}; print(); input()"
     command = [sys.executable, "-u", "-c", script, str(file)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -240,6 +241,30 @@ def test_connections_wait_for_the_last_one_that_cannot_write(read_only_catalog: 
                 ping()
     ping()
     change()
+
+
+def test_read_only_catalog_is_read_and_refuses_changes(read_only_catalog: ExitStack) -> None:
+    upgrade()
+    ping()
+    with pytest.raises(Unavailable, match=r"catalog\.sqlite3 cannot be written; nothing was stored"):
+        change()
+
+
+def test_read_only_catalog_of_another_version_is_not_upgraded(
+    tmp_path: Path, settings_factory: Callable[..., Settings]
+) -> None:
+    volume = DataVolume(tmp_path / "volume")
+    try:
+        if os.geteuid() == 0 and not volume.is_limited:
+            pytest.skip("A superuser without the right to mount cannot make a folder read-only.")
+        file = sqlite_path(settings_factory(volume.path, upgraded=False).database_url)
+        ping()
+        dispose()
+        with another_process(file), volume.read_only(), pytest.raises(Unavailable, match="readonly database"):
+            upgrade()
+        dispose()
+    finally:
+        volume.close()
 
 
 def test_times_are_read_with_a_time_zone(catalog: Settings, post: Callable[..., TaskDetails]) -> None:

@@ -59,7 +59,7 @@ def test_variables_of_the_compose_files_are_valid() -> None:
 
 
 def test_number_of_settings_stays_small() -> None:
-    assert len(VARIABLES) <= 38
+    assert len(VARIABLES) <= 39
 
 
 def test_pages_name_only_existing_variables() -> None:
