@@ -110,9 +110,9 @@ class FollowedLibrary:
                 rows = late[start : start + _BATCH]
                 self.record_files(SyncedFilesPatch(task_id=task_id, source=source, files=rows))
             return
-        renamed = list(plan.renamed.items())
-        placed = place([VideoSpec.model_construct(uri=path) for _, path in renamed])
-        uris = {video: spec.uri for (video, _), spec in zip(renamed, placed, strict=True)}
+        in_place = {video: path for video, path in plan.renamed.items() if video not in plan.uploads}
+        placed = place([VideoSpec.model_construct(uri=path) for path in in_place.values()])
+        uris = plan.renamed | {video: spec.uri for video, spec in zip(in_place, placed, strict=True)}
         rows, videos = list(plan.rows.values()), list(uris)
         for start in range(0, max(len(rows), len(plan.forgotten), len(videos)), _BATCH):
             part = slice(start, start + _BATCH)

@@ -94,6 +94,7 @@ class SyncPlan:
         new: Videos for files that the domain lacks.
         changed: Videos for new contents of its files.
         renamed: New path, relative to the source, by video ID.
+        uploads: IDs of the renamed videos whose files were uploaded.
         recaptioned: New captions by video ID.
         transcripts: New transcript and the digest of the previous one in the source, by video ID.
         superseded: IDs of rejected videos whose file has another content or name now.
@@ -110,6 +111,7 @@ class SyncPlan:
     new: list[VideoSpec] = field(default_factory=list)
     changed: list[VideoSpec] = field(default_factory=list)
     renamed: dict[str, str] = field(default_factory=dict)
+    uploads: set[str] = field(default_factory=set)
     recaptioned: dict[str, list[str]] = field(default_factory=dict)
     transcripts: dict[str, tuple[list[Cue], str | None]] = field(default_factory=dict)
     superseded: list[str] = field(default_factory=list)
@@ -360,6 +362,8 @@ class _Planner:
             self._plan.rows[path].video_id = video.id
         if video.id not in self._others and self._is_renamed(video, paths, rows):
             self._plan.renamed[video.id] = paths[0]
+            if video.uri.startswith("upload:"):
+                self._plan.uploads.add(video.id)
 
     def _is_renamed(self, video: VideoSummary, paths: list[str], rows: Sequence[StoredFile]) -> bool:
         """Whether a video's URI names none of its files any more."""

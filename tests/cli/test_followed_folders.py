@@ -94,6 +94,7 @@ def test_renamed_file_keeps_its_video(place: Path) -> None:
         "B": (before["B"]["id"], "b.mp4"),
     }
     assert after["A"]["captions"] == ["a lynx"]
+    assert str(folder.parent.parent) not in after["A"]["uri"] or "media" in str(folder)
     again = sync(folder)
     assert (again["unchanged"], again["rejected"], again["moved"]) == (2, {}, {})
 
