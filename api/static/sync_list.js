@@ -6,7 +6,17 @@ import { badge } from "./domain_layers.js";
 import { count, duration, timeAgo } from "./formatting.js";
 import { isPermitted } from "./permissions.js";
 
-const KINDS = ["new", "changed", "recaptioned", "unchanged", "vanished", "deleted", "rejected", "left_out"];
+const KINDS = [
+  "new",
+  "changed",
+  "moved",
+  "recaptioned",
+  "unchanged",
+  "vanished",
+  "deleted",
+  "rejected",
+  "left_out",
+];
 
 /** Read the registered syncs and draw them; without any, the section is hidden. */
 export async function refreshSyncs() {
@@ -22,7 +32,8 @@ function syncRow(sync) {
     "aria-label": `Remove the sync of ${sync.name}; its videos stay`,
     title: "Stop following the folder; the videos stay",
   });
-  const error = sync.error ? el("div", { className: "wrong", textContent: sync.error }) : null;
+  const problem = sync.error ?? sync.counts?.notice;
+  const error = problem ? el("div", { className: "wrong", textContent: problem }) : null;
   return el(
     "tr",
     { "data-testid": `sync-${sync.name}` },

@@ -19,6 +19,10 @@ export function fileFacts(video) {
     ["Size", video.bytes && bytes(video.bytes)],
     ["Use", splitName(video.effective_split)],
     ["Added", video.added_at && timeAgo(video.added_at)],
+    [
+      "Replaced",
+      video.replaced_at && `${timeAgo(video.replaced_at)}: texts and feedback may be of the earlier version`,
+    ],
     ["ID", video.id],
   ];
   return values.filter(([, value]) => value).map(([name, value]) => fact(name, value));

@@ -132,6 +132,7 @@ def _format_time(at: datetime | None) -> str:
 def _format_counts(sync: SyncDetails) -> str:
     if sync.counts is None:
         return ""
-    counts = sync.counts.model_dump(exclude={"left_out_files"})
+    counts = sync.counts.model_dump(exclude={"left_out_files", "notice"})
     text = ", ".join(f"{number} {kind.replace('_', ' ')}" for kind, number in counts.items() if number)
-    return "\n".join([text, *(f"{file.path}: {file.reason}" for file in sync.counts.left_out_files[:3])])
+    problems = [f"{file.path}: {file.reason}" for file in sync.counts.left_out_files[:3]]
+    return "\n".join([text, *problems, *filter(None, [sync.counts.notice])])

@@ -16,6 +16,7 @@ from cinestrata_schemas.syncs import (
     SyncedFilesPatch,
 )
 from media.errors import MediaError
+from service.access.audit_log import record_change
 from service.catalog import tables
 from service.catalog.database import id_chunks, session_scope
 from service.catalog.domain_videos import number_edits
@@ -74,7 +75,11 @@ def iterate_files(domain: str | None, sha256: Sequence[str]) -> Iterator[StoredF
 
 def list_sources() -> list[FollowedSource]:
     """List the sources that domains follow, or have followed, without those of 1.0."""
-    query = select(tables.SyncedFile.task_id, tables.SyncedFile.source).where(tables.SyncedFile.source != "")
+    query = (
+        select(tables.SyncedFile.task_id, tables.SyncedFile.source)
+        .join(Task)
+        .where(tables.SyncedFile.source != "", Task.deleted_at.is_(None))
+    )
     with session_scope() as session:
         return [
             FollowedSource(task_id=task, source=source) for task, source in session.execute(query.distinct())
@@ -122,6 +127,7 @@ def record_files(patch: SyncedFilesPatch) -> None:
                 .values(metadata_edits=Task.metadata_edits + 1)
                 .execution_options(synchronize_session=False)
             )
+            record_change(session, "sync.rename", domain, {"videos": len(renamed)})
             number_edits(session, [video.vector_id for video in renamed])
 
 
