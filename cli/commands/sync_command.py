@@ -27,9 +27,9 @@ from service.syncs.sync_plan import (
     SyncPlan,
     abandoned_appends,
     path_digest,
-    plan_sync,
     relearned_domains,
 )
+from service.syncs.sync_planner import plan_sync
 
 MAX_APPENDED = 1000  # videos per append, so that an interrupted sync loses little
 
@@ -185,7 +185,7 @@ def _plan(
         followed = FollowedDomain(
             [video for task in domains for video in client.iter_videos(task=task.id, limit=PAGE)],
             files,
-            {task.id for task in domains},
+            {task.id for task in domains if task.state == "ready"},
             former=library.find_former(found, files),
         )
     find_moved = partial(library.find_moved, found.source)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -55,10 +55,9 @@ class FollowedLibrary:
         if not any(other.source != source for other in self.list_sources()):
             return {}
         rows: dict[str, list[StoredFile]] = {}
-        for start in range(0, len(wanted), _CONTENTS):
-            for row in self.list_files(None, wanted[start : start + _CONTENTS]):
-                if row.video_id:
-                    rows.setdefault(row.video_id, []).append(row)
+        for row in self._files_of(wanted):
+            if row.video_id:
+                rows.setdefault(row.video_id, []).append(row)
         moved: dict[str, str] = {}
         for video_id, files in rows.items():
             if any(self._may_exist(row) for row in files):
@@ -72,11 +71,12 @@ class FollowedLibrary:
     def find_moved_away(self, plan: SyncPlan, domain: FollowedDomain, source: str) -> set[str]:
         """Find vanished videos whose files are in another followed folder, whose next sync moves them."""
         lost = set(plan.vanished)
-        wanted = {
-            (row.bytes, row.modified): row.video_id
-            for row in domain.files
-            if row.video_id in lost and row.modified is not None
-        }
+        rows = [row for row in domain.files if row.video_id in lost and row.modified is not None]
+        contents = {row.sha256: row for row in rows if row.sha256}
+        for other in self._files_of(list(contents)):  # it has files of its own with some of the contents
+            if other.source != source:
+                contents.pop(other.sha256 or "", None)
+        wanted = {(row.bytes, row.modified): row.video_id for row in contents.values()}
         found: set[str] = set()
         folders = {other.source for other in self.list_sources()} if wanted else set()
         for folder in filter(self._is_readable, folders - {source}):
@@ -137,6 +137,10 @@ class FollowedLibrary:
             with suppress(NotFound):
                 if transcript_digest(self.get_video(video).transcript) in (None, previous):
                     self.edit_video(video, VideoPatch(transcript=cues))
+
+    def _files_of(self, contents: Sequence[str]) -> Iterator[StoredFile]:
+        for start in range(0, len(contents), _CONTENTS):
+            yield from self.list_files(None, contents[start : start + _CONTENTS])
 
     def _may_exist(self, row: StoredFile) -> bool:
         if row.path is None or not self._is_readable(row.source):

@@ -32,9 +32,9 @@ from service.syncs.sync_plan import (
     FollowedDomain,
     SyncPlan,
     abandoned_appends,
-    plan_sync,
     relearned_domains,
 )
+from service.syncs.sync_planner import plan_sync
 from service.tasks import commands
 
 MAX_APPENDED = 1000  # videos per append, so that an append is soon searchable

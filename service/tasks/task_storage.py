@@ -175,6 +175,8 @@ def refuse_duplicates(session: Session, videos: Sequence[VideoRecord | VideoSpec
 def _find_originals(session: Session, videos: Sequence[VideoRecord]) -> dict[str | None, int]:
     """Look up the vector IDs of the videos that others replace; raise Conflict if one cannot be replaced."""
     numbers = {video.replaces: number for number, video in enumerate(videos) if video.replaces}
+    if len(numbers) < sum(video.replaces is not None for video in videos):
+        raise Conflict("videos: Two of the videos replace the same one.")
     found: dict[str | None, int] = {}
     for chunk in id_chunks(list(numbers)):
         rows = session.execute(

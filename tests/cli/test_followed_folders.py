@@ -15,8 +15,7 @@ from cli.commands import sync_command
 from service.catalog.database import now, session_scope
 from service.catalog.tables import Feedback
 from service.core.settings import Settings
-from service.library.video_listing import video_uri
-from service.storage.library_paths import resolve_video_path
+from service.library.video_listing import stream_path
 from service.tasks import broker
 from tests.cli.invocation import run
 from tests.service.syncs.finished_tasks import finish
@@ -65,7 +64,7 @@ def videos(domain: str) -> dict[str, dict[str, Any]]:
     found = {}
     for video in listed:
         if video["status"] == "accepted":
-            path = resolve_video_path(video_uri(video["id"]))
+            path = stream_path(video["id"])
             found[path.read_text()] = video | {"name": path.name}
     assert len(found) == sum(video["status"] == "accepted" for video in listed)
     return found
@@ -230,6 +229,17 @@ def test_file_moves_between_two_followed_folders(place: Path, first: str) -> Non
     assert sorted(videos("s")) == ["A", "C"]
     moved = videos("other")["B"]
     assert (moved["id"], moved["captions"], moved["name"]) == (video, ["a lynx"], "b.mp4")
+
+
+def test_folder_that_has_its_own_copy_of_a_file_does_not_keep_another_one(place: Path) -> None:
+    folder = write(place / "s", a__mp4="A", b__mp4="B", c__mp4="C")
+    other = write(place / "other", z__mp4="Z")
+    shutil.copy2(folder / "b.mp4", other / "b.mp4")
+    for followed in (folder, other):
+        sync(followed)
+    (folder / "b.mp4").unlink()
+    sync(folder, "--vanished", "delete")
+    assert (sorted(videos("s")), sorted(videos("other"))) == (["A", "C"], ["B", "Z"])
 
 
 def test_names_with_dots_are_different_domains(place: Path) -> None:

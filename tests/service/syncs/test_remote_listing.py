@@ -14,7 +14,8 @@ from service.core.errors import InvalidInput, LeaseLost, SourceUnavailable
 from service.core.settings import Settings
 from service.storage.video_access import SourceReader
 from service.syncs.source_listing import check_source, list_source
-from service.syncs.sync_plan import FollowedDomain, file_key, plan_sync
+from service.syncs.sync_plan import FollowedDomain, file_key
+from service.syncs.sync_planner import plan_sync
 from service.tasks.manifests.remote_videos import list_remote_videos
 from tests.web_files import WebFiles
 

@@ -23,9 +23,9 @@ from service.syncs.sync_plan import (
     SyncPlan,
     file_key,
     path_digest,
-    plan_sync,
     shown_path,
 )
+from service.syncs.sync_planner import plan_sync
 from service.tasks.manifests.folder_videos import FolderVideos
 
 ADDED = datetime(2026, 1, 2, tzinfo=UTC)

@@ -1,0 +1,416 @@
+"""Plan a sync: identify files by size, times, inode and content, and find the video of each content."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from pathlib import PurePosixPath
+
+from cinestrata_schemas.syncs import StoredFile, SyncedFile
+from cinestrata_schemas.videos import VideoSummary
+from service.core.request_limits import MAX_CAPTIONS
+from service.syncs.sync_plan import (
+    FollowedDomain,
+    SourceFile,
+    SourceFiles,
+    SyncPlan,
+    file_key,
+    path_digest,
+    transcript_digest,
+)
+from service.tasks.ingestion_checks import normalize_caption
+
+_CLOCK_TOLERANCE = 2.0  # seconds: for coarse file system timestamps and clock skew
+
+
+def plan_sync(
+    found: SourceFiles,
+    domain: FollowedDomain,
+    *,
+    compare_contents: bool = False,
+    find_moved: Callable[[Collection[str]], Mapping[str, str]] = lambda contents: {},
+    report_alive: Callable[[], object] = lambda: None,
+) -> SyncPlan:
+    """Compare a source with its domain.
+
+    Args:
+        compare_contents: Whether to read all files, also those whose size and times are unchanged.
+        find_moved: Finds the videos of other domains whose files are gone, by content.
+        report_alive: Called after each file.
+    """
+    return _Planner(found, domain).plan(compare_contents, find_moved, report_alive)
+
+
+class _Planner:
+    def __init__(self, found: SourceFiles, domain: FollowedDomain) -> None:
+        self._found = found
+        self._domain = domain
+        self._plan = SyncPlan(left_out=dict(found.left_out))
+        self._videos = {video.id: video for video in domain.videos}
+        self._accepted = {
+            video.content_hash: video
+            for video in domain.videos
+            if video.status == "accepted" and video.content_hash
+        }
+        self._copies: dict[str, VideoSummary] = {}  # by the video that they replace
+        for video in sorted(domain.videos, key=lambda video: video.status != "rejected"):
+            if video.replaces:
+                self._copies[video.replaces] = video
+        paths = [file.video.uri for file in found.files]
+        legacy = {path_digest(path) for path in (*paths, *found.left_out)}
+        # Rows that 1.0 left without a source belong to the first one that has any of their files.
+        sources = {found.source, *domain.former}
+        if any(row.key in legacy for row in domain.files if not row.source):
+            sources.add("")
+        self._own = {row.key: row for row in domain.files if row.source in sources}
+        self._others = {row.video_id for row in domain.files if row.source not in sources}
+        self._add_unrecorded(domain)
+        self._rows_of: dict[str, list[StoredFile]] = {}
+        for row in self._own.values():
+            if row.video_id:
+                self._rows_of.setdefault(row.video_id, []).append(row)
+        self._rows: dict[str, StoredFile] = {}
+        for path in paths:
+            keys = (*(file_key(place, path) for place in (found.source, *domain.former)), path_digest(path))
+            if stored := next((self._own[key] for key in keys if key in self._own), None):
+                self._rows[path] = stored
+        self._identities = {
+            (row.bytes, row.modified, row.file_id): row
+            for row in self._own.values()
+            if row.file_id and not row.file_id.endswith(":")
+        }
+        self._files: dict[str, SourceFile] = {}
+        self._contents: dict[str, list[str]] = {}  # paths by content
+        self._known: dict[str, list[str]] = {}  # videos that were recorded for a content
+        self._kept: set[str] = set()  # videos that are in a file, or wait for one
+        self._waiting: set[str] = set()
+        self._replaced: set[str] = set()
+
+    def plan(
+        self,
+        compare_contents: bool,
+        find_moved: Callable[[Collection[str]], Mapping[str, str]],
+        report_alive: Callable[[], object],
+    ) -> SyncPlan:
+        for row in self._own.values():
+            if row.sha256 and row.video_id:
+                self._known.setdefault(row.sha256, []).append(row.video_id)
+        for file in self._found.files:
+            path = file.video.uri
+            try:
+                content = self._identify(file, compare_contents)
+            except OSError as error:  # while its content was read
+                self._plan.left_out[path] = f"The file cannot be read ({error.strerror})."
+                self._rows.pop(path, None)
+                continue
+            self._files[path] = file
+            self._contents.setdefault(content, []).append(path)
+            report_alive()
+        unknown = [content for content, paths in self._contents.items() if not self._settle(content, paths)]
+        moved = find_moved(unknown) if unknown else {}
+        for content in unknown:
+            self._send(content, self._contents[content], moved.get(content))
+        self._find_vanished()
+        return self._plan
+
+    def _add_unrecorded(self, domain: FollowedDomain) -> None:
+        """Treat videos from the source that no sync has recorded like the others."""
+        recorded = {row.video_id for row in domain.files}
+        for video in domain.videos:
+            path = self._found.path_of(video.uri)
+            if path is None or video.id in recorded or video.replaces:
+                continue
+            key = file_key(self._found.source, path)
+            if key not in self._own:
+                self._own[key] = StoredFile(
+                    key=key,
+                    task_id=video.task_id,
+                    source=self._found.source,
+                    path=path,
+                    sha256=video.content_hash,
+                    video_id=video.id,
+                )
+
+    def _identify(self, file: SourceFile, compare_contents: bool) -> str:
+        """Find a file's content, reading it only if its size, times or inode have changed; raises OSError."""
+        path = file.video.uri
+        row = self._rows.get(path)
+        content = None if row is None else self._stored_content(file, row)
+        if content is None:
+            twin = self._identities.get((file.bytes, file.modified, file.file_id))
+            content = twin.sha256 if twin is not None and twin is not row else None  # it was renamed
+        if content is None or (compare_contents and file.content is not None):
+            content = file.file_id if file.content is None else file.content()
+        file_id = file.file_id
+        if row is not None and row.file_id:
+            device, _, inode = file_id.rpartition(":")
+            times = (row.modified, row.changed, row.sha256)
+            if times == (file.modified, file.changed, content) and row.file_id.rpartition(":")[2] != inode:
+                file_id = f"{device}:"  # the share changes inodes: that of this file is not compared again
+        digest = (row.sha256 or row.file_id or "-") if row is not None else "-"
+        if row is not None and row.video_id and digest != content and content.startswith(digest):
+            self._known.setdefault(content, []).append(row.video_id)  # 1.0 kept only the start
+        captions = list(dict.fromkeys(map(normalize_caption, file.video.captions)))
+        self._plan.rows[path] = SyncedFile(
+            path=path,
+            bytes=file.bytes,
+            modified=file.modified,
+            changed=file.changed,
+            file_id=file_id,
+            sha256=content,
+            captions=captions,
+            transcript=transcript_digest(file.video.transcript),
+        )
+        return content
+
+    def _stored_content(self, file: SourceFile, row: StoredFile) -> str | None:
+        """Return the content that a row remembers, if the file is still the one it describes."""
+        if row.bytes != file.bytes or row.file_id is None:
+            video = self._videos.get(row.video_id or "")
+            if row.path is None and row.bytes == file.bytes and video is not None and file.modified:
+                # Synced by 1.0, whose only time is that of the first sync.
+                added = video.added_at.timestamp() - _CLOCK_TOLERANCE
+                return row.sha256 if file.modified / 1e9 < added else None
+            return None
+        stored, current = (text.rpartition(":")[2] for text in (row.file_id, file.file_id))
+        if row.modified is None:
+            return file.file_id if file.modified is None and current.startswith(stored) else None
+        is_same = (row.modified, row.changed) == (file.modified, file.changed) and stored in ("", current)
+        return row.sha256 if is_same else None
+
+    def _settle(self, content: str, paths: list[str]) -> bool:
+        """Use the video that the domain has for a content; False if there is none."""
+        video = self._accepted.get(content)
+        if video is not None:
+            self._use(video, paths)
+            return True
+        is_object = self._files[paths[0]].content is None
+        for video_id in dict.fromkeys(self._known.get(content, ())):
+            video, copy = self._videos.get(video_id), self._copies.get(video_id)
+            if video is not None and video.status == "accepted" and copy is None:
+                if is_object and video_id not in self._domain.abandoned:
+                    self._use(video, paths)
+                    return True
+                continue
+            judged = video if video is not None and video.status != "accepted" else copy
+            if judged is None:  # deleted
+                continue
+            if judged.status != "rejected":
+                self._wait(video_id, paths)
+                return True
+            original = self._accepted.get(judged.content_hash or "") if is_object else None
+            if original is not None:  # its content was known only after the download
+                self._use(original, paths)
+                return True
+            is_renamed = self._found.path_of(judged.uri) not in (None, *paths)  # before it was probed
+            if judged.content_hash or is_renamed:  # or its original is gone
+                self._supersede(judged)
+                continue
+            self._kept.add(video_id)
+            for path in paths:
+                self._plan.rejected[path] = judged.reason or ""
+                self._plan.rows[path].video_id = video_id
+            return True
+        return False
+
+    def _use(self, video: VideoSummary, paths: list[str]) -> None:
+        """Let a video of the domain have these files."""
+        self._plan.unchanged += len(paths)
+        video_id = video.replaces or video.id
+        self._kept.add(video_id)
+        if video.replaces or video.task_id not in self._domain.published:
+            self._wait(video_id, paths, counted=True)
+            return
+        rows = self._rows_of.get(video.id, [])
+        is_own = bool(rows) or any(self._is_place(video.uri, path) for path in paths)
+        self._update_texts(video, paths, rows)
+        if not is_own:
+            return
+        for path in paths:
+            self._plan.rows[path].video_id = video.id
+        if video.id not in self._others and self._is_renamed(video, paths, rows):
+            self._plan.renamed[video.id] = paths[0]
+            if video.uri.startswith("upload:"):
+                self._plan.uploads.add(video.id)
+
+    def _is_renamed(self, video: VideoSummary, paths: list[str], rows: Sequence[StoredFile]) -> bool:
+        """Whether a video's URI names none of its files any more."""
+        found = self._found.path_of(video.uri)
+        if found is not None or (rows and "://" not in video.uri):
+            return found not in paths
+        before = {row.path for row in rows if row.path is not None}
+        lost = before.difference(paths)
+        if before and lost != before:
+            return any(self._is_place(video.uri, path) for path in lost)
+        return bool(lost) or not any(self._is_place(video.uri, path) for path in paths)
+
+    def _wait(self, video_id: str, paths: list[str], *, counted: bool = False) -> None:
+        """Leave files as they are until the append with their video has ended."""
+        self._kept.add(video_id)
+        self._waiting.add(video_id)
+        self._plan.unchanged += 0 if counted else len(paths)
+        for path in paths:
+            row = self._rows.get(path)
+            if row is not None and row.video_id == video_id:
+                texts = {"captions": row.captions, "transcript": row.transcript}  # merged later
+                known = {"video_id": video_id, **texts}
+                self._plan.rows[path] = self._plan.rows[path].model_copy(update=known)
+            else:  # remembered once the video can be renamed
+                del self._plan.rows[path]
+
+    def _update_texts(self, video: VideoSummary, paths: list[str], rows: Sequence[StoredFile]) -> None:
+        """Merge captions that the source has changed into those of a video, and find a new transcript."""
+        theirs = _merged(self._plan.rows[path].captions for path in paths)
+        here = [self._rows[path] for path in paths if path in self._rows]
+        rows = [*rows, *(row for row in here if row.video_id is None)]
+        base = _merged(row.captions for row in rows)
+        if theirs and theirs != base:
+            # What people added stays, and what they removed stays away.
+            captions = [text for text in theirs if text not in base or text in video.captions]
+            captions += [text for text in video.captions if text not in base and text not in theirs]
+            if captions[:MAX_CAPTIONS] != list(dict.fromkeys(video.captions)):
+                self._plan.recaptioned[video.id] = captions[:MAX_CAPTIONS]
+        known = {row.path: row.transcript for row in rows if row.path is not None}
+        for path in paths:
+            cues, digest = self._files[path].video.transcript, self._plan.rows[path].transcript
+            if cues and known and digest not in known.values():
+                self._plan.transcripts[video.id] = (list(cues), known.get(path))
+                return
+
+    def _send(self, content: str, paths: list[str], moved: str | None) -> None:
+        """Send a file whose content the domain lacks."""
+        replaced = None
+        for path in paths:
+            row = self._rows.get(path)
+            video_id = row.video_id or "" if row is not None else ""
+            video = self._videos.get(video_id) or self._copies.get(video_id)
+            if video is None:
+                continue
+            if video.status == "rejected":
+                self._supersede(video)
+                continue
+            copy = self._copies.get(video.id)
+            if video.task_id not in self._domain.published or (copy and copy.status != "rejected"):
+                self._plan.rows.pop(path)
+                self._wait(video_id, [], counted=True)
+                self._plan.unchanged += 1
+                paths = [other for other in paths if other != path]
+                continue
+            if replaced is None and not self._is_elsewhere(video, content):
+                replaced = video.id
+                if copy is not None:
+                    self._supersede(copy)
+        if not paths:
+            return
+        replaces = replaced or moved
+        sent = {"id": f"vid_{secrets.token_hex(8)}", "replaces": replaces}
+        video_spec = self._files[paths[0]].video.model_copy(update=sent)
+        (self._plan.changed if replaced else self._plan.new).append(video_spec)
+        if replaced:
+            self._replaced.add(replaced)
+            self._update_texts(self._videos[replaced], paths, self._rows_of.get(replaced, []))
+        for path in paths:
+            self._plan.rows[path].video_id = replaces or sent["id"]
+            if replaced and self._files[path].content is None:
+                self._plan.late_rows[path] = self._plan.rows.pop(path)
+
+    def _is_elsewhere(self, video: VideoSummary, content: str) -> bool:
+        """Whether a file still has a video's content, or another file is already its new version."""
+        return (
+            video.content_hash in self._contents
+            or video.id in self._others
+            or video.id in self._replaced | self._kept
+            or any(
+                row.modified is None and row.sha256 != content and row.sha256 in self._contents
+                for row in self._rows_of.get(video.id, ())
+            )
+        )
+
+    def _is_place(self, uri: str, path: str) -> bool:
+        """Whether a video's URI names the file at this path; an upload keeps the end of its path."""
+        found = self._found.path_of(uri)
+        return path == found if found is not None else uri.endswith(f"/{path}")
+
+    def _supersede(self, video: VideoSummary) -> None:
+        if video.id not in self._plan.superseded:
+            self._plan.superseded.append(video.id)
+
+    def _find_vanished(self) -> None:
+        kept = self._kept | self._replaced
+        present = {row.key for row in self._rows.values()}
+        absent = [row for row in self._own.values() if row.key not in present]
+        protected = self._find_protected(absent)
+        for video_id, rows in self._rows_of.items():
+            video = self._videos.get(video_id)
+            if video is None or video.status != "accepted":
+                continue
+            self._plan.followed += 1
+            is_gone = video_id not in kept and video_id not in self._others
+            if is_gone and not any(row.key in protected for row in rows):
+                self._plan.vanished.append(video_id)
+        remembered = {*self._plan.vanished, *self._waiting}
+        self._plan.forgotten = [
+            row.key
+            for row in absent
+            if row.key not in protected
+            and (row.video_id in kept - self._waiting or row.video_id not in self._videos.keys() | remembered)
+        ]
+        # A row of 1.0, or of a former place, has another key.
+        moved = [path for path, row in self._rows.items() if row.source != self._found.source]
+        self._plan.forgotten += [self._rows[path].key for path in moved if path in self._plan.rows]
+        self._keep_displaced(remembered)
+        for path, row in self._rows.items():
+            if (
+                row.source == self._found.source
+                and path in self._plan.rows
+                and _is_equal(self._plan.rows[path], row)
+            ):
+                del self._plan.rows[path]
+
+    def _keep_displaced(self, videos: Collection[str]) -> None:
+        """Remember videos that still wait or are not deleted yet, although another file took their only path."""
+        taken = {
+            row.key: row
+            for path, row in self._rows.items()
+            if path in self._plan.rows and self._plan.rows[path].video_id != row.video_id
+        }
+        for row in taken.values():
+            video_id = row.video_id or ""
+            if video_id in videos and all(other.key in taken for other in self._rows_of[video_id]):
+                self._plan.rows[f"\0{video_id}"] = SyncedFile(path=None, sha256=row.sha256, video_id=video_id)
+
+    def _find_protected(self, absent: Sequence[StoredFile]) -> set[str]:
+        """Find the absent files that may still exist: they were left out, or their disk is not mounted."""
+        left_out = (*self._plan.left_out, *self._found.uploaded)
+        unusable = {path.rstrip("/") for path in left_out}
+        digests = set(map(path_digest, left_out))
+        # A path that ends with a slash is a folder with unknown files.
+        is_incomplete = any(path.endswith("/") for path in left_out)
+        # A restart may give a disk another number: a file that is still there shows which one.
+        devices = {
+            (_device(row.file_id), _device(self._files[path].file_id))
+            for path, row in self._rows.items()
+            if path in self._files
+        }
+
+        def is_protected(row: StoredFile) -> bool:
+            if row.path is None:
+                return is_incomplete or row.key in digests
+            places = (row.path, *map(str, PurePosixPath(row.path).parents))
+            before, device = _device(row.file_id), self._found.device_of(row.path)
+            is_mounted = not before or device in (None, before) or (before, device) in devices
+            return not (is_mounted and unusable.isdisjoint(places))
+
+        return {row.key for row in absent if is_protected(row)}
+
+
+def _device(file_id: str | None) -> str:
+    return (file_id or "").partition(":")[0]
+
+
+def _merged(captions: Iterable[Sequence[str] | None]) -> list[str]:
+    return list(dict.fromkeys(text for texts in captions for text in texts or ()))
+
+
+def _is_equal(file: SyncedFile, row: StoredFile) -> bool:
+    return all(getattr(file, name) == getattr(row, name) for name in SyncedFile.model_fields)
