@@ -121,17 +121,17 @@ def sync(
         return
     run_sync(
         source,
-        name,
-        vanished,
-        dry_run,
-        in_place,
-        encoding,
-        captions_from_names,
-        compare_contents,
-        yes,
-        strict,
-        url,
-        data,
+        name=name,
+        vanished=vanished,
+        dry_run=dry_run,
+        in_place=in_place,
+        encoding=encoding,
+        captions_from_names=captions_from_names,
+        compare_contents=compare_contents,
+        yes=yes,
+        strict=strict,
+        url=url,
+        data=data,
     )
 
 

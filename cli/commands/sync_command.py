@@ -36,6 +36,7 @@ MAX_APPENDED = 1000  # videos per append, so that an interrupted sync loses litt
 
 def run_sync(
     source: str | Path,
+    *,
     name: str | None,
     vanished: VanishedVideos,
     dry_run: bool,

@@ -15,6 +15,7 @@ from cli.commands.sync_command import run_sync
 from cli.service_client import ServiceClient
 from media import VideoDecoder
 from service.core.settings import settings
+from service.library.video_listing import get_video
 from service.tasks import commands, lifecycle, probing
 from tests.claimed_probing import probe
 from tests.trainer.worker.conftest import write_video
@@ -53,7 +54,13 @@ def workers(shared_decoder: VideoDecoder, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def sync(source: Path | str, vanished: Any = "keep", dry_run: bool = False) -> None:
-    run_sync(source, None, vanished, dry_run, False, None, False, None, None)
+    options = dict.fromkeys(("in_place", "captions_from_names", "compare_contents", "yes", "strict"), False)
+    options |= dict.fromkeys(("name", "encoding", "url", "data"))
+    run_sync(source, vanished=vanished, dry_run=dry_run, **options)
+
+
+def names(videos: dict[str, int]) -> list[str]:
+    return sorted(Path(get_video(video).uri).stem for video in videos)
 
 
 def synced_videos(name: str) -> dict[str, int]:
@@ -78,13 +85,18 @@ def test_domain_follows_its_folder(tmp_path: Path) -> None:
 
     write_video(source / "c.mp4", "c")
     write_video(source / "a.mp4", "another a")
-    (source / "b.mp4").unlink()
+    (source / "b.mp4").rename(source / "d.mp4")
     sync(source)
     second = synced_videos("films")
-    assert sorted(video[0] for video in second) == ["a", "b", "c"]
-    assert first.keys() & second.keys() == {video for video in first if video.startswith("b-")}
+    assert (names(second), first.keys() - second.keys()) == (["a", "c", "d"], set())
+    changed = [video for video in first if second[video] != first[video]]
+    assert [(Path(get_video(video).uri).stem, get_video(video).replaced_at is None) for video in first] == [
+        ("a" if video in changed else "d", video not in changed) for video in first
+    ]
+    assert len(changed) == 1
+    (source / "d.mp4").unlink()
     sync(source, vanished="delete")
-    assert sorted(video[0] for video in synced_videos("films")) == ["a", "c"]
+    assert names(synced_videos("films")) == ["a", "c"]
 
 
 @pytest.mark.slow
@@ -99,14 +111,14 @@ def test_domain_follows_a_bucket(tmp_path: Path, s3: Any, allow: Callable[[str],
     put("a", "a")
     put("b", "b")
     sync("s3://films/videos")
-    assert sorted(video[0] for video in synced_videos("videos")) == ["a", "b"]
+    assert names(synced_videos("videos")) == ["a", "b"]
     sync("s3://films/videos")
     assert len(commands.list_tasks()) == 1, "unchanged objects are skipped"
     put("c", "c")
     put("a", "another a")
     s3.delete_object(Bucket="films", Key="videos/b.mp4")
     sync("s3://films/videos", vanished="delete")
-    assert sorted(video[0] for video in synced_videos("videos")) == ["a", "c"]
+    assert names(synced_videos("videos")) == ["a", "c"]
     assert list(settings().sources_dir.glob("*.download")) == []
 
 
