@@ -16,6 +16,8 @@ from sqlalchemy import update
 
 from cinestrata_schemas.syncs import SyncCounts, SyncSpec
 from cinestrata_schemas.videos import VideoPatch
+from cli.commands import sync_command
+from cli.service_client import ServiceClient, connect
 from service.catalog.database import session_scope
 from service.catalog.tables import Sync
 from service.core.settings import settings
@@ -26,6 +28,7 @@ from service.syncs import synced_files
 from service.syncs.registered_syncs import list_syncs, register_sync
 from service.syncs.sync_run import run_sync
 from service.tasks import broker, commands
+from tests.cli.invocation import run
 from tests.service.syncs.finished_tasks import finish
 
 OPERATIONS = (
@@ -39,6 +42,8 @@ OPERATIONS = (
     "add",
     "restore times",
 )
+
+SEEDS = [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 4))]
 
 
 class Killed(BaseException):
@@ -144,6 +149,27 @@ class FollowedFolder:
             video_editing.edit_video(video.id, VideoPatch(captions=[f"seen in {video.id}"]))
 
 
+class CommandFolder(FollowedFolder):
+    """A folder that the command synchronizes each time, instead of a worker."""
+
+    def run(self) -> SyncCounts | None:
+        outcome = run("sync", self.folder, "--vanished", "delete", "--yes")
+        assert outcome.exit_code in (0, 3), outcome.output
+        return None
+
+
+@pytest.fixture(params=[FollowedFolder, pytest.param(CommandFolder, marks=pytest.mark.slow)])
+def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> type[FollowedFolder]:
+    """The folder with and without ``--every``."""
+
+    def follow(client: ServiceClient, tasks: list[str]) -> list[Any]:
+        finish()
+        return [client.get_task(task) for task in tasks]
+
+    monkeypatch.setattr(sync_command, "follow", follow)
+    return request.param
+
+
 @pytest.fixture(autouse=True)
 def no_messages(
     tmp_path: Path, settings_factory: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
@@ -154,8 +180,8 @@ def no_messages(
 
 
 @contextmanager
-def kill_at(step: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Kill the worker before or after its next changes of the catalog."""
+def kill_at(step: int, kind: type[FollowedFolder], monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Kill the worker or the command before or after its next changes of the catalog."""
     left = [step]
 
     def killing(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -171,29 +197,42 @@ def kill_at(step: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
         return call
 
+    targets: list[tuple[Any, str]] = [
+        (commands, "create_task"),
+        (commands, "append_videos"),
+        (synced_files, "record_files"),
+        (deletion, "delete_videos"),
+        (video_editing, "edit_video"),
+    ]
+
+    def connect_killing(*given: Any) -> ServiceClient:
+        client = connect(*given)
+        for name in ("create_task", "append_videos", "record_synced_files", "remove_videos", "edit_video"):
+            setattr(client, name, killing(getattr(client, name)))
+        return client
+
     with monkeypatch.context() as patch:
-        for module, name in (
-            (commands, "create_task"),
-            (commands, "append_videos"),
-            (synced_files, "record_files"),
-            (deletion, "delete_videos"),
-            (video_editing, "edit_video"),
-        ):
-            patch.setattr(module, name, killing(getattr(module, name)))
+        if kind is CommandFolder:
+            patch.setattr(sync_command, "connect", connect_killing)
+            targets.clear()
+        for target, name in targets:
+            patch.setattr(target, name, killing(getattr(target, name)))
         with suppress(Killed):
             yield
 
 
-@pytest.mark.parametrize("seed", range(6))
-def test_library_equals_the_folder(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    followed = FollowedFolder("films", seed)
+@pytest.mark.parametrize("seed", SEEDS)
+def test_library_equals_the_folder(
+    seed: int, kind: type[FollowedFolder], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    followed = kind("films", seed)
     chance = followed.random
     followed.settle()
     followed.check()
     for _ in range(12):
         followed.change(chance.choice(OPERATIONS))
         if chance.random() < 0.4:
-            with kill_at(chance.randrange(1, 7), monkeypatch):
+            with kill_at(chance.randrange(1, 7), kind, monkeypatch):
                 followed.run()
         if chance.random() < 0.3:
             finish()
@@ -201,16 +240,18 @@ def test_library_equals_the_folder(seed: int, monkeypatch: pytest.MonkeyPatch) -
         followed.check()
 
 
-@pytest.mark.parametrize("seed", range(6))
-def test_changes_that_follow_each_other_lose_no_video(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("seed", SEEDS)
+def test_changes_that_follow_each_other_lose_no_video(
+    seed: int, kind: type[FollowedFolder], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Several changes come between two runs, and runs between a send and its end."""
-    followed = FollowedFolder("films", 100 + seed)
+    followed = kind("films", 100 + seed)
     chance = followed.random
     for _ in range(10):
         for _ in range(chance.randrange(1, 4)):
             followed.change(chance.choice(OPERATIONS))
             followed.ids.clear()
-        with kill_at(chance.randrange(1, 12), monkeypatch):
+        with kill_at(chance.randrange(1, 12), kind, monkeypatch):
             followed.run()
         if chance.random() < 0.5:
             finish()
