@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cinestrata_schemas.choice_types import VanishedVideos
-from cli.console import console, plain_table, print_json, refuse_call, report_errors
+from cli.console import console, fail, plain_table, print_json, refuse_call, report_errors
 from cli.shared_options import AsJson, Data, Url
 
 if TYPE_CHECKING:
-    from cinestrata_schemas.syncs import SyncDetails
+    from cinestrata_schemas.syncs import SyncDetails, SyncSpec
+    from cli.service_client import ServiceClient
 
 
 app = typer.Typer()
@@ -97,10 +98,28 @@ def run_register(
         captions_from_names=captions_from_names,
     )
     client = connect(url, data)
+    if name is None:
+        _require_own_name(client, spec)
     sync = client.register_sync(spec)
     print_json(sync)
     console.print(f"{sync.name} follows {sync.source} every {_format_interval(sync.every_seconds)}.")
     print_notice(client)
+
+
+def _require_own_name(client: ServiceClient, spec: SyncSpec) -> None:
+    """Exit with status 1 if another folder has given a domain its name."""
+    from cli.commands.sync_command import find_domain
+    from service.core.domain_names import name_key
+
+    domain = find_domain(client, spec.name)
+    followed = {sync.source for sync in client.list_syncs() if name_key(sync.name) == name_key(spec.name)}
+    followed |= {row.source for row in client.list_synced_sources() if domain and row.task_id == domain.id}
+    others = [source for source in followed if source.rstrip("/") != spec.source.rstrip("/")]
+    if others and len(others) == len(followed):
+        fail(
+            f"The domain {spec.name!r} follows another folder: {others[0]}.",
+            f"Nothing was changed. Choose another name, or follow this folder instead with --name {spec.name!r}.",
+        )
 
 
 def parse_interval(text: str) -> int:

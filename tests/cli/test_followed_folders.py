@@ -323,3 +323,16 @@ def test_changed_texts_of_the_same_size_are_seen(place: Path) -> None:
     from service.library.video_listing import get_video
 
     assert [cue.text for cue in get_video(video["id"]).transcript] == ["the phonograph hums"]
+
+
+def test_registered_sync_refuses_the_name_of_another_folder(
+    folder: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(broker, "send_sync", lambda sync: True)
+    first = write(folder.media_root / "p" / "clips", a__mp4="A")
+    second = write(folder.media_root / "q" / "clips", b__mp4="B")
+    for _ in range(2):
+        assert run("sync", first, "--every", "1h").exit_code == 0
+    refused = run("sync", second, "--every", "1h")
+    assert (refused.exit_code, "follows another folder" in refused.output) == (1, True)
+    assert run("sync", second, "--every", "1h", "--name", "clips").exit_code == 0
