@@ -20,7 +20,7 @@ from media.video_limits import VIDEO_SUFFIXES
 from service.core.domain_names import name_key, unused_slug
 from service.tasks.manifests.caption_tables import find_tables
 from service.tasks.manifests.folder_videos import find_manifest
-from service.tasks.manifests.sidecar_captions import SIDECAR_SUFFIXES
+from service.tasks.manifests.side_file_names import SIDECAR_SUFFIXES
 
 if TYPE_CHECKING:
     from cli.service_client import ServiceClient

@@ -5,31 +5,35 @@ from __future__ import annotations
 import os
 import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from itertools import chain, pairwise
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO, NoReturn
 
 from cinestrata_schemas.tasks import VideoSpec
+from media.errors import MediaError
 from media.sources.media_source import is_source_uri
+from media.video_decoder import VideoDecoder
 from media.video_limits import VIDEO_SUFFIXES
 from service.core.errors import FieldError, InvalidInput
 from service.storage.library_paths import UPLOAD_FOLDER
 from service.tasks.manifests.caption_tables import CaptionTables, find_tables
 from service.tasks.manifests.file_matching import NO_VIDEOS_HINT
+from service.tasks.manifests.manifest_lines import check_encoding
 from service.tasks.manifests.manifest_parser import (
     CAPTION_TABLE_NAMES,
     MANIFEST_NAMES,
     TYPED_MANIFEST_NAMES,
 )
+from service.tasks.manifests.side_file_names import SideFileNames
 from service.tasks.manifests.sidecar_captions import (
-    SUBTITLE_SUFFIXES,
+    SideFiles,
     add_caption_from_name,
     add_subtitles,
     is_hidden,
     read_sidecars,
-    subtitle_aliases,
 )
 
 
@@ -46,6 +50,7 @@ class FolderVideos:
         without_row: Paths of videos that the folder's caption tables do not mention.
         missing: Why table rows were left out: they match no file, or several.
         formats: Format of each caption table or manifest by its path.
+        notes: What else is worth knowing about files: detected encodings, and files that are not used.
     """
 
     base: Path
@@ -55,6 +60,7 @@ class FolderVideos:
     without_row: Sequence[str] = ()
     missing: Mapping[str, str] = field(default_factory=dict)
     formats: Mapping[str, str] = field(default_factory=dict)
+    notes: Mapping[str, str] = field(default_factory=dict)
 
     def require_all(self) -> None:
         """Raise InvalidInput if any video file was left out."""
@@ -84,7 +90,7 @@ def list_folder_videos(
     is the folder of an upload.
 
     Args:
-        encoding: Encoding of the manifest or the sidecar files; None: UTF-8.
+        encoding: Encoding of the manifest, and of sidecar files that are not UTF-8. None: UTF-8, and detected.
         captions_from_names: Whether a video without captions gets its file name as one.
         root: Folder that links to manifests and sidecar files must not leave; its own path has no links. None: they may
             lead anywhere.
@@ -96,7 +102,7 @@ def list_folder_videos(
     """
     manifest = path if path.is_file() else _find_full_manifest(path)
     base = path if manifest is None else manifest.parent
-    encoding = encoding or "utf-8"
+    check_encoding(encoding or "utf-8")
 
     @cache
     def list_names() -> list[str]:
@@ -106,7 +112,7 @@ def list_folder_videos(
     tables_here = [name for name in find_tables(list_names()) if (base / name).is_file()]
     for name in tables_here if manifest is None else [manifest.name]:
         with _open_inside(base / name, root) as stream:
-            tables.add(name, stream, encoding, typed_tables=typed_tables)
+            tables.add(name, stream, encoding or "utf-8", typed_tables=typed_tables)
     rows = tables.videos()
     files: list[str] = []
     uploaded: Sequence[str] = ()
@@ -116,7 +122,10 @@ def list_folder_videos(
             _require_videos(path, files, uploaded)
         else:
             files = _without_row(path, files, rows)
-    videos, left_out = _read_folder(base, rows, files, encoding, root, report_progress)
+    notes = tables.unused
+    if manifest is None:
+        notes |= dict.fromkeys(SideFileNames(list_names()).unused, "belongs to no video, and is not used")
+    videos, left_out = _read_folder(base, rows, files, encoding, root, report_progress, notes)
     if not videos:
         raise InvalidInput.of(list(left_out.values()))
     if captions_from_names:
@@ -129,6 +138,7 @@ def list_folder_videos(
         [name for name in files if name not in left_out] if tables.tables and manifest is None else (),
         tables.missing,
         {table.path: table.format for table in tables.tables},
+        notes,
     )
 
 
@@ -185,41 +195,46 @@ def _read_folder(
     folder: Path,
     rows: Sequence[VideoSpec],
     files: Sequence[str],
-    encoding: str,
+    encoding: str | None,
     root: Path | None,
     report_progress: Callable[[], object],
+    notes: dict[str, str],
 ) -> tuple[list[VideoSpec], dict[str, FieldError]]:
     """Read a folder's videos with captions and subtitles; also return the errors of those left out.
 
     Args:
         files: Paths of the other video files.
-        encoding: Encoding of the sidecar files.
+        encoding: Encoding of sidecar files that are not UTF-8; None: detected.
         root: Folder that links must not leave.
+        notes: Receives what is worth knowing about sidecar files.
     """
 
     @cache
-    def find_aliases(place: Path) -> Mapping[str, str]:
+    def find_side_files(place: Path) -> SideFileNames:
         try:
-            return subtitle_aliases(name for name in os.listdir(place) if name.endswith(SUBTITLE_SUFFIXES))
+            return SideFileNames(os.listdir(place))
         except OSError:  # rows may name missing folders
-            return {}
+            return SideFileNames(())
 
-    def open_sidecar(name: str) -> BinaryIO | None:
-        path = folder / name
-        if name.endswith(SUBTITLE_SUFFIXES) and not path.is_file():
-            path = path.parent / find_aliases(path.parent).get(path.name, path.name)
-        return _open_inside(path, root) if path.is_file() else None
+    def find(name: str) -> list[str]:
+        place, name = os.path.split(name)
+        found = (os.path.join(place, each) for each in find_side_files(folder / place).find(name))
+        return [path for path in found if (folder / path).is_file()]
 
+    def open_file(name: str) -> BinaryIO:
+        return _open_inside(folder / name, root)
+
+    side_files = SideFiles(find, open_file, encoding, partial(_frame_rate, folder), notes)
     videos: list[VideoSpec] = []
     left_out: dict[str, FieldError] = {}
     for name, row in chain(((row.uri, row) for row in rows), ((name, None) for name in files)):
         report_progress()
         try:
             if row is not None:
-                videos.append(add_subtitles(row, name, open_sidecar, encoding))
+                videos.append(add_subtitles(row, name, side_files))
                 continue
             _check_file(folder / name, name)
-            videos.append(read_sidecars(name, open_sidecar, encoding))
+            videos.append(read_sidecars(name, side_files))
         except InvalidInput as error:
             left_out[name] = error.errors[0]
         except OSError as error:
@@ -228,6 +243,13 @@ def _read_folder(
                 sidecar, f"The file cannot be read ({error.strerror}).", "Let the service read it."
             )
     return videos, left_out
+
+
+def _frame_rate(folder: Path, uri: str) -> float | None:
+    """Find a video's frames per second, in a process of its own; None if it cannot be read."""
+    with suppress(MediaError, OSError), VideoDecoder() as decoder:
+        return decoder.decode(folder / uri, frames=1, size=1).fps
+    return None
 
 
 def _is_uploaded(top: str, name: str) -> bool:

@@ -18,18 +18,20 @@ from service.core.errors import FieldError, InvalidInput, SourceUnavailable
 from service.storage.video_access import SourceReader
 from service.tasks.manifests.caption_tables import TABLE_SUFFIXES, CaptionTables, find_tables
 from service.tasks.manifests.file_matching import NO_VIDEOS_HINT, is_video_name
+from service.tasks.manifests.manifest_lines import check_encoding
 from service.tasks.manifests.manifest_parser import (
     CAPTION_TABLE_NAMES,
     MANIFEST_NAMES,
     TYPED_MANIFEST_NAMES,
     require_text_table,
 )
+from service.tasks.manifests.side_file_names import SideFileNames
 from service.tasks.manifests.sidecar_captions import (
+    SideFiles,
     add_caption_from_name,
     add_subtitles,
     is_hidden,
     read_sidecars,
-    subtitle_aliases,
 )
 from service.tasks.manifests.video_tables import TYPED_SUFFIXES
 
@@ -45,6 +47,7 @@ class RemoteVideos:
         without_row: Paths of videos that the folder's caption tables do not mention.
         missing: Why table rows were left out: they match no file, or several.
         formats: Format of each caption table or manifest by its path.
+        notes: As for :class:`service.tasks.manifests.folder_videos.FolderVideos`.
     """
 
     base: SourceUri
@@ -54,6 +57,7 @@ class RemoteVideos:
     without_row: Sequence[str] = ()
     missing: Mapping[str, str] = field(default_factory=dict)
     formats: Mapping[str, str] = field(default_factory=dict)
+    notes: Mapping[str, str] = field(default_factory=dict)
 
     def require_all(self) -> None:
         """Raise InvalidInput if any video was left out."""
@@ -89,7 +93,7 @@ def list_remote_videos(
     Args:
         source: URI of the folder or the manifest.
         reader: Reads the source.
-        encoding: Encoding of the manifest or the sidecar files; None: UTF-8.
+        encoding: Encoding of the manifest, and of sidecar files that are not UTF-8. None: UTF-8, and detected.
         captions_from_names: Whether a video without captions gets its file name as one.
         report_progress: Called for each page of a listing and each part of a file.
         typed_tables: Whether a manifest may be a Parquet file or a spreadsheet; only for commands.
@@ -99,7 +103,8 @@ def list_remote_videos(
         SourceUnavailable: The source is unreachable at the moment.
     """
     try:
-        return _list(source, reader, encoding or "utf-8", captions_from_names, report_progress, typed_tables)
+        check_encoding(encoding or "utf-8")
+        return _list(source, reader, encoding, captions_from_names, report_progress, typed_tables)
     except SourceOutage as error:
         raise SourceUnavailable(error.reason) from error
     except MediaError as error:
@@ -109,7 +114,7 @@ def list_remote_videos(
 def _list(
     source: str,
     reader: SourceReader,
-    encoding: str,
+    encoding: str | None,
     captions_from_names: bool,
     report_progress: Callable[[], object],
     typed_tables: bool,
@@ -130,7 +135,7 @@ def _list(
             require_text_table(name, name)  # before the download
         uri = named if named.segments[-1] == name else SourceUri.parse(base.text + _encode(base, name))
         content = reader.read(uri, request_limits.MAX_TABLE_BYTES, report_progress)
-        tables.add(name, io.BytesIO(content), encoding, typed_tables=typed_tables)
+        tables.add(name, io.BytesIO(content), encoding or "utf-8", typed_tables=typed_tables)
     listed = tables.videos()
     rows, left_out = _split(base, listed, files)
     names: list[str] = []
@@ -141,7 +146,10 @@ def _list(
         else:
             named_files = {row.uri.removeprefix(base.text) for row in listed}
             names = [name for name in names if name not in named_files and not is_hidden(name)]
-    videos, unusable = _read_folder(base, reader, files or {}, rows, names, encoding, report_progress)
+    notes = tables.unused
+    if names:
+        notes |= dict.fromkeys(SideFileNames(files or ()).unused, "belongs to no video, and is not used")
+    videos, unusable = _read_folder(base, reader, files or {}, rows, names, encoding, report_progress, notes)
     left_out |= unusable
     if not videos:
         raise InvalidInput.of(list(left_out.values()))
@@ -149,7 +157,7 @@ def _list(
         videos = list(map(add_caption_from_name, videos))
     without_row = [name for name in names if name not in left_out] if tables.tables else ()
     formats = {table.path: table.format for table in tables.tables}
-    return RemoteVideos(base, videos, files, left_out, without_row, tables.missing, formats)
+    return RemoteVideos(base, videos, files, left_out, without_row, tables.missing, formats, notes)
 
 
 def _require_videos(base: SourceUri, names: Sequence[str]) -> None:
@@ -168,34 +176,33 @@ def _read_folder(
     files: Mapping[str, ListedFile],
     rows: Sequence[VideoSpec],
     names: Sequence[str],
-    encoding: str,
+    encoding: str | None,
     report_progress: Callable[[], object],
+    notes: dict[str, str],
 ) -> tuple[list[VideoSpec], dict[str, FieldError]]:
     """Read a folder's videos with captions and subtitles; also return the errors of those left out.
 
     Args:
         files: The folder's files; empty for a web server.
         names: Paths of the other videos.
+        notes: Receives what is worth knowing about sidecar files.
     """
-    aliases = subtitle_aliases(files)
 
-    def open_sidecar(name: str) -> BinaryIO | None:
-        name = name if name in files else aliases.get(name, "")
-        if not name:
-            return None
+    def open_file(name: str) -> BinaryIO:
         uri = SourceUri.parse(base.text + name)
         return io.BytesIO(reader.read(uri, request_limits.MAX_TABLE_BYTES, report_progress))
 
+    side_files = SideFiles(SideFileNames(files).find, open_file, encoding, notes=notes)
     videos: list[VideoSpec] = []
     left_out: dict[str, FieldError] = {}
     for name, row in chain(((row.uri, row) for row in rows), ((name, None) for name in names)):
         try:
             if row is not None:
                 path = name.removeprefix(base.text)
-                videos.append(add_subtitles(row, path, open_sidecar, encoding))
+                videos.append(add_subtitles(row, path, side_files))
                 continue
             SourceUri.parse(base.text + name)
-            videos.append(read_sidecars(name, open_sidecar, encoding))
+            videos.append(read_sidecars(name, side_files))
         except MediaError as error:
             left_out[name] = FieldError(name, f"{error.reason}.")
         except InvalidInput as error:
