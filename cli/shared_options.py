@@ -37,7 +37,10 @@ Data = Annotated[
 ]
 Encoding = Annotated[
     str | None,
-    typer.Option("--encoding", help="Encoding of the manifest, for example cp1252 (default: utf-8)."),
+    typer.Option(
+        "--encoding",
+        help="Encoding of tables, for example cp1252 (default: utf-8), and of other texts that are not UTF-8.",
+    ),
 ]
 MethodSettings = Annotated[
     list[str] | None,

@@ -169,6 +169,10 @@ def _report_captions(listing: VideoListing) -> None:
     _report_paths("no row in the caption tables and are included", listing.without_row, "video")
     _report_paths("no file in the folder and are left out", list(listing.missing), "row")
     _report_omitted(listing.omitted)
+    for path, note in list(listing.notes.items())[:_MAX_NAMED]:
+        console.print(f"{shown_path(path)} {note}.", style="yellow", markup=False)
+    if len(listing.notes) > _MAX_NAMED:
+        console.print(f"{len(listing.notes) - _MAX_NAMED} more files are like these.", style="yellow")
 
 
 def _report_paths(what: str, paths: Sequence[str], kind: str) -> None:

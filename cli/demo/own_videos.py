@@ -19,8 +19,8 @@ from index.words.text_analysis import split_words
 from service.core.domain_names import name_key, unused_slug
 from service.tasks.manifests.caption_tables import find_tables
 from service.tasks.manifests.folder_videos import find_manifest
-from service.tasks.manifests.sidecar_captions import SIDECAR_SUFFIXES
-from service.tasks.manifests.video_files import find_omission, is_video_name
+from service.tasks.manifests.side_file_names import SideFileNames
+from service.tasks.manifests.video_files import find_omission
 
 if TYPE_CHECKING:
     from cli.service_client import ServiceClient
@@ -130,13 +130,8 @@ def _subfolders(root: Path) -> list[Path]:
 
 def _has_captions(folder: Path) -> bool:
     """Return whether a folder itself contains captions of videos."""
-    files = [path for path in folder.iterdir() if path.is_file()]
-    return bool(find_tables(path.name for path in files)) or any(
-        file.with_suffix(suffix).is_file()
-        for file in files
-        if is_video_name(file.name)
-        for suffix in SIDECAR_SUFFIXES
-    )
+    names = [path.name for path in folder.iterdir() if path.is_file()]
+    return bool(find_tables(names) or SideFileNames(names).side_files)
 
 
 def _read_domain(slug: str, folder: Path) -> Sequence[VideoSpec]:

@@ -13,7 +13,7 @@ from service.core.errors import InvalidInput
 from service.tasks.manifests.caption_tables import TABLE_SUFFIXES, find_tables
 from service.tasks.manifests.file_matching import normalize_path
 from service.tasks.manifests.manifest_parser import CAPTION_TABLE_NAMES, MANIFEST_NAMES
-from service.tasks.manifests.sidecar_captions import is_sidecar, subtitle_aliases
+from service.tasks.manifests.side_file_names import SideFileNames
 from service.tasks.manifests.video_files import find_omission, is_video_name
 from service.tasks.manifests.video_tables import TYPED_SUFFIXES
 
@@ -32,7 +32,6 @@ class SelectedFiles:
         self.files: dict[str, LocalFile] = {}
         self.skipped: list[OmittedPath] = []
         self._texts = {normalize_path(text.path): text.content for text in texts}
-        self._aliases = subtitle_aliases(self._texts)
         for file in files:
             path = normalize_path(file.path)
             if not path:
@@ -43,6 +42,7 @@ class SelectedFiles:
                 self._skip(file, f"{omission[1]} file")
             else:
                 self.files[path] = file
+        self._names = SideFileNames({**self.files, **self._texts})
 
     def choose_tables(self, path: str | None) -> list[str]:
         """Choose the caption tables, and return their paths.
@@ -78,10 +78,13 @@ class SelectedFiles:
             )
         return found or sorted(tables)
 
-    def open_text(self, path: str) -> BinaryIO | None:
-        """Open a sidecar file or the table; None if there is none."""
-        content = self._texts.get(path, self._texts.get(self._aliases.get(path, "")))
-        return None if content is None else io.BytesIO(content)
+    def find(self, name: str) -> list[str]:
+        """Find the sidecar files that are read under a name, best first."""
+        return [path for path in self._names.find(name) if path in self._texts]
+
+    def open_text(self, path: str) -> BinaryIO:
+        """Open a sidecar file or the table."""
+        return io.BytesIO(self._texts[path])
 
     def video_paths(self, named: set[str]) -> list[str]:
         """List the paths of the videos in order, and mark all other files as skipped.
@@ -89,11 +92,10 @@ class SelectedFiles:
         Args:
             named: Paths named by the table; these are videos whatever their extension.
         """
-        stems = {str(PurePosixPath(path).with_suffix("")) for path in self.files if is_video_name(path)}
         videos = []
         for path, file in self.files.items():
             if not is_video_name(path) and path not in named:
-                if path not in self._texts and not is_sidecar(path, stems):
+                if path not in self._texts and path not in self._names.side_files:
                     self._skip(file, _reason(path))
             elif file.size == 0:
                 self._skip(file, "empty file")

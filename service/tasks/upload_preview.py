@@ -27,7 +27,12 @@ from service.tasks import commands
 from service.tasks.ingestion_checks import content_errors, duplicate_ids, task_errors
 from service.tasks.manifests.caption_tables import CaptionTables
 from service.tasks.manifests.manifest_lines import UTF16_MARKS
-from service.tasks.manifests.sidecar_captions import add_caption_from_name, add_subtitles, read_sidecars
+from service.tasks.manifests.sidecar_captions import (
+    SideFiles,
+    add_caption_from_name,
+    add_subtitles,
+    read_sidecars,
+)
 from service.tasks.selected_files import SelectedFiles
 from service.tasks.uploads import upload_store
 
@@ -96,10 +101,7 @@ class _Selection:
         tables = CaptionTables(lambda: list(self.files), is_searched=True)
         encodings: dict[str, str] = {}
         for path in self._selected.choose_tables(self._request.table):
-            stream = self._selected.open_text(path)
-            if stream is None:
-                raise AssertionError("the table is one of the listed names")
-            with stream:
+            with self._selected.open_text(path) as stream:
                 if stream.read(2) in UTF16_MARKS:
                     encodings[path] = "utf-16"
                 stream.seek(0)
@@ -120,14 +122,12 @@ class _Selection:
     def read_videos(self) -> None:
         """Read the sidecar files; for videos named by a table, only subtitles. Raise InvalidInput."""
         request = self._request
-        open_text = self._selected.open_text
+        encoding = None if request.encoding.lower() in ("utf-8", "utf8") else request.encoding
+        files = SideFiles(self._selected.find, self._selected.open_text, encoding)
         videos = []
         for path in self._selected.video_paths(set(self._rows)):
             row = self._rows.get(path)
-            if row is None:
-                video = read_sidecars(path, open_text, request.encoding)
-            else:
-                video = add_subtitles(row, path, open_text, request.encoding)
+            video = read_sidecars(path, files) if row is None else add_subtitles(row, path, files)
             videos.append(add_caption_from_name(video) if request.captions_from_names else video)
         self.videos = videos
 

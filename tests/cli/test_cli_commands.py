@@ -226,7 +226,7 @@ def test_sidecar_files_of_a_folder_are_read(tmp_path: Path, capsys: pytest.Captu
     ]
     assert "3 of 4 videos have captions" in capsys.readouterr().out
     with pytest.raises(InvalidInput, match=r"deep/A\.txt:1"):
-        read_videos(tmp_path)
+        read_videos(tmp_path, encoding="utf-8")
 
 
 def test_all_missing_files_are_listed(tmp_path: Path) -> None:

@@ -1,8 +1,8 @@
 // Read dropped and selected files, and the content of tables and sidecar files among them.
 
 const TABLE = /\.(csv|tsv|json|jsonl|ndjson)$/i;
-const SIDECAR = /\.(txt|srt|vtt|info\.json|json|description)$/i;
-const LANGUAGE_SUBTITLES = /\.[a-z]{2,3}(-[a-z0-9]{2,8})*\.(srt|vtt)$/i; // clip.en.vtt, clip.pt-BR.srt
+const SIDECAR = /\.(txt|srt|vtt|ass|ssa|ttml|sub|description)$/i;
+const UNREAD = /\.(?!info\.)[^./]+\.json$/i; // of a video: clip.live_chat.json, clip.comments.json
 const ARCHIVE = /\.(zip|tar|tar\.gz|tgz)$/i;
 const MAX_TEXT_BYTES = 32 * 2 ** 20;
 const PARALLEL = 16;
@@ -39,12 +39,18 @@ const isText = ({ path }) => TABLE.test(path) || SIDECAR.test(path);
  * @throws Error if a file cannot be read, or the files are too large
  */
 export async function readTexts(files) {
+  const paths = new Set(files.map(({ path }) => path));
   const names = new Set(
     files.filter((file) => !isText(file)).map(({ path }) => path.replace(/\.[^./]*$/, "")),
   );
+  // clip.en.srt and clip.mp4.json begin with the name of clip.mp4.
   const isSidecar = ({ path }) =>
-    [SIDECAR, LANGUAGE_SUBTITLES].some((kind) => kind.test(path) && names.has(path.replace(kind, "")));
-  const wanted = files.filter((each) => TABLE.test(each.path) || isSidecar(each));
+    SIDECAR.test(path) &&
+    !(/\.sub$/i.test(path) && paths.has(path.replace(/\.sub$/i, ".idx"))) && // pictures
+    Array.from(path.matchAll(/\./g)).some(({ index }) => names.has(path.slice(0, index)));
+  const isUnread = ({ path }) =>
+    UNREAD.test(path) && names.has(path.replace(UNREAD, "")) && !paths.has(path.replace(/\.json$/i, ""));
+  const wanted = files.filter((each) => (TABLE.test(each.path) && !isUnread(each)) || isSidecar(each));
   const bytes = wanted.reduce((sum, { file }) => sum + file.size, 0);
   if (bytes > MAX_TEXT_BYTES)
     throw new Error("The tables and sidecar files are larger than 32 MiB. Select fewer.");

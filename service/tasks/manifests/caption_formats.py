@@ -23,6 +23,7 @@ Rows = Iterator[tuple[str, Any]]  # location and fields of each video
 
 _SHORTEST = 1.0  # seconds, for a timed text that does not end after its start
 _KINDS: dict[type, str] = {dict: "an object", list: "a list", str: "a text"}
+_TABLE_KEYS = ("file", "file_name", "video")  # no description of a data set has them
 _MAX_KEYS = 12  # in an error
 
 
@@ -53,9 +54,12 @@ def recognize(value: Any, location: str) -> CaptionFormat:
     Raises:
         InvalidInput: No format has these keys; the error names them and the nearest format.
     """
+    if value == {}:
+        return _EMPTY
     layouts = _keys_by_layout(value)
     for known in FORMATS:
-        if known.keys <= layouts.get(known.layout, frozenset()):
+        keys = layouts.get(known.layout, frozenset())
+        if known.keys <= keys and (known.read or keys.isdisjoint(_TABLE_KEYS)):
             return known
     first = (
         next((item for item in value if isinstance(item, dict)), None) if isinstance(value, list) else value
@@ -276,9 +280,10 @@ def _read_coco(document: dict[str, Any], name: str) -> Rows:
                 omitted=(*columns, "id", "split"),
             ),
         )
-    if captions:
-        missing = next(iter(captions))
-        raise InvalidInput.at(f"{name}:annotations", f"{missing!r} matches none of the {of}.", "Add it.")
+    # A cut file may keep all annotations. Their IDs are named so that they match no file.
+    yield from (
+        (f"{name}:annotations", _video(f"{of}.id={uri}", captions=texts)) for uri, texts in captions.items()
+    )
 
 
 def _read_dense(items: Iterable[tuple[str, Any]], name: str) -> Rows:
@@ -423,6 +428,7 @@ def _format(
 
 
 VIDEO_OBJECTS = CaptionFormat("videos", "objects", frozenset(("file", "caption")), _read_objects, False)
+_EMPTY = CaptionFormat("empty", "document", frozenset(), None)
 FORMATS = (
     _format("MSR-VTT", "document", "videos sentences", _read_msr_vtt),
     _format("COCO captions", "document", "images annotations", _read_coco),
@@ -440,5 +446,12 @@ FORMATS = (
     _format("description of a Hugging Face data set", "document", "features splits", None),
     _format("state of a Hugging Face data set", "document", "_data_files", None),
     _format("description of a yt-dlp playlist", "document", "extractor webpage_url", None),
+    _format("description of a yt-dlp playlist", "document", "_type entries", None),
+    _format("live chat of yt-dlp", "objects", "replayChatItemAction", None),
+    _format("metadata of Google Takeout", "document", "photoTakenTime", None),
+    _format("album of Google Takeout", "document", "title access date", None),
+    _format("recognized speech", "document", "segments language", None),
+    _format("recognized speech", "document", "transcription", None),
+    _format("recognized speech", "document", "chunks text", None),
     _format("statistics of video2dataset", "document", "successes failed_to_download", None),
 )

@@ -6,15 +6,15 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import PurePosixPath
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from cinestrata_schemas.tasks import VideoSpec
 from media.sources.media_source import is_source_uri
 from service.core.errors import InvalidInput
 from service.tasks.manifests.file_matching import FileMatcher
 from service.tasks.manifests.manifest_parser import ManifestEntries, read_rows
-from service.tasks.manifests.sidecar_captions import is_sidecar
-from service.tasks.manifests.video_files import SYSTEM, find_omission, is_video_name
+from service.tasks.manifests.side_file_names import SideFileNames
+from service.tasks.manifests.video_files import SYSTEM, find_omission
 from service.tasks.manifests.video_tables import TYPED_SUFFIXES
 
 TABLE_SUFFIXES = (".csv", ".tsv", ".json", ".jsonl", ".ndjson")
@@ -29,16 +29,16 @@ def find_tables(
 ) -> list[str]:
     """Find the files in a folder that look like caption tables by name.
 
-    Files that are not part of the folder, sidecar files and spreadsheet lock files are skipped.
+    Files that are not part of the folder, JSON sidecar files and spreadsheet lock files are skipped.
     """
     found = list(paths)
-    stems = {path.removesuffix(PurePosixPath(path).suffix) for path in found if is_video_name(path)}
+    tables = [path for path in found if path.lower().endswith(suffixes) and find_omission(path) is None]
+    has_json = any(path.lower().endswith(".json") for path in tables)
+    side_files = SideFileNames(found).side_files if has_json else ()
     return [
         path
-        for path in found
-        if path.lower().endswith(suffixes)
-        and find_omission(path) is None
-        and not is_sidecar(path, stems)
+        for path in tables
+        if not (path.lower().endswith(".json") and path in side_files)
         and not PurePosixPath(path).name.startswith("~$")
     ]
 
@@ -70,6 +70,7 @@ class CaptionTables:
         tables: The tables that were read.
         rows: Number of rows that were read, also of tables with an error.
         missing: Why rows were left out: they match no file, or several.
+        unused: What the files are that have no videos, by path.
     """
 
     def __init__(self, list_files: Callable[[], Sequence[str]], *, is_searched: bool = False) -> None:
@@ -79,6 +80,7 @@ class CaptionTables:
         self.tables: list[CaptionTableSummary] = []
         self.rows = 0
         self.missing: dict[str, str] = {}
+        self.unused: dict[str, str] = {}
 
     @cached_property
     def _matcher(self) -> FileMatcher:
@@ -111,6 +113,8 @@ class CaptionTables:
                 if table.is_partial and ".." in uri.replace("\\", "/").split("/"):
                     raise InvalidInput.at(location, f"{uri[:200]!r} is outside the folder.", "Remove '..'.")
                 if table.is_partial or self._is_searched:
+                    if table.is_partial:
+                        uri = self._clip_id(uri, fields.get("metadata"), folder)
                     found = self._matcher.find(uri, folder)
                     reason = _REASONS[len(found)]
                     if len(found) == 1 and named.setdefault(found[0], uri) != uri:
@@ -124,22 +128,34 @@ class CaptionTables:
                 elif folder:
                     uri = str(PurePosixPath(folder, uri))
                 fields = {**fields, "uri": uri}
-            self._entries.add(location, fields)
+            self._entries.add(location, fields, is_partial=table.is_partial)
             named.setdefault(str(uri), "")
         if table.is_description:
+            self.unused[path] = f"is not used: {table.format}"
             return
         if missing and not named and table.is_partial:
             some = ", ".join(repr(uri[:80]) for uri in missing[:_MAX_NAMED])
             raise InvalidInput.at(
                 path,
                 f"None of the videos it names is in the folder, for example {some} ({table.format}).",
-                "Put it into the folder with the videos. IDs are file names without extension.",
+                "Put it into the folder with the videos. IDs are file names without extension, or without start and "
+                "end, as in ID_33_46.avi.",
             )
         if not named and not missing:
             raise InvalidInput.at(path, "It lists no videos.", "Write one video per line.")
         self.tables.append(
             CaptionTableSummary(path, table.format, table.delimiter, len(named) + len(missing))
         )
+
+    def _clip_id(self, uri: str, metadata: Any, folder: str) -> str:
+        """Add a row's start and end to its ID, as in the names of MSVD's clips, unless only the whole video exists."""
+        values = {key.lower(): value for key, value in metadata.items()} if isinstance(metadata, dict) else {}
+        try:
+            start, end = (int(float(values[key])) for key in ("start", "end"))
+        except (KeyError, TypeError, ValueError, OverflowError):
+            return uri
+        names = [f"{uri}_{start}_{end}", f"{uri}_{start:06}_{end:06}", uri]
+        return next((name for name in names if self._matcher.find(name, folder)), names[0])
 
     def videos(self) -> list[VideoSpec]:
         """List the videos in the order of their first rows; ``uri`` is the path of the matched file."""

@@ -8,19 +8,17 @@ from itertools import chain
 from typing import Any, BinaryIO
 
 from cinestrata_schemas.tasks import VideoSpec
-from media import MediaError
 from service.core.errors import FieldError, InvalidInput
-from service.tasks.ingestion_checks import content_errors, raise_first
 from service.tasks.manifests.caption_tables import CaptionTables, find_tables
+from service.tasks.manifests.side_file_names import SideFileNames
 from service.tasks.manifests.sidecar_captions import (
-    OpenSidecar,
+    UNREADABLE,
+    SideFiles,
     add_caption_from_name,
     add_subtitles,
+    explain_error,
     read_sidecars,
-    sidecar_stem,
 )
-
-_UNREADABLE = (InvalidInput, MediaError, OSError)
 
 
 @dataclass(frozen=True)
@@ -36,6 +34,7 @@ class VideoListing:
         without_row: Paths of videos that the folder's caption tables do not mention.
         missing: Why table rows were left out: they match no file, or several.
         formats: Format of each caption table or manifest by its path.
+        notes: What else is worth knowing about files: detected encodings, and files that are not used.
     """
 
     base: Any
@@ -45,6 +44,7 @@ class VideoListing:
     without_row: Sequence[str] = field(default=(), kw_only=True)
     missing: Mapping[str, str] = field(default_factory=dict, kw_only=True)
     formats: Mapping[str, str] = field(default_factory=dict, kw_only=True)
+    notes: Mapping[str, str] = field(default_factory=dict, kw_only=True)
 
     def require_all(self) -> None:
         """Raise InvalidInput if any file was left out."""
@@ -58,17 +58,21 @@ class FolderReader:
 
     Attributes:
         list_files: Lists the paths of all files.
-        open_table, open_sidecar: Open a file by path.
+        open_file: Opens a table or sidecar file.
+        find_side_files, encoding, frame_rate: As for :class:`SideFiles`; tables are UTF-8 without an encoding.
         check_file: Raises an error for a video file that cannot be used.
         left_out: Errors of the files that were left out, by path.
+        notes: As for :class:`VideoListing`.
     """
 
     list_files: Callable[[], Sequence[str]]
-    open_table: Callable[[str], BinaryIO]
-    open_sidecar: OpenSidecar
+    open_file: Callable[[str], BinaryIO]
+    find_side_files: Callable[[str], Sequence[str]]
     check_file: Callable[[str], object]
-    encoding: str
+    encoding: str | None = None
+    frame_rate: Callable[[str], float | None] = lambda uri: None
     left_out: dict[str, FieldError] = field(default_factory=dict)
+    notes: dict[str, str] = field(default_factory=dict)
 
     def read_tables(self, manifest: str | None, typed_tables: bool) -> CaptionTables:
         """Read a manifest, which must be valid, or the tables in the folder."""
@@ -78,15 +82,19 @@ class FolderReader:
             for name in (name for name in names if name not in self.left_out):
                 rows = tables.rows
                 try:
-                    with self.open_table(name) as stream:
-                        tables.add(name, stream, self.encoding, typed_tables=typed_tables)
-                except _UNREADABLE as error:
+                    with self.open_file(name) as stream:
+                        tables.add(name, stream, self.encoding or "utf-8", typed_tables=typed_tables)
+                except UNREADABLE as error:
                     if manifest is not None:
                         raise
-                    self.left_out[name] = _explain(name, error)
+                    self.left_out[name] = explain_error(name, error)
                     if tables.rows > rows:
                         break  # read the others again, without the rows before the error
             else:
+                self.notes |= tables.unused
+                if manifest is None:
+                    unused = SideFileNames(self.list_files()).unused
+                    self.notes |= dict.fromkeys(unused, "belongs to no video, and is not used")
                 return tables
 
     def read_videos(
@@ -98,51 +106,21 @@ class FolderReader:
         report_progress: Callable[[], object] = lambda: None,
     ) -> list[VideoSpec]:
         """Read the videos of tables and the others, by path; raise ``no_videos`` if none can be used."""
+        side_files = SideFiles(
+            self.find_side_files, self.open_file, self.encoding, self.frame_rate, self.notes, self.left_out
+        )
         videos: list[VideoSpec] = []
         for name, row in chain(rows, ((name, None) for name in names)):
             report_progress()
             try:
                 if row is None:
                     self.check_file(name)
-                video = self._read_video(name, row)
+                video = (
+                    read_sidecars(name, side_files) if row is None else add_subtitles(row, name, side_files)
+                )
                 videos.append(add_caption_from_name(video) if captions_from_names else video)
-            except _UNREADABLE as error:
-                self.left_out[name] = _explain(name, error)
+            except UNREADABLE as error:
+                self.left_out[name] = explain_error(name, error)
         if not videos:
             raise InvalidInput.of([*self.left_out.values(), no_videos])
         return videos
-
-    def _read_video(self, name: str, row: VideoSpec | None) -> VideoSpec:
-        """Read a video with those sidecar files that can be read."""
-        opened: list[str] = []
-
-        def open_next(sidecar: str) -> BinaryIO | None:
-            if sidecar in self.left_out:
-                return None
-            opened.append(sidecar)
-            if (stream := self.open_sidecar(sidecar)) is None:
-                opened.pop()
-            return stream
-
-        try:
-            if row is not None:
-                return add_subtitles(row, name, open_next, self.encoding)
-            video = read_sidecars(name, open_next, self.encoding)
-            # Only lines of a text file are not cut to the limits.
-            raise_first(content_errors(f"{sidecar_stem(name)}.txt", video))
-            return video
-        except _UNREADABLE as error:
-            if not opened:
-                raise
-            field = error.errors[0].field if isinstance(error, InvalidInput) else ""
-            sidecar = next((sidecar for sidecar in opened if field.startswith(sidecar)), opened[-1])
-            self.left_out[sidecar] = _explain(sidecar, error)
-            return self._read_video(name, row)
-
-
-def _explain(name: str, error: Exception) -> FieldError:
-    if isinstance(error, InvalidInput):
-        return error.errors[0]
-    if isinstance(error, OSError):
-        return FieldError(name, f"The file cannot be read ({error.strerror}).", "Let the service read it.")
-    return FieldError(name, f"{error}.")

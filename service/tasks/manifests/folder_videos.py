@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import unicodedata
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache, partial
 from itertools import pairwise
@@ -13,7 +14,9 @@ from pathlib import Path
 from typing import BinaryIO, NoReturn
 
 from cinestrata_schemas.tasks import VideoSpec
+from media.errors import MediaError
 from media.sources.media_source import is_source_uri
+from media.video_decoder import VideoDecoder
 from media.video_limits import VIDEO_SUFFIXES
 from service.core.errors import FieldError, InvalidInput
 from service.storage.library_paths import UPLOAD_FOLDER
@@ -26,14 +29,15 @@ from service.tasks.manifests.manifest_parser import (
     MANIFEST_NAMES,
     TYPED_MANIFEST_NAMES,
 )
-from service.tasks.manifests.sidecar_captions import (
-    SIDECAR_SUFFIXES,
-    SUBTITLE_SUFFIXES,
-    subtitle_aliases,
-)
+from service.tasks.manifests.side_file_names import SIDECAR_SUFFIXES, SUBTITLE_SUFFIXES, SideFileNames
 from service.tasks.manifests.video_files import REPEATED, find_omission, find_videos, is_video_name
 
-_FILES = (*VIDEO_SUFFIXES, *TABLE_SUFFIXES, *SIDECAR_SUFFIXES)  # other broken links may have led to folders
+_FILES = (
+    *VIDEO_SUFFIXES,
+    *TABLE_SUFFIXES,
+    *SIDECAR_SUFFIXES,
+    *SUBTITLE_SUFFIXES,
+)  # other broken links may have led to folders
 
 
 @dataclass(frozen=True)
@@ -70,7 +74,7 @@ def list_folder_videos(
     is the folder of an upload.
 
     Args:
-        encoding: Encoding of the manifest or the sidecar files; None: UTF-8.
+        encoding: Encoding of the manifest, and of sidecar files that are not UTF-8. None: UTF-8, and detected.
         captions_from_names: Whether a video without captions gets its file name as one.
         root: Folder that links must not leave; its own path has no links. None: they may lead anywhere.
         typed_tables: Whether a manifest may be a Parquet file or a spreadsheet; only for commands.
@@ -87,9 +91,10 @@ def list_folder_videos(
     reader = FolderReader(
         lambda: walk().names,
         lambda name: _open_inside(base / name, root),
-        _find_sidecars(base, root),
+        partial(_find_side_files, base, cache(_name_side_files)),
         lambda name: _check_file(base / name, name),
-        encoding or "utf-8",
+        encoding,
+        partial(_frame_rate, base),
         found.left_out,
     )
     tables = reader.read_tables(manifest.name if manifest else None, typed_tables)
@@ -110,6 +115,7 @@ def list_folder_videos(
         without_row=[name for name in files if name not in reader.left_out] if tables.tables else (),
         missing=tables.missing,
         formats={table.path: table.format for table in tables.tables},
+        notes=reader.notes,
     )
 
 
@@ -133,23 +139,23 @@ def _without_row(folder: Path, files: Sequence[str], rows: Sequence[VideoSpec]) 
     return [name for name in files if locate(name) not in named]
 
 
-def _find_sidecars(folder: Path, root: Path | None) -> Callable[[str], BinaryIO | None]:
-    """Create a function that opens a sidecar file, or subtitles with a language code."""
+def _name_side_files(folder: Path) -> SideFileNames:
+    with suppress(OSError):  # rows may name missing folders
+        return SideFileNames(os.listdir(folder))
+    return SideFileNames(())
 
-    @cache
-    def find_aliases(place: Path) -> Mapping[str, str]:
-        try:
-            return subtitle_aliases(name for name in os.listdir(place) if name.endswith(SUBTITLE_SUFFIXES))
-        except OSError:  # rows may name missing folders
-            return {}
 
-    def open_sidecar(name: str) -> BinaryIO | None:
-        path = folder / name
-        if name.endswith(SUBTITLE_SUFFIXES) and not path.is_file():
-            path = path.parent / find_aliases(path.parent).get(path.name, path.name)
-        return _open_inside(path, root) if path.is_file() else None
+def _find_side_files(folder: Path, list_names: Callable[[Path], SideFileNames], name: str) -> list[str]:
+    place, name = os.path.split(name)
+    found = (os.path.join(place, each) for each in list_names(folder / place).find(name))
+    return [path for path in found if (folder / path).is_file()]
 
-    return open_sidecar
+
+def _frame_rate(folder: Path, uri: str) -> float | None:
+    """Find a video's frames per second, in a process of its own; None if it cannot be read."""
+    with suppress(MediaError, OSError), VideoDecoder() as decoder:
+        return decoder.decode(folder / uri, frames=1, size=1).fps
+    return None
 
 
 def _check_file(path: Path, name: str) -> None:

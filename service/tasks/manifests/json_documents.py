@@ -9,7 +9,7 @@ from typing import Any
 
 from service.core import request_limits
 from service.core.errors import InvalidInput
-from service.tasks.manifests.manifest_lines import TextStream, check_encoding, encoding_hint
+from service.tasks.manifests.manifest_lines import TextStream, check_encoding, not_decoded
 
 
 def parse_json(text: str, name: str, line: int | None = None) -> Any:
@@ -66,11 +66,5 @@ def read_document(stream: TextStream, name: str, encoding: str) -> Any:
     try:
         text = raw.decode(encoding)
     except UnicodeDecodeError as error:
-        line = raw.count(b"\n", 0, error.start) + 1
-        column = error.start - raw.rfind(b"\n", 0, error.start)
-        raise InvalidInput.at(
-            f"{name}:{line}",
-            f"Byte {column} of the line is not {encoding.upper()}.",
-            encoding_hint(encoding),
-        ) from None
+        raise not_decoded(raw, error, name, encoding) from None
     return parse_json(text, name)

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import codecs
 import io
+import re
 from collections import deque
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any, Protocol
+
+from charset_normalizer import from_bytes
 
 from service.core import request_limits
 from service.core.errors import InvalidInput
@@ -17,6 +21,13 @@ UTF16_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 # Python also registers codecs for host names, escapes and mail as encodings. They decode ASCII to other characters,
 # take quadratic time, or raise other errors.
 _PROBE = "".join(map(chr, range(32, 127))) + "\\u0041\t\r\n"
+
+# Encodings of texts before Unicode; the detector knows many others, which it takes short texts for.
+_CODE_PAGES = [
+    *("cp1250", "cp1251", "cp1252", "cp1253", "cp1254", "cp1255", "cp1256", "cp1257", "cp874", "koi8_r"),
+    *("gb18030", "big5", "cp932", "euc_jp", "cp949"),
+]
+_SEPARATOR = re.compile(rb'"?sep=\W*', re.IGNORECASE)
 
 
 class TextStream(Protocol):
@@ -47,12 +58,12 @@ class PeekedText:
         self._lines = deque([first] if first else [])
 
     def peek_line(self) -> bytes:
-        """Peek at the first line that is not blank, or at its first bytes; empty if there is none.
+        """Peek at the first line that is neither blank nor ``sep=``, or at its first bytes; empty if there is none.
 
         Raises:
             InvalidInput: The text has too many lines.
         """
-        while not self._lines or not self._lines[-1].removeprefix(codecs.BOM_UTF8).strip():
+        while not self._lines or is_blank(self._lines[-1]):
             line = self._stream.readline(MAX_LINE_BYTES + 1)
             if not line:
                 return b""
@@ -69,6 +80,12 @@ class PeekedText:
     def readline(self, size: int, /) -> bytes:
         """Read the next line, as the stream yields it."""
         return self._lines.popleft() if self._lines else self._stream.readline(size)
+
+
+def is_blank(line: bytes) -> bool:
+    """Check whether a line before a table's header is blank, or names the delimiter for Excel (``sep=;``)."""
+    text = line.removeprefix(codecs.BOM_UTF8).strip()
+    return not text or _SEPARATOR.fullmatch(text) is not None
 
 
 class _Utf16Reader(io.RawIOBase):
@@ -145,6 +162,48 @@ def read_lines(stream: TextStream, name: str, encoding: str = "utf-8") -> Iterat
                 encoding_hint(encoding),
             ) from None
         yield text
+
+
+def decode_text(raw: bytes, name: str, encoding: str | None = None) -> tuple[str, str | None]:
+    """Decode a text by its byte order mark, as UTF-8, in the given encoding, or else in a detected one.
+
+    Returns:
+        The text, and the encoding if it was detected.
+
+    Raises:
+        InvalidInput: The text cannot be decoded, or contains a NUL.
+    """
+    if raw.startswith(UTF16_MARKS):
+        raw = PeekedText(io.BytesIO(raw), name).read(2 * len(raw))
+    if b"\0" in raw:
+        line = raw.count(b"\n", 0, raw.index(b"\0")) + 1
+        raise InvalidInput.at(f"{name}:{line}", "The line contains a NUL byte.", "Save the file as text.")
+    with suppress(UnicodeDecodeError):
+        return raw.decode("utf-8-sig"), None
+    if encoding is not None:
+        check_encoding(encoding)
+        try:
+            return raw.decode(encoding), None
+        except UnicodeDecodeError as error:
+            raise not_decoded(raw, error, name, encoding) from None
+    text = raw.decode(errors="replace")
+    if len(text) - len(text.encode("ascii", "ignore")) > 5 * text.count("\ufffd"):
+        return text.replace("\ufffd", ""), "damaged UTF-8"
+    telling = b"\n".join(line for line in raw.splitlines() if not line.isascii())
+    best = from_bytes(telling, cp_isolation=_CODE_PAGES).best()
+    if best is None:
+        problem = "The file is not UTF-8, and fits no other encoding."
+        raise InvalidInput.at(name, problem, encoding_hint("utf-8"))
+    encoding = "cp1252" if "cp1252" in best.could_be_from_charset else best.encoding
+    return raw.decode(encoding, "replace"), encoding
+
+
+def not_decoded(raw: bytes, error: UnicodeDecodeError, name: str, encoding: str) -> InvalidInput:
+    """Create the error for a text that an encoding cannot decode; it names the line."""
+    line = raw.count(b"\n", 0, error.start) + 1
+    column = error.start - raw.rfind(b"\n", 0, error.start)
+    message = f"Byte {column} of the line is not {encoding.upper()}."
+    return InvalidInput.at(f"{name}:{line}", message, encoding_hint(encoding))
 
 
 def check_line_number(number: int, name: str) -> None:

@@ -23,6 +23,7 @@ from service.tasks.ingestion_checks import storage_problem
 from service.tasks.manifests.caption_formats import Rows, read_document_rows, recognize
 from service.tasks.manifests.json_documents import parse_json, read_document
 from service.tasks.manifests.manifest_lines import PeekedText, check_encoding, read_lines
+from service.tasks.manifests.speech_files import SPEECH_COLUMNS
 from service.tasks.manifests.video_tables import (
     TYPED_SUFFIXES,
     find_delimiter,
@@ -35,6 +36,7 @@ from service.tasks.manifests.video_tables import (
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _MAX_CUES = 1_000_000  # over all videos
+_MAX_VALUES = 64  # of a data set's column for one video
 _MAX_METADATA_BYTES = 64 * 1024**2  # over all videos, as in the body of a JSON request
 
 
@@ -62,12 +64,14 @@ class ManifestEntries:
         self._metadata_bytes = 0
         self._cues = 0
 
-    def add(self, location: str, fields: Any) -> None:
+    def add(self, location: str, fields: Any, *, is_partial: bool = False) -> None:
         """Add a row's video.
 
         Args:
             location: Manifest name and row position, for errors.
             fields: Fields of a video as in ``POST /tasks``.
+            is_partial: Whether the row is one annotation in a data set, such as one worker's. Metadata that differ from
+                those of a previous row become lists.
 
         Raises:
             InvalidInput: A field is invalid, a file has too many captions, a row contradicts a previous one, or the
@@ -109,7 +113,7 @@ class ManifestEntries:
             video.replaces,
         )
         if earlier := self._entries.get(uri):
-            self._merge(uri, earlier, entry)
+            self._merge(uri, earlier, entry, is_partial)
             entry = earlier
         elif len(self._entries) >= request_limits.MAX_VIDEOS_PER_TASK:
             limit = request_limits.MAX_VIDEOS_PER_TASK
@@ -146,7 +150,7 @@ class ManifestEntries:
         """Build the videos."""
         return [_make_video(uri, entry) for uri, entry in self._entries.items()]
 
-    def _merge(self, uri: str, earlier: _Entry, entry: _Entry) -> None:
+    def _merge(self, uri: str, earlier: _Entry, entry: _Entry, is_partial: bool) -> None:
         """Merge a row into the previous rows of its video."""
         for field in ("id", "split"):
             self._check_equal(uri, field, getattr(earlier, field), getattr(entry, field), earlier, entry)
@@ -155,7 +159,12 @@ class ManifestEntries:
             earlier.metadata = entry.metadata
         else:
             for key, value in (entry.metadata or {}).items():
-                self._check_equal(uri, key, earlier.metadata.setdefault(key, value), value, earlier, entry)
+                first = earlier.metadata.setdefault(key, value)
+                values = first if isinstance(first, list) else [first]
+                if not is_partial or not isinstance(value, str):
+                    self._check_equal(uri, key, first, value, earlier, entry)
+                elif value not in values and len(values) < _MAX_VALUES:
+                    earlier.metadata[key] = [*values, value]
         earlier.captions.update(entry.captions)
         earlier.transcript.update(entry.transcript)
 
@@ -261,11 +270,13 @@ def read_rows(
 
 
 def _read_table(text: PeekedText, line: bytes, name: str, encoding: str) -> CaptionTableRows:
-    header = line.decode("utf-8", "replace")
+    header = next(iter(line.decode("utf-8", "replace").splitlines()), "")
     rows = read_delimited_table(read_lines(text, name, encoding), name)
     if is_lsmdc(header):
         return CaptionTableRows("LSMDC", rows, True, "\t")
     delimiter = find_delimiter(header)
+    if split_header(header.strip(), delimiter) == SPEECH_COLUMNS:
+        return CaptionTableRows("speech recognized by Whisper", iter(()), is_description=True)
     is_partial = not has_files(split_header(header, delimiter))
     return CaptionTableRows("table", rows, is_partial, delimiter)
 

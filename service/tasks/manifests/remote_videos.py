@@ -20,7 +20,7 @@ from service.tasks.manifests.file_matching import NO_VIDEOS_HINT
 from service.tasks.manifests.folder_listing import FolderReader, VideoListing
 from service.tasks.manifests.manifest_lines import check_encoding
 from service.tasks.manifests.manifest_parser import FULL_MANIFEST_NAMES, require_text_table
-from service.tasks.manifests.sidecar_captions import subtitle_aliases
+from service.tasks.manifests.side_file_names import SideFileNames
 from service.tasks.manifests.video_files import find_videos
 from service.tasks.manifests.video_tables import TYPED_SUFFIXES
 
@@ -66,7 +66,7 @@ def list_remote_videos(
     Args:
         source: URI of the folder or the manifest.
         reader: Reads the source.
-        encoding: Encoding of the manifest or the sidecar files; None: UTF-8.
+        encoding: Encoding of the manifest, and of sidecar files that are not UTF-8. None: UTF-8, and detected.
         captions_from_names: Whether a video without captions gets its file name as one.
         report_progress: Called for each page of a listing and each part of a file.
         typed_tables: Whether a manifest may be a Parquet file or a spreadsheet; only for commands.
@@ -75,9 +75,9 @@ def list_remote_videos(
         InvalidInput: The source is not allowed or has no videos, all are left out, or its manifest is invalid.
         SourceUnavailable: The source is unreachable at the moment.
     """
-    check_encoding(encoding or "utf-8")
     try:
-        return _list(source, reader, encoding or "utf-8", captions_from_names, report_progress, typed_tables)
+        check_encoding(encoding or "utf-8")
+        return _list(source, reader, encoding, captions_from_names, report_progress, typed_tables)
     except SourceOutage as error:
         raise SourceUnavailable(error.reason) from error
     except MediaError as error:
@@ -87,7 +87,7 @@ def list_remote_videos(
 def _list(
     source: str,
     reader: SourceReader,
-    encoding: str,
+    encoding: str | None,
     captions_from_names: bool,
     report_progress: Callable[[], object],
     typed_tables: bool,
@@ -102,7 +102,7 @@ def _list(
         files = {file.name: file for file in reader.list_files(base, report_progress)}
         manifest = manifest or next((name for name in FULL_MANIFEST_NAMES if name in files), None)
 
-    def open_table(name: str) -> BinaryIO:
+    def open_file(name: str) -> BinaryIO:
         if not typed_tables:
             require_text_table(name, name)  # before the download
         uri = named if named.segments[-1] == name else SourceUri.parse(base.text + _encode(base, name))
@@ -110,8 +110,8 @@ def _list(
 
     folder_reader = FolderReader(
         lambda: list(files or ()),
-        open_table,
-        _find_sidecars(base, reader, files or {}, report_progress),
+        open_file,
+        SideFileNames(files or ()).find,
         lambda name: SourceUri.parse(base.text + name),
         encoding,
     )
@@ -134,26 +134,8 @@ def _list(
         without_row=[name for name in names if name not in left_out] if tables.tables else (),
         missing=tables.missing,
         formats={table.path: table.format for table in tables.tables},
+        notes=folder_reader.notes,
     )
-
-
-def _find_sidecars(
-    base: SourceUri,
-    reader: SourceReader,
-    files: Mapping[str, ListedFile],
-    report_progress: Callable[[], object],
-) -> Callable[[str], BinaryIO | None]:
-    """Create a function that opens a sidecar file, or subtitles with a language code."""
-    aliases = subtitle_aliases(files)
-
-    def open_sidecar(name: str) -> BinaryIO | None:
-        name = name if name in files else aliases.get(name, "")
-        if not name:
-            return None
-        uri = SourceUri.parse(base.text + name)
-        return io.BytesIO(reader.read(uri, request_limits.MAX_TABLE_BYTES, report_progress))
-
-    return open_sidecar
 
 
 def _split(

@@ -2,127 +2,162 @@
 
 For a video ``clip.mp4`` these are ``clip.txt`` (every line is a caption), ``clip.json`` (``caption``, ``captions``,
 ``text`` and ``description`` are captions, other plain fields are metadata), yt-dlp's ``clip.info.json`` and
-``clip.description`` (``title`` and ``description`` are captions), and ``clip.srt`` or else ``clip.vtt`` (the
-transcript), also with a language code, as in ``clip.en.vtt``. For videos named by a table, only subtitles are read.
+``clip.description`` (``title`` and ``description`` are captions), ``clip.mp4.json`` (as ``clip.json``, or the metadata
+of Google Takeout), and the transcript: the first of the subtitles, ``clip.tsv`` and ``clip.json`` of Whisper. A
+``clip.txt`` with the words of a transcript is none of the captions. For videos named by a table, only the transcript is
+read. :mod:`service.tasks.manifests.side_file_names` finds files with other names.
 """
 
 from __future__ import annotations
 
 import io
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from itertools import chain
 from pathlib import PurePosixPath
 from typing import Any, BinaryIO
 
 from cinestrata_schemas.tasks import VideoSpec
 from cinestrata_schemas.videos import Cue
+from media import MediaError
 from media.sources.media_source import is_source_uri
 from service.core import request_limits
-from service.core.errors import InvalidInput
+from service.core.errors import FieldError, InvalidInput
+from service.tasks.ingestion_checks import content_errors, raise_first
 from service.tasks.manifests.json_documents import read_document
-from service.tasks.manifests.manifest_lines import PeekedText, read_lines
-from service.tasks.manifests.plain_fields import plain_fields, shorten_caption
-from service.tasks.manifests.subtitle_files import read_subtitles
-
-SUBTITLE_SUFFIXES = (".srt", ".vtt")
-SIDECAR_SUFFIXES = (".txt", ".json", ".info.json", ".description", *SUBTITLE_SUFFIXES)
-
-# Downloaders name the subtitles of clip.mp4 clip.en.vtt, clip.pt-BR.srt or clip.en-orig.vtt.
-_LANGUAGE_SUBTITLES = re.compile(
-    r"(?P<stem>.*[^/])\.(?P<code>[A-Za-z]{2,3}(-[A-Za-z0-9]{2,8})*)\.(?P<kind>srt|vtt)", re.DOTALL
-)
-
-OpenSidecar = Callable[[str], BinaryIO | None]
+from service.tasks.manifests.manifest_lines import decode_text
+from service.tasks.manifests.plain_fields import MAX_METADATA_CHARS, plain_fields, shorten_caption
+from service.tasks.manifests.side_file_names import SUBTITLES, sidecar_stem
+from service.tasks.manifests.speech_files import find_segments, read_segments, read_speech_table
+from service.tasks.manifests.subtitle_files import build_cues, read_subtitles
 
 _JSON_CAPTIONS = {  # fields that are captions; WebDataset shards have clip.json
     ".json": ("caption", "captions", "text", "description"),
     ".info.json": ("title", "description"),
 }
-_MAX_INFO_BYTES = 8 * 1024**2  # parsed JSON takes up to 20 times as much memory
+UNREADABLE = (InvalidInput, MediaError, OSError)  # errors of a file that cannot be used
+
+_MAX_BYTES = 8 * 1024**2  # per file; parsed, it takes some 20 times as much memory
 
 
-def read_sidecars(uri: str, open_sidecar: OpenSidecar, encoding: str = "utf-8") -> VideoSpec:
+@dataclass(frozen=True)
+class SideFiles:
+    """Reads the side files of videos.
+
+    Attributes:
+        find: Finds the files that are read under a name, best first.
+        open: Opens one of them.
+        encoding: Encoding of texts that are not UTF-8; None: detected.
+        frame_rate: Finds the frames per second of the video at a path; None if it cannot be read.
+        notes: Detected encodings, by path.
+        left_out: Receives the errors of files that cannot be read, by path. None: they are raised.
+    """
+
+    find: Callable[[str], Sequence[str]]
+    open: Callable[[str], BinaryIO]
+    encoding: str | None = None
+    frame_rate: Callable[[str], float | None] = lambda uri: None
+    notes: dict[str, str] = field(default_factory=dict)
+    left_out: dict[str, FieldError] | None = None
+
+    def read(self, name: str) -> Iterator[tuple[str, str]]:
+        """Read the files with a name: their paths and texts."""
+        for path in self.find(name):
+            if path not in (self.left_out or ()):
+                text = None
+                with self.check(path):
+                    text = self._text(path)
+                if text is not None:
+                    yield path, text
+
+    @contextmanager
+    def check(self, path: str) -> Iterator[None]:
+        """Leave a file out if it raises an error here."""
+        try:
+            yield
+        except UNREADABLE as error:
+            if self.left_out is None:
+                raise
+            self.left_out[path] = explain_error(path, error)
+
+    def _text(self, path: str) -> str:
+        with self.open(path) as stream:
+            raw = stream.read(_MAX_BYTES + 1)
+        if len(raw) > _MAX_BYTES:
+            message = f"The file is larger than {_MAX_BYTES} bytes."
+            raise InvalidInput.at(path, message, "Shorten or remove it.")
+        text, detected = decode_text(raw, path, self.encoding)
+        if detected:
+            note = f"is not UTF-8, and was read as {detected}; --encoding names another encoding"
+            self.notes[path] = note
+        return text
+
+
+def explain_error(path: str, error: Exception) -> FieldError:
+    """Explain why a file cannot be used: one of the errors ``UNREADABLE``."""
+    if isinstance(error, InvalidInput):
+        return error.errors[0]
+    if isinstance(error, OSError):
+        return FieldError(path, f"The file cannot be read ({error.strerror}).", "Let the service read it.")
+    return FieldError(path, f"{error}.")
+
+
+def read_sidecars(uri: str, files: SideFiles) -> VideoSpec:
     """Add the captions, transcript and metadata from a video's sidecar files.
 
     Lines in a ``.txt`` file are kept as they are. Other captions are cut to their maximum length.
 
-    Args:
-        open_sidecar: Opens the file at a path; None if there is none.
-
     Raises:
-        InvalidInput: A sidecar file is invalid; the error names the file, and the line if it is text.
+        InvalidInput: A sidecar file is invalid; the error names the file.
     """
     stem = sidecar_stem(uri)
     captions: dict[str, None] = {}
     metadata: dict[str, Any] = {}
-    for line in _read(f"{stem}.txt", open_sidecar, encoding, read_lines):
-        if text := line.strip():
-            captions[text] = None
-    for suffix, keys in _JSON_CAPTIONS.items():
-        for info in _read(f"{stem}{suffix}", open_sidecar, encoding, _read_info):
-            values = (info.get(key) for key in keys)
-            texts = chain.from_iterable(value if isinstance(value, list) else [value] for value in values)
-            captions |= dict.fromkeys(shorten_caption(text) for text in texts if text)
+    documents = [*_read_documents(uri, files)]
+    transcripts = chain(_read_subtitles(uri, files), (cues for *_, cues in documents))
+    transcript = next(filter(None, transcripts), [])
+    for path, text in files.read(f"{stem}.txt"):
+        said = (" ".join(cue.text for cue in cues) for cues in chain([transcript], transcripts))
+        if not any(_words(text) == _words(words) for words in said):
+            lines = [*map(str.strip, re.split(r"[\r\n]", text))]
+            with files.check(path):
+                if files.left_out is not None:
+                    raise_first(content_errors(path, VideoSpec(uri=uri, captions=[*filter(None, lines)])))
+                _add_captions(captions, lines, path)
+    for path, suffix, info, _ in documents:
+        keys = _JSON_CAPTIONS[suffix]
+        if "photoTakenTime" in info:
+            info, keys = _takeout_fields(info), ()
+        elif find_segments(info) is not None:
+            info["text"] = None  # all that is said
+        values = (info.get(key) for key in keys)
+        texts = chain.from_iterable(value if isinstance(value, list) else [value] for value in values)
+        with files.check(path):
+            _add_captions(captions, (shorten_caption(each) for each in texts if each), path)
             metadata |= plain_fields(info, frozenset(keys))
-    for line in _read(f"{stem}.description", open_sidecar, encoding, _read_description):
-        captions[line] = None
-    transcript = _read_transcript(stem, open_sidecar, encoding)
-    captions.pop("", None)
-    if len(captions) > request_limits.MAX_CAPTIONS:
-        raise InvalidInput.at(
-            f"{stem}.txt",
-            f"The sidecar files have {len(captions)} captions for one video.",
-            f"Keep at most {request_limits.MAX_CAPTIONS}.",
-        )
+    for path, text in files.read(f"{stem}.description"):
+        with files.check(path):
+            _add_captions(captions, [shorten_caption(text)], path)
     return VideoSpec(uri=uri, captions=list(captions), transcript=transcript, metadata=metadata or None)
 
 
-def add_subtitles(row: VideoSpec, path: str, open_sidecar: OpenSidecar, encoding: str = "utf-8") -> VideoSpec:
-    """Add a transcript from subtitles to a table's video, unless the table gives one.
+def add_subtitles(row: VideoSpec, path: str, files: SideFiles) -> VideoSpec:
+    """Add a transcript from side files to a table's video, unless the table gives one.
 
     Args:
         path: Path of the file. A remote source's URI has no sidecar files.
-        open_sidecar: Opens the file at a path; None if there is none.
 
     Raises:
-        InvalidInput: The subtitles are invalid.
+        InvalidInput: The transcript is invalid.
     """
     if row.transcript or is_source_uri(path):
         return row
-    transcript = _read_transcript(sidecar_stem(path), open_sidecar, encoding)
+    spoken = (cues for *_, cues in _read_documents(path, files))
+    transcript = next(filter(None, chain(_read_subtitles(path, files), spoken)), [])
     return row.model_copy(update={"transcript": transcript}) if transcript else row
-
-
-def sidecar_stem(path: str) -> str:
-    """Strip the extension from a video's path, to which those of its sidecar files are added."""
-    pure = PurePosixPath(path)
-    return str(pure).removesuffix(pure.suffix)
-
-
-def subtitle_aliases(paths: Iterable[str]) -> dict[str, str]:
-    """Map paths without a language code to subtitle files with one: ``clip.vtt`` → ``clip.en.vtt``.
-
-    English comes first, then the order of the codes.
-    """
-    found = (_LANGUAGE_SUBTITLES.fullmatch(path) for path in paths)
-    ordered = sorted(
-        (match for match in found if match),
-        key=lambda match: (match["code"][:2].lower() != "en", match["code"]),
-    )
-    aliases: dict[str, str] = {}
-    for match in ordered:
-        aliases.setdefault(f"{match['stem']}.{match['kind']}", match[0])
-    return aliases
-
-
-def is_sidecar(path: str, stems: Collection[str]) -> bool:
-    """Check whether a path is that of a sidecar file.
-
-    Args:
-        stems: Paths of the videos without extension.
-    """
-    return any(path.endswith(suffix) and path.removesuffix(suffix) in stems for suffix in SIDECAR_SUFFIXES)
 
 
 def add_caption_from_name(video: VideoSpec) -> VideoSpec:
@@ -133,36 +168,56 @@ def add_caption_from_name(video: VideoSpec) -> VideoSpec:
     return video.model_copy(update={"captions": [text[: request_limits.MAX_CAPTION_CHARS]]})
 
 
-def _read_transcript(stem: str, open_sidecar: OpenSidecar, encoding: str) -> list[Cue]:
-    subtitles = (
-        _read(f"{stem}{suffix}", open_sidecar, encoding, read_subtitles) for suffix in SUBTITLE_SUFFIXES
-    )
-    return next(filter(None, map(list, subtitles)), [])
+def _words(text: str) -> set[str]:
+    return set(re.findall(r"\w+", text.lower()))
 
 
-def _read(
-    name: str,
-    open_sidecar: OpenSidecar,
-    encoding: str,
-    read: Callable[[BinaryIO, str, str], Iterator[Any]],
-) -> Iterator[Any]:
-    stream = open_sidecar(name)
-    if stream is not None:
-        with stream:
-            yield from read(stream, name, encoding)
-
-
-def _read_description(stream: BinaryIO, name: str, encoding: str) -> Iterator[str]:
-    yield shorten_caption("".join(read_lines(stream, name, encoding)))
-
-
-def _read_info(stream: BinaryIO, name: str, encoding: str) -> Iterator[dict[str, Any]]:
-    raw = PeekedText(stream, name).read(_MAX_INFO_BYTES + 1)
-    if len(raw) > _MAX_INFO_BYTES:
+def _add_captions(captions: dict[str, None], texts: Iterable[str], path: str) -> None:
+    """Add a file's captions to a video's; none of them if one does not fit."""
+    new = dict.fromkeys(filter(None, texts))
+    if (count := len(captions | new)) > request_limits.MAX_CAPTIONS:
         raise InvalidInput.at(
-            name, f"The file is larger than {_MAX_INFO_BYTES} bytes.", "Remove its comments."
+            path,
+            f"The sidecar files have {count} captions for one video.",
+            f"Keep at most {request_limits.MAX_CAPTIONS}.",
         )
-    info = read_document(io.BytesIO(raw), name, "utf-8")
-    if not isinstance(info, dict):
-        raise InvalidInput.at(name, "The file is not a JSON object.", "Correct or remove it.")
-    yield info
+    captions |= new
+
+
+def _read_documents(uri: str, files: SideFiles) -> Iterator[tuple[str, str, dict[str, Any], list[Cue]]]:
+    """Read a video's JSON files: the path, the suffix whose captions it has, the object, and the speech in it."""
+    names = {f"{sidecar_stem(uri)}{suffix}": suffix for suffix in _JSON_CAPTIONS} | {f"{uri}.json": ".json"}
+    for name, suffix in names.items():
+        for path, text in files.read(name):
+            with files.check(path):
+                info = read_document(io.BytesIO(text.encode("utf-8", "replace")), path, "utf-8")
+                if not isinstance(info, dict):
+                    raise InvalidInput.at(path, "The file is not a JSON object.", "Correct or remove it.")
+                yield path, suffix, info, list(build_cues(read_segments(find_segments(info) or []), path))
+
+
+def _read_subtitles(uri: str, files: SideFiles) -> Iterator[list[Cue]]:
+    """Read a video's transcripts from subtitles and tables of speech, best first."""
+    stem = sidecar_stem(uri)
+    for path, text in files.read(f"{stem}{SUBTITLES}"):
+        with files.check(path):
+            yield list(read_subtitles(text, path, lambda: files.frame_rate(uri)))
+    for path, text in files.read(f"{stem}.tsv"):
+        with files.check(path):
+            yield list(build_cues(read_speech_table(text), path))
+
+
+def _takeout_fields(info: dict[str, Any]) -> dict[str, Any]:
+    """Read the fields of Google Takeout's metadata that filters and searches can use."""
+    fields: dict[str, Any] = {}
+    if isinstance(info.get("description"), str):
+        fields["description"] = " ".join(info["description"].split())[:MAX_METADATA_CHARS]
+    with suppress(KeyError, TypeError, ValueError, OverflowError, OSError):
+        taken = int(info["photoTakenTime"]["timestamp"])
+        fields["photoTakenTime"] = datetime.fromtimestamp(taken, UTC).isoformat()
+    with suppress(KeyError, TypeError):
+        fields["people"] = [person["name"] for person in info["people"]]
+    place = info.get("geoData")
+    if isinstance(place, dict) and place.get("latitude"):
+        fields |= {key: place.get(key) for key in ("latitude", "longitude")}
+    return fields

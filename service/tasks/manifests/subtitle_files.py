@@ -1,100 +1,214 @@
-"""Read transcripts from subtitle files: SubRip (``.srt``) or WebVTT (``.vtt``), told apart by content."""
+"""Read transcripts from subtitle files: SubRip, WebVTT, SubStation Alpha, TTML or MicroDVD, told apart by content.
+
+SubRip and WebVTT are read as players do, whatever their numbers, empty lines and decimal marks. pysubs2 reads the other
+formats; its SubRip reader takes the times within YouTube's lines for those of cues.
+"""
 
 from __future__ import annotations
 
 import html
 import re
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from typing import BinaryIO
+from itertools import dropwhile, takewhile
 
-from webvtt import srt, vtt
-from webvtt.errors import MalformedFileError
-from webvtt.models import Caption, Timestamp
+from pysubs2 import SSAFile
+from pysubs2.exceptions import UnknownFPSError
 
 from cinestrata_schemas.videos import MAX_CUES, Cue
 from service.core import request_limits
 from service.core.errors import InvalidInput
-from service.tasks.manifests.manifest_lines import read_lines
+from service.tasks.manifests.manifest_lines import check_line_number
 
-_MAX_CHARS = 8 * 1024**2  # per file; parsed, it takes some 20 times as much memory
+TimedText = tuple[float | None, float | None, str]  # start and end in seconds, and lines
+
+_INVALID: TimedText = (None, None, "")
 _SHORTEST = 1.0  # seconds, for a cue that does not end after its start
+_MAX_TIME = 2**53
+_MAX_READ_CUES = 4 * MAX_CUES  # with those without texts of their own
+# pysubs2 takes quadratic time in the length of a line, and in that of a paragraph in TTML.
+_MAX_LINE_CHARS = request_limits.MAX_CUE_CHARS
+_MAX_CHARS = 1024**2
 _SPEAKER = re.compile(r"<v(?:\.[^\s<>]*)?[ \t]+([^\s<>][^<>]*)>")
-_POSITION = re.compile(r"\{\\[^{}]*\}")  # and other SubStation Alpha styles, such as {\an8}
+_TAG = re.compile(r"<[^<>]*>")
+_STYLE = re.compile(r"\{\\[^{}]*\}")  # of SubStation Alpha, such as {\an8}
+_DRAWING = re.compile(r"\{[^{}]*\\p[1-9]")
+_BREAK = re.compile(r"\\[Nn]|<br ?/?>")
+_ARROW = re.compile(r"[-–—]{1,2}>")
+_TIME = re.compile(r"(?:(?:(\d{1,10}):)?(\d{1,2}):)?(\d{1,6})(?:\s?[.,:]\s?(\d{1,9}))?(?=\s|$)")
+_CUE_NUMBER = re.compile(r"\W*\d+\W*")
+_DIALOGUE = re.compile(r"Dialogue:[^,]*(,([^,]*),([^,]*),.*)")
+_FRAMES = re.compile(r"\{ *\d+ *\} *\{ *\d+ *\}")
 
 
-def read_subtitles(stream: BinaryIO, name: str, encoding: str = "utf-8") -> Iterator[Cue]:
+def read_subtitles(
+    text: str, name: str, frame_rate: Callable[[], float | None] = lambda: None
+) -> Iterator[Cue]:
     """Read the cues in a subtitle file.
 
-    Texts have no markup, and begin with the speaker's name if the file gives it. A line that repeats the end of the
-    previous cue, as in scrolling subtitles, is dropped. Cues with invalid times are skipped.
-
     Args:
-        stream: Content of the file.
         name: File name for errors.
+        frame_rate: Finds the video's frames per second, for MicroDVD files that do not state them.
 
     Raises:
-        InvalidInput: The file is not a subtitle file, is too large, or cannot be decoded.
+        InvalidInput: It is not a subtitle file, has too many cues, or has none with a valid time.
+    """
+    lines = [line.strip("\ufeff \t\v\f\0") for line in re.split(r"\r\n?|\n", text)]
+    check_line_number(len(lines), name)
+    lines = [*dropwhile(lambda line: not line, lines)]
+    if not any(lines[1::2]):  # an empty line after each one
+        lines = lines[::2]
+    if not lines:
+        return iter(())
+    is_vtt = lines[0].startswith("WEBVTT")
+    if is_vtt or any(map(_read_times, lines)):
+        timed = [*_read_arrows(lines, is_vtt, name)]
+    else:
+        timed = [*_read_with_pysubs2(lines, name, frame_rate)]
+    if timed and all(start is None for start, *_ in timed):
+        raise InvalidInput.at(
+            name,
+            f"{len(timed)} of {len(timed)} cues has no valid time.",
+            "Write times such as 00:00:01,000 --> 00:00:02,000.",
+        )
+    return build_cues(timed, name)
+
+
+def build_cues(timed: Iterable[TimedText], name: str) -> Iterator[Cue]:
+    """Build cues from timed texts, except those without a valid start.
+
+    Texts have no markup, and begin with the speaker's name if the file gives it. A line that repeats the end of the
+    previous cue, as in scrolling subtitles, is dropped.
+
+    Raises:
+        InvalidInput: There are too many cues or characters.
     """
     last = ""
     cues = chars = 0
-    for caption in _parse(_read_lines(stream, name, encoding), name):
-        lines = _plain_lines(caption)
+    for start, end, raw in timed:
+        lines = _plain_lines(raw)
         new = lines[1:] if lines and lines[0] == last else lines
         last = lines[-1] if lines else last
-        if not new:
+        if not new or start is None or not 0 <= start < _MAX_TIME:
             continue
         text = " ".join(new)[: request_limits.MAX_CUE_CHARS]
         cues, chars = cues + 1, chars + len(text)
         if cues > MAX_CUES or chars > request_limits.MAX_TRANSCRIPT_CHARS:
-            raise InvalidInput.at(
-                name,
-                f"It has more than {MAX_CUES} texts, or {request_limits.MAX_TRANSCRIPT_CHARS} characters.",
-                "Keep the subtitles of one video.",
-            )
-        start, end = (
-            Timestamp.from_string(time).in_milliseconds() / 1000 for time in (caption.start, caption.end)
-        )
-        yield Cue(start=start, end=end if end > start else start + _SHORTEST, text=text)
+            raise _too_long(name)
+        if end is None or not start < end < _MAX_TIME:
+            end = start + _SHORTEST
+        yield Cue(start=start, end=end, text=text)
 
 
-def _read_lines(stream: BinaryIO, name: str, encoding: str) -> list[str]:
-    lines: list[str] = []
-    remaining = _MAX_CHARS
-    for line in read_lines(stream, name, encoding):
-        remaining -= len(line)
-        if remaining < 0:
-            raise InvalidInput.at(
-                name, f"The file has more than {_MAX_CHARS} characters.", "Keep the subtitles of one video."
-            )
-        if lines or line.strip():
-            lines.append(line.rstrip("\r\n"))
-    return lines
+def _too_long(name: str) -> InvalidInput:
+    return InvalidInput.at(
+        name,
+        f"It has more than {MAX_CUES} texts, or {request_limits.MAX_TRANSCRIPT_CHARS} characters.",
+        "Keep the subtitles of one video.",
+    )
 
 
-def _parse(lines: Sequence[str], name: str) -> Sequence[Caption]:
-    if not lines:
-        return ()
+def _read_arrows(lines: Sequence[str], is_vtt: bool, name: str) -> Iterator[TimedText]:
+    """Read SubRip or WebVTT."""
+    parts: list[tuple[tuple[float | None, float | None], list[str]]] = [((None, None), [])]
+    is_note, previous = False, ""
+    for line in lines:
+        is_note = is_vtt and bool(line) and (is_note or (not previous and line.startswith("NOTE")))
+        previous = line
+        if not is_note and (times := _read_times(line)):
+            parts.append((times, []))
+            if len(parts) > _MAX_READ_CUES:
+                raise _too_long(name)
+        elif not is_note:
+            parts[-1][1].append(line)
+    is_numbered = False
+    for number, ((start, end), texts) in enumerate(parts):
+        while texts and not texts[-1]:
+            texts.pop()
+        has_number = bool(texts) and _CUE_NUMBER.fullmatch(texts[-1]) is not None
+        if not number:
+            is_numbered = has_number
+            continue
+        if is_numbered and has_number and number < len(parts) - 1:  # of the next cue
+            texts.pop()
+        if is_vtt:  # the next cue's identifier, or a comment, follows an empty line
+            texts = [*takewhile(bool, dropwhile(lambda line: not line, texts))]
+        yield start, end, "\n".join(texts)
+
+
+def _read_times(line: str) -> tuple[float | None, float | None] | None:
+    """Read a cue's start and end in seconds, None if they are invalid; None for any other line."""
+    arrow = _ARROW.search(line[:200])
+    if arrow is None:
+        return None
+    left, right = line[: arrow.start()].strip(), line[arrow.end() :].strip()
+    if not re.fullmatch(r"-?\d[\d:.,\s]*", left):
+        return None
+    start, end = _TIME.fullmatch(left), _TIME.match(right)
+    if ":" not in left and (len(arrow[0]) < 3 or end is None or end.end() < len(right)):
+        return None  # a text about numbers
+    seconds = start and _seconds(start), end and _seconds(end)
+    return (None, None) if None in seconds else seconds
+
+
+def _seconds(time: re.Match[str]) -> float | None:
+    hours, minutes, seconds, fraction = time.groups("0")
+    if ":" in time[0] and (int(seconds) > 59 or (time[1] and int(minutes) > 59)):
+        return None
+    return round(int(hours) * 3600 + int(minutes) * 60 + float(f"{seconds}.{fraction}"), 3)
+
+
+def _read_with_pysubs2(
+    lines: Sequence[str], name: str, frame_rate: Callable[[], float | None]
+) -> Iterator[TimedText]:
+    """Read SubStation Alpha, TTML or MicroDVD."""
+    hint = "Convert it to WebVTT, or remove it."
+    text = "\n".join(line[:_MAX_LINE_CHARS] for line in lines)
+    fps = None
+    if text.startswith("<") and "<tt" in text[:_MAX_LINE_CHARS]:
+        kind, text = "ttml", re.sub(r"\sdur=", " duration=", "\n".join(lines))
+        text = re.sub(r"(?<=http://www\.w3\.org/)\d{4}/\d\d/ttaf1", "ns/ttml", text)
+        if "<!DOCTYPE" in text:  # whose entities may multiply
+            raise InvalidInput.at(name, "It has a document type.", hint)
+    elif events := [*filter(None, map(_DIALOGUE.match, text.split("\n")))]:
+        kind = "ass"
+        valid = [each[1] for each in events if all(_TIME.fullmatch(each[n].strip()) for n in (2, 3))]
+        text = "\n".join(f"Dialogue: 0{fields}" for fields in valid)
+        yield from [_INVALID] * (len(events) - len(valid))
+    elif any(map(_FRAMES.match, lines)):
+        kind = "microdvd"
+        fps = None if re.match(r"\{1\}\{1\} *\d", text) else frame_rate()
+    else:
+        raise InvalidInput.at(name, "It is in no known subtitle format.", hint)
+    if kind != "ass" and len(text) > _MAX_CHARS:
+        raise InvalidInput.at(name, f"It has more than {_MAX_CHARS} characters of {kind}.", hint)
     try:
-        return vtt.parse(lines).captions if lines[0].startswith("WEBVTT") else srt.parse(lines)
-    except MalformedFileError:
-        raise InvalidInput.at(
-            name, "The file is neither SubRip nor WebVTT.", "Convert it to WebVTT, or remove it."
-        ) from None
+        found = SSAFile.from_string(text, kind, fps=fps or None).events
+    except UnknownFPSError:
+        problem = "It counts frames, but neither it nor the video says how many there are per second."
+        raise InvalidInput.at(name, problem, hint) from None
+    except Exception as error:  # parsers of untrusted text may raise anything
+        problem = f"The {kind.upper()} subtitles are damaged ({type(error).__name__})."
+        raise InvalidInput.at(name, problem, hint) from None
+    found.sort(key=lambda event: event.start)
+    for event in found:
+        is_marked_up = kind != "ttml" and not _DRAWING.search(event.text)  # braces are styles or comments
+        words = re.sub(r"\{[^{}]*\}", "", event.text) if is_marked_up else event.text
+        yield event.start / 1000, event.end / 1000, words
 
 
-def _plain_lines(caption: Caption) -> list[str]:
+def _plain_lines(text: str) -> list[str]:
     """Split a cue into lines without markup, but with speaker names."""
-    caption.text = _SPEAKER.sub(r"\1: ", caption.raw_text)
-    lines = (_plain_text(line) for line in caption.text.split("\n"))
-    return [line for line in lines if line]
+    if _DRAWING.search(text):  # its text are coordinates
+        return []
+    text = _TAG.sub("", _BREAK.sub("\n", _SPEAKER.sub(r"\1: ", _STYLE.sub("", text))))
+    return [*filter(None, map(_plain_text, text.replace("\\h", " ").split("\n")))]
 
 
 def _plain_text(line: str) -> str:
-    text = _POSITION.sub("", line)
     with suppress(ValueError):  # a character reference with thousands of digits
-        text = html.unescape(text)
+        line = html.unescape(line)
     return " ".join(
-        "".join(c for c in text if c.isspace() or unicodedata.category(c) not in ("Cc", "Cs")).split()
+        "".join(c for c in line if c.isspace() or unicodedata.category(c) not in ("Cc", "Cs")).split()
     )

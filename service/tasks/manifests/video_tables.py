@@ -9,6 +9,7 @@ with pandas, which is not a dependency of the project.
 
 from __future__ import annotations
 
+import ast
 import csv
 import importlib
 import io
@@ -16,13 +17,14 @@ import json
 import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from itertools import chain
 from typing import Any, BinaryIO
 
 from cinestrata_schemas.tasks import VideoSpec
 from service.core.errors import InvalidInput
 from service.tasks.manifests.json_documents import parse_json
-from service.tasks.manifests.manifest_lines import check_line_number
+from service.tasks.manifests.manifest_lines import check_line_number, is_blank
 
 FILE_COLUMNS = ("file", "file_name", "filename", "path", "video", "uri")
 
@@ -40,6 +42,11 @@ SPLITS = {  # a data set's name for a split → the split of a video
     **dict.fromkeys(("val", "validate", "validation", "dev"), "val"),
     **dict.fromkeys(("test", "testing"), "test"),
 }
+_TEXT = r"""(?:'(?:[^'\\\n]|\\.)*+'|"(?:[^"\\\n]|\\.)*+")"""
+_PYTHON_TEXT = re.compile(_TEXT)
+_PYTHON_LIST = re.compile(
+    rf"(?:array\()?([\[(]\s*)++(?:(?:{_TEXT}|None|nan)[\s,]*+)*+[\])]+(?:, dtype=\w+\))?"
+)
 _JSON_FIELDS = ("captions", "metadata", "transcript")  # whose cells may be JSON
 
 # LSMDC: clip, aligned and extracted start and end, and sentence. A clip's name ends with its times in the movie.
@@ -116,7 +123,10 @@ def _rename_aliases(fields: Any, location: str) -> Any:
     captions = renamed.get("captions", [])
     if isinstance(split := renamed.get("split"), str):
         renamed["split"] = SPLITS.get(split.lower(), split)
-    renamed["captions"] = [captions] if isinstance(captions, str) else captions or []
+    if isinstance(captions, str):
+        listed = _python_list(captions.strip())
+        captions = [captions] if listed is None else listed
+    renamed["captions"] = captions or []
     return renamed
 
 
@@ -180,8 +190,24 @@ def _parse_cell(cell: Any, location: str) -> Any:
 
 
 def _captions(cell: Any) -> list[str]:
-    texts = cell if isinstance(cell, list) else str(cell).split("|")
+    if isinstance(cell, str):
+        listed = _python_list(cell)
+        cell = cell.split("|") if listed is None else listed
+    texts = cell if isinstance(cell, list) else [cell]
     return [text for text in map(str, texts) if text.strip()]
+
+
+def _python_list(text: str) -> list[str] | None:
+    """Parse a list of texts as Python, NumPy or pandas print it; None for other texts.
+
+    Only the texts are evaluated: NumPy prints no commas, so that Python would join them.
+    """
+    if not _PYTHON_LIST.fullmatch(text):
+        return None
+    with suppress(SyntaxError, ValueError):  # an invalid escape
+        texts = (ast.literal_eval(each) for each in _PYTHON_TEXT.findall(text))
+        return [each for each in texts if each.strip()]
+    return None
 
 
 _DELIMITERS = (",", ";", "\t", "|")
@@ -201,10 +227,10 @@ def read_delimited_table(lines: Iterable[str], name: str) -> Iterator[tuple[str,
     blank = 0
     header = ""
     for header in lines:
-        if header.strip():
+        if not is_blank(header.encode()):
             break
         blank += 1
-    if not header.strip():
+    if is_blank(header.encode()):
         return
     # A quoted cell that never ends is refused at the reader's field limit (131,072 characters).
     fields: list[str] = []

@@ -23,15 +23,8 @@ from service.core.settings import settings
 from service.storage.library_paths import UPLOAD_SCHEME
 from service.tasks.manifests.caption_tables import CaptionTables, find_tables
 from service.tasks.manifests.manifest_parser import MANIFEST_NAMES, require_text_table
-from service.tasks.manifests.sidecar_captions import (
-    SIDECAR_SUFFIXES,
-    SUBTITLE_SUFFIXES,
-    OpenSidecar,
-    add_subtitles,
-    read_sidecars,
-    sidecar_stem,
-    subtitle_aliases,
-)
+from service.tasks.manifests.side_file_names import SideFileNames, side_file_names
+from service.tasks.manifests.sidecar_captions import SideFiles, add_subtitles, read_sidecars
 from service.tasks.manifests.video_files import find_videos
 from service.tasks.uploads.archive_reader import (
     Archive,
@@ -130,9 +123,9 @@ def _read_videos(archive: Archive, members: dict[PurePosixPath, ArchiveMember]) 
     if not named:
         with_row = {row.uri for row in rows}
         others = [path for path in find_videos(map(str, members))[0] if path not in with_row]
-    open_sidecar = _load_sidecars(archive, members, rows, others)
-    videos = [add_subtitles(row, row.uri, open_sidecar) for row in rows]
-    videos += [read_sidecars(uri, open_sidecar) for uri in sorted(others)]
+    side_files = _load_sidecars(archive, members, [row.uri for row in rows if not row.transcript] + others)
+    videos = [add_subtitles(row, row.uri, side_files) for row in rows]
+    videos += [read_sidecars(uri, side_files) for uri in sorted(others)]
     # Otherwise a misnamed manifest would yield a domain without captions.
     if not rows and not any(video.captions or video.transcript for video in videos):
         raise invalid_archive("It contains no manifest and no captions.", _MANIFEST_HINT)
@@ -140,27 +133,16 @@ def _read_videos(archive: Archive, members: dict[PurePosixPath, ArchiveMember]) 
 
 
 def _load_sidecars(
-    archive: Archive,
-    members: dict[PurePosixPath, ArchiveMember],
-    rows: Sequence[VideoSpec],
-    others: Sequence[str],
-) -> OpenSidecar:
-    """Load the subtitles of rows without a transcript, and all sidecar files of other videos."""
-    wanted: dict[str, tuple[str, ...]] = {
-        sidecar_stem(row.uri): SUBTITLE_SUFFIXES for row in rows if not row.transcript
-    }
-    wanted |= {sidecar_stem(uri): SIDECAR_SUFFIXES for uri in others}
-    aliases = subtitle_aliases(map(str, members))
-    languages = {path for name, path in aliases.items() if sidecar_stem(name) in wanted}
+    archive: Archive, members: dict[PurePosixPath, ArchiveMember], videos: Sequence[str]
+) -> SideFiles:
+    """Load the sidecar files of videos."""
+    names = SideFileNames(map(str, members))
+    wanted = {path for uri in videos for name in side_file_names(uri) for path in names.find(name)}
     sidecars: dict[str, bytes] = {}
     budget = _MAX_MANIFEST_BYTES
     # In archive order: a gzip stream cannot seek backwards.
     for path, member in members.items():
-        if str(path) in languages or any(
-            suffix in wanted.get(str(path).removesuffix(suffix), ())
-            for suffix in SIDECAR_SUFFIXES
-            if path.name.endswith(suffix)
-        ):
+        if str(path) in wanted:
             with archive.open(member) as stream:
                 sidecars[str(path)] = stream.read(budget + 1)
             budget -= len(sidecars[str(path)])
@@ -169,11 +151,7 @@ def _load_sidecars(
                     f"{path}: The text files are larger than {_MAX_MANIFEST_BYTES} bytes. Split the archive."
                 )
 
-    def open_sidecar(name: str) -> BinaryIO | None:
-        content = sidecars.get(name, sidecars.get(aliases.get(name, "")))
-        return None if content is None else io.BytesIO(content)
-
-    return open_sidecar
+    return SideFiles(names.find, lambda path: io.BytesIO(sidecars[path]))
 
 
 def _write_videos(

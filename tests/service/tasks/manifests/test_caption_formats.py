@@ -209,7 +209,7 @@ def test_sidecars_of_a_downloader_are_read(tmp_path: Path) -> None:
         (
             "x.json",
             {"images": [], "annotations": [{"image_id": 1, "caption": "x"}]},
-            ["'1' matches none of the"],
+            ["None of the videos it names is in the folder, for example 'images.id=1'"],
         ),
         (
             "x.json",

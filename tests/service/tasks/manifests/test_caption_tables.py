@@ -244,3 +244,44 @@ def test_rows_without_a_file_beside_them_have_no_subtitles(tmp_path: Path, row: 
     listing = list_folder_videos(folder)
     assert _spoken(listing.videos).get(row, (["y"], [])) == (["y"], [])
     assert _spoken(listing.videos)["a.mp4"] == (["x"], ["the cat speaks"])
+
+
+SUBTITLES = b"1\n00:00:01,000 --> 00:00:02,000\n%s\n"
+SPEECH = b'{"text": "x", "segments": [{"start": 1, "end": 2, "text": "json"}], "language": "en"}'
+SIDE_FILES = {
+    "DJI_1.MP4": b"A",
+    "DJI_1.SRT": SUBTITLES % b"upper",
+    "DJI_1.TXT": b"a field",
+    "in/b.mp4": b"B",
+    "in/b.en.forced.srt": SUBTITLES % b"forced",
+    "in/b.English (SDH).srt": SUBTITLES % "caf\xe9".encode("cp1252"),
+    "in/b.live_chat.json": b'{"replayChatItemAction": {}}',
+    "c.mp4": b"C",
+    "c.json": SPEECH,
+    "c.mp4.suppl.json": b'{"description": "Grandma", "photoTakenTime": {"timestamp": "0"}}',
+    "d.mp4": b"D",
+    "d.tsv": b"start\tend\ttext\n1000\t2000\ttable\n",
+    "d.idx": b"index of pictures",
+    "d.sub": b"\0\0\1\xba pictures",
+    "captions.csv": b"file,caption\nd.mp4,a cat\n",
+}
+
+
+@pytest.mark.parametrize("source", ["folder", "archive", "preview", "sync"])
+def test_side_files_are_found_in_every_form(source: str, tmp_path: Path) -> None:
+    if source == "folder":
+        videos = list_folder_videos(_write(tmp_path / "pets", SIDE_FILES)).videos
+    elif source == "archive":
+        videos = unpack_archive(pack_zip(SIDE_FILES), "pets.zip", "tsk_1")
+    else:
+        videos = _preview_videos(SIDE_FILES) if source == "preview" else _list_synced(SIDE_FILES)
+    found = {video.uri.removeprefix("upload://tsk_1/"): video for video in videos}
+    assert {uri: [cue.text for cue in video.transcript] for uri, video in found.items()} == {
+        "DJI_1.MP4": ["upper"],
+        "in/b.mp4": ["café"],
+        "c.mp4": ["json"],
+        "d.mp4": ["table"],
+    }
+    captions = {uri: video.captions for uri, video in found.items() if video.captions}
+    assert captions == {"DJI_1.MP4": ["a field"], "d.mp4": ["a cat"]}
+    assert (found["c.mp4"].metadata or {})["description"] == "Grandma"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -13,17 +14,17 @@ from cinestrata_schemas.tasks import VideoSpec
 from service.core import request_limits
 from service.core.errors import InvalidInput
 from service.tasks.manifests.folder_videos import list_folder_videos
-from service.tasks.manifests.sidecar_captions import add_caption_from_name, read_sidecars, subtitle_aliases
+from service.tasks.manifests.side_file_names import SideFileNames
+from service.tasks.manifests.sidecar_captions import SideFiles, add_caption_from_name, read_sidecars
 
 
 def read(files: dict[str, str | bytes], encoding: str = "utf-8") -> VideoSpec:
-    def open_sidecar(name: str) -> BinaryIO | None:
-        content = files.get(name)
-        return (
-            None if content is None else io.BytesIO(content.encode() if isinstance(content, str) else content)
-        )
+    def open_file(path: str) -> BinaryIO:
+        content = files[path]
+        return io.BytesIO(content.encode() if isinstance(content, str) else content)
 
-    return read_sidecars("day/clip.1.mp4", open_sidecar, encoding)
+    names = SideFileNames([*files, "day/clip.1.mp4"])
+    return read_sidecars("day/clip.1.mp4", SideFiles(names.find, open_file, encoding))
 
 
 def read_info(**fields: Any) -> VideoSpec:
@@ -120,7 +121,7 @@ def test_texts_are_kept_within_the_limits() -> None:
         ("txt", b"a\nK\xfcche", "day/clip.1.txt:2: Byte 2 of the line is not UTF-8"),
         ("txt", b"a\0", "day/clip.1.txt:1: The line contains a NUL"),
         ("txt", "".join(f"{n}\n" for n in range(65)).encode(), "day/clip.1.txt: The sidecar files have 65"),
-        ("srt", b"<html>", "day/clip.1.srt: The file is neither SubRip nor WebVTT"),
+        ("srt", b"<html>", "day/clip.1.srt: It is in no known subtitle format"),
         (
             "vtt",
             b"WEBVTT\n\n00:01.000 --> 00:02.000\nK\xfcche",
@@ -128,7 +129,7 @@ def test_texts_are_kept_within_the_limits() -> None:
         ),
         ("vtt", f"WEBVTT\n\n{cue_blocks(20_001, 'a')}".encode(), "clip.1.vtt: It has more than"),
         ("vtt", f"WEBVTT\n\n{cue_blocks(510, 'x' * 1990)}".encode(), "clip.1.vtt: It has more than"),
-        ("srt", (b"x" * 999 + b"\n") * 9000, "clip.1.srt: The file has more than"),
+        ("srt", (b"x" * 999 + b"\n") * 9000, "clip.1.srt: The file is larger than"),
         (
             "srt",
             b"\xff\xfe1",
@@ -205,25 +206,6 @@ def test_file_names_are_captions_if_they_have_words(uri: str, caption: list[str]
     assert add_caption_from_name(written) is written
 
 
-def test_subtitles_with_a_language_code_are_found() -> None:
-    """English comes first, then the order of the codes; other names are no language codes."""
-    paths = [
-        "a.de.vtt",
-        "a.en-orig.vtt",
-        "a.pt-BR.srt",
-        "in/b.fr.srt",
-        "c.1.vtt",
-        "d.english.vtt",
-        ".en.vtt",
-        "e.vtt",
-    ]
-    assert subtitle_aliases(paths) == {
-        "a.vtt": "a.en-orig.vtt",
-        "a.srt": "a.pt-BR.srt",
-        "in/b.srt": "in/b.fr.srt",
-    }
-
-
 def test_folder_finds_subtitles_with_a_language_code(tmp_path: Path) -> None:
     for name in ("a.mp4", "in/b.mp4"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
@@ -242,3 +224,16 @@ def test_folder_finds_subtitles_with_a_language_code(tmp_path: Path) -> None:
 def test_hostile_markup_is_text(text: str) -> None:
     video = read({"day/clip.1.vtt": f"WEBVTT\n\n00:01.000 --> 00:02.000\nGood morning\n{text}\n"})
     assert video.transcript[0].text.startswith("Good morning")
+
+
+def test_subtitles_that_count_frames_have_the_rate_of_the_video(
+    tmp_path: Path, write_video: Callable[..., Path]
+) -> None:
+    write_video(tmp_path / "a.mp4")  # 12 frames per second
+    (tmp_path / "a.sub").write_text("{12}{24}the photodiode|hums\n")
+    (video,) = list_folder_videos(tmp_path).videos
+    assert [(cue.start, cue.end, cue.text) for cue in video.transcript] == [(1, 2, "the photodiode hums")]
+    (tmp_path / "a.mp4").write_bytes(b"no video")
+    listing = list_folder_videos(tmp_path)
+    assert listing.videos[0].transcript == []
+    assert listing.left_out["a.sub"].message.startswith("It counts frames")
