@@ -184,7 +184,7 @@ class _FolderFiles:
 def _walk(folder: Path, root: Path | None, report_progress: Callable[[], object]) -> _FolderFiles:
     """List all files below a folder and below the folders that it links to, each once.
 
-    ``Path.rglob`` silently omits unreadable folders, whose videos would look deleted.
+    Folders that cannot be read are left out by name: their videos have not vanished.
     """
     found = _FolderFiles()
     base = folder.resolve()
@@ -208,7 +208,14 @@ def _walk(folder: Path, root: Path | None, report_progress: Callable[[], object]
         is_uploaded = any(
             top == "uploads" and UPLOAD_FOLDER.fullmatch(inner) for top, inner in pairwise(parts)
         )
-        _, inner_folders, files = next(os.walk(folder / path, onerror=_raise))
+        try:
+            _, inner_folders, files = next(os.walk(folder / path, onerror=_raise))
+        except OSError as error:
+            if not path:
+                raise
+            message = f"The folder cannot be read ({error.strerror})."
+            found.left_out[f"{path}/"] = FieldError(f"{path}/", message, "Let this user read it.")
+            continue
         for inner in sorted(inner_folders):
             name, target = os.path.join(path, inner), folder / path / inner
             if (omission := find_omission(f"{name}/")) is None:
