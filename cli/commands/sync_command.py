@@ -80,8 +80,8 @@ def run_sync(
         elif domain is not None:
             require_own_name(domain.name, found, library, list(library.list_files(domain.id, ())))
     name = domain.name if domain else name or default_name(source)
-    if not dry_run:
-        _finish_appends(client, library, domain)
+    if not dry_run and domain is not None:
+        domain = _finish_tasks(client, library, domain)
     plan, followed = _plan(client, library, opened, found, domain, compare_contents)
     _print_plan(name, plan, vanished)
     document = _plan_document(name, plan)
@@ -213,17 +213,16 @@ def _require_ready(client: ServiceClient, task: TaskDetails) -> None:
         raise typer.Exit(1)
 
 
-def _finish_appends(client: ServiceClient, library: FollowedLibrary, domain: TaskDetails | None) -> None:
-    """Wait for another sync's appends to the domain; delete failed ones, so that they are sent again."""
-    if domain is None:
-        return
-    appends = [task for task in client.list_tasks() if task.into == domain.id]
-    if unfinished := [task.id for task in appends if task.state not in FINAL_STATES]:
+def _finish_tasks(client: ServiceClient, library: FollowedLibrary, domain: TaskDetails) -> TaskDetails:
+    """Wait until a domain and its appends have ended; delete failed appends, so that they are sent again."""
+    tasks = [task for task in client.list_tasks() if domain.id in (task.id, task.into)]
+    if unfinished := [task.id for task in tasks if task.state not in FINAL_STATES]:
         console.print(f"{domain.name} is already receiving videos; waiting for them.")
         follow(client, unfinished)
     videos = client.iter_videos(task=domain.id, limit=PAGE)
     for append in abandoned_appends(client.list_tasks(), videos, library.list_files(domain.id, ())):
         client.delete_task(append)
+    return client.get_task(domain.id)
 
 
 def _plan_document(name: str, plan: SyncPlan) -> dict[str, Any]:
