@@ -59,7 +59,7 @@ class FolderReader:
     Attributes:
         list_files: Lists the paths of all files.
         open_file: Opens a table or sidecar file.
-        find_side_files, encoding, frame_rate: As for :class:`SideFiles`; tables are UTF-8 without an encoding.
+        find_side_files, encoding: As for :class:`SideFiles`; tables are UTF-8 without an encoding.
         check_file: Raises an error for a video file that cannot be used.
         left_out: Errors of the files that were left out, by path.
         notes: As for :class:`VideoListing`.
@@ -70,7 +70,6 @@ class FolderReader:
     find_side_files: Callable[[str], Sequence[str]]
     check_file: Callable[[str], object]
     encoding: str | None = None
-    frame_rate: Callable[[str], float | None] = lambda uri: None
     left_out: dict[str, FieldError] = field(default_factory=dict)
     notes: dict[str, str] = field(default_factory=dict)
 
@@ -106,9 +105,7 @@ class FolderReader:
         report_progress: Callable[[], object] = lambda: None,
     ) -> list[VideoSpec]:
         """Read the videos of tables and the others, by path; raise ``no_videos`` if none can be used."""
-        side_files = SideFiles(
-            self.find_side_files, self.open_file, self.encoding, self.frame_rate, self.notes, self.left_out
-        )
+        side_files = SideFiles(self.find_side_files, self.open_file, self.encoding, self.notes, self.left_out)
         videos: list[VideoSpec] = []
         for name, row in chain(rows, ((name, None) for name in names)):
             report_progress()
