@@ -28,6 +28,7 @@ from service.tasks.manifests.manifest_parser import (
     TYPED_MANIFEST_NAMES,
 )
 from service.tasks.manifests.side_file_names import SIDECAR_SUFFIXES, SUBTITLE_SUFFIXES, SideFileNames
+from service.tasks.manifests.sidecar_captions import SideFiles
 from service.tasks.manifests.video_files import REPEATED, find_omission, find_videos, is_video_name
 
 _FILES = (
@@ -86,14 +87,14 @@ def list_folder_videos(
     base = path if manifest is None else manifest.parent
     walk = cache(partial(_walk, base, root, report_progress))
     found = walk() if manifest is None else _FolderFiles()
-    reader = FolderReader(
-        lambda: walk().names,
-        lambda name: _open_inside(base / name, root),
+    side_files = SideFiles(
         partial(_find_side_files, base, cache(_name_side_files)),
-        lambda name: _check_file(base / name, name),
+        lambda name: _open_inside(base / name, root),
         encoding,
-        found.left_out,
+        is_strict=False,
+        left_out=found.left_out,
     )
+    reader = FolderReader(lambda: walk().names, lambda name: _check_file(base / name, name), side_files)
     tables = reader.read_tables(manifest.name if manifest else None, typed_tables)
     rows = tables.videos()
     files = _without_row(path, found.videos, rows)
@@ -106,13 +107,10 @@ def list_folder_videos(
     return FolderVideos(
         base,
         videos,
-        reader.left_out,
+        found.left_out,
         found.uploaded,
         omitted=found.omitted,
-        without_row=[name for name in files if name not in reader.left_out] if tables.tables else (),
-        missing=tables.missing,
-        formats={table.path: table.format for table in tables.tables},
-        notes=reader.notes,
+        **reader.describe(tables, files),
     )
 
 

@@ -50,25 +50,24 @@ class SideFiles:
         find: Finds the files that are read under a name, best first.
         open: Opens one of them.
         encoding: Encoding of texts that are not UTF-8; None: detected.
+        is_strict: Whether the error of a file that cannot be read is raised.
         notes: Detected encodings, by path.
-        left_out: Receives the errors of files that cannot be read, by path. None: they are raised.
+        left_out: Errors of the files that cannot be read, by path.
     """
 
     find: Callable[[str], Sequence[str]]
     open: Callable[[str], BinaryIO]
     encoding: str | None = None
+    is_strict: bool = True
     notes: dict[str, str] = field(default_factory=dict)
-    left_out: dict[str, FieldError] | None = None
+    left_out: dict[str, FieldError] = field(default_factory=dict)
 
     def read(self, name: str) -> Iterator[tuple[str, str]]:
         """Read the files with a name: their paths and texts."""
         for path in self.find(name):
-            if path not in (self.left_out or ()):
-                text = None
+            if path not in self.left_out:
                 with self.check(path):
-                    text = self._text(path)
-                if text is not None:
-                    yield path, text
+                    yield path, self._text(path)
 
     @contextmanager
     def check(self, path: str) -> Iterator[None]:
@@ -76,7 +75,7 @@ class SideFiles:
         try:
             yield
         except UNREADABLE as error:
-            if self.left_out is None:
+            if self.is_strict:
                 raise
             self.left_out[path] = explain_error(path, error)
 
@@ -121,7 +120,7 @@ def read_sidecars(uri: str, files: SideFiles) -> VideoSpec:
         if not any(_words(text) == _words(words) for words in said):
             lines = [*map(str.strip, re.split(r"[\r\n]", text))]
             with files.check(path):
-                if files.left_out is not None:
+                if not files.is_strict:
                     raise_first(content_errors(path, VideoSpec(uri=uri, captions=[*filter(None, lines)])))
                 _add_captions(captions, lines, path)
     for path, suffix, info, _ in documents:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import html
 import re
 import unicodedata
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from itertools import dropwhile, takewhile
 
@@ -24,7 +24,6 @@ TimedText = tuple[float | None, float | None, str]  # start and end in seconds, 
 
 _SHORTEST = 1.0  # seconds, for a cue that does not end after its start
 _MAX_TIME = 2**53
-_MAX_READ_CUES = 4 * MAX_CUES  # with those without texts of their own
 _SPEAKER = re.compile(r"<v(?:\.[^\s<>]*)?[ \t]+([^\s<>][^<>]*)>")
 _TAG = re.compile(r"<[^<>]*>")
 _STYLE = re.compile(r"\{\\[^{}]*\}")  # of SubStation Alpha, such as {\an8}
@@ -53,17 +52,8 @@ def read_subtitles(text: str, name: str) -> Iterator[Cue]:
     if not lines:
         return iter(())
     is_vtt = lines[0].startswith("WEBVTT")
-    if is_vtt or any(map(_read_times, lines)):
-        timed = [*_read_arrows(lines, is_vtt, name)]
-    else:
-        timed = [*_read_dialogues(lines, name)]
-    if timed and all(start is None for start, *_ in timed):
-        raise InvalidInput.at(
-            name,
-            f"{len(timed)} of {len(timed)} cues has no valid time.",
-            "Write times such as 00:00:01,000 --> 00:00:02,000.",
-        )
-    return build_cues(timed, name)
+    has_arrows = is_vtt or any(map(_read_times, lines))
+    return build_cues(_read_arrows(lines, is_vtt) if has_arrows else _read_dialogues(lines, name), name)
 
 
 def build_cues(timed: Iterable[TimedText], name: str) -> Iterator[Cue]:
@@ -73,59 +63,65 @@ def build_cues(timed: Iterable[TimedText], name: str) -> Iterator[Cue]:
     previous cue, as in scrolling subtitles, is dropped.
 
     Raises:
-        InvalidInput: There are too many cues or characters.
+        InvalidInput: There are too many cues or characters, or no time is valid.
     """
     last = ""
-    cues = chars = 0
+    invalid = valid = cues = chars = 0
     for start, end, raw in timed:
+        if start is None or not 0 <= start < _MAX_TIME:
+            invalid += 1
+            continue
+        valid += 1
         lines = _plain_lines(raw)
         new = lines[1:] if lines and lines[0] == last else lines
         last = lines[-1] if lines else last
-        if not new or start is None or not 0 <= start < _MAX_TIME:
+        if not new:
             continue
         text = " ".join(new)[: request_limits.MAX_CUE_CHARS]
         cues, chars = cues + 1, chars + len(text)
         if cues > MAX_CUES or chars > request_limits.MAX_TRANSCRIPT_CHARS:
-            raise _too_long(name)
+            raise InvalidInput.at(
+                name,
+                f"It has more than {MAX_CUES} texts, or {request_limits.MAX_TRANSCRIPT_CHARS} characters.",
+                "Keep the subtitles of one video.",
+            )
         if end is None or not start < end < _MAX_TIME:
             end = start + _SHORTEST
         yield Cue(start=start, end=end, text=text)
+    if invalid and not valid:
+        problem = f"{invalid} of {invalid} cues has no valid time."
+        raise InvalidInput.at(name, problem, "Write times such as 00:00:01,000 --> 00:00:02,000.")
 
 
-def _too_long(name: str) -> InvalidInput:
-    return InvalidInput.at(
-        name,
-        f"It has more than {MAX_CUES} texts, or {request_limits.MAX_TRANSCRIPT_CHARS} characters.",
-        "Keep the subtitles of one video.",
-    )
-
-
-def _read_arrows(lines: Sequence[str], is_vtt: bool, name: str) -> Iterator[TimedText]:
+def _read_arrows(lines: Iterable[str], is_vtt: bool) -> Iterator[TimedText]:
     """Read SubRip or WebVTT."""
-    parts: list[tuple[tuple[float | None, float | None], list[str]]] = [((None, None), [])]
-    is_note, previous = False, ""
+    times: tuple[float | None, float | None] | None = None
+    texts: list[str] = []
+    is_note = is_numbered = False
+    previous = ""
     for line in lines:
         is_note = is_vtt and bool(line) and (is_note or (not previous and line.startswith("NOTE")))
         previous = line
-        if not is_note and (times := _read_times(line)):
-            parts.append((times, []))
-            if len(parts) > _MAX_READ_CUES:
-                raise _too_long(name)
-        elif not is_note:
-            parts[-1][1].append(line)
-    is_numbered = False
-    for number, ((start, end), texts) in enumerate(parts):
+        next_times = None if is_note else _read_times(line)
+        if next_times is None:
+            texts += [] if is_note else [line]
+            continue
         while texts and not texts[-1]:
             texts.pop()
         has_number = bool(texts) and _CUE_NUMBER.fullmatch(texts[-1]) is not None
-        if not number:
+        if times is None:
             is_numbered = has_number
-            continue
-        if is_numbered and has_number and number < len(parts) - 1:  # of the next cue
-            texts.pop()
-        if is_vtt:  # the next cue's identifier, or a comment, follows an empty line
-            texts = [*takewhile(bool, dropwhile(lambda line: not line, texts))]
-        yield start, end, "\n".join(texts)
+        else:
+            yield *times, _join(texts[:-1] if is_numbered and has_number else texts, is_vtt)
+        times, texts = next_times, []
+    if times is not None:
+        yield *times, _join(texts, is_vtt)
+
+
+def _join(texts: Iterable[str], is_vtt: bool) -> str:
+    if is_vtt:  # the next cue's identifier, or a comment, follows an empty line
+        texts = takewhile(bool, dropwhile(lambda line: not line, texts))
+    return "\n".join(texts)
 
 
 def _read_times(line: str) -> tuple[float | None, float | None] | None:
