@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import Any, BinaryIO
+from typing import Any
 
 from cinestrata_schemas.tasks import VideoSpec
 from service.core.errors import FieldError, InvalidInput
@@ -58,43 +58,37 @@ class FolderReader:
 
     Attributes:
         list_files: Lists the paths of all files.
-        open_file: Opens a table or sidecar file.
-        find_side_files, encoding, frame_rate: As for :class:`SideFiles`; tables are UTF-8 without an encoding.
         check_file: Raises an error for a video file that cannot be used.
-        left_out: Errors of the files that were left out, by path.
-        notes: As for :class:`VideoListing`.
+        side_files: Opens sidecar files, and tables; tables are UTF-8 without an encoding. Also collects what is left
+            out, and notes.
     """
 
     list_files: Callable[[], Sequence[str]]
-    open_file: Callable[[str], BinaryIO]
-    find_side_files: Callable[[str], Sequence[str]]
     check_file: Callable[[str], object]
-    encoding: str | None = None
-    frame_rate: Callable[[str], float | None] = lambda uri: None
-    left_out: dict[str, FieldError] = field(default_factory=dict)
-    notes: dict[str, str] = field(default_factory=dict)
+    side_files: SideFiles
 
     def read_tables(self, manifest: str | None, typed_tables: bool) -> CaptionTables:
         """Read a manifest, which must be valid, or the tables in the folder."""
         names = find_tables(self.list_files()) if manifest is None else [manifest]
+        files = self.side_files
         while True:
             tables = CaptionTables(self.list_files)
-            for name in (name for name in names if name not in self.left_out):
+            for name in (name for name in names if name not in files.left_out):
                 rows = tables.rows
                 try:
-                    with self.open_file(name) as stream:
-                        tables.add(name, stream, self.encoding or "utf-8", typed_tables=typed_tables)
+                    with files.open(name) as stream:
+                        tables.add(name, stream, files.encoding or "utf-8", typed_tables=typed_tables)
                 except UNREADABLE as error:
                     if manifest is not None:
                         raise
-                    self.left_out[name] = explain_error(name, error)
+                    files.left_out[name] = explain_error(name, error)
                     if tables.rows > rows:
                         break  # read the others again, without the rows before the error
             else:
-                self.notes |= tables.unused
+                files.notes.update(tables.unused)
                 if manifest is None:
                     unused = SideFileNames(self.list_files()).unused
-                    self.notes |= dict.fromkeys(unused, "belongs to no video, and is not used")
+                    files.notes.update(dict.fromkeys(unused, "belongs to no video, and is not used"))
                 return tables
 
     def read_videos(
@@ -106,21 +100,26 @@ class FolderReader:
         report_progress: Callable[[], object] = lambda: None,
     ) -> list[VideoSpec]:
         """Read the videos of tables and the others, by path; raise ``no_videos`` if none can be used."""
-        side_files = SideFiles(
-            self.find_side_files, self.open_file, self.encoding, self.frame_rate, self.notes, self.left_out
-        )
+        files = self.side_files
         videos: list[VideoSpec] = []
         for name, row in chain(rows, ((name, None) for name in names)):
             report_progress()
             try:
                 if row is None:
                     self.check_file(name)
-                video = (
-                    read_sidecars(name, side_files) if row is None else add_subtitles(row, name, side_files)
-                )
+                video = read_sidecars(name, files) if row is None else add_subtitles(row, name, files)
                 videos.append(add_caption_from_name(video) if captions_from_names else video)
             except UNREADABLE as error:
-                self.left_out[name] = explain_error(name, error)
+                files.left_out[name] = explain_error(name, error)
         if not videos:
-            raise InvalidInput.of([*self.left_out.values(), no_videos])
+            raise InvalidInput.of([*files.left_out.values(), no_videos])
         return videos
+
+    def describe(self, tables: CaptionTables, names: Iterable[str]) -> dict[str, Any]:
+        """Describe the tables, and the videos ``names`` that have no row, for a :class:`VideoListing`."""
+        return {
+            "without_row": [n for n in names if n not in self.side_files.left_out] if tables.tables else (),
+            "missing": tables.missing,
+            "formats": {table.path: table.format for table in tables.tables},
+            "notes": self.side_files.notes,
+        }

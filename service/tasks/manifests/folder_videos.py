@@ -14,9 +14,7 @@ from pathlib import Path
 from typing import BinaryIO, NoReturn
 
 from cinestrata_schemas.tasks import VideoSpec
-from media.errors import MediaError
 from media.sources.media_source import is_source_uri
-from media.video_decoder import VideoDecoder
 from media.video_limits import VIDEO_SUFFIXES
 from service.core.errors import FieldError, InvalidInput
 from service.storage.library_paths import UPLOAD_FOLDER
@@ -30,6 +28,7 @@ from service.tasks.manifests.manifest_parser import (
     TYPED_MANIFEST_NAMES,
 )
 from service.tasks.manifests.side_file_names import SIDECAR_SUFFIXES, SUBTITLE_SUFFIXES, SideFileNames
+from service.tasks.manifests.sidecar_captions import SideFiles
 from service.tasks.manifests.video_files import REPEATED, find_omission, find_videos, is_video_name
 
 _FILES = (
@@ -88,15 +87,14 @@ def list_folder_videos(
     base = path if manifest is None else manifest.parent
     walk = cache(partial(_walk, base, root, report_progress))
     found = walk() if manifest is None else _FolderFiles()
-    reader = FolderReader(
-        lambda: walk().names,
-        lambda name: _open_inside(base / name, root),
+    side_files = SideFiles(
         partial(_find_side_files, base, cache(_name_side_files)),
-        lambda name: _check_file(base / name, name),
+        lambda name: _open_inside(base / name, root),
         encoding,
-        partial(_frame_rate, base),
-        found.left_out,
+        is_strict=False,
+        left_out=found.left_out,
     )
+    reader = FolderReader(lambda: walk().names, lambda name: _check_file(base / name, name), side_files)
     tables = reader.read_tables(manifest.name if manifest else None, typed_tables)
     rows = tables.videos()
     files = _without_row(path, found.videos, rows)
@@ -109,13 +107,10 @@ def list_folder_videos(
     return FolderVideos(
         base,
         videos,
-        reader.left_out,
+        found.left_out,
         found.uploaded,
         omitted=found.omitted,
-        without_row=[name for name in files if name not in reader.left_out] if tables.tables else (),
-        missing=tables.missing,
-        formats={table.path: table.format for table in tables.tables},
-        notes=reader.notes,
+        **reader.describe(tables, files),
     )
 
 
@@ -149,13 +144,6 @@ def _find_side_files(folder: Path, list_names: Callable[[Path], SideFileNames], 
     place, name = os.path.split(name)
     found = (os.path.join(place, each) for each in list_names(folder / place).find(name))
     return [path for path in found if (folder / path).is_file()]
-
-
-def _frame_rate(folder: Path, uri: str) -> float | None:
-    """Find a video's frames per second, in a process of its own; None if it cannot be read."""
-    with suppress(MediaError, OSError), VideoDecoder() as decoder:
-        return decoder.decode(folder / uri, frames=1, size=1).fps
-    return None
 
 
 def _check_file(path: Path, name: str) -> None:

@@ -21,6 +21,7 @@ from service.tasks.manifests.folder_listing import FolderReader, VideoListing
 from service.tasks.manifests.manifest_lines import check_encoding
 from service.tasks.manifests.manifest_parser import FULL_MANIFEST_NAMES, require_text_table
 from service.tasks.manifests.side_file_names import SideFileNames
+from service.tasks.manifests.sidecar_captions import SideFiles
 from service.tasks.manifests.video_files import find_videos
 from service.tasks.manifests.video_tables import TYPED_SUFFIXES
 
@@ -108,20 +109,17 @@ def _list(
         uri = named if named.segments[-1] == name else SourceUri.parse(base.text + _encode(base, name))
         return io.BytesIO(reader.read(uri, request_limits.MAX_TABLE_BYTES, report_progress))
 
+    side_files = SideFiles(SideFileNames(files or ()).find, open_file, encoding, is_strict=False)
     folder_reader = FolderReader(
-        lambda: list(files or ()),
-        open_file,
-        SideFileNames(files or ()).find,
-        lambda name: SourceUri.parse(base.text + name),
-        encoding,
+        lambda: list(files or ()), lambda name: SourceUri.parse(base.text + name), side_files
     )
     tables = folder_reader.read_tables(manifest, typed_tables)
     listed = tables.videos()
-    left_out = folder_reader.left_out
+    left_out = side_files.left_out
     named_files = {row.uri.removeprefix(base.text) for row in listed}
     names, omitted = find_videos(sorted({*(files or ())} - named_files) if manifest is None else ())
     rows, unlisted = _split(base, listed, files)
-    left_out |= unlisted
+    left_out.update(unlisted)
     paths = ((row.uri.removeprefix(base.text), row) for row in rows)
     no_videos = FieldError("source", f"There are no videos in {base.shown}.", NO_VIDEOS_HINT)
     videos = folder_reader.read_videos(paths, names, no_videos, captions_from_names)
@@ -131,10 +129,7 @@ def _list(
         left_out,
         files,
         omitted=omitted,
-        without_row=[name for name in names if name not in left_out] if tables.tables else (),
-        missing=tables.missing,
-        formats={table.path: table.format for table in tables.tables},
-        notes=folder_reader.notes,
+        **folder_reader.describe(tables, names),
     )
 
 

@@ -2,8 +2,8 @@
 
 For a video ``clip.mp4`` these are ``clip.txt`` (every line is a caption), ``clip.json`` (``caption``, ``captions``,
 ``text`` and ``description`` are captions, other plain fields are metadata), yt-dlp's ``clip.info.json`` and
-``clip.description`` (``title`` and ``description`` are captions), ``clip.mp4.json`` (as ``clip.json``, or the metadata
-of Google Takeout), and the transcript: the first of the subtitles, ``clip.tsv`` and ``clip.json`` of Whisper. A
+``clip.description`` (``title`` and ``description`` are captions), ``clip.mp4.json`` (as ``clip.json``; Google Takeout
+writes it), and the transcript: the first of the subtitles, ``clip.tsv`` and ``clip.json`` of Whisper. A
 ``clip.txt`` with the words of a transcript is none of the captions. For videos named by a table, only the transcript is
 read. :mod:`service.tasks.manifests.side_file_names` finds files with other names.
 """
@@ -13,9 +13,8 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from itertools import chain
 from pathlib import PurePosixPath
 from typing import Any, BinaryIO
@@ -29,7 +28,7 @@ from service.core.errors import FieldError, InvalidInput
 from service.tasks.ingestion_checks import content_errors, raise_first
 from service.tasks.manifests.json_documents import read_document
 from service.tasks.manifests.manifest_lines import decode_text
-from service.tasks.manifests.plain_fields import MAX_METADATA_CHARS, plain_fields, shorten_caption
+from service.tasks.manifests.plain_fields import plain_fields, shorten_caption
 from service.tasks.manifests.side_file_names import SUBTITLES, sidecar_stem
 from service.tasks.manifests.speech_files import find_segments, read_segments, read_speech_table
 from service.tasks.manifests.subtitle_files import build_cues, read_subtitles
@@ -51,27 +50,24 @@ class SideFiles:
         find: Finds the files that are read under a name, best first.
         open: Opens one of them.
         encoding: Encoding of texts that are not UTF-8; None: detected.
-        frame_rate: Finds the frames per second of the video at a path; None if it cannot be read.
+        is_strict: Whether the error of a file that cannot be read is raised.
         notes: Detected encodings, by path.
-        left_out: Receives the errors of files that cannot be read, by path. None: they are raised.
+        left_out: Errors of the files that cannot be read, by path.
     """
 
     find: Callable[[str], Sequence[str]]
     open: Callable[[str], BinaryIO]
     encoding: str | None = None
-    frame_rate: Callable[[str], float | None] = lambda uri: None
+    is_strict: bool = True
     notes: dict[str, str] = field(default_factory=dict)
-    left_out: dict[str, FieldError] | None = None
+    left_out: dict[str, FieldError] = field(default_factory=dict)
 
     def read(self, name: str) -> Iterator[tuple[str, str]]:
         """Read the files with a name: their paths and texts."""
         for path in self.find(name):
-            if path not in (self.left_out or ()):
-                text = None
+            if path not in self.left_out:
                 with self.check(path):
-                    text = self._text(path)
-                if text is not None:
-                    yield path, text
+                    yield path, self._text(path)
 
     @contextmanager
     def check(self, path: str) -> Iterator[None]:
@@ -79,7 +75,7 @@ class SideFiles:
         try:
             yield
         except UNREADABLE as error:
-            if self.left_out is None:
+            if self.is_strict:
                 raise
             self.left_out[path] = explain_error(path, error)
 
@@ -124,15 +120,13 @@ def read_sidecars(uri: str, files: SideFiles) -> VideoSpec:
         if not any(_words(text) == _words(words) for words in said):
             lines = [*map(str.strip, re.split(r"[\r\n]", text))]
             with files.check(path):
-                if files.left_out is not None:
+                if not files.is_strict:
                     raise_first(content_errors(path, VideoSpec(uri=uri, captions=[*filter(None, lines)])))
                 _add_captions(captions, lines, path)
     for path, suffix, info, _ in documents:
-        keys = _JSON_CAPTIONS[suffix]
-        if "photoTakenTime" in info:
-            info, keys = _takeout_fields(info), ()
-        elif find_segments(info) is not None:
+        if find_segments(info) is not None:
             info["text"] = None  # all that is said
+        keys = _JSON_CAPTIONS[suffix]
         values = (info.get(key) for key in keys)
         texts = chain.from_iterable(value if isinstance(value, list) else [value] for value in values)
         with files.check(path):
@@ -155,7 +149,7 @@ def add_subtitles(row: VideoSpec, path: str, files: SideFiles) -> VideoSpec:
     """
     if row.transcript or is_source_uri(path):
         return row
-    spoken = (cues for *_, cues in _read_documents(path, files))
+    spoken = (cues for *_, cues in _read_documents(path, files, [".json"]))
     transcript = next(filter(None, chain(_read_subtitles(path, files), spoken)), [])
     return row.model_copy(update={"transcript": transcript}) if transcript else row
 
@@ -184,9 +178,11 @@ def _add_captions(captions: dict[str, None], texts: Iterable[str], path: str) ->
     captions |= new
 
 
-def _read_documents(uri: str, files: SideFiles) -> Iterator[tuple[str, str, dict[str, Any], list[Cue]]]:
+def _read_documents(
+    uri: str, files: SideFiles, suffixes: Iterable[str] = _JSON_CAPTIONS
+) -> Iterator[tuple[str, str, dict[str, Any], list[Cue]]]:
     """Read a video's JSON files: the path, the suffix whose captions it has, the object, and the speech in it."""
-    names = {f"{sidecar_stem(uri)}{suffix}": suffix for suffix in _JSON_CAPTIONS} | {f"{uri}.json": ".json"}
+    names = {f"{sidecar_stem(uri)}{suffix}": suffix for suffix in suffixes} | {f"{uri}.json": ".json"}
     for name, suffix in names.items():
         for path, text in files.read(name):
             with files.check(path):
@@ -201,23 +197,7 @@ def _read_subtitles(uri: str, files: SideFiles) -> Iterator[list[Cue]]:
     stem = sidecar_stem(uri)
     for path, text in files.read(f"{stem}{SUBTITLES}"):
         with files.check(path):
-            yield list(read_subtitles(text, path, lambda: files.frame_rate(uri)))
+            yield list(read_subtitles(text, path))
     for path, text in files.read(f"{stem}.tsv"):
         with files.check(path):
             yield list(build_cues(read_speech_table(text), path))
-
-
-def _takeout_fields(info: dict[str, Any]) -> dict[str, Any]:
-    """Read the fields of Google Takeout's metadata that filters and searches can use."""
-    fields: dict[str, Any] = {}
-    if isinstance(info.get("description"), str):
-        fields["description"] = " ".join(info["description"].split())[:MAX_METADATA_CHARS]
-    with suppress(KeyError, TypeError, ValueError, OverflowError, OSError):
-        taken = int(info["photoTakenTime"]["timestamp"])
-        fields["photoTakenTime"] = datetime.fromtimestamp(taken, UTC).isoformat()
-    with suppress(KeyError, TypeError):
-        fields["people"] = [person["name"] for person in info["people"]]
-    place = info.get("geoData")
-    if isinstance(place, dict) and place.get("latitude"):
-        fields |= {key: place.get(key) for key in ("latitude", "longitude")}
-    return fields

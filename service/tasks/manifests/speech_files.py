@@ -29,7 +29,8 @@ def read_segments(segments: list[dict[str, Any]]) -> Iterator[TimedText]:
         if isinstance(times, list) and len(times) == 2:
             start, end = (time if type(time) in (int, float) else None for time in times)
             scale = 1000 if offsets else 1
-            yield start and start / scale, end and end / scale, str(segment["text"])
+            if start is not None:
+                yield start / scale, end and end / scale, str(segment["text"])
 
 
 def read_speech_table(text: str) -> Iterator[TimedText]:

@@ -1,7 +1,7 @@
-"""Read transcripts from subtitle files: SubRip, WebVTT, SubStation Alpha, TTML or MicroDVD, told apart by content.
+"""Read transcripts from subtitle files: SubRip, WebVTT or SubStation Alpha, told apart by content.
 
-SubRip and WebVTT are read as players do, whatever their numbers, empty lines and decimal marks. pysubs2 reads the other
-formats; its SubRip reader takes the times within YouTube's lines for those of cues.
+SubRip and WebVTT are read as players do, whatever their numbers, empty lines and decimal marks. pysubs2 reads only
+SubStation Alpha: its SubRip reader takes the times within YouTube's lines for those of cues.
 """
 
 from __future__ import annotations
@@ -9,12 +9,11 @@ from __future__ import annotations
 import html
 import re
 import unicodedata
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from itertools import dropwhile, takewhile
 
 from pysubs2 import SSAFile
-from pysubs2.exceptions import UnknownFPSError
 
 from cinestrata_schemas.videos import MAX_CUES, Cue
 from service.core import request_limits
@@ -23,13 +22,8 @@ from service.tasks.manifests.manifest_lines import check_line_number
 
 TimedText = tuple[float | None, float | None, str]  # start and end in seconds, and lines
 
-_INVALID: TimedText = (None, None, "")
 _SHORTEST = 1.0  # seconds, for a cue that does not end after its start
 _MAX_TIME = 2**53
-_MAX_READ_CUES = 4 * MAX_CUES  # with those without texts of their own
-# pysubs2 takes quadratic time in the length of a line, and in that of a paragraph in TTML.
-_MAX_LINE_CHARS = request_limits.MAX_CUE_CHARS
-_MAX_CHARS = 1024**2
 _SPEAKER = re.compile(r"<v(?:\.[^\s<>]*)?[ \t]+([^\s<>][^<>]*)>")
 _TAG = re.compile(r"<[^<>]*>")
 _STYLE = re.compile(r"\{\\[^{}]*\}")  # of SubStation Alpha, such as {\an8}
@@ -38,18 +32,14 @@ _BREAK = re.compile(r"\\[Nn]|<br ?/?>")
 _ARROW = re.compile(r"[-–—]{1,2}>")
 _TIME = re.compile(r"(?:(?:(\d{1,10}):)?(\d{1,2}):)?(\d{1,6})(?:\s?[.,:]\s?(\d{1,9}))?(?=\s|$)")
 _CUE_NUMBER = re.compile(r"\W*\d+\W*")
-_DIALOGUE = re.compile(r"Dialogue:[^,]*(,([^,]*),([^,]*),.*)")
-_FRAMES = re.compile(r"\{ *\d+ *\} *\{ *\d+ *\}")
+_DIALOGUE = re.compile(r"Dialogue:[^,]*,")
 
 
-def read_subtitles(
-    text: str, name: str, frame_rate: Callable[[], float | None] = lambda: None
-) -> Iterator[Cue]:
+def read_subtitles(text: str, name: str) -> Iterator[Cue]:
     """Read the cues in a subtitle file.
 
     Args:
         name: File name for errors.
-        frame_rate: Finds the video's frames per second, for MicroDVD files that do not state them.
 
     Raises:
         InvalidInput: It is not a subtitle file, has too many cues, or has none with a valid time.
@@ -62,17 +52,8 @@ def read_subtitles(
     if not lines:
         return iter(())
     is_vtt = lines[0].startswith("WEBVTT")
-    if is_vtt or any(map(_read_times, lines)):
-        timed = [*_read_arrows(lines, is_vtt, name)]
-    else:
-        timed = [*_read_with_pysubs2(lines, name, frame_rate)]
-    if timed and all(start is None for start, *_ in timed):
-        raise InvalidInput.at(
-            name,
-            f"{len(timed)} of {len(timed)} cues has no valid time.",
-            "Write times such as 00:00:01,000 --> 00:00:02,000.",
-        )
-    return build_cues(timed, name)
+    has_arrows = is_vtt or any(map(_read_times, lines))
+    return build_cues(_read_arrows(lines, is_vtt) if has_arrows else _read_dialogues(lines, name), name)
 
 
 def build_cues(timed: Iterable[TimedText], name: str) -> Iterator[Cue]:
@@ -82,59 +63,65 @@ def build_cues(timed: Iterable[TimedText], name: str) -> Iterator[Cue]:
     previous cue, as in scrolling subtitles, is dropped.
 
     Raises:
-        InvalidInput: There are too many cues or characters.
+        InvalidInput: There are too many cues or characters, or no time is valid.
     """
     last = ""
-    cues = chars = 0
+    invalid = valid = cues = chars = 0
     for start, end, raw in timed:
+        if start is None or not 0 <= start < _MAX_TIME:
+            invalid += 1
+            continue
+        valid += 1
         lines = _plain_lines(raw)
         new = lines[1:] if lines and lines[0] == last else lines
         last = lines[-1] if lines else last
-        if not new or start is None or not 0 <= start < _MAX_TIME:
+        if not new:
             continue
         text = " ".join(new)[: request_limits.MAX_CUE_CHARS]
         cues, chars = cues + 1, chars + len(text)
         if cues > MAX_CUES or chars > request_limits.MAX_TRANSCRIPT_CHARS:
-            raise _too_long(name)
+            raise InvalidInput.at(
+                name,
+                f"It has more than {MAX_CUES} texts, or {request_limits.MAX_TRANSCRIPT_CHARS} characters.",
+                "Keep the subtitles of one video.",
+            )
         if end is None or not start < end < _MAX_TIME:
             end = start + _SHORTEST
         yield Cue(start=start, end=end, text=text)
+    if invalid and not valid:
+        problem = f"{invalid} of {invalid} cues has no valid time."
+        raise InvalidInput.at(name, problem, "Write times such as 00:00:01,000 --> 00:00:02,000.")
 
 
-def _too_long(name: str) -> InvalidInput:
-    return InvalidInput.at(
-        name,
-        f"It has more than {MAX_CUES} texts, or {request_limits.MAX_TRANSCRIPT_CHARS} characters.",
-        "Keep the subtitles of one video.",
-    )
-
-
-def _read_arrows(lines: Sequence[str], is_vtt: bool, name: str) -> Iterator[TimedText]:
+def _read_arrows(lines: Iterable[str], is_vtt: bool) -> Iterator[TimedText]:
     """Read SubRip or WebVTT."""
-    parts: list[tuple[tuple[float | None, float | None], list[str]]] = [((None, None), [])]
-    is_note, previous = False, ""
+    times: tuple[float | None, float | None] | None = None
+    texts: list[str] = []
+    is_note = is_numbered = False
+    previous = ""
     for line in lines:
         is_note = is_vtt and bool(line) and (is_note or (not previous and line.startswith("NOTE")))
         previous = line
-        if not is_note and (times := _read_times(line)):
-            parts.append((times, []))
-            if len(parts) > _MAX_READ_CUES:
-                raise _too_long(name)
-        elif not is_note:
-            parts[-1][1].append(line)
-    is_numbered = False
-    for number, ((start, end), texts) in enumerate(parts):
+        next_times = None if is_note else _read_times(line)
+        if next_times is None:
+            texts += [] if is_note else [line]
+            continue
         while texts and not texts[-1]:
             texts.pop()
         has_number = bool(texts) and _CUE_NUMBER.fullmatch(texts[-1]) is not None
-        if not number:
+        if times is None:
             is_numbered = has_number
-            continue
-        if is_numbered and has_number and number < len(parts) - 1:  # of the next cue
-            texts.pop()
-        if is_vtt:  # the next cue's identifier, or a comment, follows an empty line
-            texts = [*takewhile(bool, dropwhile(lambda line: not line, texts))]
-        yield start, end, "\n".join(texts)
+        else:
+            yield *times, _join(texts[:-1] if is_numbered and has_number else texts, is_vtt)
+        times, texts = next_times, []
+    if times is not None:
+        yield *times, _join(texts, is_vtt)
+
+
+def _join(texts: Iterable[str], is_vtt: bool) -> str:
+    if is_vtt:  # the next cue's identifier, or a comment, follows an empty line
+        texts = takewhile(bool, dropwhile(lambda line: not line, texts))
+    return "\n".join(texts)
 
 
 def _read_times(line: str) -> tuple[float | None, float | None] | None:
@@ -159,43 +146,24 @@ def _seconds(time: re.Match[str]) -> float | None:
     return round(int(hours) * 3600 + int(minutes) * 60 + float(f"{seconds}.{fraction}"), 3)
 
 
-def _read_with_pysubs2(
-    lines: Sequence[str], name: str, frame_rate: Callable[[], float | None]
-) -> Iterator[TimedText]:
-    """Read SubStation Alpha, TTML or MicroDVD."""
-    hint = "Convert it to WebVTT, or remove it."
-    text = "\n".join(line[:_MAX_LINE_CHARS] for line in lines)
-    fps = None
-    if text.startswith("<") and "<tt" in text[:_MAX_LINE_CHARS]:
-        kind, text = "ttml", re.sub(r"\sdur=", " duration=", "\n".join(lines))
-        text = re.sub(r"(?<=http://www\.w3\.org/)\d{4}/\d\d/ttaf1", "ns/ttml", text)
-        if "<!DOCTYPE" in text:  # whose entities may multiply
-            raise InvalidInput.at(name, "It has a document type.", hint)
-    elif events := [*filter(None, map(_DIALOGUE.match, text.split("\n")))]:
-        kind = "ass"
-        valid = [each[1] for each in events if all(_TIME.fullmatch(each[n].strip()) for n in (2, 3))]
-        text = "\n".join(f"Dialogue: 0{fields}" for fields in valid)
-        yield from [_INVALID] * (len(events) - len(valid))
-    elif any(map(_FRAMES.match, lines)):
-        kind = "microdvd"
-        fps = None if re.match(r"\{1\}\{1\} *\d", text) else frame_rate()
-    else:
-        raise InvalidInput.at(name, "It is in no known subtitle format.", hint)
-    if kind != "ass" and len(text) > _MAX_CHARS:
-        raise InvalidInput.at(name, f"It has more than {_MAX_CHARS} characters of {kind}.", hint)
-    try:
-        found = SSAFile.from_string(text, kind, fps=fps or None).events
-    except UnknownFPSError:
-        problem = "It counts frames, but neither it nor the video says how many there are per second."
-        raise InvalidInput.at(name, problem, hint) from None
-    except Exception as error:  # parsers of untrusted text may raise anything
-        problem = f"The {kind.upper()} subtitles are damaged ({type(error).__name__})."
-        raise InvalidInput.at(name, problem, hint) from None
-    found.sort(key=lambda event: event.start)
-    for event in found:
-        is_marked_up = kind != "ttml" and not _DRAWING.search(event.text)  # braces are styles or comments
-        words = re.sub(r"\{[^{}]*\}", "", event.text) if is_marked_up else event.text
-        yield event.start / 1000, event.end / 1000, words
+def _read_dialogues(lines: Iterable[str], name: str) -> Iterator[TimedText]:
+    """Read SubStation Alpha, each line on its own: a damaged one does not lose the others."""
+    found: list[TimedText] = []
+    for line in filter(_DIALOGUE.match, lines):
+        # pysubs2 takes quadratic time in the length of a line, and reads no "Marked=0".
+        dialogue = _DIALOGUE.sub("Dialogue: 0,", line[: request_limits.MAX_CUE_CHARS], count=1)
+        try:
+            (event,) = SSAFile.from_string(dialogue, "ass").events
+        except Exception:  # parsers of untrusted text may raise anything
+            found.append((None, None, ""))
+        else:
+            is_drawing = _DRAWING.search(event.text)  # other braces are styles or comments
+            words = event.text if is_drawing else re.sub(r"\{[^{}]*\}", "", event.text)
+            found.append((event.start / 1000, event.end / 1000, words))
+    if not found:
+        problem = "It is in no known subtitle format."
+        raise InvalidInput.at(name, problem, "Convert it to WebVTT, or remove it.")
+    yield from sorted(found, key=lambda timed: timed[0] or 0.0)
 
 
 def _plain_lines(text: str) -> list[str]:
