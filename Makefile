@@ -82,10 +82,9 @@ bench: $(VENV)/.runtime ## Measure (ARGS="clips my-folder --seeds 3"; without it
 bench-search: OUT ?= bench-search
 bench-search: $(VENV)/.runtime ## Measure searches against bounds and rivals (OUT=folder)
 	@$(PIP_INSTALL) -q -e '.[cpu,bench]'
-	@$(PIP_INSTALL) -q hnswlib || echo "hnswlib is skipped: it needs a C++ compiler."
 	@$(BIN)/python -m benchmarks.search.search_cost --out $(OUT)
 	@OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.search.shared_word_cost --out $(OUT)
-	@OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m benchmarks.search.scan_rivals --structures --out $(OUT)
+	@OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m benchmarks.search.scan_rivals --out $(OUT)
 	@$(BIN)/python -m benchmarks.search.hot_swap --out $(OUT)/hot-swap.json
 
 .PHONY: bench-ingest

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from benchmarks.clips.clip_results import GALLERIES, ClipRun, Matrix
 from benchmarks.learning.protocol import MethodVariant
 from benchmarks.learning.run_costs import ResourceMeter
-from benchmarks.learning.sequential_learning import IndependentLearner, SequentialLearner
+from benchmarks.learning.sequential_learning import SequentialLearner
 from benchmarks.rivals import start_method
 from models.backbones.backbone import Backbone
 from models.routing import DEFAULT_PRIOR
@@ -48,8 +48,9 @@ def run_variant(
         report: Called with one line per learned domain.
     """
     ordered = domain_order(tasks, seed)
-    learner_class = IndependentLearner if variant.independently else SequentialLearner
-    learner = learner_class(variant.method, backbone, {**variant.settings, "seed": seed}, round_vectors=True)
+    learner = SequentialLearner(
+        variant.method, backbone, {**variant.settings, "seed": seed}, round_vectors=True
+    )
     meter = ResourceMeter(backbone.device)
     prior = DEFAULT_PRIOR if variant.prior is None else variant.prior
     matrices: dict[str, Matrix] = {"local": [], "global": []}

@@ -86,13 +86,6 @@ def run(
         typer.Option("--reindex", help="Re-embed all galleries with the current encoder after every task."),
     ] = False,
     jobs: Jobs = 1,
-    tuned: Annotated[
-        bool,
-        typer.Option(
-            "--tune",
-            help="Try 0.3, 1 and 3 times each method's learning rates with one seed, and log the trials.",
-        ),
-    ] = False,
     again: Annotated[bool, typer.Option("--again", help="Repeat runs that already have results.")] = False,
     device: Device = "auto",
     cache: Cache = DEFAULT_FOLDER / "frames",
@@ -104,9 +97,7 @@ def run(
     """
     from benchmarks.learning.protocol import load_protocol, parse_assignment, select_variants
     from benchmarks.learning.run_results import read_results
-    from benchmarks.learning.tuning_trials import trial_variants, write_tuning_log
     from benchmarks.reporting.benchmark_report import recall_tables, write_report
-    from benchmarks.reporting.markdown_tables import tuning_table
     from benchmarks.rivals import configure
 
     if protocol is None:
@@ -118,20 +109,17 @@ def run(
         overrides |= {"reindex": True} if reindex else {}
         overrides |= {} if prior is None else {"prior": prior}
         entries = select_variants(plan.methods, methods.split(",") if methods else None, overrides)
-        trials = {entry.label: trial_variants(entry, plan) for entry in entries} if tuned else {}
-        entries = [trial for variants in trials.values() for trial in variants] or entries
         chosen_backbone = backbone or plan.backbone
         for entry in entries:  # validates the settings before videos are decoded
             configure(entry.method, chosen_backbone, plan.settings_of(entry))
-        folder = out or DEFAULT_FOLDER / f"{plan.name}{'-tuning' if tuned else ''}"
+        folder = out or DEFAULT_FOLDER / plan.name
         campaign = _prepare_campaign(plan, chosen_backbone, folder, cache, videos, tasks, device)
-        runs = campaign.runs(entries, 1 if tuned else seeds)
+        runs = campaign.runs(entries, seeds)
         failed = _execute_runs(campaign, runs, jobs=jobs, again=again)
         if len(failed) < len(runs):
             results = read_results(folder, campaign.data)
             report = write_report(folder, results)
-            table = tuning_table(write_tuning_log(campaign, trials)) if tuned else recall_tables(results)
-            console.print(table, soft_wrap=True)
+            console.print(recall_tables(results), soft_wrap=True)
             console.print(f"Written to {report}.", soft_wrap=True)
         if failed:
             errors = "\n".join(f"{run}: {error}" for run, error in failed)

@@ -89,20 +89,6 @@ def test_options_are_passed_as_settings(protocol: Path, tmp_path: Path) -> None:
     assert result["tasks"] == ["night-traffic"]
 
 
-@pytest.mark.slow
-def test_tuning_logs_one_trial_per_factor(protocol: Path, tmp_path: Path) -> None:
-    outcome = bench(
-        *("run", protocol, "--tune", "--methods", "finetune", "--tasks", 1),
-        *("--out", tmp_path / "out", "--cache", tmp_path / "frames", "--device", "cpu"),
-    )
-    assert outcome.exit_code == 0, outcome.output
-    log = json.loads((tmp_path / "out" / "tuning.json").read_text())
-    trials = log["methods"]["finetune"]["trials"]
-    assert [trial["factor"] for trial in trials] == log["factors"]
-    assert all(trial["score"] is not None for trial in trials)
-    assert "| finetune |" in outcome.output
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

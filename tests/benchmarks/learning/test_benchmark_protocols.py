@@ -151,7 +151,6 @@ def test_specific_settings_override_general_ones(write: Callable[..., str]) -> N
         (["finetune@prior=-1"], "prior: "),
         (["finetune@reindex=maybe"], "reindex: "),
         (["finetune@jointly=maybe"], "jointly: "),
-        (["finetune@independently=true@reindex=true"], "independently excludes jointly and reindex"),
     ],
 )
 def test_invalid_variants_raise_with_their_name(names: list[str], message: str) -> None:
