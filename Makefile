@@ -75,18 +75,16 @@ lint: $(VENV)/.dev node_modules/.installed ## Check style, formatting, types and
 	@$(BIOME) ci --log-level=warn
 
 .PHONY: bench
-bench: $(VENV)/.runtime ## Measure (ARGS="run world-10 --seeds 3"; without it, list the benchmarks)
-	@$(BIN)/cinestrata bench $(or $(ARGS),protocols)
+bench: $(VENV)/.runtime ## Measure (ARGS="clips my-folder --seeds 3"; without it, list the protocols)
+	@$(BIN)/cinestrata bench $(or $(ARGS),run)
 
 .PHONY: bench-search
 bench-search: OUT ?= bench-search
 bench-search: $(VENV)/.runtime ## Measure searches against bounds and rivals (OUT=folder)
 	@$(PIP_INSTALL) -q -e '.[cpu,bench]'
-	@$(PIP_INSTALL) -q hnswlib || echo "hnswlib is skipped: it needs a C++ compiler."
 	@$(BIN)/python -m benchmarks.search.search_cost --out $(OUT)
 	@OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.search.shared_word_cost --out $(OUT)
-	@OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m benchmarks.search.scan_rivals --structures --out $(OUT)
-	@$(BIN)/python -m benchmarks.search.query_encoding | tee $(OUT)/query-forward.md
+	@OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m benchmarks.search.scan_rivals --out $(OUT)
 	@$(BIN)/python -m benchmarks.search.hot_swap --out $(OUT)/hot-swap.json
 
 .PHONY: bench-ingest

@@ -1,1 +1,1 @@
-"""Benchmarks: the video world, protocols, and measurements of learning and search."""
+"""Benchmarks: protocols, and measurements of learning and search."""

@@ -31,8 +31,6 @@ class ClipRun:
         clips: Number of clips by domain.
         matrices: R@1 in percent by gallery ("local", "global"), for release i on domain t's queries; empty for a joint
             solution.
-        growth: For a joint solution, R@1 in percent over the shards of the first i domains on domain t's queries. This
-            shows the effect of a growing gallery alone, since the encoder is always the final one.
         evidence: Routing evidence of each query for the domains in ``order``, by domain; empty for a rival.
         settings: Settings of a rival, in words.
         trained: Number of parameters that gradient steps change in one task.
@@ -48,7 +46,6 @@ class ClipRun:
     clips: Mapping[str, int]
     peak_mib: Mapping[str, Sequence[float]] = field(default_factory=dict)
     matrices: Mapping[str, Matrix] = field(default_factory=dict)
-    growth: Matrix = field(default_factory=list)
     evidence: Mapping[str, Sequence[Sequence[float]]] = field(default_factory=dict)
     settings: str = ""
     trained: int = 0

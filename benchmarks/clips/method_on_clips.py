@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-
-import numpy as np
 
 from benchmarks.clips.clip_results import GALLERIES, ClipRun, Matrix
 from benchmarks.learning.protocol import MethodVariant
 from benchmarks.learning.run_costs import ResourceMeter
-from benchmarks.learning.sequential_learning import IndependentLearner, SequentialLearner
+from benchmarks.learning.sequential_learning import SequentialLearner
 from benchmarks.rivals import start_method
 from models.backbones.backbone import Backbone
 from models.routing import DEFAULT_PRIOR
-from trainer.evaluation.evaluation_task import EvaluationTask, Floats, build_evaluation_tasks
+from trainer.evaluation.evaluation_task import EvaluationTask, build_evaluation_tasks
 from trainer.evaluation.gallery import Gallery, task_gallery
 from trainer.evaluation.mode_evaluation import ModeEvaluation
 from trainer.evaluation.retrieval_metrics import rank_by_id, recall_at
@@ -36,7 +33,6 @@ def run_variant(
     tasks: Sequence[TaskData],
     *,
     seed: int,
-    evidence: Sequence[Floats] | None = None,
     report: Callable[[str], None] = lambda line: None,
 ) -> ClipRun:
     """Learn the domains one by one, and rank all queries after the last domain.
@@ -49,13 +45,12 @@ def run_variant(
         variant: Method with its settings.
         backbone: Backbone that the method adapts.
         seed: Seed of the method and of :func:`domain_order`.
-        evidence: For joint training only: routing evidence ``[Q, T]`` of each domain's queries for all domains, both in
-            the order of learning, in place of the release's.
         report: Called with one line per learned domain.
     """
     ordered = domain_order(tasks, seed)
-    learner_class = IndependentLearner if variant.independently else SequentialLearner
-    learner = learner_class(variant.method, backbone, {**variant.settings, "seed": seed}, round_vectors=True)
+    learner = SequentialLearner(
+        variant.method, backbone, {**variant.settings, "seed": seed}, round_vectors=True
+    )
     meter = ResourceMeter(backbone.device)
     prior = DEFAULT_PRIOR if variant.prior is None else variant.prior
     matrices: dict[str, Matrix] = {"local": [], "global": []}
@@ -70,7 +65,7 @@ def run_variant(
         with meter.phase("indexing"):
             galleries += [task_gallery(task, learner.index(task)) for task in part]
         with meter.phase("evaluation"):
-            _, measured = _evaluate(learner, galleries, prior, evidence, full=False)
+            _, measured = _evaluate(learner, galleries, prior, full=False)
         for gallery in ("local", "global"):
             row: list[float | None] = [
                 100 * recall_at(ranks.ranks[gallery].ranks(), 1) for ranks in measured.task_ranks
@@ -79,13 +74,7 @@ def run_variant(
         spent = sum(durations[-1] for durations in meter.seconds.values())
         names = "all domains" if is_joint else f"domain {number} of {len(ordered)} ({part[0].name})"
         report(f"{names} in {spent:.1f} s")
-    evaluated, final = _evaluate(learner, galleries, prior, evidence, full=True)
-    growth: Matrix = []
-    for count in range(1, len(ordered) + 1) if is_joint else ():
-        first = None if evidence is None else [scores[:, :count] for scores in evidence[:count]]
-        _, measured = _evaluate(learner, galleries[:count], prior, first, full=False)
-        recalls = [100 * recall_at(ranks.ranks["global"].ranks(), 1) for ranks in measured.task_ranks]
-        growth.append([*recalls, *[None] * (len(ordered) - count)])
+    evaluated, final = _evaluate(learner, galleries, prior, full=True)
     assert learner.method is not None
     assert learner.release is not None
     return ClipRun(
@@ -97,7 +86,7 @@ def run_variant(
                 task.task_id: ranks.ranks[gallery].ranks().tolist()
                 for task, ranks in zip(ordered, final.task_ranks, strict=True)
             }
-            for gallery in (*GALLERIES, "global_all")
+            for gallery in GALLERIES
         },
         routed={
             task.task_id: (
@@ -109,7 +98,6 @@ def run_variant(
         clips={task.task_id: len(task.clips) for task in ordered},
         peak_mib=meter.peak_mib,
         matrices={} if is_joint else matrices,
-        growth=growth,
         evidence={
             task.task_id: part.evidence.tolist() for task, part in zip(ordered, evaluated, strict=True)
         },
@@ -129,7 +117,6 @@ def _evaluate(
     learner: SequentialLearner,
     galleries: Sequence[Gallery],
     prior: float,
-    evidence: Sequence[Floats] | None,
     *,
     full: bool,
 ) -> tuple[list[EvaluationTask], ModeEvaluation]:
@@ -138,11 +125,6 @@ def _evaluate(
     encoder = learner.query_encoder()
     profiles = learner.release.profiles.to_dense()[: len(galleries)]
     tasks = build_evaluation_tasks(encoder, galleries, profiles, prior)
-    if evidence is not None:
-        tasks = [
-            replace(task, evidence=scores, normalizer=np.logaddexp.reduce(scores, axis=1, keepdims=True))
-            for task, scores in zip(tasks, evidence, strict=True)
-        ]
     evaluation = ModeEvaluation(encoder, tasks, encoder.modes[-1], full, ())
     for _ in evaluation.run():
         pass

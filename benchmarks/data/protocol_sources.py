@@ -43,9 +43,6 @@ class WorldSource(StrictModel):
     test: int = Field(ge=1)
     categories: int = Field(ge=1)
     captions: int = Field(ge=1, description="Captions per video.")
-    shared: float = Field(
-        default=0.0, ge=0, le=1, description="Share of the words of captions that all domains have in common."
-    )
 
     def tasks(self, videos: Path | None, count: int | None) -> Iterator[SourceTask]:
         """Yield the first ``count`` tasks; this source needs no files."""
@@ -61,7 +58,6 @@ class WorldSource(StrictModel):
                     test=self.test,
                     categories=self.categories,
                     captions=self.captions,
-                    shared=self.shared,
                 )
             except ValueError as error:
                 raise ProtocolError(f"source: {error}") from error

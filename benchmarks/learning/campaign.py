@@ -103,7 +103,7 @@ class Campaign:
         """Digest everything that determines a result except the code: data, method, settings, prior and re-indexing."""
         config = configure(run.variant.method, self.backbone, self._settings(run)).model_dump(mode="json")
         variant = run.variant
-        scheme = [name for name in ("jointly", "independently") if getattr(variant, name)]
+        scheme = ["jointly"] if variant.jointly else []
         scheme += [] if variant.mixed_batches else ["separate batches"]
         return run_identity(self.data, variant.method, config, self._prior(run), variant.reindex, *scheme)
 
@@ -161,7 +161,6 @@ class Campaign:
                 reindex=run.variant.reindex,
                 jointly=run.variant.jointly,
                 mixed_batches=run.variant.mixed_batches,
-                independently=run.variant.independently,
                 queries=self.protocol.queries,
                 report=lambda line: report(run, line),
                 report_seconds=self.report_seconds,

@@ -25,7 +25,7 @@ from benchmarks.learning.run_costs import (
 )
 from benchmarks.learning.run_progress import REPORT_SECONDS, RunProgress
 from benchmarks.learning.run_results import to_json_value
-from benchmarks.learning.sequential_learning import IndependentLearner, SequentialLearner
+from benchmarks.learning.sequential_learning import SequentialLearner
 from benchmarks.rivals.joint import Joint
 from models.backbones.backbone import Backbone
 from models.encoders.query_encoder import QueryEncoder
@@ -66,7 +66,6 @@ def run_method(
     reindex: bool = False,
     jointly: bool = False,
     mixed_batches: bool = True,
-    independently: bool = False,
     queries: QuerySelection = "first",
     report: Callable[[str], None] = lambda line: None,
     report_seconds: float = REPORT_SECONDS,
@@ -80,16 +79,13 @@ def run_method(
         reindex: Whether to embed all tasks' videos again after every task, with the current encoder.
         jointly: Whether the method learns the union of all tasks at once.
         mixed_batches: Whether batches in joint training mix videos from all tasks.
-        independently: Whether each task is learned from the backbone alone
-            (:mod:`benchmarks.learning.sequential_learning`).
         queries: Which of a held-out video's captions are queries: the first one or all.
         report: Called with one line per finished task, and with the task and its stage or step whenever there was no
             line for ``report_seconds``; in the second case from another thread.
         report_seconds: Longest time without a line.
     """
     with RunProgress(report, report_seconds) as progress:
-        learner_class = IndependentLearner if independently else SequentialLearner
-        learner = learner_class(name, backbone, {**(settings or {}), "seed": seed})
+        learner = SequentialLearner(name, backbone, {**(settings or {}), "seed": seed})
         run = _MethodRun(learner, backbone, tasks, prior, reindex, queries, progress)
         if jointly or name == Joint.name:
             run.learn_jointly(mixed_batches)
@@ -192,7 +188,7 @@ class _MethodRun:
 
     def _measure_forward_transfer(self, task: TaskData) -> None:
         """Evaluate the release before a task on the task's queries."""
-        if self._learner.method is None or isinstance(self._learner, IndependentLearner):
+        if self._learner.method is None:
             self.outcome.before.append(None)
             return
         with self._phase("transfer"):

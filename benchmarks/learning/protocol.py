@@ -3,8 +3,8 @@
 A protocol is a YAML file in ``benchmarks/protocols/`` or at any other path.
 
 On the command line, in protocol files and in tables, the short form of a variant is
-``method@setting=value@setting=value``. ``reindex``, ``prior``, ``jointly``, ``mixed_batches`` and ``independently``
-are settings of the measurement, not of the method.
+``method@setting=value@setting=value``. ``reindex``, ``prior``, ``jointly`` and ``mixed_batches`` are settings of the
+measurement, not of the method.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from benchmarks.rivals import METHODS
 from benchmarks.rivals.joint import Joint
 from models.routing import DEFAULT_PRIOR
 
-_MEASUREMENT_SETTINGS = ("reindex", "prior", "jointly", "mixed_batches", "independently")
+_MEASUREMENT_SETTINGS = ("reindex", "prior", "jointly", "mixed_batches")
 
 
 class MethodVariant(BaseModel):
@@ -39,8 +39,6 @@ class MethodVariant(BaseModel):
             architecture and recipe without the continual scheme.
         mixed_batches: Whether batches in joint training mix videos from all tasks. Without, a pair only has negatives
             from its own task, as in continual training (continual-cross-modal-retrieval, section 6).
-        independently: Whether each task is learned from the backbone alone and searched with its own encoder. This
-            measures what earlier tasks contribute.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -52,7 +50,6 @@ class MethodVariant(BaseModel):
     prior: float | None = Field(default=None, ge=0)
     jointly: bool = False
     mixed_batches: bool = True
-    independently: bool = False
     seeds: int | None = Field(default=None, ge=1)
 
     @property
@@ -79,12 +76,6 @@ class MethodVariant(BaseModel):
             raise ValueError(
                 "mixed_batches: false needs a method with batches of all tasks; add jointly: true"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _check_scheme(self) -> MethodVariant:
-        if self.independently and (self.reindex or self.jointly):
-            raise ValueError("independently excludes jointly and reindex: its shards have one encoder each")
         return self
 
     def with_settings(self, overrides: Mapping[str, Any]) -> MethodVariant:

@@ -1,35 +1,24 @@
 """Learn in memory: tasks in order, each with a release and a shard.
 
 The learning job does the same, one task at a time, on a published library (:mod:`trainer.task_pipeline`).
-
-Independent learners learn every task from the backbone alone, and search it with its own encoder. The comparison shows
-what a method gains from earlier tasks; routing evidence from words merges the shards, as for other methods. A whole
-tower per task is too large for the service, so these learners exist only in benchmarks.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from benchmarks.rivals import start_method
 from models.backbones.backbone import Backbone
-from models.backbones.token_ids import TokenIds
 from models.encoders.encoder_registry import select_query_tensors
-from models.encoders.query_encoder import QueryEncoder, QueryEncoderInputs
-from models.encoders.tower_query_backbone import TowerQueryBackbone
+from models.encoders.query_encoder import QueryEncoder
 from models.releases.release_state import ReleaseState
-from models.routing.routing_profiles import RoutingProfiles
 from trainer.methods import Method
 from trainer.task_data import SeparateTasks, StoredVectors, TaskData, vector_ids
 from trainer.training_loop import TrainingProgress, fit, learn_task
 from trainer.video_embedding import MemoryShard, embed_clips
-
-Vectors = npt.NDArray[np.float32]
 
 
 class SequentialLearner:
@@ -170,85 +159,3 @@ class SequentialLearner:
     def _complete(self, method: Method, tasks: Sequence[TaskData]) -> None:
         self.method, self.release = method, method.release()
         self.tasks += tasks
-
-
-class IndependentEncoders(QueryEncoder):
-    """Encodes for each task with the encoder of the task's own learner.
-
-    Args:
-        release: A release whose tasks are those of all learners.
-        encoders: Each learner's query encoder, in task order.
-    """
-
-    modes = ("pinned",)
-
-    def __init__(self, backbone: Backbone, release: ReleaseState, encoders: Sequence[QueryEncoder]) -> None:
-        super().__init__(QueryEncoderInputs(TowerQueryBackbone(backbone), release, {}))
-        self._encoders = list(encoders)
-
-    def encoding_identity(self, task: str, mode: str) -> str | None:
-        return task  # its encoder never changes
-
-    def encode(self, texts: Sequence[str], tasks: Sequence[str], mode: str = "latest") -> Vectors:
-        chosen = [self._encoders[position] for position in self._positions(tasks, mode)]
-        encoded = [encoder.encode(texts, encoder.tasks[:1], encoder.modes[-1]) for encoder in chosen]
-        return np.concatenate(encoded, axis=1)
-
-    def encode_pairs(self, texts: Sequence[TokenIds], tasks: Sequence[str], mode: str = "latest") -> Vectors:
-        chosen = [self._encoders[position] for position in self._positions(tasks, mode)]
-        return np.concatenate(
-            [
-                encoder.encode_pairs([text], encoder.tasks[:1], encoder.modes[-1])
-                for text, encoder in zip(texts, chosen, strict=True)
-            ]
-        )
-
-
-class IndependentLearner(SequentialLearner):
-    """Learns every task as if it were the first. The interface is that of sequential learning.
-
-    Args:
-        backbone: Backbone that the method adapts.
-        settings: The method's settings, over those of its recipe.
-        round_vectors: Whether to round shards to half precision, as the vector store does.
-    """
-
-    def __init__(
-        self,
-        method_name: str,
-        backbone: Backbone,
-        settings: Mapping[str, Any],
-        *,
-        round_vectors: bool = False,
-    ) -> None:
-        super().__init__(method_name, backbone, settings, round_vectors=round_vectors)
-        self._encoders: list[QueryEncoder] = []
-
-    def start_task(self) -> Method:
-        """Create a method that has learned no task. Errors as in the base class."""
-        return start_method(self._method_name, self._backbone, self._settings, None)
-
-    def train(
-        self, task: TaskData, *, report: Callable[[TrainingProgress], None] = lambda progress: None
-    ) -> list[float]:
-        """Train a task from the backbone; the release lists all tasks with their routing profiles.
-
-        Arguments, result and errors as in the base class.
-        """
-        method = self.start_task()
-        losses = learn_task(method, task, report=report)
-        self._encoders.append(method.query_encoder())
-        earlier = self.release
-        self._complete(method, [task])
-        if earlier is not None and self.release is not None:
-            profiles = RoutingProfiles.concatenate([earlier.profiles, self.release.profiles])
-            self.release = replace(
-                self.release, tasks=[*earlier.tasks, *self.release.tasks], profiles=profiles
-            )
-        return losses
-
-    def query_encoder(self) -> QueryEncoder:
-        """Combine the encoders of all learners."""
-        if self.release is None:
-            raise ValueError("no task was trained")
-        return IndependentEncoders(self._backbone, self.release, self._encoders)

@@ -1,1 +1,1 @@
-"""Report benchmark results: Markdown tables and charts."""
+"""Report benchmark results: Markdown tables."""

@@ -1,4 +1,4 @@
-"""Report benchmark results: the papers' tables and charts, with mean ± standard deviation over the seeds."""
+"""Report benchmark results: the papers' tables, with mean ± standard deviation over the seeds."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from benchmarks.learning.run_results import RunResult
-from benchmarks.reporting.charts import LineChart
 from benchmarks.reporting.markdown_tables import format_mean, markdown_table
-from models.forgetting_measures import backward_forgetting, forward_transfer, learning_gain
+from models.forgetting_measures import forward_transfer, learning_gain
 
 _RECALLS = {"R@1 ↑": "r1", "R@5 ↑": "r5", "R@10 ↑": "r10", "MedR ↓": "medr", "MeanR ↓": "meanr"}
 _DIRECTIONS = {f"{side}R@{k} ↑": f"{side.lower()}r{k}" for side in "TI" for k in (1, 5, 10)} | {"Rm ↑": "rm"}
@@ -81,7 +80,7 @@ def recall_tables(results: Sequence[RunResult]) -> str:
 
 
 def write_report(folder: Path, results: Sequence[RunResult]) -> Path:
-    """Write ``report.md`` with SVG charts.
+    """Write ``report.md``.
 
     Args:
         folder: Output folder of ``bench run``.
@@ -108,9 +107,6 @@ def write_report(folder: Path, results: Sequence[RunResult]) -> Path:
         "multi-modal encoder.",
         "",
         _both_directions(results),
-        "## Recall and forgetting",
-        "",
-        *_write_charts(folder, results),
         "## Every task",
         "",
         "R@1 of the last release in the local gallery; in parentheses FR, the loss since the task was learned.",
@@ -310,46 +306,6 @@ def _growth(
 
 def _device_peak(run: RunResult) -> float | None:
     return max(map(max, run.peak_device_mib.values())) if run.peak_device_mib else None
-
-
-# --- figures ---
-
-
-def _curves(results: Sequence[RunResult], gallery: str, measure: str) -> dict[str, list[float | None]]:
-    """Compute the value after each task for every method variant and mode, averaged over the seeds."""
-    curves = {}
-    for runs, mode in _rows(results):
-        series = [_after_each_task(run.matrix(mode, gallery), measure) for run in runs]
-        name = f"{runs[0].label} ({mode})" if len(runs[0].modes) > 1 else runs[0].label
-        curves[name] = [_average(values) for values in zip(*series, strict=True)]
-    return curves
-
-
-def _after_each_task(matrix: Sequence[Sequence[float | None]], measure: str) -> list[float | None]:
-    """Compute the mean R@1 over the learned tasks, or BWF, after each task."""
-    if measure == "recall":
-        return [_average(row[: task + 1]) for task, row in enumerate(matrix)]
-    return [
-        backward_forgetting([row[: task + 1] for row in matrix[: task + 1]]) for task in range(len(matrix))
-    ]
-
-
-_CHARTS = {
-    "recall-global": ("R@1 over all tasks so far, global gallery", "global", "recall"),
-    "recall-local": ("R@1 over all tasks so far, local gallery", "local", "recall"),
-    "forgetting-global": ("BWF, global gallery", "global", "forgetting"),
-    "forgetting-local": ("BWF, local gallery", "local", "forgetting"),
-}
-
-
-def _write_charts(folder: Path, results: Sequence[RunResult]) -> Iterator[str]:
-    for name, (title, gallery, measure) in _CHARTS.items():
-        svg = LineChart(title, results[0].tasks, _curves(results, gallery, measure)).svg()
-        (folder / f"{name}.svg").write_text(svg, encoding="utf-8")
-        yield f"![{title}]({name}.svg)\n"
-
-
-# --- arithmetic ---
 
 
 def _mean_matrix(matrices: Sequence[list[list[float | None]]]) -> list[list[float | None]]:

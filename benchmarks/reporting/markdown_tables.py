@@ -1,10 +1,9 @@
-"""Format Markdown tables: means of several runs, and tuning trials."""
+"""Format Markdown tables: means of several runs, and intervals."""
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 
 def format_mean(values: Sequence[float | None], style: str = "{:.2f}") -> str:
@@ -37,13 +36,3 @@ def format_interval(
     if difference is not None and difference[0] > 0:
         sign = " ▲" if difference[1] > 0 else " △"
     return f"{mean} ({low} to {high}){sign}"
-
-
-def tuning_table(log: Mapping[str, Any]) -> str:
-    """Format a log as a Markdown table: each trial's score, and the best factor."""
-    rows = []
-    for label, method in log["methods"].items():
-        scores = ["–" if trial["score"] is None else f"{trial['score']:.1f}" for trial in method["trials"]]
-        rows.append([label, *scores, str(method["best"] or "–"), str(len(method["trials"]))])
-    header = ["method", *(f"rates × {factor:g}" for factor in log["factors"]), "best factor", "trials"]
-    return f"Score: {log['criterion']}.\n\n{markdown_table(header, rows)}"

@@ -1,4 +1,4 @@
-"""Read captions from FFA + TAME's published splits and from protocols, grouped by task.
+"""Read captions from FFA + TAME's published splits, grouped by task.
 
 A split's file contains a list of tasks. Each task has the fields ``train`` and ``val``, objects from category to a list
 of clips with ``video_id`` and, if published, ``caption``. The split named ``val`` is the test split.
@@ -15,7 +15,6 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
 from benchmarks.errors import ProtocolError, validation_summary
-from benchmarks.learning.protocol import Protocol
 
 _FOLDS = 2
 
@@ -78,27 +77,6 @@ def read_captions(path: Path) -> CaptionFold:
         raise ProtocolError(
             f"{path} has test captions of fewer than two tasks; give a split of several tasks"
         )
-    return CaptionFold(*parts)
-
-
-def protocol_captions(protocol: Protocol) -> CaptionFold:
-    """Collect the captions of a protocol's training videos, and those of its test videos that are queries.
-
-    Raises:
-        ProtocolError: The source needs videos.
-    """
-    tasks = list(protocol.source.tasks(None, protocol.tasks))
-    queries = 1 if protocol.queries == "first" else None
-    parts = [
-        tuple(
-            LabeledCaption(caption, position, video.id)
-            for position, task in enumerate(tasks)
-            for video in task.videos
-            if video.split == split
-            for caption in video.captions[:count]
-        )
-        for split, count in (("train", None), ("test", queries))
-    ]
     return CaptionFold(*parts)
 
 

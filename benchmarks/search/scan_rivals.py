@@ -8,8 +8,6 @@ contents affect all of them. Results are medians; a ratio is the median of a riv
 is faster where it is above one. The *bound* is the time to read the stored bytes once.
 
 Exact rivals are faiss ``IndexFlatIP``, numpy in single precision, and usearch (exact, both precisions) if installed.
-With ``--structures``, a shard with each search structure is compared with hnswlib (if installed), each at the smallest
-parameter that reaches the target recall.
 
 Video vectors scatter around topics in a subspace of a few dozen dimensions, shifted by a common mean, as in CLIP's
 image and text towers; a text is close to its video in that subspace, and has a different shift.
@@ -35,16 +33,14 @@ import numpy as np
 import numpy.typing as npt
 
 from index.hits import merge_hits
-from index.scanning.search_options import ANN_KINDS, AnnPolicy
+from index.scanning.search_options import AnnPolicy
 from index.scanning.search_threads import use_one_thread_per_search
 from index.shard_store import ShardStore
 from index.shards.faiss_vector_store import FaissShard
 
 _K = 10
-_TARGET = 0.99
-_RECALL_QUERIES, _EXACT_RECALL_QUERIES = 100, 10  # queries for measuring recall; exact search needs few
+_RECALL_QUERIES = 10
 _LATENT = 48  # dimensions of the subspace
-_GATE_QUERIES = 500
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 Vectors = npt.NDArray[np.float32]
@@ -61,7 +57,6 @@ class Plan:
         shards: Number of shards; rivals search all vectors in one index.
         repeats: Repetitions of each measurement, each with another query.
         batches: Numbers of queries per call.
-        structures: Whether search structures are built and measured.
         seed: Seed for all random numbers.
     """
 
@@ -70,7 +65,6 @@ class Plan:
     shards: int = 1
     repeats: int = 15
     batches: tuple[int, ...] = (1, 16, 64)
-    structures: bool = False
     seed: int = 0
 
 
@@ -106,8 +100,7 @@ def measure(plan: Plan, say: Callable[[str], object] = lambda line: None) -> dic
     """
     use_one_thread_per_search()
     faiss.omp_set_num_threads(1)
-    texts, videos = texts_and_videos(plan.rows, _GATE_QUERIES + 256, plan.dim, plan.seed)
-    gate, queries = texts[:_GATE_QUERIES], texts[_GATE_QUERIES:]
+    queries, videos = texts_and_videos(plan.rows, 256, plan.dim, plan.seed)
     found: dict[str, Any] = {
         "plan": asdict(plan),
         "faiss": faiss.__version__,
@@ -116,9 +109,9 @@ def measure(plan: Plan, say: Callable[[str], object] = lambda line: None) -> dic
         "skipped": [],
     }
     with TemporaryDirectory() as folder:
-        ours = _shards(Path(folder) / "exact", videos, plan.shards, None, AnnPolicy(exact_rows=plan.rows))
+        ours = _shards(Path(folder), videos, plan.shards)
         rivals = {"shard": _ours(ours), **_exact_rivals(videos, found["skipped"])}
-        checked = queries[:_RECALL_QUERIES] if plan.structures else queries[:_EXACT_RECALL_QUERIES]
+        checked = queries[:_RECALL_QUERIES]
         truth = np.stack([rivals["faiss flat"](query[None])[0] for query in checked])
         stored = videos.astype(np.float16).view(np.uint64)
         for batch in plan.batches:
@@ -127,20 +120,13 @@ def measure(plan: Plan, say: Callable[[str], object] = lambda line: None) -> dic
             if batch == 1:
                 timed["bound"] = lambda _: np.asarray(stored.max(keepdims=True))
             found["exact"][str(batch)] = _times(timed, queries, batch, plan.repeats)
-        found["recall"] = {
-            name: _recall(rival, queries[:_EXACT_RECALL_QUERIES], truth[:_EXACT_RECALL_QUERIES])
-            for name, rival in rivals.items()
-        }
-        if plan.structures:
-            found["structures"] = _structures(Path(folder), plan, videos, gate, queries, truth, rivals, say)
+        found["recall"] = {name: _recall(rival, checked, truth) for name, rival in rivals.items()}
     return found
 
 
-def _shards(
-    root: Path, videos: Vectors, count: int, gate: Vectors | None, policy: AnnPolicy
-) -> dict[str, FaissShard]:
+def _shards(root: Path, videos: Vectors, count: int) -> dict[str, FaissShard]:
     """Write the vectors to a store with this many shards; a vector's ID is its row."""
-    store = ShardStore(root, policy=policy)
+    store = ShardStore(root, policy=AnnPolicy(exact_rows=len(videos)))
     shards: dict[str, FaissShard] = {}
     for number, ids in enumerate(np.array_split(np.arange(len(videos)), count)):
         entry = store.write_shard(
@@ -149,7 +135,6 @@ def _shards(
             fingerprint="f",
             ids=ids,
             vectors=videos[ids[0] : ids[-1] + 1],
-            queries=gate,
         )
         parts = [(store.shard_folder(entry.id), entry)]
         shards[entry.task] = FaissShard(parts, np.empty(0, np.int64), store.segment_cache)
@@ -206,73 +191,8 @@ def _exact_rivals(videos: Vectors, skipped: list[str]) -> dict[str, Search]:
     return rivals
 
 
-def _structures(
-    root: Path,
-    plan: Plan,
-    videos: Vectors,
-    gate: Vectors,
-    queries: Vectors,
-    truth: npt.NDArray[np.int64],
-    rivals: Mapping[str, Search],
-    say: Callable[[str], object],
-) -> dict[str, Any]:
-    """Measure a shard with each search structure, and hnswlib, at the target recall."""
-    timed: dict[str, Search] = {"exact": rivals["shard"], "faiss flat": rivals["faiss flat"]}
-    details: dict[str, dict[str, Any]] = {}
-    for kind in ANN_KINDS:
-        say(f"building {kind}")
-        start = time.perf_counter()
-        policy = AnnPolicy(exact_rows=0, target=_TARGET, kinds=(kind,))
-        shard = _shards(root / kind, videos, 1, gate, policy)
-        entry = shard["0"].entry
-        details[kind] = {
-            "build_seconds": time.perf_counter() - start,
-            "gate": asdict(entry.structure) if entry.structure else None,
-            "bytes_over_fp16": entry.bytes / (2 * videos.size),
-        }
-        timed[kind] = _ours(shard)
-    if find_spec("hnswlib"):
-        say("building hnswlib")
-        timed["hnswlib"], details["hnswlib"] = _hnswlib(videos, gate, rivals["faiss flat"])
-    else:
-        details["hnswlib"] = {"skipped": "not installed"}
-    times = _times(timed, queries, 1, plan.repeats, reference="exact")
-    return {
-        name: {
-            **details.get(name, {}),
-            **times[name],
-            "recall": _recall(search, queries[:_RECALL_QUERIES], truth),
-        }
-        for name, search in timed.items()
-    }
-
-
-def _hnswlib(videos: Vectors, gate: Vectors, exact: Search) -> tuple[Search, dict[str, Any]]:
-    """Build an hnswlib graph with the smallest search queue, a power of two from 16, that reaches the target recall."""
-    hnswlib = import_module("hnswlib")
-
-    start = time.perf_counter()
-    graph = hnswlib.Index(space="ip", dim=videos.shape[1])
-    graph.init_index(max_elements=len(videos), M=32, ef_construction=128, random_seed=0)
-    graph.set_num_threads(max(os.cpu_count() or 1, 1))
-    graph.add_items(videos)
-    built = time.perf_counter() - start
-    graph.set_num_threads(1)
-    truth = exact(gate)
-
-    def search(queries: Vectors) -> npt.NDArray[np.int64]:
-        return np.asarray(graph.knn_query(queries, _K)[0], np.int64)
-
-    queue, reached = 16, 0.0
-    while reached < _TARGET and queue <= 8192:
-        graph.set_ef(queue)
-        reached = _recall(search, gate, truth)
-        queue *= 2
-    return search, {"build_seconds": built, "ef": queue // 2, "gate_recall": reached}
-
-
 def _times(
-    rivals: Mapping[str, Search], queries: Vectors, batch: int, repeats: int, reference: str = "shard"
+    rivals: Mapping[str, Search], queries: Vectors, batch: int, repeats: int
 ) -> dict[str, dict[str, float]]:
     """Measure the median seconds per call and the median ratio to the shard, by library."""
     names = list(rivals)
@@ -289,7 +209,7 @@ def _times(
     return {
         name: {
             "seconds": float(np.median(taken)),
-            "ratio": float(np.median(np.array(taken) / np.array(seconds[reference]))),
+            "ratio": float(np.median(np.array(taken) / np.array(seconds["shard"]))),
         }
         for name, taken in seconds.items()
     }
@@ -307,17 +227,11 @@ def table(found: Mapping[str, Any]) -> str:
     for batch, times in found["exact"].items():
         lines.append(f"exact, {batch} per call")
         lines += [_line(name, row, found["recall"].get(name)) for name, row in times.items()]
-    if "structures" in found:
-        lines.append(f"at recall {_TARGET}, one per call")
-        lines += [_line(name, row, row["recall"]) for name, row in found["structures"].items()]
     return "\n".join([*lines, *found["skipped"]])
 
 
 def _line(name: str, row: Mapping[str, Any], recall: float | None) -> str:
     end = "" if recall is None else f"   recall {recall:.3f}"
-    gate = row.get("gate")
-    if gate:
-        end += f"   {gate['kind']} {gate['parameter']}, gate {gate['recall']:.4f}, work {gate['work']:.3f}"
     return f"  {name:12} {row['seconds'] * 1e3:9.3f} ms   {row['ratio']:6.2f} ×{end}"
 
 
@@ -331,7 +245,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--shards", type=int, default=Plan.shards)
     parser.add_argument("--repeats", type=int, default=Plan.repeats)
     parser.add_argument("--batches", type=int, nargs="+", default=list(Plan.batches))
-    parser.add_argument("--structures", action="store_true", help="also build and measure search structures")
     parser.add_argument("--out", type=Path, required=True, help="folder for scan.json")
     options = vars(parser.parse_args(arguments))
     out: Path = options.pop("out")

@@ -1,4 +1,4 @@
-"""``cinestrata bench``: compare learning methods under a protocol, on your own clips and on drawn worlds."""
+"""``cinestrata bench``: compare learning methods under a protocol, and on your own clips."""
 
 from __future__ import annotations
 
@@ -23,9 +23,6 @@ app = typer.Typer(
 )
 
 DEFAULT_FOLDER = Path("cinestrata-data/bench")
-ProtocolName = Annotated[
-    str, typer.Argument(help="Name (see `cinestrata bench run`), or the path of a .yaml file.")
-]
 Seeds = Annotated[
     int | None, typer.Option("--seeds", min=1, help="Number of runs per method (default: the protocol's).")
 ]
@@ -89,13 +86,6 @@ def run(
         typer.Option("--reindex", help="Re-embed all galleries with the current encoder after every task."),
     ] = False,
     jobs: Jobs = 1,
-    tuned: Annotated[
-        bool,
-        typer.Option(
-            "--tune",
-            help="Try 0.3, 1 and 3 times each method's learning rates with one seed, and log the trials.",
-        ),
-    ] = False,
     again: Annotated[bool, typer.Option("--again", help="Repeat runs that already have results.")] = False,
     device: Device = "auto",
     cache: Cache = DEFAULT_FOLDER / "frames",
@@ -107,9 +97,7 @@ def run(
     """
     from benchmarks.learning.protocol import load_protocol, parse_assignment, select_variants
     from benchmarks.learning.run_results import read_results
-    from benchmarks.learning.tuning_trials import trial_variants, write_tuning_log
     from benchmarks.reporting.benchmark_report import recall_tables, write_report
-    from benchmarks.reporting.markdown_tables import tuning_table
     from benchmarks.rivals import configure
 
     if protocol is None:
@@ -121,20 +109,17 @@ def run(
         overrides |= {"reindex": True} if reindex else {}
         overrides |= {} if prior is None else {"prior": prior}
         entries = select_variants(plan.methods, methods.split(",") if methods else None, overrides)
-        trials = {entry.label: trial_variants(entry, plan) for entry in entries} if tuned else {}
-        entries = [trial for variants in trials.values() for trial in variants] or entries
         chosen_backbone = backbone or plan.backbone
         for entry in entries:  # validates the settings before videos are decoded
             configure(entry.method, chosen_backbone, plan.settings_of(entry))
-        folder = out or DEFAULT_FOLDER / f"{plan.name}{'-tuning' if tuned else ''}"
+        folder = out or DEFAULT_FOLDER / plan.name
         campaign = _prepare_campaign(plan, chosen_backbone, folder, cache, videos, tasks, device)
-        runs = campaign.runs(entries, 1 if tuned else seeds)
+        runs = campaign.runs(entries, seeds)
         failed = _execute_runs(campaign, runs, jobs=jobs, again=again)
         if len(failed) < len(runs):
             results = read_results(folder, campaign.data)
             report = write_report(folder, results)
-            table = tuning_table(write_tuning_log(campaign, trials)) if tuned else recall_tables(results)
-            console.print(table, soft_wrap=True)
+            console.print(recall_tables(results), soft_wrap=True)
             console.print(f"Written to {report}.", soft_wrap=True)
         if failed:
             errors = "\n".join(f"{run}: {error}" for run, error in failed)
@@ -154,33 +139,25 @@ def _list_protocols() -> None:
 @report_errors
 def routing(
     splits: Annotated[
-        list[str],
-        typer.Argument(
-            help="Published splits as JSON, such as actnet-10.json, and protocols that render their videos."
-        ),
+        list[Path],
+        typer.Argument(help="Published splits as JSON, such as actnet-10.json."),
     ],
     backbone: Annotated[
         str, typer.Option("--backbone", help="Backbone that supplies tokens and text vectors.")
     ] = "small",
     out: Annotated[Path, typer.Option("--out", help="Folder for the results.")] = DEFAULT_FOLDER / "routing",
 ) -> None:
-    """Measure how often captions from published splits or protocols are routed to their own task.
+    """Measure how often captions from published splits are routed to their own task.
 
     Training captions define the tasks, and test captions are routed. Without training captions, the test captions of a
     split are divided into two folds.
     """
-    from benchmarks.learning.protocol import load_protocol
-    from benchmarks.routing.caption_splits import protocol_captions, read_captions
+    from benchmarks.routing.caption_splits import read_captions
     from benchmarks.routing.routing_comparison import TextEncoder, compare_routing, routing_table
     from models.backbones.backbone_loading import load_backbone
 
     with _report_benchmark_errors():
-        captions = {
-            Path(split).stem: read_captions(Path(split))
-            if split.endswith(".json")
-            else protocol_captions(load_protocol(split))
-            for split in splits
-        }
+        captions = {split.stem: read_captions(split) for split in splits}
         encoder = TextEncoder(load_backbone(backbone))
         results = [compare_routing(name, fold, encoder) for name, fold in captions.items()]
     table = routing_table(results)
@@ -337,56 +314,6 @@ def queries(
     table = write_query_report(out, results, _command_line(), backbone)
     console.print(table, soft_wrap=True)
     console.print(f"Written to {out}.", soft_wrap=True)
-
-
-@app.command()
-@report_errors
-def worlds(
-    protocol: ProtocolName,
-    methods: Annotated[
-        str | None,
-        typer.Option("--methods", metavar="A,B", help="Methods or variants (default: the protocol's)."),
-    ] = None,
-    backbone: Annotated[
-        str | None, typer.Option("--backbone", help="Backbone (default: the protocol's).")
-    ] = None,
-    count: Annotated[int, typer.Option("--worlds", min=1, help="Number of worlds.")] = 3,
-    orders: Annotated[int, typer.Option("--orders", min=1, help="Number of domain orders per world.")] = 2,
-    out: Annotated[
-        Path | None,
-        typer.Option("--out", help=f"Folder for the results (default: {DEFAULT_FOLDER}/<protocol>-worlds)."),
-    ] = None,
-    device: Device = "auto",
-    cache: Cache = DEFAULT_FOLDER / "frames",
-) -> None:
-    """Compare methods with joint training on several worlds and domain orders.
-
-    Each world has different videos, and its shared words have different meanings. The first order is alphabetical; the
-    others are shuffled.
-    """
-    from benchmarks.learning.protocol import load_protocol, select_variants
-    from benchmarks.world_comparison import WorldRun, compare_worlds, write_world_report
-
-    with _report_benchmark_errors():
-        plan = load_protocol(protocol)
-        name, folder = backbone or plan.backbone, out or DEFAULT_FOLDER / f"{plan.name}-worlds"
-        runs: list[WorldRun] = []
-        with _frames_display("runs") as display:
-            for run in compare_worlds(
-                plan,
-                select_variants(plan.methods, methods.split(",") if methods else None),
-                backbone=name,
-                worlds=count,
-                orders=orders,
-                cache=cache,
-                device=_device_type(device),
-                progress=display.progress,
-                report=display.report,
-            ):
-                runs.append(run)
-                table = write_world_report(folder, runs, _command_line(), name)
-    console.print(table, soft_wrap=True)
-    console.print(f"Written to {folder}.", soft_wrap=True)
 
 
 def _prepare_campaign(

@@ -89,28 +89,14 @@ def test_options_are_passed_as_settings(protocol: Path, tmp_path: Path) -> None:
     assert result["tasks"] == ["night-traffic"]
 
 
-@pytest.mark.slow
-def test_tuning_logs_one_trial_per_factor(protocol: Path, tmp_path: Path) -> None:
-    outcome = bench(
-        *("run", protocol, "--tune", "--methods", "finetune", "--tasks", 1),
-        *("--out", tmp_path / "out", "--cache", tmp_path / "frames", "--device", "cpu"),
-    )
-    assert outcome.exit_code == 0, outcome.output
-    log = json.loads((tmp_path / "out" / "tuning.json").read_text())
-    trials = log["methods"]["finetune"]["trials"]
-    assert [trial["factor"] for trial in trials] == log["factors"]
-    assert all(trial["score"] is not None for trial in trials)
-    assert "| finetune |" in outcome.output
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (("world-9",), "no protocol 'world-9'"),
-        (("world-dev", "--methods", "magic"), "unknown method 'magic'"),
-        (("world-dev", "--methods", "finetune@epochs=0"), "settings of method 'finetune': epochs"),
-        (("world-dev", "--set", "epochs"), "'epochs' is not setting=value"),
-        (("world-dev", "--backbone", "huge"), "backbone 'huge' is unknown"),
+        (("folder", "--methods", "magic"), "unknown method 'magic'"),
+        (("folder", "--methods", "finetune@epochs=0"), "settings of method 'finetune': epochs"),
+        (("folder", "--set", "epochs"), "'epochs' is not setting=value"),
+        (("folder", "--backbone", "huge"), "backbone 'huge' is unknown"),
         (("ctvr-msrvtt-10",), "--videos"),
         (("ctvr-actnet-20", "--videos", "nowhere"), "nowhere is not a folder"),
         (("cvlm",), "vatex/manifest.jsonl"),

@@ -7,12 +7,9 @@ from dataclasses import replace
 
 from benchmarks.data.world.captions import DETAILS, caption
 from benchmarks.data.world.domains import DOMAINS
-from benchmarks.data.world.domains.everyday_vocabulary import PRETRAIN_DOMAINS
-from benchmarks.data.world.domains.tuning_domains import TUNING_DOMAINS
 from benchmarks.data.world.motion import reverse
 from benchmarks.data.world.scene_model import Clip, Domain, Entity, Scene
 from benchmarks.data.world.scene_sampling import sample_events, sample_scene
-from benchmarks.data.world.shared_vocabulary import TEST_WORDS, TUNING_WORDS, SharedVocabulary
 
 # Share of samples added together with their time reversal, so that more than half of all clips have a counterpart.
 _PAIRED = 0.5
@@ -32,34 +29,29 @@ def make_domain(
     test: int = 40,
     categories: int | None = None,
     captions: int = 5,
-    shared: float = 0.0,
 ) -> list[Clip]:
     """Create a domain's clips; equal arguments give equal clips in every process.
 
     Args:
-        name: Key of ``DOMAINS``, ``TUNING_DOMAINS`` or ``PRETRAIN_DOMAINS``.
+        name: Key of ``DOMAINS``.
         seed: Seed; another seed gives other clips of the same domain.
         train: Training clips per category.
         val: Validation clips per category.
         test: Test clips per category, which do not depend on the sizes of the other splits.
         categories: Number of categories, starting with the first entity; all by default.
         captions: Number of distinct captions per clip.
-        shared: Share of caption words that all domains have in common; see
-            :mod:`benchmarks.data.world.shared_vocabulary`. Scenes do not depend on it.
 
     Raises:
         ValueError: The domain is unknown, or a count is out of range.
     """
-    domain = DOMAINS.get(name) or TUNING_DOMAINS.get(name) or PRETRAIN_DOMAINS.get(name)
+    domain = DOMAINS.get(name)
     if domain is None:
-        known = ", ".join((*DOMAINS, *TUNING_DOMAINS, *PRETRAIN_DOMAINS))
-        raise ValueError(f"domain: {name!r} is unknown; choose one of {known}")
+        raise ValueError(f"domain: {name!r} is unknown; choose one of {', '.join(DOMAINS)}")
     if min(train, val, test) < 0 or captions < 1:
         raise ValueError("train, val and test must be at least 0 and captions at least 1")
     kinds = domain.entities[:categories]
     if categories is not None and not 1 <= categories <= len(domain.entities):
         raise ValueError(f"categories: {name} has 1 to {len(domain.entities)}, not {categories}")
-    vocabulary = _vocabulary(domain, shared, seed)
     seen: set[Attributes] = set()
     clips: list[Clip] = []
     for split, count in (("test", test), ("val", val), ("train", train)):
@@ -77,7 +69,7 @@ def make_domain(
             identifier = f"{name}-{seed}-{slug}-{split}-{serial:03d}"
             rng = random.Random(f"captions/{identifier}")
             scene_rivals = rivals.get(_required_attributes(scene.attributes), [])
-            texts = _captions(domain, vocabulary, scene, captions, scene_rivals, rng)
+            texts = _captions(domain, scene, captions, scene_rivals, rng)
             clips.append(Clip(identifier, name, kind.name, split, scene, texts, scene.look_seed))
     return clips
 
@@ -110,33 +102,20 @@ def _scenes(
     return scenes
 
 
-def _vocabulary(domain: Domain, shared: float, seed: int) -> SharedVocabulary | None:
-    """Draw the words that the domain shares with others; None if it has only its own."""
-    if not shared:
-        return None
-    if domain.name in PRETRAIN_DOMAINS:
-        raise ValueError(f"shared: {domain.name} is a domain of pre-training, which has everyday words only")
-    common = TUNING_WORDS if domain.name in TUNING_DOMAINS else TEST_WORDS
-    return SharedVocabulary(domain, common, shared, seed)
-
-
 def _captions(
     domain: Domain,
-    vocabulary: SharedVocabulary | None,
     scene: Scene,
     count: int,
     rivals: list[Attributes],
     rng: random.Random,
 ) -> tuple[str, ...]:
-    verbs, sizes = (vocabulary.verbs, vocabulary.sizes) if vocabulary else (domain.verbs, domain.sizes)
-    described = vocabulary.reword(scene) if vocabulary else scene
     texts: dict[str, None] = {}
     attempts = 0
     while len(texts) < count and attempts < 50 * count:
         attempts += 1
         details = {detail for detail, share in _MENTION_PROBABILITY.items() if rng.random() < share}
         details = _add_distinguishing_details(scene.attributes, details, rivals, rng)
-        texts[caption(described, verbs, sizes, frozenset(details), rng)] = None
+        texts[caption(scene, domain.verbs, domain.sizes, frozenset(details), rng)] = None
     return tuple(texts)
 
 

@@ -172,26 +172,6 @@ def test_reindexing_changes_the_galleries_of_earlier_tasks(run: RunMethod, tasks
     assert _result(adapters, tasks).modes == ["latest"]
 
 
-@pytest.mark.slow
-def test_independent_learners_start_from_the_backbone(
-    run: RunMethod, backbone: Backbone, tasks: list[TaskData]
-) -> None:
-    outcome = run("finetune", independently=True)
-    result = _result(outcome, tasks)
-    assert result.modes == ["pinned"]
-    matrix = result.matrix("pinned", "local")
-    for position, task in enumerate(tasks):
-        method = start_method("finetune", backbone, {**SETTINGS, "seed": 1}, None)
-        assert outcome.losses[position] == learn_task(method, task)
-        assert [row[position] for row in matrix[position:]] == [_local(method, task)] * (2 - position)
-    assert result.routing(1) is not None
-    assert outcome.before == [None, None]
-    sizes, one = outcome.parameters, run("finetune").parameters
-    profiles = run("zero_shot", {}).parameters["search"]["latest"]
-    assert (sizes["trained"], sizes["release"]) == (one["trained"], one["release"])
-    assert sizes["search"]["pinned"] - profiles == 2 * (one["search"]["latest"] - profiles)
-
-
 def test_queries_option_selects_first_or_all_captions(
     run: RunMethod, backbone: Backbone, tasks: list[TaskData]
 ) -> None:

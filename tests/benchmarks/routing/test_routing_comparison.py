@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from benchmarks.errors import ProtocolError
-from benchmarks.learning.protocol import load_protocol
-from benchmarks.routing.caption_splits import caption_folds, protocol_captions, read_captions
+from benchmarks.routing.caption_splits import caption_folds, read_captions
 from benchmarks.routing.routing_comparison import TextEncoder, compare_routing, routing_table
 from models.backbones.backbone import Backbone
 
@@ -66,12 +65,3 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
             read_captions(path)
     with pytest.raises(ProtocolError, match=r"missing.json"):
         read_captions(tmp_path / "missing.json")
-
-
-def test_captions_of_a_protocol_define_and_route_tasks() -> None:
-    captions = protocol_captions(load_protocol("world-shared-dev"))
-    assert len({caption.task for caption in captions.train}) == 6
-    assert len(captions.train) == 6 * 30 * 5
-    assert len(captions.test) == 6 * 24  # the first caption of each video
-    with pytest.raises(ProtocolError, match="videos"):
-        protocol_captions(load_protocol("folder"))

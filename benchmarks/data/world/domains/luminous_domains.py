@@ -1,4 +1,4 @@
-"""Domains of light on darkness: night traffic, pixel arcade, thermal camera, radar."""
+"""Domains of light on darkness: night traffic, pixel arcade, radar."""
 
 from __future__ import annotations
 
@@ -111,57 +111,6 @@ PIXEL_ARCADE = Domain(
         entity("potion", "flask", "circle 0 .35 .65 .6 main; square 0 -.5 .22 .4 light; square 0 -.85 .34 .12 dark"),
     ),
     reserved=frozenset({"invader", "sprite", "cursor", "zap", "potion", "chest", "gem", "spawn", "respawn", "despawn", "strafe", "glitch", "lava", "slime"}),
-)  # fmt: skip
-
-THERMAL_CAMERA = Domain(
-    "thermal-camera",
-    "things by their temperature",
-    Style(blur=0.012, scanlines=0.1, grain=6, glow=0.35),
-    entities=(
-        entity("mouse/rodent", "small animal", "circle -.1 .15 .7 .48 main; circle .6 .1 .32 .3 main; circle .42 -.32 .24 .26 dark; stroke -.85 .3 .4 .1 light 20; circle .72 .02 .07 .07 #1a0630"),
-        entity("fan/ventilator", "turning blades of a machine", "ring 0 0 .92 .92 dark; circle 0 -.45 .24 .42 main; circle .4 .24 .24 .42 main 120; circle -.4 .24 .24 .42 main 240; circle 0 0 .18 .18 light"),
-        entity("kettle/teapot", "pot with boiling water", "circle 0 .2 .68 .62 main; square 0 -.45 .3 .12 dark; ring .78 .15 .26 .36 dark; wedge -.8 0 .28 .3 main 90; circle 0 -.65 .12 .12 light"),
-        entity("radiator/heater", "ribbed heater", "square -.75 0 .14 .75 main; square -.37 0 .14 .75 main; square 0 0 .14 .75 main; square .37 0 .14 .75 main; square .75 0 .14 .75 main; square 0 -.55 .9 .1 light; square 0 .55 .9 .1 light"),
-        entity("palm/handprint", "mark of a hand", "circle 0 .4 .52 .52 main; circle -.62 .05 .14 .4 main -35; circle -.3 -.45 .14 .46 main -8; circle .02 -.52 .14 .46 main; circle .34 -.42 .14 .44 main 12; circle .66 .15 .14 .38 main 45"),
-        entity("spark/hotspot", "glowing spot", "spark 0 0 1 1 main; circle 0 0 .3 .3 light"),
-    ),
-    hues=(
-        hue("hot/scorching/white", "#fffbe0"),
-        hue("warm/heated/orange", "#ff9a1e"),
-        hue("tepid/lukewarm/crimson", "#e02c5a"),
-        hue("cold/chilly/blue", "#3c6cff"),
-        hue("pale/body-warm/yellow", "#ffe060"),
-        hue("neutral/room-temperature/purple", "#8a3cc8"),
-    ),
-    settings=(
-        setting("in an attic/under the roof", "#0a0220", "#26084a", "triangle 0 -.75 1.2 .55 #180436; square -.8 .3 .05 .8 #30105a; square .8 .3 .05 .8 #30105a;"),
-        setting("in a cold store/in the fridge", "#02042c", "#060a4c", "square 0 -.45 1.2 .02 #1c2a80; square 0 .3 1.2 .02 #1c2a80; square 0 .85 1.2 .02 #1c2a80;"),
-        setting("in a boiler room/by the pipes", "#1c0428", "#38083c", "square -.86 0 .07 1.2 #6a1440; square .9 0 .05 1.2 #56103c; square 0 -.92 1.2 .05 #6a1440;"),
-    ),
-    verbs=verbs(
-        left="creep | left; scurry | left",
-        right="creep | right; scurry | right; drift",
-        up="lift; float | up; convect",
-        down="sink; slump; settle",
-        clockwise="swirl | clockwise; roll",
-        counterclockwise="swirl | counter-clockwise; turn",
-        bounce="throb | up and down; simmer",
-        grow="rise; heat | up; expand",
-        shrink="cool | down; contract; fade",
-        appear="ignite; glow | up",
-        vanish="melt; cool | out of sight; dissipate",
-        spin="whirl; whirr | around",
-        zigzag="shiver; waver",
-        blink="fire; surge; pulse",
-        stop="stabilise; hold | its temperature",
-    ),
-    props=(
-        entity("bulb", "light bulb", "circle 0 -.25 .68 .68 main; square 0 .65 .3 .3 dark"),
-        entity("socket", "power socket", "square 0 0 .85 .85 main; circle -.3 0 .14 .14 #0a0220; circle .3 0 .14 .14 #0a0220"),
-        entity("candle", "burning candle", "square 0 .35 .28 .6 main; drop 0 -.6 .22 .36 light"),
-    ),
-    sizes={"small": ("small", "slight"), "large": ("large", "broad")},
-    reserved=frozenset({"rodent", "ventilator", "kettle", "radiator", "handprint", "hotspot", "tepid", "lukewarm", "scorching", "scurry", "ignite", "dissipate", "shiver", "socket"}),
 )  # fmt: skip
 
 RADAR = Domain(

@@ -1,4 +1,4 @@
-"""Domains of living things and weather: microscope, snowfield, aquarium."""
+"""Domains of living things and weather: microscope, snowfield."""
 
 from __future__ import annotations
 
@@ -107,53 +107,3 @@ SNOWFIELD = Domain(
 )  # fmt: skip
 
 _WEED = "wave -.8 .6 .45 .1 #0e6450 85; wave -.68 .7 .35 .1 #158064 95; wave .82 .62 .42 .1 #0e6450 88;"
-
-AQUARIUM = Domain(
-    "aquarium",
-    "sea life behind glass",
-    Style(opacity=0.92, blur=0.005, glow=0.25, vignette=0.3),
-    entities=(
-        entity("star/sea star", "starfish", "star 0 0 1 1 main; circle 0 0 .16 .16 light; circle 0 -.5 .09 .09 light; circle .44 -.12 .09 .09 light; circle .28 .4 .09 .09 light; circle -.28 .4 .09 .09 light; circle -.44 -.12 .09 .09 light"),
-        entity("angel/angelfish", "tall striped fish", "diamond -.1 0 .62 .62 main; triangle -.05 -.6 .3 .42 dark 20; triangle -.05 .6 .3 .42 dark 160; triangle .72 0 .4 .3 light -90; square -.2 0 .07 .5 #10242c; square .15 0 .07 .42 #10242c; circle -.48 -.08 .09 .09 #0a0a0a"),
-        entity("clown/clownfish", "banded fish", "circle -.15 0 .75 .5 main; triangle .78 0 .38 .34 main -90; square -.35 0 .1 .46 #ffffff; square .15 0 .1 .44 #ffffff; circle -.65 -.1 .1 .1 #0a0a0a"),
-        entity("ray/manta", "flat winged fish", "diamond 0 -.1 1 .55 main; circle 0 -.1 .3 .5 light; stroke 0 .65 .42 .1 dark 90; circle -.14 -.42 .08 .08 #0a0a0a; circle .14 -.42 .08 .08 #0a0a0a"),
-        entity("jelly/medusa", "jellyfish", "half 0 -.4 .85 .55 main; wave -.5 .5 .48 .1 light 90; wave -.15 .55 .48 .1 main 90; wave .2 .55 .48 .1 light 90; wave .52 .5 .48 .1 main 90"),
-        entity("needle/pipefish", "long thin fish", "square .1 0 .8 .13 main; triangle -.85 0 .11 .22 main -90; triangle .92 0 .24 .16 dark -90; circle -.55 -.03 .06 .06 #0a0a0a; square .1 -.2 .25 .1 light"),
-    ),
-    hues=(
-        hue("neon/electric/blue", "#2c6cff"),
-        hue("coral/anemone/scarlet", "#ff5046"),
-        hue("pearl/nacre/white", "#f8f0e8"),
-        hue("lemon/algae/lime", "#a0f03c"),
-        hue("ink/sepia/purple", "#3a1650"),
-        hue("amber/sandy/yellow", "#f0d060"),
-    ),
-    settings=(
-        setting("over the sand/on the sea floor", "#0c96aa", "#0a6e96", "square 0 .95 1.2 .2 #d8c48c; circle -.5 .78 .3 .1 #ccb67c;" + _WEED, pattern="rays", pattern_color="#d0fff4"),
-        setting("in the weeds/among the kelp", "#0a7c78", "#0a5a5a", _WEED + "wave -.4 .75 .35 .1 #158064 90; wave .5 .72 .38 .1 #158064 92;", pattern="rays", pattern_color="#b4ffd8"),
-        setting("in open water/in the deep tank", "#1478b4", "#0c3c78", "ring -.7 -.2 .05 .05 #9cdcf0; ring -.62 -.5 .08 .08 #9cdcf0; ring .75 .3 .06 .06 #9cdcf0; ring .68 -.1 .04 .04 #9cdcf0;", pattern="rays", pattern_color="#c8ecff"),
-    ),
-    verbs=verbs(
-        left="swim | left; peel | off; glide | left",
-        right="swim | right; glide | right; dart | right",
-        up="surface; swell; bob | up",
-        down="dive; sound; sink",
-        clockwise="swirl | clockwise; school | clockwise",
-        counterclockwise="swirl | counter-clockwise; loop",
-        bounce="pulse; bob",
-        grow="puff | up; come | to the glass; open",
-        shrink="deflate; back | away from the glass",
-        appear="emerge; break | cover",
-        vanish="hide; drift; dart | away",
-        spin="tumble; whirl",
-        zigzag="roll; ripple; dart | about",
-        blink="glitter; shimmer",
-        stop="hover; anchor",
-    ),
-    props=(
-        entity("urchin", "spiny ball", "burst 0 0 1 1 main; circle 0 0 .5 .5 dark"),
-        entity("conch/shell", "sea shell", "spiral 0 0 .8 .8 main; triangle .4 .5 .4 .5 light 120"),
-        entity("amphora", "sunken jar", "circle 0 .1 .55 .7 main; square 0 -.7 .22 .3 dark; ring -.5 -.35 .25 .25 dark; ring .5 -.35 .25 .25 dark"),
-    ),
-    reserved=frozenset({"angelfish", "clownfish", "manta", "jelly", "medusa", "pipefish", "urchin", "conch", "amphora", "anemone", "nacre", "algae", "sepia", "deflate", "shimmer"}),
-)  # fmt: skip
