@@ -318,36 +318,64 @@ def takeout(description: str | None = "Grandma blows out candles", **fields: Any
     )
 
 
-@pytest.mark.parametrize("end", ["", "supplemental-metadata.", "supplemental-metada.", "suppl.", "s.", "."])
-def test_descriptions_of_google_takeout_are_captions(folder: Folder, end: str) -> None:
-    found = folder.read("clip.mp4;other.mp4", {f"clip.mp4.{end}json": takeout()})
-    assert {uri: video.captions for uri, video in found.items()} == {
-        "clip.mp4": ["Grandma blows out candles"],
-        "other.mp4": [],
+@pytest.mark.parametrize(
+    ("video", "name"),
+    [
+        *(
+            ("clip.mp4", f"clip.mp4.{end}json")
+            for end in (
+                "",
+                "supplemental-metadata.",
+                "supplemental-metada.",
+                "supplemen.",
+                "suppl.",
+                "s.",
+                ".",
+            )
+        ),
+        ("clip(1).mp4", "clip.mp4.supplemental-metadata(1).json"),
+        ("clip(1).mp4", "clip.mp4(1).json"),
+    ],
+)
+def test_descriptions_of_google_takeout_are_metadata(folder: Folder, video: str, name: str) -> None:
+    found = folder.read(f"{video};clip.mp4", {name: takeout()})
+    assert all(not each.captions for each in found.values())
+    assert {uri: each.metadata for uri, each in found.items() if each.metadata} == {
+        video: {"description": "Grandma blows out candles", "photoTakenTime": "2009-11-16T12:51:58+00:00"}
     }
 
 
 def test_a_folder_of_google_takeout_is_read(folder: Folder) -> None:
+    place = {"latitude": 48.1, "longitude": 11.5, "altitude": 0.0}
+    odd = takeout(
+        None, geoData=place, people=[{"name": "Ann"}], creationTime={"timestamp": "x"}, url="https://x"
+    )
     album = (
         '{"title": "Summer", "description": "", "access": "protected", "date": {"timestamp": "1258375918"}}'
     )
     files = {
-        "clip.mp4.supplemental-metadata.json": takeout(""),
-        "clip.mp4.supplemental-metadata(1).json": takeout("of clip(1).mp4"),
-        "odd.mp4.json": takeout(None, people=[{"name": "Ann"}], creationTime={"timestamp": "x"}),
+        "clip.mp4.supplemental-metadata.json": takeout(),
+        "clip.mp4.supplemental-metadata(1).json": takeout("Second cake"),
+        "odd.mp4.json": odd,
         "long.mp4.json": takeout("many\nwords " * 300),
         "metadata.json": album,
         "Metadaten.json": album,
+        "print-subscriptions.json": "{}",
         "long_nam.json": takeout(),  # named after a cut name
         "IMG_1.jpg": "x",
         "IMG_1.jpg.supplemental-metadata.json": takeout("a photo", title="IMG_1.jpg"),
         "table.mp4.json": '{"file": "table.mp4", "caption": "a cat"}',
+        "captions.csv": "file,caption\nclip.mp4,a dog runs\n",
     }
     found = folder.read("clip.mp4;clip(1).mp4;odd.mp4;long.mp4;table.mp4;clip-edited.mp4", files)
     captions = {uri: video.captions for uri, video in found.items() if video.captions}
-    assert len(captions.pop("long.mp4")[0]) <= 2000
-    assert captions == {"table.mp4": ["a cat"]}
+    assert captions == {"clip.mp4": ["a dog runs"], "table.mp4": ["a cat"]}
     assert "long_nam.json is not used: metadata of Google Takeout" in folder.printed
+    assert (found["clip(1).mp4"].metadata or {})["description"] == "Second cake"
+    taken = "2009-11-16T12:51:58+00:00"
+    expected = {"photoTakenTime": taken, "latitude": 48.1, "longitude": 11.5, "people": ["Ann"]}
+    assert found["odd.mp4"].metadata == expected
+    assert len((found["long.mp4"].metadata or {})["description"]) <= 1000
 
 
 @pytest.mark.parametrize(
@@ -391,9 +419,14 @@ def test_the_delimiter_line_of_excel_is_counted(folder: Folder) -> None:
         (repr(["a man's dog", 'he says "sit"', 'it\'s a "big" dog', "a, b; c]"]), None),
         (str(np.array(["a dog runs", "a dog plays"], dtype=object)), ["a dog runs", "a dog plays"]),
         ("['a dog runs'\n 'a dog plays']", ["a dog runs", "a dog plays"]),
+        ("array(['a dog runs', 'a dog plays'], dtype=object)", ["a dog runs", "a dog plays"]),
+        ("('a dog runs', 'a dog plays')", ["a dog runs", "a dog plays"]),
+        ("[['a dog runs', 'a dog plays']]", ["a dog runs", "a dog plays"]),
         ("  ['a dog runs',]  ", ["a dog runs"]),
+        ("[None, 'a dog runs', nan]", ["a dog runs"]),
         ("[]", []),
         ("['']", []),
+        ("[None]", []),
         *(
             (text, [text])
             for text in (
@@ -430,12 +463,13 @@ MSVD = "VideoID,Start,End,WorkerID,Source,AnnotationTime,Language,Description\n"
 
 
 def test_clips_of_msvd_are_named_after_their_start_and_end(folder: Folder) -> None:
-    videos = "mv89psg6zh4_33_46.avi;mv89psg6zh4_100_110.avi;x/-4wsuPCjDBc_5_15.avi;a_1_2_3_4.avi"
+    videos = "mv89psg6zh4_33_46.avi;mv89psg6zh4_100_110.avi;x/-4wsuPCjDBc_5_15.avi;a_1_2_3_4.avi;k_000033_000046.mp4"
     table = (
         f"{MSVD}mv89psg6zh4,33,46,588702,unverified,55,English,A bird is bathing in a sink.\n"
         "mv89psg6zh4,33.0,46.0,362812,unverified,87,Slovene,Papagaj se umiva.\n"
         "mv89psg6zh4,100,110,1,clean,9,English,A parrot eats.\nmv89psg6zh4,200,210,1,clean,9,English,Not here.\n"
         "-4wsuPCjDBc,5,15,1,clean,9,English,A squirrel eats.\na_1_2,3,4,1,clean,9,English,A dog runs.\n"
+        "k,33,46,1,clean,9,English,A cat.\n"
     )
     found = folder.read(videos, {"MSVD.csv": table})
     assert {uri: video.captions for uri, video in found.items()} == {
@@ -443,9 +477,10 @@ def test_clips_of_msvd_are_named_after_their_start_and_end(folder: Folder) -> No
         "mv89psg6zh4_100_110.avi": ["A parrot eats."],
         "x/-4wsuPCjDBc_5_15.avi": ["A squirrel eats."],
         "a_1_2_3_4.avi": ["A dog runs."],
+        "k_000033_000046.mp4": ["A cat."],
     }
     metadata = found["mv89psg6zh4_33_46.avi"].metadata or {}
-    assert (metadata["Language"], metadata["Source"]) == ("English", "unverified")
+    assert (metadata["Language"], metadata["Source"]) == (["English", "Slovene"], "unverified")
     assert "1 row has no file in the folder and is left out: mv89psg6zh4_200_210." in folder.printed
 
 

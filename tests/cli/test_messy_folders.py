@@ -187,19 +187,6 @@ def test_side_files_that_cannot_be_read_are_named_and_videos_are_ingested(tmp_pa
     assert "left out: d.txt: captions[0]: The caption has 100000 characters." in said(outcome)
 
 
-def test_next_side_file_of_the_same_kind_is_read_and_those_of_systems_are_not(tmp_path: Path) -> None:
-    srt = "1\n00:00:01,000 --> 00:00:02,000\nthe photodiode hums\n"
-    junk = {"._clip__srt": b"\0\5\26\7", "@eaDir/clip__srt": "<html>", "__MACOSX/._clip__txt": b"\0"}
-    source = fill(tmp_path / "n", "clip.mp4", clip__srt="<html>", clip__en__vtt=srt, **junk)
-    outcome, _ = ingest(source)
-    assert outcome.exit_code == 3
-    assert "1 of 1 videos have captions" not in said(outcome)
-    assert "and 1 a transcript" in said(outcome)
-    assert "left out: clip.srt: It is in no known subtitle format." in said(outcome)
-    assert "_clip" not in said(outcome)
-    assert "@eaDir" not in said(outcome)
-
-
 def test_strict_commands_add_nothing(tmp_path: Path) -> None:
     source = messy(tmp_path / "n")
     for command in ("ingest", "sync"):

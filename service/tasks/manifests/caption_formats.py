@@ -54,6 +54,8 @@ def recognize(value: Any, location: str) -> CaptionFormat:
     Raises:
         InvalidInput: No format has these keys; the error names them and the nearest format.
     """
+    if value == {}:
+        return _EMPTY
     layouts = _keys_by_layout(value)
     for known in FORMATS:
         keys = layouts.get(known.layout, frozenset())
@@ -426,6 +428,7 @@ def _format(
 
 
 VIDEO_OBJECTS = CaptionFormat("videos", "objects", frozenset(("file", "caption")), _read_objects, False)
+_EMPTY = CaptionFormat("empty", "document", frozenset(), None)
 FORMATS = (
     _format("MSR-VTT", "document", "videos sentences", _read_msr_vtt),
     _format("COCO captions", "document", "images annotations", _read_coco),

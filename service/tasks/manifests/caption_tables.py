@@ -32,13 +32,13 @@ def find_tables(
     Files that are not part of the folder, JSON sidecar files and spreadsheet lock files are skipped.
     """
     found = list(paths)
-    side_files = SideFileNames(found).side_files
+    tables = [path for path in found if path.lower().endswith(suffixes) and find_omission(path) is None]
+    has_json = any(path.lower().endswith(".json") for path in tables)
+    side_files = SideFileNames(found).side_files if has_json else ()
     return [
         path
-        for path in found
-        if path.lower().endswith(suffixes)
-        and find_omission(path) is None
-        and not (path.lower().endswith(".json") and path in side_files)
+        for path in tables
+        if not (path.lower().endswith(".json") and path in side_files)
         and not PurePosixPath(path).name.startswith("~$")
     ]
 
@@ -149,12 +149,13 @@ class CaptionTables:
 
     def _clip_id(self, uri: str, metadata: Any, folder: str) -> str:
         """Add a row's start and end to its ID, as in the names of MSVD's clips, unless only the whole video exists."""
+        values = {key.lower(): value for key, value in metadata.items()} if isinstance(metadata, dict) else {}
         try:
-            start, end = (int(float(metadata[key])) for key in ("Start", "End"))
+            start, end = (int(float(values[key])) for key in ("start", "end"))
         except (KeyError, TypeError, ValueError, OverflowError):
             return uri
-        clip = f"{uri}_{start}_{end}"
-        return uri if self._matcher.find(uri, folder) and not self._matcher.find(clip, folder) else clip
+        names = [f"{uri}_{start}_{end}", f"{uri}_{start:06}_{end:06}", uri]
+        return next((name for name in names if self._matcher.find(name, folder)), names[0])
 
     def videos(self) -> list[VideoSpec]:
         """List the videos in the order of their first rows; ``uri`` is the path of the matched file."""

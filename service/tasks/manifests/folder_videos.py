@@ -14,7 +14,9 @@ from pathlib import Path
 from typing import BinaryIO, NoReturn
 
 from cinestrata_schemas.tasks import VideoSpec
+from media.errors import MediaError
 from media.sources.media_source import is_source_uri
+from media.video_decoder import VideoDecoder
 from media.video_limits import VIDEO_SUFFIXES
 from service.core.errors import FieldError, InvalidInput
 from service.storage.library_paths import UPLOAD_FOLDER
@@ -91,6 +93,7 @@ def list_folder_videos(
         partial(_find_side_files, base, cache(_name_side_files)),
         lambda name: _open_inside(base / name, root),
         encoding,
+        frame_rate=partial(_frame_rate, base),
         is_strict=False,
         left_out=found.left_out,
     )
@@ -144,6 +147,13 @@ def _find_side_files(folder: Path, list_names: Callable[[Path], SideFileNames], 
     place, name = os.path.split(name)
     found = (os.path.join(place, each) for each in list_names(folder / place).find(name))
     return [path for path in found if (folder / path).is_file()]
+
+
+def _frame_rate(folder: Path, uri: str) -> float | None:
+    """Find a video's frames per second, in a process of its own; None if it cannot be read."""
+    with suppress(MediaError, OSError), VideoDecoder() as decoder:
+        return decoder.decode(folder / uri, frames=1, size=1).fps
+    return None
 
 
 def _check_file(path: Path, name: str) -> None:

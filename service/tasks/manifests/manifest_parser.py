@@ -36,6 +36,7 @@ from service.tasks.manifests.video_tables import (
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _MAX_CUES = 1_000_000  # over all videos
+_MAX_VALUES = 64  # of a data set's column for one video
 _MAX_METADATA_BYTES = 64 * 1024**2  # over all videos, as in the body of a JSON request
 
 
@@ -69,8 +70,8 @@ class ManifestEntries:
         Args:
             location: Manifest name and row position, for errors.
             fields: Fields of a video as in ``POST /tasks``.
-            is_partial: Whether the row is one annotation in a data set, such as one worker's. Its metadata may differ
-                from those of a previous row, which are kept.
+            is_partial: Whether the row is one annotation in a data set, such as one worker's. Metadata that differ from
+                those of a previous row become lists.
 
         Raises:
             InvalidInput: A field is invalid, a file has too many captions, a row contradicts a previous one, or the
@@ -159,8 +160,11 @@ class ManifestEntries:
         else:
             for key, value in (entry.metadata or {}).items():
                 first = earlier.metadata.setdefault(key, value)
-                if not is_partial:
+                values = first if isinstance(first, list) else [first]
+                if not is_partial or not isinstance(value, str):
                     self._check_equal(uri, key, first, value, earlier, entry)
+                elif value not in values and len(values) < _MAX_VALUES:
+                    earlier.metadata[key] = [*values, value]
         earlier.captions.update(entry.captions)
         earlier.transcript.update(entry.transcript)
 

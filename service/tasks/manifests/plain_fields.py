@@ -11,7 +11,7 @@ from typing import Any
 from service.core import request_limits
 from service.core.storable_text import is_storable
 
-_MAX_METADATA_CHARS = 1000  # per text; longer ones are prose or signed addresses
+MAX_METADATA_CHARS = 1000  # per text; longer ones are prose or signed addresses
 # Local paths, and download addresses, which may contain credentials.
 _PRIVATE_FIELDS = frozenset(("filename", "url", "manifest_url", "fragment_base_url", "cookies"))
 
@@ -38,7 +38,7 @@ def plain_fields(fields: Mapping[str, Any], omitted: frozenset[str] = frozenset(
 
 def _is_plain(value: Any) -> bool:
     if isinstance(value, str):
-        return 0 < len(value) <= _MAX_METADATA_CHARS and is_storable(value)
+        return 0 < len(value) <= MAX_METADATA_CHARS and is_storable(value)
     if isinstance(value, list):
         return bool(value) and all(isinstance(item, str) and _is_plain(item) for item in value)
     if isinstance(value, float):

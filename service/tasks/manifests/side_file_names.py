@@ -4,7 +4,8 @@ A side file's name begins with that of its video, with or without the ending. A 
 the longest name: ``clip.2.srt`` is for ``clip.2.mp4`` rather than ``clip.mp4``. Endings may have any case.
 
 Subtitles may have a language and kinds, as in ``clip.pt_BR.sdh.srt``. Google Takeout has
-``clip.mp4.supplemental-metadata.json``, also shortened.
+``clip.mp4.supplemental-metadata.json``, also shortened, and ``clip.mp4.supplemental-metadata(1).json`` for
+``clip(1).mp4``.
 """
 
 from __future__ import annotations
@@ -19,11 +20,12 @@ from service.tasks.manifests.video_files import find_omission, is_video_name
 
 SUBTITLES = ".srt"  # read under this name, whatever their format
 SIDECAR_SUFFIXES = (".txt", ".json", ".info.json", ".description", ".tsv", SUBTITLES)
-SUBTITLE_SUFFIXES = (SUBTITLES, ".vtt", ".ass", ".ssa")
+SUBTITLE_SUFFIXES = (SUBTITLES, ".vtt", ".ass", ".ssa", ".ttml", ".sub")
 _MAX_PARTS = 8  # after the name of a video
 _KINDS = frozenset(("a", "cc", "default", "forced", "hi", "sdh"))
 _LANGUAGE = re.compile(r"[a-z]{2,3}([-_][\w-]*)?|[^\W\d_]{4,}")  # a code, or a name
 _TAKEOUT = ".supplemental-metadata"
+_COUNTED = re.compile(r"(.+?)(\.[^./]+?)(\.s[a-z-]*)?(\(\d+\))\.json", re.DOTALL)
 
 
 def sidecar_stem(path: str) -> str:
@@ -49,18 +51,23 @@ class SideFileNames:
     """
 
     def __init__(self, paths: Iterable[str]) -> None:
-        self._paths = {path for path in paths if find_omission(path) is None}
-        stems = {path: sidecar_stem(path) for path in filter(is_video_name, self._paths)}
-        self._stems = stems | {stem: stem for stem in stems.values()}
+        found = {path for path in paths if find_omission(path) is None}
+        self._paths = found - {
+            f"{path[:-4]}.sub" for path in found if path.endswith(".idx")
+        }  # pictures of DVDs
+        self._videos = set(filter(is_video_name, found))
+        self._stems = {path: sidecar_stem(path) for path in self._videos}
+        self._stems |= {stem: stem for stem in self._stems.values()}
         self._by_name: dict[str, list[str]] = defaultdict(list)
         self.side_files: set[str] = set()
         self.unused: list[str] = []
-        for *_, path, name in sorted(map(self._rank, self._paths - stems.keys())):
+        for *_, path, name in sorted(self._rank(path) for path in self._paths - self._videos):
             if name:
                 self._by_name[name].append(path)
+                self.side_files.add(path)
             elif path.lower().endswith(SUBTITLE_SUFFIXES):
                 self.unused.append(path)
-            if name or (path.lower().endswith(".json") and self._owner(path)):
+            elif path.lower().endswith(".json") and self._owner(path):
                 self.side_files.add(path)
 
     def find(self, name: str) -> Sequence[str]:
@@ -80,11 +87,16 @@ class SideFileNames:
         """Return a path's rank among files for the same name, the path, and that name; empty if it is not read."""
         owner = self._owner(path)
         stem, rest = self._stems.get(owner, ""), path[len(owner) :].lower()
-        suffix = next(filter(rest.endswith, SUBTITLE_SUFFIXES), "")
-        tags = re.findall(r"[^.\s()\[\]]+", rest.removesuffix(suffix))
+        order, suffix = next(
+            ((n, each) for n, each in enumerate(SUBTITLE_SUFFIXES) if rest.endswith(each)), (0, "")
+        )
+        tags = [tag for tag in re.split(r"[.\s()\[\]]+", rest.removesuffix(suffix)) if tag]
         languages = [tag for tag in tags if tag not in _KINDS]
         name = ""
-        if owner != stem and rest.endswith(".json") and _TAKEOUT.startswith(rest[:-5]):
+        counted = _COUNTED.fullmatch(path) if rest.endswith(").json") else None
+        if counted and (video := f"{counted[1]}{counted[4]}{counted[2]}") in self._videos:
+            name = f"{video}.json"
+        elif owner in self._videos and rest.endswith(".json") and _TAKEOUT.startswith(rest[:-5]):
             name = f"{owner}.json"
         elif owner and suffix and len(languages) < 2 and all(map(_LANGUAGE.fullmatch, languages)):
             name = f"{stem}{SUBTITLES}"
@@ -92,4 +104,4 @@ class SideFileNames:
             name = f"{stem}{rest}"
         is_foreign = bool(tags) and not any(tag.startswith("en") for tag in languages)
         kinds = len(tags) - len(languages)
-        return "forced" in tags, is_foreign, kinds, suffix != SUBTITLES, tags, path != name, path, name
+        return "forced" in tags, is_foreign, kinds, order, tags, path != name, path, name

@@ -2,8 +2,8 @@
 
 For a video ``clip.mp4`` these are ``clip.txt`` (every line is a caption), ``clip.json`` (``caption``, ``captions``,
 ``text`` and ``description`` are captions, other plain fields are metadata), yt-dlp's ``clip.info.json`` and
-``clip.description`` (``title`` and ``description`` are captions), ``clip.mp4.json`` (as ``clip.json``; Google Takeout
-writes it), and the transcript: the first of the subtitles, ``clip.tsv`` and ``clip.json`` of Whisper. A
+``clip.description`` (``title`` and ``description`` are captions), ``clip.mp4.json`` (as ``clip.json``, or the metadata
+of Google Takeout), and the transcript: the first of the subtitles, ``clip.tsv`` and ``clip.json`` of Whisper. A
 ``clip.txt`` with the words of a transcript is none of the captions. For videos named by a table, only the transcript is
 read. :mod:`service.tasks.manifests.side_file_names` finds files with other names.
 """
@@ -13,8 +13,9 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from itertools import chain
 from pathlib import PurePosixPath
 from typing import Any, BinaryIO
@@ -28,7 +29,7 @@ from service.core.errors import FieldError, InvalidInput
 from service.tasks.ingestion_checks import content_errors, raise_first
 from service.tasks.manifests.json_documents import read_document
 from service.tasks.manifests.manifest_lines import decode_text
-from service.tasks.manifests.plain_fields import plain_fields, shorten_caption
+from service.tasks.manifests.plain_fields import MAX_METADATA_CHARS, plain_fields, shorten_caption
 from service.tasks.manifests.side_file_names import SUBTITLES, sidecar_stem
 from service.tasks.manifests.speech_files import find_segments, read_segments, read_speech_table
 from service.tasks.manifests.subtitle_files import build_cues, read_subtitles
@@ -51,6 +52,7 @@ class SideFiles:
         open: Opens one of them.
         encoding: Encoding of texts that are not UTF-8; None: detected.
         is_strict: Whether the error of a file that cannot be read is raised.
+        frame_rate: Finds the frames per second of the video at a path; None if it cannot be read.
         notes: Detected encodings, by path.
         left_out: Errors of the files that cannot be read, by path.
     """
@@ -59,6 +61,7 @@ class SideFiles:
     open: Callable[[str], BinaryIO]
     encoding: str | None = None
     is_strict: bool = True
+    frame_rate: Callable[[str], float | None] = lambda uri: None
     notes: dict[str, str] = field(default_factory=dict)
     left_out: dict[str, FieldError] = field(default_factory=dict)
 
@@ -124,9 +127,11 @@ def read_sidecars(uri: str, files: SideFiles) -> VideoSpec:
                     raise_first(content_errors(path, VideoSpec(uri=uri, captions=[*filter(None, lines)])))
                 _add_captions(captions, lines, path)
     for path, suffix, info, _ in documents:
-        if find_segments(info) is not None:
-            info["text"] = None  # all that is said
         keys = _JSON_CAPTIONS[suffix]
+        if "photoTakenTime" in info:
+            info, keys = _takeout_fields(info), ()
+        elif find_segments(info) is not None:
+            info["text"] = None  # all that is said
         values = (info.get(key) for key in keys)
         texts = chain.from_iterable(value if isinstance(value, list) else [value] for value in values)
         with files.check(path):
@@ -149,7 +154,7 @@ def add_subtitles(row: VideoSpec, path: str, files: SideFiles) -> VideoSpec:
     """
     if row.transcript or is_source_uri(path):
         return row
-    spoken = (cues for *_, cues in _read_documents(path, files, [".json"]))
+    spoken = (cues for *_, cues in _read_documents(path, files))
     transcript = next(filter(None, chain(_read_subtitles(path, files), spoken)), [])
     return row.model_copy(update={"transcript": transcript}) if transcript else row
 
@@ -178,11 +183,9 @@ def _add_captions(captions: dict[str, None], texts: Iterable[str], path: str) ->
     captions |= new
 
 
-def _read_documents(
-    uri: str, files: SideFiles, suffixes: Iterable[str] = _JSON_CAPTIONS
-) -> Iterator[tuple[str, str, dict[str, Any], list[Cue]]]:
+def _read_documents(uri: str, files: SideFiles) -> Iterator[tuple[str, str, dict[str, Any], list[Cue]]]:
     """Read a video's JSON files: the path, the suffix whose captions it has, the object, and the speech in it."""
-    names = {f"{sidecar_stem(uri)}{suffix}": suffix for suffix in suffixes} | {f"{uri}.json": ".json"}
+    names = {f"{sidecar_stem(uri)}{suffix}": suffix for suffix in _JSON_CAPTIONS} | {f"{uri}.json": ".json"}
     for name, suffix in names.items():
         for path, text in files.read(name):
             with files.check(path):
@@ -197,7 +200,23 @@ def _read_subtitles(uri: str, files: SideFiles) -> Iterator[list[Cue]]:
     stem = sidecar_stem(uri)
     for path, text in files.read(f"{stem}{SUBTITLES}"):
         with files.check(path):
-            yield list(read_subtitles(text, path))
+            yield list(read_subtitles(text, path, lambda: files.frame_rate(uri)))
     for path, text in files.read(f"{stem}.tsv"):
         with files.check(path):
             yield list(build_cues(read_speech_table(text), path))
+
+
+def _takeout_fields(info: dict[str, Any]) -> dict[str, Any]:
+    """Read the fields of Google Takeout's metadata that filters and searches can use."""
+    fields: dict[str, Any] = {}
+    if isinstance(info.get("description"), str):
+        fields["description"] = " ".join(info["description"].split())[:MAX_METADATA_CHARS]
+    with suppress(KeyError, TypeError, ValueError, OverflowError, OSError):
+        taken = int(info["photoTakenTime"]["timestamp"])
+        fields["photoTakenTime"] = datetime.fromtimestamp(taken, UTC).isoformat()
+    with suppress(KeyError, TypeError):
+        fields["people"] = [person["name"] for person in info["people"]]
+    place = info.get("geoData")
+    if isinstance(place, dict) and place.get("latitude"):
+        fields |= {key: place.get(key) for key in ("latitude", "longitude")}
+    return fields

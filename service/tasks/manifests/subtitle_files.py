@@ -1,7 +1,7 @@
-"""Read transcripts from subtitle files: SubRip, WebVTT or SubStation Alpha, told apart by content.
+"""Read transcripts from subtitle files: SubRip, WebVTT, SubStation Alpha, TTML or MicroDVD, told apart by content.
 
-SubRip and WebVTT are read as players do, whatever their numbers, empty lines and decimal marks. pysubs2 reads only
-SubStation Alpha: its SubRip reader takes the times within YouTube's lines for those of cues.
+SubRip and WebVTT are read as players do, whatever their numbers, empty lines and decimal marks. pysubs2 reads the other
+formats; its SubRip reader takes the times within YouTube's lines for those of cues.
 """
 
 from __future__ import annotations
@@ -9,11 +9,12 @@ from __future__ import annotations
 import html
 import re
 import unicodedata
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import dropwhile, takewhile
 
 from pysubs2 import SSAFile
+from pysubs2.exceptions import UnknownFPSError
 
 from cinestrata_schemas.videos import MAX_CUES, Cue
 from service.core import request_limits
@@ -22,8 +23,12 @@ from service.tasks.manifests.manifest_lines import check_line_number
 
 TimedText = tuple[float | None, float | None, str]  # start and end in seconds, and lines
 
+_INVALID: TimedText = (None, None, "")
 _SHORTEST = 1.0  # seconds, for a cue that does not end after its start
 _MAX_TIME = 2**53
+# pysubs2 takes quadratic time in the length of a line, and in that of a paragraph in TTML.
+_MAX_LINE_CHARS = request_limits.MAX_CUE_CHARS
+_MAX_CHARS = 1024**2
 _SPEAKER = re.compile(r"<v(?:\.[^\s<>]*)?[ \t]+([^\s<>][^<>]*)>")
 _TAG = re.compile(r"<[^<>]*>")
 _STYLE = re.compile(r"\{\\[^{}]*\}")  # of SubStation Alpha, such as {\an8}
@@ -32,14 +37,18 @@ _BREAK = re.compile(r"\\[Nn]|<br ?/?>")
 _ARROW = re.compile(r"[-–—]{1,2}>")
 _TIME = re.compile(r"(?:(?:(\d{1,10}):)?(\d{1,2}):)?(\d{1,6})(?:\s?[.,:]\s?(\d{1,9}))?(?=\s|$)")
 _CUE_NUMBER = re.compile(r"\W*\d+\W*")
-_DIALOGUE = re.compile(r"Dialogue:[^,]*,")
+_DIALOGUE = re.compile(r"Dialogue:[^,]*(,([^,]*),([^,]*),.*)")
+_FRAMES = re.compile(r"\{ *\d+ *\} *\{ *\d+ *\}")
 
 
-def read_subtitles(text: str, name: str) -> Iterator[Cue]:
+def read_subtitles(
+    text: str, name: str, frame_rate: Callable[[], float | None] = lambda: None
+) -> Iterator[Cue]:
     """Read the cues in a subtitle file.
 
     Args:
         name: File name for errors.
+        frame_rate: Finds the video's frames per second, for MicroDVD files that do not state them.
 
     Raises:
         InvalidInput: It is not a subtitle file, has too many cues, or has none with a valid time.
@@ -53,7 +62,8 @@ def read_subtitles(text: str, name: str) -> Iterator[Cue]:
         return iter(())
     is_vtt = lines[0].startswith("WEBVTT")
     has_arrows = is_vtt or any(map(_read_times, lines))
-    return build_cues(_read_arrows(lines, is_vtt) if has_arrows else _read_dialogues(lines, name), name)
+    timed = _read_arrows(lines, is_vtt) if has_arrows else _read_with_pysubs2(lines, name, frame_rate)
+    return build_cues(timed, name)
 
 
 def build_cues(timed: Iterable[TimedText], name: str) -> Iterator[Cue]:
@@ -146,24 +156,43 @@ def _seconds(time: re.Match[str]) -> float | None:
     return round(int(hours) * 3600 + int(minutes) * 60 + float(f"{seconds}.{fraction}"), 3)
 
 
-def _read_dialogues(lines: Iterable[str], name: str) -> Iterator[TimedText]:
-    """Read SubStation Alpha, each line on its own: a damaged one does not lose the others."""
-    found: list[TimedText] = []
-    for line in filter(_DIALOGUE.match, lines):
-        # pysubs2 takes quadratic time in the length of a line, and reads no "Marked=0".
-        dialogue = _DIALOGUE.sub("Dialogue: 0,", line[: request_limits.MAX_CUE_CHARS], count=1)
-        try:
-            (event,) = SSAFile.from_string(dialogue, "ass").events
-        except Exception:  # parsers of untrusted text may raise anything
-            found.append((None, None, ""))
-        else:
-            is_drawing = _DRAWING.search(event.text)  # other braces are styles or comments
-            words = event.text if is_drawing else re.sub(r"\{[^{}]*\}", "", event.text)
-            found.append((event.start / 1000, event.end / 1000, words))
-    if not found:
-        problem = "It is in no known subtitle format."
-        raise InvalidInput.at(name, problem, "Convert it to WebVTT, or remove it.")
-    yield from sorted(found, key=lambda timed: timed[0] or 0.0)
+def _read_with_pysubs2(
+    lines: Sequence[str], name: str, frame_rate: Callable[[], float | None]
+) -> Iterator[TimedText]:
+    """Read SubStation Alpha, TTML or MicroDVD."""
+    hint = "Convert it to WebVTT, or remove it."
+    text = "\n".join(line[:_MAX_LINE_CHARS] for line in lines)
+    fps = None
+    if text.startswith("<") and "<tt" in text[:_MAX_LINE_CHARS]:
+        kind, text = "ttml", re.sub(r"\sdur=", " duration=", "\n".join(lines))
+        text = re.sub(r"(?<=http://www\.w3\.org/)\d{4}/\d\d/ttaf1", "ns/ttml", text)
+        if "<!DOCTYPE" in text:  # whose entities may multiply
+            raise InvalidInput.at(name, "It has a document type.", hint)
+    elif events := [*filter(None, map(_DIALOGUE.match, text.split("\n")))]:
+        kind = "ass"
+        valid = [each[1] for each in events if all(_TIME.fullmatch(each[n].strip()) for n in (2, 3))]
+        text = "\n".join(f"Dialogue: 0{fields}" for fields in valid)
+        yield from [_INVALID] * (len(events) - len(valid))
+    elif any(map(_FRAMES.match, lines)):
+        kind = "microdvd"
+        fps = None if re.match(r"\{1\}\{1\} *\d", text) else frame_rate()
+    else:
+        raise InvalidInput.at(name, "It is in no known subtitle format.", hint)
+    if kind != "ass" and len(text) > _MAX_CHARS:
+        raise InvalidInput.at(name, f"It has more than {_MAX_CHARS} characters of {kind}.", hint)
+    try:
+        found = SSAFile.from_string(text, kind, fps=fps or None).events
+    except UnknownFPSError:
+        problem = "It counts frames, but neither it nor the video says how many there are per second."
+        raise InvalidInput.at(name, problem, hint) from None
+    except Exception as error:  # parsers of untrusted text may raise anything
+        problem = f"The {kind.upper()} subtitles are damaged ({type(error).__name__})."
+        raise InvalidInput.at(name, problem, hint) from None
+    found.sort(key=lambda event: event.start)
+    for event in found:
+        is_marked_up = kind != "ttml" and not _DRAWING.search(event.text)  # braces are styles or comments
+        words = re.sub(r"\{[^{}]*\}", "", event.text) if is_marked_up else event.text
+        yield event.start / 1000, event.end / 1000, words
 
 
 def _plain_lines(text: str) -> list[str]:

@@ -44,7 +44,9 @@ SPLITS = {  # a data set's name for a split → the split of a video
 }
 _TEXT = r"""(?:'(?:[^'\\\n]|\\.)*+'|"(?:[^"\\\n]|\\.)*+")"""
 _PYTHON_TEXT = re.compile(_TEXT)
-_PYTHON_LIST = re.compile(rf"\[\s*+(?:{_TEXT}[\s,]*+)++\]")
+_PYTHON_LIST = re.compile(
+    rf"(?:array\()?([\[(]\s*)++(?:(?:{_TEXT}|None|nan)[\s,]*+)*+[\])]+(?:, dtype=\w+\))?"
+)
 _JSON_FIELDS = ("captions", "metadata", "transcript")  # whose cells may be JSON
 
 # LSMDC: clip, aligned and extracted start and end, and sentence. A clip's name ends with its times in the movie.

@@ -119,7 +119,7 @@ def test_side_files_have_the_names_that_they_have_in_folders(bucket: Any) -> Non
     put(bucket, b__comments__json="[]", a__draft3__srt=srt)
     listing = list_remote_videos("s3://films/videos/", SourceReader())
     a, b = listing.videos
-    assert (a.captions, a.metadata, a.transcript) == (["d"], None, [])
+    assert (a.captions, a.metadata, a.transcript) == ([], {"description": "d"}, [])
     assert [cue.text for cue in b.transcript] == ["the cat speaks"]
     assert listing.notes == {"a.draft3.srt": "belongs to no video, and is not used"}
 

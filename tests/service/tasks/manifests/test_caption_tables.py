@@ -261,6 +261,8 @@ SIDE_FILES = {
     "c.mp4.suppl.json": b'{"description": "Grandma", "photoTakenTime": {"timestamp": "0"}}',
     "d.mp4": b"D",
     "d.tsv": b"start\tend\ttext\n1000\t2000\ttable\n",
+    "d.idx": b"index of pictures",
+    "d.sub": b"\0\0\1\xba pictures",
     "captions.csv": b"file,caption\nd.mp4,a cat\n",
 }
 
@@ -281,4 +283,5 @@ def test_side_files_are_found_in_every_form(source: str, tmp_path: Path) -> None
         "d.mp4": ["table"],
     }
     captions = {uri: video.captions for uri, video in found.items() if video.captions}
-    assert captions == {"DJI_1.MP4": ["a field"], "c.mp4": ["Grandma"], "d.mp4": ["a cat"]}
+    assert captions == {"DJI_1.MP4": ["a field"], "d.mp4": ["a cat"]}
+    assert (found["c.mp4"].metadata or {})["description"] == "Grandma"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -223,3 +224,16 @@ def test_folder_finds_subtitles_with_a_language_code(tmp_path: Path) -> None:
 def test_hostile_markup_is_text(text: str) -> None:
     video = read({"day/clip.1.vtt": f"WEBVTT\n\n00:01.000 --> 00:02.000\nGood morning\n{text}\n"})
     assert video.transcript[0].text.startswith("Good morning")
+
+
+def test_subtitles_that_count_frames_have_the_rate_of_the_video(
+    tmp_path: Path, write_video: Callable[..., Path]
+) -> None:
+    write_video(tmp_path / "a.mp4")  # 12 frames per second
+    (tmp_path / "a.sub").write_text("{12}{24}the photodiode|hums\n")
+    (video,) = list_folder_videos(tmp_path).videos
+    assert [(cue.start, cue.end, cue.text) for cue in video.transcript] == [(1, 2, "the photodiode hums")]
+    (tmp_path / "a.mp4").write_bytes(b"no video")
+    listing = list_folder_videos(tmp_path)
+    assert listing.videos[0].transcript == []
+    assert listing.left_out["a.sub"].message.startswith("It counts frames")
