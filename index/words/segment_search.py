@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from index.vector_ids import Ids
-from index.words.unit_matching import LiveSegment, Occurrences, Strengths, Variant, distinct
+from index.words.unit_matching import LiveSegment, Occurrences, Spelling, Strengths, distinct
 from index.words.word_segment import Documents
 
 
@@ -15,18 +15,20 @@ class SegmentSearch:
     """Searches a segment for units, and reads each list of documents only once.
 
     Args:
-        units: Units as lists of words, and words as lists of the terms that match them.
+        units: The spellings of each unit, that of the query first.
     """
 
-    def __init__(self, live: LiveSegment, units: Sequence[Sequence[list[Variant]]]) -> None:
+    def __init__(self, live: LiveSegment, units: Sequence[Sequence[Spelling]]) -> None:
         self._live = live
-        self._units = units
-        self._found: dict[int, Occurrences] = {}
+        self._units = [spellings[0] for spellings in units]
+        self._found: dict[int, Occurrences] = {
+            number: live.find_any(spellings) for number, spellings in enumerate(units) if len(spellings) > 1
+        }
 
     def count(self, unit: int) -> int:
         """Count the documents that contain a unit."""
         words = self._units[unit]
-        if len(words) == 1 and self._live.is_frequent(words[0]):
+        if len(words) == 1 and unit not in self._found and self._live.is_frequent(words[0]):
             return self._live.count(words[0])
         return len(self._find(unit).documents)
 

@@ -1,18 +1,24 @@
 """Split texts into words, and queries into units.
 
-A word is a run of folded letters and digits (``text_folding``). Hyphens, slashes and apostrophes separate words; the
-parts of a hyphenated word also form one word together ("sit-up": sit, up, situp). Chinese and Japanese are written
-without spaces, and Korean attaches particles to words: their runs are divided into overlapping pairs of characters.
-Each single character in a run is a word, too, so that it can be found alone.
+A word is a run of folded letters and digits, or an emoji (``text_folding``). Hyphens, slashes and apostrophes separate
+words; the parts of a word with hyphens or apostrophes also form one word together, a compound, whose term begins with a
+hyphen ("sit-up": sit, up, -situp). A contraction is a single word ("dog's": -dog, -dogs; "don't": -dont). A query finds
+each of its words also as the other kind of term, and adjacent words as one (``QueryUnit.joined``).
+
+Chinese, Japanese, Thai, Lao, Khmer and Burmese are written without spaces, and Korean attaches particles to words:
+their runs are divided into overlapping pairs of syllables (``character_classes``), the same way in every installation.
+A single syllable in a run is a word, too, so that it can be found alone, except for a bare consonant.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Container, Iterator
-from itertools import islice
+from collections.abc import Container, Iterable, Iterator
+from itertools import chain, islice
 from typing import NamedTuple
 
+from index.words.character_classes import CJK, EMOJI_JOINERS, SYLLABLE, UNSPACED
+from index.words.compounds import join_adjacent
 from index.words.text_folding import fold_text, fold_with_spans
 
 MAX_TERM = 32  # characters in a term; the rest of a longer word is ignored, in texts and in queries
@@ -20,13 +26,16 @@ MAX_UNITS = 64  # units in a query; the others are ignored
 MAX_PHRASE = 64  # words in a phrase; the others are ignored
 MAX_WORDS = 1 << 16  # word positions that the index stores per text; later words are ignored
 
-_CJK = "\u3005-\u3007\u3041-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7a3\u1100-\u11ff"
-_CJK += "\U00020000-\U0003fffd"
-_CJK_CHARACTER = re.compile(f"[{_CJK}]")
-_RUN = re.compile(f"[{_CJK}]+|[^{_CJK} -]+|[ -]+")
-_ASCII_WORD = re.compile("[a-z0-9]+(?:-[a-z0-9]+)*")
-_LONG = re.compile(f"[^ ]{{{MAX_TERM + 1}}}")
-QUOTE = re.compile('["\u201c\u201d\u201e\u201f\u00ab\u00bb]')
+SEGMENTATION = "syllable-pairs/1"  # changes with the words of any text; part of what is stored about words
+COMPOUND = "-"  # begins the terms of words that are written with a hyphen or an apostrophe
+
+_SYLLABLE = re.compile(SYLLABLE)
+_CJK_SYLLABLE = re.compile(f"[{CJK}]")
+_WORD = f"[^{UNSPACED} '-]"
+_RUN = re.compile(f"([{UNSPACED}]+)|({_WORD}+)('(?:[stdm]|re|ve|ll)(?!{_WORD}))?|[ '-]+")
+_NOT_ONE_TERM = re.compile(f"[{UNSPACED}{EMOJI_JOINERS}'-]|[^ ]{{{MAX_TERM + 1}}}")
+_EMOJI_JOINERS = re.compile(f"[{EMOJI_JOINERS}]+")
+QUOTE = re.compile('["\u201c\u201d\u201e\u201f\u00ab\u00bb\u300c-\u300f\uff02]')
 
 
 class Word(NamedTuple):
@@ -40,14 +49,16 @@ class Word(NamedTuple):
 class QueryUnit(NamedTuple):
     """One word of a query, or a quoted phrase: its terms, and where it is in the query, in code points.
 
-    A part of a hyphenated word also matches the word written without hyphens, which is ``joined``.
+    Attributes:
+        joined: Single terms that also match: compounds that the query has, such as -situp for each part of "sit-up",
+            and words that the unit and its neighbors, or those of a phrase, may form if they are written as one.
     """
 
     terms: tuple[str, ...]
     is_phrase: bool
     start: int
     end: int
-    joined: str | None = None
+    joined: tuple[str, ...] = ()
 
 
 class TextWords(NamedTuple):
@@ -63,7 +74,7 @@ class _Token(NamedTuple):
     start: int  # in the folded text, as ``end``
     end: int
     position: int
-    is_extra: bool  # a compound, or a character in a longer run: a term besides the text's words
+    is_extra: bool  # a compound, or a syllable in a longer run: a term besides the text's words
 
 
 def split_words(text: str, among: Container[str] | None = None) -> list[Word]:
@@ -72,36 +83,32 @@ def split_words(text: str, among: Container[str] | None = None) -> list[Word]:
     Args:
         among: The only terms to list; None lists all.
     """
-    words = _ascii_words(fold_text(text)) if text.isascii() else _words(text)
+    if not text.isascii():
+        words: Iterable[tuple[str, int, int]] = chain(*words_by_position(text).values())
+    else:
+        words = _ascii_words(fold_text(text))
     return [Word(*word) for word in words if among is None or word[0] in among]
 
 
-def _words(text: str) -> Iterator[tuple[str, int, int]]:
+def words_by_position(text: str) -> dict[int, list[Word]]:
+    """Split a text like :func:`split_words`, and group the terms by the position that the index stores."""
     folded, starts, ends = fold_with_spans(text)
-    return ((token.term, starts[token.start], ends[token.end - 1]) for token in _tokens(folded))
+    placed: dict[int, list[Word]] = {}
+    for term, start, end, position, _ in _tokens(folded):
+        placed.setdefault(position, []).append(Word(term, starts[start], ends[end - 1]))
+    return placed
 
 
 def _ascii_words(folded: str) -> Iterator[tuple[str, int, int]]:
-    """Split like :func:`_words`, several times as fast."""
+    """Split like :func:`words_by_position`, several times as fast."""
     start = 0
     for run in folded.split(" "):
-        if "-" in run:
-            yield from _hyphenated_words(run, start)
+        if "-" in run or "'" in run:
+            for token in _tokens(run):
+                yield token.term, start + token.start, start + token.end
         elif run:
             yield run[:MAX_TERM], start, start + len(run)
         start += len(run) + 1
-
-
-def _hyphenated_words(run: str, offset: int) -> Iterator[tuple[str, int, int]]:
-    for word in _ASCII_WORD.finditer(run):
-        parts = word[0].split("-")
-        start = offset + word.start()
-        for part in parts:
-            yield part[:MAX_TERM], start, start + len(part)
-            start += len(part) + 1
-        if len(parts) > 1:
-            joined = "".join(part[:MAX_TERM] for part in parts)
-            yield joined[:MAX_TERM], offset + word.start(), offset + word.end()
 
 
 def parse_query(text: str) -> list[QueryUnit]:
@@ -112,18 +119,20 @@ def parse_query(text: str) -> list[QueryUnit]:
     """
     folded, starts, ends = fold_with_spans(text)
     words: list[Word] = []
-    joined: dict[int, str] = {}  # by the start of a part
+    compounds: dict[int, list[str]] = {}  # by the start of a part
     for token in _tokens(folded):
         start, end = starts[token.start], ends[token.end - 1]
         if not token.is_extra:
-            words.append(Word(token.term, start, end))
-        elif not _CJK_CHARACTER.match(token.term):
-            joined |= {word.start: token.term for word in words if word.start >= start}
+            words.append(Word(token.term.removeprefix(COMPOUND), start, end))
+        if token.term.startswith(COMPOUND):
+            for word in words:
+                if word.start >= start:
+                    compounds.setdefault(word.start, []).append(token.term)
+    units = list(_units(iter(words), _quoted_spans(text)))
     distinct: dict[tuple[tuple[str, ...], bool], QueryUnit] = {}
-    for unit in _units(iter(words), _quoted_spans(text)):
-        if not unit.is_phrase:
-            unit = unit._replace(joined=joined.get(unit.start))
-        distinct.setdefault((unit.terms, unit.is_phrase), unit)
+    for unit, joined in zip(units, join_adjacent([unit.terms for unit in units]), strict=True):
+        own = () if unit.is_phrase else compounds.get(unit.start, ())
+        distinct.setdefault((unit.terms, unit.is_phrase), unit._replace(joined=(*own, *joined)))
         if len(distinct) == MAX_UNITS:
             break
     return list(distinct.values())
@@ -132,11 +141,7 @@ def parse_query(text: str) -> list[QueryUnit]:
 def analyze_text(text: str) -> TextWords:
     """Split a text into the terms that the index stores: those of ``split_words``, with positions."""
     folded = fold_text(text)
-    if (
-        "-" not in folded
-        and not _LONG.search(folded)
-        and (text.isascii() or not _CJK_CHARACTER.search(folded))
-    ):
+    if not _NOT_ONE_TERM.search(folded):
         terms = folded.split()[:MAX_WORDS]
         return TextWords(terms, range(len(terms)), len(terms))
     tokens = list(islice(_tokens(folded), MAX_WORDS))
@@ -149,27 +154,39 @@ def analyze_text(text: str) -> TextWords:
 
 def _tokens(folded: str) -> Iterator[_Token]:
     position = 0
-    parts: list[_Token] = []  # of a hyphenated word
+    parts: list[_Token] = []  # of a word with hyphens or apostrophes
     separator = " "
     for run in _RUN.finditer(folded):
         start, end = run.span()
-        if folded[start] in " -":
+        syllables, word, ending = run.groups()
+        if not (syllables or word):
             separator = run[0]
             continue
-        if separator != "-":
+        if separator not in ("-", "'"):
             yield from _compound(parts)
             parts = []
         separator = ""
-        if _CJK_CHARACTER.match(run[0]):
+        if syllables:
             yield from _compound(parts)
             parts = []
-            for token in _character_tokens(run[0], start, position):
+            for token in _syllable_tokens(syllables, start, position):
                 yield token
                 position = token.position + 1
             continue
-        token = _Token(run[0][:MAX_TERM], start, end, position, False)
+        token = _Token(word[:MAX_TERM], start, end, position, False)
+        if ending:
+            token = token._replace(term=(word + ending[1:])[:MAX_TERM])
+            base = (
+                token.term if ending == "'t" else word[:MAX_TERM]
+            )  # before 't, there is only a part of a word
+            yield token._replace(term=COMPOUND + base)
+            if base != token.term:
+                yield token._replace(term=COMPOUND + token.term, is_extra=True)
+        else:
+            yield token
+            for part in () if word.isascii() else sorted({*_EMOJI_JOINERS.split(word)} - {"", word}):
+                yield token._replace(term=part, is_extra=True)
         parts.append(token)
-        yield token
         position += 1
     yield from _compound(parts)
 
@@ -177,19 +194,23 @@ def _tokens(folded: str) -> Iterator[_Token]:
 def _compound(parts: list[_Token]) -> Iterator[_Token]:
     if len(parts) > 1:
         # It has the position of the last part, so that the next word follows it.
-        term = "".join(part.term for part in parts)[:MAX_TERM]
+        term = COMPOUND + "".join(part.term for part in parts)[:MAX_TERM]
         yield _Token(term, parts[0].start, parts[-1].end, parts[-1].position, True)
 
 
-def _character_tokens(run: str, start: int, position: int) -> Iterator[_Token]:
-    if len(run) == 1:
-        yield _Token(run, start, start + 1, position, False)
+def _syllable_tokens(run: str, offset: int, position: int) -> Iterator[_Token]:
+    starts = [syllable.start() for syllable in _SYLLABLE.finditer(run)]
+    if len(starts) == 1:
+        yield _Token(run, offset, offset + len(run), position, False)
         return
-    for index, character in enumerate(run):
-        # A character has the position of the pair that ends with it, so that the next word follows the last one.
-        yield _Token(character, start + index, start + index + 1, position + max(index - 1, 0), True)
-        if index + 1 < len(run):
-            yield _Token(run[index : index + 2], start + index, start + index + 2, position + index, False)
+    for index, (start, end, last) in enumerate(
+        zip(starts, [*starts[1:], len(run)], [*starts[2:], len(run), 0], strict=True)
+    ):
+        if end - start > 1 or _CJK_SYLLABLE.match(run[start]):
+            # It has the position of the pair that ends with it, so that the next word follows the last one.
+            yield _Token(run[start:end], offset + start, offset + end, position + max(index - 1, 0), True)
+        if last:
+            yield _Token(run[start:last][:MAX_TERM], offset + start, offset + last, position + index, False)
 
 
 def _quoted_spans(text: str) -> list[tuple[int, int]]:

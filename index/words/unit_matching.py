@@ -5,16 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from index.words.compounds import split_word
+from index.words.text_analysis import COMPOUND
 from index.words.word_segment import Documents, Flags, WordSegment, run_starts
 from index.words.word_stems import stem_words
 
 EXACT = 1.0
-SAME_STEM = 0.9
+OTHER_FORM = 0.9  # the same stem, or another spelling: joined, apart or with a hyphen
 
 # Lists are sorted and searched while they have fewer entries than one per this many documents (measured with a million
 # texts); beyond, an array over all documents of the segment is faster.
@@ -22,11 +25,23 @@ _FLAGGED_SHARE = 4
 _SPREAD_SHARE = 64
 _SEARCHED_SHARE = 16  # one list in another
 _FREQUENT = 1000
-_CACHED_WORDS = 1024
+_CACHED_WORDS = 4096
 _POSITION_BITS = 16
 
 Strengths = npt.NDArray[np.float32]
-Form = tuple[str, Mapping[str, str]]  # a word, and its stem in each language
+
+
+class Form(NamedTuple):
+    """A term that matches a word of a query and how well, and its stem in each language."""
+
+    term: str
+    stems: Mapping[str, str]
+    strength: float = EXACT
+
+
+# Spellings of a unit, that of the query first, and the word that texts may spell as several. A spelling has words, and
+# each word has forms.
+UnitForms = tuple[list[list[list[Form]]], Form | None]
 
 
 class Variant(NamedTuple):
@@ -34,6 +49,9 @@ class Variant(NamedTuple):
 
     term: int
     strength: float
+
+
+Spelling = list[list[Variant]]  # for each word of a phrase, or for one word, the terms that match it
 
 
 class Occurrences(NamedTuple):
@@ -52,7 +70,8 @@ class LiveSegment:
     documents: int  # how many are alive
     stop_counts: npt.NDArray[np.int64]  # documents alive with each word of ALL_STOP_WORDS
     _counts: dict[tuple[int, ...], int] = field(default_factory=dict)
-    _variants: dict[tuple[str, ...], list[Variant]] = field(default_factory=dict)
+    _variants: dict[tuple[object, ...], list[Variant]] = field(default_factory=dict)
+    _splits: dict[tuple[str, ...], list[Spelling]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, segment: WordSegment) -> LiveSegment:
@@ -78,30 +97,54 @@ class LiveSegment:
     def _all_alive(self) -> bool:
         return self.documents == len(self.segment)
 
-    def variants_of(self, forms: Sequence[Form]) -> list[Variant]:
-        """Find the distinct terms that match any of several words; exact matches come last."""
-        if len(forms) == 1:
-            return self.variants(*forms[0])
-        found = {variant.term: variant for form in forms for variant in self.variants(*form)}
-        return sorted(found.values(), key=lambda variant: variant.strength)
+    def spellings(self, forms: UnitForms) -> list[Spelling]:
+        """Find the spellings of a unit; those of a phrase may be here in part."""
+        spellings, word = forms
+        found = [[self.variants_of(word) for word in spelling] for spelling in spellings]
+        return found if word is None else found + self.splits(word)
 
-    def variants(self, word: str, stems: Mapping[str, str]) -> list[Variant]:
-        """Find the terms that match a word, given its stem in each language; the word itself comes last."""
-        key = (word, *stems)
+    def variants_of(self, forms: Sequence[Form]) -> list[Variant]:
+        """Find the distinct terms that match any form; in a document with several, the last one counts."""
+        if len(forms) == 1:
+            return self.variants(forms[0])
+        found: dict[int, Variant] = {}
+        for form in forms:
+            for variant in self.variants(form):
+                found.pop(variant.term, None)
+                found[variant.term] = variant
+        return list(found.values())
+
+    def variants(self, form: Form) -> list[Variant]:
+        """Find the terms that match a form: the same stems, the compound, and last the term itself."""
+        key = (form.term, form.strength, *form.stems)
         known = self._variants.get(key)
         if known is not None:
             return known
-        exact = self.segment.terms.find(word.encode())
-        terms = {
-            term: Variant(term, SAME_STEM)
-            for language, stem in stems.items()
-            for term in self.segment.same_stem(language, stem)
-            if term != exact
-        }
-        variants = [*terms.values(), *([Variant(exact, EXACT)] if exact >= 0 else [])]
+        compound, exact = map(self.segment.terms.find, ((COMPOUND + form.term).encode(), form.term.encode()))
+        stems = (self.segment.same_stem(language, stem) for language, stem in form.stems.items())
+        found = dict.fromkeys([*chain(*stems), compound], OTHER_FORM)
+        found.pop(exact, None)
+        found[exact] = form.strength
+        variants = [Variant(term, strength) for term, strength in found.items() if term >= 0]
         if len(self._variants) < _CACHED_WORDS:
             self._variants[key] = variants
         return variants
+
+    def splits(self, form: Form) -> list[Spelling]:
+        """Find the phrases in live documents that spell a word as several."""
+        key = (form.term, *form.stems)
+        known = self._splits.get(key)
+        if known is None:
+            known = []
+            for first, rest in split_word(form.term, self.segment.terms):
+                last = Form(rest, stems_of(rest, tuple(form.stems)))
+                for others in ([self.variants(last)], *self.splits(last)):
+                    phrase = [self.variants(Form(first, {})), *others]
+                    if all(phrase) and len(self.find_phrase(phrase).documents):
+                        known.append(phrase)
+            if len(self._splits) < _CACHED_WORDS:
+                self._splits[key] = known
+        return known
 
     def is_frequent(self, variants: list[Variant]) -> bool:
         """Check whether a word may be in so many documents that listing them is expensive."""
@@ -185,6 +228,15 @@ class LiveSegment:
         flags = np.zeros(len(self.segment), dtype=np.bool_)
         flags[listed] = True
         return flags[documents]
+
+    def find_any(self, spellings: Sequence[Spelling]) -> Occurrences:
+        """Find the live documents that contain a unit in any spelling; all but the first are other forms."""
+        first, *others = [
+            self.find(each[0]) if len(each) == 1 else self.find_phrase(each) for each in spellings
+        ]
+        documents = self.union([first.documents, *(other.documents for other in others)])
+        strengths = [np.minimum(self.spread(other, documents), np.float32(OTHER_FORM)) for other in others]
+        return Occurrences(documents, np.maximum.reduce([self.spread(first, documents), *strengths]))
 
     def find_phrase(self, words: Sequence[list[Variant]]) -> Occurrences:
         """Find the live documents that contain words side by side.

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import re
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
@@ -15,8 +16,16 @@ from index.vector_ids import Ids
 from index.words.caption_statistics import GroupStatistics, count_captions
 from index.words.segment_merging import merge_small, remove_videos
 from index.words.segment_search import SegmentSearch
-from index.words.text_analysis import QueryUnit, split_words
-from index.words.unit_matching import EXACT, Form, LiveSegment, Variant, stems_of
+from index.words.text_analysis import COMPOUND, QueryUnit, split_words
+from index.words.unit_matching import (
+    EXACT,
+    OTHER_FORM,
+    Form,
+    LiveSegment,
+    UnitForms,
+    Variant,
+    stems_of,
+)
 from index.words.word_segment import ROW, Document, TextKind, build_segment
 from index.words.word_spelling import is_correctable, spelling_neighbors
 from index.words.word_stems import ALL_STOP_WORDS, present_languages
@@ -202,32 +211,31 @@ class WordIndex:
         """Compute caption statistics for groups of videos; see :func:`count_captions`."""
         return count_captions(self._segments, locate, groups, TextKind.CAPTION)
 
-    def expand(self, unit: QueryUnit) -> Mapping[str, float]:
-        """Find the terms that match a word, or the words of a phrase, with their strengths."""
-        terms: dict[str, float] = {}
-        for word in unit.terms:
-            forms = self._forms(word, unit.joined)
-            for live in self._segments:
-                for term, strength in live.variants_of(forms):
-                    text = live.segment.terms.term(term)
-                    terms[text] = max(strength, terms.get(text, 0.0))
-        return terms | dict.fromkeys(unit.terms, EXACT)
+    def expand(self, unit: QueryUnit) -> set[tuple[frozenset[str], ...]]:
+        """Find the spellings of a unit: for each of a spelling's adjacent words, the terms that match it."""
+        dropped = {COMPOUND + term for term in unit.joined}  # texts with these have the parts
+        return {
+            tuple(frozenset(live.segment.terms.term(term) for term, _ in words) - dropped for words in each)
+            for live in self._segments
+            for each in live.spellings(self._forms(unit, self._known(unit.joined)))
+        }
 
     def suggest(self, prefix: str, count: int) -> list[tuple[str, int]]:
         """Complete a word to terms, with the number of documents that contain each, most frequent first."""
         words = split_words(prefix)
         if len(words) != 1 or count < 1:
             return []
-        start = words[0].term.encode()
-        ranges = [live.segment.terms.with_prefix(start) for live in self._segments]
+        starts = [(mark + words[0].term.removeprefix(COMPOUND)).encode() for mark in ("", COMPOUND)]
+        ranges = [(live, live.segment.terms.with_prefix(each)) for live in self._segments for each in starts]
         taken = 2 * count
         while True:
             terms: set[bytes] = set()
             bound = 0  # on the frequency of a term that is not taken
-            for live, found in zip(self._segments, ranges, strict=True):
+            for live, found in ranges:
                 frequencies = live.segment.counts[found.start : found.stop]
                 best = np.argsort(-frequencies, kind="stable")
-                terms.update(live.segment.terms.bytes_of(found.start + int(place)) for place in best[:taken])
+                names = (live.segment.terms.bytes_of(found.start + int(place)) for place in best[:taken])
+                terms.update(name.removeprefix(COMPOUND.encode()) for name in names)
                 bound += int(frequencies[best[taken]]) if taken < len(best) else 0
             totals = {term: self._frequency(term) for term in terms}
             ranked = sorted((-total, term) for term, total in totals.items() if total)[:count]
@@ -250,7 +258,8 @@ class WordIndex:
         neighbors = [word.encode() for word in spelling_neighbors(term)]
         possible = np.zeros(len(neighbors), dtype=np.bool_)
         for live in self._segments:
-            possible |= live.segment.terms.may_contain(neighbors)
+            for prefix in (b"", COMPOUND.encode()):
+                possible |= live.segment.terms.may_contain([prefix + word for word in neighbors])
         frequencies = {
             neighbors[place]: self._frequency(neighbors[place]) for place in np.flatnonzero(possible).tolist()
         }
@@ -265,24 +274,58 @@ class WordIndex:
         return present_languages(counts.tolist(), self.documents)
 
     def _searches(self, units: Sequence[QueryUnit]) -> list[SegmentSearch]:
-        words = [[self._forms(word, unit.joined) for word in unit.terms] for unit in units]
-        return [
-            SegmentSearch(live, [[live.variants_of(forms) for forms in unit] for unit in words])
-            for live in self._segments
-        ]
+        known = self._known(dict.fromkeys(term for unit in units for term in unit.joined))
+        forms = [self._forms(unit, known) for unit in units]
+        return [SegmentSearch(live, list(map(live.spellings, forms))) for live in self._segments]
 
-    def _forms(self, word: str, joined: str | None = None) -> list[Form]:
-        """List a word's spellings with their stems, the word itself last."""
-        return [(form, stems_of(form, self._languages)) for form in (joined, word) if form is not None]
+    def _known(self, terms: Iterable[str]) -> set[str]:
+        """Keep the terms that texts may have, as they are or as compounds, also in the singular or plural."""
+        names = [
+            (term, (mark + form).encode())
+            for term in terms
+            for form in (term, term.removesuffix("s"), f"{term}s")
+            for mark in ("", COMPOUND)
+        ]
+        encoded = [name for _, name in names]
+        found = [live.segment.terms.may_contain(encoded) for live in self._segments if names]
+        return {term for (term, _), *has in zip(names, *found, strict=True) if any(has)}
+
+    def _forms(self, unit: QueryUnit, known: Container[str]) -> UnitForms:
+        """List the forms of each word of a unit; in a text with several, the last one counts.
+
+        Args:
+            known: Terms among ``unit.joined`` that texts may have.
+        """
+
+        def form(term: str, strength: float = EXACT) -> Form:
+            return Form(term, stems_of(term, self._languages), strength)
+
+        compounds = [Form(term, {}) for term in unit.joined if term.startswith(COMPOUND)]
+        joined = [
+            form(term.removeprefix(COMPOUND), OTHER_FORM)
+            for term in unit.joined
+            if term in known or term.startswith(COMPOUND)
+        ]
+        if unit.is_phrase:
+            return [[[form(word)] for word in unit.terms], *([[other]] for other in joined)], None
+        word = form(unit.terms[0], OTHER_FORM if compounds else EXACT)
+        if "german" in self._languages and (umlauts := re.sub("([aou])e", r"\1", word.term)) != word.term:
+            joined.append(form(umlauts, OTHER_FORM))  # "Muenchen" finds "München"
+        # A text with a compound has its parts, too: it counts more if the query has the compound, and less if not.
+        others = [Form(COMPOUND + other.term, {}, OTHER_FORM) for other in joined]
+        return [[[*joined, word, *others, *compounds]]], None if compounds else word
 
     def contains(self, term: str) -> bool:
         """Check whether a text has a folded word, or another form of it."""
-        forms = self._forms(term)
-        return any(live.count(live.variants_of(forms)) for live in self._segments)
+        return any(search.count(0) for search in self._searches([QueryUnit((term,), False, 0, 0)]))
 
     def _frequency(self, term: bytes) -> int:
-        found = ((live, live.segment.terms.find(term)) for live in self._segments)
-        return sum(live.count([Variant(place, EXACT)]) for live, place in found if place >= 0)
+        """Count the documents with a term or its compound."""
+        total = 0
+        for live in self._segments:
+            places = map(live.segment.terms.find, (term, COMPOUND.encode() + term))
+            total += live.count([Variant(place, EXACT) for place in places if place >= 0])
+        return total
 
     def _selecting_units(self, frequencies: npt.NDArray[np.int64]) -> list[int]:
         """Choose the units whose documents the matches contain completely, rarest first."""

@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from index.vector_ids import Ids
 from index.words.term_table import Indices, TermTable, merge_tables
-from index.words.text_analysis import analyze_text
+from index.words.text_analysis import COMPOUND, analyze_text
 from index.words.word_stems import ALL_STOP_WORDS, stem_words
 
 Documents = npt.NDArray[np.int32]  # document numbers within a segment
@@ -93,7 +93,7 @@ class Videos:
 
 
 class StemOrder(NamedTuple):
-    """Terms of ASCII letters, ordered by a hash of their stem in one language; other terms have no stem."""
+    """Terms of ASCII letters, and compounds of them, ordered by a hash of their stem in one language."""
 
     hashes: npt.NDArray[np.uint32]  # ascending
     indices: Indices
@@ -145,7 +145,7 @@ class WordSegment:
         """Order the terms by their stems in a language; computed once."""
         order = self._stems.get(language)
         if order is None:
-            words = self.terms.all_bytes()
+            words = [word.removeprefix(COMPOUND.encode()) for word in self.terms.all_bytes()]
             indices = [index for index, word in enumerate(words) if word.isalpha()]
             stems = stem_words(language, [words[index].decode() for index in indices])
             hashes = np.zeros(len(words), dtype=np.uint32)
@@ -159,7 +159,7 @@ class WordSegment:
         key = np.uint32(_hash(stem))
         start, end = order.hashes.searchsorted(key), order.hashes.searchsorted(key, side="right")
         indices: list[int] = order.indices[start:end].tolist()
-        stems = stem_words(language, [self.terms.term(index) for index in indices])
+        stems = stem_words(language, [self.terms.term(index).removeprefix(COMPOUND) for index in indices])
         return [index for index, other in zip(indices, stems, strict=True) if other == stem]
 
     def stop_counts(self, documents: Documents | None = None) -> npt.NDArray[np.int64]:

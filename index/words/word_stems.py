@@ -13,24 +13,10 @@ from itertools import islice
 import Stemmer
 
 ENGLISH = "english"
+_GERMAN = "und", "der", "das", "ein", "eine", "einen", "einer", "mit", "auf", "ist", "im", "dem", "wird", "zu"
 # Frequent words of a language, folded, that the other languages here do not have.
 STOP_WORDS: Mapping[str, tuple[str, ...]] = {
-    "german": (
-        "und",
-        "der",
-        "das",
-        "ein",
-        "eine",
-        "einen",
-        "einer",
-        "mit",
-        "auf",
-        "ist",
-        "im",
-        "dem",
-        "wird",
-        "zu",
-    ),
+    "german": _GERMAN,
     "french": ("les", "des", "une", "et", "dans", "avec", "du", "le", "qui", "est", "sont"),
     "spanish": ("el", "los", "las", "una", "del", "por", "para", "y", "su", "esta"),
 }
@@ -72,7 +58,7 @@ def stem_words(language: str, words: Sequence[str]) -> list[str]:
 
 def _singular(language: str, word: str) -> str:
     if language == ENGLISH:
-        return _IRREGULAR.get(word, word)
+        return _IRREGULAR.get(word) or _IRREGULAR.get(word.removesuffix("s"), word)  # also "womens"
     if language == "french" and word.endswith(("eux", "oux")) and len(word) > 3:
         return word[:-1]
     if language == "spanish" and len(word) > 4:

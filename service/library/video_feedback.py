@@ -46,18 +46,17 @@ def give_feedback(spec: FeedbackSpec) -> FeedbackDetails:
         if found.status != "accepted" or found.copy_of is not None:
             raise NotFound(f"No search can find the video {spec.video_id!r}.")
         video = found.vector_id
-        row = session.scalars(
-            _of_caller(select(Feedback), actor).where(
-                Feedback.video_vector_id == video, Feedback.words_key == key
-            )
-        ).one_or_none()
+        own = session.scalars(_of_caller(select(Feedback), actor).where(Feedback.video_vector_id == video))
+        # Rows of an earlier version have another key; the one with this key goes first, because keys are unique.
+        same = [entry for entry in own if words_key(entry.text) == key]
+        row = max(same, key=lambda entry: entry.words_key == key, default=None)
         if row is not None and (row.text, row.verdict) == (text, spec.verdict):
             return _details(row, spec.video_id)
         at = now(session)
         if row is None:
             _require_room(session, actor, video)
-            row = Feedback(video_vector_id=video, words_key=key, caller=actor.name, caller_kind=actor.kind)
-        row.text, row.verdict, row.created_at = text, spec.verdict, at
+            row = Feedback(video_vector_id=video, caller=actor.name, caller_kind=actor.kind)
+        row.text, row.verdict, row.words_key, row.created_at = text, spec.verdict, key, at
         session.add(row)
         session.flush()
         record_change(session, "feedback.give", spec.video_id, {"text": text, "verdict": spec.verdict})

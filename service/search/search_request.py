@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 from cinestrata_schemas.search import SearchQuery
 from index.hits import Hit
+from index.words.text_analysis import split_words
 from service.core import request_limits
 from service.core.errors import FieldError, InvalidInput
 from service.core.settings import Settings
@@ -152,6 +153,8 @@ def _parse(
         )
     elif not is_storable(query.q):
         report_error("q", "The query contains characters that are not text.", "Send valid Unicode text.")
+    elif not split_words(text):
+        report_error("q", "There are no words in this query.", "Describe the scene in a few words.")
     if not 1 <= query.k <= max_results:
         report_error(
             "k",

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from cinestrata_schemas.choice_types import TextKind as TextKindName
 from cinestrata_schemas.search import MatchedText
 from index.vector_ids import find_ids, video_ids_of
-from index.words.text_analysis import QUOTE, QueryUnit, parse_query, split_words
+from index.words.text_analysis import COMPOUND, QUOTE, QueryUnit, parse_query, split_words, words_by_position
 from index.words.word_index import TextKind, VideoText, WordIndex, WordMatches
 from models.routing.transcript_evidence import passage_evidence, required_units, with_transcripts
 from models.routing.word_evidence import (
@@ -264,24 +264,26 @@ class SearchWords:
         return best
 
     def _mark(self, text: str) -> list[_Mark]:
-        """Locate query units in a text; a phrase's words must be adjacent."""
-        units_of = self._units_of_term
+        """Locate query units in a text; the words of a phrase, or of a word written as several, must be adjacent."""
+        spellings = self._spellings_of_term
         if not self._has_phrase:
             return [
                 _Mark(word.start, word.end, number)
-                for word in split_words(text, units_of)
-                for number in units_of[word.term]
+                for word in split_words(text, spellings)
+                for number, _ in spellings[word.term]
             ]
+        placed = words_by_position(text)
         marks: list[_Mark] = []
-        words = split_words(text)
-        for place, word in enumerate(words):
-            for number in units_of.get(word.term, ()):
-                length = len(self.query.units[number].terms)
-                following = words[place : place + length]
-                if len(following) == length and all(
-                    number in units_of.get(other.term, ()) for other in following
-                ):
-                    marks.append(_Mark(word.start, following[-1].end, number))
+        for position, words in placed.items():
+            for word in words:
+                for number, others in spellings.get(word.term, ()):
+                    following = [
+                        next((other for other in placed.get(place, ()) if other.term in terms), None)
+                        for place, terms in enumerate(others, position + 1)
+                    ]
+                    last = following[-1] if following else word
+                    if last is not None and None not in following:
+                        marks.append(_Mark(word.start, last.end, number))
         return marks
 
     def route(self, tasks: Sequence[str], evidence: Floats) -> npt.NDArray[np.float32]:
@@ -295,19 +297,22 @@ class SearchWords:
 
     @cached_property
     def _has_phrase(self) -> bool:
-        return any(unit.is_phrase for unit in self.query.units)
+        return any(others for own in self._spellings_of_term.values() for _, others in own)
 
     @cached_property
-    def _units_of_term(self) -> dict[str, frozenset[int]]:
-        """Which units of the query each term belongs to, without units that most texts have, such as articles."""
-        units: dict[str, frozenset[int]] = {}
+    def _spellings_of_term(self) -> dict[str, set[tuple[int, tuple[frozenset[str], ...]]]]:
+        """Which units' spellings begin with each term, and the terms of their other words.
+
+        Units that most texts have, such as articles, are left out.
+        """
+        found: dict[str, set[tuple[int, tuple[frozenset[str], ...]]]] = {}
         least = min(_IN_A_QUARTER_OF_THE_TEXTS, max(self._masses, default=0.0))
         for number, unit in enumerate(self.query.units):
-            if self._masses[number] < least:
-                continue
-            for term in {*self._index.expand(unit), *self._transcripts.expand(unit)}:
-                units[term] = units.get(term, frozenset()) | {number}
-        return units
+            if self._masses[number] >= least:
+                for first, *others in self._index.expand(unit) | self._transcripts.expand(unit):
+                    for term in first:
+                        found.setdefault(term, set()).add((number, tuple(others)))
+        return found
 
     def _places(self, tasks: Sequence[str]) -> npt.NDArray[np.intp]:
         """Look up tasks' positions in the snapshot, ``[len(tasks)]``."""
@@ -408,8 +413,8 @@ def find_words(
     corrected = text
     if better:
         for word in reversed(split_words(text)):
-            if word.term in better:
-                corrected = corrected[: word.start] + better[word.term] + corrected[word.end :]
+            if correction := better.get(word.term.removeprefix(COMPOUND)):
+                corrected = corrected[: word.start] + correction + corrected[word.end :]
         units = parse_query(corrected)
         matches = index.lookup(units)
     encoded = QUOTE.sub(" ", corrected).strip()

@@ -20,9 +20,7 @@ MAX_VOTES = 15  # more do not change the weight
 MAX_JUDGED_TEXTS = 256  # per video
 _FEEDBACK = Feedback.__table__.c
 _ROWS = RowsByVideo(
-    select(_FEEDBACK.video_vector_id, _FEEDBACK.words_key, _FEEDBACK.verdict, _FEEDBACK.text).order_by(
-        _FEEDBACK.id
-    ),
+    select(_FEEDBACK.video_vector_id, _FEEDBACK.verdict, _FEEDBACK.text).order_by(_FEEDBACK.id),
     _FEEDBACK.video_vector_id,
 )
 
@@ -98,7 +96,8 @@ def read_judged_texts(session: Session, videos: Sequence[int]) -> dict[int, list
     """
     votes: dict[tuple[int, str], int] = {}
     texts: dict[tuple[int, str, str], str] = {}
-    for video, key, verdict, text in _ROWS.read(session, videos):
+    for video, verdict, text in _ROWS.read(session, videos):
+        key = words_key(text) or ""  # rows of an earlier version have another one
         votes[video, key] = votes.get((video, key), 0) + (1 if verdict == "right" else -1)
         texts.setdefault((video, key, verdict), text)
     judged: dict[int, list[VideoText]] = {}

@@ -23,19 +23,33 @@ def strength(unit: QueryUnit, text: str) -> float:
         found = [other for place, other in places if place == position]
         stem = stem_words("english", [term])
         return max(
-            (1.0 if other == term else 0.9 * (stem_words("english", [other]) == stem) for other in found),
+            (
+                1.0 if other == term else 0.9 * (stem_words("english", [other.lstrip("-")]) == stem)
+                for other in found
+            ),
             default=0,
         )
 
-    spellings = [unit.terms] if unit.joined is None else [unit.terms, (unit.joined,)]
-    return max(
-        (
-            min(at(start + offset, term) for offset, term in enumerate(spelling))
-            for start in range(words.length)
-            for spelling in spellings
-        ),
-        default=0,
-    )
+    def anywhere(*terms: str) -> float:
+        return max(
+            (
+                min(at(start + offset, term) for offset, term in enumerate(terms))
+                for start in range(words.length)
+            ),
+            default=0,
+        )
+
+    joined = [term.lstrip("-") for term in unit.joined]
+    other = 0.9 * any(map(anywhere, joined))
+    if unit.is_phrase:
+        return max(anywhere(*unit.terms), other)
+    (word,) = unit.terms
+    compounds = {term for term in unit.joined if term.startswith("-")}
+    if compounds & set(words.terms):
+        return 1.0
+    apart = any(anywhere(word[:place], word[place:]) for place in range(1, len(word)) if not compounds)
+    found = max(anywhere(word), other, 0.9 * apart)
+    return min(found, 0.9) if compounds or {f"-{term}" for term in joined} & set(words.terms) else found
 
 
 def matching_texts(texts: Texts, units: Sequence[QueryUnit]) -> list[tuple[int, int, int, tuple[float, ...]]]:
@@ -79,7 +93,7 @@ def most_frequent_terms(texts: Texts, prefix: str, count: int) -> list[tuple[str
         term
         for group in texts.values()
         for text in group
-        for term in set(analyze_text(text.text).terms)
+        for term in {term.lstrip("-") for term in analyze_text(text.text).terms}
         if prefix and term.startswith(prefix)
     )
     return sorted(totals.items(), key=lambda item: (-item[1], item[0]))[:count]

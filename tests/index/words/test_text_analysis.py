@@ -21,11 +21,19 @@ def units(text: str) -> list[str]:
     ("text", "expected"),
     [
         ("Dog, DOG; dog!", ["dog", "dog", "dog"]),
-        ("3/4 sit-up", ["3", "4", "sit", "up", "situp"]),
-        ("T-Bar row", ["t", "bar", "tbar", "row"]),
-        ("chest-to-bar", ["chest", "to", "bar", "chesttobar"]),
+        ("3/4 sit-up", ["3", "4", "sit", "up", "-situp"]),
+        ("T-Bar row", ["t", "bar", "-tbar", "row"]),
+        ("chest-to-bar", ["chest", "to", "bar", "-chesttobar"]),
         ("a -- -b- c-", ["a", "b", "c"]),
-        ("dog's l’homme snake_case", ["dog", "s", "l", "homme", "snake", "case"]),
+        ("dog's l’homme snake_case", ["-dog", "-dogs", "l", "homme", "-lhomme", "snake", "case"]),
+        ("don't you're McDonald's' ", ["-dont", "-you", "-youre", "-mcdonald", "-mcdonalds"]),
+        ("rock 'n' roll 5'10", ["rock", "n", "roll", "5", "10", "-510"]),
+        ("บ้าน", ["บ้า", "บ้าน"]),
+        ("กินข้าว", ["กิ", "กิน", "นข้า", "ข้า", "ข้าว"]),
+        ("แมวนอน\u200bบน", ["แม", "แมว", "วน", "นอ", "อน", "นบ", "บน"]),
+        ("ကန် ក្មេង ๕๑๑", ["ကန်", "န်", "ក្មេ", "ក្មេង", "511"]),
+        ("👍🏽👍 ❤️ 🏄🏿‍♀️", ["👍", "👍", "❤", "🏄\u200d♀", "♀", "🏄"]),
+        ("🇩🇪🇫🇷 7️⃣ \ufe0f\u200d", ["🇩🇪", "🇫🇷", "7\u20e3", "7"]),
         ("Straße Äpfel Œuvre Łódź", ["strasse", "apfel", "oeuvre", "lodz"]),
         ("cafe\u0301 café CAFÉ", ["cafe", "cafe", "cafe"]),
         ("½ ﬃ ② Ｗｉｄｅ", ["1", "2", "ffi", "2", "wide"]),
@@ -37,7 +45,7 @@ def units(text: str) -> list[str]:
         ("vim狗", ["vim", "狗"]),
         ("हिन्दी", ["हिन्दी"]),
         ("\ud800 x", ["x"]),
-        ("!?… 🐕 \t", []),
+        ("!?… \t", []),
         ("", []),
     ],
 )
@@ -55,15 +63,15 @@ def test_spans_of_words_contain_them(text: str) -> None:
 LONG = "x" * (MAX_TERM - 1)
 
 
-@given(st.lists(st.sampled_from(["a", "B", "1", "-", " ", "/", LONG])).map("".join))
+@given(st.lists(st.sampled_from(["a", "B", "1", "-", "'", "s", " ", "/", LONG])).map("".join))
 def test_ascii_text_is_split_like_any_other(text: str) -> None:
     assert [*split_words(text), ("e", len(text) + 1, len(text) + 2)] == split_words(f"{text} é")
 
 
 def test_some_terms_of_a_text_are_listed() -> None:
-    assert split_words("Sit-up, sit, situps", {"sit", "situp"}) == [
+    assert split_words("Sit-up, sit, situps", {"sit", "-situp"}) == [
         ("sit", 0, 3),
-        ("situp", 0, 6),
+        ("-situp", 0, 6),
         ("sit", 8, 11),
     ]
 
@@ -76,9 +84,11 @@ def test_index_stores_the_terms_of_the_text(text: str) -> None:
     assert stored.length <= len(stored.terms)
 
 
-@given(st.text(st.sampled_from("aÉ犬が-\u0301\u00ad '\"/1ß"), max_size=30))
+@given(st.text(st.sampled_from("aÉ犬がก\u0e34-\u0301\u00ad '\"/1ß🏄🏿\u200d\u200b"), max_size=30))
 def test_query_finds_its_own_text(text: str) -> None:
-    assert {term for unit in parse_query(text) for term in unit.terms} <= set(terms(text))
+    assert {term for unit in parse_query(text) for term in unit.terms} <= {
+        term.lstrip("-") for term in terms(text)
+    }
 
 
 @pytest.mark.parametrize(

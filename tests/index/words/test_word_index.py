@@ -178,6 +178,7 @@ def test_query_of_many_frequent_words_finds_the_texts_with_its_rarer_words() -> 
         ("강아지가 달린다", "강아지"),
         ('signing the word "bird"', '"the word bird"'),
         ("dog", '"dog'),
+        ("München und der Marienplatz mit einem Hund", "Muenchen"),
     ],
 )
 def test_all_words_of_the_query_are_found(caption: str, query: str) -> None:
@@ -268,8 +269,10 @@ def test_misspelled_word_is_corrected_to_the_most_frequent_neighbor() -> None:
 def test_words_are_expanded_to_the_terms_that_stand_for_them() -> None:
     index = index_of("two kettlebells", "kettlebell", "a sit-up")
     word, phrase = parse_query('kettlebell "sits up"')
-    assert index.expand(word) == {"kettlebell": 1.0, "kettlebells": 0.9}
-    assert index.expand(phrase) == {"sits": 1.0, "sit": 0.9, "up": 1.0}
+    assert index.expand(word) == {(frozenset({"kettlebell", "kettlebells"}),)}
+    assert index.expand(phrase) == {(frozenset({"sit"}), frozenset({"up"}))}
+    (compound,) = parse_query("situp")
+    assert index.expand(compound) == {(frozenset({"-situp"}),), (frozenset({"sit"}), frozenset({"up"}))}
 
 
 def test_replacing_one_video_shares_memory() -> None:
