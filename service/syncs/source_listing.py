@@ -14,7 +14,7 @@ from pathlib import Path
 
 from cinestrata_schemas.tasks import VideoSpec
 from media import MediaError, content_hash
-from media.sources.media_source import SourceUri, is_source_uri
+from media.sources.media_source import ListedFile, SourceUri, is_source_uri
 from service.core.errors import FieldError, InvalidInput
 from service.core.settings import settings
 from service.storage.video_access import SourceReader, find_allowed_prefix
@@ -156,8 +156,13 @@ def remote_files(listing: RemoteVideos) -> SourceFiles:
         elif problem := _content_problem(video):
             found.left_out[video.uri] = problem
         else:
-            version = hashlib.sha256(f"{file.size}:{file.version}".encode()).hexdigest()
-            found.files.append(SourceFile(video, file.size, version))
+            etag = file.version.partition(":")[0].strip(
+                '"'
+            )  # of S3, which has the MD5 of small objects there
+            content = etag if re.fullmatch(r"[0-9a-f]{32}", etag) else file.version
+            found.files.append(
+                SourceFile(video, file.size, _digest(file, file.version), token=_digest(file, content))
+            )
     _require_files(found)
     return found
 
@@ -207,6 +212,10 @@ def local_files(listing: FolderVideos, report_progress: Callable[[], object] = l
             )
     _require_files(found)
     return found
+
+
+def _digest(file: ListedFile, version: str) -> str:
+    return hashlib.sha256(f"{file.size}:{version}".encode()).hexdigest()
 
 
 def _path_in_folder(base: Path, uri: str) -> str | None:

@@ -31,7 +31,8 @@ class SourceFile:
         bytes: Size of the file.
         file_id: ``device:inode`` of a local file, or a digest of an object's version.
         modified, changed: Times of the content and of the inode, in nanoseconds since the epoch; None for an object.
-        content: Computes the SHA-256 of the content; None for an object, whose version stands for it.
+        content: Computes the SHA-256 of the content; None for an object.
+        token: What stands for the content of an object: a digest of its MD5, or of its version.
     """
 
     video: VideoSpec
@@ -40,6 +41,7 @@ class SourceFile:
     modified: int | None = None
     changed: int | None = None
     content: Callable[[], str] | None = None
+    token: str = ""
 
 
 @dataclass(frozen=True)

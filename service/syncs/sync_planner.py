@@ -140,16 +140,17 @@ class _Planner:
             twin = self._identities.get((file.bytes, file.modified, file.file_id))
             content = twin.sha256 if twin is not None and twin is not row else None  # it was renamed
         if content is None or (compare_contents and file.content is not None):
-            content = file.file_id if file.content is None else file.content()
+            content = file.token if file.content is None else file.content()
         file_id = file.file_id
-        if row is not None and row.file_id:
+        if row is not None and row.file_id and file.modified is not None:
             device, _, inode = file_id.rpartition(":")
             times = (row.modified, row.changed, row.sha256)
             if times == (file.modified, file.changed, content) and row.file_id.rpartition(":")[2] != inode:
                 file_id = f"{device}:"  # the share changes inodes: that of this file is not compared again
-        digest = (row.sha256 or row.file_id or "-") if row is not None else "-"
-        if row is not None and row.video_id and digest != content and content.startswith(digest):
-            self._known.setdefault(content, []).append(row.video_id)  # 1.0 kept only the start
+        if row is not None and row.video_id and row.sha256 != content:  # 1.0 kept only the start of digests
+            known, current = (row.sha256, content) if row.sha256 else (row.file_id, file.file_id)
+            if known and current.startswith(known):
+                self._known.setdefault(content, []).append(row.video_id)
         captions = list(dict.fromkeys(map(normalize_caption, file.video.captions)))
         self._plan.rows[path] = SyncedFile(
             path=path,
@@ -174,7 +175,7 @@ class _Planner:
             return None
         stored, current = (text.rpartition(":")[2] for text in (row.file_id, file.file_id))
         if row.modified is None:
-            return file.file_id if file.modified is None and current.startswith(stored) else None
+            return file.token if file.modified is None and current.startswith(stored) else None
         is_same = (row.modified, row.changed) == (file.modified, file.changed) and stored in ("", current)
         return row.sha256 if is_same else None
 
