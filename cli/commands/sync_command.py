@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import typer
 
+from cinestrata_client import NotFoundError
 from cinestrata_schemas.choice_types import VanishedVideos
 from cinestrata_schemas.syncs import StoredFile
 from cinestrata_schemas.tasks import TaskDetails, VideoSpec
@@ -20,6 +21,7 @@ from cli.commands.video_sources import VideoSource, open_source, print_left_out
 from cli.console import LEFT_OUT, console, fail, print_json, refuse_call
 from cli.service_client import FINAL_STATES, PAGE, ServiceClient, connect
 from service.core.domain_names import name_key
+from service.core.errors import NotFound
 from service.syncs.followed_library import FollowedLibrary
 from service.syncs.sync_plan import (
     FollowedDomain,
@@ -74,15 +76,23 @@ def run_sync(
     library = _library(client)
     domain = find_domain(client, name or default_name(source))
     if name is None:
-        follower = next((row.task_id for row in library.list_sources() if row.source == found.source), None)
-        if follower is not None:
-            domain = client.get_task(follower)
+        followers = [row.task_id for row in library.list_sources() if row.source == found.source]
+        if domain is None and not followers:
+            followers = [*filter(None, [library.find_moved_source(found)])]
+        if followers:
+            domain = domain if domain and domain.id in followers else client.get_task(followers[0])
         elif domain is not None:
             require_own_name(domain.name, found, library, list(library.list_files(domain.id, ())))
+    unnamed = name is None
     name = domain.name if domain else name or default_name(source)
     if not dry_run and domain is not None:
         domain = _finish_tasks(client, library, domain)
     plan, followed = _plan(client, library, opened, found, domain, compare_contents)
+    if unnamed and domain is not None and followed.videos and not plan.followed + plan.unchanged:
+        fail(
+            f"The domain {name!r} has other videos, and none of this folder.",
+            f"Nothing was changed. Choose another name with --name, or add to this domain with --name {name!r}.",
+        )
     _print_plan(name, plan, vanished)
     document = _plan_document(name, plan)
     if dry_run:
@@ -116,16 +126,17 @@ def run_sync(
     ]
     for target, videos in appends:
         task = opened.send(LearnedDomain(client, target), videos)
-        library.record(domain.id, found.source, plan, opened.place, is_sent=True)
         _require_ready(client, task)
     library.edit_texts(plan)
+    library.record(domain.id, found.source, plan, opened.place, is_sent=True)
+    followed_before = plan.followed
     if appends:  # vanished videos are deleted once all others are searchable
         plan, followed = _plan(client, library, opened, found, domain)
         library.record(domain.id, found.source, plan, opened.place)
     if vanished == "delete" and plan.vanished:
-        gone = sorted(set(plan.vanished) - library.find_moved_away(plan, followed, found.source))
-        if gone and plan.lost_most and not yes:
-            _confirm(len(gone), plan.followed)
+        gone = sorted(set(plan.vanished) - library.find_existing(plan, followed, found.source))
+        if 2 * len(gone) > followed_before and not yes:
+            _confirm(len(gone), followed_before)
         if gone:
             client.remove_videos(gone)
     _finish(document)
@@ -166,9 +177,16 @@ def _library(client: ServiceClient) -> FollowedLibrary:
         ),
         list_sources=client.list_synced_sources,
         record_files=client.record_synced_files,
-        get_video=client.get_video,
-        edit_video=client.edit_video,
+        get_video=lambda video: _found(client.get_video, video),
+        edit_video=lambda video, patch: _found(client.edit_video, video, patch),
     )
+
+
+def _found(operation: Callable[..., Any], *arguments: object) -> Any:
+    try:
+        return operation(*arguments)
+    except NotFoundError as error:
+        raise NotFound(str(error)) from error
 
 
 def _plan(
@@ -190,7 +208,13 @@ def _plan(
             former=library.find_former(found, files),
         )
     find_moved = partial(library.find_moved, found.source)
-    plan = plan_sync(found, followed, compare_contents=compare_contents, find_moved=find_moved)
+    plan = plan_sync(
+        found,
+        followed,
+        compare_contents=compare_contents,
+        find_moved=find_moved,
+        find_elsewhere=partial(library.find_elsewhere, found.source),
+    )
     plan.leave_out(source.find_problem)
     return plan, followed
 

@@ -43,11 +43,14 @@ class FollowedLibrary:
         """Find the earlier places of a source that was moved: folders that are gone and whose files are here now."""
         here = {(file.video.uri, file.bytes, file.modified) for file in found.files}
         sources = {row.source for row in files if (row.path, row.bytes, row.modified) in here}
-        return {
-            source
-            for source in sources - {"", found.source}
-            if self._is_readable(str(Path(source).parent)) and not os.path.lexists(source)
-        }
+        return {source for source in sources - {"", found.source} if self._is_gone(source)}
+
+    def find_moved_source(self, found: SourceFiles) -> str | None:
+        """Find the domain that follows a source from its earlier place; None if there is none."""
+        for other in self.list_sources():
+            if self._is_gone(other.source) and self.find_former(found, self.list_files(other.task_id, ())):
+                return other.task_id
+        return None
 
     def find_moved(self, source: str, contents: Collection[str]) -> dict[str, str]:
         """Find the videos whose files were moved here from other followed folders, by content."""
@@ -68,11 +71,16 @@ class FollowedLibrary:
                     moved[video.content_hash] = video_id
         return moved
 
-    def find_moved_away(self, plan: SyncPlan, domain: FollowedDomain, source: str) -> set[str]:
-        """Find vanished videos whose files are in another followed folder, whose next sync moves them."""
+    def find_existing(self, plan: SyncPlan, domain: FollowedDomain, source: str) -> set[str]:
+        """Find vanished videos whose files are back, or in another followed folder, whose next sync moves them."""
         lost = set(plan.vanished)
-        rows = [row for row in domain.files if row.video_id in lost and row.modified is not None]
-        contents = {row.sha256: row for row in rows if row.sha256}
+        rows = [row for row in domain.files if row.video_id in lost]
+        back = {row.video_id or "" for row in rows if row.source == source and self._is_there(row)}
+        return back | self.find_elsewhere(source, rows)
+
+    def find_elsewhere(self, source: str, rows: Iterable[StoredFile]) -> set[str]:
+        """Find the videos of rows whose files are now in another followed folder that has no such file yet."""
+        contents = {row.sha256: row for row in rows if row.sha256 and row.modified is not None}
         for other in self._files_of(list(contents)):  # it has files of its own with some of the contents
             if other.source != source:
                 contents.pop(other.sha256 or "", None)
@@ -143,11 +151,37 @@ class FollowedLibrary:
             yield from self.list_files(None, contents[start : start + _CONTENTS])
 
     def _may_exist(self, row: StoredFile) -> bool:
-        if row.path is None or not self._is_readable(row.source):
+        """Whether a file is there, or may be: its folder cannot be read, or its disk is not mounted."""
+        if row.path is None:  # another file took its path
+            return not row.source
+        if not self._is_allowed(row.source) or self._is_there(row):
             return True
-        return os.path.lexists(Path(row.source) / row.path)
+        device = folder_device(Path(row.source) / row.path)
+        return (row.file_id or "").partition(":")[0] not in ("", device)
+
+    def _is_there(self, row: StoredFile) -> bool:
+        if row.path is None or not self._is_allowed(row.source):
+            return False
+        try:
+            status = os.stat(Path(row.source) / row.path)
+        except (OSError, ValueError) as error:
+            return not isinstance(error, FileNotFoundError | NotADirectoryError)
+        return (status.st_size, status.st_mtime_ns) == (row.bytes, row.modified)
+
+    def _is_gone(self, source: str) -> bool:
+        return self._is_readable(os.path.dirname(source)) and not os.path.lexists(source)
+
+    def _is_allowed(self, source: str) -> bool:
+        is_local = bool(source) and not is_source_uri(source)
+        return is_local and (self.root is None or Path(source).is_relative_to(self.root))
 
     def _is_readable(self, source: str) -> bool:
-        if is_source_uri(source) or (self.root and not Path(source).is_relative_to(self.root)):
-            return False
-        return os.path.isdir(source)
+        return self._is_allowed(source) and os.path.isdir(source)
+
+
+def folder_device(path: Path) -> str | None:
+    """Find the device of the nearest existing folder above a path; None if it is unknown."""
+    for folder in path.parents:
+        with suppress(OSError, ValueError):
+            return str(folder.stat().st_dev)
+    return None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import cast
 
@@ -127,6 +127,7 @@ class SyncRun:
         captions_from_names: Whether a video without captions gets its file name as one.
         task_id: Task of the domain, if a previous run found it.
         token: Fencing token of the claim.
+        previous: Counts of the last successful run.
     """
 
     id: str
@@ -136,6 +137,7 @@ class SyncRun:
     captions_from_names: bool
     task_id: str | None
     token: int
+    previous: SyncCounts = field(default_factory=SyncCounts)
 
     def __post_init__(self) -> None:
         self._renewed = time.monotonic()
@@ -215,6 +217,7 @@ def claim_run(sync_id: str) -> SyncRun | None:
                 Sync.task_id,
                 Sync.fencing_token,
                 Sync.every_seconds,
+                Sync.counts,
             )
             .execution_options(synchronize_session=False)
         ).one_or_none()
@@ -228,7 +231,14 @@ def claim_run(sync_id: str) -> SyncRun | None:
         )
     vanished = cast(VanishedVideos, row.vanished)
     return SyncRun(
-        sync_id, row.name, row.source, vanished, row.captions_from_names, row.task_id, row.fencing_token
+        sync_id,
+        row.name,
+        row.source,
+        vanished,
+        row.captions_from_names,
+        row.task_id,
+        row.fencing_token,
+        SyncCounts.model_validate(row.counts or {}),
     )
 
 

@@ -7,7 +7,6 @@ import os
 import re
 import stat
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -18,6 +17,7 @@ from media.sources.media_source import ListedFile, SourceUri, is_source_uri
 from service.core.errors import FieldError, InvalidInput
 from service.core.settings import settings
 from service.storage.video_access import SourceReader, find_allowed_prefix
+from service.syncs.followed_library import folder_device
 from service.syncs.sync_plan import SourceFile, SourceFiles, shown_path
 from service.tasks.ingestion_checks import content_errors, uri_errors
 from service.tasks.manifests.folder_videos import FolderVideos, list_folder_videos
@@ -180,8 +180,9 @@ def local_files(listing: FolderVideos, report_progress: Callable[[], object] = l
         [],
         explain_left_out(listing.left_out),
         listing.uploaded,
-        partial(_device_of_folder, base),
+        lambda path: folder_device(base / path),
         partial(_path_in_folder, base),
+        partial(_signature, base),
     )
     for video in listing.videos:
         report_progress()
@@ -227,14 +228,15 @@ def _path_in_store(base: str, uri: str) -> str | None:
     return uri.removeprefix(base) if uri.startswith(base) else None
 
 
-def _device_of_folder(base: Path, path: str) -> str | None:
-    """Find the device of the folder that contains a path, or of its nearest existing parent."""
-    for folder in (base / path).parents:
-        with suppress(OSError, ValueError):
-            return str(folder.stat().st_dev)
-        if folder == base:
-            break
-    return None
+def _signature(base: Path, path: str) -> tuple[int, int] | None:
+    """Find the size and time of a file that was left out; None if it does not exist."""
+    try:
+        status = (base / path).stat() if (base / path).exists() else (base / path).lstat()
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError):
+        return (-1, -1)
+    return status.st_size, status.st_mtime_ns
 
 
 def find_problem(source: ListedSource, video: VideoSpec) -> str | None:

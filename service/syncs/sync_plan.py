@@ -55,6 +55,7 @@ class SourceFiles:
         uploaded: Paths of uploaded files, which are not part of the source.
         device_of: Finds the device of the folder that would contain a path; None if it is unknown.
         path_of: Finds the path of a video's URI; None if it is not in the source.
+        signature_of: Finds size and time of what is at a path; None if there is nothing.
     """
 
     source: str
@@ -63,6 +64,7 @@ class SourceFiles:
     uploaded: Sequence[str] = ()
     device_of: Callable[[str], str | None] = lambda path: None
     path_of: Callable[[str], str | None] = lambda uri: None
+    signature_of: Callable[[str], tuple[int, int] | None] = lambda path: (-1, -1)
 
 
 @dataclass(frozen=True)
@@ -102,7 +104,7 @@ class SyncPlan:
         rejected: Why unchanged files were rejected before, by path.
         left_out: Why files cannot be used, by path; the domain keeps their existing videos.
         rows: What to remember of each file before its video is sent, by path.
-        late_rows: What to remember afterwards: whether a new version of an object was sent shows only its row.
+        late_rows: What to remember once videos are sent and texts edited, so that an interrupted run repeats both.
         forgotten: Keys of files that no longer exist, and whose video has another file or is gone.
     """
 
@@ -140,6 +142,10 @@ class SyncPlan:
             for path in problems:
                 self.rows.pop(path, None)
                 self.late_rows.pop(path, None)
+        for video, path in list(self.renamed.items()):
+            if problem := find_problem(VideoSpec.model_construct(uri=path)):
+                del self.renamed[video]
+                self.left_out[path] = problem
 
     def left_out_lines(self, limit: int) -> list[tuple[str, str]]:
         """List the first files left out: printable path and reason."""

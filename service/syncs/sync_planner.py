@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import PurePosixPath
+from typing import Any
 
 from cinestrata_schemas.syncs import StoredFile, SyncedFile
 from cinestrata_schemas.videos import VideoSummary
@@ -29,6 +30,7 @@ def plan_sync(
     *,
     compare_contents: bool = False,
     find_moved: Callable[[Collection[str]], Mapping[str, str]] = lambda contents: {},
+    find_elsewhere: Callable[[Collection[StoredFile]], Collection[str]] = lambda rows: (),
     report_alive: Callable[[], object] = lambda: None,
 ) -> SyncPlan:
     """Compare a source with its domain.
@@ -36,9 +38,10 @@ def plan_sync(
     Args:
         compare_contents: Whether to read all files, also those whose size and times are unchanged.
         find_moved: Finds the videos of other domains whose files are gone, by content.
+        find_elsewhere: Finds the videos of rows whose files are in other followed folders now.
         report_alive: Called after each file.
     """
-    return _Planner(found, domain).plan(compare_contents, find_moved, report_alive)
+    return _Planner(found, domain).plan(compare_contents, find_moved, find_elsewhere, report_alive)
 
 
 class _Planner:
@@ -85,11 +88,14 @@ class _Planner:
         self._kept: set[str] = set()  # videos that are in a file, or wait for one
         self._waiting: set[str] = set()
         self._replaced: set[str] = set()
+        self._elsewhere: set[str] = set()
+        self._edited: dict[str, tuple[list[str], str | None]] = {}  # texts before, by path
 
     def plan(
         self,
         compare_contents: bool,
         find_moved: Callable[[Collection[str]], Mapping[str, str]],
+        find_elsewhere: Callable[[Collection[StoredFile]], Collection[str]],
         report_alive: Callable[[], object],
     ) -> SyncPlan:
         for row in self._own.values():
@@ -108,6 +114,8 @@ class _Planner:
             report_alive()
         unknown = [content for content, paths in self._contents.items() if not self._settle(content, paths)]
         moved = find_moved(unknown) if unknown else {}
+        changed = [path for content in unknown for path in self._contents[content]]
+        self._elsewhere = set(find_elsewhere([self._rows[path] for path in changed if path in self._rows]))
         for content in unknown:
             self._send(content, self._contents[content], moved.get(content))
         self._find_vanished()
@@ -223,7 +231,8 @@ class _Planner:
             self._wait(video_id, paths, counted=True)
             return
         rows = self._rows_of.get(video.id, [])
-        is_own = bool(rows) or any(self._is_place(video.uri, path) for path in paths)
+        is_followed = bool(rows) or video.id in self._others
+        is_own = is_followed or any(self._is_place(video.uri, path) for path in paths)
         self._update_texts(video, paths, rows)
         if not is_own:
             return
@@ -271,11 +280,15 @@ class _Planner:
             captions += [text for text in video.captions if text not in base and text not in theirs]
             if captions[:MAX_CAPTIONS] != list(dict.fromkeys(video.captions)):
                 self._plan.recaptioned[video.id] = captions[:MAX_CAPTIONS]
+        if video.id in self._plan.recaptioned:
+            self._edited |= dict.fromkeys(paths, (base, ""))
         known = {row.path: row.transcript for row in rows if row.path is not None}
         for path in paths:
             cues, digest = self._files[path].video.transcript, self._plan.rows[path].transcript
             if cues and known and digest not in known.values():
-                self._plan.transcripts[video.id] = (list(cues), known.get(path))
+                previous = known.get(path, next(iter(known.values())))
+                self._plan.transcripts[video.id] = (list(cues), previous)
+                self._edited |= dict.fromkeys(paths, (base, previous))
                 return
 
     def _send(self, content: str, paths: list[str], moved: str | None) -> None:
@@ -304,14 +317,16 @@ class _Planner:
         if not paths:
             return
         replaces = replaced or moved
-        sent = {"id": f"vid_{secrets.token_hex(8)}", "replaces": replaces}
+        sent_id = f"vid_{secrets.token_hex(8)}"
+        sent: dict[str, Any] = {"id": sent_id, "replaces": replaces}
+        sent["captions"] = _merged(self._plan.rows[path].captions for path in paths)[:MAX_CAPTIONS]
         video_spec = self._files[paths[0]].video.model_copy(update=sent)
         (self._plan.changed if replaced else self._plan.new).append(video_spec)
         if replaced:
             self._replaced.add(replaced)
             self._update_texts(self._videos[replaced], paths, self._rows_of.get(replaced, []))
         for path in paths:
-            self._plan.rows[path].video_id = replaces or sent["id"]
+            self._plan.rows[path].video_id = replaces or sent_id
             if replaced and self._files[path].content is None:
                 self._plan.late_rows[path] = self._plan.rows.pop(path)
 
@@ -319,7 +334,7 @@ class _Planner:
         """Whether a file still has a video's content, or another file is already its new version."""
         return (
             video.content_hash in self._contents
-            or video.id in self._others
+            or video.id in self._others | self._elsewhere
             or video.id in self._replaced | self._kept
             or any(
                 row.modified is None and row.sha256 != content and row.sha256 in self._contents
@@ -354,12 +369,23 @@ class _Planner:
             row.key
             for row in absent
             if row.key not in protected
-            and (row.video_id in kept - self._waiting or row.video_id not in self._videos.keys() | remembered)
+            and (
+                row.video_id in (kept | self._others) - self._waiting
+                or row.video_id not in self._videos.keys() | remembered
+            )
         ]
         # A row of 1.0, or of a former place, has another key.
         moved = [path for path, row in self._rows.items() if row.source != self._found.source]
         self._plan.forgotten += [self._rows[path].key for path in moved if path in self._plan.rows]
         self._keep_displaced(remembered)
+        for path, (captions, transcript) in self._edited.items():
+            if path in self._plan.rows:  # once the texts are edited, so that an interrupted run repeats it
+                self._plan.late_rows[path] = new = self._plan.rows[path]
+                before = {
+                    "captions": captions,
+                    "transcript": new.transcript if transcript == "" else transcript,
+                }
+                self._plan.rows[path] = new.model_copy(update=before)
         for path, row in self._rows.items():
             if (
                 row.source == self._found.source
@@ -378,11 +404,18 @@ class _Planner:
         for row in taken.values():
             video_id = row.video_id or ""
             if video_id in videos and all(other.key in taken for other in self._rows_of[video_id]):
-                self._plan.rows[f"\0{video_id}"] = SyncedFile(path=None, sha256=row.sha256, video_id=video_id)
+                self._plan.rows[f"\0{video_id}"] = SyncedFile(
+                    path=None,
+                    bytes=row.bytes,
+                    modified=row.modified,
+                    sha256=row.sha256,
+                    video_id=video_id,
+                )
 
     def _find_protected(self, absent: Sequence[StoredFile]) -> set[str]:
         """Find the absent files that may still exist: they were left out, or their disk is not mounted."""
-        left_out = (*self._plan.left_out, *self._found.uploaded)
+        signatures = {path: self._found.signature_of(path) for path in self._plan.left_out}
+        left_out = [path for path, found in signatures.items() if found] + list(self._found.uploaded)
         unusable = {path.rstrip("/") for path in left_out}
         digests = set(map(path_digest, left_out))
         # A path that ends with a slash is a folder with unknown files.
@@ -395,6 +428,8 @@ class _Planner:
         }
 
         def is_protected(row: StoredFile) -> bool:
+            if (row.bytes, row.modified) in signatures.values():  # it has an unusable name now
+                return True
             if row.path is None:
                 return is_incomplete or row.key in digests
             places = (row.path, *map(str, PurePosixPath(row.path).parents))

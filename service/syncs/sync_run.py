@@ -112,13 +112,20 @@ def _synchronize(run: SyncRun) -> SyncCounts | None:
         for start in range(0, len(videos), MAX_APPENDED):
             run.renew()
             _append(target, source.place(videos[start : start + MAX_APPENDED]))
-    library.record(domain.id, source.source, plan, source.place, is_sent=True)
     library.edit_texts(plan, run.report_alive)
+    library.record(domain.id, source.source, plan, source.place, is_sent=True)
     is_busy = any(task.into in followed.published and task.state not in FINAL_STATES for task in tasks)
     deleted, notice = 0, None
-    if run.vanished == "delete" and plan.vanished and not (plan.new or plan.changed or is_busy):
-        # The appends of this and earlier runs come first.
-        deleted, notice = _delete_vanished(run, library, source, plan, followed)
+    if run.vanished == "delete" and plan.vanished:
+        # New files do not hide that most others vanished: a notice stays as long as these do.
+        had_notice = run.previous.notice is not None and len(plan.vanished) >= run.previous.vanished
+        if plan.lost_most or had_notice:
+            notice = (
+                f"{len(plan.vanished)} videos, or more than half, have no file any more, so none was deleted. If that "
+                f"is right, synchronize the folder once with: cinestrata sync … --vanished delete --yes"
+            )
+        elif not (plan.new or plan.changed or is_busy):  # the appends of this and earlier runs come first
+            deleted = _delete_vanished(run, library, source, plan, followed)
     return SyncCounts(
         new=len(plan.new),
         changed=len(plan.changed),
@@ -146,7 +153,14 @@ def _library() -> FollowedLibrary:
 
 def _plan(run: SyncRun, library: FollowedLibrary, source: ListedSource, followed: FollowedDomain) -> SyncPlan:
     find_moved = partial(library.find_moved, source.source)
-    plan = plan_sync(source, followed, find_moved=find_moved, report_alive=run.report_alive)
+    find_elsewhere = partial(library.find_elsewhere, source.source)
+    plan = plan_sync(
+        source,
+        followed,
+        find_moved=find_moved,
+        find_elsewhere=find_elsewhere,
+        report_alive=run.report_alive,
+    )
     plan.leave_out(partial(find_problem, source))
     return plan
 
@@ -162,18 +176,13 @@ def _by_domain(plan: SyncPlan, followed: FollowedDomain, newest: TaskDetails) ->
 
 def _delete_vanished(
     run: SyncRun, library: FollowedLibrary, source: ListedSource, plan: SyncPlan, followed: FollowedDomain
-) -> tuple[int, str | None]:
-    """Delete vanished videos; returns how many, and what keeps the others."""
-    if plan.lost_most:
-        return 0, (
-            f"{len(plan.vanished)} of {plan.followed} videos have no file any more, so none was deleted. If that is "
-            f"right, delete them with: cinestrata sync {run.source} --name {run.name!r} --vanished delete --yes"
-        )
-    gone = sorted(set(plan.vanished) - library.find_moved_away(plan, followed, source.source))
+) -> int:
+    """Delete the vanished videos that are in no other followed folder, and return how many."""
+    gone = sorted(set(plan.vanished) - library.find_existing(plan, followed, source.source))
     for start in range(0, len(gone), _DELETIONS):
         run.renew()
         deletion.delete_videos(gone[start : start + _DELETIONS])
-    return len(gone), None
+    return len(gone)
 
 
 def _left_out_counts(plan: SyncPlan) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import os
 import shutil
 from collections.abc import Iterator, Sequence
 
+import structlog
 from sqlalchemy import delete, insert, select, update
 from sqlalchemy.orm import Session
 
@@ -23,13 +24,15 @@ from service.catalog.domain_videos import number_edits
 from service.catalog.keyset_paging import KeysetOrders
 from service.catalog.tables import FileRemoval, Task, Video
 from service.catalog.task_names import require_task
-from service.core.errors import Conflict, InvalidInput
+from service.core.errors import InvalidInput
 from service.core.settings import settings
 from service.storage.library_paths import UPLOAD_SCHEME, resolve_video_path
 from service.syncs.sync_plan import file_key
 from service.tasks.ingestion_checks import uri_errors
 from service.tasks.task_storage import new_id
 from service.tasks.uploads.uploaded_videos import storable_paths
+
+log = structlog.get_logger(__name__)
 
 _ORDERS = KeysetOrders({"id": tables.SyncedFile.id}, unique=tables.SyncedFile.id)
 _FIELDS = tuple(StoredFile.model_fields)
@@ -92,8 +95,9 @@ def record_files(patch: SyncedFilesPatch) -> None:
     Raises:
         NotFound: The domain does not exist.
         InvalidInput: A new URI is not allowed.
-        Conflict: An uploaded file cannot be renamed, because it is gone.
     """
+    if "\0" in patch.source:
+        raise InvalidInput.at("source", "The source contains a NUL character.", "Remove it.")
     folder = f"{UPLOAD_SCHEME}{new_id('tsk')}/"
     uploads = dict(zip(patch.renamed, storable_paths(list(patch.renamed.values())), strict=True))
     with session_scope(write=True) as session:
@@ -115,11 +119,17 @@ def record_files(patch: SyncedFilesPatch) -> None:
                 ],
             )
         renamed: list[Video] = []
+        followed = select(tables.SyncedFile.video_id).where(tables.SyncedFile.task_id == domain)
         for chunk in id_chunks(list(patch.renamed)):
-            videos = select(Video).where(Video.id.in_(chunk), Video.status == "accepted")
+            videos = select(Video).where(
+                Video.id.in_(chunk), Video.id.in_(followed), Video.status == "accepted"
+            )
             renamed += session.scalars(videos).all()
-        for video in renamed:
-            _rename(session, video, patch.renamed[video.id], folder + uploads[video.id])
+        renamed = [
+            video
+            for video in renamed
+            if _rename(session, video, patch.renamed[video.id], folder + uploads[video.id])
+        ]
         if renamed:
             session.execute(
                 update(Task)
@@ -131,15 +141,16 @@ def record_files(patch: SyncedFilesPatch) -> None:
             number_edits(session, [video.vector_id for video in renamed])
 
 
-def _rename(session: Session, video: Video, uri: str, upload: str) -> None:
-    """Give a video another URI.
+def _rename(session: Session, video: Video, uri: str, upload: str) -> bool:
+    """Give a video another URI; False if its upload is lost, as after a restore without files.
 
     Args:
         uri: New URI of a file that the service reads in place.
         upload: New URI of an uploaded file.
     """
     if video.uri.startswith(UPLOAD_SCHEME):
-        _link(video.uri, upload)
+        if not _link(video.uri, upload):
+            return False
         # The earlier name stays until the commit, so that no kill loses the file.
         session.add(FileRemoval(video_id=video.id, uri=video.uri))
         video.uri = upload
@@ -147,9 +158,10 @@ def _rename(session: Session, video: Video, uri: str, upload: str) -> None:
         if error := next(uri_errors(f"renamed.{video.id}", uri), None):
             raise InvalidInput.of([error])
         video.uri = uri
+    return True
 
 
-def _link(uri: str, renamed: str) -> None:
+def _link(uri: str, renamed: str) -> bool:
     after = settings().uploads_dir / renamed.removeprefix(UPLOAD_SCHEME)
     try:
         before = resolve_video_path(uri)
@@ -159,4 +171,6 @@ def _link(uri: str, renamed: str) -> None:
         except OSError:  # a file system without hard links
             shutil.copy2(before, after)
     except (MediaError, OSError) as error:
-        raise Conflict(f"The uploaded file of {uri!r} cannot be renamed: {error}") from error
+        log.warning("upload_not_renamed", uri=uri, error=str(error))
+        return False
+    return True

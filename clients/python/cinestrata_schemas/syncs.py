@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
+from typing import Annotated
 
 from pydantic import Field
 
@@ -78,20 +79,34 @@ class SyncDetails(ResponseModel):
     counts: SyncCounts | None = Field(description="Files of the last successful run.")
 
 
+_NO_NUL = r"^[^\x00]*$"
+Stored = Annotated[int, Field(ge=-(2**63), lt=2**63)] | None
+Digest = Annotated[str, Field(max_length=64, pattern=_NO_NUL)] | None
+
+
 class SyncedFile(RequestModel):
     """A file that a domain follows, as the last sync of its source saw it."""
 
     path: str | None = Field(
-        min_length=1, max_length=4096, description="Relative to the source; null: only the key is known."
+        min_length=1,
+        max_length=4096,
+        pattern=_NO_NUL,
+        description="Relative to the source; null: only the key is known.",
     )
-    bytes: int | None = None
-    modified: int | None = Field(default=None, description="In nanoseconds since the epoch; null: an object.")
-    changed: int | None = Field(default=None, description="Change of the inode, like `modified`.")
-    file_id: str | None = Field(default=None, max_length=64, description="Device and inode, or version.")
-    sha256: str | None = Field(default=None, max_length=64, description="Digest of content or version.")
+    bytes: Stored = None
+    modified: Stored = Field(default=None, description="In nanoseconds since the epoch; null: an object.")
+    changed: Stored = Field(default=None, description="Change of the inode, like `modified`.")
+    file_id: str | None = Field(
+        default=None, max_length=64, pattern=_NO_NUL, description="Device and inode, or version."
+    )
+    sha256: str | None = Field(
+        default=None, max_length=64, pattern=_NO_NUL, description="Digest of content or version."
+    )
     video_id: Identifier | None = Field(default=None, description="Null: another command added the video.")
     captions: RequestList[str] | None = Field(default=None, description="Captions in the source.")
-    transcript: str | None = Field(default=None, max_length=64, description="Digest of the transcript.")
+    transcript: str | None = Field(
+        default=None, max_length=64, pattern=_NO_NUL, description="Digest of the transcript."
+    )
 
 
 class StoredFile(SyncedFile):
