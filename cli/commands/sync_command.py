@@ -88,7 +88,8 @@ def run_sync(
     if not dry_run and domain is not None:
         domain = _finish_tasks(client, library, domain)
     plan, followed = _plan(client, library, opened, found, domain, compare_contents)
-    if unnamed and domain is not None and followed.videos and not plan.followed + plan.unchanged:
+    has_common = bool(plan.followed or plan.unchanged or plan.rejected)
+    if unnamed and domain is not None and domain.state == "ready" and followed.videos and not has_common:
         fail(
             f"The domain {name!r} has other videos, and none of this folder.",
             f"Nothing was changed. Choose another name with --name, or add to this domain with --name {name!r}.",
