@@ -15,11 +15,15 @@ from cli.commands import sync_command
 from service.catalog.database import now, session_scope
 from service.catalog.tables import Feedback
 from service.core.settings import Settings
-from service.library.video_listing import stream_path
+from service.library.deletion import delete_videos
+from service.library.video_listing import get_video, stream_path
 from service.tasks import broker
 from tests.cli.invocation import run
 from tests.service.syncs.finished_tasks import finish
 
+NO_OPTIONS: dict[str, Any] = dict.fromkeys(
+    ("in_place", "captions_from_names", "compare_contents", "yes", "strict"), False
+) | dict.fromkeys(("name", "encoding", "url", "data"))
 SUBTITLE = "1\n00:00:01,000 --> 00:00:02,000\nthe {} hums\n"
 
 
@@ -320,7 +324,6 @@ def test_changed_texts_of_the_same_size_are_seen(place: Path) -> None:
     sync(folder)
     (video,) = videos("q").values()
     assert video["captions"] == ["a cat"]
-    from service.library.video_listing import get_video
 
     assert [cue.text for cue in get_video(video["id"]).transcript] == ["the phonograph hums"]
 
@@ -336,3 +339,86 @@ def test_registered_sync_refuses_the_name_of_another_folder(
     refused = run("sync", second, "--every", "1h")
     assert (refused.exit_code, "follows another folder" in refused.output) == (1, True)
     assert run("sync", second, "--every", "1h", "--name", "clips").exit_code == 0
+
+
+def test_two_folders_of_one_domain_keep_what_either_has(place: Path) -> None:
+    """A file moves from one to the other, and one is in both until it is in none."""
+    first = write(place / "p", x__mp4="X", b__mp4="B", both__mp4="S")
+    second = write(place / "q", c__mp4="C", also__mp4="S")
+    for followed in (first, second):
+        sync(followed, "--name", "all")
+    video = videos("all")["X"]["id"]
+    note(video, "a lynx")
+    (first / "x.mp4").rename(second / "y.mp4")
+    for followed in (second, first, second):
+        sync(followed, "--name", "all", "--vanished", "delete")
+    assert (videos("all")["X"]["id"], videos("all")["X"]["captions"]) == (video, ["a lynx"])
+    (first / "both.mp4").unlink()
+    (second / "also.mp4").unlink()
+    for followed in (first, second):
+        sync(followed, "--name", "all", "--vanished", "delete")
+    assert sorted(videos("all")) == ["B", "C", "X"]
+
+
+def test_deleted_video_whose_file_is_renamed_is_added_again(place: Path) -> None:
+    folder, other = write(place / "s", a__mp4="A", b__mp4="B"), write(place / "other", z__mp4="Z")
+    for followed in (folder, other):
+        sync(followed)
+    delete_videos([videos("s")["A"]["id"]])
+    (folder / "a.mp4").rename(folder / "n.mp4")
+    sync(folder)
+    assert names("s") == {"A": "n.mp4", "B": "b.mp4"}
+
+
+def test_file_with_an_unusable_name_keeps_its_video(place: Path) -> None:
+    folder = write(place / "s", a__mp4="A", b__mp4="B", c__mp4="C")
+    sync(folder)
+    video = videos("s")["A"]["id"]
+    (folder / "a.mp4").rename(folder / "a\t1.mp4")
+    sync(folder, "--vanished", "delete", status=3)
+    (folder / "a\t1.mp4").rename(folder / "a1.mp4")
+    sync(folder, "--vanished", "delete")
+    assert (videos("s")["A"]["id"], names("s")["A"]) == (video, "a1.mp4")
+
+
+@pytest.mark.parametrize("first", ["in", "archive"])
+def test_new_file_takes_the_name_of_one_that_was_archived(place: Path, first: str) -> None:
+    folder = write(place / "in", latest__mp4="A", b__mp4="B", c__mp4="C")
+    archive = write(place / "archive", z__mp4="Z")
+    for followed in (folder, archive):
+        sync(followed)
+    video = videos("in")["A"]["id"]
+    note(video, "night fog")
+    (folder / "latest.mp4").rename(archive / "old.mp4")
+    write(folder, latest__mp4="a new one")
+    order = [folder, archive] if first == "in" else [archive, folder]
+    for followed in (*order, *order):
+        sync(followed, "--vanished", "delete")
+    assert videos("in")["a new one"]["captions"] == []
+    moved = videos("archive")["A"]
+    assert (moved["id"], moved["captions"], sorted(videos("in"))) == (
+        video,
+        ["night fog"],
+        ["B", "C", "a new one"],
+    )
+
+
+def test_texts_of_an_interrupted_sync_are_edited_by_the_next(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = write(place / "s", b__mp4="B", b__srt=SUBTITLE.format("photodiode"), b__txt="a dog\n")
+    sync(folder)
+    write(folder, b__srt=SUBTITLE.format("phonograph"), b__txt="a cat\n", c__mp4="C")
+
+    def kill(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(sync_command.FollowedLibrary, "edit_texts", kill)
+        with pytest.raises(KeyboardInterrupt):
+            sync_command.run_sync(folder, vanished="keep", dry_run=False, **NO_OPTIONS)
+    finish()
+    sync(folder)
+    video = videos("s")["B"]
+    assert video["captions"] == ["a cat"]
+    assert [cue.text for cue in get_video(video["id"]).transcript] == ["the phonograph hums"]
