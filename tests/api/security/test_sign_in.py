@@ -144,7 +144,7 @@ def test_sessions_are_revoked_by_an_administrator(guarded: TestClient) -> None:
     ],
 )
 def test_sign_in_redirects_to_own_pages_only(guarded: TestClient, target: str) -> None:
-    assert local_path(target) == "/"
+    assert local_path("", target) == "/"
     _user(guarded)
     answer = guarded.post("/login", data={"name": "Ada", "password": PASSWORD, "next": target})
     assert answer.headers["location"] == "/"
