@@ -14,7 +14,6 @@ from pydantic import SecretStr
 
 from api.app import create_app
 from api.pages import sign_in_pages
-from api.pages.sign_in_pages import local_path
 from api.security.authentication import SESSION_COOKIE
 from cinestrata_schemas.access import KeySpec
 from service.access import passwords
@@ -144,7 +143,6 @@ def test_sessions_are_revoked_by_an_administrator(guarded: TestClient) -> None:
     ],
 )
 def test_sign_in_redirects_to_own_pages_only(guarded: TestClient, target: str) -> None:
-    assert local_path("", target) == "/"
     _user(guarded)
     answer = guarded.post("/login", data={"name": "Ada", "password": PASSWORD, "next": target})
     assert answer.headers["location"] == "/"
