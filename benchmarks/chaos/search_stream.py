@@ -88,14 +88,14 @@ class SearchStream:
 
 
 def read_answers(url: str, headers: Mapping[str, str]) -> list[Answer]:
-    """Read an API's answers to the fixed queries: IDs and scores of the results."""
+    """Read an API's answers to the fixed queries: URIs and scores of the results; synced videos have random IDs."""
     with httpx.Client(base_url=url, headers=dict(headers), timeout=60, trust_env=False) as http:
         answers = []
         for text in QUERIES:
             response = http.get("/search", params={"q": text, "k": _DEPTH, "routes": "all"})
             response.raise_for_status()
             results: list[dict[str, Any]] = response.json()["results"]
-            answers.append([(result["video_id"], float(result["score"])) for result in results])
+            answers.append([(result["uri"], float(result["score"])) for result in results])
     return answers
 
 
