@@ -87,7 +87,9 @@ def test_export_of_the_formats_becomes_the_same_library(
     process.wait()
 
 
-def test_strict_command_changes_nothing_for_a_table_that_is_not_understood(machine: Machine, clips: Path, tmp_path: Path) -> None:
+def test_strict_command_changes_nothing_for_an_unknown_table(
+    machine: Machine, clips: Path, tmp_path: Path
+) -> None:
     folder = shutil.copytree(clips, tmp_path / "pets")
     (folder / "words.json").write_text(json.dumps({"clips": [{"vid": "a", "words": "a dog"}]}))
     data = tmp_path / "data"
