@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from models.backbones import torch_threads
 from models.backbones.backbone import Backbone
 from models.backbones.backbone_loading import load_backbone
 from models.encoders import query_backbone_loading
@@ -110,6 +111,7 @@ def test_number_of_torch_threads_is_one_by_default(
     monkeypatch.setattr(query_backbone_loading, "load_backbone", lambda name, frames: backbone)
     threads: list[int] = []
     monkeypatch.setattr(torch, "set_num_threads", threads.append)
+    monkeypatch.setattr(torch_threads, "_threads", None)  # restored: later tests load backbones, too
     service = SearchEngine(
         settings_factory(tmp_path, **({"torch_threads": configured_threads} if configured_threads else {}))
     )
