@@ -13,7 +13,6 @@ import numpy as np
 import numpy.typing as npt
 
 from index.vector_ids import Ids
-from index.words.caption_statistics import GroupStatistics, count_captions
 from index.words.segment_merging import merge_small, remove_videos
 from index.words.segment_search import SegmentSearch
 from index.words.text_analysis import COMPOUND, QueryUnit, split_words
@@ -207,9 +206,25 @@ class WordIndex:
             captioned[places[videos.captioned[numbers] & live.alive[videos.starts[numbers]]]] = True
         return captioned
 
-    def count_captions(self, locate: Callable[[Ids], npt.NDArray[np.int32]], groups: int) -> GroupStatistics:
-        """Compute caption statistics for groups of videos; see :func:`count_captions`."""
-        return count_captions(self._segments, locate, groups, TextKind.CAPTION)
+    def count_captions(
+        self, locate: Callable[[Ids], npt.NDArray[np.int32]], groups: int
+    ) -> tuple[npt.NDArray[np.float64], float]:
+        """Count the captions of G groups of videos.
+
+        Args:
+            locate: Returns each video's group, −1 for none.
+
+        Returns:
+            The number of captions in each group, ``[G]``, and the mean number of words in a caption of any group.
+        """
+        captions, words = np.zeros(groups), 0.0
+        for live in self._segments:
+            segment = live.segment
+            is_caption = live.alive & (segment.rows["kind"] == TextKind.CAPTION)
+            owners = np.where(is_caption, locate(segment.videos.ids)[segment.owners], -1)
+            captions += np.bincount(owners[owners >= 0], minlength=groups)
+            words += float(segment.rows["length"][owners >= 0].sum())
+        return captions, words / max(1.0, float(captions.sum()))
 
     def expand(self, unit: QueryUnit) -> set[tuple[frozenset[str], ...]]:
         """Find the spellings of a unit: for each of a spelling's adjacent words, the terms that match it."""

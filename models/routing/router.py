@@ -20,6 +20,10 @@ Floats = npt.NDArray[np.float32]
 # bfloat16 can lengthen each of them by a factor of 1 + 2⁻⁹.
 COSINE_LIMIT = 1.01
 
+# Bounds on the differences between tasks, in nats. That of captions is small, because the evidence of a text that is
+# shorter than any caption differs by a hundred nats between tasks that are equally far from it.
+_BOUND, _CAPTIONS_BOUND = 3.0, 0.5
+
 
 def can_reach_score(
     lifts: npt.NDArray[np.floating], bar: npt.NDArray[np.floating] | float, limit: float = COSINE_LIMIT
@@ -97,6 +101,18 @@ class Router:
         fill_silent(scores[None], self._silent[tasks])
         return scores
 
+    def bounded_evidence(
+        self, words: Floats, tasks: npt.NDArray[np.int64], captions: Floats | None = None
+    ) -> Floats:
+        """Combine one text's evidence for some tasks so that none is far behind: 0 for the best, others at least −3.
+
+        Args:
+            words, tasks, captions: See :meth:`evidence`.
+        """
+        close = None if captions is None else np.maximum(captions - captions.max(), -_CAPTIONS_BOUND)
+        evidence = self.evidence(words, tasks, close)
+        return np.asarray(np.maximum(evidence - evidence.max(), -_BOUND))
+
     def word_evidence(self, tokens: npt.NDArray[np.int64], tasks: npt.NDArray[np.int64]) -> Floats:
         """Sum the profile values of a text's distinct tokens for some tasks, in nats, ``[len(tasks)]``."""
         entries = self._entries(tokens)
@@ -157,8 +173,8 @@ def route_text(
     tokens: npt.NDArray[np.int64],
     positions: npt.NDArray[np.int64],
     captions: npt.NDArray[np.float32] | None,
-) -> tuple[npt.NDArray[np.float32], TextEvidence]:
-    """Compute the log weights ``[T]`` of T tasks for a text, and summarize the evidence.
+) -> tuple[Floats, Floats, TextEvidence]:
+    """Compute the log weights of T tasks for a text and their bounded evidence, ``[T]``, and summarize the evidence.
 
     Args:
         tokens: Token IDs ``[L]``, including the start-of-text and end-of-text tokens.
@@ -170,7 +186,8 @@ def route_text(
     summary = summarize_evidence(
         words, captions, router.coverage(distinct, positions), router.silent(positions), len(distinct)
     )
-    return log_probabilities(router.evidence(words, positions, captions)), summary
+    weights = log_probabilities(router.evidence(words, positions, captions))
+    return weights, router.bounded_evidence(words, positions, captions), summary
 
 
 def summarize_evidence(

@@ -1,33 +1,27 @@
 """Evidence of words for each video: how much likelier a query is if it means a video with these texts.
 
-A video's evidence is a bounded log-likelihood ratio in nats, like the routing evidence of its domain
-(:mod:`models.routing.router`), and is weighted with the same prior. A text consists of *units*: words and quoted
-phrases. A unit's weight in a domain is its inverse document frequency among the domain's captions,
+Evidence is a log-likelihood ratio in nats, like the routing evidence of a domain (:mod:`models.routing.router`), and is
+weighted with the same prior. A query consists of *units*: words and quoted phrases. If p is the share of a domain's
+captions that have a unit, the evidence of the unit is
 
-    idf = ln(1 + (n - f + 1/2) / (f + 1/2))
+    ln(1 + λ (1 - p)² / p)  for a text that has it,    ln(1 - λ (1 - p))  for one that lacks it.
 
-for f of n captions (Robertson and Spärck Jones, "Relevance weighting of search terms", JASIS 1976). Words that every
-caption of a domain contains do not distinguish its videos; :func:`written_routing` compares domains.
+A text's evidence for the query is the sum over its units: a constant of the domain, for a text that has none of them,
+and a positive weight for each unit that the text has. The weights count less in a longer text, in a name or a metadata
+value, and in another form of the word. Units that no text has change no ranking. A video has the evidence of its best
+text.
 
-For a query of mass Q (sum of its weights) and a text of mass M that shares the mass B with it and has other words of
-mass O, the evidence is
+A video *without captions* might have any caption of its domain. Its evidence is therefore that of the domain as a
+whole: a + b M with the soft mean M = ln(mean(exp(τ e))) / τ over its captioned videos. Learned videos are nearer to
+their own captions than videos without captions are to theirs; a and b correct for this. A domain without captions has
+the soft mean over the library.
 
-    0.5 B - 8 s² min(Q - B, O),   s = min(1, M / Q)
-
-The first term speaks for the video, the second against it: where the text says other words, it could have said those of
-the query. A short name cannot say a long description, so how much a missing word says falls with the square of the
-share s that the text could have said. M is estimated as the number of words times their mean mass in the domain, and O
-likewise but as at least M - B: where all captions share a template, the few words that differ have most of the mass.
-Only captions speak against a video, and a video without them has evidence 0. This is how videos without captions come
-before captioned ones that say something else. Transcripts have their own evidence
-(:mod:`models.routing.transcript_evidence`).
-
-A video whose texts together contain all units is *complete*, whatever their frequencies, and gets up to another 25
-nats, so that it precedes all others: all of them for the words as typed in a caption, fewer for another form of a word,
-or in a name.
+A video whose texts together contain all units is *complete*, whatever their frequencies, and precedes all others; the
+closer its text is to the query, the earlier. Another form of a word, a name, or a text with few votes counts less.
 
 A text that people confirmed counts as one of the video's, with a share of the nats that grows with the votes for it but
-stays below a caption's. A refusal is bounded evidence against one video for one text.
+stays below a caption's. A refusal is bounded evidence against one video for one text. Transcripts have their own
+evidence (:mod:`models.routing.transcript_evidence`).
 """
 
 from __future__ import annotations
@@ -42,20 +36,20 @@ Ids = npt.NDArray[np.int64]
 Ints = npt.NDArray[np.integer]
 Floats = npt.NDArray[np.float64]
 
-# Chosen on real clips; benchmarks/RESULTS.md says which, and which figures come from other clips.
-_MATCHED, _MISSING = 0.5, 8.0  # nats per nat of inverse document frequency
-_LOWEST, _HIGHEST = -8.0, 40.0  # bounds, in nats: one text cannot drown the picture
-_COMPLETE = 25.0  # nats for a complete video
-_COMPLETE_FROM = 0.8  # share of a query's mass from which a video gains them
+# Chosen on half of the domains of real clips; benchmarks/RESULTS.md says which, and has the figures of the other half.
+_CERTAINTY = 0.9  # λ, how surely a text about a video has a unit of a query that means the video
+_PRIOR_CAPTIONS = 1.0  # captions of average frequency, added to each domain
+_LONGER = 0.3  # what a text as long as the average caption loses of its weights, relative to the rest
+_SOFTNESS = 0.5  # τ
+_UNCAPTIONED, _UNCAPTIONED_SHARE = 1.5, 0.8  # a in nats, b
+_COMPLETE, _CLOSEST = 25.0, 10.0  # nats for a complete video, and for one text that is exactly the query
 _IS_COMPLETE = 0.95  # share of the mass that a complete video contains
-_SAME_STEM = 0.3  # share of the nats for another form of a word
+_PHRASE = 5.0  # nats for the words of the query in a row
+_SAME_STEM = 0.3  # share of the nats of a complete video for another form of a word
 _NOT_A_CAPTION = 0.8  # share of the nats for a word in a name or a value
 _CONFIRMED = 0.8  # highest share of the nats for a text that people confirmed
 _REFUSED = 12.0  # highest nats against a video that people refused for the query
 _AS_TYPED = 0.75  # share of the nats from which a video contains the words as typed
-_SPARE_NATS = 7.0  # how far a domain's routing evidence may be behind the best where a text is written down
-_WRITTEN_WEIGHT = 2.0  # of the written routing evidence
-_SMOOTHING = 2.0  # videos of average frequency, added to each domain
 _TABLE_SHARE = 8  # texts are grouped if there are at most this many possible classes for each
 
 
@@ -65,13 +59,13 @@ class CaptionStatistics:
 
     Attributes:
         captions: Number of captions, ``[T]``.
-        lengths: Mean number of words in a caption, ``[T]``.
-        word_masses: Mean inverse document frequency of a word in the captions, ``[T]``, in nats.
+        videos: Number of videos with captions, ``[T]``.
+        length: Mean number of words in a caption of the library.
     """
 
     captions: Floats
-    lengths: Floats
-    word_masses: Floats
+    videos: Floats
+    length: float
 
 
 @dataclass(frozen=True)
@@ -115,6 +109,7 @@ class WordEvidence:
         is_complete: Whether each video's texts contain the whole query, ``[V]``.
         is_typed: Whether they contain it as typed, without other forms of a word, ``[V]``.
         absent: Evidence for a captioned video without a matched text, by domain, ``float32 [T]``.
+        unknown: Evidence for a video without captions and without a matched text, by domain, ``float32 [T]``.
         may_be_complete: Whether a video contains all units except those too common for all their texts to be known.
     """
 
@@ -124,6 +119,7 @@ class WordEvidence:
     is_complete: npt.NDArray[np.bool_]
     is_typed: npt.NDArray[np.bool_]
     absent: npt.NDArray[np.float32]
+    unknown: npt.NDArray[np.float32]
     may_be_complete: bool = True
 
     def including(
@@ -152,6 +148,7 @@ class WordEvidence:
             join(self.is_complete, False),
             join(self.is_typed, False),
             self.absent,
+            self.unknown,
             self.may_be_complete,
         )
 
@@ -169,22 +166,29 @@ class WordEvidence:
         nats[np.searchsorted(found.videos, videos)] -= (_REFUSED * _saturated(votes)).astype(np.float32)
         return replace(found, nats=nats)
 
-    def with_complete(self, videos: Ids, domains: Ints) -> WordEvidence:
+    def with_complete(
+        self, videos: Ids, domains: Ints, unmatched: npt.NDArray[np.floating] | float = 0.0
+    ) -> WordEvidence:
         """Mark these videos, ascending, as complete: they are all that contain the whole query.
 
         Args:
             videos: Vector IDs.
             domains: Position of each one's domain.
+            unmatched: Evidence for each if no text of it matches.
         """
-        found = self.including(videos, domains)
+        found = self.including(videos, domains, unmatched)
         is_new = np.isin(found.videos, videos, assume_unique=True) & ~found.is_complete
-        nats = np.where(is_new, np.minimum(np.maximum(found.nats, 0) + _COMPLETE, _HIGHEST), found.nats)
         return replace(
             found,
-            nats=nats.astype(np.float32),
+            nats=(found.nats + _COMPLETE * is_new).astype(np.float32),
             is_complete=found.is_complete | is_new,
             is_typed=found.is_typed | is_new,
         )
+
+    def with_phrase(self, videos: Ids) -> WordEvidence:
+        """Raise the evidence for videos whose texts have the words of the query in a row; of those found already."""
+        has_phrase = np.isin(self.videos, videos)
+        return replace(self, nats=(self.nats + _PHRASE * has_phrase).astype(np.float32))
 
 
 def word_evidence(matches: MatchedDocuments, statistics: CaptionStatistics) -> WordEvidence:
@@ -194,57 +198,57 @@ def word_evidence(matches: MatchedDocuments, statistics: CaptionStatistics) -> W
         matches: Texts that contain units of the query, which has at least one; without texts there is no evidence.
         statistics: Caption statistics of the domains.
     """
-    domains = len(statistics.captions)
+    is_captioned_domain = statistics.videos > 0
+    uncaptioned = _UNCAPTIONED if is_captioned_domain.any() else 0.0
     if not len(matches.videos):
         none, no = np.empty(0, np.int64), np.empty(0, np.bool_)
-        return WordEvidence(none, none, none.astype(np.float32), no, no, np.zeros(domains, np.float32))
-    texts, class_of, sizes = _group_texts(matches, domains)
+        zeros = np.zeros(len(statistics.captions), np.float32)
+        unknown = zeros + np.float32(uncaptioned)
+        absent = np.where(is_captioned_domain, zeros, unknown)
+        return WordEvidence(none, none, none.astype(np.float32), no, no, absent, unknown)
+    texts, class_of, sizes = _group_texts(matches, len(is_captioned_domain))
     owners = texts.domains
     rows, units = texts.strengths.nonzero()  # of few units, most texts contain one
     strengths = texts.strengths[rows, units].astype(np.float64)
-    weights = _domain_weights(rows, units, texts, sizes, statistics)
-    query_mass = np.maximum(weights.sum(axis=1), 1e-6)  # [T]
-    shared: Floats = np.bincount(rows, strengths * weights[owners[rows], units], len(owners)).astype(
-        np.float64
-    )
-    matched = np.bincount(rows, minlength=len(owners))
-    # Of the other words of a text, only the number is known; they have at least the rest of its estimated mass.
-    others = np.maximum(0, texts.lengths - matched) * statistics.word_masses[owners]
-    text_mass = texts.lengths * statistics.word_masses[owners]
-    others = np.where(others > 0, np.maximum(others, text_mass - shared), 0.0)
-    evidence = _text_evidence(query_mass[owners], text_mass, shared, others)
-    mean_mass = statistics.lengths * statistics.word_masses
-    absent = _text_evidence(query_mass, mean_mass, np.zeros(domains), mean_mass)
-    absent = np.where(statistics.captions > 0, absent, 0.0)
+    weights, base = _unit_weights(rows, units, texts, sizes, statistics)
     confirmed = np.where(texts.votes > 0, _CONFIRMED * _saturated(texts.votes), 1.0)
-    evidence = np.where(evidence > 0, confirmed * evidence, evidence)
-    # A name or a value does not speak against a video without captions.
-    evidence = np.where(texts.is_captioned, evidence, np.maximum(evidence, 0.0))
     sources = np.where(texts.is_caption | (texts.votes > 0), confirmed, _NOT_A_CAPTION)
-    contained = np.zeros(texts.strengths.shape)
+    shared = np.bincount(rows, strengths * weights[owners[rows], units], len(owners))
+    lengths = texts.lengths / max(statistics.length, 1.0)
+    evidence: Floats = sources * shared / (1 + _LONGER * lengths)
+    contained = np.zeros(
+        (len(owners), texts.strengths.shape[1] + 1)
+    )  # the last column is how close the text is
     contained[rows, units] = np.where(strengths >= 1, 1.0, _SAME_STEM) * sources[rows]
-    videos, first_class, best, contained, row_of = _best_per_video(
-        matches.videos, class_of, evidence, contained
-    )
     idf = inverse_document_frequency(matches.frequencies, matches.documents)
-    shares = (contained > 0) @ idf / max(float(idf.sum()), 1e-6)
-    is_complete = shares >= _IS_COMPLETE
-    may_be_complete = bool((contained[:, ~matches.is_partial] > 0).all(axis=1).any())
-    nats = np.clip(best, _LOWEST, _HIGHEST)
-    is_typed = np.zeros(len(nats), np.bool_)
-    (near,) = np.nonzero(shares > _COMPLETE_FROM)
-    if len(near):
-        likeness = np.where(contained[near] > 0, contained[near], 1.0).min(axis=1)
-        completeness = (shares[near] - _COMPLETE_FROM) / (1 - _COMPLETE_FROM)
-        nats[near] += _COMPLETE * np.minimum(completeness, 1.0) * likeness
-        is_typed[near] = is_complete[near] & (likeness >= _AS_TYPED)
+    enough = _IS_COMPLETE * max(float(idf.sum()), 1e-6)
+    excess = np.maximum(0.0, texts.lengths / len(idf) - 1)
+    is_whole = (contained[:, :-1] > 0) @ idf >= enough
+    contained[:, -1] = is_whole * sources * _CLOSEST / (1 + _LONGER * excess)
+    best = _best_per_video(matches.videos, class_of, evidence, contained)
+    closest, forms = best.contained[:, -1], best.contained[:, :-1]
+    is_complete = (forms > 0) @ idf >= enough
+    likeness = np.where(forms > 0, forms, 1.0).min(axis=1)
+    owner = owners[best.first_class]
+    is_captioned = texts.is_captioned[best.first_class]
+    may_be_complete = bool((forms[:, ~matches.is_partial] > 0).all(axis=1).any())
+    gained = best.evidence[best.row_of]
+    unknown = _soft_mean(gained[is_captioned], owner[is_captioned], base, statistics)
+    nats = base[owner] + gained
+    # A name or a value does not speak against a video without captions.
+    of_any = uncaptioned + _UNCAPTIONED_SHARE * np.maximum(nats, unknown[owner])
+    nats = np.where(is_captioned, nats, of_any)
+    nats += (is_complete * (_COMPLETE * likeness + closest))[best.row_of]
+    is_typed = is_complete & (likeness >= _AS_TYPED)
+    of_unknown = uncaptioned + _UNCAPTIONED_SHARE * unknown
     return WordEvidence(
-        videos,
-        owners[first_class],
-        np.minimum(nats, _HIGHEST).astype(np.float32)[row_of],
-        is_complete[row_of],
-        is_typed[row_of],
-        np.clip(absent, _LOWEST, 0.0).astype(np.float32),
+        best.videos,
+        owner,
+        nats.astype(np.float32),
+        is_complete[best.row_of],
+        is_typed[best.row_of],
+        np.where(is_captioned_domain, base, of_unknown).astype(np.float32),
+        of_unknown.astype(np.float32),
         may_be_complete,
     )
 
@@ -254,27 +258,27 @@ def _saturated(votes: Ints) -> Floats:
     return np.asarray(1 - 0.5 ** np.asarray(votes, np.float64))
 
 
-def written_routing(counts: npt.NDArray[np.integer], videos: npt.NDArray[np.integer]) -> Floats:
-    """Compute routing evidence from how often each domain's texts contain a text as typed, ``[T]``, in nats.
+def _soft_mean(gained: Floats, owners: Ints, base: Floats, statistics: CaptionStatistics) -> Floats:
+    """Compute the soft mean of the evidence for the captioned videos of each domain, ``[T]``; see the module.
 
     Args:
-        counts: Number of videos in each domain whose texts contain the text, ``[T]``; at least one is positive.
-        videos: Number of videos of each domain, ``[T]``.
+        gained: Evidence for the captioned videos with a matched text, without ``base``, ``[V]``.
+        owners: Position of each one's domain, ``[V]``.
+        base: Evidence for a captioned video without a matched text, by domain, ``[T]``.
     """
-    rate = (counts.sum() + 0.5) / (videos.sum() + 1)
-    return np.asarray(_WRITTEN_WEIGHT * np.log((counts + _SMOOTHING * rate) / (videos + _SMOOTHING) / rate))
-
-
-def add_written_evidence(
-    evidence: npt.NDArray[np.floating], written: npt.NDArray[np.floating]
-) -> npt.NDArray[np.float32]:
-    """Add the evidence of its words to a text's routing evidence ``[T]``, which is limited first.
-
-    Routing evidence of short texts differs by tens of nats between domains whose captions differ only in length, and
-    would outweigh the words. Callers skip this for texts that are not written down.
-    """
-    limited = np.maximum(evidence, evidence.max() - _SPARE_NATS)
-    return np.asarray(limited + written, np.float32)
+    counts = np.bincount(owners, minlength=len(base))
+    matched = np.bincount(owners, np.exp(np.minimum(_SOFTNESS * gained, 600.0)), len(base))
+    sums = matched + np.maximum(0.0, statistics.videos - counts)
+    has_captions = sums > 0
+    if not has_captions.any():
+        return np.zeros(len(base))
+    means = np.full(len(base), -np.inf)
+    videos = np.maximum(statistics.videos, counts)
+    means[has_captions] = base[has_captions] + np.log(sums[has_captions] / videos[has_captions]) / _SOFTNESS
+    shares = videos / videos.sum()
+    highest = means.max()
+    overall = highest + np.log((shares * np.exp(_SOFTNESS * (means - highest))).sum()) / _SOFTNESS
+    return np.where(has_captions, means, overall)
 
 
 def inverse_document_frequency(
@@ -370,10 +374,10 @@ def _best_per_video(videos: Ids, class_of: Ints, evidence: Floats, contained: Fl
     return _BestTexts(distinct, first_class, best, forms, slice(None))
 
 
-def _domain_weights(
+def _unit_weights(
     rows: Ints, units: Ints, texts: MatchedDocuments, sizes: Ints, statistics: CaptionStatistics
-) -> Floats:
-    """Weigh each unit among the captions of each domain, ``[T, U]``.
+) -> tuple[Floats, Floats]:
+    """Compute what each unit adds to a text's evidence, ``[T, U]``, and the evidence of a text without any, ``[T]``.
 
     Args:
         rows: Text in each pair of a text and a unit that it contains.
@@ -386,15 +390,14 @@ def _domain_weights(
     places = texts.domains[rows[is_counted]] * shape[1] + units[is_counted]
     counts = np.bincount(places, sizes[rows[is_counted]], shape[0] * shape[1]).reshape(shape)
     counts = counts.astype(np.float64)  # of no places, bincount returns integers
-    # For a unit so common that some of its texts are not matches, the frequency in the library has to do.
-    for unit in np.flatnonzero(texts.is_partial).tolist():
-        share = texts.frequencies[unit] / max(1, texts.documents)
-        counts[:, unit] = np.maximum(counts[:, unit], share * statistics.captions)
+    overall = (texts.frequencies + 0.5) / (max(texts.documents, int(texts.frequencies.max())) + 1)
     captions = statistics.captions[:, None]
-    return inverse_document_frequency(np.minimum(counts, captions), captions)
-
-
-def _text_evidence(query_mass: Floats, text_mass: Floats, shared: Floats, others: Floats) -> Floats:
-    sayable = np.minimum(1.0, text_mass / query_mass) ** 2
-    missing = np.maximum(0.0, np.minimum(query_mass - shared, others))
-    return np.asarray(_MATCHED * shared - _MISSING * sayable * missing)
+    # For a unit so common that some of its texts are not matches, the frequency in the library has to do.
+    partial = texts.is_partial
+    counts[:, partial] = np.maximum(counts[:, partial], overall[partial] * captions)
+    shares = (np.minimum(counts, captions) + _PRIOR_CAPTIONS * overall) / (captions + _PRIOR_CAPTIONS)
+    present = np.log1p(_CERTAINTY * (1 - shares) ** 2 / shares)
+    absent = np.log1p(-_CERTAINTY * (1 - shares))
+    is_known = np.bincount(units, minlength=shape[1]) > 0
+    base = np.where(statistics.captions > 0, absent[:, is_known].sum(axis=1), 0.0)
+    return present - absent, base

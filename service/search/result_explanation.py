@@ -11,7 +11,7 @@ import numpy.typing as npt
 from cinestrata_schemas.explanations import QueryWord, ResultExplanation
 from cinestrata_schemas.search import MatchedText, MomentMatch, TaskRouting
 from index.hits import Hit
-from models.routing import DEFAULT_PRIOR
+from models.routing import RANKING_PRIOR
 from models.routing.router import distinct_tokens
 from service.core.errors import InvalidInput
 from service.core.settings import Settings
@@ -66,7 +66,7 @@ def explain_result(
     ranked = [hit.id for hit in hits[: request.query.k]]
     lift = float(state.planner.lifts[task])
     words_evidence = float(state.words.nats(np.array([vector_id], np.int64))[0])
-    words_term = DEFAULT_PRIOR * words_evidence
+    words_term = RANKING_PRIOR * words_evidence
     (query,) = snapshot.query_vectors([(state.words.query.text, str(state.mode), task)])
     video_cosine = _video_cosine(snapshot, task, query, vector_id)
     moments = _moments(state, task, query, vector_id, lift, cache)
@@ -86,7 +86,7 @@ def explain_result(
         score=cosine + lift + words_term,
         cosine=cosine,
         video_cosine=video_cosine,
-        routing_prior=DEFAULT_PRIOR,
+        routing_prior=RANKING_PRIOR,
         routing_term=lift,
         weight=math.exp(weights[task]),
         words_evidence=words_evidence,

@@ -24,7 +24,7 @@ from models.errors import ReleaseError
 from models.releases.release_files import read_lineage
 from models.releases.release_lineage import TaskLineage
 from models.routing.confidence_model import ConfidenceModel
-from models.routing.router import Router, TextEvidence, route_text
+from models.routing.router import Router, TextEvidence, log_probabilities, route_text
 from models.routing.routing_profiles import RoutingProfiles
 from service.core.errors import Unavailable
 from service.search.parallel_searches import search_in_parallel
@@ -74,19 +74,30 @@ class TextRouting(NamedTuple):
         tasks: Task IDs, likeliest first.
         log_weights: Their log weights, ``float32 [T]``; the weights sum to one.
         evidence: Summary of the evidence behind the weights.
+        bounded: Bounded evidence for the tasks, which ranks results, in nats, ``float32 [T]``.
     """
 
     tasks: Sequence[str]
     log_weights: npt.NDArray[np.float32]
     evidence: TextEvidence
+    bounded: npt.NDArray[np.float32]
 
     @classmethod
     def of(
-        cls, tasks: Sequence[str], log_weights: npt.NDArray[np.float32], evidence: TextEvidence
+        cls,
+        tasks: Sequence[str],
+        log_weights: npt.NDArray[np.float32],
+        evidence: TextEvidence,
+        bounded: npt.NDArray[np.float32],
     ) -> TextRouting:
         """Sort tasks by weight; those with equal weights keep their order."""
         order = np.argsort(-log_weights, kind="stable")
-        return cls([tasks[place] for place in order.tolist()], log_weights[order], evidence)
+        return cls([tasks[place] for place in order.tolist()], log_weights[order], evidence, bounded[order])
+
+    def with_words(self, nats: npt.NDArray[np.float32]) -> TextRouting:
+        """Weigh the tasks by their bounded evidence and the highest evidence of words in each, ``[T]``, instead."""
+        weights = log_probabilities(self.bounded + nats)
+        return TextRouting.of(self.tasks, weights, self.evidence, self.bounded)
 
     @property
     def weights(self) -> dict[str, float]:
@@ -328,10 +339,10 @@ class SearchSnapshot:
                 [texts[number] for number in numbers], task_ids
             )
             for place, number in enumerate(numbers):
-                weights, evidence = route_text(
+                weights, bounded, evidence = route_text(
                     self.router, texts[number], positions, None if extra is None else extra[place]
                 )
-                routing[number] = TextRouting.of(task_ids, weights, evidence)
+                routing[number] = TextRouting.of(task_ids, weights, evidence, bounded)
         return [routing[number] for number in range(len(texts))]
 
     def scan(self, scans: Sequence[ShardScan]) -> list[Hits]:

@@ -14,14 +14,13 @@ import numpy.typing as npt
 from cinestrata_schemas.search import SearchResponse
 from index.hits import Hits
 from index.words.word_index import WordIndex
-from models.routing import DEFAULT_PRIOR
+from models.routing import RANKING_PRIOR
 from models.routing.confidence_model import CONFIDENCE_DEPTH
-from models.routing.router import log_probabilities
 from service.core import request_limits
 from service.core.errors import Unavailable
 from service.core.settings import Settings
 from service.search.search_request import SearchRequest
-from service.search.snapshots.search_snapshot import SearchSnapshot, ShardScan, TextRouting
+from service.search.snapshots.search_snapshot import SearchSnapshot, ShardScan
 from service.search.text_search.planner import SEPARATE_ENCODINGS, SHARED_ENCODING, WavePlanner
 from service.search.text_search.request_resolution import resolve_mode, resolve_tasks
 from service.search.text_search.result_confidence import applicable_calibration, require_calibration
@@ -131,7 +130,9 @@ def start_searches(
     tokens = snapshot.query_vectors.tokens([own.query.text for own in words])
     encoded = time.perf_counter()
     meanings = snapshot.route(tokens, [tasks for _, tasks, _ in resolved])
-    routings = [_with_words(meaning, own) for meaning, own in zip(meanings, words, strict=True)]
+    routings = [
+        meaning.with_words(own.highest(meaning.tasks)) for meaning, own in zip(meanings, words, strict=True)
+    ]
     count = max(1, len(resolved))
     encode_ms = 1000 * (encoded - found) / count
     route_ms = 1000 * (time.perf_counter() - encoded + found - start) / count
@@ -150,14 +151,14 @@ def start_searches(
         allowed_ids = find_allowed_ids(request.filter, tasks, request.field_prefix)
         planner = WavePlanner(
             routing.tasks,
-            DEFAULT_PRIOR * routing.log_weights.astype(np.float64),
+            RANKING_PRIOR * routing.bounded.astype(np.float64),
             [task for task in tasks if task in allowed_ids],
             depth,
             min_score=None if is_calibrated else request.query.min_score,
             routes=request.routes,
             limits=limits,
             tasks_in_first_page=cursor.tasks_in_first_page if cursor else None,
-            words_terms=DEFAULT_PRIOR * own.highest(routing.tasks),
+            words_terms=RANKING_PRIOR * own.highest(routing.tasks),
         )
         wave = planner.next_wave()
         states.append(
@@ -230,14 +231,6 @@ def advance_searches(snapshot: SearchSnapshot, states: Sequence[SearchState]) ->
         state.times["merge"] += 1000 * (merged - scanned) / len(batch)
 
 
-def _with_words(meaning: TextRouting, words: SearchWords) -> TextRouting:
-    """Add the evidence of words in video texts to a text's routing by meaning."""
-    if not words.is_written:
-        return meaning
-    evidence = words.route(meaning.tasks, meaning.log_weights)
-    return TextRouting.of(meaning.tasks, log_probabilities(evidence), meaning.evidence)
-
-
 class _PlannedScan(NamedTuple):
     """A scan in a wave, and whether it looks for the nearest videos in the whole domain."""
 
@@ -252,7 +245,7 @@ def _plan_scans(state: SearchState, vectors: Sequence[Vector]) -> list[_PlannedS
     """
     planned: list[_PlannedScan] = []
     domains = [state.words.domain(task) for task in state.wave]
-    terms = DEFAULT_PRIOR * np.array([words.absent for words in domains])
+    terms = RANKING_PRIOR * np.array([words.absent for words in domains])
     # Where no other video can enter, only those in the groups are scanned.
     can_enter = state.planner.can_enter(state.wave, terms).tolist()
     for task, vector, words, can_any_enter in zip(state.wave, vectors, domains, can_enter, strict=True):
@@ -276,7 +269,7 @@ def _add_hits(state: SearchState, planned: Sequence[_PlannedScan], found: Sequen
     """Add the hits of a wave's scans, with their word terms."""
 
     def words_terms(ids: Ids) -> npt.NDArray[np.float32]:
-        return np.float32(DEFAULT_PRIOR) * state.words.nats(ids)
+        return np.float32(RANKING_PRIOR) * state.words.nats(ids)
 
     for (scan, is_whole), hits in zip(planned, found, strict=True):
         if is_whole:

@@ -1,7 +1,7 @@
 """Plan a search: in which order to search tasks, and when the results are complete.
 
 A video's score is its cosine with the query vector of its shard, plus the *lift* of its task, plus the term for words
-in its texts. The lift is the routing prior times the task's log weight. All lifts, and each task's highest word term,
+in its texts. The lift is the prior times the task's bounded evidence. All lifts, and each task's highest word term,
 are known before the text is encoded; their sum is the task's *reach*. Tasks are therefore searched in waves, highest
 reach first, and the search ends when no remaining task can contain a video that would enter the results
 (:func:`models.routing.router.can_reach_score`). The cost depends on how clearly the text points to tasks, not on how
@@ -94,7 +94,7 @@ class WavePlanner:
     Call :meth:`next_wave`, search its tasks, call :meth:`add_hits`, and repeat until the wave is empty.
 
     Args:
-        tasks: Candidate tasks, highest lift first.
+        tasks: Candidate tasks; those with equal reach stay in this order.
         lifts: The tasks' lifts, ``[T]``.
         words_terms: Highest word term in each task, ``[T]``; None without words.
         searchable: Candidate tasks that may contain hits, in learned order, which also orders equal scores.

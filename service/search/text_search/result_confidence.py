@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from index.hits import Hit
 from index.vector_ids import find_ids
-from models.routing import DEFAULT_PRIOR
+from models.routing import DEFAULT_PRIOR, RANKING_PRIOR
 from models.routing.confidence_model import CONFIDENCE_DEPTH, ConfidenceModel, logistic
 from service.core.errors import InvalidInput
 from service.search.search_request import SearchRequest
@@ -42,7 +42,7 @@ def compute_confidence(state: SearchState, hits: Sequence[Hit]) -> ListConfidenc
     """
     written = _complete_videos(state)
     ids = np.array([hit.id for hit in hits], np.int64)
-    nats = state.words.nats(ids).astype(np.float64)
+    nats = state.words.support(ids)
     looks = _judge_looks(state, hits, nats)
     if not hits or (looks is None and not len(written)):
         return UNKNOWN_CONFIDENCE
@@ -101,7 +101,8 @@ def _judge_looks(state: SearchState, hits: Sequence[Hit], nats: npt.NDArray[np.f
         return None
     lifts = {task: DEFAULT_PRIOR * weight for task, weight in state.meaning.weights.items()}
     changes = np.array([lifts[hit.task] - state.planner.lifts[hit.task] for hit in hits])
-    scores = np.array([hit.score for hit in hits]) + changes - DEFAULT_PRIOR * nats
+    terms = RANKING_PRIOR * state.words.nats(np.array([hit.id for hit in hits], np.int64))
+    scores = np.array([hit.score for hit in hits]) + changes - terms
     head, evidence = _nearest_scores(state, lifts), state.meaning.evidence
     log_odds = model.log_odds(scores, evidence.familiarity, evidence.log_weight, head)
     if model.answer is None:

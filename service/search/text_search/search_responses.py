@@ -23,7 +23,7 @@ from cinestrata_schemas.search import (
 from cinestrata_schemas.videos import VideoMoment
 from index.hits import Hit
 from index.vector_ids import video_ids_of
-from models.routing import DEFAULT_PRIOR
+from models.routing import RANKING_PRIOR
 from service.catalog.transcripts import TimedText
 from service.core.errors import Unavailable
 from service.library.video_listing import stream_url, thumbnail_url
@@ -104,7 +104,7 @@ def _find_page_start(state: SearchState) -> int:
     if last.task not in state.planner.lifts:
         return 0  # all videos of its domain are gone; repeating is better than omitting
     # The last hit was deleted or edited, or no longer passes the filter: its score tells its place.
-    term = DEFAULT_PRIOR * state.words.absent(last.task)
+    term = RANKING_PRIOR * state.words.absent(last.task)
     end = state.planner.rank_key(state.planner.with_lift(replace(last, score=last.score + term)))
     return sum(state.planner.rank_key(hit) < end for hit in state.ranked[:count])
 
@@ -131,7 +131,7 @@ def _last_hit(state: SearchState) -> Hit:
     videos with the words are deleted.
     """
     last = state.planner.without_lift(state.page[-1])
-    return replace(last, score=last.score - DEFAULT_PRIOR * state.words.absent(last.task))
+    return replace(last, score=last.score - RANKING_PRIOR * state.words.absent(last.task))
 
 
 def _results_before(state: SearchState) -> int:
@@ -297,7 +297,7 @@ def find_best_moments(
         (found,) = snapshot.scan([ShardScan(task, query_vectors[task], len(ids), ids, group=None)])
         scores = found.scores + np.float32(lifts[task])
         if words is not None:
-            scores = scores + np.float32(DEFAULT_PRIOR) * words.nats(video_ids_of(found.ids))
+            scores = scores + np.float32(RANKING_PRIOR) * words.nats(video_ids_of(found.ids))
         for moment, video, score in zip(
             found.ids.tolist(), video_ids_of(found.ids).tolist(), scores.tolist(), strict=True
         ):

@@ -51,8 +51,8 @@ class SearchState:
         snapshot: Snapshot that the search uses from its first wave to its response.
         edit: Number of the last edit before the search; None if unknown.
         words: Word evidence of the query.
-        routing: Weights of the candidate tasks, from meaning and from words in video texts.
-        meaning: Weights from meaning alone.
+        routing: Weights of the candidate tasks, from bounded evidence and the words of their videos.
+        meaning: Weights from the evidence without bounds, which the calibration uses.
         allowed_ids: IDs that pass the filter, including moments, by task ID; None if all pass. Tasks without a passing
             video are left out.
         with_moments: Adds the moments to a task's video IDs.

@@ -21,10 +21,8 @@ from models.routing.transcript_evidence import passage_evidence, required_units,
 from models.routing.word_evidence import (
     MatchedDocuments,
     WordEvidence,
-    add_written_evidence,
     inverse_document_frequency,
     word_evidence,
-    written_routing,
 )
 from service.catalog.transcripts import TimedText
 from service.search.catalog_mirror import VideoRow
@@ -72,8 +70,9 @@ class DomainWords(NamedTuple):
     Attributes:
         videos: Vector IDs of the videos with a matched text and more evidence than ``absent``, ascending.
         nats: Evidence for each, ``float32 [V]``.
-        absent: Evidence for captioned videos without a matched text, in nats, at most 0.
-        uncaptioned: Vector IDs of the videos without captions, ascending. Their evidence is 0 or more unless refused.
+        absent: Evidence for captioned videos without a matched text, in nats.
+        uncaptioned: Vector IDs of the videos without captions, ascending.
+        unknown: Evidence for videos without captions and without a matched text, in nats.
         refused: Number of videos that people refused for the query. As many more are found, in case these fall in rank.
     """
 
@@ -81,21 +80,22 @@ class DomainWords(NamedTuple):
     nats: npt.NDArray[np.float32]
     absent: float
     uncaptioned: Ids
+    unknown: float
     refused: int
 
     def groups(self, depth: int) -> list[tuple[Ids, int]]:
         """Group the videos to search besides the whole domain, with the number of nearest videos to find in each group.
 
-        The groups hold the videos with supporting evidence and, if other videos have evidence against them, those
-        without captions. A few videos form one group, and all are found. Many are grouped by equal evidence, because a
-        word is the same evidence for most videos that have it, and only the nearest in each group are found. If there
-        are more values, groups have similar evidence. The best groups that fill a list suffice.
+        The groups hold the videos with more evidence than captioned videos without a matched text. A few videos form
+        one group, and all are found. Many are grouped by equal evidence, because a word is the same evidence for most
+        videos that have it, and only the nearest in each group are found. If there are more values, groups have similar
+        evidence. The best groups that fill a list suffice.
 
         Args:
             depth: Length of the list.
         """
         videos = self.videos
-        uncaptioned = self.uncaptioned if self.absent < 0 else self.uncaptioned[:0]
+        uncaptioned = self.uncaptioned if self.absent < self.unknown else self.uncaptioned[:0]
         count = len(videos) + len(uncaptioned)
         steps = self.nats
         levels = np.unique(steps) if count > _FEW else steps[:0]
@@ -163,7 +163,8 @@ class SearchWords:
         self._evidence = self._add_transcripts(self._find_evidence(matches, searched), searched)
         self._evidence = found = self._with_refusals(searched)
         self.is_written = bool(found.is_complete.any())
-        self._highest = np.where(captions.uncaptioned_counts > 0, np.float32(0), found.absent)
+        has_unknown = captions.uncaptioned_counts > 0
+        self._highest = np.where(has_unknown, np.maximum(found.absent, found.unknown), found.absent)
         np.maximum.at(self._highest, found.domains, found.nats)
         (better,) = np.nonzero(found.nats > found.absent[found.domains])
         better = better[np.argsort(found.domains[better], kind="stable")]  # ascending within each domain
@@ -187,16 +188,23 @@ class SearchWords:
             self._better_nats[own],
             float(self._evidence.absent[position]),
             self._captions.uncaptioned(position),
+            float(self._evidence.unknown[position]),
             int(np.count_nonzero(self._refused == position)) if len(self._refused) else 0,
         )
 
     def nats(self, videos: Ids) -> npt.NDArray[np.float32]:
         """Look up the evidence for videos of the snapshot by vector ID, ``[len(videos)]``."""
-        positions = self._snapshot.locate(videos)
-        nats = np.where(self._captions.are_captioned(videos, positions), self._evidence.absent[positions], 0)
+        nats = self._unmatched(self._evidence, videos)
         is_matched, places = find_ids(self._evidence.videos, videos)
         nats[is_matched] = self._evidence.nats[places]
         return np.asarray(nats, np.float32)
+
+    def support(self, videos: Ids) -> npt.NDArray[np.float64]:
+        """Look up how strongly a video's own words speak for it, in nats: 0 for one without captions or a match."""
+        positions = self._snapshot.locate(videos)
+        are_captioned = self._captions.are_captioned(videos, positions)
+        unknown = np.where(are_captioned, 0, self._evidence.unknown[positions])
+        return np.asarray(self.nats(videos) - unknown, np.float64)
 
     def complete_videos(self) -> tuple[Ids, npt.NDArray[np.integer]]:
         """Find the videos whose texts contain the whole query: vector IDs, and the positions of their tasks."""
@@ -286,15 +294,6 @@ class SearchWords:
                         marks.append(_Mark(word.start, last.end, number))
         return marks
 
-    def route(self, tasks: Sequence[str], evidence: Floats) -> npt.NDArray[np.float32]:
-        """Add the word evidence to the routing evidence of tasks, ``[len(tasks)]``, in nats."""
-        if not self.is_written:
-            return np.asarray(evidence, np.float32)
-        counts = self._count_typed()[self._places(tasks)]
-        videos = self._snapshot.video_positions.counts[self._places(tasks)]
-        written = written_routing(counts, videos) if counts.any() else np.zeros(len(tasks))
-        return add_written_evidence(evidence, written)
-
     @cached_property
     def _has_phrase(self) -> bool:
         return any(others for own in self._spellings_of_term.values() for _, others in own)
@@ -341,7 +340,10 @@ class SearchWords:
         if is_partial.any() and found.may_be_complete:  # another text of the video may contain a common unit
             complete = self._index.containing(self.query.units)
             positions = self._snapshot.locate(complete)
-            found = found.with_complete(complete[searched[positions]], positions[searched[positions]])
+            complete, positions = complete[searched[positions]], positions[searched[positions]]
+            found = found.with_complete(complete, positions, self._unmatched(found, complete))
+        if found.is_complete.any() and len(self.query.units) > 1:
+            found = found.with_phrase(self._with_phrase())
         return found
 
     def _add_transcripts(self, found: WordEvidence, searched: npt.NDArray[np.bool_]) -> WordEvidence:
@@ -372,16 +374,17 @@ class SearchWords:
         self._refused = domains
         return self._evidence.with_refused(videos, domains, votes[kept], self.nats(videos).astype(np.float64))
 
-    def _count_typed(self) -> npt.NDArray[np.int64]:
-        """Count each task's videos whose texts contain the query as typed, ``[T]``."""
-        units, evidence = self.query.units, self._evidence
-        is_typed = evidence.is_typed if evidence.is_typed.any() else evidence.is_complete
-        videos = evidence.videos[is_typed]
-        if len(units) > 1:
-            terms = tuple(term for unit in units for term in unit.terms)
-            phrase = QueryUnit(terms, True, units[0].start, units[-1].end)
-            videos = videos[find_ids(np.sort(self._index.lookup([phrase]).videos), videos)[0]]
-        return np.bincount(self._snapshot.locate(videos), minlength=len(self._snapshot.shards))
+    def _unmatched(self, found: WordEvidence, videos: Ids) -> npt.NDArray[np.float32]:
+        """Look up the evidence for videos of the snapshot if no text of theirs matched, ``[len(videos)]``."""
+        positions = self._snapshot.locate(videos)
+        are_captioned = self._captions.are_captioned(videos, positions)
+        return np.where(are_captioned, found.absent[positions], found.unknown[positions])
+
+    def _with_phrase(self) -> Ids:
+        """Find the videos with a text that has the words of the query in a row."""
+        units = self.query.units
+        terms = tuple(term for unit in units for term in unit.terms)
+        return self._index.lookup([QueryUnit(terms, True, units[0].start, units[-1].end)]).videos
 
 
 def find_words(

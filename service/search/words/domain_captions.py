@@ -42,17 +42,17 @@ class DomainCaptions:
         self.version = words.captioned_version
         self._counted = words.documents if counted is None else counted
         self._positions = positions
-        self.statistics = statistics or _count(words, positions)
         self._is_captioned = words.captioned(positions.by_task) if is_captioned is None else is_captioned
         sums = np.concatenate([[0], np.cumsum(~self._is_captioned)])
         self.uncaptioned_counts: npt.NDArray[np.int64] = np.diff(sums[positions.starts])
+        self.statistics = statistics or _count(words, positions, positions.counts - self.uncaptioned_counts)
 
     @classmethod
     def unknown(cls, positions: VideoPositions) -> DomainCaptions:
         """Create empty facts, for searches without words."""
         zeros = np.zeros(len(positions.starts) - 1)
         captions = np.zeros(len(positions.by_task), np.bool_)
-        return cls(WordIndex.empty(), positions, CaptionStatistics(zeros, zeros, zeros), captions)
+        return cls(WordIndex.empty(), positions, CaptionStatistics(zeros, zeros, 0.0), captions)
 
     def uncaptioned(self, position: int) -> Ids:
         """Find the videos without captions in the task at a position: vector IDs, ascending."""
@@ -107,10 +107,6 @@ class CaptionsOfSnapshots:
             return current
 
 
-def _count(words: WordIndex, positions: VideoPositions) -> CaptionStatistics:
-    counted = words.count_captions(positions.locate, len(positions.starts) - 1)
-    return CaptionStatistics(
-        counted.captions,
-        counted.words / np.maximum(counted.captions, 1),
-        counted.masses / np.maximum(counted.words, 1),
-    )
+def _count(words: WordIndex, positions: VideoPositions, videos: npt.NDArray[np.integer]) -> CaptionStatistics:
+    captions, length = words.count_captions(positions.locate, len(positions.starts) - 1)
+    return CaptionStatistics(captions, videos.astype(np.float64), length)

@@ -85,6 +85,7 @@ def test_transcripts_raise_evidence_and_never_lower_it() -> None:
         np.array([True, False]),
         np.array([True, False]),
         np.array([-1, -2], np.float32),
+        np.array([0, 0], np.float32),
     )
     joined = with_transcripts(
         evidence,

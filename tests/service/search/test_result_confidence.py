@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 import torch
 
-from cinestrata_schemas.search import SearchQuery
+from cinestrata_schemas.search import SearchQuery, SearchResult
 from models.backbones.backbone import Backbone
 from models.encoders.encoder_registry import open_query_encoder
+from models.routing import DEFAULT_PRIOR, RANKING_PRIOR
 from models.routing.confidence_model import CONFIDENCE_DEPTH, AnswerModel, ConfidenceModel, logistic
 from service.core.errors import InvalidInput
 from service.core.settings import Settings
@@ -55,13 +56,22 @@ def test_confidence_equals_the_calibration_of_scores_and_tokens(
 ) -> None:
     library, service = shared
     answer = service.search(WORDS, k=30)
-    sure = _expected(library, backbone, [result.score for result in answer.results])
+    sure = _expected(library, backbone, answer.results)
     assert len(sure) == 30
     np.testing.assert_allclose([result.confidence for result in answer.results], sure, rtol=1e-4)
     assert answer.confidence == pytest.approx(min(1, sure[:CONFIDENCE_DEPTH].sum()), rel=1e-4)
 
 
-def _expected(library: Library, backbone: Backbone, scores: Sequence[float]) -> np.ndarray:
+def _looks(results: Sequence[SearchResult], nats: np.ndarray) -> np.ndarray:
+    """Return the scores of results as the calibration sees them: with unbounded evidence ``nats`` for the domains."""
+    places = [("birds", "cars", "sea").index(result.task) for result in results]
+    bounded = np.maximum(nats - nats.max(), -3)
+    weights = nats - np.log(np.exp(nats).sum())
+    scores = np.array([result.score for result in results])
+    return scores + (DEFAULT_PRIOR * weights - RANKING_PRIOR * bounded)[places]
+
+
+def _expected(library: Library, backbone: Backbone, results: Sequence[SearchResult]) -> np.ndarray:
     """Return the expected confidences of a list over all tasks, by its scores."""
     state = library.method.release()
     presence = open_query_encoder(
@@ -69,7 +79,8 @@ def _expected(library: Library, backbone: Backbone, scores: Sequence[float]) -> 
     ).token_presence([WORDS])[0]
     nats = presence @ state.profiles.to_dense().T
     known, fit = nats.max() / presence.sum(), nats.max() - np.log(np.exp(nats).sum())
-    return logistic(FITTED.log_odds(np.array(scores), known, fit))
+    # Domains are ranked by bounded evidence, so the confidence could rise down the list.
+    return np.minimum.accumulate(logistic(FITTED.log_odds(_looks(results, nats), known, fit)))
 
 
 @pytest.fixture
@@ -90,7 +101,6 @@ def test_answer_has_the_probability_of_its_model_and_ends_where_scores_fall(
     library, service = shared
     with_answer(ANSWER)
     answer = service.search(WORDS, routes="all", k=36)
-    scores = np.array([result.score for result in answer.results])
     state = library.method.release()
     presence = open_query_encoder(
         backbone, state, dict.fromkeys((t.task_id for t in state.tasks), state)
@@ -98,6 +108,7 @@ def test_answer_has_the_probability_of_its_model_and_ends_where_scores_fall(
     profiles = state.profiles.to_dense()
     nats, known = presence @ profiles.T, presence @ (profiles > 0).T
     fit = nats.max() - np.log(np.exp(nats).sum())
+    scores = _looks(answer.results, nats)
     features = [
         scores[0],
         nats.max() / presence.sum(),
@@ -110,7 +121,7 @@ def test_answer_has_the_probability_of_its_model_and_ends_where_scores_fall(
     near = (scores >= scores[0] - ANSWER.reach) & (np.arange(len(scores)) < CONFIDENCE_DEPTH)
     assert [result.matches for result in answer.results] == near.tolist()
     assert 1 <= sum(bool(result.matches) for result in answer.results) < 36
-    plain = logistic(FITTED.log_odds(scores, nats.max() / presence.sum(), fit))
+    plain = np.minimum.accumulate(logistic(FITTED.log_odds(scores, nats.max() / presence.sum(), fit)))
     np.testing.assert_allclose([result.confidence for result in answer.results], plain, rtol=1e-4)
 
 
@@ -162,7 +173,7 @@ def test_pages_with_auto_routes_have_the_confidences_of_one_list(
     assert len(listed) == 36
     first = [result for result in listed if result.task_id in chosen]
     assert listed[: len(first)] == first
-    sure = _expected(library, backbone, [result.score for result in first])
+    sure = _expected(library, backbone, first)
     np.testing.assert_allclose([result.confidence for result in first], sure, rtol=1e-4)
     assert max(overall) - min(overall) < 1e-6  # type: ignore[operator, type-var]
 
