@@ -47,7 +47,11 @@ def strength(unit: QueryUnit, text: str) -> float:
     compounds = {term for term in unit.joined if term.startswith("-")}
     if compounds & set(words.terms):
         return 1.0
-    apart = any(anywhere(word[:place], word[place:]) for place in range(1, len(word)) if not compounds)
+    apart = any(  # the first part as it is
+        at(start, word[:place]) == 1 and at(start + 1, word[place:])
+        for place in range(1, len(word))
+        for start in range(0 if compounds else words.length)
+    )
     found = max(anywhere(word), other, 0.9 * apart)
     return min(found, 0.9) if compounds or {f"-{term}" for term in joined} & set(words.terms) else found
 
