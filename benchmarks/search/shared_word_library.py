@@ -122,8 +122,9 @@ def make_shared_word_library(
         store.publish(release=release, shards=[shard])
         parent = ParentRelease(release.id, len(learned))
         targets += [TargetedQuery(text, first_id + row) for row, text in enumerate(texts[_CAPTIONS:])]
-        # The captions differ from the queries, which find their videos by what these look like.
+        # The videos of the queries have no captions: they are found by what they look like.
         captions_of_videos = _captions(shared, words, videos, np.random.default_rng([seed, number]))
+        captions_of_videos[:query_count] = [""] * query_count
         insert_catalog_rows(task, first_id, videos, "analytic", captions=captions_of_videos)
         first_id += videos
     return SyntheticLibrary(

@@ -221,7 +221,7 @@ def insert_catalog_rows(
 
     Args:
         first_id: First vector ID of the videos.
-        captions: Captions of the first videos; all others have the same one.
+        captions: Captions of the first videos, "" for none; all others have the same one.
     """
     with session_scope(write=True) as session:
         place = session.execute(text("SELECT COALESCE(MAX(position), 0) + 1 FROM tasks")).scalar_one()
@@ -252,7 +252,7 @@ def insert_catalog_rows(
             session.execute(
                 text("UPDATE videos SET captions = :captions WHERE vector_id = :id"),
                 [
-                    {"captions": json.dumps([caption]), "id": first_id + place}
+                    {"captions": json.dumps([caption] if caption else []), "id": first_id + place}
                     for place, caption in enumerate(captions)
                 ],
             )

@@ -208,23 +208,19 @@ class WordIndex:
 
     def count_captions(
         self, locate: Callable[[Ids], npt.NDArray[np.int32]], groups: int
-    ) -> tuple[npt.NDArray[np.float64], float]:
-        """Count the captions of G groups of videos.
+    ) -> npt.NDArray[np.float64]:
+        """Count the captions of each of G groups of videos, ``[G]``.
 
         Args:
             locate: Returns each video's group, −1 for none.
-
-        Returns:
-            The number of captions in each group, ``[G]``, and the mean number of words in a caption of any group.
         """
-        captions, words = np.zeros(groups), 0.0
+        captions = np.zeros(groups)
         for live in self._segments:
             segment = live.segment
             is_caption = live.alive & (segment.rows["kind"] == TextKind.CAPTION)
             owners = np.where(is_caption, locate(segment.videos.ids)[segment.owners], -1)
             captions += np.bincount(owners[owners >= 0], minlength=groups)
-            words += float(segment.rows["length"][owners >= 0].sum())
-        return captions, words / max(1.0, float(captions.sum()))
+        return captions
 
     def expand(self, unit: QueryUnit) -> set[tuple[frozenset[str], ...]]:
         """Find the spellings of a unit: for each of a spelling's adjacent words, the terms that match it."""

@@ -7,14 +7,14 @@ captions that have a unit, the evidence of the unit is
     ln(1 + λ (1 - p)² / p)  for a text that has it,    ln(1 - λ (1 - p))  for one that lacks it.
 
 A text's evidence for the query is the sum over its units: a constant of the domain, for a text that has none of them,
-and a positive weight for each unit that the text has. The weights count less in a longer text, in a name or a metadata
-value, and in another form of the word. Units that no text has change no ranking. A video has the evidence of its best
-text.
+and a positive weight for each unit that the text has. The weights count less in a text that is longer than the query,
+in a name or a metadata value, and in another form of the word. Units that no text has change no ranking. A video has
+the evidence of its best text.
 
 A video *without captions* might have any caption of its domain. Its evidence is therefore that of the domain as a
-whole: a + b M with the soft mean M = ln(mean(exp(τ e))) / τ over its captioned videos. Learned videos are nearer to
-their own captions than videos without captions are to theirs; a and b correct for this. A domain without captions has
-the soft mean over the library.
+whole, a + ln((1 + Σ exp(e)) / (1 + n)) with the sum over its n captioned videos, and with one video more, to which the
+query means nothing. Learned videos are nearer to their own captions than videos without captions are to theirs; a
+corrects for this. A domain without captions has the mean over the library.
 
 A video whose texts together contain all units is *complete*, whatever their frequencies, and precedes all others; the
 closer its text is to the query, the earlier. Another form of a word, a name, or a text with few votes counts less.
@@ -39,9 +39,8 @@ Floats = npt.NDArray[np.float64]
 # Chosen on half of the domains of real clips; benchmarks/RESULTS.md says which, and has the figures of the other half.
 _CERTAINTY = 0.9  # λ, how surely a text about a video has a unit of a query that means the video
 _PRIOR_CAPTIONS = 1.0  # captions of average frequency, added to each domain
-_LONGER = 0.3  # what a text as long as the average caption loses of its weights, relative to the rest
-_SOFTNESS = 0.5  # τ
-_UNCAPTIONED, _UNCAPTIONED_SHARE = 1.5, 0.8  # a in nats, b
+_LONGER = 0.2  # what the weights lose in a text twice as long as the query, relative to the rest
+_UNCAPTIONED = 1.0  # a, in nats
 _COMPLETE, _CLOSEST = 25.0, 10.0  # nats for a complete video, and for one text that is exactly the query
 _IS_COMPLETE = 0.95  # share of the mass that a complete video contains
 _PHRASE = 5.0  # nats for the words of the query in a row
@@ -60,12 +59,10 @@ class CaptionStatistics:
     Attributes:
         captions: Number of captions, ``[T]``.
         videos: Number of videos with captions, ``[T]``.
-        length: Mean number of words in a caption of the library.
     """
 
     captions: Floats
     videos: Floats
-    length: float
 
 
 @dataclass(frozen=True)
@@ -214,17 +211,17 @@ def word_evidence(matches: MatchedDocuments, statistics: CaptionStatistics) -> W
     confirmed = np.where(texts.votes > 0, _CONFIRMED * _saturated(texts.votes), 1.0)
     sources = np.where(texts.is_caption | (texts.votes > 0), confirmed, _NOT_A_CAPTION)
     shared = np.bincount(rows, strengths * weights[owners[rows], units], len(owners))
-    lengths = texts.lengths / max(statistics.length, 1.0)
-    evidence: Floats = sources * shared / (1 + _LONGER * lengths)
+    known = max(1, len(np.unique(units)))
+    brevity = 1 / (1 + _LONGER * np.maximum(0.0, texts.lengths / known - 1))
+    evidence: Floats = sources * brevity * shared
     contained = np.zeros(
         (len(owners), texts.strengths.shape[1] + 1)
     )  # the last column is how close the text is
     contained[rows, units] = np.where(strengths >= 1, 1.0, _SAME_STEM) * sources[rows]
     idf = inverse_document_frequency(matches.frequencies, matches.documents)
     enough = _IS_COMPLETE * max(float(idf.sum()), 1e-6)
-    excess = np.maximum(0.0, texts.lengths / len(idf) - 1)
     is_whole = (contained[:, :-1] > 0) @ idf >= enough
-    contained[:, -1] = is_whole * sources * _CLOSEST / (1 + _LONGER * excess)
+    contained[:, -1] = _CLOSEST * is_whole * sources * brevity
     best = _best_per_video(matches.videos, class_of, evidence, contained)
     closest, forms = best.contained[:, -1], best.contained[:, :-1]
     is_complete = (forms > 0) @ idf >= enough
@@ -233,14 +230,14 @@ def word_evidence(matches: MatchedDocuments, statistics: CaptionStatistics) -> W
     is_captioned = texts.is_captioned[best.first_class]
     may_be_complete = bool((forms[:, ~matches.is_partial] > 0).all(axis=1).any())
     gained = best.evidence[best.row_of]
-    unknown = _soft_mean(gained[is_captioned], owner[is_captioned], base, statistics)
+    unknown = _mean_evidence(gained[is_captioned], owner[is_captioned], base, statistics)
     nats = base[owner] + gained
     # A name or a value does not speak against a video without captions.
-    of_any = uncaptioned + _UNCAPTIONED_SHARE * np.maximum(nats, unknown[owner])
+    of_any = uncaptioned + np.maximum(nats, unknown[owner])
     nats = np.where(is_captioned, nats, of_any)
     nats += (is_complete * (_COMPLETE * likeness + closest))[best.row_of]
     is_typed = is_complete & (likeness >= _AS_TYPED)
-    of_unknown = uncaptioned + _UNCAPTIONED_SHARE * unknown
+    of_unknown = uncaptioned + unknown
     return WordEvidence(
         best.videos,
         owner,
@@ -258,8 +255,8 @@ def _saturated(votes: Ints) -> Floats:
     return np.asarray(1 - 0.5 ** np.asarray(votes, np.float64))
 
 
-def _soft_mean(gained: Floats, owners: Ints, base: Floats, statistics: CaptionStatistics) -> Floats:
-    """Compute the soft mean of the evidence for the captioned videos of each domain, ``[T]``; see the module.
+def _mean_evidence(gained: Floats, owners: Ints, base: Floats, statistics: CaptionStatistics) -> Floats:
+    """Compute the evidence for any video of each domain, ``[T]``: the mean over its captioned videos; see the module.
 
     Args:
         gained: Evidence for the captioned videos with a matched text, without ``base``, ``[V]``.
@@ -267,18 +264,12 @@ def _soft_mean(gained: Floats, owners: Ints, base: Floats, statistics: CaptionSt
         base: Evidence for a captioned video without a matched text, by domain, ``[T]``.
     """
     counts = np.bincount(owners, minlength=len(base))
-    matched = np.bincount(owners, np.exp(np.minimum(_SOFTNESS * gained, 600.0)), len(base))
-    sums = matched + np.maximum(0.0, statistics.videos - counts)
-    has_captions = sums > 0
-    if not has_captions.any():
-        return np.zeros(len(base))
-    means = np.full(len(base), -np.inf)
     videos = np.maximum(statistics.videos, counts)
-    means[has_captions] = base[has_captions] + np.log(sums[has_captions] / videos[has_captions]) / _SOFTNESS
-    shares = videos / videos.sum()
-    highest = means.max()
-    overall = highest + np.log((shares * np.exp(_SOFTNESS * (means - highest))).sum()) / _SOFTNESS
-    return np.where(has_captions, means, overall)
+    nats = np.minimum(base[owners] + gained, 600.0)  # of a very long text
+    likelihoods = np.bincount(owners, np.exp(nats), len(base)) + (videos - counts) * np.exp(base)
+    means = np.log((1 + likelihoods) / (1 + videos))
+    overall = np.log((1 + likelihoods.sum()) / (1 + videos.sum()))
+    return np.asarray(np.where(videos > 0, means, overall))
 
 
 def inverse_document_frequency(

@@ -18,7 +18,7 @@ from models.routing.word_evidence import (
     word_evidence,
 )
 
-CAPTIONS, LENGTH = 100, 4.0
+CAPTIONS = 100
 
 Text = tuple[int, bool, int, Sequence[float]]  # video, whether it is a caption, length, strengths of units
 
@@ -49,7 +49,7 @@ def _evidence(
             np.array(frequencies, np.int64),
             CAPTIONS * domains,
         ),
-        CaptionStatistics(counts, counts, LENGTH),
+        CaptionStatistics(counts, counts),
     )
 
 
@@ -71,9 +71,9 @@ def test_evidence_is_the_sum_of_its_units() -> None:
     found = _evidence([(video, True, 6, row) for video, row in enumerate(rows)], [1, 4, 90, 0])
     shares = [_share(count, count) for count in (1, 4, 90)]
     base = sum(map(_absent, shares))
-    factor = 1 / (1 + 0.3 * 6 / LENGTH)
+    brevity = 1 / (1 + 0.2 * (6 / 3 - 1))
     expected = [
-        base + factor * sum(x * (_present(p) - _absent(p)) for x, p in zip(row, shares, strict=False))
+        base + brevity * sum(x * (_present(p) - _absent(p)) for x, p in zip(row, shares, strict=False))
         for row in rows
     ]
     assert found.absent.tolist() == pytest.approx([base], abs=1e-5)
@@ -81,28 +81,26 @@ def test_evidence_is_the_sum_of_its_units() -> None:
     assert found.nats[1:].tolist() == pytest.approx(expected[1:], abs=1e-4)
 
 
-def test_videos_without_captions_have_the_soft_mean_of_their_domain() -> None:
-    matched = [(100, True, 4, [1.0]), (101, True, 4, [0.9])]
+def test_videos_without_captions_have_the_mean_of_their_domain() -> None:
+    matched: list[Text] = [(100, True, 1, [1.0]), (101, True, 2, [0.9])]
     found = _evidence(matched, [2], domains=3, captions=[100, 10, 0])
-    known = np.append(found.nats - 25 * 0.3 * (np.arange(2) == 1), [0] * 8)
     shares = [_share(0, 2, 100, 300), _share(2, 2, 10, 300)]
-    lengths = 1 / 1.3
-    gains = lengths * np.array([1, 0.9]) * (_present(shares[1]) - _absent(shares[1]))
-    means = [
-        _absent(shares[0]),
-        _absent(shares[1]) + 2 * math.log((np.exp(gains / 2).sum() + 8) / 10),
+    weight = _present(shares[1]) - _absent(shares[1])
+    gains = np.array([weight, 0.9 * weight / 1.2])
+    likelihoods = [
+        100 * math.exp(_absent(shares[0])),
+        math.exp(_absent(shares[1])) * (np.exp(gains).sum() + 8),
     ]
-    overall = 2 * math.log((100 * math.exp(means[0] / 2) + 10 * math.exp(means[1] / 2)) / 110)
-    assert len(known) == 10
-    assert found.unknown.tolist() == pytest.approx([1.5 + 0.8 * mean for mean in (*means, overall)], abs=1e-5)
+    means = [(1 + likelihoods[0]) / 101, (1 + likelihoods[1]) / 11, (1 + sum(likelihoods)) / 111]
+    assert found.unknown.tolist() == pytest.approx((1.0 + np.log(means)).tolist(), abs=1e-5)
     assert found.absent[2] == found.unknown[2], "no video of the domain has captions"
 
 
 def test_no_matched_text_says_nothing() -> None:
     found = _evidence([], [0, 0], domains=2, captions=[10, 0])
     assert len(found.videos) == 0
-    assert found.absent.tolist() == [0.0, 1.5]
-    assert found.unknown.tolist() == [1.5, 1.5]
+    assert found.absent.tolist() == [0.0, 1.0]
+    assert found.unknown.tolist() == [1.0, 1.0]
     assert _evidence([], [0], captions=[0]).unknown.tolist() == [0]
 
 
