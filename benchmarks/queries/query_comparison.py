@@ -39,6 +39,7 @@ from benchmarks.queries.query_rivals import (
     read_features,
     stored_text,
 )
+from benchmarks.queries.retyped_captions import RETYPED_KINDS, retyped_queries
 from benchmarks.queries.served_library import DEPTH, Answer, Question, ServedAnswers, serve
 from benchmarks.queries.unknown_texts import SENTENCES, foreign_words, random_letters
 
@@ -194,7 +195,9 @@ class _Plan:
             return []
         return [
             Target(
-                query.text, sorted(query.right), DEPTH if query.is_caption else min(DEPTH, len(query.right))
+                query.text,
+                [] if query.kind in RETYPED_KINDS else sorted(query.right),
+                DEPTH if query.is_caption else min(DEPTH, len(query.right)),
             )
             for query in self.queries
         ]
@@ -225,6 +228,7 @@ def _plan(domains: Library, seed: int, count: int) -> list[_Plan]:
             [
                 *keyword_queries(library, count, random.Random(f"keywords {seed}")),
                 *caption_queries(library, ["learned", "hidden"], count, seed),
+                *retyped_queries(library, count, random.Random(f"retyped {seed}")),
                 *(Query(kind, text) for kind, texts in unknown.items() for text in texts),
             ],
             with_feedback=True,
@@ -314,7 +318,7 @@ def _rival_answer(
 
 def _values(query: Query, answer: Answer) -> dict[str, float]:
     values: dict[str, float] = {}
-    if query.is_caption:
+    if query.right and query.needs_one:
         values |= {f"R@{k}": 100.0 * bool(query.right & set(answer.top[:k])) for k in (1, DEPTH)}
     elif query.right:
         places = min(DEPTH, query.stored)

@@ -45,6 +45,11 @@ class Query(NamedTuple):
     group: str = ""
 
     @property
+    def needs_one(self) -> bool:
+        """Whether one right video suffices: for whole and retyped captions, but not for words."""
+        return self.kind not in ("words", "pairs")
+
+    @property
     def is_caption(self) -> bool:
         """Whether the text is a whole caption of one video."""
         return self.kind in CAPTION_KINDS
@@ -65,7 +70,7 @@ def keyword_queries(library: Library, count: int, rng: random.Random) -> list[Qu
     for video in videos:
         for words in map(caption_words, video.stored):
             for first, second in zip(words, [*words[1:], ""], strict=True):
-                if _is_content(first) and not first.isdigit():
+                if is_content_word(first):
                     found[first][video.id] = video
                 if _is_content(first) and _is_content(second):
                     found[f"{first} {second}"][video.id] = video
@@ -81,6 +86,11 @@ def keyword_queries(library: Library, count: int, rng: random.Random) -> list[Qu
                 Query(kind, text, right, len(stored), stored[0].domain if len(domains) == 1 else None)
             )
     return queries
+
+
+def is_content_word(word: str) -> bool:
+    """Check whether a word is neither short, nor a number, nor a function word."""
+    return _is_content(word) and not word.isdigit()
 
 
 def _is_content(word: str) -> bool:

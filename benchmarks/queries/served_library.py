@@ -25,7 +25,7 @@ from benchmarks.queries.confirmed_misses import Target, confirm_misses
 from benchmarks.queries.library_videos import Library
 from cinestrata_schemas.search import MAX_BATCH_QUERIES, SearchQuery
 from cinestrata_schemas.tasks import TaskSpec
-from models.routing import DEFAULT_PRIOR
+from models.routing import RANKING_PRIOR
 from service.catalog.database import session_scope
 from service.catalog.migrations import upgrade
 from service.catalog.tables import Video
@@ -187,7 +187,7 @@ def _score_visually(snapshot: SearchSnapshot, texts: Sequence[str], rows: Mappin
     tasks, mode = snapshot.nonempty_tasks, snapshot.served_mode
     for start, batch in zip(range(0, len(texts), 64), chunks(texts, 64), strict=True):
         routings = snapshot.route(snapshot.query_vectors.tokens(batch), [tasks] * len(batch))
-        lifts = [routing.weights for routing in routings]
+        lifts = [dict(zip(routing.tasks, routing.bounded.tolist(), strict=True)) for routing in routings]
         pairs = [(row, task) for row in range(len(batch)) for task in tasks]
         vectors = snapshot.query_vectors([(batch[row], mode, task) for row, task in pairs])
         scans = [
@@ -196,7 +196,7 @@ def _score_visually(snapshot: SearchSnapshot, texts: Sequence[str], rows: Mappin
         ]
         for (row, task), hits in zip(pairs, snapshot.scan(scans), strict=True):
             columns = [rows[vector_id] for vector_id in hits.ids.tolist()]
-            scores[start + row, columns] = hits.scores + DEFAULT_PRIOR * lifts[row][task]
+            scores[start + row, columns] = hits.scores + RANKING_PRIOR * lifts[row][task]
     return scores
 
 

@@ -13,6 +13,7 @@ from typing import NamedTuple
 from benchmarks.clips.paired_bootstrap import Interval, difference_interval
 from benchmarks.queries.query_comparison import PRODUCT, ROWS, UNKNOWN_KINDS, Outcome, QueryResults
 from benchmarks.queries.query_kinds import CAPTION_KINDS
+from benchmarks.queries.retyped_captions import RETYPED_KINDS
 from benchmarks.reporting.markdown_tables import format_interval, markdown_table
 
 
@@ -51,6 +52,9 @@ def _tables(results: QueryResults) -> dict[str, list[Column]]:
     tables = {
         "Words and pairs of words that captions contain": [
             Column(kind, measure) for kind in ("words", "pairs") for measure in keywords
+        ],
+        "Captions as people retype them, all domains": [
+            Column(kind, measure) for kind in RETYPED_KINDS for measure in ("R@1", "R@10", "matches")
         ],
         "Whole captions, all domains (mean over domains)": [
             Column(kind, f"R@{k}") for kind in CAPTION_KINDS for k in (1, 10)

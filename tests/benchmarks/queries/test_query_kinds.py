@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.clips.caption_tfidf import caption_words
 from benchmarks.queries.library_videos import Library, LibraryVideo
 from benchmarks.queries.query_kinds import Query, caption_queries, keyword_queries, library_words
+from benchmarks.queries.retyped_captions import RETYPED_KINDS, retyped_queries
 from benchmarks.queries.unknown_texts import foreign_words, random_letters
 
 
@@ -62,3 +64,29 @@ def test_foreign_words_resemble_no_word_of_the_library(library: Library) -> None
     assert "risotto" in words
     assert "potatoes" not in words
     assert len(random_letters(20)) == 20
+
+
+def test_retyped_captions_keep_what_makes_a_video_right() -> None:
+    library: Library = {
+        "gym": [
+            _video("gym", 0, "a heavy goblet squat beside bright windows"),
+            _video("gym", 1, "The heavy goblet squat beside bright windows."),
+            _video("gym", 2, "plank"),
+            _video("gym", 3, "a hidden goblet squat beside windows", hidden=True),
+        ]
+    }
+    both = frozenset({"gym0", "gym1"})
+    stored = {word for video in library["gym"] for text in video.stored for word in caption_words(text)}
+    queries = retyped_queries(library, 9, random.Random(0))
+    assert {query.kind for query in queries} == set(RETYPED_KINDS)
+    for query in queries:
+        words = set(caption_words(query.text))
+        foreign = len(words - stored)
+        assert query.right <= both
+        assert query.right
+        assert foreign == {"one unknown word": 1, "unknown words": 2, "typo": 1}.get(query.kind, foreign)
+        if query.kind in ("fewer words", "other order", "one unknown word"):
+            assert query.right == both
+        if query.kind == "filler":
+            assert len(query.right) == 1
+    assert len(retyped_queries(library, 1, random.Random(0))) == len(RETYPED_KINDS)
