@@ -48,7 +48,6 @@ _SAME_STEM = 0.3  # share of the nats of a complete video for another form of a 
 _NOT_A_CAPTION = 0.8  # share of the nats for a word in a name or a value
 _CONFIRMED = 0.8  # highest share of the nats for a text that people confirmed
 _REFUSED = 12.0  # highest nats against a video that people refused for the query
-_AS_TYPED = 0.75  # share of the nats from which a video contains the words as typed
 _TABLE_SHARE = 8  # texts are grouped if there are at most this many possible classes for each
 
 
@@ -104,7 +103,6 @@ class WordEvidence:
         domains: Position of each one's domain, ``[V]``.
         nats: Evidence for each, ``float32 [V]``.
         is_complete: Whether each video's texts contain the whole query, ``[V]``.
-        is_typed: Whether they contain it as typed, without other forms of a word, ``[V]``.
         absent: Evidence for a captioned video without a matched text, by domain, ``float32 [T]``.
         unknown: Evidence for a video without captions and without a matched text, by domain, ``float32 [T]``.
         may_be_complete: Whether a video contains all units except those too common for all their texts to be known.
@@ -114,7 +112,6 @@ class WordEvidence:
     domains: Ints
     nats: npt.NDArray[np.float32]
     is_complete: npt.NDArray[np.bool_]
-    is_typed: npt.NDArray[np.bool_]
     absent: npt.NDArray[np.float32]
     unknown: npt.NDArray[np.float32]
     may_be_complete: bool = True
@@ -143,7 +140,6 @@ class WordEvidence:
             join(self.domains, domains),
             join(self.nats, nats),
             join(self.is_complete, False),
-            join(self.is_typed, False),
             self.absent,
             self.unknown,
             self.may_be_complete,
@@ -179,7 +175,6 @@ class WordEvidence:
             found,
             nats=(found.nats + _COMPLETE * is_new).astype(np.float32),
             is_complete=found.is_complete | is_new,
-            is_typed=found.is_typed | is_new,
         )
 
     def with_phrase(self, videos: Ids) -> WordEvidence:
@@ -202,7 +197,7 @@ def word_evidence(matches: MatchedDocuments, statistics: CaptionStatistics) -> W
         zeros = np.zeros(len(statistics.captions), np.float32)
         unknown = zeros + np.float32(uncaptioned)
         absent = np.where(is_captioned_domain, zeros, unknown)
-        return WordEvidence(none, none, none.astype(np.float32), no, no, absent, unknown)
+        return WordEvidence(none, none, none.astype(np.float32), no, absent, unknown)
     texts, class_of, sizes = _group_texts(matches, len(is_captioned_domain))
     owners = texts.domains
     rows, units = texts.strengths.nonzero()  # of few units, most texts contain one
@@ -214,9 +209,8 @@ def word_evidence(matches: MatchedDocuments, statistics: CaptionStatistics) -> W
     known = max(1, len(np.unique(units)))
     brevity = 1 / (1 + _LONGER * np.maximum(0.0, texts.lengths / known - 1))
     evidence: Floats = sources * brevity * shared
-    contained = np.zeros(
-        (len(owners), texts.strengths.shape[1] + 1)
-    )  # the last column is how close the text is
+    # One column more, for how close a complete text is.
+    contained = np.zeros((len(owners), texts.strengths.shape[1] + 1))
     contained[rows, units] = np.where(strengths >= 1, 1.0, _SAME_STEM) * sources[rows]
     idf = inverse_document_frequency(matches.frequencies, matches.documents)
     enough = _IS_COMPLETE * max(float(idf.sum()), 1e-6)
@@ -236,14 +230,12 @@ def word_evidence(matches: MatchedDocuments, statistics: CaptionStatistics) -> W
     of_any = uncaptioned + np.maximum(nats, unknown[owner])
     nats = np.where(is_captioned, nats, of_any)
     nats += (is_complete * (_COMPLETE * likeness + closest))[best.row_of]
-    is_typed = is_complete & (likeness >= _AS_TYPED)
     of_unknown = uncaptioned + unknown
     return WordEvidence(
         best.videos,
         owner,
         nats.astype(np.float32),
         is_complete[best.row_of],
-        is_typed[best.row_of],
         np.where(is_captioned_domain, base, of_unknown).astype(np.float32),
         of_unknown.astype(np.float32),
         may_be_complete,

@@ -83,7 +83,6 @@ def test_transcripts_raise_evidence_and_never_lower_it() -> None:
         np.array([0, 1]),
         np.array([30, -4], np.float32),
         np.array([True, False]),
-        np.array([True, False]),
         np.array([-1, -2], np.float32),
         np.array([0, 0], np.float32),
     )
@@ -98,4 +97,3 @@ def test_transcripts_raise_evidence_and_never_lower_it() -> None:
     assert joined.domains.tolist() == [0, 1, 1]
     assert joined.nats.tolist() == [30, 10, 5]
     assert joined.is_complete.tolist() == [True, True, False]
-    assert joined.is_typed.tolist() == [True, False, False]

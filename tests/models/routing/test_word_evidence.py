@@ -124,7 +124,6 @@ def test_complete_videos_precede_all_others_and_the_closest_text_is_first() -> N
     ]
     found = _evidence(rows, [4, 3])
     assert found.is_complete.tolist() == [True, True, True, False]
-    assert found.is_typed.tolist() == [True, True, False, False]
     assert (np.diff(found.nats) < -1).all()
     assert found.nats[1] > found.nats[3] + 20
 
@@ -192,7 +191,6 @@ def test_evidence_is_finite_and_of_each_video_once(texts: list[Text], frequencie
         assert np.isfinite(nats).all()
     assert (found.nats >= found.absent[found.domains] - 1e-4).all()
     assert (found.unknown > found.absent).all()
-    assert (found.is_complete | ~found.is_typed).all()
 
 
 @given(texts_of_three_domains, st.integers(0, 39))
@@ -225,7 +223,7 @@ def test_many_texts_have_the_evidence_that_each_has_alone(monkeypatch: pytest.Mo
         together = _evidence(own, [1200], domains=2, **facts)
         monkeypatch.setattr("models.routing.word_evidence._TABLE_SHARE", 0)
         alone = _evidence(own, [1200], domains=2, **facts)
-        for name in ("videos", "domains", "is_complete", "is_typed"):
+        for name in ("videos", "domains", "is_complete"):
             np.testing.assert_array_equal(getattr(together, name), getattr(alone, name))
         for name in ("nats", "absent", "unknown"):
             np.testing.assert_allclose(getattr(together, name), getattr(alone, name), rtol=1e-5)
