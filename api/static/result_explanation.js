@@ -72,8 +72,9 @@ function similarityNote({ cosine, video_cosine: whole, moments }) {
   return "Cosine of the query and the video.";
 }
 
-function routingNote({ weight, task, routing_prior: prior }) {
-  return `${prior} × the logarithm of ${percent(weight, weight < 0.1 ? 2 : 0)}, the weight of ${task}.`;
+function routingNote({ routing_term: term, task, routing_prior: prior }) {
+  const nats = (term / prior).toFixed(2).replace("-", "−");
+  return `${prior} × ${nats} nats, the routing evidence of ${task} compared with the likeliest domain.`;
 }
 
 function wordsNote({ words_evidence: evidence, routing_prior: prior, texts: found }) {

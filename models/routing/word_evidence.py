@@ -38,7 +38,7 @@ Floats = npt.NDArray[np.float64]
 
 # Chosen on half of the domains of real clips; benchmarks/RESULTS.md says which, and has the figures of the other half.
 _CERTAINTY = 0.9  # λ, how surely a text about a video has a unit of a query that means the video
-_PRIOR_CAPTIONS = 1.0  # captions of average frequency, added to each domain
+_PRIOR_SHARE = 0.1  # of one more caption of each domain that has a unit; the evidence depends on no other domain
 _LONGER = 0.2  # what the weights lose in a text twice as long as the query, relative to the rest
 _UNCAPTIONED = 1.0  # a, in nats
 _COMPLETE, _CLOSEST = 25.0, 10.0  # nats for a complete video, and for one text that is exactly the query
@@ -373,12 +373,12 @@ def _unit_weights(
     places = texts.domains[rows[is_counted]] * shape[1] + units[is_counted]
     counts = np.bincount(places, sizes[rows[is_counted]], shape[0] * shape[1]).reshape(shape)
     counts = counts.astype(np.float64)  # of no places, bincount returns integers
-    overall = (texts.frequencies + 0.5) / (max(texts.documents, int(texts.frequencies.max())) + 1)
     captions = statistics.captions[:, None]
     # For a unit so common that some of its texts are not matches, the frequency in the library has to do.
     partial = texts.is_partial
-    counts[:, partial] = np.maximum(counts[:, partial], overall[partial] * captions)
-    shares = (np.minimum(counts, captions) + _PRIOR_CAPTIONS * overall) / (captions + _PRIOR_CAPTIONS)
+    overall = texts.frequencies[partial] / max(1, texts.documents)
+    counts[:, partial] = np.maximum(counts[:, partial], overall * captions)
+    shares = (np.minimum(counts, captions) + _PRIOR_SHARE) / (captions + 1)
     present = np.log1p(_CERTAINTY * (1 - shares) ** 2 / shares)
     absent = np.log1p(-_CERTAINTY * (1 - shares))
     is_known = np.bincount(units, minlength=shape[1]) > 0

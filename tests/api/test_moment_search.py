@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -57,7 +58,9 @@ def moment_client(configured: Settings, world: Path) -> Iterator[TestClient]:
     _long(world / "both.mp4", [world / uri for uri in scenes])
     _long(world / "other.mp4", [world / uri for uri in others[:2]])
     videos = [{"uri": f"{name}.mp4", "id": name} for name in ("both", "other")]
-    videos += [{"uri": uri, "id": f"scene-{number}"} for number, uri in enumerate([*scenes, *others])]
+    for number, uri in enumerate([*scenes, *others]):  # their own names have words of the queries
+        shutil.copy(world / uri, world / f"{number}.mp4")
+        videos.append({"uri": f"{number}.mp4", "id": f"scene-{number}"})
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("CINESTRATA_MOMENT_SECONDS", "16")
         settings.cache_clear()

@@ -80,7 +80,8 @@ class QueryWord(ResponseModel):
 class ResultExplanation(ResponseModel):
     """Parts of a video's score for a query: ``score = cosine + routing_term + words_term``.
 
-    ``routing_term`` is ``routing_prior × log(weight)``, and ``words_term`` is ``routing_prior × words_evidence``.
+    ``routing_term`` is ``routing_prior`` times the domain's bounded evidence, and ``words_term`` is ``routing_prior ×
+    words_evidence``.
     ``task`` is the name of the video's domain.
     """
 
@@ -99,11 +100,13 @@ class ResultExplanation(ResponseModel):
         description="Cosine between the query vector and the whole video's vector; lower than `cosine` "
         "if a moment is nearer."
     )
-    routing_prior: float = Field(description="Cosine per nat of routing evidence.")
-    routing_term: float = Field(description="Routing prior times the log weight of the domain; at most 0.")
+    routing_prior: float = Field(description="Cosine per nat of evidence.")
+    routing_term: float = Field(
+        description="Routing prior times the evidence of the domain, compared with the likeliest one; at most 0."
+    )
     weight: float = Field(description="Routing weight of the domain among the searched domains, 0..1.")
     words_evidence: float = Field(
-        description="Evidence from words in the video's texts, in nats; 0 without texts."
+        description="Evidence from words in the video's texts, in nats; without captions, that of its domain."
     )
     words_term: float = Field(description="Routing prior times the words' evidence.")
     texts: list[MatchedText] = Field(description="Matching texts of the video, best first.")

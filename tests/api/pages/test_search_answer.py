@@ -276,7 +276,7 @@ def test_page_of_a_video_shows_the_evidence_of_its_words(
     wait_for(browser, ".score-parts dt", 6)
     parts = dict(zip(texts(browser, ".score-parts dt"), texts(browser, ".score-parts dt + dd"), strict=True))
     assert parts["Words"] == "0.210"
-    assert "0.04 × 5.25 nats" in _shown(browser, ".score-parts")
+    assert "0.16 × 5.25 nats" in _shown(browser, ".score-parts")
     assert texts(browser, "#why .matched-texts li") == ["Caption: a ball", "toy: ball"]
     assert texts(browser, "#why mark") == ["ball", "ball"]
 

@@ -53,8 +53,8 @@ def _evidence(
     )
 
 
-def _share(count: int, frequency: int, captions: int = CAPTIONS, documents: int = CAPTIONS) -> float:
-    return (count + (frequency + 0.5) / (documents + 1)) / (captions + 1)
+def _share(count: int, captions: int = CAPTIONS) -> float:
+    return (count + 0.1) / (captions + 1)
 
 
 def _present(share: float) -> float:
@@ -69,7 +69,7 @@ def test_evidence_is_the_sum_of_its_units() -> None:
     """Compare with the formula: units that 1, 4 and 90 of 100 captions have, and one that none has."""
     rows = [[1, 1, 1, 0], [0, 1, 1, 0], [0, 0.9, 0, 0], *[[0, 0, 1, 0]] * 88, [0, 1, 0, 0]]
     found = _evidence([(video, True, 6, row) for video, row in enumerate(rows)], [1, 4, 90, 0])
-    shares = [_share(count, count) for count in (1, 4, 90)]
+    shares = [_share(count) for count in (1, 4, 90)]
     base = sum(map(_absent, shares))
     brevity = 1 / (1 + 0.2 * (6 / 3 - 1))
     expected = [
@@ -84,7 +84,7 @@ def test_evidence_is_the_sum_of_its_units() -> None:
 def test_videos_without_captions_have_the_mean_of_their_domain() -> None:
     matched: list[Text] = [(100, True, 1, [1.0]), (101, True, 2, [0.9])]
     found = _evidence(matched, [2], domains=3, captions=[100, 10, 0])
-    shares = [_share(0, 2, 100, 300), _share(2, 2, 10, 300)]
+    shares = [_share(0), _share(2, 10)]
     weight = _present(shares[1]) - _absent(shares[1])
     gains = np.array([weight, 0.9 * weight / 1.2])
     likelihoods = [
