@@ -38,7 +38,9 @@ Floats = npt.NDArray[np.float64]
 
 # Chosen on half of the domains of real clips; benchmarks/RESULTS.md says which, and has the figures of the other half.
 _CERTAINTY = 0.9  # λ, how surely a text about a video has a unit of a query that means the video
-_PRIOR_SHARE = 0.1  # of one more caption of each domain that has a unit; the evidence depends on no other domain
+_PRIOR_SHARE = (
+    0.1  # of one more caption of each domain that has a unit; the evidence depends on no other domain
+)
 _LONGER = 0.2  # what the weights lose in a text twice as long as the query, relative to the rest
 _UNCAPTIONED = 1.0  # a, in nats
 _COMPLETE, _CLOSEST = 25.0, 10.0  # nats for a complete video, and for one text that is exactly the query
