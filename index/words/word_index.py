@@ -208,19 +208,21 @@ class WordIndex:
 
     def count_captions(
         self, locate: Callable[[Ids], npt.NDArray[np.int32]], groups: int
-    ) -> npt.NDArray[np.float64]:
-        """Count the captions of each of G groups of videos, ``[G]``.
+    ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+        """Count the captions of each of G groups of videos, and the words in them, both ``[G]``.
 
         Args:
             locate: Returns each video's group, −1 for none.
         """
-        captions = np.zeros(groups)
+        captions, words = np.zeros(groups), np.zeros(groups)
         for live in self._segments:
             segment = live.segment
             is_caption = live.alive & (segment.rows["kind"] == TextKind.CAPTION)
             owners = np.where(is_caption, locate(segment.videos.ids)[segment.owners], -1)
-            captions += np.bincount(owners[owners >= 0], minlength=groups)
-        return captions
+            kept = owners >= 0
+            captions += np.bincount(owners[kept], minlength=groups)
+            words += np.bincount(owners[kept], segment.rows["length"][kept], groups)
+        return captions, words
 
     def expand(self, unit: QueryUnit) -> set[tuple[frozenset[str], ...]]:
         """Find the spellings of a unit: for each of a spelling's adjacent words, the terms that match it."""

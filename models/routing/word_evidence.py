@@ -6,6 +6,9 @@ captions that have a unit, the evidence of the unit is
 
     ln(1 + λ (1 - p)² / p)  for a text that has it,    ln(1 - λ (1 - p))  for one that lacks it.
 
+λ is 0.9, but less for a query with more units than the domain's captions have words, since a short caption cannot say a
+long description.
+
 A text's evidence for the query is the sum over its units: a constant of the domain, for a text that has none of them,
 and a positive weight for each unit that the text has. The weights count less in a text that is longer than the query,
 in a name or a metadata value, and in another form of the word. Units that no text has change no ranking. A video has
@@ -37,7 +40,7 @@ Ints = npt.NDArray[np.integer]
 Floats = npt.NDArray[np.float64]
 
 # Chosen on half of the domains of real clips; benchmarks/RESULTS.md says which, and has the figures of the other half.
-_CERTAINTY = 0.9  # λ, how surely a text about a video has a unit of a query that means the video
+_CERTAINTY = 0.9  # highest λ, how surely a text about a video has a unit of a query that means the video
 _PRIOR_SHARE = (
     0.1  # of one more caption of each domain that has a unit; the evidence depends on no other domain
 )
@@ -59,10 +62,12 @@ class CaptionStatistics:
 
     Attributes:
         captions: Number of captions, ``[T]``.
+        lengths: Mean number of words in a caption, ``[T]``.
         videos: Number of videos with captions, ``[T]``.
     """
 
     captions: Floats
+    lengths: Floats
     videos: Floats
 
 
@@ -381,8 +386,10 @@ def _unit_weights(
     overall = texts.frequencies[partial] / max(1, texts.documents)
     counts[:, partial] = np.maximum(counts[:, partial], overall * captions)
     shares = (np.minimum(counts, captions) + _PRIOR_SHARE) / (captions + 1)
-    present = np.log1p(_CERTAINTY * (1 - shares) ** 2 / shares)
-    absent = np.log1p(-_CERTAINTY * (1 - shares))
     is_known = np.bincount(units, minlength=shape[1]) > 0
+    length = max(1, int(np.count_nonzero(is_known)))
+    certainty = _CERTAINTY * np.minimum(1.0, statistics.lengths / length)[:, None]
+    present = np.log1p(certainty * (1 - shares) ** 2 / shares)
+    absent = np.log1p(-certainty * (1 - shares))
     base = np.where(statistics.captions > 0, absent[:, is_known].sum(axis=1), 0.0)
     return present - absent, base

@@ -45,17 +45,15 @@ class DomainCaptions:
         self._is_captioned = words.captioned(positions.by_task) if is_captioned is None else is_captioned
         sums = np.concatenate([[0], np.cumsum(~self._is_captioned)])
         self.uncaptioned_counts: npt.NDArray[np.int64] = np.diff(sums[positions.starts])
-        self.statistics = statistics or CaptionStatistics(
-            words.count_captions(positions.locate, len(positions.counts)),
-            (positions.counts - self.uncaptioned_counts).astype(np.float64),
-        )
+        videos = (positions.counts - self.uncaptioned_counts).astype(np.float64)
+        self.statistics = statistics or _count(words, positions, videos)
 
     @classmethod
     def unknown(cls, positions: VideoPositions) -> DomainCaptions:
         """Create empty facts, for searches without words."""
         zeros = np.zeros(len(positions.starts) - 1)
         captions = np.zeros(len(positions.by_task), np.bool_)
-        return cls(WordIndex.empty(), positions, CaptionStatistics(zeros, zeros), captions)
+        return cls(WordIndex.empty(), positions, CaptionStatistics(zeros, zeros, zeros), captions)
 
     def uncaptioned(self, position: int) -> Ids:
         """Find the videos without captions in the task at a position: vector IDs, ascending."""
@@ -108,3 +106,8 @@ class CaptionsOfSnapshots:
             if current is not known:
                 self._known[positions] = current
             return current
+
+
+def _count(words: WordIndex, positions: VideoPositions, videos: npt.NDArray[np.float64]) -> CaptionStatistics:
+    captions, length = words.count_captions(positions.locate, len(positions.counts))
+    return CaptionStatistics(captions, length / np.maximum(captions, 1), videos)

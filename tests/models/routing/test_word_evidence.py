@@ -49,7 +49,7 @@ def _evidence(
             np.array(frequencies, np.int64),
             CAPTIONS * domains,
         ),
-        CaptionStatistics(counts, counts),
+        CaptionStatistics(counts, np.full(domains, 9.0), counts),
     )
 
 
@@ -141,6 +141,19 @@ def test_best_text_of_a_video_counts() -> None:
         assert _evidence([(1, *text) for text in texts], [9, 9]).nats.tolist() == pytest.approx(
             [best], abs=0.01
         )
+
+
+def test_short_caption_loses_less_for_each_word_of_a_long_description() -> None:
+    short, long = ([1.0] + [0.0] * (units - 1) for units in (9, 36))
+    lacking = {}
+    for row in (short, long):
+        units = len(row)
+        texts: list[Text] = [
+            (1, True, 3, row),
+            *((2 + unit, True, 3, list(np.eye(units)[unit])) for unit in range(1, units)),
+        ]
+        lacking[units] = float(_evidence(texts, [1] * units).absent[0]) / units
+    assert lacking[9] < 3 * lacking[36] < 0
 
 
 def test_phrase_raises_its_videos() -> None:
