@@ -80,8 +80,8 @@ class QueryWord(ResponseModel):
 class ResultExplanation(ResponseModel):
     """Parts of a video's score for a query: ``score = cosine + routing_term + words_term``.
 
-    ``routing_term`` is ``routing_prior`` times the domain's bounded evidence, and ``words_term`` is ``routing_prior ×
-    words_evidence``.
+    ``routing_term`` is ``routing_prior`` times the bounded evidence of the domain, and ``words_term`` is
+    ``routing_prior × words_evidence``.
     ``task`` is the name of the video's domain.
     """
 
