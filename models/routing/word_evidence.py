@@ -123,9 +123,7 @@ class WordEvidence:
     unknown: npt.NDArray[np.float32]
     may_be_complete: bool = True
 
-    def including(
-        self, videos: Ids, domains: Ints, nats: npt.NDArray[np.floating] | float = 0.0
-    ) -> WordEvidence:
+    def including(self, videos: Ids, domains: Ints, nats: npt.NDArray[np.floating]) -> WordEvidence:
         """Add the videos, ascending, that have no evidence yet; they are not complete.
 
         Args:
@@ -166,9 +164,7 @@ class WordEvidence:
         nats[np.searchsorted(found.videos, videos)] -= (_REFUSED * _saturated(votes)).astype(np.float32)
         return replace(found, nats=nats)
 
-    def with_complete(
-        self, videos: Ids, domains: Ints, unmatched: npt.NDArray[np.floating] | float = 0.0
-    ) -> WordEvidence:
+    def with_complete(self, videos: Ids, domains: Ints, unmatched: npt.NDArray[np.floating]) -> WordEvidence:
         """Mark these videos, ascending, as complete: they are all that contain the whole query.
 
         Args:

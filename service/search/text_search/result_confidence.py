@@ -42,8 +42,9 @@ def compute_confidence(state: SearchState, hits: Sequence[Hit]) -> ListConfidenc
     """
     written = _complete_videos(state)
     ids = np.array([hit.id for hit in hits], np.int64)
-    nats = state.words.support(ids)
-    looks = _judge_looks(state, hits, nats)
+    all_nats = state.words.nats(ids).astype(np.float64)
+    nats = all_nats - state.words.nats_of_unknown(ids)  # of the videos' own words
+    looks = _judge_looks(state, hits, all_nats, nats)
     if not hits or (looks is None and not len(written)):
         return UNKNOWN_CONFIDENCE
     is_written, _ = find_ids(written, ids)
@@ -94,15 +95,24 @@ class _Looks:
         return self.probability
 
 
-def _judge_looks(state: SearchState, hits: Sequence[Hit], nats: npt.NDArray[np.float64]) -> _Looks | None:
-    """Judge the looks of hits by their scores without words; None if the release is not calibrated."""
+def _judge_looks(
+    state: SearchState,
+    hits: Sequence[Hit],
+    all_nats: npt.NDArray[np.float64],
+    nats: npt.NDArray[np.float64],
+) -> _Looks | None:
+    """Judge the looks of hits by their scores without words; None if the release is not calibrated.
+
+    Args:
+        all_nats: Evidence of words in the score of each hit, ``[n]``.
+        nats: The part of it that the hit's own texts have, ``[n]``.
+    """
     model = applicable_calibration(state.snapshot, state.mode)
     if model is None or not hits:
         return None
     lifts = {task: DEFAULT_PRIOR * weight for task, weight in state.meaning.weights.items()}
     changes = np.array([lifts[hit.task] - state.planner.lifts[hit.task] for hit in hits])
-    terms = RANKING_PRIOR * state.words.nats(np.array([hit.id for hit in hits], np.int64))
-    scores = np.array([hit.score for hit in hits]) + changes - terms
+    scores = np.array([hit.score for hit in hits]) + changes - RANKING_PRIOR * all_nats
     head, evidence = _nearest_scores(state, lifts), state.meaning.evidence
     log_odds = model.log_odds(scores, evidence.familiarity, evidence.log_weight, head)
     if model.answer is None:

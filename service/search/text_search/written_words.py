@@ -33,7 +33,6 @@ from service.search.words.transcript_words import TranscriptWords, spoken_text
 from service.search.words.video_texts import texts_of
 
 Ids = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.floating]
 
 _FEW = 256  # videos of a domain that one scan finds in full
 _MAX_SCORED = 2048  # likewise, where their evidence differs
@@ -133,9 +132,6 @@ class SearchWords:
         transcripts: Words of its transcripts.
         judged: Texts that people confirmed or refused.
         captions: Caption facts for the snapshot's tasks.
-
-    Attributes:
-        is_written: Whether the texts of a video contain the whole query.
     """
 
     def __init__(
@@ -162,9 +158,7 @@ class SearchWords:
         self._refused = np.empty(0, np.int32)  # task positions of refused videos
         self._evidence = self._add_transcripts(self._find_evidence(matches, searched), searched)
         self._evidence = found = self._with_refusals(searched)
-        self.is_written = bool(found.is_complete.any())
-        has_unknown = captions.uncaptioned_counts > 0
-        self._highest = np.where(has_unknown, np.maximum(found.absent, found.unknown), found.absent)
+        self._highest = np.where(captions.uncaptioned_counts > 0, found.unknown, found.absent)
         np.maximum.at(self._highest, found.domains, found.nats)
         (better,) = np.nonzero(found.nats > found.absent[found.domains])
         better = better[np.argsort(found.domains[better], kind="stable")]  # ascending within each domain
@@ -199,12 +193,11 @@ class SearchWords:
         nats[is_matched] = self._evidence.nats[places]
         return np.asarray(nats, np.float32)
 
-    def support(self, videos: Ids) -> npt.NDArray[np.float64]:
-        """Look up how strongly a video's own words speak for it, in nats: 0 for one without captions or a match."""
+    def nats_of_unknown(self, videos: Ids) -> npt.NDArray[np.float32]:
+        """Look up what lack of captions adds to the evidence for videos; 0 with captions, ``[len(videos)]``."""
         positions = self._snapshot.locate(videos)
         are_captioned = self._captions.are_captioned(videos, positions)
-        unknown = np.where(are_captioned, 0, self._evidence.unknown[positions])
-        return np.asarray(self.nats(videos) - unknown, np.float64)
+        return np.where(are_captioned, np.float32(0), self._evidence.unknown[positions])
 
     def complete_videos(self) -> tuple[Ids, npt.NDArray[np.integer]]:
         """Find the videos whose texts contain the whole query: vector IDs, and the positions of their tasks."""
