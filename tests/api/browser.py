@@ -34,6 +34,10 @@ FLAGS = (
     "--window-size=1440,900",
 )
 
+_HAVE_RISEN = """
+return document.getAnimations().every((a) => a.animationName !== "rise" || a.playState === "finished");
+"""
+
 
 @contextmanager
 def serve(app: Any) -> Iterator[str]:
@@ -59,6 +63,8 @@ def wait_until(browser: WebDriver, condition: Callable[[WebDriver], _T | None]) 
 def wait_for(browser: WebDriver, css: str, count: int = 1) -> None:
     """Wait for a number of elements. To read their texts takes the browser longer than to draw them."""
     wait_until(browser, lambda b: len(b.find_elements(By.CSS_SELECTOR, css)) >= count)
+    # Results are transparent when they begin to rise, and the driver reads no text of what can't be seen.
+    wait_until(browser, lambda b: b.execute_script(_HAVE_RISEN))
 
 
 def texts(browser: WebDriver, css: str) -> list[str]:
