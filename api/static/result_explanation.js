@@ -30,8 +30,8 @@ export async function showExplanation(video, search) {
 function draw(explanation) {
   const parts = [
     part("Rank", explanation.rank ?? `over ${explanation.depth}`, rankNote(explanation)),
-    part("Score", explanation.score.toFixed(3), "The sum of the next three parts."),
-    part("Similarity", explanation.cosine.toFixed(3), similarityNote(explanation)),
+    part("Score", explanation.score.toFixed(3), "Evidence for the video in nats: the sum of the next three parts."),
+    part("Looks", signed(explanation.visual_term), looksNote(explanation)),
     part("Routing", signed(explanation.routing_term), routingNote(explanation)),
     part("Words", signed(explanation.words_term), wordsNote(explanation)),
     part(
@@ -65,21 +65,20 @@ function rankNote({ rank, depth }) {
     : `The video is not among the first ${depth} results.`;
 }
 
-function similarityNote({ cosine, video_cosine: whole, moments }) {
+function looksNote({ cosine, video_cosine: whole, moments, ...explanation }) {
+  const { visual_weight: weight, neutral_cosine: neutral, is_fitted } = explanation;
   const [best] = moments;
-  if (best && whole < cosine)
-    return `Cosine of the query and the moment ${timeRange(best)}; whole video: ${whole.toFixed(3)}.`;
-  return "Cosine of the query and the video.";
+  const nearest = best && whole < cosine ? `the moment ${timeRange(best)}` : "the video";
+  const source = is_fitted ? "fitted to this release" : "the defaults: this release has too few captions";
+  const shown = `${cosine.toFixed(3).replace("-", "−")} of the query and ${nearest}`;
+  return `${weight.toFixed(1)} × (cosine ${shown} − ${neutral.toFixed(2)}); weights: ${source}.`;
 }
 
-function routingNote({ routing_term: term, task, routing_prior: prior }) {
-  const nats = (term / prior).toFixed(2).replace("-", "−");
-  return `${prior} × ${nats} nats, the routing evidence of ${task} compared with the likeliest domain.`;
-}
+const routingNote = ({ task }) => `Evidence for ${task}, compared with the likeliest domain.`;
 
-function wordsNote({ words_evidence: evidence, routing_prior: prior, texts: found }) {
+function wordsNote({ words_term: evidence, texts: found }) {
   if (!evidence && !found.length) return "No text of the video supports or contradicts it.";
-  return `${prior} × ${evidence.toFixed(2).replace("-", "−")} nats, the evidence of the words in its texts.`;
+  return "Evidence of the words in its texts.";
 }
 
 function confidenceNote({ confidence, matches, rank }) {

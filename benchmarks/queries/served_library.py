@@ -25,7 +25,6 @@ from benchmarks.queries.confirmed_misses import Target, confirm_misses
 from benchmarks.queries.library_videos import Library
 from cinestrata_schemas.search import MAX_BATCH_QUERIES, SearchQuery
 from cinestrata_schemas.tasks import TaskSpec
-from models.routing import RANKING_PRIOR
 from service.catalog.database import session_scope
 from service.catalog.migrations import upgrade
 from service.catalog.tables import Video
@@ -196,7 +195,7 @@ def _score_visually(snapshot: SearchSnapshot, texts: Sequence[str], rows: Mappin
         ]
         for (row, task), hits in zip(pairs, snapshot.scan(scans), strict=True):
             columns = [rows[vector_id] for vector_id in hits.ids.tolist()]
-            scores[start + row, columns] = hits.scores + RANKING_PRIOR * lifts[row][task]
+            scores[start + row, columns] = snapshot.visual_score.nats(hits.scores) + lifts[row][task]
     return scores
 
 

@@ -41,6 +41,7 @@ class CalibrationCaption:
         score: Cosine of the video.
         ids: Vector IDs of the nearest videos in the task.
         cosines: Cosines of these videos, best first.
+        others: Cosines of other videos that were not learned.
     """
 
     task: str
@@ -52,6 +53,7 @@ class CalibrationCaption:
     score: float
     ids: tuple[int, ...]
     cosines: tuple[float, ...]
+    others: tuple[float, ...] = ()
 
 
 def write_calibration(folder: Path, captions: Sequence[CalibrationCaption]) -> None:
@@ -67,9 +69,11 @@ def read_calibration(folder: Path) -> tuple[CalibrationCaption, ...]:
     """
     file = folder / CALIBRATION_FILE
     try:
-        stored = json.loads(file.read_text(encoding="utf-8")) if file.exists() else []
+        stored: list[dict[str, Any]] = json.loads(file.read_text(encoding="utf-8")) if file.exists() else []
         return tuple(
-            CalibrationCaption(**{**c, "ids": tuple(c["ids"]), "cosines": tuple(c["cosines"])})
+            CalibrationCaption(
+                **{**c, **{name: tuple(c.get(name, ())) for name in ("ids", "cosines", "others")}}
+            )
             for c in stored
         )
     except (OSError, ValueError, KeyError, TypeError) as error:

@@ -1,8 +1,5 @@
 """Routing of queries to tasks, and confidence in results. Settings import this module, so it imports no torch."""
 
-# Cosine per nat of the evidence that ranks search results: of words, and of domains. Chosen with the constants of
-# models/routing/word_evidence.py.
-RANKING_PRIOR = 0.16
 # Cosine per nat of unbounded routing evidence, where no words count: in the recall matrix, and in the calibration. It
 # lets routing evidence decide between shards whose cosines are not comparable because differently conditioned encoders
 # made them. Chosen on another seed of the video world than the reported one.

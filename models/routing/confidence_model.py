@@ -29,6 +29,7 @@ import numpy as np
 import numpy.typing as npt
 
 from models.routing.router import TextEvidence
+from models.routing.visual_score import VisualScore
 
 Floats = npt.NDArray[np.floating]
 
@@ -49,6 +50,7 @@ class ConfidenceModel:
         captions: Number of captions that the model was fitted to.
         error: Cross-validated expected calibration error of the first results, 0..1.
         answer: Model of the whole list; None if no texts without an answer were available.
+        visual: Visual score of the encoder; None if it was not fitted.
     """
 
     mode: str
@@ -58,6 +60,7 @@ class ConfidenceModel:
     captions: int
     error: float
     answer: AnswerModel | None = None
+    visual: VisualScore | None = None
 
     def log_odds(
         self, scores: Floats, familiarity: float, log_weight: float, head: Floats | None = None
@@ -73,8 +76,8 @@ class ConfidenceModel:
     def to_json(self) -> dict[str, Any]:
         """Convert to the JSON object that a release stores."""
         stored = {**asdict(self), "weights": list(self.weights)}
-        del stored["answer"]
-        return stored if self.answer is None else {**stored, "answer": self.answer.to_json()}
+        parts = {"answer": self.answer, "visual": self.visual}
+        return {**stored, **{name: None if part is None else part.to_json() for name, part in parts.items()}}
 
     @classmethod
     def from_json(cls, stored: Mapping[str, Any]) -> ConfidenceModel:
@@ -95,6 +98,7 @@ class ConfidenceModel:
             int(stored["captions"]),
             float(stored["error"]),
             None if stored.get("answer") is None else AnswerModel.from_json(stored["answer"]),
+            None if stored.get("visual") is None else VisualScore.from_json(stored["visual"]),
         )
 
 

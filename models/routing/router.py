@@ -30,16 +30,15 @@ def can_reach_score(
 ) -> npt.NDArray[np.bool_]:
     """Check whether a video of each task could score at least ``bar`` for a text.
 
-    A video's score in the union of all shards is the cosine between the video and the text's vector for the shard, plus
-    the task's routing term. The routing term is known before the text is encoded for the shard, and the cosine is
-    bounded. If their sum stays below the bar, the text need not be encoded for the task and no result is lost: this is
-    a bound, not a heuristic. Where the bar rises from shard to shard, as the k-th best score does, likely tasks should
-    come first.
+    A video's score in the union of all shards is its visual score, which grows with the cosine, plus the task's routing
+    term. The routing term is known before the text is encoded for the shard, and the cosine is bounded. If their sum
+    stays below the bar, the text need not be encoded for the task and no result is lost: this is a bound, not a
+    heuristic. Where the bar rises from shard to shard, as the k-th best score does, likely tasks should come first.
 
     Args:
-        lifts: Prior × log weight of each text and task, any shape.
+        lifts: Routing term of each text and task, any shape.
         bar: Lowest score that changes the results, broadcastable to ``lifts``; −∞ if every score does.
-        limit: Upper bound on the cosines. A lower, merely likely bound turns the check into a heuristic.
+        limit: Upper bound on the visual scores. A lower, merely likely bound turns the check into a heuristic.
     """
     return np.asarray(lifts + limit >= bar)
 

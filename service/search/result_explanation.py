@@ -11,7 +11,6 @@ import numpy.typing as npt
 from cinestrata_schemas.explanations import QueryWord, ResultExplanation
 from cinestrata_schemas.search import MatchedText, MomentMatch, TaskRouting
 from index.hits import Hit
-from models.routing import RANKING_PRIOR
 from models.routing.router import distinct_tokens
 from service.core.errors import InvalidInput
 from service.core.settings import Settings
@@ -65,12 +64,12 @@ def explain_result(
     confidence = compute_confidence(state, hits)
     ranked = [hit.id for hit in hits[: request.query.k]]
     lift = float(state.planner.lifts[task])
-    words_evidence = float(state.words.nats(np.array([vector_id], np.int64))[0])
-    words_term = RANKING_PRIOR * words_evidence
+    words = float(state.words.nats(np.array([vector_id], np.int64))[0])
+    visual = snapshot.visual_score
     (query,) = snapshot.query_vectors([(state.words.query.text, str(state.mode), task)])
     video_cosine = _video_cosine(snapshot, task, query, vector_id)
     moments = _moments(state, task, query, vector_id, lift, cache)
-    cosine = max([video_cosine, *(moment.score - lift - words_term for moment in moments)])
+    cosine = max([video_cosine, *(visual.cosines(moment.score - lift - words) for moment in moments)])
     is_ranked = vector_id in ranked
     weights = state.routing.weights
     return ResultExplanation(
@@ -83,14 +82,16 @@ def explain_result(
         mode=state.mode,
         rank=1 + ranked.index(vector_id) if is_ranked else None,
         depth=request.query.k,
-        score=cosine + lift + words_term,
+        score=visual.nats(cosine) + lift + words,
         cosine=cosine,
         video_cosine=video_cosine,
-        routing_prior=RANKING_PRIOR,
+        visual_term=visual.nats(cosine),
+        visual_weight=visual.weight,
+        neutral_cosine=visual.neutral,
+        is_fitted=snapshot.has_fitted_visual_score,
         routing_term=lift,
         weight=math.exp(weights[task]),
-        words_evidence=words_evidence,
-        words_term=words_term,
+        words_term=words,
         texts=_texts(state, vector_id),
         routing=_routing(snapshot, state, task),
         confidence=confidence.results.get(vector_id) if is_ranked else None,

@@ -22,7 +22,7 @@ from models.encoders.query_encoder import QueryEncoder
 from models.releases.release_state import CalibrationCaption, ReleaseState
 from models.routing.router import distinct_tokens
 from models.routing.token_statistics import profile_values, token_profile
-from trainer.evaluation.calibration_searches import NEAREST_VIDEOS
+from trainer.evaluation.calibration_searches import NEAREST_VIDEOS, other_cosines
 from trainer.evaluation.gallery import Encoder, Ids, ShardVectors, Vectors
 from trainer.methods.base import Method
 from trainer.task_data import Clip, TaskData, chunks, draw_sample, vector_ids
@@ -73,7 +73,9 @@ def cross_fit(
         all_captions = [(clip.vector_id, text) for clip in searched for text in clip.captions]
         captions = draw_sample(all_captions, MAX_TASK_CAPTIONS - len(found))
         if captions:
-            found += _search_fold(part, task.task_id, captions, gallery, encoder, pinned)
+            found += _search_fold(
+                part, task.task_id, captions, gallery, [clip.vector_id for clip in searched], encoder, pinned
+            )
         report_alive()
     return tuple(found)
 
@@ -94,6 +96,7 @@ def _search_fold(
     task: str,
     captions: Sequence[tuple[int, str]],
     gallery: Sequence[Clip],
+    left_out: Sequence[int],
     encoder: QueryEncoder,
     pinned: Mapping[str, ReleaseState],
 ) -> Iterator[CalibrationCaption]:
@@ -102,6 +105,7 @@ def _search_fold(
     Args:
         part: Method that has learned the task without these videos.
         captions: Vector ID and text of each caption.
+        left_out: Vector IDs of all captioned videos that it has not learned.
         encoder: Query encoder of the release that has learned the whole task.
         pinned: Release that each task's shard pins, by task ID.
     """
@@ -119,6 +123,7 @@ def _search_fold(
     evidence = queries.routing_evidence(queries.tokenize(texts), [task])
     cosines = queries.encode(texts, [task], queries.modes[-1])[:, 0] @ vectors.T
     nearest = np.argsort(-cosines, axis=1, kind="stable")[:, :NEAREST_VIDEOS]
+    unlearned = [columns[video] for video in left_out]
     for row, (video, text) in enumerate(captions):
         tokens = presence[row] > 0
         yield CalibrationCaption(
@@ -131,6 +136,7 @@ def _search_fold(
             score=float(cosines[row, columns[video]]),
             ids=tuple(ids[nearest[row]].tolist()),
             cosines=tuple(float(value) for value in cosines[row, nearest[row]]),
+            others=other_cosines(cosines[row, unlearned].astype(np.float64), left_out.index(video)),
         )
 
 
@@ -186,6 +192,8 @@ def calibrate_appended(
     cosines = (queries @ shard.vectors(searched).T).astype(np.float64)
     nearest = np.argsort(-cosines, axis=1, kind="stable")[:, :NEAREST_VIDEOS]
     columns = {int(video): column for column, video in enumerate(searched)}
+    videos = [video for video in dict.fromkeys(video for video, _ in appended) if video in columns]
+    unlearned = [columns[video] for video in videos]
     found = []
     for row, (video, text) in enumerate(sample):
         words = distinct_tokens(tokenized[row])
@@ -202,6 +210,7 @@ def calibrate_appended(
                 score=float(cosines[row, columns[video]]),
                 ids=tuple(searched[nearest[row]].tolist()),
                 cosines=tuple(cosines[row, nearest[row]].tolist()),
+                others=other_cosines(cosines[row, unlearned], videos.index(video)),
             )
         )
     return AppendedCalibration(profile, tuple(found))

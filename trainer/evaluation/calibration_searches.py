@@ -31,6 +31,7 @@ Floats = npt.NDArray[np.floating]
 
 NEAREST_VIDEOS = CONFIDENCE_DEPTH + 1  # per task and caption: one more than a list, since one may be excluded
 _OTHER_TASKS = 4  # tasks with the most evidence that a caption is scored against, besides its own
+_OTHER_VIDEOS = 10  # that were not learned, and are compared with a caption
 _TEXTS = 64  # texts per chunk of token presence, which is as wide as the vocabulary
 
 SearchedLibrary = Literal["all", "without video", "without task", "unrelated"]
@@ -61,6 +62,8 @@ class LabeledResults(NamedTuple):
             library for an unrelated text.
         answer: AnswerModel features of the list.
         distance: Gap from the best score to that of the caption's video; NaN without the video.
+        own_cosine: Cosine of the caption's video; NaN without it.
+        others: Cosines of some other videos in its task that were not learned either.
     """
 
     features: Floats
@@ -69,6 +72,8 @@ class LabeledResults(NamedTuple):
     searched: SearchedLibrary
     answer: Floats
     distance: float
+    own_cosine: float = float("nan")
+    others: tuple[float, ...] = ()
 
     @property
     def present(self) -> bool:
@@ -86,11 +91,16 @@ class _Text(NamedTuple):
 
 
 class _Nearest(NamedTuple):
-    """Cosines and IDs of a task's videos nearest to a text; ``own_cosine`` is NaN if its video is elsewhere."""
+    """Cosines and IDs of a task's videos nearest to a text.
+
+    ``own_cosine`` is NaN if its video is elsewhere, and ``others`` has the cosines of other videos that were not
+    learned.
+    """
 
     cosines: Floats
     ids: Ids
     own_cosine: float
+    others: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -188,7 +198,13 @@ def label_results(
                 searched,
                 answer_features(scores[order], summary),
                 distance,
+                *(found[text.own][2:] if searched == "all" else ()),
             )
+
+
+def other_cosines(cosines: Floats, own: int) -> tuple[float, ...]:
+    """Choose some of a text's cosines with several videos, but not that of its own video, at position ``own``."""
+    return tuple(np.roll(cosines, -own)[1 : 1 + _OTHER_VIDEOS].tolist())
 
 
 def _collect_texts(
@@ -250,17 +266,19 @@ def _nearest_videos(
             continue
         remaining = np.isin(fitted.ids, task.ids)
         cosines, ids = np.array(fitted.cosines), np.array(fitted.ids, np.int64)
-        yield row, _Nearest(cosines[remaining], ids[remaining], fitted.score)
+        yield row, _Nearest(cosines[remaining], ids[remaining], fitted.score, fitted.others)
     if not computed:
         return
     queries = encoder.encode([texts[row].text for row in computed], [task.task], encoder.modes[-1])[:, 0]
     cosines = (queries @ task.shard.vectors(task.ids).T).astype(np.float64)
     order = np.argsort(-cosines, axis=1, kind="stable")[:, :NEAREST_VIDEOS]
     columns = {int(video): column for column, video in enumerate(task.ids)}
+    captioned = list(dict.fromkeys(columns[video] for video, _ in task.captions))
     for row, values, nearest in zip(computed, cosines, order, strict=True):
         column = columns.get(texts[row].video) if texts[row].own == position else None
         own = float("nan") if column is None else float(values[column])
-        yield row, _Nearest(values[nearest], task.ids[nearest], own)
+        others = () if column is None else other_cosines(values[captioned], captioned.index(column))
+        yield row, _Nearest(values[nearest], task.ids[nearest], own, others)
 
 
 _SENTENCES = (

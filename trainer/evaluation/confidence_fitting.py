@@ -22,6 +22,7 @@ from models.routing.confidence_model import (
     ConfidenceModel,
     logistic,
 )
+from models.routing.visual_score import fit_visual_score
 from trainer.evaluation.calibration_searches import CalibrationTask, LabeledResults, label_results
 from trainer.evaluation.gallery import Encoder, Vectors
 
@@ -99,8 +100,10 @@ def fit_confidence(
     weights, bias = _fit(searches)
     predicted, outcomes = _cross_validate(searches)
     error = calibration_error(predicted, outcomes)
+    present = [search for search in searches if search.present]
+    visual = fit_visual_score([s.own_cosine for s in present], [np.array(s.others) for s in present])
     return ConfidenceModel(
-        encoder.modes[-1], prior, tuple(map(float, weights)), bias, captions, error, answer
+        encoder.modes[-1], prior, tuple(map(float, weights)), bias, captions, error, answer, visual
     )
 
 

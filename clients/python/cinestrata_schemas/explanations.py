@@ -78,10 +78,9 @@ class QueryWord(ResponseModel):
 
 
 class ResultExplanation(ResponseModel):
-    """Parts of a video's score for a query: ``score = cosine + routing_term + words_term``.
+    """Parts of a video's score for a query: ``score = visual_term + routing_term + words_term``, in nats.
 
-    ``routing_term`` is ``routing_prior`` times the bounded evidence of the domain, and ``words_term`` is
-    ``routing_prior × words_evidence``.
+    ``visual_term`` is ``visual_weight × (cosine − neutral_cosine)``.
     ``task`` is the name of the video's domain.
     """
 
@@ -100,15 +99,19 @@ class ResultExplanation(ResponseModel):
         description="Cosine between the query vector and the whole video's vector; lower than `cosine` "
         "if a moment is nearer."
     )
-    routing_prior: float = Field(description="Cosine per nat of evidence.")
+    visual_term: float = Field(description="Evidence of the looks.")
+    visual_weight: float = Field(description="Nats per cosine.")
+    neutral_cosine: float = Field(description="Cosine that says nothing.")
+    is_fitted: bool = Field(
+        description="Whether these two are fitted to the release; false with too few captions, and in releases of 1.0."
+    )
     routing_term: float = Field(
-        description="Routing prior times the evidence of the domain, compared with the likeliest one; at most 0."
+        description="Bounded evidence of the domain, compared with the likeliest one; at most 0."
     )
     weight: float = Field(description="Routing weight of the domain among the searched domains, 0..1.")
-    words_evidence: float = Field(
-        description="Evidence from words in the video's texts, in nats; without captions, that of its domain."
+    words_term: float = Field(
+        description="Evidence of the words in the video's texts; without captions, that of its domain."
     )
-    words_term: float = Field(description="Routing prior times the words' evidence.")
     texts: list[MatchedText] = Field(description="Matching texts of the video, best first.")
     routing: list[TaskRouting] = Field(description="The likeliest domains, largest weight first.")
     confidence: float | None = Field(

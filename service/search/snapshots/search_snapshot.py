@@ -26,6 +26,7 @@ from models.releases.release_lineage import TaskLineage
 from models.routing.confidence_model import ConfidenceModel
 from models.routing.router import Router, TextEvidence, log_probabilities, route_text
 from models.routing.routing_profiles import RoutingProfiles
+from models.routing.visual_score import DEFAULT_VISUAL_SCORE, VisualScore
 from service.core.errors import Unavailable
 from service.search.parallel_searches import search_in_parallel
 from service.search.snapshots.appended_captions import (
@@ -142,6 +143,17 @@ class SearchSnapshot:
     confidence_model: ConfidenceModel | None = None
     release_confidence: ConfidenceModel | None = None
     appended_confidence: Mapping[str, Any] | None = None
+
+    @property
+    def visual_score(self) -> VisualScore:
+        """Conversion of cosines to nats."""
+        fitted = self.confidence_model and self.confidence_model.visual
+        return fitted or DEFAULT_VISUAL_SCORE
+
+    @property
+    def has_fitted_visual_score(self) -> bool:
+        """Whether the visual score is fitted to the release."""
+        return self.confidence_model is not None and self.confidence_model.visual is not None
 
     @property
     def served_mode(self) -> QueryMode:

@@ -14,7 +14,6 @@ import numpy.typing as npt
 from cinestrata_schemas.search import SearchResponse
 from index.hits import Hits
 from index.words.word_index import WordIndex
-from models.routing import RANKING_PRIOR
 from models.routing.confidence_model import CONFIDENCE_DEPTH
 from service.core import request_limits
 from service.core.errors import Unavailable
@@ -151,14 +150,15 @@ def start_searches(
         allowed_ids = find_allowed_ids(request.filter, tasks, request.field_prefix)
         planner = WavePlanner(
             routing.tasks,
-            RANKING_PRIOR * routing.bounded.astype(np.float64),
+            routing.bounded.astype(np.float64),
             [task for task in tasks if task in allowed_ids],
             depth,
             min_score=None if is_calibrated else request.query.min_score,
             routes=request.routes,
             limits=limits,
             tasks_in_first_page=cursor.tasks_in_first_page if cursor else None,
-            words_terms=RANKING_PRIOR * own.highest(routing.tasks),
+            words=own.highest(routing.tasks),
+            visual=snapshot.visual_score,
         )
         wave = planner.next_wave()
         states.append(
@@ -245,9 +245,8 @@ def _plan_scans(state: SearchState, vectors: Sequence[Vector]) -> list[_PlannedS
     """
     planned: list[_PlannedScan] = []
     domains = [state.words.domain(task) for task in state.wave]
-    terms = RANKING_PRIOR * np.array([words.absent for words in domains])
     # Where no other video can enter, only those in the groups are scanned.
-    can_enter = state.planner.can_enter(state.wave, terms).tolist()
+    can_enter = state.planner.can_enter(state.wave, np.array([words.absent for words in domains])).tolist()
     for task, vector, words, can_any_enter in zip(state.wave, vectors, domains, can_enter, strict=True):
         allowed, groups = state.allowed_ids[task], words.groups(state.depth)
         if not groups or can_any_enter:
@@ -266,17 +265,13 @@ def _plan_scans(state: SearchState, vectors: Sequence[Vector]) -> list[_PlannedS
 
 
 def _add_hits(state: SearchState, planned: Sequence[_PlannedScan], found: Sequence[Hits]) -> None:
-    """Add the hits of a wave's scans, with their word terms."""
-
-    def words_terms(ids: Ids) -> npt.NDArray[np.float32]:
-        return np.float32(RANKING_PRIOR) * state.words.nats(ids)
-
+    """Add the hits of a wave's scans, with the evidence of their texts."""
     for (scan, is_whole), hits in zip(planned, found, strict=True):
         if is_whole:
             state.nearest[scan.task] = hits
     state.planner.add_hits(
         [(scan.task, hits) for (scan, _), hits in zip(planned, found, strict=True)],
-        words_terms,
+        state.words.nats,
         state.words.are_complete,
     )
 

@@ -1,9 +1,9 @@
 """Plan a search: in which order to search tasks, and when the results are complete.
 
-A video's score is its cosine with the query vector of its shard, plus the *lift* of its task, plus the term for words
-in its texts. The lift is the prior times the task's bounded evidence. All lifts, and each task's highest word term,
-are known before the text is encoded; their sum is the task's *reach*. Tasks are therefore searched in waves, highest
-reach first, and the search ends when no remaining task can contain a video that would enter the results
+A video's score is the visual score of its cosine with the query vector of its shard, plus the *lift* of its task, plus
+the evidence of its texts. The lift is the task's bounded evidence. All lifts, and the highest evidence of texts in each
+task, are known before the text is encoded; their sum is the task's *reach*. Tasks are therefore searched in waves,
+highest reach first, and the search ends when no remaining task can contain a video that would enter the results
 (:func:`models.routing.router.can_reach_score`). The cost depends on how clearly the text points to tasks, not on how
 many there are.
 
@@ -35,6 +35,7 @@ import numpy.typing as npt
 from index.hits import Hit, Hits, rank_distinct
 from index.vector_ids import Ids, Scores
 from models.routing.router import COSINE_LIMIT, can_reach_score
+from models.routing.visual_score import COSINE_SCORE, VisualScore
 from service.search.search_request import Routes
 
 
@@ -45,7 +46,7 @@ class WaveLimits:
     Attributes:
         cosine_slack: Added to the highest cosine so far to get the likely bound.
         max_likely_tasks: Maximum number of tasks with ``auto``, once there are enough hits.
-        first_wave_margin: The first wave takes tasks whose reach is within this distance of the highest.
+        first_wave_margin: The first wave takes tasks whose reach is this close to the highest, as a cosine.
         min_first_wave: Minimum number of tasks in the first wave, if that many can contain results.
         max_first_wave: Maximum number of tasks in the first wave.
         growth: Size of a wave relative to the number of tasks searched before it.
@@ -96,7 +97,7 @@ class WavePlanner:
     Args:
         tasks: Candidate tasks; those with equal reach stay in this order.
         lifts: The tasks' lifts, ``[T]``.
-        words_terms: Highest word term in each task, ``[T]``; None without words.
+        words: Highest evidence of texts in each task, ``[T]``; None without words.
         searchable: Candidate tasks that may contain hits, in learned order, which also orders equal scores.
         depth: Number of hits to find, each from a different video.
         min_score: Lowest score of a hit; None accepts all scores.
@@ -104,6 +105,7 @@ class WavePlanner:
         limits: Limits for the snapshot's encoder.
         tasks_in_first_page: With ``auto``, how many of the likeliest tasks the list's first page considered; None on
             the first page. Their hits precede all others, so that a list does not depend on its page sizes.
+        visual: Conversion of cosines to scores; by default, they are the scores.
 
     Attributes:
         searched: Tasks in the waves so far.
@@ -121,13 +123,14 @@ class WavePlanner:
         routes: Routes = "all",
         limits: WaveLimits = SEPARATE_ENCODINGS,
         tasks_in_first_page: int | None = None,
-        words_terms: npt.NDArray[np.floating] | None = None,
+        words: npt.NDArray[np.floating] | None = None,
+        visual: VisualScore = COSINE_SCORE,
     ) -> None:
         self.searched: set[str] = set()
         self.lifts: dict[str, float] = dict(zip(tasks, lifts.tolist(), strict=True))
         ranked, reach = list(tasks), np.asarray(lifts, np.float64)
-        if words_terms is not None:
-            reach = reach + words_terms
+        if words is not None:
+            reach = reach + words
             order = np.argsort(-reach, kind="stable")  # tasks with equal reach stay in order
             ranked, reach = [ranked[place] for place in order.tolist()], reach[order]
         self._places = {task: place for place, task in enumerate(ranked)}
@@ -139,9 +142,10 @@ class WavePlanner:
         self._min_score = -np.inf if min_score is None else min_score
         self._uses_likely_bound = routes == "auto" and tasks_in_first_page is None
         self._limits = limits
+        self._visual = visual
         self._ranked = ranked
         self._tiers = _split_tiers(ranked, reach, self._orders.keys(), routes, tasks_in_first_page)
-        lowest = (reach[0] if len(reach) else 0.0) - limits.first_wave_margin
+        lowest = (reach[0] if len(reach) else 0.0) - limits.first_wave_margin * visual.weight
         near = int((reach[: limits.max_first_wave] >= lowest).sum())
         self._wave_size = max(near, limits.min_first_wave)
         self._earlier_hits: list[Hit] = []  # of previous tiers
@@ -161,7 +165,7 @@ class WavePlanner:
             tier = self._tiers[0]
             bar = self._lowest_useful_score()
             places = tier[: self._wave_size]
-            is_reachable = can_reach_score(self._reach[places], bar, self._cosine_bound())
+            is_reachable = can_reach_score(self._reach[places], bar, self._visual_bound())
             if self._uses_likely_bound and bar > self._min_score:  # there are enough results
                 is_reachable &= self._are_likely(places)
             size = int(is_reachable.sum())  # sorted by reach, so reachable tasks come first
@@ -175,10 +179,10 @@ class WavePlanner:
             self._earlier_hits, self._tier_hits, self._pool = self.hits(), [], _EMPTY_POOL
             del self._tiers[0]
 
-    def can_enter(self, tasks: Sequence[str], terms: npt.NDArray[np.floating]) -> npt.NDArray[np.bool_]:
-        """Check for each task whether a video with this word term could still enter the results, ``[len(tasks)]``."""
+    def can_enter(self, tasks: Sequence[str], words: npt.NDArray[np.floating]) -> npt.NDArray[np.bool_]:
+        """Check for each task whether a video with this evidence could still enter the results, ``[len(tasks)]``."""
         lifts = np.array([self.lifts[task] for task in tasks])
-        return can_reach_score(lifts + terms, self._lowest_useful_score(), self._cosine_bound())
+        return can_reach_score(lifts + words, self._lowest_useful_score(), self._visual_bound())
 
     def add_hits(
         self,
@@ -191,7 +195,7 @@ class WavePlanner:
         Args:
             found: Task IDs and hits with cosines, best first. For each task, the requested number of hits from
                 different videos, or all there are; other hits may follow.
-            words: Looks up the word terms of vector IDs.
+            words: Looks up the evidence of texts for vector IDs.
             are_complete: Checks for each vector ID whether the video's texts contain the whole query.
         """
         parts = [(task, hits) for task, hits in found if len(hits.ids)]
@@ -201,9 +205,9 @@ class WavePlanner:
         ids = np.concatenate([hits.ids for _, hits in parts])
         cosines = np.concatenate([hits.scores for _, hits in parts])
         orders = np.repeat([self._orders[task] for task, _ in parts], counts)
-        # The lift makes cosines from differently adapted encoders comparable.
         lifts = np.repeat(np.array([self.lifts[task] for task, _ in parts], np.float32), counts)
-        scores = (cosines if words is None else cosines + words(ids)) + lifts
+        visual = self._visual.nats(cosines)
+        scores = (visual if words is None else visual + words(ids)) + lifts
         highest = float(cosines.max())
         self._highest_cosine = highest if self._highest_cosine is None else max(self._highest_cosine, highest)
         known_ids, known_scores, known_orders = self._pool
@@ -256,12 +260,13 @@ class WavePlanner:
         least = self._reach[most - 1] if len(self._reach) >= most else -np.inf
         return np.asarray(self._reach[places] >= least)
 
-    def _cosine_bound(self) -> float:
-        """Bound the cosine of videos not found yet; with ``auto``, the bound is only likely."""
-        if not self._uses_likely_bound or self._highest_cosine is None:
-            return COSINE_LIMIT
-        slack = 0.0 if self._is_full else self._limits.cosine_slack
-        return min(COSINE_LIMIT, self._highest_cosine + slack)
+    def _visual_bound(self) -> float:
+        """Bound the visual score of videos not found yet; with ``auto``, the bound is only likely."""
+        cosine = COSINE_LIMIT
+        if self._uses_likely_bound and self._highest_cosine is not None:
+            slack = 0.0 if self._is_full else self._limits.cosine_slack
+            cosine = min(cosine, self._highest_cosine + slack)
+        return self._visual.nats(cosine)
 
 
 def _split_tiers(

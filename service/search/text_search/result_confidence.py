@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from index.hits import Hit
 from index.vector_ids import find_ids
-from models.routing import DEFAULT_PRIOR, RANKING_PRIOR
+from models.routing import DEFAULT_PRIOR
 from models.routing.confidence_model import CONFIDENCE_DEPTH, ConfidenceModel, logistic
 from service.core.errors import InvalidInput
 from service.search.search_request import SearchRequest
@@ -111,8 +111,8 @@ def _judge_looks(
     if model is None or not hits:
         return None
     lifts = {task: DEFAULT_PRIOR * weight for task, weight in state.meaning.weights.items()}
-    changes = np.array([lifts[hit.task] - state.planner.lifts[hit.task] for hit in hits])
-    scores = np.array([hit.score for hit in hits]) + changes - RANKING_PRIOR * all_nats
+    visual = np.array([hit.score - state.planner.lifts[hit.task] for hit in hits]) - all_nats
+    scores = state.snapshot.visual_score.cosines(visual) + np.array([lifts[hit.task] for hit in hits])
     head, evidence = _nearest_scores(state, lifts), state.meaning.evidence
     log_odds = model.log_odds(scores, evidence.familiarity, evidence.log_weight, head)
     if model.answer is None:

@@ -23,7 +23,6 @@ from cinestrata_schemas.search import (
 from cinestrata_schemas.videos import VideoMoment
 from index.hits import Hit
 from index.vector_ids import video_ids_of
-from models.routing import RANKING_PRIOR
 from service.catalog.transcripts import TimedText
 from service.core.errors import Unavailable
 from service.library.video_listing import stream_url, thumbnail_url
@@ -104,8 +103,8 @@ def _find_page_start(state: SearchState) -> int:
     if last.task not in state.planner.lifts:
         return 0  # all videos of its domain are gone; repeating is better than omitting
     # The last hit was deleted or edited, or no longer passes the filter: its score tells its place.
-    term = RANKING_PRIOR * state.words.absent(last.task)
-    end = state.planner.rank_key(state.planner.with_lift(replace(last, score=last.score + term)))
+    score = last.score + state.words.absent(last.task)
+    end = state.planner.rank_key(state.planner.with_lift(replace(last, score=score)))
     return sum(state.planner.rank_key(hit) < end for hit in state.ranked[:count])
 
 
@@ -131,7 +130,7 @@ def _last_hit(state: SearchState) -> Hit:
     videos with the words are deleted.
     """
     last = state.planner.without_lift(state.page[-1])
-    return replace(last, score=last.score - RANKING_PRIOR * state.words.absent(last.task))
+    return replace(last, score=last.score - state.words.absent(last.task))
 
 
 def _results_before(state: SearchState) -> int:
@@ -275,7 +274,7 @@ def find_best_moments(
         snapshot: Snapshot that found the hits.
         hits: Hits of videos in tasks that may have moments.
         query_vectors: Query vectors ``float32 [dim]`` by task ID.
-        lifts: Value added to a task's cosines, by task ID.
+        lifts: Value added to a task's visual scores, by task ID.
         max_moments: Maximum number of moments per video.
         words: Word evidence, which counts for a moment as for its video; None leaves it out.
         cache: Source of the moments' times.
@@ -295,9 +294,9 @@ def find_best_moments(
             continue
         ids = moments.ids[rows]
         (found,) = snapshot.scan([ShardScan(task, query_vectors[task], len(ids), ids, group=None)])
-        scores = found.scores + np.float32(lifts[task])
+        scores = snapshot.visual_score.nats(found.scores) + np.float32(lifts[task])
         if words is not None:
-            scores = scores + np.float32(RANKING_PRIOR) * words.nats(video_ids_of(found.ids))
+            scores = scores + words.nats(video_ids_of(found.ids))
         for moment, video, score in zip(
             found.ids.tolist(), video_ids_of(found.ids).tolist(), scores.tolist(), strict=True
         ):

@@ -267,7 +267,7 @@ def test_page_of_a_video_shows_the_evidence_of_its_words(
             {"kind": "caption", "text": "a ball", "marks": [(2, 6)]},
             {"kind": "metadata", "field": "toy", "text": "ball", "marks": [(0, 4)]},
         ]
-        stated = {"words_evidence": 5.25, "words_term": 0.21, "texts": words}
+        stated = {"words_term": 5.25, "texts": words}
         return ResultExplanation.model_validate(explain(*arguments).model_dump() | stated)
 
     monkeypatch.setattr(service, "explain", explain_words)
@@ -275,8 +275,7 @@ def test_page_of_a_video_shows_the_evidence_of_its_words(
     browser.get(f"{address}/watch/{video}?q=a+ball")
     wait_for(browser, ".score-parts dt", 6)
     parts = dict(zip(texts(browser, ".score-parts dt"), texts(browser, ".score-parts dt + dd"), strict=True))
-    assert parts["Words"] == "0.210"
-    assert "0.16 × 5.25 nats" in _shown(browser, ".score-parts")
+    assert parts["Words"] == "5.250"
     assert texts(browser, "#why .matched-texts li") == ["Caption: a ball", "toy: ball"]
     assert texts(browser, "#why mark") == ["ball", "ball"]
 

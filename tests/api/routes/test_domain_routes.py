@@ -33,7 +33,7 @@ def test_explanation_adds_up_to_the_score_of_the_search(client: TestClient, libr
     answer = client.get(f"/videos/{result['video_id']}/explanation", params=query).json()
     assert (answer["rank"], answer["task"], answer["query"]) == (4, result["task"], query["q"])
     assert answer["score"] == pytest.approx(result["score"], abs=1e-5)
-    assert answer["cosine"] + answer["routing_term"] + answer["words_term"] == pytest.approx(
+    assert answer["visual_term"] + answer["routing_term"] + answer["words_term"] == pytest.approx(
         answer["score"], abs=1e-5
     )
     assert answer["depth"] == 100

@@ -19,7 +19,7 @@ from index.hits import Hits
 from index.shards.faiss_vector_store import FaissShard
 from index.vector_ids import is_moment, moment_ids, video_ids_of
 from models.backbones.backbone import Backbone
-from models.routing import RANKING_PRIOR
+from models.routing.visual_score import DEFAULT_VISUAL_SCORE
 from service.core.errors import InvalidInput
 from service.core.settings import Settings
 from service.search.engine import SearchEngine
@@ -143,14 +143,18 @@ def _expected(
     """Return the videos, scores and scored moments, computed from all vectors in a loop."""
     query_vector = library.features([text])[0]
     highest = max(entry.weight for entry in answer.routing)
-    lift = {entry.task: RANKING_PRIOR * math.log(entry.weight / highest) for entry in answer.routing}
+    lift = {entry.task: math.log(entry.weight / highest) for entry in answer.routing}
     found = []
     for task in lift:
         captions = VIDEOS[task]
-        whole = library.stored(captions) @ query_vector + lift[task]
+        whole = DEFAULT_VISUAL_SCORE.nats(library.stored(captions) @ query_vector) + lift[task]
         # Encoded in the same batch as the stored vectors.
         flat = [caption for seen in SEEN.get(task, {}).values() for caption in seen]
-        scores = iter(library.stored(flat) @ query_vector + lift[task]) if flat else iter(())
+        scores = (
+            iter(DEFAULT_VISUAL_SCORE.nats(library.stored(flat) @ query_vector) + lift[task])
+            if flat
+            else iter(())
+        )
         parts: dict[int, list[tuple[float, float, float]]] = {
             n: [(10.0 * m, 10.0 * m + 20, float(next(scores))) for m in range(len(seen))]
             for n, seen in SEEN.get(task, {}).items()

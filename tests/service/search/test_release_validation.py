@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+from cinestrata_schemas.search import SearchResult
 from index.files.manifest_format import SegmentEntry
 from index.shard_store import ShardStore
 from models.backbones.backbone import Backbone
@@ -23,6 +24,7 @@ from models.releases.probe_queries import (
     read_probes,
     write_probes,
 )
+from models.routing.visual_score import DEFAULT_VISUAL_SCORE
 from service.core.settings import Settings
 from service.search.engine import SearchEngine
 from service.search.snapshots import generation_loader, release_validation
@@ -48,6 +50,11 @@ def _probes(library: Library) -> ProbeQueries:
     return found
 
 
+def _cosines(results: Sequence[SearchResult]) -> list[float]:
+    """Return the cosines of the results of one task, found without words."""
+    return [DEFAULT_VISUAL_SCORE.cosines(result.score) for result in results]
+
+
 # -- probes -------------------------------------------------------------------------------------------------
 
 
@@ -63,10 +70,10 @@ def test_probes_equal_search_results(learning: Probed, service: SearchEngine) ->
         results = service.search(text, k=3, task="cars", mode=probes.mode).results
         assert {result.video_id for result in results} == names
         kept = probes.ids[row] >= 0
-        assert probes.scores[row, kept] == pytest.approx([r.score for r in results], abs=1e-5)
+        assert probes.scores[row, kept] == pytest.approx(_cosines(results), abs=1e-5)
     # Probes of older tasks have arbitrary vectors of the task with their scores.
     birds = service.search(PROBE_TEXTS[0], k=3, task="birds", mode=probes.mode).results
-    assert sorted(probes.scores[-1, :3], reverse=True) == pytest.approx([r.score for r in birds], abs=1e-5)
+    assert sorted(probes.scores[-1, :3], reverse=True) == pytest.approx(_cosines(birds), abs=1e-5)
     assert not kept[3:].any()
 
 

@@ -12,8 +12,9 @@ import torch
 from cinestrata_schemas.search import SearchQuery, SearchResult
 from models.backbones.backbone import Backbone
 from models.encoders.encoder_registry import open_query_encoder
-from models.routing import DEFAULT_PRIOR, RANKING_PRIOR
+from models.routing import DEFAULT_PRIOR
 from models.routing.confidence_model import CONFIDENCE_DEPTH, AnswerModel, ConfidenceModel, logistic
+from models.routing.visual_score import DEFAULT_VISUAL_SCORE
 from service.core.errors import InvalidInput
 from service.core.settings import Settings
 from service.search.engine import SearchEngine
@@ -68,7 +69,7 @@ def _looks(results: Sequence[SearchResult], nats: np.ndarray) -> np.ndarray:
     bounded = np.maximum(nats - nats.max(), -3)
     weights = nats - np.log(np.exp(nats).sum())
     scores = np.array([result.score for result in results])
-    return scores + (DEFAULT_PRIOR * weights - RANKING_PRIOR * bounded)[places]
+    return DEFAULT_VISUAL_SCORE.cosines(scores - bounded[places]) + (DEFAULT_PRIOR * weights)[places]
 
 
 def _expected(library: Library, backbone: Backbone, results: Sequence[SearchResult]) -> np.ndarray:

@@ -56,7 +56,7 @@ def _first(service: SearchEngine, q: str) -> SearchResult:
 
 
 def _nats(service: SearchEngine, video: str, q: str) -> float:
-    return service.explain(video, SearchQuery(q=q)).words_evidence
+    return service.explain(video, SearchQuery(q=q)).words_term
 
 
 def _spans(service: SearchEngine, q: str) -> list[tuple[float | None, float | None, str]]:
@@ -76,7 +76,7 @@ def test_answer_names_the_part_that_says_the_words(served: SearchEngine) -> None
     assert served.search("momentum").results[0].stream_url.endswith("#t=600.00,604.00")
     explained = served.explain("talks-0", SearchQuery(q="momentum"))
     assert [text.start for text in explained.texts] == [600]
-    assert explained.words_evidence > 0
+    assert explained.words_term > 0
 
 
 def test_sentence_is_found_across_the_end_of_a_passage(served: SearchEngine) -> None:

@@ -16,7 +16,6 @@ from cinestrata_schemas.search import SearchQuery
 from cinestrata_schemas.videos import VideoPatch
 from index.words import word_index
 from models.backbones.backbone import Backbone
-from models.routing import RANKING_PRIOR
 from models.routing.confidence_model import AnswerModel, ConfidenceModel
 from service.access.audit_log import Actor, acting_as
 from service.library.video_editing import edit_video
@@ -234,8 +233,8 @@ def _check_list(served: SearchEngine, query: SearchQuery) -> None:
             continue
         (vector,) = snapshot.query_vectors([(state.words.query.text, state.mode, task)])
         (hits,) = snapshot.scan([ShardScan(task, vector, len(ids), ids)])
-        terms = RANKING_PRIOR * state.words.nats(hits.ids)
-        scores = hits.scores + state.planner.lifts[task] + terms
+        visual = snapshot.visual_score.nats(hits.scores)
+        scores = visual + state.planner.lifts[task] + state.words.nats(hits.ids)
         expected += zip(scores.tolist(), hits.ids.tolist(), strict=True)
     while state.wave:
         advance_searches(snapshot, [state])
