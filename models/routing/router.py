@@ -20,9 +20,11 @@ Floats = npt.NDArray[np.float32]
 # bfloat16 can lengthen each of them by a factor of 1 + 2⁻⁹.
 COSINE_LIMIT = 1.01
 
-# Bounds on the differences between tasks, in nats. That of captions is small, because the evidence of a text that is
-# shorter than any caption differs by a hundred nats between tasks that are equally far from it.
-_BOUND, _CAPTIONS_BOUND = 3.0, 0.5
+# Odds that the words of a text say nothing about its task; this bounds the evidence.
+_UNRELATED = 0.2
+# Bound on the differences between captions, in nats, because the evidence of a text that is shorter than any caption
+# differs by a hundred nats between tasks that are equally far from it.
+_CAPTIONS_BOUND = 0.5
 
 
 def can_reach_score(
@@ -103,14 +105,18 @@ class Router:
     def bounded_evidence(
         self, words: Floats, tasks: npt.NDArray[np.int64], captions: Floats | None = None
     ) -> Floats:
-        """Combine one text's evidence for some tasks so that none is far behind: 0 for the best, others at least −3.
+        """Combine one text's evidence for some tasks so that none is far behind; the best task has 0.
+
+        With some probability, the text has the task that the evidence says; otherwise, any task is equally likely. So
+        the bound rises with the logarithm of the number of tasks, as does the evidence that the right one needs.
 
         Args:
             words, tasks, captions: See :meth:`evidence`.
         """
         close = None if captions is None else np.maximum(captions - captions.max(), -_CAPTIONS_BOUND)
-        evidence = self.evidence(words, tasks, close)
-        return np.asarray(np.maximum(evidence - evidence.max(), -_BOUND))
+        weights = log_probabilities(self.evidence(words, tasks, close))
+        mixed = np.log(np.exp(weights) + np.float32(_UNRELATED / max(1, len(weights))))
+        return np.asarray(mixed - mixed.max(), np.float32)
 
     def word_evidence(self, tokens: npt.NDArray[np.int64], tasks: npt.NDArray[np.int64]) -> Floats:
         """Sum the profile values of a text's distinct tokens for some tasks, in nats, ``[len(tasks)]``."""

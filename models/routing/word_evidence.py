@@ -41,17 +41,14 @@ Floats = npt.NDArray[np.float64]
 
 # Chosen on half of the domains of real clips; benchmarks/RESULTS.md says which, and has the figures of the other half.
 _CERTAINTY = 0.9  # highest λ, how surely a text about a video has a unit of a query that means the video
-_PRIOR_SHARE = (
-    0.1  # of one more caption of each domain that has a unit; the evidence depends on no other domain
-)
+_PRIOR_SHARE = 0.1  # of one more caption in each domain, that has a unit
 _LONGER = 0.2  # what the weights lose in a text twice as long as the query, relative to the rest
 _UNCAPTIONED = 1.0  # a, in nats
 _COMPLETE, _CLOSEST = 25.0, 10.0  # nats for a complete video, and for one text that is exactly the query
 _IS_COMPLETE = 0.95  # share of the mass that a complete video contains
 _PHRASE = 5.0  # nats for the words of the query in a row
 _SAME_STEM = 0.3  # share of the nats of a complete video for another form of a word
-_NOT_A_CAPTION = 0.8  # share of the nats for a word in a name or a value
-_CONFIRMED = 0.8  # highest share of the nats for a text that people confirmed
+_NOT_A_CAPTION = 0.8  # share of the nats for a word in a name or a value, and highest for a confirmed text
 _REFUSED = 12.0  # highest nats against a video that people refused for the query
 _TABLE_SHARE = 8  # texts are grouped if there are at most this many possible classes for each
 
@@ -206,7 +203,7 @@ def word_evidence(matches: MatchedDocuments, statistics: CaptionStatistics) -> W
     rows, units = texts.strengths.nonzero()  # of few units, most texts contain one
     strengths = texts.strengths[rows, units].astype(np.float64)
     weights, base = _unit_weights(rows, units, texts, sizes, statistics)
-    confirmed = np.where(texts.votes > 0, _CONFIRMED * _saturated(texts.votes), 1.0)
+    confirmed = np.where(texts.votes > 0, _NOT_A_CAPTION * _saturated(texts.votes), 1.0)
     sources = np.where(texts.is_caption | (texts.votes > 0), confirmed, _NOT_A_CAPTION)
     shared = np.bincount(rows, strengths * weights[owners[rows], units], len(owners))
     known = max(1, len(np.unique(units)))

@@ -57,6 +57,20 @@ def test_router_equals_dense_log_weights() -> None:
             np.testing.assert_allclose(one, row, atol=1e-5)
 
 
+def test_bounded_evidence_mixes_the_weights_with_equal_ones() -> None:
+    profiles = np.array([[9.0, 1.0], [1.0, 2.0], [1.0, 2.5]], np.float32)
+    router, tasks = Router(RoutingProfiles.from_dense(profiles)), np.arange(3)
+    words = router.word_evidence(np.array([0]), tasks)
+    captions = np.array([-300.0, 0.0, -0.25], np.float32)
+    evidence = np.array([9.0 - 0.5, 1.0, 1.0 - 0.25])
+    weights = np.exp(evidence) / np.exp(evidence).sum() + 0.2 / 3
+    expected = np.log(weights / weights.max())
+    np.testing.assert_allclose(router.bounded_evidence(words, tasks, captions), expected, atol=1e-5)
+    assert expected.min() > -math.log(1 + 3 / 0.2)
+    alone = router.bounded_evidence(words[:1], tasks[:1])
+    assert alone.tolist() == [0]
+
+
 def test_can_reach_score_keeps_every_task_with_a_sufficient_video() -> None:
     """All cosines of unit vectors, also in half precision, against all bars; no task is kept beyond the limit."""
     rng = np.random.default_rng(8)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -50,6 +52,32 @@ def test_evidence_falls_with_frequency_other_forms_and_missing_words() -> None:
     assert rare > _nats([1, 0.9], [10, 10]) > 0
     assert _nats([1, 0], [10, 10]) == 0
     assert 0 < _nats([1] * 9 + [0], [10] * 10) < _nats([1] * 10, [10] * 10)
+
+
+@pytest.mark.parametrize(
+    ("strengths", "frequencies", "passages"),
+    [
+        ([1, 1], [10, 300], 60_000),
+        ([1, 0.9], [10, 300], 60_000),
+        ([1], [10_000], 60_000),
+        ([1], [50_000], 60_000),
+        ([1], [1], 1),
+        ([1] * 9 + [0], [10] * 10, 60_000),
+        ([1] * 20, [1] * 20, 60_000),
+    ],
+)
+def test_evidence_follows_the_formula(strengths: list[float], frequencies: list[int], passages: int) -> None:
+    masses = [
+        math.log1p((passages + 1000 - frequency + 0.5) / (frequency + 0.5)) for frequency in frequencies
+    ]
+    mass = sum(masses)
+    shared = sum(m for m, strength in zip(masses, strengths, strict=True) if strength)
+    form = 0.6 if 0.9 in strengths else 1.0
+    completeness = max(0.0, (shared / mass - 0.8) / 0.2)
+    expected = 0.6 * completeness * min(0.5 * shared + 25 * form * min(1, mass / 6), 40)
+    nats, says_it = passage_evidence(np.array([strengths]), np.array(frequencies), passages)
+    assert nats[0] == pytest.approx(expected, rel=1e-5)
+    assert says_it[0] == (all(strengths) and expected >= 6)
 
 
 @given(

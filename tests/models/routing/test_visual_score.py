@@ -30,9 +30,12 @@ def test_fit_finds_the_weight_of_the_encoder(weight: float) -> None:
 
 
 def test_few_captions_hardly_change_the_default() -> None:
-    fitted = fit_visual_score(*_captions(100.0, 1, np.random.default_rng(0)))
+    fitted = fit_visual_score([0.9], [np.array([0.0])])
     assert fitted is not None
-    assert 0.5 < fitted.weight / DEFAULT_VISUAL_SCORE.weight < 2
+    assert fitted.weight / DEFAULT_VISUAL_SCORE.weight == pytest.approx(1.0, abs=0.05)
+    clear = fit_visual_score([0.6] * 20, [np.array([0.4])] * 20)
+    assert clear is not None
+    assert clear.weight / DEFAULT_VISUAL_SCORE.weight == pytest.approx(1.44, abs=0.1)
 
 
 def test_nothing_is_fitted_without_other_videos() -> None:

@@ -123,9 +123,18 @@ def test_complete_videos_precede_all_others_and_the_closest_text_is_first() -> N
         (4, True, 2, [1, 0]),
     ]
     found = _evidence(rows, [4, 3])
+    shares = [_share(4), _share(3)]
+    first, second = (_present(share) - _absent(share) for share in shares)
+    gained = [
+        first + second + 25 + 10,
+        (first + second + 10) / 1.6 + 25,
+        first + 0.9 * second + 0.3 * 25 + 10,
+        first,
+    ]
+    expected = [sum(map(_absent, shares)) + nats for nats in gained]
+    assert found.nats.tolist() == pytest.approx(expected, abs=1e-4)
     assert found.is_complete.tolist() == [True, True, True, False]
     assert (np.diff(found.nats) < -1).all()
-    assert found.nats[1] > found.nats[3] + 20
 
 
 def test_words_of_several_texts_complete_a_video() -> None:

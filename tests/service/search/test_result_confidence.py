@@ -66,8 +66,9 @@ def test_confidence_equals_the_calibration_of_scores_and_tokens(
 def _looks(results: Sequence[SearchResult], nats: np.ndarray) -> np.ndarray:
     """Return the scores of results as the calibration sees them: with unbounded evidence ``nats`` for the domains."""
     places = [("birds", "cars", "sea").index(result.task) for result in results]
-    bounded = np.maximum(nats - nats.max(), -3)
     weights = nats - np.log(np.exp(nats).sum())
+    mixed = np.log(np.exp(weights) + 0.2 / len(weights))
+    bounded = mixed - mixed.max()
     scores = np.array([result.score for result in results])
     return DEFAULT_VISUAL_SCORE.cosines(scores - bounded[places]) + (DEFAULT_PRIOR * weights)[places]
 
