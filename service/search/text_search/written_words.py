@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -53,7 +54,7 @@ class QueryWords:
     Attributes:
         units: Words and quoted phrases.
         typed: The query as typed.
-        text: The text to encode: with corrected words and without quotes.
+        text: The text to encode: with corrected words and without punctuation.
         corrected: The query with corrected words; None if nothing was corrected.
     """
 
@@ -413,8 +414,17 @@ def find_words(
                 corrected = corrected[: word.start] + correction + corrected[word.end :]
         units = parse_query(corrected)
         matches = index.lookup(units)
-    encoded = QUOTE.sub(" ", corrected).strip()
+    encoded = _without_punctuation(QUOTE.sub(" ", corrected))
     return QueryWords(units, text, encoded or corrected, corrected if better else None), matches
+
+
+def _without_punctuation(text: str) -> str:
+    """Replace punctuation by spaces, except inside a word, so that "snow" and "snow!" are one query."""
+    kept = [
+        " " if unicodedata.category(char)[0] == "P" and not (before + after).isalnum() else char
+        for before, char, after in zip(" " + text, text, text[1:] + " ", strict=False)
+    ]
+    return " ".join("".join(kept).split())
 
 
 def _join_spans(marks: Sequence[_Mark]) -> list[tuple[int, int]]:

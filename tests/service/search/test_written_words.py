@@ -247,6 +247,14 @@ def _check_list(served: SearchEngine, query: SearchQuery) -> None:
     )
 
 
+@pytest.mark.parametrize("typed", ["taxi!", "  taxi.", "(taxi)", "taxi…?"])
+def test_punctuation_changes_no_answer(served: SearchEngine, typed: str) -> None:
+    def answer(q: str) -> object:
+        return served.search(q, k=9).model_dump(include={"results", "routing", "confidence", "matching"})
+
+    assert answer(typed) == answer("taxi")
+
+
 def test_quoted_word_is_not_corrected_and_each_other_occurrence_is(served: SearchEngine) -> None:
     assert served.search('"herron"').corrected is None
     assert served.search("herron and Herron").corrected == "heron and heron"
