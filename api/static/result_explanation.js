@@ -31,7 +31,7 @@ function draw(explanation) {
   const parts = [
     part("Rank", explanation.rank ?? `over ${explanation.depth}`, rankNote(explanation)),
     part("Score", explanation.score.toFixed(3), "Evidence for the video in nats: the sum of the next three parts."),
-    part("Looks", signed(explanation.visual_term), looksNote(explanation)),
+    part("Visual", signed(explanation.visual_term), visualNote(explanation)),
     part("Routing", signed(explanation.routing_term), routingNote(explanation)),
     part("Words", signed(explanation.words_term), wordsNote(explanation)),
     part(
@@ -65,7 +65,7 @@ function rankNote({ rank, depth }) {
     : `The video is not among the first ${depth} results.`;
 }
 
-function looksNote({ cosine, video_cosine: whole, moments, ...explanation }) {
+function visualNote({ cosine, video_cosine: whole, moments, ...explanation }) {
   const { visual_weight: weight, neutral_cosine: neutral, is_fitted } = explanation;
   const [best] = moments;
   const nearest = best && whole < cosine ? `the moment ${timeRange(best)}` : "the video";

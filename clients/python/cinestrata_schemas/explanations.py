@@ -99,7 +99,7 @@ class ResultExplanation(ResponseModel):
         description="Cosine between the query vector and the whole video's vector; lower than `cosine` "
         "if a moment is nearer."
     )
-    visual_term: float = Field(description="Evidence of the looks.")
+    visual_term: float = Field(description="Evidence of the similarity.")
     visual_weight: float = Field(description="Nats per cosine.")
     neutral_cosine: float = Field(description="Cosine that says nothing.")
     is_fitted: bool = Field(
