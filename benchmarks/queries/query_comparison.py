@@ -21,7 +21,6 @@ import numpy.typing as npt
 
 from benchmarks.clips.ridge_rival import RidgeSettings
 from benchmarks.learning.task_preparation import Progress
-from benchmarks.queries.confirmed_misses import Target
 from benchmarks.queries.library_videos import (
     Library,
     LibraryVideo,
@@ -39,7 +38,7 @@ from benchmarks.queries.query_rivals import (
     read_features,
     stored_text,
 )
-from benchmarks.queries.retyped_captions import RETYPED_KINDS, retyped_queries
+from benchmarks.queries.retyped_captions import retyped_queries
 from benchmarks.queries.served_library import DEPTH, Answer, Question, ServedAnswers, serve
 from benchmarks.queries.unknown_texts import SENTENCES, foreign_words, random_letters
 
@@ -70,19 +69,6 @@ class Outcome(NamedTuple):
     values: dict[str, float]
 
 
-class Lesson(NamedTuple):
-    """A query before and after a fifth of the missed ones were confirmed, in percent.
-
-    Attributes:
-        part: What it was before: ``confirmed``, ``other missed`` or ``found``.
-    """
-
-    kind: str
-    part: str
-    before: float
-    after: float
-
-
 @dataclass
 class QueryResults:
     """Outcomes of all seeds.
@@ -100,7 +86,6 @@ class QueryResults:
     names: bool
     ridge: list[str] = field(default_factory=list)
     outcomes: list[Outcome] = field(default_factory=list)
-    lessons: list[Lesson] = field(default_factory=list)
 
 
 def compare_on_queries(
@@ -158,7 +143,6 @@ def compare_on_queries(
                 plan.library,
                 plan.questions,
                 texts,
-                plan.targets,
                 folder=folder,
                 **options,  # type: ignore[arg-type]
             )
@@ -174,7 +158,6 @@ def compare_on_queries(
                     settings[plan.seed] = ridge.settings
                     results.ridge.append(str(ridge.settings))
                 results.outcomes += _compare(plan, served, features, ridge, names)
-                results.lessons += _lessons(plan, served)
         return results
 
 
@@ -186,21 +169,6 @@ class _Plan:
     name: str
     library: Library
     queries: list[Query]
-    with_feedback: bool = False
-
-    @property
-    def targets(self) -> list[Target]:
-        """What the queries should find, in order; empty if feedback is not measured."""
-        if not self.with_feedback:
-            return []
-        return [
-            Target(
-                query.text,
-                [] if query.kind in RETYPED_KINDS else sorted(query.right),
-                DEPTH if query.is_caption else min(DEPTH, len(query.right)),
-            )
-            for query in self.queries
-        ]
 
     @property
     def questions(self) -> list[Question]:
@@ -231,7 +199,6 @@ def _plan(domains: Library, seed: int, count: int) -> list[_Plan]:
                 *retyped_queries(library, count, random.Random(f"retyped {seed}")),
                 *(Query(kind, text) for kind, texts in unknown.items() for text in texts),
             ],
-            with_feedback=True,
         ),
         _Plan(
             seed,
@@ -282,25 +249,6 @@ def _compare(
             Outcome(row, gallery, query, _values(query, answer)) for (gallery, row), answer in answers.items()
         ]
     return outcomes
-
-
-def _lessons(plan: _Plan, served: ServedAnswers) -> list[Lesson]:
-    """Compute the share of each query's places that have a right video, before and after feedback."""
-    lessons = []
-    confirmed = set(served.confirmed)
-    pairs = zip(plan.queries, plan.targets, served.answers, served.taught, strict=False)
-    for number, (query, target, before, after) in enumerate(pairs):
-        if not target.right:
-            continue
-        is_missed = bool(target.missed(before.top))
-        part = "confirmed" if number in confirmed else "other missed" if is_missed else "found"
-        places = min(target.places, len(target.right))
-        values = [
-            100.0 * sum(video in target.right for video in answer.top[: target.places]) / places
-            for answer in (before, after)
-        ]
-        lessons.append(Lesson(query.kind, part, *values))
-    return lessons
 
 
 def _rival_answer(

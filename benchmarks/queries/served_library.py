@@ -21,7 +21,6 @@ from sqlalchemy import select
 
 from benchmarks.errors import ProtocolError
 from benchmarks.learning.output_memory import remember_outputs
-from benchmarks.queries.confirmed_misses import Target, confirm_misses
 from benchmarks.queries.library_videos import Library
 from cinestrata_schemas.search import MAX_BATCH_QUERIES, SearchQuery
 from cinestrata_schemas.tasks import TaskSpec
@@ -74,22 +73,17 @@ class ServedAnswers:
         videos: IDs of all N videos in the library.
         visual: Cosine plus routing term, which is the score without words, of every video for each of Q texts, ``[Q,
             N]``.
-        confirmed: Positions of the targets whose missed videos were confirmed.
-        taught: Answer to each target afterwards.
     """
 
     answers: list[Answer]
     videos: list[str]
     visual: Scores
-    confirmed: list[int]
-    taught: list[Answer]
 
 
 def serve(
     library: Library,
     questions: Sequence[Question],
     texts: Sequence[str],
-    targets: Sequence[Target],
     *,
     folder: Path,
     media: Path,
@@ -102,7 +96,6 @@ def serve(
     Args:
         questions: Searches for the product.
         texts: Texts for which every video is scored, without words.
-        targets: What the first questions should find, if feedback on their answers is measured.
         folder: Empty folder for the library's data.
         media: Media root with the videos.
         cache: Folder for frozen features, shared by all libraries.
@@ -127,7 +120,6 @@ def serve(
         },
         "questions": questions,
         "texts": texts,
-        "targets": targets,
         "cache": str(cache.absolute()),
         "method": method,
     }
@@ -148,9 +140,8 @@ def serve(
         raise ProtocolError(f"the library cannot be ingested: {done.stderr.strip()[-2000:]}")
     stored = json.loads((folder / "answers.json").read_text())
     answers = [Answer(**answer) for answer in stored["answers"]]
-    taught = [Answer(**answer) for answer in stored["taught"]]
     scores = np.load(folder / "scores.npy")
-    return ServedAnswers(answers, stored["videos"], scores, stored["confirmed"], taught)
+    return ServedAnswers(answers, stored["videos"], scores)
 
 
 def _ingest(domains: Mapping[str, Sequence[Mapping[str, Any]]], method: str | None, cache: Path) -> None:
@@ -211,17 +202,9 @@ def main(folder: Path) -> None:
         videos = dict(session.execute(select(Video.vector_id, Video.id)).all())
     columns = {vector_id: column for column, vector_id in enumerate(videos)}
     scores = _score_visually(engine.snapshots.current(), specification["texts"], columns)
-    targets = [Target(*target) for target in specification["targets"]]
-    confirmed = confirm_misses(targets, [answer.top for answer in answers[: len(targets)]])
-    taught = _search(engine, [Question(target.text) for target in targets])
     engine.close()
     np.save(folder / "scores.npy", scores)
-    stored = {
-        "answers": [answer._asdict() for answer in answers],
-        "videos": list(videos.values()),
-        "confirmed": confirmed,
-        "taught": [answer._asdict() for answer in taught],
-    }
+    stored = {"answers": [answer._asdict() for answer in answers], "videos": list(videos.values())}
     (folder / "answers.json").write_text(json.dumps(stored))
 
 

@@ -122,30 +122,9 @@ def query_tables(results: QueryResults, figures: Figures) -> str:
         present = [column for column in columns if (PRODUCT, column) in figures]
         if present:
             parts.append(f"**{title}**\n\n{_table(figures, present)}")
-    if results.lessons:
-        parts.append(f"**One in five queries that miss a right video, confirmed**\n\n{_lessons(results)}")
     sizes = ", ".join(f"{name} {count}" for name, count in results.videos.items())
     parts.append(f"Videos: {sizes}. Ridge: {'; '.join(dict.fromkeys(results.ridge))}.\n")
     return "\n".join(parts)
-
-
-def _lessons(results: QueryResults) -> str:
-    """Format the share of first places with a right video (R@10 of captions), before and after, and the loss."""
-    groups: dict[tuple[str, str], list[tuple[float, float]]] = defaultdict(list)
-    for kind, part, before, after in results.lessons:
-        groups[kind, part].append((before, after))
-    rows = [
-        [
-            kind,
-            part,
-            str(len(values)),
-            f"{statistics.fmean(before for before, _ in values):.1f}",
-            f"{statistics.fmean(after for _, after in values):.1f}",
-            str(sum(after < before for before, after in values)),
-        ]
-        for (kind, part), values in groups.items()
-    ]
-    return markdown_table(["queries", "part", "number", "before", "after", "lower"], rows)
 
 
 def _table(figures: Figures, columns: Sequence[Column]) -> str:

@@ -55,10 +55,6 @@ def test_all_rows_answer_all_kinds_of_queries(query_folder: Path, tmp_path: Path
     assert "2 domains and 18 videos under neutral names, without metadata, of which 2 are hidden" in table
     for row in ROWS:
         assert f"| {row} | " in table
-    assert {lesson.kind for lesson in results.lessons} <= {"words", "pairs", "learned", "hidden"}
-    found = [lesson for lesson in results.lessons if lesson.part == "found"]
-    assert {lesson.before for lesson in found} == {100}
-    assert "| words | found |" in table
     stored = json.loads((tmp_path / "out" / "results.json").read_text())
     (figure,) = [
         figure
