@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import random
 import shutil
@@ -15,7 +16,7 @@ from benchmarks.errors import ProtocolError
 from media import content_hash
 from service.tasks.manifests.folder_videos import find_manifest
 
-_HIDDEN_SHARE = 5  # one in this many videos is hidden if a manifest has no test split
+_MIN_LEARNED = 2  # videos in a domain that keep their captions; rivals are tuned on them
 _LEFT_OUT_SHARE = 4  # one in this many domains is left out
 
 
@@ -27,7 +28,6 @@ class LibraryVideo:
         group: Name of the folder that contains the domain.
         uri: Path below the library's media root.
         captions: All captions in the manifest.
-        split: Split in the manifest.
         metadata: Metadata that the library stores.
         stored: Captions that the library stores.
         is_hidden: Whether the captions are hidden from the library.
@@ -39,7 +39,6 @@ class LibraryVideo:
     file: Path
     uri: str
     captions: tuple[str, ...]
-    split: str | None
     metadata: dict[str, Any]
     stored: tuple[str, ...] = ()
     is_hidden: bool = False
@@ -103,7 +102,6 @@ def read_domains(
                 file,
                 uri,
                 entry.captions,
-                entry.split,
                 metadata,
             )
             videos.setdefault(content_hash(file), video)
@@ -126,11 +124,13 @@ def _link(source: Path, target: Path) -> None:
         shutil.copyfile(source, target)
 
 
-def hide_videos(library: Library, seed: int) -> Library:
-    """Hide test videos, or a random fifth where the manifest has none, and shuffle the domains.
+def hide_videos(library: Library, seed: int, share: float = 0.2) -> Library:
+    """Hide the captions of a share of the videos, and shuffle the domains. Seed 0 keeps them in order of name.
 
-    Seed 0 keeps them in order of name.
+    Hidden are the videos whose file name has a SHA-256 that modulo 100 is less than 100 times the share; for a fifth,
+    one that is a multiple of 5. The same videos are hidden in every seed, and two keep their captions in any case.
     """
+    modulus = 5 if share == 0.2 else 100
     rng = random.Random(seed)
     order = sorted(library)
     if seed:
@@ -138,9 +138,15 @@ def hide_videos(library: Library, seed: int) -> Library:
     hidden: Library = {}
     for name in order:
         videos = library[name]
-        captioned = [video.id for video in videos if video.captions]
-        chosen = {video.id for video in videos if video.captions and video.split == "test"}
-        chosen = chosen or set(rng.sample(captioned, max(1, len(captioned) // _HIDDEN_SHARE)))
+        places = {
+            video.id: int(hashlib.sha256(video.file.name.encode()).hexdigest(), 16) % modulus
+            for video in videos
+            if video.captions
+        }
+        captioned = sorted(places, key=places.__getitem__)
+        chosen = {
+            video for video in captioned[: len(captioned) - _MIN_LEARNED] if places[video] < share * modulus
+        }
         hidden[name] = [
             replace(video, is_hidden=True) if video.id in chosen else replace(video, stored=video.captions)
             for video in videos

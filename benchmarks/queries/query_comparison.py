@@ -1,6 +1,6 @@
 """Compare the product with its rivals on all kinds of queries, over several seeds.
 
-A seed hides videos, orders the domains and draws the queries. For each seed, three libraries are learned: with all
+A seed orders the domains and draws the queries. For each seed, three libraries are learned: with all
 captions of the learned videos, with only their first captions, and without a quarter of the domains, whose captions are
 unknown texts.
 """
@@ -75,7 +75,7 @@ class QueryResults:
 
     Attributes:
         videos: Number of videos by domain.
-        hidden: Number of hidden videos in the first seed.
+        hidden: Number of hidden videos.
         names: Whether file names and metadata were stored.
         ridge: The ridge's settings in each seed.
     """
@@ -96,6 +96,7 @@ def compare_on_queries(
     method: str | None = None,
     seeds: int = 1,
     queries: int = 150,
+    uncaptioned: float = 0.2,
     names: bool = False,
     only: Collection[str] = (),
     excluded: Collection[str] = (),
@@ -110,6 +111,7 @@ def compare_on_queries(
         cache: Folder for decoded frames and frozen features.
         method: Name of the method; None: the backbone's default.
         queries: Maximum number of queries per kind and seed.
+        uncaptioned: Share of the videos whose captions are hidden.
         names: Whether the product and BM25 see file names and metadata.
         only: Names of the domains to read; all by default.
         excluded: Names of domains to leave out.
@@ -124,7 +126,7 @@ def compare_on_queries(
         work = Path(temporary).resolve()
         media = work / "media"
         domains = read_domains(folders, media, names=names, only=only, excluded=excluded)
-        first = hide_videos(domains, 0)
+        first = hide_videos(domains, 0, uncaptioned)
         features = read_features(first, backbone, cache, workers=workers, progress=progress)
         report(f"{backbone} runs in {features.engine}")
         results = QueryResults(
@@ -133,7 +135,11 @@ def compare_on_queries(
             seeds,
             names,
         )
-        plans = [plan for seed in range(seeds) for plan in _plan(domains, seed, queries)]
+        plans = [
+            plan
+            for seed in range(seeds)
+            for plan in _plan(hide_videos(domains, seed, uncaptioned), seed, queries)
+        ]
 
         def answer(plan: _Plan) -> ServedAnswers:
             options = {"media": media, "cache": cache, "backbone": backbone, "method": method}
@@ -177,8 +183,7 @@ class _Plan:
         return [*(Question(query.text) for query in self.queries), *own]
 
 
-def _plan(domains: Library, seed: int, count: int) -> list[_Plan]:
-    library = hide_videos(domains, seed)
+def _plan(library: Library, seed: int, count: int) -> list[_Plan]:
     short = keep_first_captions(library)
     kept, left_out = leave_out(library, seed)
     letters, words, sentences, captions = UNKNOWN_KINDS

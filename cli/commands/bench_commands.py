@@ -261,7 +261,7 @@ def queries(
     seeds: Annotated[
         int,
         typer.Option(
-            "--seeds", min=1, help="Number of seeds, which select hidden clips, domain order and queries."
+            "--seeds", min=1, help="Number of seeds, which select the order of domains and the queries."
         ),
     ] = 1,
     count: Annotated[
@@ -276,10 +276,14 @@ def queries(
     names: Annotated[
         bool,
         typer.Option(
-            "--names",
-            help="Also store file names and metadata. Without this, hidden clips have no text at all.",
+            "--names/--no-names",
+            help="Also store file names and metadata. Without them, hidden clips have no text at all.",
         ),
     ] = False,
+    uncaptioned: Annotated[
+        str,
+        typer.Option("--uncaptioned", metavar="A,B", help="Shares of the clips whose captions are hidden."),
+    ] = "0.2",
     backbone: Annotated[str, typer.Option("--backbone", help="Backbone of the library.")] = "small",
     method: Annotated[
         str | None, typer.Option("--method", help="Learning method (default: the backbone's).")
@@ -289,8 +293,7 @@ def queries(
 ) -> None:
     """Search a library of your own clips as people do, and compare with full-text search and other rivals.
 
-    Ingests all domains as the service does; a fifth of the clips, or those with the split "test", are stored without
-    captions. The queries are words, word pairs, whole captions and unknown texts. Rivals are BM25, its reciprocal rank
+    Ingests all domains as the service does; a share of the clips is stored without captions. The queries are words, word pairs, whole captions and unknown texts. Rivals are BM25, its reciprocal rank
     fusion with the vectors, the vectors alone, the backbone without learning, and one ridge regression.
     """
     from benchmarks.queries.query_comparison import compare_on_queries

@@ -29,6 +29,5 @@ def query_folder(clip_folder: Path, tmp_path: Path) -> Path:
                 f"a long text: {shade} {domain}",
             ]
             rows.append({"uri": path.name, "captions": captions, "metadata": {"shade": [shade]}})
-        rows[-1]["split"] = "test"
         (folder / domain / "manifest.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     return folder
