@@ -1,8 +1,7 @@
 """Compare the product with its rivals on all kinds of queries, over several seeds.
 
-A seed orders the domains and draws the queries. For each seed, three libraries are learned: with all
-captions of the learned videos, with only their first captions, and without a quarter of the domains, whose captions are
-unknown texts.
+A seed orders the domains and draws the queries. For each seed, three libraries are learned: with all captions of the
+learned videos, with only their first captions, and without a quarter of the domains, whose captions are unknown texts.
 """
 
 from __future__ import annotations
@@ -10,63 +9,59 @@ from __future__ import annotations
 import random
 import shutil
 import tempfile
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from benchmarks.clips.caption_tfidf import caption_words
 from benchmarks.clips.ridge_rival import RidgeSettings
 from benchmarks.learning.task_preparation import Progress
 from benchmarks.queries.library_videos import (
     Library,
-    LibraryVideo,
     hide_videos,
     keep_first_captions,
     leave_out,
     read_domains,
 )
 from benchmarks.queries.query_kinds import Query, caption_queries, keyword_queries, library_words
-from benchmarks.queries.query_rivals import (
-    Bm25,
-    FrozenFeatures,
-    JointRidge,
-    fuse,
-    read_features,
-    stored_text,
+from benchmarks.queries.query_outcomes import (
+    CHANCE,
+    FULL_TEXT,
+    RIDGE,
+    VISUAL,
+    WORDY_RIDGE,
+    ZERO_SHOT,
+    Floats,
+    Outcome,
+    compare_answers,
 )
+from benchmarks.queries.query_rivals import Bm25, FrozenFeatures, JointRidge, read_features, stored_text
 from benchmarks.queries.retyped_captions import retyped_queries
-from benchmarks.queries.served_library import DEPTH, Answer, Question, ServedAnswers, serve
+from benchmarks.queries.served_library import Answer, Question, ServedAnswers, serve
 from benchmarks.queries.unknown_texts import SENTENCES, foreign_words, random_letters
 
-PRODUCT, FULL_TEXT, FUSION, VISUAL, ZERO_SHOT, RIDGE = ROWS = (
-    "product as served",
-    "BM25",
-    "RRF of BM25 and visual",
-    "visual alone",
-    "zero-shot",
-    "joint ridge",
-)
 UNKNOWN_KINDS = ("random letters", "foreign words", "other sentences", "captions of domains left out")
+KEPT_KINDS = ("captions of the other domains", "hidden captions of the other domains")
 _LIBRARIES_AT_A_TIME = 2
 
 
-class Outcome(NamedTuple):
-    """One query's values for one row, in percent.
+@dataclass(frozen=True)
+class Plan:
+    """A library and the queries to it."""
 
-    Attributes:
-        row: Product or rival.
-        gallery: ``all`` domains, or for a whole caption its ``own`` domain.
-        values: Value by measure.
-    """
+    seed: int
+    name: str
+    library: Library
+    queries: list[Query]
 
-    row: str
-    gallery: str
-    query: Query
-    values: dict[str, float]
+    @property
+    def questions(self) -> list[Question]:
+        """Searches of all domains, then of single domains."""
+        own = [Question(query.text, query.domain) for query in self.queries if query.is_caption]
+        return [*(Question(query.text) for query in self.queries), *own]
 
 
 @dataclass
@@ -78,6 +73,8 @@ class QueryResults:
         hidden: Number of hidden videos.
         names: Whether file names and metadata were stored.
         ridge: The ridge's settings in each seed.
+        weights: Weights of BM25 in each library's convex combination: fitted on the second half of the videos for the
+            first one, and vice versa.
     """
 
     videos: dict[str, int]
@@ -85,7 +82,30 @@ class QueryResults:
     seeds: int
     names: bool
     ridge: list[str] = field(default_factory=list)
+    weights: dict[str, list[float]] = field(default_factory=dict)
     outcomes: list[Outcome] = field(default_factory=list)
+
+    @classmethod
+    def empty(cls, library: Library, seeds: int, *, names: bool) -> QueryResults:
+        """Create results of a library, without outcomes."""
+        videos = {name: len(part) for name, part in sorted(library.items())}
+        hidden = sum(video.is_hidden for part in library.values() for video in part)
+        return cls(videos, hidden, seeds, names)
+
+    def add(self, plan: Plan, answers: Sequence[Answer], scores: Mapping[str, Floats]) -> None:
+        """Add a library's outcomes, also those of BM25.
+
+        Args:
+            answers: Answers to the plan's questions.
+            scores: Scores of the other rivals, ``[Q, N]``.
+        """
+        videos = [video for part in plan.library.values() for video in part]
+        bm25 = Bm25([stored_text(video, with_names=self.names) for video in videos])
+        scores = {FULL_TEXT: np.stack([bm25(query.text) for query in plan.queries]), **scores}
+        outcomes, weights = compare_answers(plan.queries, videos, answers, scores, plan.seed)
+        self.outcomes += outcomes
+        if weights:
+            self.weights[plan.name] = weights
 
 
 def compare_on_queries(
@@ -129,19 +149,14 @@ def compare_on_queries(
         first = hide_videos(domains, 0, uncaptioned)
         features = read_features(first, backbone, cache, workers=workers, progress=progress)
         report(f"{backbone} runs in {features.engine}")
-        results = QueryResults(
-            {name: len(videos) for name, videos in sorted(domains.items())},
-            sum(video.is_hidden for videos in first.values() for video in videos),
-            seeds,
-            names,
-        )
+        results = QueryResults.empty(first, seeds, names=names)
         plans = [
             plan
             for seed in range(seeds)
-            for plan in _plan(hide_videos(domains, seed, uncaptioned), seed, queries)
+            for plan in plan_libraries(hide_videos(domains, seed, uncaptioned), seed, queries)
         ]
 
-        def answer(plan: _Plan) -> ServedAnswers:
+        def answer(plan: Plan) -> ServedAnswers:
             options = {"media": media, "cache": cache, "backbone": backbone, "method": method}
             texts = [query.text for query in plan.queries]
             folder = work / plan.name
@@ -163,27 +178,36 @@ def compare_on_queries(
                 if plan.seed not in settings:
                     settings[plan.seed] = ridge.settings
                     results.ridge.append(str(ridge.settings))
-                results.outcomes += _compare(plan, served, features, ridge, names)
+                results.add(plan, served.answers, _score(plan, served, features, ridge))
         return results
 
 
-@dataclass(frozen=True)
-class _Plan:
-    """A library and the queries to it."""
+def _score(
+    plan: Plan, served: ServedAnswers, features: FrozenFeatures, ridge: JointRidge
+) -> dict[str, Floats]:
+    """Compute the scores of the rivals that need vectors, ``[Q, N]``."""
+    videos = [video for part in plan.library.values() for video in part]
+    texts = [query.text for query in plan.queries]
+    places = {video: place for place, video in enumerate(served.videos)}
+    columns = [places[video.id] for video in videos]
+    vectors = np.concatenate([features.vectors[name] for name in plan.library])
+    cosines = ridge.cosines(texts)
+    uncaptioned = [not video.stored for video in videos]
+    return {
+        VISUAL: served.visual[:, columns],
+        ZERO_SHOT: features.encode(texts) @ vectors.T,
+        RIDGE: cosines + ridge.evidence(texts),
+        WORDY_RIDGE: cosines + served.words[:, columns],
+        CHANCE: np.random.default_rng(plan.seed).random(cosines.shape) + uncaptioned,
+    }
 
-    seed: int
-    name: str
-    library: Library
-    queries: list[Query]
 
-    @property
-    def questions(self) -> list[Question]:
-        """Searches of all domains, then of single domains."""
-        own = [Question(query.text, query.domain) for query in self.queries if query.is_caption]
-        return [*(Question(query.text) for query in self.queries), *own]
+def plan_libraries(library: Library, seed: int, count: int) -> list[Plan]:
+    """Draw the queries to a library with all captions, and to its two variants.
 
-
-def _plan(library: Library, seed: int, count: int) -> list[_Plan]:
+    Args:
+        count: Maximum number of queries per kind.
+    """
     short = keep_first_captions(library)
     kept, left_out = leave_out(library, seed)
     letters, words, sentences, captions = UNKNOWN_KINDS
@@ -192,9 +216,12 @@ def _plan(library: Library, seed: int, count: int) -> list[_Plan]:
         words: foreign_words(library_words(library), count, seed),
         sentences: list(SENTENCES),
     }
-    foreign = caption_queries(left_out, ["learned"], count, seed)
+    known = {
+        tuple(caption_words(text)) for part in kept.values() for video in part for text in video.captions
+    }
+    foreign = dict.fromkeys(query.text for query in caption_queries(left_out, ["learned"], count, seed))
     plans = [
-        _Plan(
+        Plan(
             seed,
             f"seed {seed}, all captions",
             library,
@@ -205,79 +232,24 @@ def _plan(library: Library, seed: int, count: int) -> list[_Plan]:
                 *(Query(kind, text) for kind, texts in unknown.items() for text in texts),
             ],
         ),
-        _Plan(
+        Plan(
             seed,
             f"seed {seed}, first captions",
             short,
             caption_queries(short, ["new wording", "long description"], count, seed),
         ),
-        _Plan(
+        Plan(
             seed,
             f"seed {seed}, without {', '.join(left_out)}",
             kept,
-            [Query(captions, text) for text in dict.fromkeys(query.text for query in foreign)],
+            [
+                *(Query(captions, text) for text in foreign if tuple(caption_words(text)) not in known),
+                *(
+                    query._replace(kind=name)
+                    for kind, name in zip(("learned", "hidden"), KEPT_KINDS, strict=True)
+                    for query in caption_queries(kept, [kind], count, seed)  # type: ignore[list-item]
+                ),
+            ],
         ),
     ]
     return [plan for plan in plans if plan.queries]
-
-
-def _compare(
-    plan: _Plan, served: ServedAnswers, features: FrozenFeatures, ridge: JointRidge, names: bool
-) -> list[Outcome]:
-    """Compute all rows' outcomes for a library's queries."""
-    videos = [video for part in plan.library.values() for video in part]
-    texts = [query.text for query in plan.queries]
-    columns = {video: column for column, video in enumerate(served.videos)}
-    visual = served.visual[:, [columns[video.id] for video in videos]]
-    bm25 = Bm25([stored_text(video, with_names=names) for video in videos])
-    vectors = np.concatenate([features.vectors[name] for name in plan.library])
-    scores = {
-        FULL_TEXT: np.stack([bm25(text) for text in texts]),
-        VISUAL: visual,
-        ZERO_SHOT: features.encode(texts) @ vectors.T,
-        RIDGE: ridge(texts),
-    }
-    own_answers = iter(served.answers[len(texts) :])
-    ties = np.random.default_rng(plan.seed).permutation(len(videos))
-    outcomes = []
-    for number, query in enumerate(plan.queries):
-        answers = {("all", PRODUCT): served.answers[number]}
-        if query.is_caption:
-            answers["own", PRODUCT] = next(own_answers)
-        for gallery in [gallery for gallery, _ in answers]:
-            inside = np.array([gallery == "all" or video.domain == query.domain for video in videos])
-            listed = {row: np.where(inside, part[number], -np.inf) for row, part in scores.items()}
-            listed[FUSION] = fuse(listed[FULL_TEXT], listed[VISUAL])
-            for row, part in listed.items():
-                answers[gallery, row] = _rival_answer(part, ties, videos, is_full_text=row == FULL_TEXT)
-        outcomes += [
-            Outcome(row, gallery, query, _values(query, answer)) for (gallery, row), answer in answers.items()
-        ]
-    return outcomes
-
-
-def _rival_answer(
-    scores: npt.NDArray[np.floating],
-    ties: npt.NDArray[np.int64],
-    videos: Sequence[LibraryVideo],
-    *,
-    is_full_text: bool,
-) -> Answer:
-    """Rank the first results by score, equal ones at random; full-text search finds nothing without a word."""
-    order = np.lexsort((ties, -scores))[:DEPTH]
-    top = [videos[row].id for row in order if scores[row] > -np.inf]
-    return Answer(top, bool(top) if is_full_text else None)
-
-
-def _values(query: Query, answer: Answer) -> dict[str, float]:
-    values: dict[str, float] = {}
-    if query.right and query.needs_one:
-        values |= {f"R@{k}": 100.0 * bool(query.right & set(answer.top[:k])) for k in (1, DEPTH)}
-    elif query.right:
-        places = min(DEPTH, query.stored)
-        values["P@min(10, R)"] = 100.0 * sum(video in query.right for video in answer.top[:places]) / places
-        if query.domain is not None and answer.first_route is not None:
-            values["routed"] = 100.0 * (answer.first_route == query.domain)
-    if answer.matches is not None:
-        values["matches" if query.right else "refused"] = 100.0 * (answer.matches == bool(query.right))
-    return values

@@ -1,7 +1,8 @@
-"""The product's rivals on the same videos and texts: full-text search, its fusion with vectors, zero-shot, a ridge.
+"""The product's rivals on the same videos and texts: full-text search, its fusions with vectors, zero-shot, a ridge.
 
 BM25 is that of Robertson and Zaragoza, "The Probabilistic Relevance Framework: BM25 and Beyond" (2009), over all texts
-that the library stores for a video. Reciprocal rank fusion is that of Cormack, Clarke and Büttcher (SIGIR 2009).
+that the library stores for a video. Reciprocal rank fusion is that of Cormack, Clarke and Büttcher (SIGIR 2009), the
+convex combination that of Bruch, Gai and Ingber, "An Analysis of Fusion Functions for Hybrid Retrieval" (TOIS 2023).
 """
 
 from __future__ import annotations
@@ -95,6 +96,22 @@ def fuse(first: Floats, second: Floats) -> Floats:
         ranks = 1 + np.searchsorted(np.sort(-part), -part)  # equal scores share the best rank
         scores += np.where(part > _NO_RESULT, 1 / (_RRF + ranks), 0)
     return np.where(scores > 0, scores, _NO_RESULT)
+
+
+def combine(full_text: Floats, visual: Floats, weight: float) -> Floats:
+    """Combine two lists of scores ``[N]`` convexly; −∞ in ``visual`` means outside the gallery.
+
+    Both are scaled to 0..1: BM25 from its theoretical minimum, 0, the other from its lowest score in the gallery.
+
+    Args:
+        weight: Weight of ``full_text``, 0..1.
+    """
+    inside = visual > _NO_RESULT
+    words, looks = np.maximum(full_text[inside], 0.0), visual[inside]
+    scores = np.full(len(visual), _NO_RESULT)
+    scores[inside] = weight * words / max(words.max(), 1e-9)
+    scores[inside] += (1 - weight) * (looks - looks.min()) / max(np.ptp(looks), 1e-9)
+    return scores
 
 
 @dataclass(frozen=True)
@@ -191,7 +208,10 @@ class JointRidge:
             np.arange(len(self._domains)), [len(domain.features) for domain in self._domains]
         )
 
-    def __call__(self, texts: Sequence[str]) -> Floats:
-        """Score all videos, in library order, for each text, ``[n, N]``."""
-        evidence = word_evidence(self._domains, texts)[:, self._owners]
-        return np.asarray(self._fit.encode(texts) @ self._vectors.T + DEFAULT_PRIOR * evidence)
+    def cosines(self, texts: Sequence[str]) -> Floats:
+        """Compute the cosine of each text with all videos, in library order, ``[n, N]``."""
+        return np.asarray(self._fit.encode(texts) @ self._vectors.T)
+
+    def evidence(self, texts: Sequence[str]) -> Floats:
+        """Compute the term for the words of each video's domain, likewise."""
+        return np.asarray(DEFAULT_PRIOR * word_evidence(self._domains, texts)[:, self._owners])

@@ -22,7 +22,7 @@ from sqlalchemy import select
 from benchmarks.errors import ProtocolError
 from benchmarks.learning.output_memory import remember_outputs
 from benchmarks.queries.library_videos import Library
-from cinestrata_schemas.search import MAX_BATCH_QUERIES, SearchQuery
+from cinestrata_schemas.search import MAX_BATCH_QUERIES, SearchQuery, SearchResponse
 from cinestrata_schemas.tasks import TaskSpec
 from service.catalog.database import session_scope
 from service.catalog.migrations import upgrade
@@ -31,7 +31,9 @@ from service.celery_worker import probe
 from service.core.logging import configure_logging
 from service.core.settings import settings
 from service.search.engine import SearchEngine
+from service.search.search_request import parse_requests
 from service.search.snapshots.search_snapshot import SearchSnapshot, ShardScan
+from service.search.text_search.executor import start_searches
 from service.storage.library_backbone import library_backbone
 from service.tasks import commands
 from trainer.task_data import chunks
@@ -56,11 +58,13 @@ class Answer(NamedTuple):
     Attributes:
         top: IDs of the first results.
         matches: Whether a video matches, according to the answer; None if it does not say.
+        confidence: How likely a video matches: a probability, or a rival's best score.
         first_route: Domain that the text is routed to first.
     """
 
     top: list[str]
     matches: bool | None = None
+    confidence: float | None = None
     first_route: str | None = None
 
 
@@ -73,11 +77,13 @@ class ServedAnswers:
         videos: IDs of all N videos in the library.
         visual: Cosine plus routing term, which is the score without words, of every video for each of Q texts, ``[Q,
             N]``.
+        words: Everything but the cosine in the product's score, likewise.
     """
 
     answers: list[Answer]
     videos: list[str]
     visual: Scores
+    words: Scores
 
 
 def serve(
@@ -95,7 +101,7 @@ def serve(
 
     Args:
         questions: Searches for the product.
-        texts: Texts for which every video is scored, without words.
+        texts: Texts for which every video is scored.
         folder: Empty folder for the library's data.
         media: Media root with the videos.
         cache: Folder for frozen features, shared by all libraries.
@@ -140,8 +146,7 @@ def serve(
         raise ProtocolError(f"the library cannot be ingested: {done.stderr.strip()[-2000:]}")
     stored = json.loads((folder / "answers.json").read_text())
     answers = [Answer(**answer) for answer in stored["answers"]]
-    scores = np.load(folder / "scores.npy")
-    return ServedAnswers(answers, stored["videos"], scores)
+    return ServedAnswers(answers, stored["videos"], *np.load(folder / "scores.npy"))
 
 
 def _ingest(domains: Mapping[str, Sequence[Mapping[str, Any]]], method: str | None, cache: Path) -> None:
@@ -161,14 +166,18 @@ def _ingest(domains: Mapping[str, Sequence[Mapping[str, Any]]], method: str | No
 
 
 def _search(engine: SearchEngine, questions: Sequence[Question]) -> list[Answer]:
-    answers = []
+    answers: list[Answer] = []
     for batch in chunks(questions, MAX_BATCH_QUERIES):
         queries = [SearchQuery(q=text, k=DEPTH, task=domain, moments=0) for text, domain in batch]
-        for response in engine.search_many(queries):
-            top = [result.video_id for result in response.results]
-            first = response.routing[0].task if response.routing else None
-            answers.append(Answer(top, response.matches, first))
+        answers += map(to_answer, engine.search_many(queries))
     return answers
+
+
+def to_answer(response: SearchResponse) -> Answer:
+    """Keep what the benchmark needs from a response."""
+    top = [result.video_id for result in response.results]
+    first = response.routing[0].task if response.routing else None
+    return Answer(top, response.matches, response.confidence, first)
 
 
 def _score_visually(snapshot: SearchSnapshot, texts: Sequence[str], rows: Mapping[int, int]) -> Scores:
@@ -190,6 +199,21 @@ def _score_visually(snapshot: SearchSnapshot, texts: Sequence[str], rows: Mappin
     return scores
 
 
+def _score_words(engine: SearchEngine, texts: Sequence[str], rows: Mapping[int, int]) -> Scores:
+    """Compute what the product adds to the cosine of each video for each text; ``rows`` as in the other scores."""
+    scores = np.zeros((len(texts), len(rows)), np.float32)
+    snapshot, videos = engine.snapshots.current(), np.array(list(rows))
+    shards = list(snapshot.shards)
+    tasks = [shards[place] for place in snapshot.locate(videos)]
+    for start, batch in zip(range(0, len(texts), 64), chunks(texts, 64), strict=True):
+        requests = parse_requests([SearchQuery(q=text) for text in batch], engine.settings)
+        states = start_searches(snapshot, requests, engine.settings, engine.metadata_cache)
+        for row, state in enumerate(states, start):
+            lifts = [state.planner.lifts[task] for task in tasks]
+            scores[row] = RANKING_PRIOR * state.words.nats(videos) + lifts
+    return scores
+
+
 def main(folder: Path) -> None:
     """Ingest the library in a folder, and write its answers."""
     specification = json.loads((folder / "library.json").read_text())
@@ -201,9 +225,10 @@ def main(folder: Path) -> None:
     with session_scope() as session:
         videos = dict(session.execute(select(Video.vector_id, Video.id)).all())
     columns = {vector_id: column for column, vector_id in enumerate(videos)}
-    scores = _score_visually(engine.snapshots.current(), specification["texts"], columns)
+    visual = _score_visually(engine.snapshots.current(), specification["texts"], columns)
+    words = _score_words(engine, specification["texts"], columns)
     engine.close()
-    np.save(folder / "scores.npy", scores)
+    np.save(folder / "scores.npy", np.stack([visual, words]))
     stored = {"answers": [answer._asdict() for answer in answers], "videos": list(videos.values())}
     (folder / "answers.json").write_text(json.dumps(stored))
 

@@ -8,11 +8,15 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
 
 from benchmarks.clips.paired_bootstrap import Interval, difference_interval
-from benchmarks.queries.query_comparison import PRODUCT, ROWS, UNKNOWN_KINDS, Outcome, QueryResults
+from benchmarks.queries.query_comparison import KEPT_KINDS, UNKNOWN_KINDS, QueryResults
 from benchmarks.queries.query_kinds import CAPTION_KINDS
+from benchmarks.queries.query_outcomes import PRODUCT, ROWS, Outcome
 from benchmarks.queries.retyped_captions import RETYPED_KINDS
 from benchmarks.reporting.markdown_tables import format_interval, markdown_table
 
@@ -32,16 +36,21 @@ class Figure:
 
     Attributes:
         queries: Number of distinct queries.
-        value: Mean, with its interval.
+        value: Mean over the domains, with its interval; queries that fit several domains count as one more domain.
         difference: Mean difference to the product, with its interval; None for the product, and if it has no value.
+        over_queries: Mean over the queries, likewise.
+        difference_over_queries: Its difference to the product.
     """
 
     queries: int
     value: Interval
     difference: Interval | None
+    over_queries: Interval
+    difference_over_queries: Interval | None
 
 
 Figures = dict[tuple[str, Column], Figure]
+Floats = npt.NDArray[np.float64]
 Values = dict[str, dict[str, float]]  # each query's mean over the seeds, by domain
 
 
@@ -56,15 +65,13 @@ def _tables(results: QueryResults) -> dict[str, list[Column]]:
         "Captions as people retype them, all domains": [
             Column(kind, measure) for kind in RETYPED_KINDS for measure in ("R@1", "R@10", "matches")
         ],
-        "Whole captions, all domains (mean over domains)": [
-            Column(kind, f"R@{k}") for kind in CAPTION_KINDS for k in (1, 10)
-        ],
+        "Whole captions, all domains": [Column(kind, f"R@{k}") for kind in CAPTION_KINDS for k in (1, 10)],
     }
     for group in groups:
-        title = f"Whole captions, own domain{f', {group}' * (len(groups) > 1)} (mean over domains)"
+        title = f"Whole captions, own domain{f', {group}' * (len(groups) > 1)}"
         tables[title] = [Column(kind, f"R@{k}", "own", group) for kind in CAPTION_KINDS for k in (1, 10)]
     tables["Answers that say that a video matches, or that none does"] = [
-        *(Column(kind, "matches") for kind in CAPTION_KINDS),
+        *(Column(kind, "matches") for kind in (*CAPTION_KINDS, *KEPT_KINDS)),
         *(Column(kind, "refused") for kind in UNKNOWN_KINDS),
     ]
     return tables
@@ -80,9 +87,15 @@ def compute_figures(results: QueryResults) -> Figures:
         values = {row: _values(outcomes[row, column.kind, column.gallery], column) for row in ROWS}
         for row, own in values.items():
             if own:
-                rivals = row != PRODUCT and bool(values[PRODUCT])
-                difference = _interval(own, values[PRODUCT]) if rivals else None
-                figures[row, column] = Figure(sum(map(len, own.values())), _interval(own), difference)
+                product = values[PRODUCT] if row != PRODUCT else None
+                over_domains, over_queries = (
+                    (
+                        _interval(own, pooled=pooled),
+                        _interval(own, product, pooled=pooled) if product else None,
+                    )
+                    for pooled in (False, True)
+                )
+                figures[row, column] = Figure(sum(map(len, own.values())), *over_domains, *over_queries)
     return figures
 
 
@@ -90,23 +103,63 @@ def _values(outcomes: Iterable[Outcome], column: Column) -> Values:
     found: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for _, _, query, values in outcomes:
         if column.group in ("", query.group) and column.measure in values:
-            domain = (query.domain or "") if query.is_caption else ""  # other queries are pooled
-            found[domain][f"{query.text} {sorted(query.right)}"].append(values[column.measure])
+            found[query.domain or ""][f"{query.text} {sorted(query.right)}"].append(values[column.measure])
     return {
         domain: {query: statistics.fmean(seeds) for query, seeds in sorted(queries.items())}
         for domain, queries in sorted(found.items())
     }
 
 
-def _interval(first: Values, second: Values | None = None) -> Interval:
-    """Average the first values, or their difference to the second, with an interval."""
+def _interval(first: Values, second: Values | None = None, *, pooled: bool) -> Interval:
+    """Average the first values, or their difference to the second, over domains or pooled, with an interval."""
     return difference_interval(
         [list(queries.values()) for queries in first.values()],
         [
             [0.0 if second is None else second[domain][query] for query in queries]
             for domain, queries in first.items()
         ],
+        pooled=pooled,
     )
+
+
+def compute_curves(results: QueryResults) -> list[dict[str, Any]]:
+    """Compute how well confidence separates whole captions of videos in the library from those of domains left out.
+
+    Returns:
+        For each row and kind of present captions: the area under the receiver operating characteristic, with its
+        interval, and its heights: the shares of present captions above the thresholds that 0, 5, … 100 % of the absent
+        ones exceed.
+    """
+    curves = []
+    for row in ROWS:
+        present, hidden, absent = (
+            np.array(
+                [
+                    mean
+                    for part in _values(outcomes, Column(kind, "confidence")).values()
+                    for mean in part.values()
+                ]
+            )
+            for kind in (*KEPT_KINDS, UNKNOWN_KINDS[-1])
+            for outcomes in [[o for o in results.outcomes if (o.row, o.query.kind) == (row, kind)]]
+        )
+        for kind, own in zip(KEPT_KINDS, (present, hidden), strict=True):
+            if len(own) and len(absent):
+                thresholds = np.quantile(absent, 1 - np.linspace(0, 1, 21))
+                heights = [float(np.mean(own > threshold)) for threshold in thresholds]
+                curves.append({"row": row, "present": kind, "area": _area(own, absent), "heights": heights})
+    return curves
+
+
+def _area(present: Floats, absent: Floats) -> Interval:
+    """Compute the area under a curve with its 95 % interval (DeLong, DeLong and Clarke-Pearson, 1988)."""
+    above, below = (
+        (np.searchsorted(np.sort(b), a) + np.searchsorted(np.sort(b), a, "right")) / (2 * len(b))
+        for a, b in ((present, absent), (absent, present))
+    )
+    area = float(above.mean())
+    error = 1.96 * float(np.sqrt(above.var() / len(above) + below.var() / len(below)))
+    return area, max(0.0, area - error), min(1.0, area + error)
 
 
 def query_tables(results: QueryResults, figures: Figures) -> str:
@@ -115,15 +168,33 @@ def query_tables(results: QueryResults, figures: Figures) -> str:
     parts = [
         f"One library with {len(results.videos)} domains and {sum(results.videos.values())} videos {names}, of which "
         f"{results.hidden} are hidden (stored without captions); all are in the gallery. {results.seeds} seeds. "
-        "Percent with the 95 % interval of a bootstrap over queries, each a mean over the seeds that drew it. ▲: "
-        "better than the product, △: better, and the interval of the paired difference includes zero.\n",
+        "Percent: mean over domains with the 95 % interval of a bootstrap over queries, each a mean over the seeds "
+        "that drew it / mean over queries. ▲: better than the product, △: better, and the interval of the paired "
+        "difference includes zero.\n",
     ]
+    if not results.names:
+        parts.append(
+            "BM25 finds no hidden video because names are left out: these videos have no text at all.\n"
+        )
     for title, columns in _tables(results).items():
         present = [column for column in columns if (PRODUCT, column) in figures]
         if present:
             parts.append(f"**{title}**\n\n{_table(figures, present)}")
+    if curves := compute_curves(results):
+        areas: dict[str, list[str]] = defaultdict(list)
+        for curve in curves:
+            areas[curve["row"]].append(format_interval(curve["area"], decimals=3))
+        table = markdown_table(["", *KEPT_KINDS], [[row, *cells] for row, cells in areas.items()])
+        parts.append(
+            "**Area under the curve of the answer that no video matches: confidence, or a rival's best score, for "
+            f"these captions against {UNKNOWN_KINDS[-1]}**\n\n{table}"
+        )
     sizes = ", ".join(f"{name} {count}" for name, count in results.videos.items())
-    parts.append(f"Videos: {sizes}. Ridge: {'; '.join(dict.fromkeys(results.ridge))}.\n")
+    weights = sorted({f"{weight:g}" for pair in results.weights.values() for weight in pair})
+    parts.append(
+        f"Videos: {sizes}. Ridge: {'; '.join(dict.fromkeys(results.ridge))}. Fitted weights of BM25 in the convex "
+        f"combination: {', '.join(weights)}.\n"
+    )
     return "\n".join(parts)
 
 
@@ -139,7 +210,9 @@ def _table(figures: Figures, columns: Sequence[Column]) -> str:
 
 
 def _cell(figure: Figure | None) -> str:
-    return "–" if figure is None else format_interval(figure.value, figure.difference)
+    if figure is None:
+        return "–"
+    return f"{format_interval(figure.value, figure.difference)} / {figure.over_queries[0]:.1f}"
 
 
 def write_query_report(folder: Path, results: QueryResults, command: str, backbone: str) -> str:
@@ -159,6 +232,8 @@ def write_query_report(folder: Path, results: QueryResults, command: str, backbo
         "seeds": results.seeds,
         "names": results.names,
         "ridge": results.ridge,
+        "weights": results.weights,
+        "curves": compute_curves(results),
         "figures": [
             {"row": row, **column._asdict(), **vars(figure)} for (row, column), figure in figures.items()
         ],

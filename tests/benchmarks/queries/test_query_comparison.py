@@ -7,18 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.queries.query_comparison import (
-    FULL_TEXT,
-    FUSION,
-    PRODUCT,
-    ROWS,
-    VISUAL,
-    Outcome,
-    QueryResults,
-    compare_on_queries,
-)
+from benchmarks.queries.query_comparison import KEPT_KINDS, UNKNOWN_KINDS, QueryResults, compare_on_queries
 from benchmarks.queries.query_kinds import Query
-from benchmarks.reporting.query_report import compute_figures, query_tables, write_query_report
+from benchmarks.queries.query_outcomes import FULL_TEXT, FUSION, PRODUCT, ROWS, VISUAL, Outcome
+from benchmarks.reporting.query_report import (
+    compute_curves,
+    compute_figures,
+    query_tables,
+    write_query_report,
+)
 
 
 @pytest.mark.endurance  # ingests three libraries, each in its own process
@@ -65,16 +62,43 @@ def test_all_rows_answer_all_kinds_of_queries(query_folder: Path, tmp_path: Path
     assert {answer["kind"] for answer in stored["answers"]} == {o.query.kind for o in results.outcomes}
 
 
-def test_table_says_where_a_rival_is_better() -> None:
+def _results(row: str, kind: str, values: dict[str, list[float]], domain: str | None = None) -> list[Outcome]:
+    """Make outcomes of one query per value."""
+    measures = [dict(zip(values, own, strict=True)) for own in zip(*values.values(), strict=True)]
+    return [
+        Outcome(row, "all", Query(kind, str(number), frozenset("v"), 1, domain), own)
+        for number, own in enumerate(measures)
+    ]
+
+
+def test_table_says_where_a_rival_is_better_and_has_both_means() -> None:
     results = QueryResults({"gym": 9, "zoo": 9}, 2, 2, names=False)
-    for query in range(40):
-        for row, value in ((PRODUCT, 50.0), (FULL_TEXT, 100.0), (VISUAL, 50.0 + query - 19), (FUSION, 10.0)):
-            for _ in range(results.seeds):
-                values = {"P@min(10, R)": value, "matches": 100.0}
-                results.outcomes.append(Outcome(row, "all", Query("words", str(query)), values))
+    for row, value in ((PRODUCT, 50.0), (FULL_TEXT, 100.0), (FUSION, 10.0)):
+        for domain, count in (("gym", 30), ("zoo", 10), ("gym", 30), ("zoo", 10)):
+            values = [value if domain == "gym" else 0.0] * count
+            results.outcomes += _results(
+                row, "words", {"P@min(10, R)": values, "matches": [100.0] * count}, domain
+            )
+    for number in range(30):
+        results.outcomes += _results(
+            VISUAL, "words", {"P@min(10, R)": [35.0 + number] * (number + 1)}, "gym"
+        )[-1:]
+    results.outcomes += _results(VISUAL, "words", {"P@min(10, R)": [0.0] * 10}, "zoo")
     table = query_tables(results, compute_figures(results))
-    assert "| product as served | 50.0 (50.0 to 50.0) | 100.0 (100.0 to 100.0) |" in table
-    assert "| BM25 | 100.0 (100.0 to 100.0) ▲ | 100.0 (100.0 to 100.0) |" in table
-    assert " △ |" in next(line for line in table.splitlines() if line.startswith(f"| {VISUAL} "))
-    assert f"| {FUSION} | 10.0 (10.0 to 10.0) | 100.0" in table
+    assert "| product as served | 25.0 (25.0 to 25.0) / 37.5 | 100.0 (100.0 to 100.0) / 100.0 |" in table
+    assert "| BM25 | 50.0 (50.0 to 50.0) ▲ / 75.0 | 100.0" in table
+    assert "| visual alone | 24.8 (" in table
+    assert f"| {FUSION} | 5.0 (5.0 to 5.0) / 7.5 | 100.0" in table
     assert "| queries | 40 | 40 |" in table
+    assert "BM25 finds no hidden video because names are left out" in table
+
+
+def test_curve_of_the_answer_that_no_video_matches() -> None:
+    results = QueryResults({"gym": 9, "zoo": 9}, 2, 1, names=True)
+    results.outcomes += _results(PRODUCT, KEPT_KINDS[0], {"confidence": [0.9, 0.8, 0.7, 0.4]})
+    results.outcomes += _results(PRODUCT, UNKNOWN_KINDS[-1], {"confidence": [0.6, 0.4, 0.2, 0.1]})
+    (curve,) = compute_curves(results)
+    assert curve["area"][0] == pytest.approx((4 + 4 + 4 + 2.5) / 16)
+    assert curve["area"][1] < curve["area"][0] < curve["area"][2] == 1
+    assert (curve["heights"][0], curve["heights"][-1]) == (0.75, 1), "of present ones, above all absent ones"
+    assert "| product as served | 0.906 (" in query_tables(results, compute_figures(results))

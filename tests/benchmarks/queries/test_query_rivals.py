@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from benchmarks.queries.query_rivals import Bm25, fuse
+from benchmarks.queries.query_rivals import Bm25, combine, fuse
 
 
 def test_bm25_scores_rare_words_and_short_texts_higher() -> None:
@@ -25,3 +25,12 @@ def test_reciprocal_rank_fusion_adds_the_ranks_of_both_lists() -> None:
     equal = fuse(np.array([2.0, 2.0, 1.0]), np.full(3, nothing))
     assert equal == pytest.approx([1 / 61, 1 / 61, 1 / 63])
     assert fuse(np.array([nothing]), np.array([nothing])) == nothing
+
+
+def test_convex_combination_of_scaled_scores() -> None:
+    nothing = -np.inf
+    full_text, visual = np.array([nothing, 2.0, 4.0, 9.0]), np.array([0.9, 0.1, 0.5, nothing])
+    assert combine(full_text, visual, 0.0) == pytest.approx([1, 0, 0.5, nothing])
+    assert combine(full_text, visual, 0.25) == pytest.approx([0.75, 0.125, 0.625, nothing])
+    assert combine(full_text, visual, 1.0) == pytest.approx([0, 0.5, 1, nothing])
+    assert combine(np.full(2, nothing), np.zeros(2), 0.5) == pytest.approx([0, 0])
