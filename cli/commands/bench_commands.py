@@ -273,6 +273,12 @@ def queries(
     exclude: Annotated[
         str | None, typer.Option("--exclude", metavar="A,B", help="Domains to leave out.")
     ] = None,
+    url: Annotated[
+        str | None,
+        typer.Option(
+            "--url", help="Search this running service, which has the folders' clips, beside BM25 alone."
+        ),
+    ] = None,
     names: Annotated[
         bool,
         typer.Option(
@@ -293,30 +299,53 @@ def queries(
 ) -> None:
     """Search a library of your own clips as people do, and compare with full-text search and other rivals.
 
-    Ingests all domains as the service does; a share of the clips is stored without captions. The queries are words, word pairs, whole captions and unknown texts. Rivals are BM25, its reciprocal rank
-    fusion with the vectors, the vectors alone, the backbone without learning, and one ridge regression.
+    Ingests all domains as the service does; a share of the clips is stored without captions. The queries are words,
+    word pairs, captions, also as people retype them, and unknown texts. Rivals are BM25, two fusions with the vectors,
+    the vectors alone, the backbone without learning, a ridge regression, the same with the product's words, and chance.
     """
     from benchmarks.queries.query_comparison import compare_on_queries
+    from benchmarks.queries.running_service import compare_service
     from benchmarks.reporting.query_report import write_query_report
 
-    with _report_benchmark_errors(), _frames_display("clips") as display:
-        results = compare_on_queries(
-            folders,
-            backbone=backbone,
-            cache=cache,
-            method=method,
-            seeds=seeds,
-            queries=count,
-            names=names,
-            only=domains.split(",") if domains else (),
-            excluded=exclude.split(",") if exclude else (),
-            workers=min(os.cpu_count() or 1, 8),
-            progress=display.progress,
-            report=display.report,
-        )
-    table = write_query_report(out, results, _command_line(), backbone)
-    console.print(table, soft_wrap=True)
-    console.print(f"Written to {out}.", soft_wrap=True)
+    options: dict[str, Any] = {
+        "seeds": seeds,
+        "queries": count,
+        "names": names,
+        "only": domains.split(",") if domains else (),
+        "excluded": exclude.split(",") if exclude else (),
+    }
+    shares = [0.0] if url else _parse_shares(uncaptioned)
+    for share in shares:
+        with _report_benchmark_errors(), _frames_display("clips") as display:
+            if url:
+                results = compare_service(url, folders, report=display.report, **options)
+            else:
+                results = compare_on_queries(
+                    folders,
+                    backbone=backbone,
+                    cache=cache,
+                    method=method,
+                    uncaptioned=share,
+                    workers=min(os.cpu_count() or 1, 8),
+                    progress=display.progress,
+                    report=display.report,
+                    **options,
+                )
+        folder = out if len(shares) == 1 else out / f"uncaptioned-{share:g}"
+        table = write_query_report(folder, results, _command_line(), url or backbone)
+        console.print(table, soft_wrap=True)
+        console.print(f"Written to {folder}.", soft_wrap=True)
+
+
+def _parse_shares(text: str) -> list[float]:
+    """Parse shares, 0 or more and less than 1, separated by commas."""
+    try:
+        shares = [float(part) for part in text.split(",")]
+    except ValueError:
+        shares = []
+    if not shares or not all(0 <= share < 1 for share in shares):
+        fail("--uncaptioned has shares of clips", "Write numbers from 0 to below 1, for example 0.05,0.2.")
+    return shares
 
 
 def _prepare_campaign(
