@@ -37,6 +37,7 @@ from benchmarks.queries.query_outcomes import (
     Floats,
     Outcome,
     compare_answers,
+    fit_weights,
 )
 from benchmarks.queries.query_rivals import Bm25, FrozenFeatures, JointRidge, read_features, stored_text
 from benchmarks.queries.retyped_captions import retyped_queries
@@ -73,8 +74,8 @@ class QueryResults:
         hidden: Number of hidden videos.
         names: Whether file names and metadata were stored.
         ridge: The ridge's settings in each seed.
-        weights: Weights of BM25 in each library's convex combination: fitted on the second half of the videos for the
-            first one, and vice versa.
+        weights: Weights of BM25 in the convex combination in each seed: for the first half of the videos, fitted on the
+            second one, and vice versa.
     """
 
     videos: dict[str, int]
@@ -82,7 +83,7 @@ class QueryResults:
     seeds: int
     names: bool
     ridge: list[str] = field(default_factory=list)
-    weights: dict[str, list[float]] = field(default_factory=dict)
+    weights: list[list[float]] = field(default_factory=list)
     outcomes: list[Outcome] = field(default_factory=list)
 
     @classmethod
@@ -93,7 +94,7 @@ class QueryResults:
         return cls(videos, hidden, seeds, names)
 
     def add(self, plan: Plan, answers: Sequence[Answer], scores: Mapping[str, Floats]) -> None:
-        """Add a library's outcomes, also those of BM25.
+        """Add a library's outcomes, also those of BM25. The first library of a seed fits the convex combination.
 
         Args:
             answers: Answers to the plan's questions.
@@ -102,10 +103,10 @@ class QueryResults:
         videos = [video for part in plan.library.values() for video in part]
         bm25 = Bm25([stored_text(video, with_names=self.names) for video in videos])
         scores = {FULL_TEXT: np.stack([bm25(query.text) for query in plan.queries]), **scores}
-        outcomes, weights = compare_answers(plan.queries, videos, answers, scores, plan.seed)
-        self.outcomes += outcomes
-        if weights:
-            self.weights[plan.name] = weights
+        if VISUAL in scores and len(self.weights) == plan.seed:
+            self.weights.append(fit_weights(plan.queries, videos, scores[FULL_TEXT], scores[VISUAL]))
+        weights = self.weights[plan.seed] if self.weights else []
+        self.outcomes += compare_answers(plan.queries, videos, answers, scores, weights)
 
 
 def compare_on_queries(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import statistics
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -51,17 +52,16 @@ def compare_answers(
     videos: Sequence[LibraryVideo],
     answers: Sequence[Answer],
     scores: Mapping[str, Floats],
-    seed: int,
-) -> tuple[list[Outcome], list[float]]:
-    """Compute the outcomes of all rows, and the weight of BM25 in the convex combination for each half of the videos.
+    weights: Sequence[float],
+) -> list[Outcome]:
+    """Compute the outcomes of all rows.
 
     Args:
         answers: The product's answers: of all domains, then of the own domains of whole captions.
         scores: The rivals' scores for each of N videos and Q queries, ``[Q, N]``. BM25 and the visual scores are fused.
+        weights: Weights of BM25 in the convex combination; see :func:`fit_weights`.
     """
     answered = iter(answers[len(queries) :])
-    ties = np.random.default_rng(seed).permutation(len(videos))
-    weights = _fit_weights(queries, videos, scores, ties) if VISUAL in scores else []
     outcomes = []
     for number, query in enumerate(queries):
         found = {("all", PRODUCT): answers[number]}
@@ -74,24 +74,26 @@ def compare_answers(
                 listed[FUSION] = fuse(listed[FULL_TEXT], listed[VISUAL])
                 listed[CONVEX] = combine(listed[FULL_TEXT], listed[VISUAL], weights[_half(query)])
             for row, part in listed.items():
-                found[gallery, row] = _rival_answer(part, ties, videos, is_full_text=row == FULL_TEXT)
+                found[gallery, row] = _rival_answer(part, videos, is_full_text=row == FULL_TEXT)
         outcomes += [
             Outcome(row, gallery, query, _values(query, answer)) for (gallery, row), answer in found.items()
         ]
-    return outcomes, weights
+    return outcomes
 
 
-def _fit_weights(
-    queries: Sequence[Query],
-    videos: Sequence[LibraryVideo],
-    scores: Mapping[str, Floats],
-    ties: npt.NDArray[np.int64],
+def fit_weights(
+    queries: Sequence[Query], videos: Sequence[LibraryVideo], full_text: Floats, visual: Floats
 ) -> list[float]:
-    """Fit the weight of BM25 for each half of the queries on the other: the best mean of all recalls over the kinds."""
+    """Fit the weight of BM25 for each half of the videos on the other: the best mean of all recalls over the kinds.
+
+    Args:
+        full_text: BM25 scores of N videos for each of Q queries, ``[Q, N]``.
+        visual: Visual scores, likewise.
+    """
     gains: dict[tuple[int, str], list[list[float]]] = {}
-    for query, words, looks in zip(queries, scores[FULL_TEXT], scores[VISUAL], strict=True):
+    for query, words, looks in zip(queries, full_text, visual, strict=True):
         if query.right:
-            answers = (_rival_answer(combine(words, looks, weight), ties, videos) for weight in _WEIGHTS)
+            answers = (_rival_answer(combine(words, looks, weight), videos) for weight in _WEIGHTS)
             recalls = [statistics.fmean(_recalls(query, answer).values()) for answer in answers]
             gains.setdefault((1 - _half(query), query.kind), []).append(recalls)
     kinds = [[np.mean(part, axis=0) for (half, _), part in gains.items() if half == own] for own in (0, 1)]
@@ -103,18 +105,17 @@ def _half(query: Query) -> int:
     return hashlib.sha256(min(query.right, default="").encode()).digest()[0] % 2
 
 
-def _rival_answer(
-    scores: Floats,
-    ties: npt.NDArray[np.int64],
-    videos: Sequence[LibraryVideo],
-    *,
-    is_full_text: bool = False,
-) -> Answer:
+def _rival_answer(scores: Floats, videos: Sequence[LibraryVideo], *, is_full_text: bool = False) -> Answer:
     """Rank the first results by score, equal ones at random; full-text search finds nothing without a word."""
-    order = np.lexsort((ties, -scores))[:DEPTH]
+    order = np.lexsort((_random_order(len(videos)), -scores))[:DEPTH]
     top = [videos[row].id for row in order if scores[row] > -np.inf]
     best = float(scores[order[0]])
     return Answer(top, bool(top) if is_full_text else None, best if top else 0.0)
+
+
+@lru_cache(maxsize=8)
+def _random_order(count: int) -> npt.NDArray[np.int64]:
+    return np.random.default_rng(0).permutation(count)
 
 
 def _values(query: Query, answer: Answer) -> dict[str, float]:

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from benchmarks.clips.paired_bootstrap import Interval, difference_interval
 from benchmarks.queries.query_comparison import KEPT_KINDS, UNKNOWN_KINDS, QueryResults
 from benchmarks.queries.query_kinds import CAPTION_KINDS
-from benchmarks.queries.query_outcomes import PRODUCT, ROWS, Outcome
+from benchmarks.queries.query_outcomes import CHANCE, CONVEX, FUSION, PRODUCT, ROWS, Outcome
 from benchmarks.queries.retyped_captions import RETYPED_KINDS
 from benchmarks.reporting.markdown_tables import format_interval, markdown_table
 
@@ -131,7 +131,9 @@ def compute_curves(results: QueryResults) -> list[dict[str, Any]]:
         ones exceed.
     """
     curves = []
-    for row in ROWS:
+    for row in (
+        row for row in ROWS if row not in (FUSION, CONVEX, CHANCE)
+    ):  # these score relative to other videos
         present, hidden, absent = (
             np.array(
                 [
@@ -190,23 +192,24 @@ def query_tables(results: QueryResults, figures: Figures) -> str:
             f"these captions against {UNKNOWN_KINDS[-1]}**\n\n{table}"
         )
     sizes = ", ".join(f"{name} {count}" for name, count in results.videos.items())
-    weights = sorted({f"{weight:g}" for pair in results.weights.values() for weight in pair})
     parts.append(
         f"Videos: {sizes}. Ridge: {'; '.join(dict.fromkeys(results.ridge))}. Fitted weights of BM25 in the convex "
-        f"combination: {', '.join(weights)}.\n"
+        f"combination: {', '.join(f'{a:g} and {b:g}' for a, b in results.weights)}.\n"
     )
     return "\n".join(parts)
 
 
 def _table(figures: Figures, columns: Sequence[Column]) -> str:
-    rows = [
-        [row, *(_cell(figures.get((row, column))) for column in columns)]
-        for row in ROWS
-        if any((row, column) in figures for column in columns)
+    rows = [row for row in ROWS if any((row, column) in figures for column in columns)]
+    lines = [
+        [
+            f"{column.kind}: {column.measure}",
+            *(_cell(figures.get((row, column))) for row in rows),
+            str(figures[PRODUCT, column].queries),
+        ]
+        for column in columns
     ]
-    counts = [str(figures[PRODUCT, column].queries) for column in columns]
-    header = ["", *(f"{column.kind}: {column.measure}" for column in columns)]
-    return markdown_table(header, [*rows, ["queries", *counts]])
+    return markdown_table(["", *rows, "queries"], lines)
 
 
 def _cell(figure: Figure | None) -> str:

@@ -150,3 +150,7 @@ def test_a_library_of_queries_needs_two_domains(tmp_path: Path) -> None:
     assert f"each subfolder of {tmp_path} with a manifest.jsonl" in " ".join(outcome.output.split())
     outcome = bench("queries", tmp_path, "--domains", "gym,zoo")
     assert "there is no domain gym, zoo" in " ".join(outcome.output.split())
+    for shares in ("a fifth", "0.2,1", ""):
+        outcome = bench("queries", tmp_path, "--uncaptioned", shares)
+        assert outcome.exit_code == 1
+        assert "--uncaptioned has shares of clips" in outcome.output
