@@ -38,8 +38,16 @@ from benchmarks.queries.query_outcomes import (
     Outcome,
     compare_answers,
     fit_weights,
+    half_of,
 )
-from benchmarks.queries.query_rivals import Bm25, FrozenFeatures, JointRidge, read_features, stored_text
+from benchmarks.queries.query_rivals import (
+    Bm25,
+    FrozenFeatures,
+    JointRidge,
+    combine,
+    read_features,
+    stored_text,
+)
 from benchmarks.queries.retyped_captions import retyped_queries
 from benchmarks.queries.served_library import Answer, Question, ServedAnswers, serve
 from benchmarks.queries.unknown_texts import SENTENCES, foreign_words, random_letters
@@ -47,6 +55,8 @@ from benchmarks.queries.unknown_texts import SENTENCES, foreign_words, random_le
 UNKNOWN_KINDS = ("random letters", "foreign words", "other sentences", "captions of domains left out")
 KEPT_KINDS = ("captions of the other domains", "hidden captions of the other domains")
 _LIBRARIES_AT_A_TIME = 2
+_WEIGHTS = np.linspace(0, 1, 21).tolist()  # of BM25 in the convex combination
+_NATS = np.geomspace(1, 100, 13).round(1).tolist()  # per cosine of the ridge, beside the product's words
 
 
 @dataclass(frozen=True)
@@ -104,7 +114,11 @@ class QueryResults:
         bm25 = Bm25([stored_text(video, with_names=self.names) for video in videos])
         scores = {FULL_TEXT: np.stack([bm25(query.text) for query in plan.queries]), **scores}
         if VISUAL in scores and len(self.weights) == plan.seed:
-            self.weights.append(fit_weights(plan.queries, videos, scores[FULL_TEXT], scores[VISUAL]))
+            words, looks = scores[FULL_TEXT], scores[VISUAL]
+            fitted = fit_weights(
+                plan.queries, videos, _WEIGHTS, lambda number, w: combine(words[number], looks[number], w)
+            )
+            self.weights.append(fitted)
         weights = self.weights[plan.seed] if self.weights else []
         self.outcomes += compare_answers(plan.queries, videos, answers, scores, weights)
 
@@ -173,32 +187,47 @@ def compare_on_queries(
             return served
 
         settings: dict[int, RidgeSettings] = {}
+        nats: dict[int, list[float]] = {}
         with ThreadPoolExecutor(_LIBRARIES_AT_A_TIME) as pool:
             for plan, served in zip(plans, pool.map(answer, plans), strict=True):
                 ridge = JointRidge(plan.library, features, settings.get(plan.seed))
+                results.add(plan, served.answers, _score(plan, served, features, ridge, nats))
                 if plan.seed not in settings:
                     settings[plan.seed] = ridge.settings
-                    results.ridge.append(str(ridge.settings))
-                results.add(plan, served.answers, _score(plan, served, features, ridge))
+                    one, other = nats[plan.seed]
+                    results.ridge.append(f"{ridge.settings}, {one:g} and {other:g} nats per cosine")
         return results
 
 
 def _score(
-    plan: Plan, served: ServedAnswers, features: FrozenFeatures, ridge: JointRidge
+    plan: Plan,
+    served: ServedAnswers,
+    features: FrozenFeatures,
+    ridge: JointRidge,
+    nats: dict[int, list[float]],
 ) -> dict[str, Floats]:
-    """Compute the scores of the rivals that need vectors, ``[Q, N]``."""
+    """Compute the scores of the rivals that need vectors, ``[Q, N]``.
+
+    Args:
+        nats: Nats per cosine of the ridge in each seed, beside the product's words; the seed's first library adds them.
+    """
     videos = [video for part in plan.library.values() for video in part]
     texts = [query.text for query in plan.queries]
     places = {video: place for place, video in enumerate(served.videos)}
     columns = [places[video.id] for video in videos]
     vectors = np.concatenate([features.vectors[name] for name in plan.library])
-    cosines = ridge.cosines(texts)
+    cosines, words = ridge.cosines(texts), served.words[:, columns]
+    if plan.seed not in nats:
+        nats[plan.seed] = fit_weights(
+            plan.queries, videos, _NATS, lambda number, weight: weight * cosines[number] + words[number]
+        )
+    weights = np.array([nats[plan.seed][half_of(query)] for query in plan.queries])
     uncaptioned = [not video.stored for video in videos]
     return {
         VISUAL: served.visual[:, columns],
         ZERO_SHOT: features.encode(texts) @ vectors.T,
         RIDGE: cosines + ridge.evidence(texts),
-        WORDY_RIDGE: cosines + served.words[:, columns],
+        WORDY_RIDGE: weights[:, None] * cosines + words,
         CHANCE: np.random.default_rng(plan.seed).random(cosines.shape) + uncaptioned,
     }
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -27,7 +27,6 @@ PRODUCT, FULL_TEXT, FUSION, CONVEX, VISUAL, ZERO_SHOT, RIDGE, WORDY_RIDGE, CHANC
     "joint ridge, words as the product",
     "chance, uncaptioned first",
 )
-_WEIGHTS = np.linspace(0, 1, 21)  # of BM25 in the convex combination
 
 Floats = npt.NDArray[np.floating]
 
@@ -59,7 +58,7 @@ def compare_answers(
     Args:
         answers: The product's answers: of all domains, then of the own domains of whole captions.
         scores: The rivals' scores for each of N videos and Q queries, ``[Q, N]``. BM25 and the visual scores are fused.
-        weights: Weights of BM25 in the convex combination; see :func:`fit_weights`.
+        weights: Weights of BM25 in the convex combination, for each half of the videos.
     """
     answered = iter(answers[len(queries) :])
     outcomes = []
@@ -72,7 +71,7 @@ def compare_answers(
             listed = {row: np.where(inside, part[number], -np.inf) for row, part in scores.items()}
             if VISUAL in listed:
                 listed[FUSION] = fuse(listed[FULL_TEXT], listed[VISUAL])
-                listed[CONVEX] = combine(listed[FULL_TEXT], listed[VISUAL], weights[_half(query)])
+                listed[CONVEX] = combine(listed[FULL_TEXT], listed[VISUAL], weights[half_of(query)])
             for row, part in listed.items():
                 found[gallery, row] = _rival_answer(part, videos, is_full_text=row == FULL_TEXT)
         outcomes += [
@@ -82,25 +81,28 @@ def compare_answers(
 
 
 def fit_weights(
-    queries: Sequence[Query], videos: Sequence[LibraryVideo], full_text: Floats, visual: Floats
+    queries: Sequence[Query],
+    videos: Sequence[LibraryVideo],
+    candidates: Sequence[float],
+    score: Callable[[int, float], Floats],
 ) -> list[float]:
-    """Fit the weight of BM25 for each half of the videos on the other: the best mean of all recalls over the kinds.
+    """Fit a weight for each half of the videos on the other: the best mean of all recalls over the kinds.
 
     Args:
-        full_text: BM25 scores of N videos for each of Q queries, ``[Q, N]``.
-        visual: Visual scores, likewise.
+        candidates: Possible weights.
+        score: Computes the scores of N videos for the query at a position with a weight, ``[N]``.
     """
     gains: dict[tuple[int, str], list[list[float]]] = {}
-    for query, words, looks in zip(queries, full_text, visual, strict=True):
+    for number, query in enumerate(queries):
         if query.right:
-            answers = (_rival_answer(combine(words, looks, weight), videos) for weight in _WEIGHTS)
+            answers = (_rival_answer(score(number, weight), videos) for weight in candidates)
             recalls = [statistics.fmean(_recalls(query, answer).values()) for answer in answers]
-            gains.setdefault((1 - _half(query), query.kind), []).append(recalls)
+            gains.setdefault((1 - half_of(query), query.kind), []).append(recalls)
     kinds = [[np.mean(part, axis=0) for (half, _), part in gains.items() if half == own] for own in (0, 1)]
-    return [float(_WEIGHTS[np.mean(part, axis=0).argmax()]) if part else 0.5 for part in kinds]
+    return [candidates[int(np.mean(part, axis=0).argmax())] if part else candidates[0] for part in kinds]
 
 
-def _half(query: Query) -> int:
+def half_of(query: Query) -> int:
     """Choose the half of the videos that a query belongs to by its first right one."""
     return hashlib.sha256(min(query.right, default="").encode()).digest()[0] % 2
 

@@ -77,7 +77,7 @@ class ServedAnswers:
         videos: IDs of all N videos in the library.
         visual: Cosine plus routing term, which is the score without words, of every video for each of Q texts, ``[Q,
             N]``.
-        words: Everything but the cosine in the product's score, likewise.
+        words: The product's score without the looks, likewise: evidence of words and routing, in nats.
     """
 
     answers: list[Answer]
@@ -200,7 +200,7 @@ def _score_visually(snapshot: SearchSnapshot, texts: Sequence[str], rows: Mappin
 
 
 def _score_words(engine: SearchEngine, texts: Sequence[str], rows: Mapping[int, int]) -> Scores:
-    """Compute what the product adds to the cosine of each video for each text; ``rows`` as in the other scores."""
+    """Compute the nats that do not come from looks, of each video for each text; ``rows`` as for the visual scores."""
     scores = np.zeros((len(texts), len(rows)), np.float32)
     snapshot, videos = engine.snapshots.current(), np.array(list(rows))
     shards = list(snapshot.shards)
@@ -210,7 +210,7 @@ def _score_words(engine: SearchEngine, texts: Sequence[str], rows: Mapping[int, 
         states = start_searches(snapshot, requests, engine.settings, engine.metadata_cache)
         for row, state in enumerate(states, start):
             lifts = [state.planner.lifts[task] for task in tasks]
-            scores[row] = RANKING_PRIOR * state.words.nats(videos) + lifts
+            scores[row] = state.words.nats(videos) + lifts
     return scores
 
 
