@@ -16,33 +16,24 @@ Interval = tuple[float, float, float]  # difference, lower and upper bound
 
 
 def difference_interval(
-    first: Sequence[Sequence[float]],
-    second: Sequence[Sequence[float]],
-    *,
-    pooled: bool = False,
-    confidence: float = 0.95,
-    seed: int = 0,
+    first: Sequence[Sequence[float]], second: Sequence[Sequence[float]], *, pooled: bool = False
 ) -> Interval:
-    """Compute the mean difference ``first - second`` with its bootstrap interval.
+    """Compute the mean difference ``first - second`` with its 95 % bootstrap interval.
 
     Args:
         first: Value of each query, by domain.
         second: Values of the same queries.
         pooled: Whether every query has the same weight, rather than every domain.
-        confidence: Coverage of the interval.
     """
     differences = [np.subtract(a, b, dtype=np.float64) for a, b in zip(first, second, strict=True)]
     sizes = np.array([len(part) for part in differences], np.float64)
     weights = sizes / sizes.sum() if pooled else np.full(len(sizes), 1 / len(sizes))
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     means = np.zeros(_RESAMPLES)
     for part, weight in zip(differences, weights, strict=True):
-        distinct, counts = np.unique(
-            part, return_counts=True
-        )  # few, so their counts are drawn, not the queries
+        distinct, counts = np.unique(part, return_counts=True)  # few values, so their counts are drawn
         drawn = rng.multinomial(len(part), counts / len(part), _RESAMPLES)
         means += weight * (drawn @ distinct) / len(part)
     observed = float(sum(weight * part.mean() for part, weight in zip(differences, weights, strict=True)))
-    tail = 50 * (1 - confidence)
-    low, high = np.percentile(means, [tail, 100 - tail])
+    low, high = np.percentile(means, [2.5, 97.5])
     return observed, float(low), float(high)

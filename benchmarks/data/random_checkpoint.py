@@ -1,16 +1,11 @@
 """Write a CLIP checkpoint with random weights, in the files that the model hub distributes.
 
-    python -m benchmarks.data.random_checkpoint ViT-B-32 weights/vit-b-32
-    python -m benchmarks.data.random_checkpoint ViT-L-14 weights/vit-l-14
-
 The weights have the size and cost of trained ones and find nothing. They replace a download for testing speed, memory
 and the path from a task to a search.
 """
 
 from __future__ import annotations
 
-import argparse
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -49,22 +44,3 @@ def write_random_checkpoint(model: str, folder: Path, *, seed: int = 0) -> str:
     save_file({name: tensor.contiguous() for name, tensor in clip.state_dict().items()}, weights)
     save_config_for_hf(clip, folder / HF_CONFIG_NAME, model_config=config)
     return f"{OPEN_CLIP_PREFIX}{model}/{weights.absolute()}"
-
-
-def main() -> None:
-    """Parse the command line, write the files, and print the name of the backbone."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.data.random_checkpoint", description=(__doc__ or "").partition("\n")[0]
-    )
-    parser.add_argument("model", help="model of open_clip, such as ViT-B-32 or ViT-L-14")
-    parser.add_argument("folder", type=Path, help="folder of the files")
-    options = parser.parse_args()
-    try:
-        name = write_random_checkpoint(options.model, options.folder)
-    except ValueError as error:
-        parser.error(str(error))
-    sys.stdout.write(f"CINESTRATA_BACKBONE={name}\n")
-
-
-if __name__ == "__main__":
-    main()

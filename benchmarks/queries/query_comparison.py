@@ -172,16 +172,9 @@ def compare_on_queries(
         ]
 
         def answer(plan: Plan) -> ServedAnswers:
-            options = {"media": media, "cache": cache, "backbone": backbone, "method": method}
-            texts = [query.text for query in plan.queries]
-            folder = work / plan.name
-            served = serve(
-                plan.library,
-                plan.questions,
-                texts,
-                folder=folder,
-                **options,  # type: ignore[arg-type]
-            )
+            texts, folder = [query.text for query in plan.queries], work / plan.name
+            options = {"folder": folder, "media": media, "cache": cache}
+            served = serve(plan.library, plan.questions, texts, backbone=backbone, method=method, **options)
             shutil.rmtree(folder)
             report(f"{plan.name}: {len(served.videos)} videos, {len(plan.questions)} searches")
             return served

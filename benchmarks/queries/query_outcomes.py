@@ -122,8 +122,6 @@ def _random_order(count: int) -> npt.NDArray[np.int64]:
 
 def _values(query: Query, answer: Answer) -> dict[str, float]:
     values = _recalls(query, answer)
-    if query.right and not query.needs_one and query.domain is not None and answer.first_route is not None:
-        values["routed"] = 100.0 * (answer.first_route == query.domain)
     if answer.matches is not None:
         values["matches" if query.right else "refused"] = 100.0 * (answer.matches == bool(query.right))
     if answer.confidence is not None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from benchmarks.errors import ProtocolError
 from benchmarks.queries.library_videos import Library, read_domains
 from benchmarks.queries.query_comparison import QueryResults, plan_libraries
-from benchmarks.queries.served_library import DEPTH, Answer, Question, to_answer
+from benchmarks.queries.served_library import DEPTH, to_answer
 from cinestrata_client.client import Client
 from media import content_hash
 
@@ -29,16 +29,12 @@ def compare_service(
     """Search a service's library, and BM25 over the captions that it stores.
 
     Videos whose captions are in the folders, but not in the library, are hidden. Captions in new wording and domains
-    left out need other libraries, so they are not measured.
+    left out need other libraries, so they are not measured. Arguments are those of
+    :func:`~benchmarks.queries.query_comparison.compare_on_queries`.
 
     Args:
         url: Base URL of the service; the API key is that of the environment.
-        folders: Folders with the domains of the library; others in the library may be found and are wrong.
-        queries: Maximum number of queries per kind and seed.
         names: Whether BM25 sees file names and metadata.
-        only: Names of the domains to read; all by default.
-        excluded: Names of domains to leave out.
-        report: Called with a line per seed.
 
     Raises:
         ProtocolError: A folder cannot be used, or the service lacks one of its domains.
@@ -49,7 +45,11 @@ def compare_service(
         results = QueryResults.empty(library, seeds, names=names)
         for seed in range(seeds):
             plan, *_ = plan_libraries(library, seed, queries)
-            results.add(plan, [_search(client, question) for question in plan.questions], {})
+            answers = [
+                to_answer(client.search(text, k=DEPTH, task=domain and [domain], moments=0))
+                for text, domain in plan.questions
+            ]
+            results.add(plan, answers, {})
             report(f"{plan.name}: {sum(results.videos.values())} videos, {len(plan.questions)} searches")
         return results
 
@@ -62,19 +62,11 @@ def _match_videos(client: Client, domains: Library) -> Library:
         known = [(video, stored.get(content_hash(video.file))) for video in videos]
         library[name] = [
             replace(
-                video,
-                id=own.id,
-                stored=tuple(own.captions),
-                is_hidden=bool(video.captions) and not own.captions,
+                video, id=own.id, stored=(*own.captions,), is_hidden=bool(video.captions) > bool(own.captions)
             )
             for video, own in known
-            if own is not None
+            if own
         ]
         if not library[name]:
             raise ProtocolError(f"the service has no video of domain {name!r}")
     return library
-
-
-def _search(client: Client, question: Question) -> Answer:
-    domain = None if question.domain is None else [question.domain]
-    return to_answer(client.search(question.text, k=DEPTH, task=domain, moments=0))

@@ -32,7 +32,7 @@ from service.core.logging import configure_logging
 from service.core.settings import settings
 from service.search.engine import SearchEngine
 from service.search.search_request import parse_requests
-from service.search.snapshots.search_snapshot import SearchSnapshot, ShardScan
+from service.search.snapshots.search_snapshot import ShardScan
 from service.search.text_search.executor import start_searches
 from service.storage.library_backbone import library_backbone
 from service.tasks import commands
@@ -59,13 +59,11 @@ class Answer(NamedTuple):
         top: IDs of the first results.
         matches: Whether a video matches, according to the answer; None if it does not say.
         confidence: How likely a video matches: a probability, or a rival's best score.
-        first_route: Domain that the text is routed to first.
     """
 
     top: list[str]
     matches: bool | None = None
     confidence: float | None = None
-    first_route: str | None = None
 
 
 @dataclass(frozen=True)
@@ -176,41 +174,34 @@ def _search(engine: SearchEngine, questions: Sequence[Question]) -> list[Answer]
 def to_answer(response: SearchResponse) -> Answer:
     """Keep what the benchmark needs from a response."""
     top = [result.video_id for result in response.results]
-    first = response.routing[0].task if response.routing else None
-    return Answer(top, response.matches, response.confidence, first)
+    return Answer(top, response.matches, response.confidence)
 
 
-def _score_visually(snapshot: SearchSnapshot, texts: Sequence[str], rows: Mapping[int, int]) -> Scores:
-    """Compute cosine plus routing term of all videos for each text; ``rows`` maps vector IDs to columns."""
-    scores = np.full((len(texts), len(rows)), -np.inf, np.float32)
-    tasks, mode = snapshot.nonempty_tasks, snapshot.served_mode
+def _score(engine: SearchEngine, texts: Sequence[str], rows: Mapping[int, int]) -> Scores:
+    """Score all videos for each text, ``[2, Q, N]``: without words, and without looks.
+
+    Args:
+        rows: Columns by vector ID.
+    """
+    snapshot = engine.snapshots.current()
+    scores = np.full((2, len(texts), len(rows)), -np.inf, np.float32)
     for start, batch in zip(range(0, len(texts), 64), chunks(texts, 64), strict=True):
-        routings = snapshot.route(snapshot.query_vectors.tokens(batch), [tasks] * len(batch))
-        lifts = [dict(zip(routing.tasks, routing.bounded.tolist(), strict=True)) for routing in routings]
-        pairs = [(row, task) for row in range(len(batch)) for task in tasks]
-        vectors = snapshot.query_vectors([(batch[row], mode, task) for row, task in pairs])
+        requests = parse_requests([SearchQuery(q=text) for text in batch], engine.settings)
+        plain, wordy = (
+            start_searches(snapshot, requests, engine.settings, engine.metadata_cache, with_words=with_words)
+            for with_words in (False, True)
+        )
+        pairs = [(row, task) for row in range(len(batch)) for task in snapshot.nonempty_tasks]
+        vectors = snapshot.query_vectors([(batch[row], snapshot.served_mode, task) for row, task in pairs])
         scans = [
             ShardScan(task, vector, snapshot.shards[task].count)
             for (_, task), vector in zip(pairs, vectors, strict=True)
         ]
         for (row, task), hits in zip(pairs, snapshot.scan(scans), strict=True):
             columns = [rows[vector_id] for vector_id in hits.ids.tolist()]
-            scores[start + row, columns] = snapshot.visual_score.nats(hits.scores) + lifts[row][task]
-    return scores
-
-
-def _score_words(engine: SearchEngine, texts: Sequence[str], rows: Mapping[int, int]) -> Scores:
-    """Compute the nats that do not come from looks, of each video for each text; ``rows`` as for the visual scores."""
-    scores = np.zeros((len(texts), len(rows)), np.float32)
-    snapshot, videos = engine.snapshots.current(), np.array(list(rows))
-    shards = list(snapshot.shards)
-    tasks = [shards[place] for place in snapshot.locate(videos)]
-    for start, batch in zip(range(0, len(texts), 64), chunks(texts, 64), strict=True):
-        requests = parse_requests([SearchQuery(q=text) for text in batch], engine.settings)
-        states = start_searches(snapshot, requests, engine.settings, engine.metadata_cache)
-        for row, state in enumerate(states, start):
-            lifts = [state.planner.lifts[task] for task in tasks]
-            scores[row] = state.words.nats(videos) + lifts
+            looks, evidence = snapshot.visual_score.nats(hits.scores), wordy[row].words.nats(hits.ids)
+            scores[0, start + row, columns] = looks + plain[row].planner.lifts[task]
+            scores[1, start + row, columns] = evidence + wordy[row].planner.lifts[task]
     return scores
 
 
@@ -225,10 +216,9 @@ def main(folder: Path) -> None:
     with session_scope() as session:
         videos = dict(session.execute(select(Video.vector_id, Video.id)).all())
     columns = {vector_id: column for column, vector_id in enumerate(videos)}
-    visual = _score_visually(engine.snapshots.current(), specification["texts"], columns)
-    words = _score_words(engine, specification["texts"], columns)
+    scores = _score(engine, specification["texts"], columns)
     engine.close()
-    np.save(folder / "scores.npy", np.stack([visual, words]))
+    np.save(folder / "scores.npy", scores)
     stored = {"answers": [answer._asdict() for answer in answers], "videos": list(videos.values())}
     (folder / "answers.json").write_text(json.dumps(stored))
 
