@@ -242,7 +242,9 @@ def plan_libraries(library: Library, seed: int, count: int) -> list[Plan]:
     known = {
         tuple(caption_words(text)) for part in kept.values() for video in part for text in video.captions
     }
-    foreign = dict.fromkeys(query.text for query in caption_queries(left_out, ["learned"], count, seed))
+    foreign = dict.fromkeys(
+        query.text for query in caption_queries(left_out, ["learned", "hidden"], count, seed)
+    )
     plans = [
         Plan(
             seed,

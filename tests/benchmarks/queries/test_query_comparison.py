@@ -7,7 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.queries.query_comparison import KEPT_KINDS, UNKNOWN_KINDS, QueryResults, compare_on_queries
+from benchmarks.queries.library_videos import LibraryVideo
+from benchmarks.queries.query_comparison import (
+    KEPT_KINDS,
+    UNKNOWN_KINDS,
+    QueryResults,
+    compare_on_queries,
+    plan_libraries,
+)
 from benchmarks.queries.query_kinds import Query
 from benchmarks.queries.query_outcomes import FULL_TEXT, FUSION, PRODUCT, ROWS, VISUAL, Outcome
 from benchmarks.reporting.query_report import (
@@ -99,3 +106,18 @@ def test_curve_of_the_answer_that_no_video_matches() -> None:
     assert curve["area"][1] < curve["area"][0] < curve["area"][2] == 1
     assert (curve["heights"][0], curve["heights"][-1]) == (0.75, 1), "of present ones, above all absent ones"
     assert "| product as served | 0.906 (" in query_tables(results, compute_figures(results))
+
+
+def test_captions_of_other_domains_are_not_absent() -> None:
+    library = {
+        domain: [
+            LibraryVideo(f"{domain}{text}", domain, "", Path(text), text, (text,), {}, (text,))
+            for text in ("again", f"only {domain}", f"{domain} alone")
+        ]
+        for domain in ("gym", "zoo")
+    }
+    plan = plan_libraries(library, 0, 99)[-1]
+    absent = {query.text for query in plan.queries if query.kind == UNKNOWN_KINDS[-1]}
+    (left_out,) = library.keys() - plan.library.keys()
+    assert absent == {f"only {left_out}", f"{left_out} alone"}
+    assert {query.text for query in plan.queries if query.kind == KEPT_KINDS[0]} >= {"again"}
