@@ -88,7 +88,10 @@ def _query_figures(content: Mapping[str, Any]) -> dict[tuple[str, ...], Mapping[
 
 
 def _query_cell(figure: Mapping[str, Any] | None, decimals: int) -> str:
-    return "–" if figure is None else format_interval(figure["value"], figure["difference"], decimals)
+    if figure is None:
+        return "–"
+    over_domains = format_interval(figure["value"], figure["difference"], decimals)
+    return over_domains + "".join(f" / {mean:.{decimals}f}" for mean in figure.get("over_queries", ())[:1])
 
 
 def _cell(value: Any, decimals: int) -> str:

@@ -103,7 +103,7 @@ def test_rivals_that_are_better_are_marked(tmp_path: Path, monkeypatch: pytest.M
         "figures": [
             figure("product", None),
             figure("better", [3.0, 1.0, 5.0]),
-            figure("level", [3.0, -1.0, 7.0]),
+            {**figure("level", [3.0, -1.0, 7.0]), "over_queries": [51.0, 41.0, 61.0]},
         ],
     }
     (tmp_path / "one.json").write_text(json.dumps(content), encoding="utf-8")
@@ -112,5 +112,5 @@ def test_rivals_that_are_better_are_marked(tmp_path: Path, monkeypatch: pytest.M
     assert rows == [
         "| product | 50.0 (40.0 to 60.0) | – |",
         "| better | 50.0 (40.0 to 60.0) ▲ | – |",
-        "| level | 50.0 (40.0 to 60.0) △ | – |",
+        "| level | 50.0 (40.0 to 60.0) △ / 51.0 | – |",
     ]
