@@ -144,9 +144,7 @@ def hide_videos(library: Library, seed: int, share: float = 0.2) -> Library:
             if video.captions
         }
         captioned = sorted(places, key=places.__getitem__)
-        chosen = {
-            video for video in captioned[: len(captioned) - _MIN_LEARNED] if places[video] < share * modulus
-        }
+        chosen = {video for video in captioned[:-_MIN_LEARNED] if places[video] < round(share * modulus)}
         hidden[name] = [
             replace(video, is_hidden=True) if video.id in chosen else replace(video, stored=video.captions)
             for video in videos
