@@ -55,7 +55,7 @@ from benchmarks.queries.unknown_texts import SENTENCES, foreign_words, random_le
 UNKNOWN_KINDS = ("random letters", "foreign words", "other sentences", "captions of domains left out")
 KEPT_KINDS = ("captions of the other domains", "hidden captions of the other domains")
 _LIBRARIES_AT_A_TIME = 2
-_WEIGHTS = np.linspace(0, 1, 21).tolist()  # of BM25 in the convex combination
+_WEIGHTS = np.linspace(0, 1, 21).round(2).tolist()  # of BM25 in the convex combination
 _NATS = np.geomspace(1, 100, 13).round(1).tolist()  # per cosine of the ridge, beside the product's words
 
 
