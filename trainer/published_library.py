@@ -19,6 +19,7 @@ from index.shards.searchable_shard import SearchableShard
 from models.backbones.backbone import Backbone
 from models.encoders.encoder_registry import read_query_release, read_video_release
 from models.encoders.video_encoder import VideoEncoder
+from models.releases.measured_fold import MeasuredFold, read_fold
 from models.releases.release_files import read_lineage, read_release
 from models.releases.release_lineage import ParentRelease, TaskLineage
 from models.releases.release_state import ReleaseState
@@ -77,6 +78,14 @@ class Library:
                 folder = self._folder(shard.release)
                 self._pinned[shard.release] = read_query_release(folder, profiles=False)
         return {task: self._pinned[shard.release] for task, shard in self.manifest.shards.items()}
+
+    def fold(self, task: str) -> MeasuredFold | None:
+        """Read the fold of the release that a task's shard pins; None without one.
+
+        Raises:
+            LibraryDamaged, ReleaseError: As in :meth:`release`.
+        """
+        return read_fold(self._folder(self.manifest.shards[task].release))
 
     def video_encoder(self, backbone: Backbone, task: str) -> Callable[[Tensor], Tensor]:
         """Open the encoder that embedded a task's shard, ``uint8 [n, M, H, W, 3]`` to ``[n, dim]``.

@@ -15,14 +15,14 @@ from models.encoders.query_encoder import QueryEncoder
 from models.releases.release_state import ReleaseState
 from models.routing import DEFAULT_PRIOR
 from models.routing.confidence_model import ConfidenceModel
-from trainer.evaluation.calibration_captions import calibrate_appended, cross_fit
 from trainer.evaluation.calibration_searches import CalibrationTask, unrelated_texts
 from trainer.evaluation.confidence_fitting import MAX_CAPTIONS, fit_confidence
-from trainer.evaluation.gallery import ShardVectors, WholeVideoShard
+from trainer.evaluation.cross_fitting import add_fold, calibrate_appended, cross_fit
+from trainer.evaluation.gallery import Ids, ShardVectors, WholeVideoShard
 from trainer.methods import Method
 from trainer.published_library import Library
 from trainer.task_data import TaskData, draw_sample
-from trainer.task_pipeline import HeldOutVideos, readable_shards
+from trainer.task_pipeline import readable_shards
 
 
 @dataclass(frozen=True)
@@ -45,14 +45,16 @@ def calibrate_release(
     library: Library,
     state: ReleaseState,
     vectors: ShardVectors,
-    held_out: Mapping[str, HeldOutVideos],
+    excluded: Mapping[str, Ids],
     captions: Mapping[str, Sequence[tuple[int, str]]],
     appended: Mapping[str, AppendedCaptions],
     *,
     prior: float = DEFAULT_PRIOR,
     report_alive: Callable[[], object] = lambda: None,
 ) -> ReleaseState:
-    """Add calibration captions and a confidence model to a release; with too few captions, the model is None.
+    """Add calibration captions, a confidence model and the fold to a release.
+
+    With too few captions, the model is None.
 
     Args:
         method: Method that has learned the task.
@@ -60,8 +62,8 @@ def calibrate_release(
         library: Published library.
         state: Release; its last task is the new one.
         vectors: Vectors of the new task.
-        held_out: Held-out videos by task ID; they are excluded from calibration.
-        captions: Vector IDs and captions of validation videos, by task ID.
+        excluded: Vector IDs of videos that calibration must not find, by task ID.
+        captions: Vector IDs and captions of videos that were not learned, by task ID.
         appended: Captions of tasks with appended videos, by task ID.
         prior: Cosine per nat of routing evidence.
         report_alive: Called after each task.
@@ -76,13 +78,14 @@ def calibrate_release(
         library,
         replace(state, calibration=calibration),
         (task.task_id, vectors),
-        held_out,
+        excluded,
         captions,
         appended,
         prior=prior,
         report_alive=report_alive,
     )
-    return replace(state, confidence=confidence, calibration=calibration)
+    state = replace(state, confidence=confidence, calibration=calibration)
+    return add_fold(state, method, task, encoder, pinned, deleted=deleted)
 
 
 def fit_library_confidence(
@@ -90,7 +93,7 @@ def fit_library_confidence(
     library: Library,
     state: ReleaseState,
     newest: tuple[str, ShardVectors],
-    held_out: Mapping[str, HeldOutVideos],
+    excluded: Mapping[str, Ids],
     captions: Mapping[str, Sequence[tuple[int, str]]],
     appended: Mapping[str, AppendedCaptions],
     *,
@@ -99,16 +102,16 @@ def fit_library_confidence(
 ) -> ConfidenceModel | None:
     """Fit a confidence model to the library as searches see it; None with too few captions.
 
-    It uses the captions of validation videos, the release's calibration captions, and a sample of appended captions. As
-    in searches, appended captions count in their domain's routing profile.
+    It uses captions that were not learned, the release's calibration captions, and a sample of appended captions. As in
+    searches, appended captions count in their domain's routing profile.
 
     Args:
         encoder: Query encoder of the release.
         library: Published library.
         state: Release, with its calibration captions.
         newest: ID and vectors of the task whose shard is not published yet.
-        held_out: Held-out videos by task ID; they are excluded from calibration.
-        captions: Vector IDs and captions of validation videos, by task ID.
+        excluded: Vector IDs of videos that calibration must not find, by task ID.
+        captions: Vector IDs and captions of videos that were not learned, by task ID.
         appended: Captions of tasks with appended videos, by task ID.
         prior: Cosine per nat of routing evidence.
         report_alive: Called after each task.
@@ -118,8 +121,7 @@ def fit_library_confidence(
     fitted = list(state.calibration)
     extended: dict[int, np.ndarray] = {}
     for position, identifier, shard in readable_shards(library, state, *newest):
-        excluded = held_out[identifier].ids if identifier in held_out else np.empty(0, np.int64)
-        ids = np.setdiff1d(WholeVideoShard(shard).ids, excluded)
+        ids = np.setdiff1d(WholeVideoShard(shard).ids, excluded.get(identifier, ()))
         present = set(ids.tolist())
         texts = tuple((video, text) for video, text in captions.get(identifier, ()) if video in present)
         if identifier in appended:

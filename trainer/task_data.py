@@ -15,7 +15,7 @@ from torch import Tensor
 
 from trainer.errors import FramesMissing
 
-Split = Literal["train", "val", "test"]
+Split = Literal["train", "val", "test", "fold"]
 Ids = npt.NDArray[np.int64]
 Vectors = npt.NDArray[np.float32]
 Frames = npt.NDArray[np.uint8]
@@ -30,7 +30,8 @@ class Clip:
         vector_id: ID of its vector in the shard.
         frames_path: ``.npy`` file with its decoded frames, ``uint8 [M, H, W, 3]``.
         captions: Its captions; may be empty.
-        split: Use of the video: ``test`` videos are never trained on; videos without a split are only indexed.
+        split: Use of the video: ``test`` videos are never trained on; ``fold`` videos are, and are measured by a
+            solution without them; videos without a split are only indexed.
         category: Class, for mAP; None if the data has no classes.
     """
 
@@ -63,8 +64,8 @@ class TaskData:
 
     @property
     def train(self) -> list[Clip]:
-        """Training videos."""
-        return [clip for clip in self.clips if clip.split == "train"]
+        """Training videos, with those of the fold."""
+        return [clip for clip in self.clips if clip.split in ("train", "fold")]
 
     @property
     def val(self) -> list[Clip]:

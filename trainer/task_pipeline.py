@@ -20,11 +20,12 @@ from index.files.manifest_format import ReleaseEntry, SegmentEntry
 from models.backbones.backbone import Backbone
 from models.encoders.encoder_registry import open_query_encoder
 from models.encoders.query_encoder import QueryEncoder
+from models.releases.measured_fold import MeasuredFold
 from models.releases.probe_queries import MAX_PROBED_OLDER_TASKS, ProbeQueries, write_probes
 from models.releases.release_files import write_release
 from models.releases.release_state import ReleaseState
 from models.routing import DEFAULT_PRIOR
-from trainer.evaluation.gallery import Gallery, Query, ShardVectors, WholeVideoShard
+from trainer.evaluation.gallery import FoldShard, Gallery, Query, ShardVectors, WholeVideoShard
 from trainer.evaluation.rank_ledger import RankLedger
 from trainer.evaluation.recall_row import RecallRow, compute_recall, evaluate_row, select_measured_tasks
 from trainer.evaluation.retrieval_metrics import Recall
@@ -62,7 +63,7 @@ class WrittenRelease:
 
 @dataclass(frozen=True)
 class HeldOutVideos:
-    """A task's held-out videos.
+    """A task's held-out videos, or its fold.
 
     Attributes:
         queries: First caption of each video that has one; more captions would cost more and add little.
@@ -95,6 +96,13 @@ class HeldOutVideos:
         return HeldOutVideos(
             self.ids[remaining], tuple(query for query in self.queries if query.vector_id in known)
         )
+
+    def measured_by(self, fold: MeasuredFold | None) -> HeldOutVideos:
+        """Keep only what a fold contains, without edited captions; everything if there is no fold."""
+        if fold is None:
+            return self
+        queries = tuple(query for query in self.queries if fold.has_caption(query.vector_id, query.text))
+        return HeldOutVideos(self.ids, queries).restricted_to(fold.videos)
 
 
 def prepare_method(
@@ -281,7 +289,7 @@ def evaluate_release(
     """Measure a written release's row of the recall matrix, with the figures that a library user experiences.
 
     Tasks whose shards cannot be read are omitted. In a large library, only a sample of tasks is measured; see
-    :mod:`trainer.evaluation.recall_row`.
+    :mod:`trainer.evaluation.recall_row`. A task that has learned its queries is measured with the fold of its release.
 
     Args:
         written: Release and shard to evaluate.
@@ -290,9 +298,8 @@ def evaluate_release(
         ledger: See :func:`trainer.evaluation.recall_row.evaluate_row`.
         report: Called with the completed share, 0..1.
     """
-    state = written.state
+    state = written.state.as_measured()
     pinned = {**library.pinned_releases(), written.shard.task: state}
-    encoder = open_query_encoder(backbone, state, pinned)
     galleries: list[Gallery] = []
     rows: list[int] = []
     no_videos = HeldOutVideos.from_captions([])
@@ -305,11 +312,23 @@ def evaluate_release(
     galleries = [
         gallery if gallery.task in measured else replace(gallery, queries=()) for gallery in galleries
     ]
-    profiles = state.profiles.to_dense(rows)
+    profiles = {}
+    for place, (row, gallery) in enumerate(zip(rows, galleries, strict=True)):
+        task = gallery.task
+        fold = state.fold if task == written.shard.task else library.fold(task) if gallery.queries else None
+        if fold is None:
+            continue
+        held = HeldOutVideos(gallery.held_out, gallery.queries).measured_by(fold)
+        vectors = fold.query_vectors(np.array([query.vector_id for query in held.queries], np.int64))
+        shard = FoldShard(gallery.shard, fold)
+        galleries[place] = Gallery(task, shard, held.ids, held.queries, query_vectors=vectors)
+        pinned[task] = replace(pinned[task], tensors={**pinned[task].tensors, **fold.routing})
+        profiles[row] = fold.tokens, fold.values
+    encoder = open_query_encoder(backbone, state, pinned)
     return evaluate_row(
         encoder,
         galleries,
-        profiles,
+        state.profiles.replace_rows(profiles).to_dense(rows),
         prior=prior,
         modes=encoder.modes[-1:],
         full=False,  # skip the measures that only compare methods

@@ -60,8 +60,16 @@ function matrixNote(matrix, view) {
     !hasZeroShot(matrix, view) && "Zero-shot recall is not measured among these videos.",
     matrix.held_out.includes("derived") &&
       "For domains without a test split, a share of the videos was held out.",
+    matrix.held_out.includes("cross_fitted") && crossFittedNote(matrix),
   ];
   return sentences.filter(Boolean).join(" ");
+}
+
+/** Name the domains whose cells are cross-fitted, if others are not. */
+function crossFittedNote({ held_out: uses, tasks }) {
+  const own = tasks.filter((_, column) => uses[column] === "cross_fitted");
+  const domains = own.length < tasks.length ? `in ${own.join(", ")} ` : "";
+  return `Held-out videos ${domains}are cross-fitted: learned, but measured by a solution without them.`;
 }
 
 /** The API's name for the shown gallery. */

@@ -69,7 +69,7 @@ function noteOf({ matches, results }, widerSearches) {
   if (matches !== null || !results.length || hasChosenMode) return [];
   return [
     "The library has too few captions to tell which videos match: " +
-      "it needs at least 20, not counting held-out videos.",
+      "it needs at least 7, not counting the training captions of methods with gradient steps.",
   ];
 }
 

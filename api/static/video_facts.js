@@ -4,7 +4,13 @@ import { el } from "./dom.js";
 import { bytes, timeAgo } from "./formatting.js";
 import { fileName } from "./page_texts.js";
 
-const SPLITS = { train: "training", val: "validation", test: "held out", appended: "appended" };
+const SPLITS = {
+  train: "training",
+  val: "validation",
+  test: "held out",
+  fold: "training, measured by cross-fitting",
+  appended: "appended",
+};
 
 export const fact = (name, value) => el("div", {}, el("dt", { textContent: name }), el("dd", {}, value));
 

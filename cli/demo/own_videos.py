@@ -32,6 +32,7 @@ _CAPTIONS_HINT = (
 )
 _MIN_CAPTIONED = 2
 _NAMED = range(2, 11)  # number of videos with the sample word, if there is one
+_MEASURED = ("test", "fold")  # splits whose captions measure recall
 _UNKNOWN = "qwvzx jkfptr"  # letters that form no word in any library
 
 
@@ -99,7 +100,7 @@ class OwnVideos:
         return len(self.videos[domain])
 
     def sample_searches(self, client: ServiceClient, media_root: Path) -> list[SampleSearch]:
-        """Return a search of each kind; without a sentence if no caption describes a held-out video alone."""
+        """Return a search of each kind; without a sentence if no such caption describes a video alone."""
         named: dict[str, set[str]] = defaultdict(set)
         for video in (video for videos in self.videos.values() for video in videos):
             for word in split_words("\n".join(video.captions)):
@@ -114,12 +115,12 @@ class OwnVideos:
         return [*searches, SampleSearch("nothing", _UNKNOWN)]
 
     def _find_described(self, client: ServiceClient) -> tuple[str, str] | None:
-        """Find a held-out video whose first caption no other video has; return the caption and the video's ID."""
+        """Find a measured video whose first caption no other video has; return the caption and the video's ID."""
         captioned = [video for videos in self.videos.values() for video in videos if video.captions]
         uses = Counter(caption for video in captioned for caption in set(video.captions))
         for video in captioned:
-            # Without given splits, the service has chosen the held-out videos.
-            if uses[video.captions[0]] == 1 and client.get_video(str(video.id)).effective_split == "test":
+            # Without given splits, the service has chosen the videos that measure recall.
+            if uses[video.captions[0]] == 1 and client.get_video(str(video.id)).effective_split in _MEASURED:
                 return video.captions[0], str(video.id)
         return None
 

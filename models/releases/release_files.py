@@ -17,6 +17,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from models.errors import ReleaseError
+from models.releases.measured_fold import read_fold, write_fold
 from models.releases.release_lineage import ParentRelease, ReleaseTask, TaskLineage
 from models.releases.release_state import Array, ReleaseState, read_calibration, write_calibration
 from models.routing.confidence_model import ConfidenceModel
@@ -64,6 +65,8 @@ def write_release(folder: Path, state: ReleaseState, *, parent: ParentRelease | 
     }
     if state.calibration:
         write_calibration(folder, state.calibration)
+    if state.fold is not None:
+        write_fold(folder, state.fold)
     if state.confidence is not None:
         description["confidence"] = state.confidence.to_json()
     (folder / _DESCRIPTION).write_text(json.dumps(description, indent=2, sort_keys=True) + "\n")
@@ -116,6 +119,7 @@ def read_release(
             tensors=_read_arrays(folder, _WEIGHTS, prefixes),
             confidence=confidence,
             calibration=read_calibration(folder) if tensor_prefixes is None else (),
+            fold=read_fold(folder) if tensor_prefixes is None else None,
         )
     except (KeyError, TypeError) as error:
         raise ReleaseError(f"release {folder.name}: {_DESCRIPTION} lacks {error}") from error

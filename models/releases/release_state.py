@@ -12,13 +12,14 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy.typing as npt
 
 from models.errors import ReleaseError
+from models.releases.measured_fold import MeasuredFold
 from models.releases.release_lineage import ReleaseTask
 from models.routing.confidence_model import ConfidenceModel
 from models.routing.routing_profiles import RoutingProfiles
@@ -26,6 +27,9 @@ from models.routing.routing_profiles import RoutingProfiles
 Array = npt.NDArray[Any]
 
 CALIBRATION_FILE = "calibration.json"
+MEASURED = (
+    "measured."  # prefix of tensors that take the place of others where captions of folds must be unknown
+)
 
 
 @dataclass(frozen=True)
@@ -93,6 +97,7 @@ class ReleaseState:
         tensors: Adapters or towers, by name; :mod:`models.releases.release_tensors` converts them for torch.
         confidence: Calibration of searches; None if the release was not calibrated.
         calibration: Training captions for calibrating later releases; query encoders do not read them.
+        fold: Measured fold of the newest task; None without one, and for query encoders.
     """
 
     method: str
@@ -107,6 +112,11 @@ class ReleaseState:
     tensors: dict[str, Array] = field(default_factory=dict)
     confidence: ConfidenceModel | None = None
     calibration: tuple[CalibrationCaption, ...] = ()
+    fold: MeasuredFold | None = None
+
+    def as_measured(self) -> ReleaseState:
+        """Use the tensors that have not learned the captions of folds."""
+        return replace(self, tensors={**self.tensors, **arrays_with_prefix(MEASURED, self.tensors)})
 
 
 def arrays_with_prefix(prefix: str, arrays: Mapping[str, Array]) -> dict[str, Array]:

@@ -44,7 +44,7 @@ def count_task_videos(session: Session, task_id: str) -> dict[str, int]:
         "videos": sum(count for _, _, count in rows),
         **{kind: sum(n for status, _, n in rows if status == kind) for kind in ("accepted", "rejected")},
         **{
-            part: sum(n for _, split, n in rows if split == part)
+            part: sum(n for _, split, n in rows if split == part or (part, split) == ("train", "fold"))
             for part in ("train", "val", "test", "appended")
         },
     }

@@ -29,6 +29,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, relationship,
 from cinestrata_schemas.choice_types import (
     ActorKind,
     EffectiveSplit,
+    HeldOut,
     Split,
     TaskState,
     VanishedVideos,
@@ -146,7 +147,7 @@ class Task(Base):
     release_id: Mapped[str | None] = mapped_column(String(64))  # the release after this task
     learned_order: Mapped[int | None] = mapped_column(Integer, unique=True)  # t = 1, 2, …
     trained: Mapped[bool] = mapped_column(Boolean, default=False)
-    held_out: Mapped[str | None] = mapped_column(StoredChoice(Literal["given", "derived"], "given"))
+    held_out: Mapped[str | None] = mapped_column(StoredChoice(HeldOut, "given"))
     target_id: Mapped[str | None] = mapped_column(String(128), index=True)  # for an append: the domain
     deleted_at: Mapped[datetime | None]  # set: the domain was deleted as a whole
     # For a relearned domain: the domain whose appended videos it takes over.
@@ -186,7 +187,7 @@ class Video(Base):
     task_id: Mapped[str] = mapped_column(ForeignKey("tasks.id", ondelete="RESTRICT"))
     uri: Mapped[str] = mapped_column(Text)
     split: Mapped[str | None] = mapped_column(StoredChoice(Split, "test", length=8))  # given by the user
-    # train | val | test | appended, once probed
+    # train | val | test | appended | fold, once probed
     effective_split: Mapped[str | None] = mapped_column(StoredChoice(EffectiveSplit, "test", length=8))
     captions: Mapped[list[str]] = mapped_column(StoredJson(list), default=list)
     extra: Mapped[dict[str, Any]] = mapped_column("metadata", StoredJson(dict), default=dict)

@@ -3,6 +3,9 @@
 The recall matrix records only shares. A report repeats a sample of these queries over the whole library with the served
 release and keeps the first results. These searches ignore the words in captions and other texts, so that a caption
 does not find itself.
+
+A domain whose captions are all learned is reported with its fold: a caption's own video has the score that a solution
+without it gives, so that it ranks as for a new query.
 """
 
 from __future__ import annotations
@@ -14,13 +17,17 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from typing import NamedTuple
 
+import numpy as np
 from sqlalchemy import ColumnElement, String, cast, func, select
 from sqlalchemy.orm import Session
 
 from cinestrata_schemas.choice_types import QueryMode
 from cinestrata_schemas.explanations import FirstResultShare, QueryOutcome, QueryReport
 from cinestrata_schemas.search import SearchQuery
+from index.errors import ShardStoreError
 from index.hits import Hit
+from models.errors import ModelError
+from models.releases.measured_fold import MeasuredFold, read_fold
 from service.catalog.database import session_scope
 from service.catalog.tables import Video
 from service.catalog.task_names import require_task
@@ -44,8 +51,8 @@ _BATCH = 16  # captions per batch; other searches run in between
 _MAX_CACHED_DOMAINS = 256
 
 MAX_SAMPLED_CAPTIONS = 128  # about a second of searches with the default backbone
-# Held-out captions come first: learned ones rank better than a new query would.
-_SPLITS = ("test", "val", "appended", "train")
+# Captions that were not learned come first: learned ones rank better than a new query would.
+_SPLITS = ("test", "val", "fold", "appended", "train")
 
 
 @dataclass(frozen=True)
@@ -100,20 +107,34 @@ class QueryReports:
         if task_id not in snapshot.task_names:
             raise UnknownTask(task_id, "task_id", list(snapshot.task_names.values())[:20])
         snapshot.require_searchable(task_id)
+        fold = _read_fold(snapshot, task_id) if sample.split == "fold" else None
+        if sample.split == "fold":  # its captions may have been edited since
+            known = tuple(c for c in sample.captions if fold and fold.has_caption(c.vector_id, c.text))
+            fold = fold if known else None
+            sample = sample._replace(captions=known) if known else sample._replace(split="train")
         # Captions, and routing profiles with them, can change without a new generation.
         profiles = frozenset((task, profile.version) for task, profile in snapshot.appended_profiles.items())
         version = (snapshot.release_id, snapshot.generation, sample.captions, profiles)
         searched = self._searched.get(
             task_id,
             version,
-            lambda _: _search_sample(snapshot, sample, self._settings, self._metadata),
+            lambda _: _search_sample(snapshot, sample, fold, self._settings, self._metadata),
         )
         return _report(snapshot, sample, searched, worst)
+
+
+def _read_fold(snapshot: SearchSnapshot, task_id: str) -> MeasuredFold | None:
+    """Read the fold of the release that made a task's shard; None without a readable one."""
+    try:
+        return read_fold(snapshot.index_snapshot.release_folder(snapshot.shard_releases[task_id]))
+    except (ModelError, ShardStoreError):
+        return None
 
 
 def _search_sample(
     snapshot: SearchSnapshot,
     sample: CaptionSample,
+    fold: MeasuredFold | None,
     settings: Settings,
     cache: VideoMetadataCache,
 ) -> _SearchedSample:
@@ -127,7 +148,7 @@ def _search_sample(
             advance_searches(snapshot, states)
         batch = sample.captions[start : start + _BATCH]
         outcomes += [
-            _outcome(state, caption, sample.task_id, depth)
+            _outcome(state, caption, sample.task_id, depth, fold)
             for state, caption in zip(states, batch, strict=True)
         ]
         mode = states[0].mode
@@ -142,8 +163,19 @@ def _search_sample(
     )
 
 
-def _outcome(state: SearchState, caption: SampledCaption, task_id: str, depth: int) -> _Outcome:
-    hits = state.planner.hits()[:depth]
+def _outcome(
+    state: SearchState, caption: SampledCaption, task_id: str, depth: int, fold: MeasuredFold | None
+) -> _Outcome:
+    hits = state.planner.hits()
+    if fold is not None and task_id in state.planner.searched:
+        hits = [hit for hit in hits if hit.id != caption.vector_id]
+        video = np.array([caption.vector_id])
+        cosine = float(fold.query_vectors(video)[0] @ fold.video_vectors(video)[0])
+        own = state.planner.with_lift(
+            Hit(task_id, caption.vector_id, state.snapshot.visual_score.nats(cosine))
+        )
+        hits = sorted([*hits, own], key=state.planner.rank_key)
+    hits = hits[:depth]
     rank = next((place for place, hit in enumerate(hits, 1) if hit.id == caption.vector_id), None)
     weight = math.exp(state.routing.weights.get(task_id, -math.inf))
     return _Outcome(caption, rank, weight, hits[:_SHOWN_RESULTS])

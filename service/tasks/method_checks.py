@@ -73,6 +73,11 @@ def settings_errors(method: str, settings: Mapping[str, Any]) -> Iterator[FieldE
             )
 
 
+def is_closed_form(method: str) -> bool:
+    """Check whether a method learns every caption, and is measured by cross-fitting."""
+    return method in METHOD_NAMES and bool(_recipe(method).get("closed_form"))
+
+
 def _describe(schema: Mapping[str, Any]) -> str:
     """Describe what to send for a setting."""
     if "enum" in schema:
@@ -82,11 +87,17 @@ def _describe(schema: Mapping[str, Any]) -> str:
     return f"Send {' or '.join(_TYPES[each] for each in types)}{' and'.join(bounds)}."
 
 
-@cache
 def _needs_open_blocks(method: str) -> bool | str:
     """Check whether a method needs open transformer blocks; the name of a setting if that decides it."""
-    needed: bool | str = yaml.safe_load(_read_config(f"{method}.yaml")).get("needs_open_blocks", False)
+    needed: bool | str = _recipe(method).get("needs_open_blocks", False)
     return needed
+
+
+@cache
+def _recipe(method: str) -> dict[str, Any]:
+    """Read a method's recipe."""
+    recipe: dict[str, Any] = yaml.safe_load(_read_config(f"{method}.yaml"))
+    return recipe
 
 
 @cache

@@ -21,6 +21,7 @@ from service.storage.video_files import is_removed_upload
 from service.tasks.lifecycle import Claim, plan_chunks
 from service.tasks.lifecycle.chunks import ISOLATED, is_unleased
 from service.tasks.lifecycle.state_machine import lock_owned_task
+from service.tasks.method_checks import is_closed_form
 from service.tasks.rejections import SAME_CONTENT, reject
 
 MAX_BAD_SHARE = 0.2  # a task with a larger share of unusable videos fails
@@ -145,7 +146,9 @@ def _assign_splits(claim: Claim) -> str | None:
         for vector_id, digest, captions, split, effective in rows:
             candidates.append(SplitCandidate(vector_id, digest or "", bool(captions), split))
             present[vector_id] = effective
-    splits = assign_splits(candidates, settings().held_out_share, CALIBRATION_SHARE)
+    is_folded = is_closed_form(claim.task.method)
+    share = 0.0 if is_folded else CALIBRATION_SHARE
+    splits = assign_splits(candidates, settings().held_out_share, share, is_folded=is_folded)
     changed: dict[str | None, list[int]] = {}
     for vector_id, split in splits.by_vector_id.items():
         if present[vector_id] != split:
@@ -244,15 +247,19 @@ class Splits:
 
     Attributes:
         by_vector_id: Split of each video; None for one without captions or a given split, which is only indexed.
-        held_out: Where the test split comes from; None if there is none.
+        held_out: Where the test split comes from, or ``cross_fitted`` for a fold; None if there is neither.
     """
 
     by_vector_id: dict[int, str | None]
-    held_out: Literal["given", "derived"] | None
+    held_out: Literal["given", "derived", "cross_fitted"] | None
 
 
 def assign_splits(
-    candidates: Sequence[SplitCandidate], test_share: float, calibration_share: float = 0.0
+    candidates: Sequence[SplitCandidate],
+    test_share: float,
+    calibration_share: float = 0.0,
+    *,
+    is_folded: bool = False,
 ) -> Splits:
     """Keep given splits, and derive a test and a validation split if none is given.
 
@@ -264,8 +271,9 @@ def assign_splits(
         test_share: Share of the captioned videos, 0..1; 0 derives no test split.
         calibration_share: Share of the captioned videos, 0..1, rounded down, that become the validation split if no
             captioned video has the split ``val``; taken from training videos without a given split.
+        is_folded: Whether the derived test split becomes the fold, which is learned and measured by cross-fitting.
     """
-    splits = _assign_test(candidates, test_share)
+    splits = _assign_test(candidates, test_share, is_folded)
     if any(c.captioned and c.split == "val" for c in candidates):
         return splits
     wanted = int(calibration_share * sum(c.captioned for c in candidates))
@@ -278,7 +286,7 @@ def assign_splits(
     return Splits(splits.by_vector_id | {vector_id: "val" for _, vector_id in chosen}, splits.held_out)
 
 
-def _assign_test(candidates: Sequence[SplitCandidate], share: float) -> Splits:
+def _assign_test(candidates: Sequence[SplitCandidate], share: float, is_folded: bool) -> Splits:
     """Keep given splits, and derive a test split if none is given."""
     effective = {c.vector_id: c.split or ("train" if c.captioned else None) for c in candidates}
     if any(c.captioned and c.split == "test" for c in candidates):
@@ -289,4 +297,5 @@ def _assign_test(candidates: Sequence[SplitCandidate], share: float) -> Splits:
     wanted = min(max(1, int(share * captioned)), len(free) - keep_one) if share > 0 and captioned >= 2 else 0
     if wanted <= 0:
         return Splits(effective, None)
-    return Splits(effective | {vector_id: "test" for _, vector_id in free[:wanted]}, "derived")
+    chosen = dict.fromkeys((vector_id for _, vector_id in free[:wanted]), "fold" if is_folded else "test")
+    return Splits({**effective, **chosen}, "cross_fitted" if is_folded else "derived")

@@ -52,7 +52,7 @@ def test_answer_without_matches_is_told_in_words_that_suit_the_confidence() -> N
     [
         (1, (), "1 video matches."),
         (1200, ("--mode", "latest"), "1,200 videos match."),
-        (None, (), "The library has too few captions to tell which videos match: it needs at least 20"),
+        (None, (), "The library has too few captions to tell which videos match: it needs at least 7"),
         (None, ("--mode", "latest"), None),
     ],
 )

@@ -17,7 +17,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from trainer.evaluation.gallery import Encoder, Query, ShardVectors, Vectors, WholeVideoShard
+from models.releases.measured_fold import MeasuredFold
+from trainer.evaluation.gallery import Encoder, FoldShard, Query, ShardVectors, Vectors, WholeVideoShard
 from trainer.evaluation.retrieval_metrics import RankCount, recall_at
 
 DRIFT_MARGIN = 0.1  # loss of recall at which a new domain is recommended
@@ -91,19 +92,23 @@ def measure_drift(
     appended: Sequence[Query],
     *,
     is_learned: bool = False,
+    fold: MeasuredFold | None = None,
     report_alive: Callable[[], object] = lambda: None,
 ) -> DriftMeasurement | None:
     """Compare the recalls of appended videos and the domain's own; None unless both have captions.
 
     Args:
         is_learned: Whether the encoder has learned from the domain's captions.
+        fold: Fold that contains the domain's captions, to rank them as if they had not been learned.
         report_alive: Called after each part of the gallery.
     """
     if not domain or not appended:
         return None
     queries = [*domain, *appended]
-    whole = WholeVideoShard(shard)
-    texts = encoder.encode([query.text for query in queries], [task], encoder.modes[-1])[:, 0]
+    whole = WholeVideoShard(FoldShard(shard, fold) if fold else shard)
+    texts = encoder.encode([query.text for query in queries], [task], encoder.modes[-1])[:, 0].copy()
+    if fold is not None:
+        texts[: len(domain)] = fold.query_vectors(np.array([query.vector_id for query in domain], np.int64))
     truth = whole.vectors(np.array([query.vector_id for query in queries], np.int64))
     ranks = _ranks(texts, truth, whole, report_alive)
     own, others = ranks[: len(domain)], ranks[len(domain) :]

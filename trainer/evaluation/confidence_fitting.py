@@ -2,7 +2,7 @@
 
 The model is fitted to the results of captions that were not learned: captions of validation videos, which no
 evaluation uses, and captions of training videos, with results from a solution without these videos
-(:mod:`trainer.evaluation.calibration_captions`). Searches in the library without a caption's video or task, and
+(:mod:`trainer.evaluation.cross_fitting`). Searches in the library without a caption's video or task, and
 searches for unrelated texts, have no correct result, so the model learns both which result is relevant and how a list
 without any relevant result differs.
 """
@@ -50,7 +50,7 @@ def calibration_error(
 
 MAX_CAPTIONS = 512  # that calibrate a release, over all tasks
 _ABSENT_SHARE = 0.1  # weight of searches without the caption's video, and of those without its task
-_MIN_CAPTIONS = 20  # with fewer, no model is fitted
+_MIN_CAPTIONS = 7  # with fewer, no model is fitted; the derived splits of 30 videos have as many
 _FOLDS = 5
 _KEPT = 0.95  # share of captions with a video that reach the threshold, unless too many unrelated texts would
 _REFUSED = 0.95  # share of unrelated texts that stay below the threshold

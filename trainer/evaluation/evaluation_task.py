@@ -69,7 +69,9 @@ class EvaluationTask:
     @cached_property
     def query_digest(self) -> str:
         """Digest of everything that the task's queries contribute to a row; empty without queries."""
-        return _digest([self.texts], self.columns) if self.texts else ""
+        vectors = self.gallery.query_vectors
+        known = [] if vectors is None else [vectors]
+        return _digest([self.texts], self.columns, *known) if self.texts else ""
 
     @cached_property
     def query_set(self) -> str:

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from index.vector_ids import is_moment
+from models.releases.measured_fold import MeasuredFold
 from trainer.errors import EvaluationError
 from trainer.task_data import TaskData, vector_ids
 
@@ -70,6 +71,20 @@ class WholeVideoShard:
         return self._shard.vectors(ids)
 
 
+class FoldShard:
+    """A shard with the vectors that have not learned a fold, as far as they are known."""
+
+    def __init__(self, shard: ShardVectors, fold: MeasuredFold) -> None:
+        self.ids = shard.ids
+        self._shard, self._fold = shard, fold
+
+    def vectors(self, ids: Ids) -> Vectors:
+        """Read the vectors of ``ids``, ``float32 [len(ids), dim]``."""
+        vectors, is_replaced = self._shard.vectors(ids), np.isin(ids, self._fold.ids)
+        vectors[is_replaced] = self._fold.video_vectors(ids[is_replaced])
+        return vectors
+
+
 @dataclass(frozen=True)
 class Query:
     """A caption of a held-out video."""
@@ -84,9 +99,10 @@ class Gallery:
 
     Attributes:
         shard: Vectors of all the task's videos.
-        held_out: Vector IDs of the videos that were kept from training.
+        held_out: Vector IDs of the videos that were kept from training, or are in the fold.
         queries: Captions of held-out videos; by convention the first of each, but several are possible.
         labels: Class of each video by vector ID, for mAP; None if the data has no classes.
+        query_vectors: Vectors of the queries for their own task, ``[Q, dim]``; None if the encoder computes them.
 
     Raises:
         EvaluationError: A query belongs to a video that is not held out.
@@ -97,6 +113,7 @@ class Gallery:
     held_out: Ids
     queries: tuple[Query, ...]
     labels: Mapping[int, str] | None = None
+    query_vectors: Vectors | None = None
 
     def __post_init__(self) -> None:
         unknown = {query.vector_id for query in self.queries} - {int(i) for i in self.held_out}

@@ -157,11 +157,12 @@ class ModeEvaluation:
         task = self._tasks[position]
         queries, truth = np.empty((0, 0), np.float32), np.empty(0)
         if task.texts:
-            queries = np.concatenate(
-                [self._encode(chunk, [task])[:, 0] for chunk in chunks(task.texts, MAX_QUERY_VECTORS)]
-            )
-            videos = task.vectors
-            truth = np.einsum("qd,qd->q", queries, videos[task.columns], dtype=np.float64)
+            if task.gallery.query_vectors is not None:
+                queries = task.gallery.query_vectors
+            else:
+                parts = chunks(task.texts, MAX_QUERY_VECTORS)
+                queries = np.concatenate([self._encode(chunk, [task])[:, 0] for chunk in parts])
+            truth = np.einsum("qd,qd->q", queries, task.vectors[task.columns], dtype=np.float64)
         every = slice(None)
         priors: dict[Scope, Floats] = {
             "local": np.zeros(len(truth)),

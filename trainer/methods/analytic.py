@@ -32,7 +32,7 @@ from models.backbones.backbone import Backbone
 from models.encoders.families.analytic_family import ANALYTIC_FAMILY
 from models.encoders.frozen_video_encoder import apply_video_map
 from models.encoders.tower_forward import encode_texts
-from models.releases.release_state import arrays_with_prefix
+from models.releases.release_state import MEASURED, arrays_with_prefix
 from models.releases.release_tensors import tensors_with_prefix, to_arrays
 from models.routing.caption_evidence import CaptionScatter
 from trainer.methods.base import Method, MethodConfig
@@ -101,14 +101,16 @@ class Analytic(Method):
     config_class = AnalyticConfig
     config: AnalyticConfig
     architecture_settings: ClassVar[tuple[str, ...]] = ("semantic_weight", "zero_shot_weight")
+    caption_tensors = ("query.caption_mean",)
 
     def __init__(self, backbone: Backbone, config: AnalyticConfig) -> None:
         super().__init__(backbone, config)
         self._layout = VectorLayout.for_backbone(backbone, config.semantic_weight)
         self._sums = RegressionSums.empty(backbone.feature_dim, self._layout.semantic)
         self._scatter = CaptionScatter.empty(self._layout.semantic)
+        self._measured_scatter = self._scatter  # without the captions of folds
         self._features: LRUCache[bytes, Tensor] = LRUCache(_CACHED_FEATURES)
-        self._before = self._sums, self._scatter  # before the last task
+        self._before = self._sums, self._scatter, self._measured_scatter  # before the last task
         self._clear_observations()
         self._set_neutral_maps()
 
@@ -149,14 +151,15 @@ class Analytic(Method):
 
     def end_task(self, pairs: Sequence[Pair] = ()) -> None:
         """Solve both maps from the observations, which are kept for :meth:`relearn`."""
-        self._before = self._sums, self._scatter
+        self._before = self._sums, self._scatter, self._measured_scatter
         if self._observed_features:
             self._solve()
 
     def relearn(self, rows: Sequence[int], captions: Sequence[str]) -> Analytic:
         part = Analytic(self.backbone, self.config)
         part._features = self._features
-        part._sums, part._scatter = self._before
+        part._sums, part._scatter, part._measured_scatter = self._before
+        part._lexicon = self._lexicon
         part._observed_features = [self._observed_features[row] for row in rows]
         part._observed_captions = [self._observed_captions[row] for row in rows]
         part._observed_targets = [self._observed_targets[row] for row in rows]
@@ -177,6 +180,8 @@ class Analytic(Method):
         query = {f"query.{name}": array for name, array in self._query_map.tensors().items()}
         sums = {f"sums.{name}": tensor for name, tensor in self._sums.tensors().items()}
         scatter = {f"evidence.{name}": array for name, array in self._scatter.tensors().items()}
+        for name, array in self._measured_scatter.tensors().items():
+            scatter[f"{MEASURED}evidence.{name}"] = array
         return {**self.video_tensors(), **sums, **tensors_with_prefix("", query | scatter)}
 
     def load_state_dict(self, tensors: Mapping[str, Tensor]) -> None:
@@ -185,6 +190,8 @@ class Analytic(Method):
         self._video_map = AnalyticVideoMap.from_tensors(arrays_with_prefix("video.", arrays))
         self._sums = RegressionSums.from_tensors(tensors_with_prefix("sums.", tensors))
         self._scatter = CaptionScatter.from_tensors(arrays_with_prefix("evidence.", arrays))
+        measured = arrays_with_prefix(f"{MEASURED}evidence.", arrays)  # missing in releases of version 1.0.0
+        self._measured_scatter = CaptionScatter.from_tensors(measured) if measured else self._scatter
 
     # -- encoding ---------------------------------------------------------------------------------------
 
@@ -207,6 +214,9 @@ class Analytic(Method):
         self._observed_captions: list[Tensor] = []
         self._observed_targets: list[Tensor] = []
         self._observed_tokens: list[list[int]] = []
+        self._lexicon: Lexicon | None = (
+            None  # of the task or, until it is solved, one with a comparable basis
+        )
 
     def _set_neutral_maps(self) -> None:
         layout = self._layout
@@ -230,11 +240,12 @@ class Analytic(Method):
         weight, offset = self._sums.solve(config.semantic_penalty)
         share = len(features) / (len(features) + config.center_captions)
         predicted = features.double() @ weight + offset + config.zero_shot_weight * frozen
-        lexicon = build_lexicon(self._observed_tokens, layout.lexical, share)
+        self._lexicon = lexicon = build_lexicon(self._observed_tokens, layout.lexical, share, self._lexicon)
         words = fit_ridge(features, lexicon.targets, config.lexical_penalty)
         self._set_video_map((weight, offset - share * predicted.mean(0)), words, config.zero_shot_weight)
         captions = torch.cat(self._observed_captions)
         self._scatter = self._scatter.add(captions.numpy())
+        self._measured_scatter = self._measured_scatter.add(captions.numpy())
         self._query_map = build_query_map(share * targets.mean(0), captions, lexicon)
 
     def _set_video_map(

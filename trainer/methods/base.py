@@ -133,6 +133,7 @@ class Method(ABC):
         draws_noise: Whether training uses dropout or other noise, which rules out training by several processes.
         config_class: Class of its settings.
         architecture_settings: Settings that shape the learned weights; a library's first task fixes them.
+        caption_tensors: Names of the tensors that hold the last task's captions in its routing evidence.
         learned_tasks: Tasks so far, oldest first.
         profiles: Routing profile of each learned task.
         micro_batch: Pairs that the towers encode at once in training; None: whole batches.
@@ -146,6 +147,7 @@ class Method(ABC):
     draws_noise: ClassVar[bool] = False
     config_class: ClassVar[type[MethodConfig]] = MethodConfig
     architecture_settings: ClassVar[tuple[str, ...]] = ()
+    caption_tensors: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, backbone: Backbone, config: MethodConfig) -> None:
         self.backbone = backbone
@@ -196,9 +198,10 @@ class Method(ABC):
         """
 
     def relearn(self, rows: Sequence[int], captions: Sequence[str]) -> Method | None:
-        """Learn the last task again from some of its videos, for calibration.
+        """Learn the last task again from some of its videos, for calibration and measurement.
 
-        Only closed-form methods support this, between :meth:`record_task` and the next task.
+        Only closed-form methods support this, between :meth:`record_task` and the next task. Vectors of the new method
+        can be compared with those of this one.
 
         Args:
             rows: Positions of the videos, in the order in which they were observed.

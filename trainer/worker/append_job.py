@@ -20,6 +20,7 @@ import numpy as np
 import structlog
 from sqlalchemy import Select, select
 
+from cinestrata_schemas.choice_types import LEARNED_SPLITS
 from cinestrata_schemas.tasks import Drift
 from index.errors import ShardStoreError
 from index.files.manifest_format import SegmentEntry
@@ -48,10 +49,10 @@ from trainer.video_embedding import group_segments
 from trainer.worker.catalog_reader import (
     appended_captions,
     calibration_captions,
-    held_out_videos,
     load_task,
     remaining_videos,
     restarted_without_deleted_videos,
+    uncalibrated_videos,
 )
 from trainer.worker.job_environment import clean_up, open_library, recorded_failure, task_backbone
 from trainer.worker.shared_embedding import embed_shared
@@ -104,9 +105,12 @@ def measure_append(
     try:
         ids = shard.ids
         appended = _appended_captions(append.task_id, domain, ids)
-        own = _domain_captions(domain, ids, ("test", "val"))
+        fold = library.fold(domain)
+        own = _domain_captions(domain, ids, ("fold",) if fold else ("test", "val"))
+        if fold is not None:
+            own = [query for query in own if fold.has_caption(query.vector_id, query.text)]
         if is_learned := len(own) < MIN_CAPTIONS:
-            own = _domain_captions(domain, ids, ("test", "val", "train"))
+            own, fold = _domain_captions(domain, ids, ("test", "val", *LEARNED_SPLITS)), None
         # Captions of earlier appends count too: many small appends change a library as much as a large one.
         is_calibrated = len(appended) >= MIN_CAPTIONS
         has_drift = bool(own) and len(appended) >= _MIN_DRIFTED
@@ -124,6 +128,7 @@ def measure_append(
                     own,
                     appended,
                     is_learned=is_learned,
+                    fold=fold,
                     report_alive=report_alive,
                 )
             )
@@ -133,7 +138,7 @@ def measure_append(
                 library,
                 state,
                 (domain, shard),
-                held_out_videos(domain),
+                uncalibrated_videos(domain),
                 calibration_captions(domain),
                 appended_captions(library.manifest.shards, append.task_id),
                 prior=DEFAULT_PRIOR,

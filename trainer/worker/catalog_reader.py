@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
-from sqlalchemy import func, select
+from sqlalchemy import ColumnElement, func, select
 
+from cinestrata_schemas.choice_types import LEARNED_SPLITS
 from media import frame_cache_path
 from models.backbones.backbone import Backbone
 from service.catalog.database import id_chunks, session_scope
@@ -26,6 +26,8 @@ from trainer.task_data import Clip, TaskData, draw_sample
 from trainer.task_pipeline import HeldOutVideos
 
 MAX_TASK_QUERIES = 2000  # in an evaluation; bounds the standard error of a recall by 1.1 %
+
+_IS_DERIVED = func.coalesce(Task.held_out, "") == "derived"  # whether the test split is
 
 Ids = npt.NDArray[np.int64]
 
@@ -64,7 +66,7 @@ def load_clips(
     with session_scope() as session:
         # Columns instead of objects, since a task may have 100,000 videos.
         rows = session.execute(query).all()
-        trained = [row.copy_of or row.vector_id for row in rows if row.effective_split == "train"]
+        trained = [row.copy_of or row.vector_id for row in rows if row.effective_split in LEARNED_SPLITS]
         confirmed = read_confirmed_texts(session, trained)
         return tuple(
             Clip(
@@ -115,7 +117,7 @@ def training_video_ids(library: Library) -> dict[str, Ids]:
     """Look up the vector IDs of each published task's training videos, by task ID."""
     query = select(Video.task_id, Video.vector_id).where(
         Video.status == "accepted",
-        Video.effective_split == "train",
+        Video.effective_split.in_(LEARNED_SPLITS),
         Video.task_id.in_(library.manifest.shards),
     )
     by_task: dict[str, list[int]] = {}
@@ -126,32 +128,43 @@ def training_video_ids(library: Library) -> dict[str, Ids]:
 
 
 def held_out_videos(task_id: str) -> dict[str, HeldOutVideos]:
-    """Read the held-out videos of this task and all learned ones, by task ID."""
-    by_task: dict[str, list[tuple[int, list[str]]]] = {}
-    for task, vector_id, captions in _captions_of_split(task_id, "test"):
-        by_task.setdefault(task, []).append((vector_id, captions))
-    return {task: HeldOutVideos.from_captions(videos, MAX_TASK_QUERIES) for task, videos in by_task.items()}
+    """Read the held-out videos, or the fold, of this task and all learned ones, by task ID."""
+    found: dict[str, HeldOutVideos] = {}
+    for split, limit in (("test", MAX_TASK_QUERIES), ("fold", None)):  # a fold is a sample already
+        by_task: dict[str, list[tuple[int, list[str]]]] = {}
+        for task, vector_id, captions in _captioned_videos(task_id, Video.effective_split == split):
+            by_task.setdefault(task, []).append((vector_id, captions))
+        for task, videos in by_task.items():
+            found[task] = HeldOutVideos.from_captions(videos, limit)
+    return found
 
 
-def excluding_originals(
-    held_out: Mapping[str, HeldOutVideos], task: ClaimedTask
-) -> Mapping[str, HeldOutVideos]:
-    """Hold out from its previous domain what a relearned domain takes over."""
+def uncalibrated_videos(task_id: str) -> dict[str, Ids]:
+    """Read the vector IDs of videos that a user holds out, which calibration does not use, by task ID."""
+    by_task: dict[str, list[int]] = {}
+    for task, vector_id, _ in _captioned_videos(task_id, (Video.effective_split == "test") & ~_IS_DERIVED):
+        by_task.setdefault(task, []).append(vector_id)
+    return {task: np.array(ids, np.int64) for task, ids in by_task.items()}
+
+
+def excluding_originals(excluded: Mapping[str, Ids], task: ClaimedTask) -> Mapping[str, Ids]:
+    """Exclude from its previous domain what a relearned domain takes over."""
     if task.relearns_id is None:
-        return held_out
+        return excluded
     with session_scope() as session:
         query = select(Video.copy_of).where(Video.task_id == task.id, Video.copy_of.is_not(None))
         originals = np.array(session.scalars(query).all(), np.int64)
-    own = held_out.get(task.relearns_id, HeldOutVideos.from_captions([]))
-    return {**held_out, task.relearns_id: replace(own, ids=np.union1d(own.ids, originals))}
+    own = excluded.get(task.relearns_id, originals)
+    return {**excluded, task.relearns_id: np.union1d(own, originals)}
 
 
 def calibration_captions(task_id: str) -> dict[str, list[tuple[int, str]]]:
-    """Sample vector IDs and captions of validation videos, by task ID; the size is fixed over all tasks.
+    """Sample vector IDs and captions of videos that were not learned, by task ID; the size is fixed over all tasks.
 
-    Validation videos are neither trained on nor held out.
+    They are validation videos, and test videos that no user has chosen.
     """
-    videos = _captions_of_split(task_id, "val")
+    is_derived = (Video.effective_split == "test") & _IS_DERIVED
+    videos = _captioned_videos(task_id, (Video.effective_split == "val") | is_derived)
     captions = [(task, vector_id, text) for task, vector_id, texts in videos for text in texts]
     by_task: dict[str, list[tuple[int, str]]] = {}
     for task, vector_id, text in draw_sample(captions, MAX_CAPTIONS):
@@ -176,20 +189,20 @@ def appended_captions(tasks: Collection[str], unpublished: str | None = None) ->
             if task in tasks:
                 appended.setdefault(task, []).extend((vector_id, text) for text in texts)
         for chunk in id_chunks([task for task, texts in appended.items() if texts]):
-            training = accepted.where(Video.task_id.in_(chunk), Video.effective_split == "train")
+            training = accepted.where(Video.task_id.in_(chunk), Video.effective_split.in_(LEARNED_SPLITS))
             for task, _, texts in session.execute(training):
                 learned.setdefault(task, []).extend(texts)
     return {task: AppendedCaptions(learned.get(task, []), texts) for task, texts in appended.items() if texts}
 
 
-def _captions_of_split(task_id: str, split: str) -> list[tuple[str, int, list[str]]]:
-    """Read task ID, vector ID and captions of a split's videos, in a task and in all learned tasks."""
+def _captioned_videos(task_id: str, condition: ColumnElement[bool]) -> list[tuple[str, int, list[str]]]:
+    """Read task ID, vector ID and captions of the videos that fulfill a condition, in a task and all learned tasks."""
     query = (
         select(Video.task_id, Video.vector_id, Video.captions)
         .join(Task)
         .where(
             Video.status == "accepted",
-            Video.effective_split == split,
+            condition,
             Task.learned_order.is_not(None) | (Task.id == task_id),
         )
         .order_by(Video.vector_id)

@@ -61,6 +61,7 @@ from trainer.worker.catalog_reader import (
     remaining_videos,
     restarted_without_deleted_videos,
     training_video_ids,
+    uncalibrated_videos,
 )
 from trainer.worker.job_environment import (
     clean_up,
@@ -158,10 +159,10 @@ def _learn(claim: Claim, backbone: Backbone, library: Library, task: TaskData) -
     if not task.clips:
         raise NothingToLearn("All accepted videos of the task were deleted")
     total = len(task.clips)
-    held_out, captions = held_out_videos(task.task_id), calibration_captions(task.task_id)
+    captions = calibration_captions(task.task_id)
     appended = appended_captions(library.manifest.shards)
     # Calibration must not find both a video and its original.
-    searched = excluding_originals(held_out, claim.task)
+    excluded = excluding_originals(uncalibrated_videos(task.task_id), claim.task)
 
     def report_indexing(stage: IndexingStage, done: int) -> None:
         if stage == "indexing":
@@ -180,7 +181,7 @@ def _learn(claim: Claim, backbone: Backbone, library: Library, task: TaskData) -
             library,
             state,
             vectors,
-            searched,
+            excluded,
             captions,
             appended,
             prior=DEFAULT_PRIOR,
@@ -336,7 +337,7 @@ def evaluate_task(
 ) -> tuple[list[RecallRecord], RankLedger]:
     """Measure the release's cells of the recall matrix, and return them with the updated rank ledger."""
     held_out = held_out_videos(task.task_id)
-    own = held_out.get(task.task_id, HeldOutVideos.from_captions([]))
+    own = held_out.get(task.task_id, HeldOutVideos.from_captions([])).measured_by(written.state.fold)
     total = max(len(own.ids), 1)
     zero_shot = zero_shot_recall(
         backbone,

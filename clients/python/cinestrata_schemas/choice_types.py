@@ -23,5 +23,11 @@ Gallery = Literal["local", "global", "local_all", "global_all"]
 Verdict = Literal["right", "wrong"]  # on a video, for a text
 VideoStatus = Literal["pending", "accepted", "rejected"]
 Split = Literal["train", "val", "test"]
-EffectiveSplit = Literal["train", "val", "test", "appended"]
+EffectiveSplit = Literal["train", "val", "test", "appended", "fold"]
+# Where the videos that measure a domain come from: a given or a derived test split, or a learned fold.
+HeldOut = Literal["given", "derived", "cross_fitted"]
+LEARNED_SPLITS = (
+    "train",
+    "fold",
+)  # the captions of a fold are learned, and measured without having been learned
 VanishedVideos = Literal["keep", "delete"]  # what to do with videos whose file is gone

@@ -35,8 +35,8 @@ class FirstResultShare(ResponseModel):
 class QueryReport(ResponseModel):
     """Results of searching the whole library with a domain's captions. ``task`` is the domain's name.
 
-    The captions are a fixed sample from one split: the held-out videos if there are any, otherwise the validation,
-    appended or training videos.
+    The captions are a fixed sample from one split: the held-out videos if there are any, otherwise the validation
+    videos, the fold, or the appended or training videos. A solution without the fold scores the fold's videos.
     """
 
     task: str

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Literal
 
 from pydantic import Field
 
 from cinestrata_schemas.alerts import AlertDetails
-from cinestrata_schemas.choice_types import Gallery, QueryMode, TaskState
+from cinestrata_schemas.choice_types import Gallery, HeldOut, QueryMode, TaskState
 from cinestrata_schemas.model_types import Matrix, Open, ResponseModel
 from cinestrata_schemas.releases import PinnedRelease
 from cinestrata_schemas.tasks import TaskDetails
@@ -143,7 +142,10 @@ class RecallMatrix(ResponseModel):
         description="Loss of earlier domains with the served release, weighted by queries, by gallery."
     )
     served: ServedRecall
-    held_out: list[Open[Literal["given", "derived"]] | None]
+    held_out: list[Open[HeldOut] | None] = Field(
+        description="How the cells of each domain are measured: with a `given` or `derived` test split, or "
+        "`cross_fitted`: with learned captions, by a solution without them. All cells of a domain are measured alike."
+    )
     after: list[str] = Field(description="Name of the domain that each row's release learned last.")
     newest: dict[str, list[RecallFigures | None]] = Field(
         description="Recall@1, 5 and 10 of the newest release for each domain, by gallery."

@@ -8,7 +8,7 @@ from typing import Any, Literal, Self
 
 from pydantic import Field
 
-from cinestrata_schemas.choice_types import Split, TaskState
+from cinestrata_schemas.choice_types import HeldOut, Split, TaskState
 from cinestrata_schemas.model_types import (
     Identifier,
     Name,
@@ -215,7 +215,10 @@ class TaskDetails(ResponseModel):
     )
     release: str | None
     trained: bool
-    held_out: Open[Literal["given", "derived"]] | None
+    held_out: Open[HeldOut] | None = Field(
+        description="How recall is measured: with a `given` or `derived` test split, or `cross_fitted`: with learned "
+        "captions, by a solution without them; null if it is not."
+    )
     position: int
     attempts: int
     cancel_requested: bool

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from service.core.settings import METHOD_NAMES
-from service.tasks.method_checks import find_method_error, settings_errors
+from service.tasks.method_checks import find_method_error, is_closed_form, settings_errors
+from trainer.methods import METHODS
 from trainer.methods.setting_schemas import FILE, setting_schemas
 
 CLOSED = "transformers:vit+bert"
@@ -38,6 +39,12 @@ def test_methods_inside_the_blocks_name_the_others(method: str, settings: dict[s
 
 def test_ctp_without_its_multi_modal_encoder_runs_on_closed_blocks() -> None:
     assert find_method_error("ctp", {"masked_language": False}, CLOSED) is None
+
+
+def test_recipes_say_which_methods_are_closed_form() -> None:
+    assert {name for name in METHODS if is_closed_form(name)} == {
+        name for name, method in METHODS.items() if method.is_closed_form
+    }
 
 
 def test_schemas_are_those_of_the_methods() -> None:

@@ -258,6 +258,14 @@ def test_splits_are_deterministic_and_complete(
     assert all(splits.by_vector_id[c.vector_id] is None for c in clips if not c.captioned and not c.split)
     shuffled = random.sample(clips, len(clips))
     assert assign_splits(shuffled, share) == splits
+    folded = assign_splits(clips, share, is_folded=True)
+    uses = {"test": "fold"} if splits.held_out == "derived" else {}
+    assert folded.by_vector_id == {
+        c.vector_id: c.split or uses.get(use or "", use)
+        for c in clips
+        for use in [splits.by_vector_id[c.vector_id]]
+    }
+    assert folded.held_out == ("cross_fitted" if uses else splits.held_out)
     captioned = [c for c in clips if c.captioned]
     derived = [c for c in captioned if c.split is None and splits.by_vector_id[c.vector_id] == "test"]
     if any(c.split == "test" for c in captioned):

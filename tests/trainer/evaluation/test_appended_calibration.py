@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from trainer.evaluation.calibration_captions import MAX_TASK_CAPTIONS, calibrate_appended
+from trainer.evaluation.cross_fitting import MAX_TASK_CAPTIONS, calibrate_appended
 
 VOCABULARY = 50
 START, END = 48, 49

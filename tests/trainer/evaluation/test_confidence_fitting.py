@@ -293,7 +293,7 @@ def test_unrelated_texts_are_distinct_and_repeatable() -> None:
 
 def test_no_model_is_fitted_to_few_captions() -> None:
     encoder = NumberEncoder()
-    for captions, enough in ((6, False), (7, True)):
+    for captions, enough in ((2, False), (3, True)):
         known = _library(encoder, captions=captions)
         fitted = fit_confidence(encoder, known, _profiles(3), prior=PRIOR)
         assert (fitted is not None) == enough

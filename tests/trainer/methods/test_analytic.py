@@ -172,9 +172,28 @@ def test_relearned_part_of_a_task_equals_learning_its_videos_alone(backbone: Bac
     alone.begin_task("task-1", "task-1")
     alone.observe(random_frames(1, len(DAY))[rows], [[text] for text in texts])
     alone.end_task()
-    tensors = alone.state_dict()
+    tensors, lexicon = alone.state_dict(), ("query.lexicon", "video.weight", "video.offset")
     for name, tensor in part.state_dict().items():
-        torch.testing.assert_close(tensors[name], tensor, rtol=1e-3, atol=1e-4)
+        if name not in lexicon:
+            torch.testing.assert_close(tensors[name], tensor, rtol=1e-3, atol=1e-4)
+    for left, right in ((0, 1), (0, 2), (1, 2)):  # the basis of the lexicon is rotated
+        grams = []
+        for method in (alone, part):
+            state = method.state_dict()
+            words, weight, offset = state[lexicon[0]].float(), state[lexicon[1]], state[lexicon[2]][None]
+            parts = words, weight[:, SEMANTIC:], offset[:, SEMANTIC:]
+            grams.append(parts[left] @ parts[right].T)
+        torch.testing.assert_close(*grams, rtol=1e-2, atol=2e-3)
+
+
+def test_relearned_part_has_vectors_that_can_be_compared(backbone: Backbone) -> None:
+    """Without a rotation, the bases of the lexicons differ in signs and in order."""
+    method = _learn(backbone, (1, DAY))
+    part, frames = method.relearn([0, 1, 2], DAY[:3]), random_frames(1, len(DAY))[:3]
+    cosines = F.cosine_similarity(
+        part.encode_videos(frames)[:, SEMANTIC:-2], method.encode_videos(frames)[:, SEMANTIC:-2]
+    )
+    assert float(cosines.min()) > 0.8
 
 
 def test_lexical_map_belongs_to_its_task_alone(backbone: Backbone) -> None:

@@ -37,7 +37,7 @@ from tests.trainer.methods.method_driver import (
     write_task,
 )
 from trainer.errors import TrainingDiverged
-from trainer.evaluation.calibration_captions import calibrate_appended
+from trainer.evaluation.cross_fitting import calibrate_appended
 from trainer.methods import Method, MethodError
 from trainer.task_data import StoredVectors, TaskData
 from trainer.training_checkpoint import CheckpointStore

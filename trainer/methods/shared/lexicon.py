@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -33,7 +34,9 @@ class Lexicon:
     targets: Tensor
 
 
-def build_lexicon(documents: Sequence[Sequence[int]], dim: int, center: float) -> Lexicon:
+def build_lexicon(
+    documents: Sequence[Sequence[int]], dim: int, center: float, like: Lexicon | None = None
+) -> Lexicon:
     """Build a lexicon from the captions of n ≥ 1 videos.
 
     A video's TF-IDF vector has a coordinate (1 + log tf) · idf per token, with idf = 1 + log((1 + n) / (1 + df)), and
@@ -44,6 +47,8 @@ def build_lexicon(documents: Sequence[Sequence[int]], dim: int, center: float) -
         documents: For each video, the token IDs of all its captions.
         dim: Number of coordinates; a domain with fewer directions leaves the rest zero.
         center: Share of the mean vector to subtract, 0..1; less than 1 for small domains.
+        like: Lexicon to whose basis the basis is rotated, so that vectors of both can be compared. This changes no
+            inner product.
     """
     n = len(documents)
     frequency = Counter(token for document in documents for token in set(document))
@@ -64,7 +69,16 @@ def build_lexicon(documents: Sequence[Sequence[int]], dim: int, center: float) -
     basis = torch.zeros(len(tokens), dim, dtype=torch.float64)
     leading = _right_singular_vectors(centered)[:, :dim]
     basis[:, : leading.shape[1]] = leading
+    if like is not None:
+        basis = basis @ _rotation(basis, tokens, like)
     return Lexicon(tokens, weights, math.log(1 + n) + 1, basis, centered @ basis)
+
+
+def _rotation(basis: Tensor, tokens: Tensor, like: Lexicon) -> Tensor:
+    """Compute the rotation of a basis that is nearest to another lexicon's on the tokens of both (Procrustes)."""
+    _, rows, others = np.intersect1d(tokens.numpy(), like.tokens.numpy(), return_indices=True)
+    left, _, right = torch.linalg.svd(basis[rows].T @ like.vectors[others])
+    return left @ right
 
 
 def _right_singular_vectors(matrix: Tensor) -> Tensor:

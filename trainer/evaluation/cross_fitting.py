@@ -1,10 +1,10 @@
-"""Captions that calibrate a release, with their results in their own task.
+"""Results that captions would have in their own task if it had not learned them: for calibration and measurement.
 
 Captions of training videos are cross-fitted: a task's videos are divided into folds, and the method learns the task
 again without each fold, which takes a closed-form method little time, since it keeps the features. The captions of the
 fold are then searched in the task. Their results are as good as those of new captions (Stone, "Cross-validatory choice
 and assessment of statistical predictions", Journal of the Royal Statistical Society B, 1974), so few captioned videos
-suffice to calibrate a release.
+suffice to calibrate a release. In the same way, the fold of a task is searched to measure recall.
 
 No encoder has learned from the captions of appended videos, but the routing profile that searches use contains them. An
 appended caption's evidence for its own task is therefore computed with its tokens counted once less.
@@ -13,13 +13,14 @@ appended caption's evidence for its own task is therefore computed with its toke
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from models.encoders.encoder_registry import open_query_encoder
 from models.encoders.query_encoder import QueryEncoder
-from models.releases.release_state import CalibrationCaption, ReleaseState
+from models.releases.measured_fold import MeasuredFold, caption_digest
+from models.releases.release_state import MEASURED, CalibrationCaption, ReleaseState
 from models.routing.router import distinct_tokens
 from models.routing.token_statistics import profile_values, token_profile
 from trainer.evaluation.calibration_searches import NEAREST_VIDEOS, other_cosines
@@ -29,6 +30,7 @@ from trainer.task_data import Clip, TaskData, chunks, draw_sample, vector_ids
 from trainer.video_embedding import embed_clips
 
 MAX_TASK_CAPTIONS = 64
+MAX_FOLD_VECTORS = 512  # of queries, and of videos; bounds the standard error of a recall by 2.2 %
 MAX_GALLERY = 25_000  # videos of a task that captions are searched in
 _FOLDS = 5
 
@@ -109,11 +111,7 @@ def _search_fold(
         encoder: Query encoder of the release that has learned the whole task.
         pinned: Release that each task's shard pins, by task ID.
     """
-    state = part.release()
-    others = [other for other in pinned if other != task]
-    queries = open_query_encoder(
-        part.backbone, state, {**pinned, task: state}, encoder, unchanged_tasks=others
-    )
+    state, queries = _open_part(part, task, encoder, pinned)
     ids = vector_ids(gallery)
     vectors = embed_clips(part.encode_videos, gallery)
     columns = {int(video): column for column, video in enumerate(ids)}
@@ -138,6 +136,57 @@ def _search_fold(
             cosines=tuple(float(value) for value in cosines[row, nearest[row]]),
             others=other_cosines(cosines[row, unlearned].astype(np.float64), left_out.index(video)),
         )
+
+
+def add_fold(
+    state: ReleaseState,
+    method: Method,
+    task: TaskData,
+    encoder: QueryEncoder,
+    pinned: Mapping[str, ReleaseState],
+    *,
+    deleted: Set[int] = frozenset(),
+) -> ReleaseState:
+    """Learn a release's newest task again without its fold, and add the fold to the release.
+
+    Arguments are those of :func:`cross_fit`.
+    """
+    remaining = [clip for clip in task.clips if clip.vector_id not in deleted]
+    fold = draw_sample([clip for clip in remaining if clip.split == "fold"], MAX_FOLD_VECTORS)
+    if not fold:
+        return state
+    observed = task.observed(method.config.max_videos)
+    rows = [row for row, clip in enumerate(observed) if clip.split != "fold"]
+    captions = [pair.caption for pair in task.pairs if pair.clip.split != "fold"]
+    part = method.relearn(rows, captions)
+    if part is None:
+        raise AssertionError(f"{method.name} learns a fold, but not a part of a task")
+    solution, queries = _open_part(part, task.task_id, encoder, pinned)
+    texts = [clip.captions[0] for clip in fold]
+    others = draw_sample([clip for clip in remaining if clip.split != "fold"], MAX_FOLD_VECTORS - len(fold))
+    videos = sorted([*fold, *others], key=lambda clip: clip.vector_id)
+    profile = solution.profiles.without_first(len(solution.profiles) - 1)
+    measured = MeasuredFold(
+        videos=vector_ids(fold),
+        captions=np.array([caption_digest(text) for text in texts], np.int64),
+        queries=queries.encode(texts, [task.task_id], queries.modes[-1])[:, 0].astype(np.float16),
+        ids=vector_ids(videos),
+        vectors=embed_clips(part.encode_videos, videos).astype(np.float16),
+        tokens=profile.tokens.astype(np.int32),
+        values=profile.values,
+        routing={name: solution.tensors[name] for name in part.caption_tensors},
+    )
+    unlearned = {name: array for name, array in solution.tensors.items() if name.startswith(MEASURED)}
+    return replace(state, tensors={**state.tensors, **unlearned}, fold=measured)
+
+
+def _open_part(
+    part: Method, task: str, encoder: QueryEncoder, pinned: Mapping[str, ReleaseState]
+) -> tuple[ReleaseState, QueryEncoder]:
+    """Release a method that has learned a part of a task, and open its query encoder."""
+    state, others = part.release(), [other for other in pinned if other != task]
+    every = {**pinned, task: state}
+    return state, open_query_encoder(part.backbone, state, every, encoder, unchanged_tasks=others)
 
 
 _TOKENIZED_CAPTIONS = 4096  # captions per tokenizer call

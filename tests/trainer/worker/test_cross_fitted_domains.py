@@ -1,0 +1,160 @@
+"""Domains of a closed-form method without given splits: each caption is learned, and measured unlearned."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from sqlalchemy import select
+
+from cinestrata_schemas.explanations import QueryReport
+from index.index_snapshot import IndexSnapshot
+from index.shard_store import ShardStore
+from models.releases.measured_fold import MeasuredFold, caption_digest
+from models.releases.release_state import MEASURED
+from service.catalog.database import session_scope
+from service.catalog.tables import Video
+from service.core.settings import settings
+from service.library.recall.recall_matrix import read_recall_matrix
+from service.search import query_reports
+from service.search.query_reports import QueryReports
+from service.search.snapshots.search_snapshot import SearchSnapshot
+from service.search.video_metadata_cache import VideoMetadataCache
+from tests.trainer.worker.killed_worker import die_after, expire_leases, run_in_process
+from tests.trainer.worker.library_state import current_release, learn, open_store, recall_cells
+from trainer.evaluation import cross_fitting
+from trainer.task_pipeline import HeldOutVideos
+from trainer.worker import job_environment, learning_job
+
+Post = Callable[..., str]
+
+pytestmark = pytest.mark.usefixtures("library")
+
+
+def post_analytic(post_videos: Post, name: str, **fields: Any) -> str:
+    return post_videos(name, videos=10, method="analytic", settings={}, **({"tests": 0} | fields))
+
+
+def vector_ids(task: str, split: str) -> list[int]:
+    with session_scope() as session:
+        query = select(Video.vector_id).where(Video.task_id == task, Video.effective_split == split)
+        return sorted(session.scalars(query))
+
+
+def newest_fold() -> MeasuredFold:
+    fold = current_release().fold
+    assert fold is not None
+    return fold
+
+
+def test_captions_of_the_fold_are_learned_and_measured_without_being_learned(
+    post_videos: Post, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parts: list[Any] = []
+    original = cross_fitting._open_part
+
+    def keep(part: Any, *args: Any) -> Any:
+        opened = original(part, *args)
+        parts.append(opened)
+        return opened
+
+    monkeypatch.setattr(cross_fitting, "_open_part", keep)
+    task = post_analytic(post_videos, "day")
+    view = learn(task)
+    assert (view.held_out, view.counts.train, view.counts.test) == ("cross_fitted", 10, 0)
+    state, fold = current_release(), newest_fold()
+    assert fold.videos.tolist() == vector_ids(task, "fold")
+    assert len(fold.videos) == 2
+    solution, encoder = parts[-1]  # the fold is learned last
+    with session_scope() as session:
+        texts = [
+            session.scalars(select(Video.captions).where(Video.vector_id == video)).one()[0]
+            for video in fold.videos.tolist()
+        ]
+    assert fold.captions.tolist() == [caption_digest(text) for text in texts]
+    vectors = encoder.encode(texts, [task], "pinned")[:, 0]
+    np.testing.assert_allclose(fold.queries, vectors, atol=1e-3)
+    assert fold.ids.tolist() == sorted([*vector_ids(task, "fold"), *vector_ids(task, "train")])
+    # The release has learned ten captions, and the solution eight of them.
+    assert state.tensors["sums.count"] == 10
+    assert solution.tensors["sums.count"] == 8
+    assert state.tensors["evidence.freedom"] == 9
+    assert state.tensors[f"{MEASURED}evidence.freedom"] == 7
+    assert not np.array_equal(state.tensors["query.caption_mean"], fold.routing["query.caption_mean"])
+    assert not set(state.profiles.tokens.tolist()) < set(fold.tokens.tolist())
+    assert recall_cells()[1, 1, "pinned", "local"].queries == 2
+    assert read_recall_matrix().held_out == ["cross_fitted"]
+
+
+def test_later_rows_measure_a_domain_with_the_kept_vectors(post_videos: Post) -> None:
+    first = post_analytic(post_videos, "day")
+    learn(first)
+    before = recall_cells()
+    learn(post_analytic(post_videos, "night"))
+    cells = recall_cells()
+    for gallery in ("local", "local_all"):
+        assert cells[2, 1, "pinned", gallery].r1 == before[1, 1, "pinned", gallery].r1
+        assert cells[2, 1, "pinned", gallery].meanr == before[1, 1, "pinned", gallery].meanr
+    with session_scope(write=True) as session:  # an edited caption has no vector
+        session.get_one(Video, vector_ids(first, "fold")[0]).captions = ["another caption"]
+    learn(post_analytic(post_videos, "dusk"))
+    assert recall_cells()[3, 1, "pinned", "local"].queries == 1
+
+
+def test_given_test_videos_are_not_learned(post_videos: Post) -> None:
+    task = post_analytic(post_videos, "day", tests=2)
+    view = learn(task)
+    assert (view.held_out, view.counts.train, view.counts.test) == ("given", 8, 2)
+    state = current_release()
+    assert state.fold is None
+    assert state.tensors["sums.count"] == 8
+
+
+def test_queries_outside_of_a_fold_are_not_measured() -> None:
+    held = HeldOutVideos.from_captions([(1, ["one"]), (2, ["two"]), (3, ["three"])])
+    assert held.measured_by(None) is held
+    empty: Any = np.empty((0, 4), np.float16)
+    ids = np.array([1, 3])
+    digests = np.array([caption_digest("one"), caption_digest("before an edit")])
+    fold = MeasuredFold(ids, digests, empty, ids, empty, ids.astype(np.int32), np.empty(0, np.float32), {})
+    measured = held.measured_by(fold)
+    assert measured.ids.tolist() == [1, 3]
+    assert [query.text for query in measured.queries] == ["one"]
+
+
+def test_killed_job_has_the_same_fold_after_it_resumes(post_videos: Post) -> None:
+    """Releases are named by their content, so a second attempt writes the release of the first one."""
+    task = post_analytic(post_videos, "day")
+    assert run_in_process(learning_job.run_learning_job, task, die_after(ShardStore, "adopt_release")) != 0
+    (written,) = (settings().index_dir / "releases").iterdir()
+    expire_leases(task)
+    assert run_in_process(learning_job.run_learning_job, task, die_after(ShardStore, "publish")) != 0
+    assert open_store().manifest().release == written.name
+    expire_leases(task)
+    learn(task)
+    assert open_store().manifest().release == written.name
+    assert recall_cells()[1, 1, "pinned", "local"].queries == len(newest_fold().videos) == 2
+
+
+def test_report_ranks_the_videos_of_a_fold_as_if_they_were_not_learned(
+    post_videos: Post, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = post_analytic(post_videos, "day")
+    learn(task)
+    snapshot = SearchSnapshot.load(IndexSnapshot.open(open_store()), job_environment.task_backbone())
+    fold = newest_fold()
+
+    def report() -> QueryReport:
+        return QueryReports(settings(), VideoMetadataCache()).report(snapshot, task, 9)
+
+    assert (report().split, report().held_out, report().queries) == ("fold", False, 2)
+    far = replace(fold, queries=np.zeros_like(fold.queries))
+    monkeypatch.setattr(query_reports, "read_fold", lambda folder: far)
+    ranks = [outcome.rank for outcome in report().worst]
+    assert len(ranks) == 2
+    assert min(rank or 99 for rank in ranks) > 1
+    monkeypatch.setattr(query_reports, "read_fold", lambda folder: None)
+    assert report().split == "train"
