@@ -30,7 +30,11 @@ export async function showExplanation(video, search) {
 function draw(explanation) {
   const parts = [
     part("Rank", explanation.rank ?? `over ${explanation.depth}`, rankNote(explanation)),
-    part("Score", explanation.score.toFixed(3), "Evidence for the video in nats: the sum of the next three parts."),
+    part(
+      "Score",
+      explanation.score.toFixed(3),
+      "Evidence for the video in nats: the sum of the next three parts.",
+    ),
     part("Visual", signed(explanation.visual_term), visualNote(explanation)),
     part("Routing", signed(explanation.routing_term), routingNote(explanation)),
     part("Words", signed(explanation.words_term), wordsNote(explanation)),
