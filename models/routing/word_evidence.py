@@ -15,9 +15,10 @@ in a name or a metadata value, and in another form of the word. Units that no te
 the evidence of its best text.
 
 A video *without captions* might have any caption of its domain. Its evidence is therefore that of the domain as a
-whole, a + ln((1 + Σ exp(e)) / (1 + n)) with the sum over its n captioned videos, and with one video more, to which the
-query means nothing. Learned videos are nearer to their own captions than videos without captions are to theirs; a
-corrects for this. A domain without captions has the mean over the library.
+whole, a + ln((u + Σ exp(e)) / (u + n)) with the sum over its n captioned videos. The query means nothing to its u
+videos without captions, so the more there are, the less they come before captioned ones. Learned videos are nearer to
+their own captions than videos without captions are to theirs; a corrects for this. A domain without captions has the
+mean over the library.
 
 A video whose texts together contain all units is *complete*, whatever their frequencies, and precedes all others; the
 closer its text is to the query, the earlier. Another form of a word, a name, or a text with few votes counts less.
@@ -43,7 +44,7 @@ Floats = npt.NDArray[np.float64]
 _CERTAINTY = 0.9  # highest λ, how surely a text about a video has a unit of a query that means the video
 _PRIOR_SHARE = 0.1  # of one more caption in each domain, that has a unit
 _LONGER = 0.2  # what the weights lose in a text twice as long as the query, relative to the rest
-_UNCAPTIONED = 1.0  # a, in nats
+_UNCAPTIONED = 1.2  # a, in nats
 _COMPLETE, _CLOSEST = 25.0, 10.0  # nats for a complete video, and for one text that is exactly the query
 _IS_COMPLETE = 0.95  # share of the mass that a complete video contains
 _PHRASE = 5.0  # nats for the words of the query in a row
@@ -60,12 +61,14 @@ class CaptionStatistics:
     Attributes:
         captions: Number of captions, ``[T]``.
         lengths: Mean number of words in a caption, ``[T]``.
-        videos: Number of videos with captions, ``[T]``.
+        captioned: Number of videos with captions, ``[T]``.
+        uncaptioned: Number of videos without captions, ``[T]``.
     """
 
     captions: Floats
     lengths: Floats
-    videos: Floats
+    captioned: Floats
+    uncaptioned: Floats
 
 
 @dataclass(frozen=True)
@@ -190,7 +193,7 @@ def word_evidence(matches: MatchedDocuments, statistics: CaptionStatistics) -> W
         matches: Texts that contain units of the query, which has at least one; without texts there is no evidence.
         statistics: Caption statistics of the domains.
     """
-    is_captioned_domain = statistics.videos > 0
+    is_captioned_domain = statistics.captioned > 0
     uncaptioned = _UNCAPTIONED if is_captioned_domain.any() else 0.0
     if not len(matches.videos):
         none, no = np.empty(0, np.int64), np.empty(0, np.bool_)
@@ -256,12 +259,13 @@ def _mean_evidence(gained: Floats, owners: Ints, base: Floats, statistics: Capti
         base: Evidence for a captioned video without a matched text, by domain, ``[T]``.
     """
     counts = np.bincount(owners, minlength=len(base))
-    videos = np.maximum(statistics.videos, counts)
+    captioned = np.maximum(statistics.captioned, counts)
+    others = np.maximum(1.0, statistics.uncaptioned)
     nats = np.minimum(base[owners] + gained, 600.0)  # of a very long text
-    likelihoods = np.bincount(owners, np.exp(nats), len(base)) + (videos - counts) * np.exp(base)
-    means = np.log((1 + likelihoods) / (1 + videos))
-    overall = np.log((1 + likelihoods.sum()) / (1 + videos.sum()))
-    return np.asarray(np.where(videos > 0, means, overall))
+    likelihoods = np.bincount(owners, np.exp(nats), len(base)) + (captioned - counts) * np.exp(base)
+    means = np.log((others + likelihoods) / (others + captioned))
+    overall = np.log((others.sum() + likelihoods.sum()) / (others + captioned).sum())
+    return np.asarray(np.where(captioned > 0, means, overall))
 
 
 def inverse_document_frequency(

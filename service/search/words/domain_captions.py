@@ -45,15 +45,14 @@ class DomainCaptions:
         self._is_captioned = words.captioned(positions.by_task) if is_captioned is None else is_captioned
         sums = np.concatenate([[0], np.cumsum(~self._is_captioned)])
         self.uncaptioned_counts: npt.NDArray[np.int64] = np.diff(sums[positions.starts])
-        videos = (positions.counts - self.uncaptioned_counts).astype(np.float64)
-        self.statistics = statistics or _count(words, positions, videos)
+        self.statistics = statistics or self._count(words)
 
     @classmethod
     def unknown(cls, positions: VideoPositions) -> DomainCaptions:
         """Create empty facts, for searches without words."""
         zeros = np.zeros(len(positions.starts) - 1)
         captions = np.zeros(len(positions.by_task), np.bool_)
-        return cls(WordIndex.empty(), positions, CaptionStatistics(zeros, zeros, zeros), captions)
+        return cls(WordIndex.empty(), positions, CaptionStatistics(zeros, zeros, zeros, zeros), captions)
 
     def uncaptioned(self, position: int) -> Ids:
         """Find the videos without captions in the task at a position: vector IDs, ascending."""
@@ -90,6 +89,13 @@ class DomainCaptions:
             is_captioned[places] = ~is_captioned[places]
         return DomainCaptions(words, self._positions, self.statistics, is_captioned, self._counted)
 
+    def _count(self, words: WordIndex) -> CaptionStatistics:
+        captions, lengths = words.count_captions(self._positions.locate, len(self._positions.counts))
+        uncaptioned = self.uncaptioned_counts.astype(np.float64)
+        return CaptionStatistics(
+            captions, lengths / np.maximum(captions, 1), self._positions.counts - uncaptioned, uncaptioned
+        )
+
 
 class CaptionsOfSnapshots:
     """Caches caption facts for every snapshot in use. Thread-safe."""
@@ -106,8 +112,3 @@ class CaptionsOfSnapshots:
             if current is not known:
                 self._known[positions] = current
             return current
-
-
-def _count(words: WordIndex, positions: VideoPositions, videos: npt.NDArray[np.float64]) -> CaptionStatistics:
-    captions, length = words.count_captions(positions.locate, len(positions.counts))
-    return CaptionStatistics(captions, length / np.maximum(captions, 1), videos)

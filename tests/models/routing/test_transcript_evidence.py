@@ -37,7 +37,7 @@ def _caption(units: int) -> float:
         frequencies=np.ones(units, np.int64),
         documents=100_000,
     )
-    statistics = CaptionStatistics(np.array([100_000.0]), np.array([8.0]), np.array([100_000.0]))
+    statistics = CaptionStatistics(np.array([100_000.0]), np.array([8.0]), np.array([100_000.0]), np.zeros(1))
     return float(word_evidence(matches, statistics).nats[0])
 
 

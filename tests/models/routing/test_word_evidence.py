@@ -32,6 +32,7 @@ def _evidence(
     votes: Sequence[int] | None = None,
     partial: Sequence[bool] | None = None,
     captions: Sequence[int] | None = None,
+    uncaptioned: int = 1,
 ) -> WordEvidence:
     """Compute the evidence of texts; videos 100 n… are in domain n."""
     videos = np.array([text[0] for text in texts], np.int64)
@@ -49,7 +50,7 @@ def _evidence(
             np.array(frequencies, np.int64),
             CAPTIONS * domains,
         ),
-        CaptionStatistics(counts, np.full(domains, 9.0), counts),
+        CaptionStatistics(counts, np.full(domains, 9.0), counts, np.full(domains, float(uncaptioned))),
     )
 
 
@@ -83,7 +84,7 @@ def test_evidence_is_the_sum_of_its_units() -> None:
 
 def test_videos_without_captions_have_the_mean_of_their_domain() -> None:
     matched: list[Text] = [(100, True, 1, [1.0]), (101, True, 2, [0.9])]
-    found = _evidence(matched, [2], domains=3, captions=[100, 10, 0])
+    found = _evidence(matched, [2], domains=3, captions=[100, 10, 0], uncaptioned=4)
     shares = [_share(0), _share(2, 10)]
     weight = _present(shares[1]) - _absent(shares[1])
     gains = np.array([weight, 0.9 * weight / 1.2])
@@ -91,16 +92,16 @@ def test_videos_without_captions_have_the_mean_of_their_domain() -> None:
         100 * math.exp(_absent(shares[0])),
         math.exp(_absent(shares[1])) * (np.exp(gains).sum() + 8),
     ]
-    means = [(1 + likelihoods[0]) / 101, (1 + likelihoods[1]) / 11, (1 + sum(likelihoods)) / 111]
-    assert found.unknown.tolist() == pytest.approx((1.0 + np.log(means)).tolist(), abs=1e-5)
+    means = [(4 + likelihoods[0]) / 104, (4 + likelihoods[1]) / 14, (12 + sum(likelihoods)) / 122]
+    assert found.unknown.tolist() == pytest.approx((1.2 + np.log(means)).tolist(), abs=1e-5)
     assert found.absent[2] == found.unknown[2], "no video of the domain has captions"
 
 
 def test_no_matched_text_says_nothing() -> None:
     found = _evidence([], [0, 0], domains=2, captions=[10, 0])
     assert len(found.videos) == 0
-    assert found.absent.tolist() == [0.0, 1.0]
-    assert found.unknown.tolist() == [1.0, 1.0]
+    assert found.absent.tolist() == pytest.approx([0.0, 1.2])
+    assert found.unknown.tolist() == pytest.approx([1.2, 1.2])
     assert _evidence([], [0], captions=[0]).unknown.tolist() == [0]
 
 
