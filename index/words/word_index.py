@@ -252,7 +252,7 @@ class WordIndex:
                 bound += int(frequencies[best[taken]]) if taken < len(best) else 0
             totals = {term: self._frequency(term) for term in terms}
             ranked = sorted((-total, term) for term, total in totals.items() if total)[:count]
-            is_full = len(ranked) == count and -ranked[-1][0] >= bound
+            is_full = len(ranked) == count and -ranked[-1][0] > bound  # of equal ones, the first
             if not bound or is_full or taken > _MAX_SUGGESTED:
                 return [(term.decode(), -total) for total, term in ranked]
             taken *= 4

@@ -2,7 +2,7 @@
 
 Evidence is a log-likelihood ratio in nats, like the routing evidence of a domain (:mod:`models.routing.router`), and is
 weighted with the same prior. A query consists of *units*: words and quoted phrases. If p is the share of a domain's
-captions that have a unit, the evidence of the unit is
+other captions that have a unit, the evidence of the unit is
 
     ln(1 + λ (1 - p)² / p)  for a text that has it,    ln(1 - λ (1 - p))  for one that lacks it.
 
@@ -375,18 +375,25 @@ def _unit_weights(
     shape = len(statistics.captions), texts.strengths.shape[1]
     is_counted = texts.is_caption[rows]
     places = texts.domains[rows[is_counted]] * shape[1] + units[is_counted]
-    counts = np.bincount(places, sizes[rows[is_counted]], shape[0] * shape[1]).reshape(shape)
-    counts = counts.astype(np.float64)  # of no places, bincount returns integers
+    counts: Floats = np.zeros(shape)
+    counts += np.bincount(places, sizes[rows[is_counted]], counts.size).reshape(shape)
     captions = statistics.captions[:, None]
     # For a unit so common that some of its texts are not matches, the frequency in the library has to do.
     partial = texts.is_partial
     overall = texts.frequencies[partial] / max(1, texts.documents)
     counts[:, partial] = np.maximum(counts[:, partial], overall * captions)
-    shares = (np.minimum(counts, captions) + _PRIOR_SHARE) / (captions + 1)
+    counts = np.minimum(counts, captions)
+    shares = _share(counts, captions)
+    others = _share(np.maximum(counts - 1, 0), np.maximum(captions - 1, 0))
     is_known = np.bincount(units, minlength=shape[1]) > 0
     length = max(1, int(np.count_nonzero(is_known)))
     certainty = _CERTAINTY * np.minimum(1.0, statistics.lengths / length)[:, None]
-    present = np.log1p(certainty * (1 - shares) ** 2 / shares)
+    present = np.log1p(certainty * (1 - others) ** 2 / others)
     absent = np.log1p(-certainty * (1 - shares))
     base = np.where(statistics.captions > 0, absent[:, is_known].sum(axis=1), 0.0)
     return present - absent, base
+
+
+def _share(counts: Floats, captions: Floats) -> Floats:
+    """Estimate the share of captions that have a unit from how many have it."""
+    return np.asarray((counts + _PRIOR_SHARE) / (captions + 1))

@@ -58,23 +58,25 @@ def _share(count: int, captions: int = CAPTIONS) -> float:
     return (count + 0.1) / (captions + 1)
 
 
-def _present(share: float) -> float:
-    return math.log(1 + 0.9 * (1 - share) ** 2 / share)
+def _absent(count: int, captions: int = CAPTIONS) -> float:
+    return math.log(1 - 0.9 * (1 - _share(count, captions)))
 
 
-def _absent(share: float) -> float:
-    return math.log(1 - 0.9 * (1 - share))
+def _weight(count: int, captions: int = CAPTIONS) -> float:
+    """Compute what a unit adds to a text: its frequency is that in other captions."""
+    share = _share(max(0, count - 1), captions - 1)
+    return math.log(1 + 0.9 * (1 - share) ** 2 / share) - _absent(count, captions)
 
 
 def test_evidence_is_the_sum_of_its_units() -> None:
     """Compare with the formula: units that 1, 4 and 90 of 100 captions have, and one that none has."""
     rows = [[1, 1, 1, 0], [0, 1, 1, 0], [0, 0.9, 0, 0], *[[0, 0, 1, 0]] * 88, [0, 1, 0, 0]]
     found = _evidence([(video, True, 6, row) for video, row in enumerate(rows)], [1, 4, 90, 0])
-    shares = [_share(count) for count in (1, 4, 90)]
-    base = sum(map(_absent, shares))
+    counts = [1, 4, 90]
+    base = sum(map(_absent, counts))
     brevity = 1 / (1 + 0.2 * (6 / 3 - 1))
     expected = [
-        base + brevity * sum(x * (_present(p) - _absent(p)) for x, p in zip(row, shares, strict=False))
+        base + brevity * sum(x * _weight(count) for x, count in zip(row, counts, strict=False))
         for row in rows
     ]
     assert found.absent.tolist() == pytest.approx([base], abs=1e-5)
@@ -85,12 +87,11 @@ def test_evidence_is_the_sum_of_its_units() -> None:
 def test_videos_without_captions_have_the_mean_of_their_domain() -> None:
     matched: list[Text] = [(100, True, 1, [1.0]), (101, True, 2, [0.9])]
     found = _evidence(matched, [2], domains=3, captions=[100, 10, 0], uncaptioned=4)
-    shares = [_share(0), _share(2, 10)]
-    weight = _present(shares[1]) - _absent(shares[1])
+    weight = _weight(2, 10)
     gains = np.array([weight, 0.9 * weight / 1.2])
     likelihoods = [
-        100 * math.exp(_absent(shares[0])),
-        math.exp(_absent(shares[1])) * (np.exp(gains).sum() + 8),
+        100 * math.exp(_absent(0)),
+        math.exp(_absent(2, 10)) * (np.exp(gains).sum() + 8),
     ]
     means = [(4 + likelihoods[0]) / 104, (4 + likelihoods[1]) / 14, (12 + sum(likelihoods)) / 122]
     assert found.unknown.tolist() == pytest.approx((1.2 + np.log(means)).tolist(), abs=1e-5)
@@ -124,15 +125,14 @@ def test_complete_videos_precede_all_others_and_the_closest_text_is_first() -> N
         (4, True, 2, [1, 0]),
     ]
     found = _evidence(rows, [4, 3])
-    shares = [_share(4), _share(3)]
-    first, second = (_present(share) - _absent(share) for share in shares)
+    first, second = _weight(4), _weight(3)
     gained = [
         first + second + 25 + 10,
         (first + second + 10) / 1.6 + 25,
         first + 0.9 * second + 0.3 * 25 + 10,
         first,
     ]
-    expected = [sum(map(_absent, shares)) + nats for nats in gained]
+    expected = [_absent(4) + _absent(3) + nats for nats in gained]
     assert found.nats.tolist() == pytest.approx(expected, abs=1e-4)
     assert found.is_complete.tolist() == [True, True, True, False]
     assert (np.diff(found.nats) < -1).all()
