@@ -94,7 +94,7 @@ def test_best_moment_shows_the_described_scene(moment_client: TestClient, world:
     for scene, caption in enumerate(
         (max(captions, key=tilts.__getitem__), min(captions, key=tilts.__getitem__))
     ):
-        assert tilts[caption] * (1 - 2 * scene) > 0.1, "the two scenes are not alike"
+        assert tilts[caption] * (1 - 2 * scene) > 0.5, "the two scenes are not alike"
         results = _search(moment_client, caption)
         moments = results["both"]["moments"]
         by_start = {m["start"]: m["score"] for m in moments}
@@ -103,9 +103,9 @@ def test_best_moment_shows_the_described_scene(moment_client: TestClient, world:
         best = moments[0]
         assert (best["end"] <= 24) if scene == 0 else (best["start"] >= 24), caption
         assert results["both"]["score"] >= best["score"]
-        assert best["score"] == pytest.approx(results[f"scene-{scene}"]["score"], abs=0.05)
+        assert best["score"] == pytest.approx(results[f"scene-{scene}"]["score"], abs=0.3)
         assert by_start[32 if scene == 0 else 0] == pytest.approx(
-            results[f"scene-{1 - scene}"]["score"], abs=0.05
+            results[f"scene-{1 - scene}"]["score"], abs=0.3
         )
         url = results["both"]["stream_url"]
         assert url == f"/videos/both/stream#t={best['start']:.2f},{best['end']:.2f}"

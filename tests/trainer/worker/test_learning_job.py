@@ -266,22 +266,22 @@ def test_progress_events_contain_epochs_and_losses(post_videos: Post) -> None:
 
 @pytest.mark.slow
 def test_release_has_confidence_model_with_enough_validation_captions(post_videos: Post) -> None:
-    def post(name: str) -> str:
+    def post(name: str, validation: int) -> str:
         task = post_videos(name, captions=4, tests=2)
         with session_scope(write=True) as session:
             videos = session.scalars(
                 select(Video).where(Video.task_id == task).order_by(Video.vector_id)
             ).all()
-            for video in videos[2:5]:
+            for video in videos[2 : 2 + validation]:
                 video.effective_split = "val"
         return task
 
-    learn(post("day"))
-    assert current_release().confidence is None, "twelve captions are too few"
-    learn(post("night"))
+    learn(post("day", 1))
+    assert current_release().confidence is None, "four captions are too few"
+    learn(post("night", 3))
     fitted = current_release().confidence
     assert fitted is not None
-    assert (fitted.mode, fitted.prior, fitted.captions) == ("pinned", DEFAULT_PRIOR, 24)
+    assert (fitted.mode, fitted.prior, fitted.captions) == ("pinned", DEFAULT_PRIOR, 16)
     with session_scope() as session:
         metrics = [r.metrics for r in session.scalars(select(Release).order_by(Release.learned_order))]
     assert metrics == [{}, {"calibration_error": fitted.error}]
