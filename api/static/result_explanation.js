@@ -73,7 +73,7 @@ function visualNote({ cosine, video_cosine: whole, moments, ...explanation }) {
   const { visual_weight: weight, neutral_cosine: neutral, is_fitted } = explanation;
   const [best] = moments;
   const nearest = best && whole < cosine ? `the moment ${timeRange(best)}` : "the video";
-  const source = is_fitted ? "fitted to this release" : "the defaults: this release has too few captions";
+  const source = is_fitted ? "fitted to this release" : "the defaults";
   const shown = `${cosine.toFixed(3).replace("-", "−")} of the query and ${nearest}`;
   return `${weight.toFixed(1)} × (cosine ${shown} − ${neutral.toFixed(2)}); weights: ${source}.`;
 }

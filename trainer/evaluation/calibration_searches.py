@@ -94,7 +94,7 @@ class _Nearest(NamedTuple):
     """Cosines and IDs of a task's videos nearest to a text.
 
     ``own_cosine`` is NaN if its video is elsewhere, and ``others`` has the cosines of other videos that were not
-    learned.
+    learned, if the caption is cross-fitted.
     """
 
     cosines: Floats
@@ -273,12 +273,10 @@ def _nearest_videos(
     cosines = (queries @ task.shard.vectors(task.ids).T).astype(np.float64)
     order = np.argsort(-cosines, axis=1, kind="stable")[:, :NEAREST_VIDEOS]
     columns = {int(video): column for column, video in enumerate(task.ids)}
-    captioned = list(dict.fromkeys(columns[video] for video, _ in task.captions))
     for row, values, nearest in zip(computed, cosines, order, strict=True):
         column = columns.get(texts[row].video) if texts[row].own == position else None
         own = float("nan") if column is None else float(values[column])
-        others = () if column is None else other_cosines(values[captioned], captioned.index(column))
-        yield row, _Nearest(values[nearest], task.ids[nearest], own, others)
+        yield row, _Nearest(values[nearest], task.ids[nearest], own)
 
 
 _SENTENCES = (

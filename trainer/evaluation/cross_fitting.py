@@ -241,8 +241,6 @@ def calibrate_appended(
     cosines = (queries @ shard.vectors(searched).T).astype(np.float64)
     nearest = np.argsort(-cosines, axis=1, kind="stable")[:, :NEAREST_VIDEOS]
     columns = {int(video): column for column, video in enumerate(searched)}
-    videos = [video for video in dict.fromkeys(video for video, _ in appended) if video in columns]
-    unlearned = [columns[video] for video in videos]
     found = []
     for row, (video, text) in enumerate(sample):
         words = distinct_tokens(tokenized[row])
@@ -259,7 +257,6 @@ def calibrate_appended(
                 score=float(cosines[row, columns[video]]),
                 ids=tuple(searched[nearest[row]].tolist()),
                 cosines=tuple(cosines[row, nearest[row]].tolist()),
-                others=other_cosines(cosines[row, unlearned], videos.index(video)),
             )
         )
     return AppendedCalibration(profile, tuple(found))

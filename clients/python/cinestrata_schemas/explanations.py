@@ -103,7 +103,7 @@ class ResultExplanation(ResponseModel):
     visual_weight: float = Field(description="Nats per cosine.")
     neutral_cosine: float = Field(description="Cosine that says nothing.")
     is_fitted: bool = Field(
-        description="Whether these two are fitted to the release; false with too few captions, and in releases of 1.0."
+        description="Whether these two are fitted to the release; false with few captions and with trained methods."
     )
     routing_term: float = Field(
         description="Bounded evidence of the domain, compared with the likeliest one; at most 0."

@@ -147,13 +147,13 @@ class SearchSnapshot:
     @property
     def visual_score(self) -> VisualScore:
         """Conversion of cosines to nats."""
-        fitted = self.confidence_model and self.confidence_model.visual
+        fitted = self.release_confidence and self.release_confidence.visual  # appends change no score
         return fitted or DEFAULT_VISUAL_SCORE
 
     @property
     def has_fitted_visual_score(self) -> bool:
         """Whether the visual score is fitted to the release."""
-        return self.confidence_model is not None and self.confidence_model.visual is not None
+        return self.visual_score is not DEFAULT_VISUAL_SCORE
 
     @property
     def served_mode(self) -> QueryMode:
