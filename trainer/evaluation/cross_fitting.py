@@ -152,7 +152,9 @@ def add_fold(
     Arguments are those of :func:`cross_fit`.
     """
     remaining = [clip for clip in task.clips if clip.vector_id not in deleted]
-    fold = draw_sample([clip for clip in remaining if clip.split == "fold"], MAX_FOLD_VECTORS)
+    fold = draw_sample(
+        [clip for clip in remaining if clip.split == "fold" and clip.captions], MAX_FOLD_VECTORS
+    )
     if not fold:
         return state
     observed = task.observed(method.config.max_videos)
