@@ -130,19 +130,11 @@ def compute_curves(results: QueryResults) -> list[dict[str, Any]]:
         ones exceed.
     """
     curves = []
-    for row in (
-        row for row in ROWS if row not in (FUSION, CONVEX, CHANCE)
-    ):  # these score relative to other videos
+    for row in ROWS:
+        if row in (FUSION, CONVEX, CHANCE):  # these score relative to other videos
+            continue
         present, hidden, absent = (
-            np.array(
-                [
-                    mean
-                    for part in _values(outcomes, Column(kind, "confidence")).values()
-                    for mean in part.values()
-                ]
-            )
-            for kind in (*KEPT_KINDS, UNKNOWN_KINDS[-1])
-            for outcomes in [[o for o in results.outcomes if (o.row, o.query.kind) == (row, kind)]]
+            _confidences(results, row, kind) for kind in (*KEPT_KINDS, UNKNOWN_KINDS[-1])
         )
         for kind, own in zip(KEPT_KINDS, (present, hidden), strict=True):
             if len(own) and len(absent):
@@ -150,6 +142,12 @@ def compute_curves(results: QueryResults) -> list[dict[str, Any]]:
                 heights = [float(np.mean(own > threshold)) for threshold in thresholds]
                 curves.append({"row": row, "present": kind, "area": _area(own, absent), "heights": heights})
     return curves
+
+
+def _confidences(results: QueryResults, row: str, kind: str) -> Floats:
+    outcomes = [each for each in results.outcomes if (each.row, each.query.kind) == (row, kind)]
+    by_domain = _values(outcomes, Column(kind, "confidence"))
+    return np.array([mean for part in by_domain.values() for mean in part.values()])
 
 
 def _area(present: Floats, absent: Floats) -> Interval:

@@ -27,9 +27,8 @@ from models.routing.routing_profiles import RoutingProfiles
 Array = npt.NDArray[Any]
 
 CALIBRATION_FILE = "calibration.json"
-MEASURED = (
-    "measured."  # prefix of tensors that take the place of others where captions of folds must be unknown
-)
+# Prefix of tensors that take the place of others where captions of folds must be unknown.
+MEASURED = "measured."
 
 
 @dataclass(frozen=True)

@@ -75,9 +75,8 @@ class ConfidenceModel:
 
     def to_json(self) -> dict[str, Any]:
         """Convert to the JSON object that a release stores."""
-        stored = {**asdict(self), "weights": list(self.weights)}
-        parts = {"answer": self.answer, "visual": self.visual}
-        return {**stored, **{name: None if part is None else part.to_json() for name, part in parts.items()}}
+        answer = None if self.answer is None else self.answer.to_json()
+        return {**asdict(self), "weights": list(self.weights), "answer": answer}
 
     @classmethod
     def from_json(cls, stored: Mapping[str, Any]) -> ConfidenceModel:

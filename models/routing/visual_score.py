@@ -10,7 +10,7 @@ listwise approach", ICML 2007). Since words and looks often say the same, w is o
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Self, TypeVar
 
 import numpy as np
@@ -52,13 +52,9 @@ class VisualScore:
         """Invert :meth:`nats`."""
         return nats / self.weight + self.neutral
 
-    def to_json(self) -> dict[str, Any]:
-        """Convert to the JSON object that a release stores."""
-        return asdict(self)
-
     @classmethod
     def from_json(cls, stored: dict[str, Any]) -> Self:
-        """Restore what :meth:`to_json` returned.
+        """Restore what a release stores: the fields.
 
         Raises:
             KeyError, TypeError, ValueError: A field is missing, of another type, or out of range.
@@ -67,7 +63,6 @@ class VisualScore:
 
 
 DEFAULT_VISUAL_SCORE = VisualScore(6.25, 0.15)
-COSINE_SCORE = VisualScore(1.0, 0.0)
 
 
 def fit_visual_score(described: Sequence[float], others: Sequence[Floats]) -> VisualScore | None:

@@ -1,8 +1,8 @@
 """Evidence of words for each video: how much likelier a query is if it means a video with these texts.
 
-Evidence is a log-likelihood ratio in nats, like the routing evidence of a domain (:mod:`models.routing.router`), and is
-weighted with the same prior. A query consists of *units*: words and quoted phrases. If p is the share of a domain's
-other captions that have a unit, the evidence of the unit is
+Evidence is a log-likelihood ratio in nats, like the routing evidence of a domain (:mod:`models.routing.router`). A
+query consists of *units*: words and quoted phrases. If p is the share of a domain's other captions that have a unit,
+the evidence of the unit is
 
     ln(1 + λ (1 - p)² / p)  for a text that has it,    ln(1 - λ (1 - p))  for one that lacks it.
 

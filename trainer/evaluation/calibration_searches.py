@@ -31,7 +31,6 @@ Floats = npt.NDArray[np.floating]
 
 NEAREST_VIDEOS = CONFIDENCE_DEPTH + 1  # per task and caption: one more than a list, since one may be excluded
 _OTHER_TASKS = 4  # tasks with the most evidence that a caption is scored against, besides its own
-_OTHER_VIDEOS = 10  # that were not learned, and are compared with a caption
 _TEXTS = 64  # texts per chunk of token presence, which is as wide as the vocabulary
 
 SearchedLibrary = Literal["all", "without video", "without task", "unrelated"]
@@ -62,8 +61,6 @@ class LabeledResults(NamedTuple):
             library for an unrelated text.
         answer: AnswerModel features of the list.
         distance: Gap from the best score to that of the caption's video; NaN without the video.
-        own_cosine: Cosine of the caption's video; NaN without it.
-        others: Cosines of some other videos in its task that were not learned either.
     """
 
     features: Floats
@@ -72,8 +69,6 @@ class LabeledResults(NamedTuple):
     searched: SearchedLibrary
     answer: Floats
     distance: float
-    own_cosine: float = float("nan")
-    others: tuple[float, ...] = ()
 
     @property
     def present(self) -> bool:
@@ -91,16 +86,11 @@ class _Text(NamedTuple):
 
 
 class _Nearest(NamedTuple):
-    """Cosines and IDs of a task's videos nearest to a text.
-
-    ``own_cosine`` is NaN if its video is elsewhere, and ``others`` has the cosines of other videos that were not
-    learned, if the caption is cross-fitted.
-    """
+    """Cosines and IDs of a task's videos nearest to a text; ``own_cosine`` is NaN if its video is elsewhere."""
 
     cosines: Floats
     ids: Ids
     own_cosine: float
-    others: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -133,7 +123,7 @@ def label_results(
         tasks: All learned tasks, in order.
         profiles: Routing profiles ``[T, V]`` of the tasks, in the same order.
         prior: Cosine per nat of routing evidence.
-        fitted: Captions of training videos, with their results in their own task.
+        fitted: Captions of training videos in these tasks, with their results in their own task.
         unrelated: Texts without a video, searched in the whole library.
         report_alive: Called after each task.
     """
@@ -198,28 +188,25 @@ def label_results(
                 searched,
                 answer_features(scores[order], summary),
                 distance,
-                *(found[text.own][2:] if searched == "all" else ()),
             )
 
 
-def other_cosines(cosines: Floats, own: int) -> tuple[float, ...]:
-    """Choose some of a text's cosines with several videos, but not that of its own video, at position ``own``."""
-    return tuple(np.roll(cosines, -own)[1 : 1 + _OTHER_VIDEOS].tolist())
+def remaining_captions(
+    tasks: Sequence[CalibrationTask], captions: Sequence[CalibrationCaption]
+) -> list[CalibrationCaption]:
+    """Select the captions whose videos still exist."""
+    videos = {task.task: set(task.ids.tolist()) for task in tasks}
+    return [caption for caption in captions if caption.video in videos.get(caption.task, ())]
 
 
 def _collect_texts(
     tasks: Sequence[CalibrationTask], fitted: Sequence[CalibrationCaption], unrelated: Sequence[str]
 ) -> list[_Text]:
-    """Combine validation captions, captions of training videos that still exist, and unrelated texts."""
+    """Combine validation captions, captions of training videos, and unrelated texts."""
     position = {task.task: t for t, task in enumerate(tasks)}
-    remaining = [set(task.ids.tolist()) for task in tasks]
     return [
         *(_Text(text, t, video) for t, task in enumerate(tasks) for video, text in task.captions),
-        *(
-            _Text(caption.text, position[caption.task], caption.video, caption)
-            for caption in fitted
-            if caption.task in position and caption.video in remaining[position[caption.task]]
-        ),
+        *(_Text(caption.text, position[caption.task], caption.video, caption) for caption in fitted),
         *(_Text(text, -1, -1) for text in unrelated),
     ]
 
@@ -266,7 +253,7 @@ def _nearest_videos(
             continue
         remaining = np.isin(fitted.ids, task.ids)
         cosines, ids = np.array(fitted.cosines), np.array(fitted.ids, np.int64)
-        yield row, _Nearest(cosines[remaining], ids[remaining], fitted.score, fitted.others)
+        yield row, _Nearest(cosines[remaining], ids[remaining], fitted.score)
     if not computed:
         return
     queries = encoder.encode([texts[row].text for row in computed], [task.task], encoder.modes[-1])[:, 0]

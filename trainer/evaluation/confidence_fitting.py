@@ -23,7 +23,12 @@ from models.routing.confidence_model import (
     logistic,
 )
 from models.routing.visual_score import fit_visual_score
-from trainer.evaluation.calibration_searches import CalibrationTask, LabeledResults, label_results
+from trainer.evaluation.calibration_searches import (
+    CalibrationTask,
+    LabeledResults,
+    label_results,
+    remaining_captions,
+)
 from trainer.evaluation.gallery import Encoder, Vectors
 
 Floats = npt.NDArray[np.floating]
@@ -77,10 +82,12 @@ def fit_confidence(
         tasks: All learned tasks, in order.
         profiles: Routing profiles ``[T, V]`` of the tasks, in the same order.
         prior: Cosine per nat of routing evidence.
-        fitted: Captions of training videos, with their results in their own task.
+        fitted: Captions of training videos, with their results in their own task. Without others that were not learned,
+            they do not count in the visual score.
         unrelated: Texts without a video.
         report_alive: Called after each task.
     """
+    fitted = remaining_captions(tasks, fitted)
     searches = list(
         label_results(
             encoder,
@@ -100,8 +107,7 @@ def fit_confidence(
     weights, bias = _fit(searches)
     predicted, outcomes = _cross_validate(searches)
     error = calibration_error(predicted, outcomes)
-    present = [search for search in searches if search.present]
-    visual = fit_visual_score([s.own_cosine for s in present], [np.array(s.others) for s in present])
+    visual = fit_visual_score([each.score for each in fitted], [np.array(each.others) for each in fitted])
     return ConfidenceModel(
         encoder.modes[-1], prior, tuple(map(float, weights)), bias, captions, error, answer, visual
     )

@@ -23,7 +23,7 @@ from models.releases.measured_fold import MeasuredFold, caption_digest
 from models.releases.release_state import MEASURED, CalibrationCaption, ReleaseState
 from models.routing.router import distinct_tokens
 from models.routing.token_statistics import profile_values, token_profile
-from trainer.evaluation.calibration_searches import NEAREST_VIDEOS, other_cosines
+from trainer.evaluation.calibration_searches import NEAREST_VIDEOS
 from trainer.evaluation.gallery import Encoder, Ids, ShardVectors, Vectors
 from trainer.methods.base import Method
 from trainer.task_data import Clip, TaskData, chunks, draw_sample, vector_ids
@@ -33,6 +33,7 @@ MAX_TASK_CAPTIONS = 64
 MAX_FOLD_VECTORS = 512  # of queries, and of videos; bounds the standard error of a recall by 2.2 %
 MAX_GALLERY = 25_000  # videos of a task that captions are searched in
 _FOLDS = 5
+_OTHER_VIDEOS = 10  # that were not learned, and are compared with a caption
 
 
 def cross_fit(
@@ -134,7 +135,9 @@ def _search_fold(
             score=float(cosines[row, columns[video]]),
             ids=tuple(ids[nearest[row]].tolist()),
             cosines=tuple(float(value) for value in cosines[row, nearest[row]]),
-            others=other_cosines(cosines[row, unlearned].astype(np.float64), left_out.index(video)),
+            others=tuple(
+                np.roll(cosines[row, unlearned], -left_out.index(video))[1:][:_OTHER_VIDEOS].tolist()
+            ),
         )
 
 

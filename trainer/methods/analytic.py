@@ -214,9 +214,8 @@ class Analytic(Method):
         self._observed_captions: list[Tensor] = []
         self._observed_targets: list[Tensor] = []
         self._observed_tokens: list[list[int]] = []
-        self._lexicon: Lexicon | None = (
-            None  # of the task or, until it is solved, one with a comparable basis
-        )
+        # Of the task or, until it is solved, one with a comparable basis.
+        self._lexicon: Lexicon | None = None
 
     def _set_neutral_maps(self) -> None:
         layout = self._layout

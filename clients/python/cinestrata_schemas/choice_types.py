@@ -26,8 +26,6 @@ Split = Literal["train", "val", "test"]
 EffectiveSplit = Literal["train", "val", "test", "appended", "fold"]
 # Where the videos that measure a domain come from: a given or a derived test split, or a learned fold.
 HeldOut = Literal["given", "derived", "cross_fitted"]
-LEARNED_SPLITS = (
-    "train",
-    "fold",
-)  # the captions of a fold are learned, and measured without having been learned
+# The captions of a fold are learned, and measured by a solution that has not learned them.
+LEARNED_SPLITS = ("train", "fold")
 VanishedVideos = Literal["keep", "delete"]  # what to do with videos whose file is gone

@@ -35,7 +35,7 @@ import numpy.typing as npt
 from index.hits import Hit, Hits, rank_distinct
 from index.vector_ids import Ids, Scores
 from models.routing.router import COSINE_LIMIT, can_reach_score
-from models.routing.visual_score import COSINE_SCORE, VisualScore
+from models.routing.visual_score import VisualScore
 from service.search.search_request import Routes
 
 
@@ -105,7 +105,7 @@ class WavePlanner:
         limits: Limits for the snapshot's encoder.
         tasks_in_first_page: With ``auto``, how many of the likeliest tasks the list's first page considered; None on
             the first page. Their hits precede all others, so that a list does not depend on its page sizes.
-        visual: Conversion of cosines to scores; by default, they are the scores.
+        visual: Conversion of cosines to scores.
 
     Attributes:
         searched: Tasks in the waves so far.
@@ -124,7 +124,7 @@ class WavePlanner:
         limits: WaveLimits = SEPARATE_ENCODINGS,
         tasks_in_first_page: int | None = None,
         words: npt.NDArray[np.floating] | None = None,
-        visual: VisualScore = COSINE_SCORE,
+        visual: VisualScore,
     ) -> None:
         self.searched: set[str] = set()
         self.lifts: dict[str, float] = dict(zip(tasks, lifts.tolist(), strict=True))

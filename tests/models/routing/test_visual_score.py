@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 import numpy as np
 import pytest
 
@@ -58,7 +60,7 @@ def test_scores_are_converted_in_their_precision() -> None:
     assert visual.nats(cosines).tolist() == [0.0, 2.0]
     assert visual.nats(cosines).dtype == np.float32
     assert visual.cosines(visual.nats(0.7)) == pytest.approx(0.7)
-    assert VisualScore.from_json(visual.to_json()) == visual
+    assert VisualScore.from_json(asdict(visual)) == visual
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from index.hits import Hit, Hits
 from index.vector_ids import moment_ids
 from models.routing.router import COSINE_LIMIT
+from models.routing.visual_score import VisualScore
 from service.search.search_request import Routes, parse_routes
 from service.search.snapshots.video_grouping import best_per_video, nearest_videos
 from service.search.text_search.planner import SEPARATE_ENCODINGS, SHARED_ENCODING, WavePlanner
@@ -29,7 +30,7 @@ def _nearest(shard: list[tuple[int, float]], k: int) -> Hits:
 
 def _planner(routing: Sequence[tuple[str, float]], *arguments: Any, **options: Any) -> WavePlanner:
     tasks, lifts = [task for task, _ in routing], np.array([lift for _, lift in routing])
-    return WavePlanner(tasks, lifts, *arguments, **options)
+    return WavePlanner(tasks, lifts, *arguments, visual=VisualScore(1.0, 0.0), **options)
 
 
 def _search(planner: WavePlanner, shards: Shards, k: int) -> list[list[str]]:

@@ -15,6 +15,7 @@ from trainer.evaluation.calibration_searches import (
     CalibrationTask,
     LabeledResults,
     label_results,
+    remaining_captions,
     unrelated_texts,
 )
 from trainer.evaluation.confidence_fitting import (
@@ -218,7 +219,8 @@ def test_training_captions_have_their_stored_results_in_their_own_task() -> None
     deleted = replace(stored, video=999)
     unknown = replace(stored, task="7")
     fitted = [stored, deleted, unknown]
-    whole, without, elsewhere = label_results(encoder, known, profiles, prior=PRIOR, fitted=fitted)
+    remaining = remaining_captions(known, fitted)
+    whole, without, elsewhere = label_results(encoder, known, profiles, prior=PRIOR, fitted=remaining)
     nats = encoder.token_presence(["1 5"])[0] @ profiles.T
     nats[1] = 1.25
     lifts = PRIOR * (nats - np.log(np.exp(nats).sum()))
