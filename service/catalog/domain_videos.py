@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from sqlalchemy import ColumnElement, delete, func, insert, or_, select, update
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
+from cinestrata_schemas.choice_types import LEARNED_SPLITS
 from index.vector_ids import moment_ids
 from service.catalog.column_types import is_damaged
 from service.catalog.database import id_chunks, read_connection, session_scope
@@ -33,6 +34,11 @@ def in_domain(task_id: str) -> ColumnElement[bool]:
     return Video.task_id.in_(select(Task.id).where(or_(Task.id == task_id, Task.target_id == task_id)))
 
 
+def splits_of(use: str) -> Sequence[str]:
+    """List the effective splits that count as a use of videos: a fold is learned, too."""
+    return LEARNED_SPLITS if use == "train" else (use,)
+
+
 def count_task_videos(session: Session, task_id: str) -> dict[str, int]:
     """Count a task's videos for the fields of ``VideoCounts``."""
     rows = session.execute(
@@ -44,7 +50,7 @@ def count_task_videos(session: Session, task_id: str) -> dict[str, int]:
         "videos": sum(count for _, _, count in rows),
         **{kind: sum(n for status, _, n in rows if status == kind) for kind in ("accepted", "rejected")},
         **{
-            part: sum(n for _, split, n in rows if split == part or (part, split) == ("train", "fold"))
+            part: sum(n for _, split, n in rows if split in splits_of(part))
             for part in ("train", "val", "test", "appended")
         },
     }

@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 from cinestrata_schemas.videos import Cue, VideoDetails, VideoMoment, VideoPage, VideoSummary
 from media import MediaError
 from service.catalog.database import session_scope
-from service.catalog.domain_videos import in_domain, moment_spans
+from service.catalog.domain_videos import in_domain, moment_spans, splits_of
 from service.catalog.keyset_paging import KeysetOrders, contains_text
 from service.catalog.tables import Task, Video, describe_damage
 from service.catalog.task_names import require_task
@@ -40,7 +40,7 @@ def list_videos(
 
     Args:
         task: Only videos in this task (name or ID) and in appends to its domain; None: in all tasks.
-        split: Only videos with this effective split.
+        split: Only videos with this effective split; ``train`` includes those of a fold.
         text: Only videos whose ID, URI, captions or reason contain this text, case-insensitive.
         sort: ``added`` (order of arrival), ``id``, ``duration`` or ``bytes``; ``-`` in front reverses it.
         cursor: ``next_cursor`` from the previous page.
@@ -53,7 +53,7 @@ def list_videos(
     if status is not None:
         query = query.where(Video.status == status)
     if split is not None:
-        query = query.where(Video.effective_split == split)
+        query = query.where(Video.effective_split.in_(splits_of(split)))
     if text:
         query = query.where(contains_text(text, [Video.id, Video.uri, Video.reason], [Video.captions]))
     with session_scope() as session:

@@ -158,6 +158,7 @@ def test_filters_of_videos(catalog: Settings) -> None:
         ("b", "t000", "b.mp4", ['Eine Straße mit "Zitat", 100% Öl'], "test"),
         ("c", "t001", "c.mp4", ["日本語の字幕"], None),
         ("Taxi-1", "t001", "d.mp4", [], None),
+        ("e", "t001", "e.mp4", ["a kite"], "fold"),
     ]
     with session_scope(write=True) as session:
         for video_id, task, uri, captions, split in rows:
@@ -184,6 +185,8 @@ def test_filters_of_videos(catalog: Settings) -> None:
     assert found(text="taxi", task="t001") == ["Taxi-1"]
     assert found(status="pending") == ["c", "Taxi-1"]
     assert found(split="test") == ["b"]
+    assert found(split="train") == ["a", "e"], "a fold is learned, too"
+    assert found(split="fold") == ["e"]
     with pytest.raises(NotFound):
         video_listing.list_videos("a\0b")
 
