@@ -15,7 +15,7 @@ from cli.commands.video_sending import fail_if_missing, pack_videos
 from cli.commands.video_sources import read_videos
 from cli.console import console, fail
 from cli.demo.demo_videos import SampleSearch
-from index.words.text_analysis import split_words
+from index.words.text_analysis import COMPOUND, split_words
 from service.core.domain_names import name_key, unused_slug
 from service.tasks.manifests.caption_tables import find_tables
 from service.tasks.manifests.folder_videos import find_manifest
@@ -104,7 +104,8 @@ class OwnVideos:
         named: dict[str, set[str]] = defaultdict(set)
         for video in (video for videos in self.videos.values() for video in videos):
             for word in split_words("\n".join(video.captions)):
-                named[word.term].add(str(video.id))
+                if not word.term.startswith(COMPOUND):  # its parts are words, too
+                    named[word.term].add(str(video.id))
         # A long word in few videos is rarely one like "with".
         chosen = max(named, key=lambda term: (len(named[term]) in _NAMED, len(term), term), default="")
         searches = [SampleSearch("word", chosen, frozenset(named[chosen]))] if chosen else []

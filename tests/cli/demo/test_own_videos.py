@@ -147,6 +147,13 @@ def test_sample_searches_of_own_videos_are_a_word_a_sentence_and_letters(tmp_pat
     assert not letters.videos
 
 
+def test_sample_word_is_written_without_a_hyphen(tmp_path: Path) -> None:
+    _domain(tmp_path / "gym", "file,caption\n0.mp4,shoulder-width grip\n1.mp4,a shoulder-width grip\n")
+    client: Any = SimpleNamespace(get_video=lambda name: SimpleNamespace(effective_split="fold"))
+    word, *_ = OwnVideos.read(tmp_path).sample_searches(client, tmp_path)
+    assert word == ("word", "shoulder", {"gym-00001", "gym-00002"})
+
+
 def test_library_without_a_described_video_has_no_sample_sentence(tmp_path: Path) -> None:
     _domain(tmp_path / "birds", "file,caption\n0.mp4,a bird\n1.mp4,a bird\n")
     client: Any = SimpleNamespace(get_video=lambda name: SimpleNamespace(effective_split="test"))
