@@ -32,7 +32,7 @@ function draw(explanation) {
     part("Rank", explanation.rank ?? `over ${explanation.depth}`, rankNote(explanation)),
     part(
       "Score",
-      explanation.score.toFixed(3),
+      signed(explanation.score),
       "Evidence for the video in nats: the sum of the next three parts.",
     ),
     part("Visual", signed(explanation.visual_term), visualNote(explanation)),
@@ -73,9 +73,11 @@ function visualNote({ cosine, video_cosine: whole, moments, ...explanation }) {
   const { visual_weight: weight, neutral_cosine: neutral, is_fitted } = explanation;
   const [best] = moments;
   const nearest = best && whole < cosine ? `the moment ${timeRange(best)}` : "the video";
-  const source = is_fitted ? "fitted to this release" : "the defaults";
-  const shown = `${cosine.toFixed(3).replace("-", "−")} of the query and ${nearest}`;
-  return `${weight.toFixed(1)} × (cosine ${shown} − ${neutral.toFixed(2)}); weights: ${source}.`;
+  const source = is_fitted ? "fitted to this release" : "defaults";
+  return (
+    `${weight.toFixed(1)} × (${signed(cosine)} − ${signed(neutral)}): the cosine of the query and ${nearest}, ` +
+    `less one that says nothing. The weight and the latter are ${source}.`
+  );
 }
 
 const routingNote = ({ task }) => `Evidence for ${task}, compared with the likeliest domain.`;

@@ -4,8 +4,8 @@ The recall matrix records only shares. A report repeats a sample of these querie
 release and keeps the first results. These searches ignore the words in captions and other texts, so that a caption
 does not find itself.
 
-A domain whose captions are all learned is reported with its fold: a caption's own video has the score that a solution
-without it gives, so that it ranks as for a new query.
+A domain whose captions are all learned is reported with its fold: the visual score of a caption's own video is that of
+a solution without it. Routing still knows the caption.
 """
 
 from __future__ import annotations

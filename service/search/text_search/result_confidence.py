@@ -160,7 +160,7 @@ def require_calibration(snapshot: SearchSnapshot, request: SearchRequest, mode: 
         return
     model = snapshot.confidence_model
     if model is None:
-        reason = "The release is not calibrated: too few captions were held out from training."
+        reason = "The release is not calibrated: it has too few captions."
     else:
         reason = f"The release is calibrated for mode {model.mode!r}."
     raise InvalidInput.at(

@@ -135,7 +135,7 @@ def test_result_leads_to_the_page_that_explains_it(
     expected = client.get(f"/videos/{video}/explanation", params={"q": QUERY}).json()
     parts = dict(zip(texts(browser, ".score-parts dt"), texts(browser, ".score-parts dt + dd"), strict=True))
     assert parts["Rank"] == rank
-    assert parts["Score"] == f"{expected['score']:.3f}"
+    assert parts["Score"] == f"{expected['score']:.3f}".replace("-", "−")
     assert parts["Visual"] == f"{expected['visual_term']:.3f}".replace("-", "−")
     assert parts["Words"] == f"{expected['words_term']:.3f}".replace("-", "−")
     assert [text.split()[0] for text in texts(browser, ".words li")] == QUERY.split()
