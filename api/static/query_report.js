@@ -21,7 +21,10 @@ const CAPTION_KINDS = {
     "validation caption",
     "They weren't learned, but helped to select and calibrate the release. No video is held out.",
   ],
-  fold: ["cross-fitted caption", "Their own videos have the visual score of a release that has not learned them."],
+  fold: [
+    "cross-fitted caption",
+    "Their own videos have the visual score of a release that has not learned them.",
+  ],
   appended: [
     "caption of an appended video",
     "They weren't learned, but they route queries to the domain. No video is held out.",
