@@ -1,13 +1,14 @@
 """Evidence of words for each video: how much likelier a query is if it means a video with these texts.
 
 Evidence is a log-likelihood ratio in nats, like the routing evidence of a domain (:mod:`models.routing.router`). A
-query consists of *units*: words and quoted phrases. If p is the share of a domain's other captions that have a unit,
-the evidence of the unit is
+query consists of *units*: words and quoted phrases. If p is the share of the library's other captions with a unit, the
+evidence of the unit is
 
     ln(1 + λ (1 - p)² / p)  for a text that has it,    ln(1 - λ (1 - p))  for one that lacks it.
 
-λ is 0.9, but less for a query with more units than the domain's captions have words, since a short caption cannot say a
-long description.
+p is that of the library, not of the domain: routing is bounded, so it could not make up for words that are rare in one
+domain and common in another. λ is 0.9, but less for a query with more units than the domain's captions have words,
+since a short caption cannot say a long description.
 
 A text's evidence for the query is the sum over its units: a constant of the domain, for a text that has none of them,
 and a positive weight for each unit that the text has. The weights count less in a text that is longer than the query,
@@ -42,7 +43,7 @@ Floats = npt.NDArray[np.float64]
 
 # Chosen on half of the domains of real clips; benchmarks/RESULTS.md says which, and has the figures of the other half.
 _CERTAINTY = 0.9  # highest λ, how surely a text about a video has a unit of a query that means the video
-_PRIOR_SHARE = 0.1  # of one more caption in each domain, that has a unit
+_PRIOR_SHARE = 0.1  # of one more caption, that has a unit
 _LONGER = 0.2  # what the weights lose in a text twice as long as the query, relative to the rest
 _UNCAPTIONED = 1.2  # a, in nats
 _COMPLETE, _CLOSEST = 25.0, 10.0  # nats for a complete video, and for one text that is exactly the query
@@ -59,13 +60,13 @@ class CaptionStatistics:
     """Caption statistics of T domains.
 
     Attributes:
-        captions: Number of captions, ``[T]``.
+        captions: Number of captions in all domains.
         lengths: Mean number of words in a caption, ``[T]``.
         captioned: Number of videos with captions, ``[T]``.
         uncaptioned: Number of videos without captions, ``[T]``.
     """
 
-    captions: Floats
+    captions: int
     lengths: Floats
     captioned: Floats
     uncaptioned: Floats
@@ -86,6 +87,7 @@ class MatchedDocuments:
         votes: People who confirmed the text, less those who refused it, never negative; 0 for other texts, ``[D]``.
         is_partial: Whether some texts with a unit are left out because it is too common, ``[U]``.
         frequencies: Number of texts in the library with each unit, ``[U]``.
+        caption_frequencies: Number of captions among them, ``[U]``.
         documents: Number of texts in the library.
     """
 
@@ -98,6 +100,7 @@ class MatchedDocuments:
     votes: Ints
     is_partial: npt.NDArray[np.bool_]
     frequencies: Ints
+    caption_frequencies: Ints
     documents: int
 
 
@@ -197,20 +200,20 @@ def word_evidence(matches: MatchedDocuments, statistics: CaptionStatistics) -> W
     uncaptioned = _UNCAPTIONED if is_captioned_domain.any() else 0.0
     if not len(matches.videos):
         none, no = np.empty(0, np.int64), np.empty(0, np.bool_)
-        zeros = np.zeros(len(statistics.captions), np.float32)
+        zeros = np.zeros(len(statistics.captioned), np.float32)
         unknown = zeros + np.float32(uncaptioned)
         absent = np.where(is_captioned_domain, zeros, unknown)
         return WordEvidence(none, none, none.astype(np.float32), no, absent, unknown)
-    texts, class_of, sizes = _group_texts(matches, len(is_captioned_domain))
+    texts, class_of = _group_texts(matches, len(is_captioned_domain))
     owners = texts.domains
     rows, units = texts.strengths.nonzero()  # of few units, most texts contain one
     strengths = texts.strengths[rows, units].astype(np.float64)
-    weights, base = _unit_weights(rows, units, texts, sizes, statistics)
+    is_known = np.bincount(units, minlength=texts.strengths.shape[1]) > 0
+    weights, base = _unit_weights(matches.caption_frequencies, is_known, statistics)
     confirmed = np.where(texts.votes > 0, _NOT_A_CAPTION * _saturated(texts.votes), 1.0)
     sources = np.where(texts.is_caption | (texts.votes > 0), confirmed, _NOT_A_CAPTION)
     shared = np.bincount(rows, strengths * weights[owners[rows], units], len(owners))
-    known = max(1, len(np.unique(units)))
-    brevity = 1 / (1 + _LONGER * np.maximum(0.0, texts.lengths / known - 1))
+    brevity = 1 / (1 + _LONGER * np.maximum(0.0, texts.lengths / max(1, int(is_known.sum())) - 1))
     evidence: Floats = sources * brevity * shared
     # One column more, for how close a complete text is.
     contained = np.zeros((len(owners), texts.strengths.shape[1] + 1))
@@ -275,19 +278,18 @@ def inverse_document_frequency(
     return np.asarray(np.log1p((documents - frequencies + 0.5) / (frequencies + 0.5)))
 
 
-def _group_texts(matches: MatchedDocuments, domains: int) -> tuple[MatchedDocuments, Ints, Ints]:
+def _group_texts(matches: MatchedDocuments, domains: int) -> tuple[MatchedDocuments, Ints]:
     """Group the texts that differ only in their videos, whose evidence is therefore equal.
 
     Returns:
-        One text of each of C classes, the class of each text ``[D]``, and the number of texts in each class ``[C]``. If
-        few texts can be equal, each is a class.
+        One text of each of C classes, and the class of each text, ``[D]``. If few texts can be equal, each is a class.
     """
     count = len(matches.videos)
     lengths, votes = _rank_values(matches.lengths), _rank_values(matches.votes)
     most_lengths, most_votes = int(lengths.max()) + 1, int(votes.max()) + 1
     size = domains * most_lengths * most_votes * 4 * 3 ** matches.strengths.shape[1]
     if size > _TABLE_SHARE * count:
-        return matches, np.arange(count), np.ones(count, np.int64)
+        return matches, np.arange(count)
     keys = (matches.domains * most_lengths + lengths) * most_votes + votes
     keys = 4 * keys + 2 * matches.is_caption + matches.is_captioned
     for unit in matches.strengths.T:
@@ -308,7 +310,7 @@ def _group_texts(matches: MatchedDocuments, domains: int) -> tuple[MatchedDocume
         strengths=matches.strengths[chosen],
         votes=matches.votes[chosen],
     )
-    return texts, class_of, np.bincount(class_of, minlength=len(used))
+    return texts, class_of
 
 
 def _rank_values(values: Ints) -> Ints:
@@ -362,38 +364,25 @@ def _best_per_video(videos: Ids, class_of: Ints, evidence: Floats, contained: Fl
 
 
 def _unit_weights(
-    rows: Ints, units: Ints, texts: MatchedDocuments, sizes: Ints, statistics: CaptionStatistics
+    frequencies: Ints, is_known: npt.NDArray[np.bool_], statistics: CaptionStatistics
 ) -> tuple[Floats, Floats]:
     """Compute what each unit adds to a text's evidence, ``[T, U]``, and the evidence of a text without any, ``[T]``.
 
     Args:
-        rows: Text in each pair of a text and a unit that it contains.
-        units: Unit in each pair.
-        texts: One text of each class.
-        sizes: Number of texts in each class.
+        frequencies: Number of captions in the library with each unit, ``[U]``.
+        is_known: Whether a text has each unit, ``[U]``.
     """
-    shape = len(statistics.captions), texts.strengths.shape[1]
-    is_counted = texts.is_caption[rows]
-    places = texts.domains[rows[is_counted]] * shape[1] + units[is_counted]
-    counts: Floats = np.zeros(shape)
-    counts += np.bincount(places, sizes[rows[is_counted]], counts.size).reshape(shape)
-    captions = statistics.captions[:, None]
-    # For a unit so common that some of its texts are not matches, the frequency in the library has to do.
-    partial = texts.is_partial
-    overall = texts.frequencies[partial] / max(1, texts.documents)
-    counts[:, partial] = np.maximum(counts[:, partial], overall * captions)
-    counts = np.minimum(counts, captions)
-    shares = _share(counts, captions)
-    others = _share(np.maximum(counts - 1, 0), np.maximum(captions - 1, 0))
-    is_known = np.bincount(units, minlength=shape[1]) > 0
-    length = max(1, int(np.count_nonzero(is_known)))
+    captions = max(statistics.captions, int(frequencies.max()), 1)
+    shares = _share(frequencies, captions)
+    others = _share(np.maximum(frequencies - 1, 0), captions - 1)
+    length = max(1, int(is_known.sum()))
     certainty = _CERTAINTY * np.minimum(1.0, statistics.lengths / length)[:, None]
     present = np.log1p(certainty * (1 - others) ** 2 / others)
     absent = np.log1p(-certainty * (1 - shares))
-    base = np.where(statistics.captions > 0, absent[:, is_known].sum(axis=1), 0.0)
+    base = np.where(statistics.captioned > 0, absent[:, is_known].sum(axis=1), 0.0)
     return present - absent, base
 
 
-def _share(counts: Floats, captions: Floats) -> Floats:
+def _share(counts: Ints, captions: int) -> Floats:
     """Estimate the share of captions that have a unit from how many have it."""
     return np.asarray((counts + _PRIOR_SHARE) / (captions + 1))

@@ -313,6 +313,11 @@ class SearchWords:
 
     def _find_evidence(self, matches: WordMatches, searched: npt.NDArray[np.bool_]) -> WordEvidence:
         is_partial = np.count_nonzero(matches.strengths, axis=0) < matches.frequencies
+        is_caption = matches.kinds == TextKind.CAPTION
+        captions = np.count_nonzero(matches.strengths[is_caption], axis=0)
+        # Of a unit so common that some of its texts are not matches, captions have their share.
+        share = self._captions.statistics.captions / max(1, matches.documents)
+        captions[is_partial] = np.maximum(captions, matches.frequencies * share)[is_partial]
         domains = self._snapshot.locate(matches.videos)
         kept = searched[domains]
         matches, domains = matches.select(kept), domains[kept]
@@ -320,13 +325,14 @@ class SearchWords:
             MatchedDocuments(
                 matches.videos,
                 domains,
-                matches.kinds == TextKind.CAPTION,
+                is_caption[kept],
                 self._captions.are_captioned(matches.videos, domains),
                 matches.lengths,
                 matches.strengths,
                 matches.votes,
                 np.asarray(is_partial),
                 matches.frequencies,
+                captions,
                 matches.documents,
             ),
             self._captions.statistics,

@@ -52,7 +52,7 @@ class DomainCaptions:
         """Create empty facts, for searches without words."""
         zeros = np.zeros(len(positions.starts) - 1)
         captions = np.zeros(len(positions.by_task), np.bool_)
-        return cls(WordIndex.empty(), positions, CaptionStatistics(zeros, zeros, zeros, zeros), captions)
+        return cls(WordIndex.empty(), positions, CaptionStatistics(0, zeros, zeros, zeros), captions)
 
     def uncaptioned(self, position: int) -> Ids:
         """Find the videos without captions in the task at a position: vector IDs, ascending."""
@@ -93,7 +93,10 @@ class DomainCaptions:
         captions, lengths = words.count_captions(self._positions.locate, len(self._positions.counts))
         uncaptioned = self.uncaptioned_counts.astype(np.float64)
         return CaptionStatistics(
-            captions, lengths / np.maximum(captions, 1), self._positions.counts - uncaptioned, uncaptioned
+            int(captions.sum()),
+            lengths / np.maximum(captions, 1),
+            self._positions.counts - uncaptioned,
+            uncaptioned,
         )
 
 

@@ -35,9 +35,10 @@ def _caption(units: int) -> float:
         votes=np.array([0]),
         is_partial=np.zeros(units, np.bool_),
         frequencies=np.ones(units, np.int64),
+        caption_frequencies=np.ones(units, np.int64),
         documents=100_000,
     )
-    statistics = CaptionStatistics(np.array([100_000.0]), np.array([8.0]), np.array([100_000.0]), np.zeros(1))
+    statistics = CaptionStatistics(100_000, np.array([8.0]), np.array([100_000.0]), np.zeros(1))
     return float(word_evidence(matches, statistics).nats[0])
 
 

@@ -34,23 +34,32 @@ def _evidence(
     captions: Sequence[int] | None = None,
     uncaptioned: int = 1,
 ) -> WordEvidence:
-    """Compute the evidence of texts; videos 100 n… are in domain n."""
+    """Compute the evidence of texts; videos 100 n… are in domain n.
+
+    Args:
+        captions: Number of captions in each domain, which are those of as many videos.
+    """
     videos = np.array([text[0] for text in texts], np.int64)
+    strengths = np.array([text[3] for text in texts], np.float32).reshape(len(texts), len(frequencies))
+    is_caption = np.array([text[1] for text in texts], np.bool_)
     counts = np.array([CAPTIONS] * domains if captions is None else captions, np.float64)
     return word_evidence(
         MatchedDocuments(
             videos,
             videos // 100,
-            np.array([text[1] for text in texts], np.bool_),
+            is_caption,
             np.broadcast_to(np.array(captioned), len(texts)),
             np.array([text[2] for text in texts], np.int64),
-            np.array([text[3] for text in texts], np.float32).reshape(len(texts), len(frequencies)),
+            strengths,
             np.array(votes or [0] * len(texts), np.int64),
             np.array(partial or [False] * len(frequencies)),
             np.array(frequencies, np.int64),
+            np.count_nonzero(strengths[is_caption], axis=0),
             CAPTIONS * domains,
         ),
-        CaptionStatistics(counts, np.full(domains, 9.0), counts, np.full(domains, float(uncaptioned))),
+        CaptionStatistics(
+            int(counts.sum()), np.full(domains, 9.0), counts, np.full(domains, float(uncaptioned))
+        ),
     )
 
 
@@ -87,12 +96,9 @@ def test_evidence_is_the_sum_of_its_units() -> None:
 def test_videos_without_captions_have_the_mean_of_their_domain() -> None:
     matched: list[Text] = [(100, True, 1, [1.0]), (101, True, 2, [0.9])]
     found = _evidence(matched, [2], domains=3, captions=[100, 10, 0], uncaptioned=4)
-    weight = _weight(2, 10)
+    weight, absent = _weight(2, 110), math.exp(_absent(2, 110))
     gains = np.array([weight, 0.9 * weight / 1.2])
-    likelihoods = [
-        100 * math.exp(_absent(0)),
-        math.exp(_absent(2, 10)) * (np.exp(gains).sum() + 8),
-    ]
+    likelihoods = [100 * absent, absent * (np.exp(gains).sum() + 8)]
     means = [(4 + likelihoods[0]) / 104, (4 + likelihoods[1]) / 14, (12 + sum(likelihoods)) / 122]
     assert found.unknown.tolist() == pytest.approx((1.2 + np.log(means)).tolist(), abs=1e-5)
     assert found.absent[2] == found.unknown[2], "no video of the domain has captions"
@@ -125,7 +131,7 @@ def test_complete_videos_precede_all_others_and_the_closest_text_is_first() -> N
         (4, True, 2, [1, 0]),
     ]
     found = _evidence(rows, [4, 3])
-    first, second = _weight(4), _weight(3)
+    first, second = _weight(4), _weight(3)  # of the captions, all of which are matches
     gained = [
         first + second + 25 + 10,
         (first + second + 10) / 1.6 + 25,
@@ -179,11 +185,13 @@ def test_name_speaks_for_a_video_without_captions_and_never_against_it() -> None
     assert found.nats[1] > 20
 
 
-def test_common_word_weighs_by_its_share_of_the_texts_if_no_caption_is_listed() -> None:
-    partial = _evidence([(1, False, 1, [0, 1])], [1, 25], domains=3, partial=[False, True])
-    listed = [(100 * n + video, True, 1, [0.0, 1.0]) for n in range(3) for video in range(8)]
-    known = _evidence([*listed, (24, False, 1, [0.0, 1.0])], [1, 25], domains=3)
-    assert partial.absent == pytest.approx(known.absent, abs=0.05)
+def test_word_weighs_the_same_in_every_domain() -> None:
+    """One caption of the first domain and half of the second one's have the word."""
+    texts: list[Text] = [(1, True, 4, [1, 0]), *((100 + video, True, 4, [1, 0]) for video in range(50))]
+    found = _evidence(texts, [51, 0], domains=2)
+    assert np.ptp(found.nats) == 0
+    assert found.nats[0] == pytest.approx(_absent(51, 200) + _weight(51, 200) / 1.6, abs=1e-5)
+    assert found.unknown[1] > found.unknown[0]
 
 
 def test_word_of_every_caption_does_not_distinguish_the_videos_of_its_domain() -> None:

@@ -296,6 +296,15 @@ def test_common_unit_in_another_text_of_the_video_completes_it(
         edit_video("signs-1", VideoPatch(captions=[SIGNS[1]]))
 
 
+def test_common_unit_weighs_by_its_share_of_all_texts(
+    served: SearchEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = served.search("a bird").results[0].score
+    monkeypatch.setattr(word_index, "COMMON_DOCUMENTS", 0)
+    monkeypatch.setattr(word_index, "COMMON_SHARE", 0.05)  # of ten captions with "a", one is listed
+    assert served.search("a bird").results[0].score == pytest.approx(known, abs=1)
+
+
 def test_likely_videos_with_words_of_the_query_match(
     served: SearchEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
