@@ -100,15 +100,15 @@ def test_videos_without_captions_have_the_mean_of_their_domain() -> None:
     gains = np.array([weight, 0.9 * weight / 1.2])
     likelihoods = [100 * absent, absent * (np.exp(gains).sum() + 8)]
     means = [(4 + likelihoods[0]) / 104, (4 + likelihoods[1]) / 14, (12 + sum(likelihoods)) / 122]
-    assert found.unknown.tolist() == pytest.approx((1.2 + np.log(means)).tolist(), abs=1e-5)
+    assert found.unknown.tolist() == pytest.approx((1.5 + np.log(means)).tolist(), abs=1e-5)
     assert found.absent[2] == found.unknown[2], "no video of the domain has captions"
 
 
 def test_no_matched_text_says_nothing() -> None:
     found = _evidence([], [0, 0], domains=2, captions=[10, 0])
     assert len(found.videos) == 0
-    assert found.absent.tolist() == pytest.approx([0.0, 1.2])
-    assert found.unknown.tolist() == pytest.approx([1.2, 1.2])
+    assert found.absent.tolist() == pytest.approx([0.0, 1.5])
+    assert found.unknown.tolist() == pytest.approx([1.5, 1.5])
     assert _evidence([], [0], captions=[0]).unknown.tolist() == [0]
 
 
