@@ -1,21 +1,15 @@
-"""Report a chaos run: each fault with its violations as JSON, and a table of fault groups."""
+"""Report a chaos run as JSON: each fault with its violations, and a row per kind of fault."""
 
 from __future__ import annotations
 
 import json
-import platform
-import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
 
-from benchmarks.reporting.markdown_tables import markdown_table
-
-_COLUMNS = (
+COLUMNS = (
     "fault",
     "runs",
-    "with PostgreSQL",
     "struck",
     "searches",
     "failed",
@@ -23,18 +17,6 @@ _COLUMNS = (
     "retried tasks",
     "violations",
 )
-_GROUPS = {  # group → pattern of fault kinds; the first match counts
-    "kill points of all operations": "kill at: ",
-    "kill all processes": "kill all",
-    "kill Redis, kill Redis and lose its messages": "kill redis",
-    "kill PostgreSQL, cut and freeze its networks": "kill postgresql|cut|freeze",
-    "kill the API, the learning worker, the probing worker": "kill",
-    "read-only data folder, full disk": "full|.*read-only",
-    "restart the API during a hot swap, and without the database": "restart",
-    "pause a process past its lease": "stop",
-    "deliver every message twice, two learning workers": "deliver|two",
-    "clock jumps backward and forward": "clock",
-}
 
 
 @dataclass
@@ -43,7 +25,7 @@ class FaultRecord:
 
     Attributes:
         number: Position of the fault in the run, from 0.
-        mode: Deployment: embedded or server.
+        mode: Deployment: embedded, server or containers.
         round: Round of operations in which it struck.
         delay: Seconds from the start of the round to the fault.
         struck: Whether the fault took effect; a kill point may not be reached.
@@ -51,7 +33,6 @@ class FaultRecord:
         searches: Number of searches in the round.
         failed_searches: Errors of failed searches, except those during a restart of the API.
         excused_searches: Number of failed searches during a restart of the API.
-        unavailable_searches: Number of searches answered with 503 and ``Retry-After``.
         retried_tasks: Errors of tasks that failed and that the operator retried.
         violations: What the checker found, as sentences.
     """
@@ -66,57 +47,30 @@ class FaultRecord:
     searches: int = 0
     failed_searches: list[str] = field(default_factory=list)
     excused_searches: int = 0
-    unavailable_searches: int = 0
     retried_tasks: list[str] = field(default_factory=list)
     violations: list[str] = field(default_factory=list)
 
 
-def write_chaos_report(path: Path, records: Sequence[FaultRecord], seed: int) -> None:
-    """Write the report as JSON. It is written after each fault, so that an interrupted run has one."""
-    facts: dict[str, Any] = {
-        "seed": seed,
-        "machine": platform.machine(),
-        "python": platform.python_version(),
-        "faults": len(records),
-        "struck": sum(record.struck for record in records),
-        "searches": sum(record.searches for record in records),
-        "failed_searches": sum(len(record.failed_searches) for record in records),
-        "violations": sum(len(record.violations) for record in records),
-        "columns": _COLUMNS,
-        "rows": _rows(records),
-        "records": [asdict(record) for record in records],
-    }
+def write_chaos_report(path: Path, records: Sequence[FaultRecord], seed: int) -> list[list[str | int]]:
+    """Write the report, and return its rows. It is written after each fault: an interrupted run has one."""
+    kinds = sorted({record.kind for record in records})
+    rows = [_row(kind, [record for record in records if record.kind == kind]) for kind in kinds]
+    rows.append(_row("all", records))
+    facts = {"seed": seed, "columns": COLUMNS, "rows": rows, "records": [asdict(one) for one in records]}
     staged = path.with_suffix(".new")
     staged.write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
     staged.replace(path)
+    return rows
 
 
-def chaos_table(records: Sequence[FaultRecord]) -> str:
-    """Format a Markdown table with a row per fault group, and a total."""
-    return markdown_table(_COLUMNS, [list(map(str, row)) for row in _rows(records)])
-
-
-def _rows(records: Sequence[FaultRecord]) -> list[list[str | int]]:
-    groups: dict[str, list[FaultRecord]] = {title: [] for title in (*_GROUPS, "other", "all")}
-    for record in records:
-        groups[_group(record.kind)].append(record)
-        groups["all"].append(record)
+def _row(kind: str, records: Sequence[FaultRecord]) -> list[str | int]:
     return [
-        [
-            title,
-            len(own),
-            sum(record.mode != "embedded" for record in own),
-            sum(record.struck for record in own),
-            sum(record.searches for record in own),
-            sum(len(record.failed_searches) for record in own),
-            sum(record.excused_searches for record in own),
-            sum(len(record.retried_tasks) for record in own),
-            sum(len(record.violations) for record in own),
-        ]
-        for title, own in groups.items()
-        if own
+        kind,
+        len(records),
+        sum(record.struck for record in records),
+        sum(record.searches for record in records),
+        sum(len(record.failed_searches) for record in records),
+        sum(record.excused_searches for record in records),
+        sum(len(record.retried_tasks) for record in records),
+        sum(len(record.violations) for record in records),
     ]
-
-
-def _group(kind: str) -> str:
-    return next((title for title, pattern in _GROUPS.items() if re.match(pattern, kind)), "other")

@@ -12,7 +12,7 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,13 +21,18 @@ from typing import Any
 import psycopg
 
 from benchmarks.chaos.catalog_reading import CatalogReader
-from benchmarks.chaos.embedded_deployment import SERVICE_SETTINGS, NotReady, free_port, wait_ready
-from benchmarks.chaos.postgres_server import PostgresServer
+from benchmarks.chaos.deployments import (
+    PRELOAD,
+    SERVICE_SETTINGS,
+    Deployment,
+    NotReady,
+    free_port,
+    send_signal,
+    wait_ready,
+)
 from benchmarks.chaos.process_faults import FOLDER_VARIABLE
-from benchmarks.chaos.service_processes import send_signal
 
 _ROOT = Path(__file__).resolve().parents[2]
-_PRELOAD = Path(__file__).resolve().parent / "preload"
 _USER = 10001  # user in the images
 _SERVICES = {
     "api": "api",
@@ -59,43 +64,27 @@ class ContainerNetwork:
         _docker("network", "connect", "--alias", _SERVICES["postgresql"], self.name, self.database)
 
 
-class ContainerDeployment:
+class ContainerDeployment(Deployment):
     """The services of docker-compose.yml, with images built from this source code.
 
     An overlay mounts the run's folders, gives the API and the workers separate networks to the database, and publishes
     the PostgreSQL and Redis ports on loopback.
-
-    Args:
-        folder: Folder of the run; media and armed faults are below it.
-
-    Attributes:
-        mode: Name of the deployment in the report.
-        url: URL of the API.
-        data, media, faults: Folders.
-        broker_url: URL of the broker, as Celery writes it.
-        postgres: None: the database is a container, see :meth:`pids`.
-        networks: Role → network between that role's containers and the database.
     """
 
     mode = "containers"
-    postgres: PostgresServer | None = None
 
     def __init__(self, folder: Path, data: Path) -> None:
-        self.data, self.media, self.faults = data, folder / "media", folder / "faults"
-        for path in (self.data, self.media, self.faults):
-            path.mkdir(parents=True, exist_ok=True)
+        super().__init__(folder, data)
         for path in (self.data, self.faults):
             os.chown(path, _USER, _USER)
         self._project = f"cinestrata-chaos-{secrets.token_hex(4)}"
-        port, self._database_port, redis_port = free_port(), free_port(), free_port()
-        self.url = f"http://127.0.0.1:{port}"
+        self._database_port, redis_port = free_port(), free_port()
         self.broker_url = f"redis://127.0.0.1:{redis_port}/0"
         self._password, key = secrets.token_hex(16), secrets.token_hex(16)
-        self.headers: Mapping[str, str] = {"X-API-Key": key}
-        self.networks: dict[str, ContainerNetwork] = {}
+        self.headers = {"X-API-Key": key}
         self._environment = folder / "environment"
         self._environment.write_text(
-            f"POSTGRES_PASSWORD={self._password}\nCINESTRATA_API_KEY={key}\nCINESTRATA_PORT={port}\n"
+            f"POSTGRES_PASSWORD={self._password}\nCINESTRATA_API_KEY={key}\nCINESTRATA_PORT={self.port}\n"
             f"CINESTRATA_MEDIA={self.media}\nCINESTRATA_WEIGHTS={folder / 'weights'}\n"
         )
         self._overlay = folder / "overlay.json"
@@ -121,7 +110,6 @@ class ContainerDeployment:
         return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
     def remove_messages(self) -> None:
-        """Remove all messages stored in the broker."""
         found = _docker("volume", "inspect", "--format", "{{.Mountpoint}}", f"{self._project}_redis")
         for path in Path(found.strip()).iterdir():
             shutil.rmtree(path) if path.is_dir() else path.unlink()
@@ -167,7 +155,7 @@ class ContainerDeployment:
         """Build the overlay for docker-compose.yml; JSON is YAML."""
         product = {
             "environment": SERVICE_SETTINGS | {FOLDER_VARIABLE: "/faults", "PYTHONPATH": "/preload"},
-            "volumes": [f"{self.faults}:/faults", f"{_PRELOAD}:/preload:ro"],
+            "volumes": [f"{self.faults}:/faults", f"{PRELOAD}:/preload:ro"],
         }
         services: dict[str, Any] = {
             service: {**product, "networks": ["default", f"database-{role}"]}

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import os
 import random
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
 
 from celery import Celery
 
-from benchmarks.chaos.catalog_reading import CatalogReader
 from benchmarks.chaos.data_volume import DataVolume
-from benchmarks.chaos.postgres_server import PostgresServer
+from benchmarks.chaos.deployments import DatabaseNetwork, Deployment, send_signal
 from benchmarks.chaos.process_faults import (
     KILL_POINTS,
     arm_kill_point,
@@ -25,7 +21,6 @@ from benchmarks.chaos.process_faults import (
     killed_process,
     shift_clock,
 )
-from benchmarks.chaos.service_processes import send_signal
 from benchmarks.chaos.tcp_proxy import TcpProxy
 
 _PAST_LEASE = 13.0  # seconds; leases in the deployments last ten
@@ -33,35 +28,6 @@ _FULL_SECONDS = 6.0
 _CUT_SECONDS = 8.0
 _START_SECONDS = 10.0  # for an API to load its snapshot while the database is unreachable
 _API_OPERATIONS = frozenset({"delete", "post"})  # operations with kill points in the API
-
-
-class DatabaseNetwork(Protocol):
-    """The network between a role's processes and the database."""
-
-    def cut(self) -> None: ...
-    def restore(self) -> None: ...
-
-
-class Deployment(Protocol):
-    """The service's processes, as faults see them."""
-
-    @property
-    def mode(self) -> str: ...
-    @property
-    def data(self) -> Path: ...
-    @property
-    def faults(self) -> Path: ...
-    @property
-    def broker_url(self) -> str: ...
-    @property
-    def postgres(self) -> PostgresServer | None: ...
-    @property
-    def networks(self) -> Mapping[str, DatabaseNetwork]: ...
-    def catalog(self) -> AbstractContextManager[CatalogReader]: ...
-    def pids(self, role: str) -> list[int]: ...
-    def start_worker(self, queue: str) -> subprocess.Popen[bytes]: ...
-    def remove_messages(self) -> None: ...
-    def kill_all(self) -> None: ...
 
 
 @dataclass
@@ -155,9 +121,7 @@ def available_faults(deployment: Deployment, volume: DataVolume) -> list[Fault]:
 
 def _process_fault(role: str) -> Fault:
     def strike(context: FaultContext) -> bool:
-        pids = context.deployment.pids(role)
-        _kill(pids)
-        return bool(pids)
+        return _signal(context.deployment.pids(role), signal.SIGKILL)
 
     return Fault(f"kill {role}", strike, restarts_api=role == "api")
 
@@ -165,12 +129,9 @@ def _process_fault(role: str) -> Fault:
 def _pause_fault(role: str) -> Fault:
     def strike(context: FaultContext) -> bool:
         pids = context.deployment.pids(role)
-        for number in (signal.SIGSTOP, signal.SIGCONT):
-            for pid in pids:
-                send_signal(pid, number)
-            if number == signal.SIGSTOP:
-                time.sleep(_PAST_LEASE)
-        return bool(pids)
+        _signal(pids, signal.SIGSTOP)
+        time.sleep(_PAST_LEASE)
+        return _signal(pids, signal.SIGCONT)
 
     return Fault(f"stop {role} past its lease", strike, restarts_api=role == "api")
 
@@ -210,7 +171,7 @@ def _network_fault(network: DatabaseNetwork, interrupt: Callable[[], None]) -> C
 def _restart_without(network: DatabaseNetwork) -> Callable[[FaultContext], bool]:
     def strike(context: FaultContext) -> bool:
         network.cut()
-        killed = _kill(context.deployment.pids("api"))
+        killed = _signal(context.deployment.pids("api"), signal.SIGKILL)
         time.sleep(_START_SECONDS + context.rng.uniform(0, _CUT_SECONDS))
         network.restore()
         return killed
@@ -226,8 +187,7 @@ def _kill_database(context: FaultContext) -> bool:
 def _lose_messages(context: FaultContext) -> bool:
     pids = context.deployment.pids("redis")
     context.deployment.remove_messages()
-    _kill(pids)
-    return bool(pids)
+    return _signal(pids, signal.SIGKILL)
 
 
 def _deliver_again(context: FaultContext) -> bool:
@@ -264,7 +224,7 @@ def _restart_in_swap(context: FaultContext) -> bool:
             return False
         time.sleep(0.005)
     time.sleep(context.rng.uniform(0, 0.8))
-    return _kill(context.deployment.pids("api"))
+    return _signal(context.deployment.pids("api"), signal.SIGKILL)
 
 
 def _make_read_only(context: FaultContext) -> bool:
@@ -277,7 +237,7 @@ def _restart_read_only(context: FaultContext) -> bool:
     """Kill the workers; those that replace them open all files for the first time."""
     with context.volume.read_only():
         for role in ("learning worker", "probing worker"):
-            _kill(context.deployment.pids(role))
+            _signal(context.deployment.pids(role), signal.SIGKILL)
         time.sleep(_FULL_SECONDS)
     return True
 
@@ -301,13 +261,9 @@ def _jump(context: FaultContext, direction: int) -> bool:
     return True
 
 
-def _kill(pids: Iterable[int]) -> bool:
-    killed = False
-    for pid in pids:
-        with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-            killed = True
-    return killed
+def _signal(pids: Iterable[int], number: signal.Signals) -> bool:
+    """Send a signal to processes; returns whether one of them was running."""
+    return any([send_signal(pid, number) for pid in pids])
 
 
 def _modified(path: Path) -> int:

@@ -20,31 +20,34 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import httpx
-from rich.console import Console
 
-from benchmarks.chaos.chaos_report import FaultRecord, chaos_table, write_chaos_report
+from benchmarks.chaos.chaos_report import COLUMNS, FaultRecord, write_chaos_report
 from benchmarks.chaos.container_deployment import ContainerDeployment
 from benchmarks.chaos.data_volume import DataVolume
-from benchmarks.chaos.embedded_deployment import EmbeddedDeployment, NotReady, wait_ready
+from benchmarks.chaos.deployments import (
+    Deployment,
+    EmbeddedDeployment,
+    NotReady,
+    ServerDeployment,
+    wait_ready,
+)
 from benchmarks.chaos.fault_kinds import Fault, FaultContext, available_faults
 from benchmarks.chaos.library_checker import LibraryChecker, check_epochs
 from benchmarks.chaos.operation_driver import Operation, OperationDriver, RoundTimeout, plan_rounds
 from benchmarks.chaos.search_stream import Answer, SearchStream, compare_answers, read_answers
-from benchmarks.chaos.server_deployment import ServerDeployment
 from benchmarks.ingest.clip_files import write_tiny_clips
 
 _ROUND_SECONDS = 600.0  # for a round's operations, and for recovery after them
 _PLAN_SEED = 1  # every run has the same operations; its seed selects the faults
 _OLD_SECONDS = 7200.0  # age that leftovers are given before the next round
 _SNAPSHOT_SECONDS = 60.0
-
-_AnyDeployment = EmbeddedDeployment | ServerDeployment | ContainerDeployment
-_DEPLOYMENTS: dict[str, Callable[[Path, Path], _AnyDeployment]] = {
+_DEPLOYMENTS: dict[str, type[Deployment]] = {
     "embedded": EmbeddedDeployment,
     "server": ServerDeployment,
     "containers": ContainerDeployment,
@@ -55,51 +58,45 @@ class Chaos:
     """A chaos run.
 
     Args:
+        folder: Folder of the run.
+        faults: Number of faults to strike.
         seed: Seed for the faults and their moments.
-        modes: Deployments: ``embedded``, ``server``, ``containers``.
         kinds: Regular expression that selects faults by name; empty: all.
         large: Videos in the largest domain.
-        rounds: Rounds of operations that a library gets; None: all.
 
     Attributes:
         records: Faults so far.
     """
 
-    def __init__(
-        self,
-        folder: Path,
-        seed: int,
-        modes: Sequence[str],
-        kinds: str = "",
-        large: int = 70,
-        rounds: int | None = None,
-    ) -> None:
+    def __init__(self, folder: Path, faults: int, seed: int, kinds: str, large: int) -> None:
         self.records: list[FaultRecord] = []
-        self._folder, self._seed, self._modes, self._kinds = folder, seed, modes, kinds
-        self._large = large
-        self._rounds = plan_rounds(_PLAN_SEED, large=large)[:rounds]
+        self._folder, self._faults, self._seed, self._kinds = folder, faults, seed, kinds
+        self._rounds = plan_rounds(_PLAN_SEED, large=large)[:faults]
         count = sum(len(operation.videos) for operations in self._rounds for operation in operations)
         self._clips = [folder / "clips" / path for path in write_tiny_clips(folder / "clips", count)]
-        self._reference: list[list[Answer]] = []
-        self._durations: list[float] = []  # seconds that each undisturbed round took
-        self._counts: dict[str, int] = {}
+        self._reference: list[tuple[list[Answer], float]] = []  # answers after each round, and its seconds
+        self._counts: Counter[str] = Counter()
 
-    def run(self, faults: int, report: Callable[[Sequence[FaultRecord]], None]) -> None:
-        """Strike this number of faults, with a new library after each plan of rounds."""
+    def run(self, modes: Sequence[str], report: Callable[[], object]) -> None:
+        """Strike the faults, with a new library after each plan of rounds.
+
+        Args:
+            modes: Deployments in turn: ``embedded``, ``server``, ``containers``.
+            report: Called after each fault.
+        """
+        self._record_reference()
         library = 0
-        self._read_reference()
-        while len(self.records) < faults:
-            mode = self._modes[library % len(self._modes)]
+        while len(self.records) < self._faults:
+            mode = modes[library % len(modes)]
             with self._library(f"{mode}-{library}", mode) as (deployment, volume):
-                self._run_library(deployment, volume, faults, report)
+                self._run_library(deployment, volume, report)
             library += 1
 
     @contextmanager
-    def _library(self, name: str, mode: str) -> Iterator[tuple[_AnyDeployment, DataVolume]]:
+    def _library(self, name: str, mode: str) -> Iterator[tuple[Deployment, DataVolume]]:
         folder = self._folder / name
         volume = DataVolume(folder / "volume")
-        data = volume.path / "data"
-        deployment = _DEPLOYMENTS[mode](folder, data)
+        deployment = _DEPLOYMENTS[mode](folder, volume.path / "data")
         try:
             deployment.start()
             yield deployment, volume
@@ -107,48 +104,33 @@ class Chaos:
             deployment.stop()
             volume.close()
 
-    def _read_reference(self) -> None:
-        """Read the answers after each undisturbed round, which a previous command may have recorded."""
-        path = self._folder / f"reference-{self._large}-{len(self._rounds)}.json"
-        if not path.exists():
-            self._record_reference()
-            path.write_text(json.dumps([self._reference, self._durations]), encoding="utf-8")
-        self._reference, self._durations = json.loads(path.read_text(encoding="utf-8"))
-
     def _record_reference(self) -> None:
+        """Run the rounds undisturbed, and record answers and durations."""
         with self._library("undisturbed", "embedded") as (deployment, _):
             driver = OperationDriver(deployment.url, deployment.headers, self._clips, deployment.media)
             for number, operations in enumerate(self._rounds):
                 started = time.monotonic()
                 driver.start(operations, _ROUND_SECONDS).wait()
-                self._durations.append(time.monotonic() - started)
+                seconds = time.monotonic() - started
                 _wait_for_snapshot(deployment)
-                self._reference.append(read_answers(deployment.url, deployment.headers))
+                self._reference.append((read_answers(deployment.url, deployment.headers), seconds))
                 with deployment.catalog() as catalog:
                     found = LibraryChecker(deployment.data, catalog).check(driver.expected)
-                if found or driver.failures or driver.refusals:
-                    problems = [*found, *driver.failures, *driver.refusals]
+                if problems := [*found, *driver.failures, *driver.refusals]:
                     raise RuntimeError(f"the undisturbed run fails in round {number}: {problems}")
             driver.close()
 
-    def _run_library(
-        self,
-        deployment: _AnyDeployment,
-        volume: DataVolume,
-        faults: int,
-        report: Callable[[Sequence[FaultRecord]], None],
-    ) -> None:
+    def _run_library(self, deployment: Deployment, volume: DataVolume, report: Callable[[], object]) -> None:
         driver = OperationDriver(deployment.url, deployment.headers, self._clips, deployment.media)
-        searches: SearchStream | None = None
+        searches = SearchStream(deployment.url, deployment.headers)
         for number, operations in enumerate(self._rounds):
-            if len(self.records) >= faults:
+            if len(self.records) >= self._faults:
                 break
-            if searches is None and number:  # the first round has nothing to search
-                searches = SearchStream(deployment.url, deployment.headers)
+            if number == 1:  # the first round has nothing to search
                 searches.start()
             record = self._run_round(deployment, volume, driver, searches, number, operations)
             self.records.append(record)
-            report(self.records)
+            report()
             if record.violations:
                 # The volume's content is lost when it is released; logs and catalog explain a violation.
                 evidence = self._folder / f"violation-{len(self.records)}"
@@ -156,26 +138,24 @@ class Chaos:
                     deployment.data, evidence, ignore=_list_sockets, ignore_dangling_symlinks=True
                 )
                 break  # later rounds would report the same damage again
-        if searches is not None:
-            searches.stop()
+        searches.stop()
         driver.close()
 
     def _run_round(
         self,
-        deployment: _AnyDeployment,
+        deployment: Deployment,
         volume: DataVolume,
         driver: OperationDriver,
-        searches: SearchStream | None,
+        searches: SearchStream,
         number: int,
         operations: Sequence[Operation],
     ) -> FaultRecord:
         rng = random.Random(f"{self._seed}-{len(self.records)}")
         fault = self._choose(available_faults(deployment, volume), operations, rng)
         is_point = fault.kind.startswith("kill at")
-        delay = 0.0 if is_point else round(rng.uniform(0, 0.9 * self._durations[number]), 2)
+        delay = 0.0 if is_point else round(rng.uniform(0, 0.9 * self._reference[number][1]), 2)
         record = FaultRecord(len(self.records), deployment.mode, fault.kind, number, delay)
-        started, searched = time.monotonic(), searches.count if searches else 0
-        failed_before = len(searches.failed) if searches else 0
+        started, searched, failed_before = time.monotonic(), searches.count, len(searches.failed)
         driver.failures.clear()
         running = driver.start(operations, _ROUND_SECONDS)
         context = FaultContext(deployment, volume, rng, running.is_over)
@@ -188,20 +168,21 @@ class Chaos:
             record.violations += [str(error), *driver.refusals]
         _end(context.workers)
         restarts_api = fault.restarts_api or context.has_ended_api
-        recovered_at = self._recover(deployment, record)
+        try:
+            wait_ready(deployment.url)
+        except NotReady as error:
+            record.violations.append(str(error))
+        recovered_at = time.monotonic()
         if not record.violations:  # the checks send requests
             record.violations += self._check(deployment, driver, number, fault)
         record.seconds = round(time.monotonic() - started, 1)
         record.retried_tasks = list(driver.failures)
-        if searches is not None:
-            record.searches = searches.count - searched
-            for failed in searches.failed[failed_before:]:
-                restarting = restarts_api and failed.ended >= struck_at and failed.started <= recovered_at
-                if restarting:
-                    record.excused_searches += 1
-                else:
-                    record.unavailable_searches += failed.unavailable
-                    record.failed_searches.append(failed.reason)
+        record.searches = searches.count - searched
+        for failed in searches.failed[failed_before:]:
+            if restarts_api and failed.ended >= struck_at and failed.started <= recovered_at:
+                record.excused_searches += 1
+            else:
+                record.failed_searches.append(failed.reason)
         return record
 
     def _choose(self, faults: Sequence[Fault], operations: Sequence[Operation], rng: random.Random) -> Fault:
@@ -209,22 +190,12 @@ class Chaos:
         kinds = {operation.kind for operation in operations}
         possible = [fault for fault in faults if not fault.needs or fault.needs & kinds]
         chosen = [fault for fault in possible if re.search(self._kinds, fault.kind)] or possible
-        least = min(self._counts.get(fault.kind, 0) for fault in chosen)
-        fault = rng.choice([fault for fault in chosen if self._counts.get(fault.kind, 0) == least])
-        self._counts[fault.kind] = least + 1
+        least = min(self._counts[fault.kind] for fault in chosen)
+        fault = rng.choice([fault for fault in chosen if self._counts[fault.kind] == least])
+        self._counts[fault.kind] += 1
         return fault
 
-    def _recover(self, deployment: _AnyDeployment, record: FaultRecord) -> float:
-        """Wait until the API is ready; returns how long that took."""
-        try:
-            wait_ready(deployment.url)
-        except NotReady as error:
-            record.violations.append(str(error))
-        return time.monotonic()
-
-    def _check(
-        self, deployment: _AnyDeployment, driver: OperationDriver, number: int, fault: Fault
-    ) -> list[str]:
+    def _check(self, deployment: Deployment, driver: OperationDriver, number: int, fault: Fault) -> list[str]:
         busy = driver.wait_until_idle(_ROUND_SECONDS)
         violations = [f"task {name} is not finished" for name in busy]
         with deployment.catalog() as catalog:
@@ -235,9 +206,8 @@ class Chaos:
         violations += [f"unexpected response: {text}" for text in driver.refusals]
         driver.refusals.clear()
         _wait_for_snapshot(deployment)
-        differences = compare_answers(
-            self._reference[number], read_answers(deployment.url, deployment.headers)
-        )
+        answers = read_answers(deployment.url, deployment.headers)
+        differences = compare_answers(self._reference[number][0], answers)
         violations += differences[:3]
         if len(differences) > 3:
             numbers = ", ".join(text.split(",")[0].removeprefix("query ") for text in differences)
@@ -246,7 +216,7 @@ class Chaos:
         return violations
 
 
-def _wait_for_snapshot(deployment: _AnyDeployment) -> None:
+def _wait_for_snapshot(deployment: Deployment) -> None:
     """Wait until the API searches the newest index generation, with the catalog instead of its copy."""
     deadline = time.monotonic() + _SNAPSHOT_SECONDS
     while time.monotonic() < deadline:
@@ -294,38 +264,29 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--modes", default="embedded,server", help="some of embedded,server,containers")
     parser.add_argument("--kind", default="", help="strike only faults whose name matches this pattern")
     parser.add_argument("--large", type=int, default=70, help="videos of the largest domain (70)")
-    parser.add_argument("--rounds", type=int, help="rounds of operations before a new library (all)")
     parser.add_argument("--out", type=Path, default=Path("chaos-report.json"), help="report (JSON)")
     parser.add_argument("--folder", type=Path, help="folder of the run, which keeps its files")
     options = parser.parse_args(arguments)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # ends the processes, too
-    console = Console()
+    rows: list[list[str | int]] = []
     with tempfile.TemporaryDirectory(prefix="chaos-") as temporary:
-        chaos = Chaos(
-            options.folder or Path(temporary),
-            options.seed,
-            options.modes.split(","),
-            options.kind,
-            options.large,
-            options.rounds,
-        )
+        folder = options.folder or Path(temporary)
+        chaos = Chaos(folder, options.faults, options.seed, options.kind, options.large)
 
-        def report(records: Sequence[FaultRecord]) -> None:
-            write_chaos_report(options.out, records, options.seed)
-            last = records[-1]
+        def report() -> None:
+            rows[:] = write_chaos_report(options.out, chaos.records, options.seed)
+            last = chaos.records[-1]
             failed = f", {len(last.failed_searches)} failed searches" if last.failed_searches else ""
             state = "; ".join(last.violations) or "no violation"
             struck = "" if last.struck else " (did not strike)"
-            console.print(
+            print(
                 f"{last.number + 1}/{options.faults} {last.mode}, round {last.round}: {last.kind}{struck}, "
                 f"{last.seconds:g} s: {state}{failed}",
-                soft_wrap=True,
-                markup=False,
-                highlight=False,
+                flush=True,
             )
 
-        chaos.run(options.faults, report)
-    console.print(chaos_table(chaos.records), soft_wrap=True, markup=False, highlight=False)
+        chaos.run(options.modes.split(","), report)
+    print(*(" | ".join(map(str, row)) for row in (COLUMNS, *rows)), sep="\n")
     if any(record.violations or record.failed_searches for record in chaos.records):
         sys.exit(1)
 

@@ -6,8 +6,7 @@ import itertools
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import httpx
 
@@ -21,20 +20,12 @@ _TOLERANCE = 2e-6  # of a score: batches of different sizes round float32 sums d
 Answer = list[tuple[str, float]]
 
 
-@dataclass(frozen=True)
-class FailedSearch:
-    """A search without an answer.
-
-    Attributes:
-        started, ended: Times on the monotonic clock.
-        reason: Status and detail of the response, or the connection error.
-        unavailable: Whether the response was 503 with ``Retry-After``.
-    """
+class FailedSearch(NamedTuple):
+    """A search without an answer: start and end on the monotonic clock, and the response or the connection error."""
 
     started: float
     ended: float
     reason: str
-    unavailable: bool
 
 
 class SearchStream:
@@ -59,32 +50,29 @@ class SearchStream:
     def stop(self) -> None:
         """End after the current search."""
         self._stopped.set()
-        self._thread.join()
+        if self._thread.ident is not None:
+            self._thread.join()
 
     def _run(self) -> None:
         for text in itertools.cycle(QUERIES):
             if self._stopped.wait(_INTERVAL):
                 return
             started = time.monotonic()
-            reason, unavailable = "", False
-            try:
-                response = httpx.get(
-                    f"{self._url}/search",
-                    params={"q": text},
-                    headers=self._headers,
-                    trust_env=False,
-                    timeout=_TIMEOUT,
-                )
-                if response.status_code != httpx.codes.OK:
-                    reason = f"{response.status_code} {response.text[:200]}"
-                    unavailable = response.status_code == 503 and "Retry-After" in response.headers
-                elif response.json()["degraded"]:
-                    reason = f"degraded: {response.json()['degraded']}"
-            except httpx.HTTPError as error:
-                reason = repr(error)
+            if reason := self._search(text):
+                self.failed.append(FailedSearch(started, time.monotonic(), reason))
             self.count += 1
-            if reason:
-                self.failed.append(FailedSearch(started, time.monotonic(), reason, unavailable))
+
+    def _search(self, text: str) -> str:
+        """Send a search; returns why it has no complete answer, or an empty text."""
+        url, query = f"{self._url}/search", {"q": text}
+        try:
+            response = httpx.get(url, params=query, headers=self._headers, trust_env=False, timeout=_TIMEOUT)
+        except httpx.HTTPError as error:
+            return repr(error)
+        if response.status_code != httpx.codes.OK:
+            return f"{response.status_code} {response.text[:200]}"
+        degraded = response.json()["degraded"]
+        return f"degraded: {degraded}" if degraded else ""
 
 
 def read_answers(url: str, headers: Mapping[str, str]) -> list[Answer]:

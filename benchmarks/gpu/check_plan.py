@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 from benchmarks.gpu.check_runner import Skipped
 
 
-@dataclass(frozen=True)
-class TrainingSize:
+class TrainingSize(NamedTuple):
     """Size of a measured training run.
 
     Attributes:
         model: Model name in open_clip.
+        method: Method that is trained.
         batch: Pairs per step.
         steps: Steps in each of two epochs, of which the second is measured.
     """
@@ -26,17 +27,13 @@ class TrainingSize:
 
 @dataclass(frozen=True)
 class GpuPlan:
-    """Sizes of all checks.
+    """Sizes of all checks; the defaults fit a GPU with 80 GB.
 
     Attributes:
         device: ``cuda`` or ``cpu``.
         folder: Folder for checkpoints, frames and libraries.
+        frames: Frames per video; 12, as in both papers' tables on MSR-VTT.
         models: Model names in open_clip, smallest first.
-        embedded_videos: Videos for measuring embedding throughput.
-        trainings: Training runs to measure.
-        scanned_vectors: Numbers of vectors to scan.
-        searched_vectors: Vectors in the searched library.
-        searched_domains: Domains in the searched library.
         searches: Searches for measuring latency; twice as many measure capacity.
         clients: Concurrent clients for measuring capacity.
         memory_gib: Memory of the worker that runs out of it.
@@ -44,23 +41,24 @@ class GpuPlan:
 
     device: str
     folder: Path
-    frames: int
-    models: tuple[str, ...]
-    embedded_videos: int
-    trainings: tuple[TrainingSize, ...]
-    scanned_vectors: tuple[int, ...]
-    searched_vectors: int
-    searched_domains: int
-    searches: int
-    clients: int
-    memory_gib: float
+    frames: int = 12
+    models: tuple[str, ...] = ("ViT-B-32", "ViT-L-14")
+    embedded_videos: int = 256
+    trainings: tuple[TrainingSize, ...] = (
+        TrainingSize("ViT-B-32", "ffa_tame", 8, 60),
+        TrainingSize("ViT-B-32", "bmu_moco", 48, 15),
+        TrainingSize("ViT-L-14", "ffa_tame", 8, 20),
+        TrainingSize("ViT-L-14", "bmu_moco", 12, 12),
+    )
+    scanned_vectors: tuple[int, ...] = (10**6, 10**7)
+    searched_vectors: int = 100_000
+    searched_domains: int = 10
+    searches: int = 200
+    clients: int = 16
+    memory_gib: float = 8
 
     def backbone_name(self, model: str) -> str:
-        """Name the backbone of a model with random weights.
-
-        Raises:
-            Skipped: The checkpoint was not written.
-        """
+        """Name the backbone of a model with random weights; raise Skipped if its checkpoint was not written."""
         weights = self.folder / model / "open_clip_model.safetensors"
         if not weights.exists():
             raise Skipped(f"there is no checkpoint of {model}")
@@ -68,43 +66,21 @@ class GpuPlan:
 
 
 def plan_checks(device: str, folder: Path) -> GpuPlan:
-    """Choose the sizes for a device; those for ``cuda`` fit a GPU with 80 GB.
-
-    Args:
-        folder: Folder for checkpoints, frames and libraries.
-    """
-    if device == "cpu":
-        model = "ViT-S-32-alt"
-        return GpuPlan(
-            device=device,
-            folder=folder,
-            frames=2,
-            models=(model,),
-            embedded_videos=4,
-            trainings=(TrainingSize(model, "ffa_tame", 2, 2), TrainingSize(model, "bmu_moco", 2, 2)),
-            scanned_vectors=(5000,),
-            searched_vectors=400,
-            searched_domains=2,
-            searches=50,
-            clients=2,
-            memory_gib=1.5,
-        )
-    return GpuPlan(
-        device=device,
-        folder=folder,
-        frames=12,  # as in both papers' tables on MSR-VTT
-        models=("ViT-B-32", "ViT-L-14"),
-        embedded_videos=256,
-        trainings=(
-            TrainingSize("ViT-B-32", "ffa_tame", 8, 60),
-            TrainingSize("ViT-B-32", "bmu_moco", 48, 15),
-            TrainingSize("ViT-L-14", "ffa_tame", 8, 20),
-            TrainingSize("ViT-L-14", "bmu_moco", 12, 12),
-        ),
-        scanned_vectors=(10**6, 10**7),
-        searched_vectors=100_000,
-        searched_domains=10,
-        searches=200,
-        clients=16,
-        memory_gib=8,
+    """Choose the sizes for a device, ``cuda`` or ``cpu``."""
+    plan = GpuPlan(device, folder)
+    if device == "cuda":
+        return plan
+    model = "ViT-S-32-alt"
+    return replace(
+        plan,
+        frames=2,
+        models=(model,),
+        embedded_videos=4,
+        trainings=(TrainingSize(model, "ffa_tame", 2, 2), TrainingSize(model, "bmu_moco", 2, 2)),
+        scanned_vectors=(5000,),
+        searched_vectors=400,
+        searched_domains=2,
+        searches=50,
+        clients=2,
+        memory_gib=1.5,
     )

@@ -11,9 +11,9 @@ import os
 import signal
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from importlib import import_module
 from multiprocessing.connection import Connection
 from typing import Any, Literal
@@ -80,32 +80,14 @@ class CheckResult:
     reason: str = ""
     figures: Figures = field(default_factory=dict)
 
-    def as_dict(self) -> dict[str, Any]:
-        """Convert to fields for a JSON report."""
-        return asdict(self)
 
-
-def run_checks(
-    checks: Sequence[Check],
-    plan: object,
-    budget: float,
-    report: Callable[[CheckResult], None] = lambda result: None,
-) -> list[CheckResult]:
-    """Run checks in order.
+def run_checks(checks: Sequence[Check], plan: object, budget: float) -> Iterator[CheckResult]:
+    """Run checks in order, and yield each result as soon as it is known.
 
     Args:
         plan: First argument of each check; it is pickled.
         budget: Seconds for all checks. Those that no longer fit are skipped.
-        report: Called with each result as soon as it is known.
     """
-    results: list[CheckResult] = []
-    for result in _results(checks, plan, budget):
-        results.append(result)
-        report(result)
-    return results
-
-
-def _results(checks: Sequence[Check], plan: object, budget: float) -> Iterator[CheckResult]:
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(_PRELOADED)
     end = time.monotonic() + budget
@@ -115,11 +97,8 @@ def _results(checks: Sequence[Check], plan: object, budget: float) -> Iterator[C
         if missing:
             yield CheckResult(check.name, "skipped", reason=f"the check {missing!r} did not pass")
         elif left < _MIN_SECONDS:
-            yield CheckResult(
-                check.name,
-                "skipped",
-                reason=f"the time budget of {budget:.0f} s is used up; --budget raises it",
-            )
+            reason = f"the time budget of {budget:.0f} s is used up; --budget raises it"
+            yield CheckResult(check.name, "skipped", reason=reason)
         else:
             result = _run_check(context, check, plan, min(check.seconds, left))
             yield result
@@ -134,7 +113,7 @@ def _run_check(context: Any, check: Check, plan: object, seconds: float) -> Chec
     process = context.Process(target=_execute, args=(sender, check, plan))
     process.start()
     sender.close()
-    fields: Mapping[str, Any] | None = None
+    fields: dict[str, Any] | None = None
     is_late = not receiver.poll(seconds)
     if not is_late:
         with suppress(EOFError):
@@ -146,35 +125,27 @@ def _run_check(context: Any, check: Check, plan: object, seconds: float) -> Chec
         process.kill()  # before it became the leader of its group
     process.join()
     if fields is None:
-        reason = (
-            f"it did not end within {seconds:.0f} s"
-            if is_late
-            else f"its process ended with status {process.exitcode}"
-        )
-        fields = {"outcome": "failed", "reason": reason}
+        late = f"it did not end within {seconds:.0f} s"
+        ended = f"its process ended with status {process.exitcode}"
+        fields = {"outcome": "failed", "reason": late if is_late else ended}
     return CheckResult(check.name, seconds=round(time.monotonic() - began, 1), **fields)
 
 
 def _execute(sender: Connection, check: Check, plan: object) -> None:
     """Run a check in its process, and send the outcome, reason and figures."""
     os.setsid()
-    sender.send(_outcome(check, plan))
-    sender.close()
-
-
-def _outcome(check: Check, plan: object) -> dict[str, Any]:
     module, _, name = check.target.partition(":")
     try:
         figures = getattr(import_module(module), name)(plan, *check.arguments)
-        return {"outcome": "passed", "figures": figures}
+        fields = {"outcome": "passed", "figures": figures}
     except Skipped as error:
-        return {"outcome": "skipped", "reason": str(error)}
+        fields = {"outcome": "skipped", "reason": str(error)}
     except CheckFailed as error:
-        return {"outcome": "failed", "reason": str(error), "figures": error.figures}
-    except ImportError as error:
-        package = (error.name or "").partition(".")[0]
+        fields = {"outcome": "failed", "reason": str(error), "figures": error.figures}
+    except Exception as error:
+        fields = {"outcome": "failed", "reason": traceback.format_exc()}
+        package = (error.name or "").partition(".")[0] if isinstance(error, ImportError) else ""
         if package and package not in _OWN:
-            return {"outcome": "skipped", "reason": f"the package {package} cannot be imported: {error}"}
-        return {"outcome": "failed", "reason": traceback.format_exc()}
-    except Exception:
-        return {"outcome": "failed", "reason": traceback.format_exc()}
+            fields = {"outcome": "skipped", "reason": f"the package {package} cannot be imported: {error}"}
+    sender.send(fields)
+    sender.close()

@@ -17,7 +17,7 @@ import os
 import sys
 import tempfile
 import time
-from dataclasses import replace
+from dataclasses import asdict
 from datetime import UTC, datetime
 from importlib.util import find_spec
 from pathlib import Path
@@ -31,39 +31,27 @@ BUDGET = 460.0  # seconds: eight minutes including start and end
 
 def list_checks(plan: GpuPlan) -> list[Check]:
     """List the checks in the order in which they run: what other checks or most users need comes first."""
-    package = "benchmarks.gpu"
-    checks = [
+
+    def check(name: str, target: str, seconds: float, *arguments: object) -> Check:
+        seconds *= 10 if plan.device == "cpu" else 1  # a busy processor must not fail a check
+        target = f"benchmarks.gpu.{target}"
+        return Check(name, target, seconds, arguments, is_required=name == "machine")
+
+    return [
         # With the first import of torch, which takes a minute from a slow disk.
-        Check("machine", f"{package}.machine_checks:describe_machine", 120, is_required=True),
-        Check("checkpoints", f"{package}.machine_checks:write_checkpoints", 90),
+        check("machine", "machine_checks:describe_machine", 120),
+        check("checkpoints", "machine_checks:write_checkpoints", 90),
+        *(check(f"towers {model}", "tower_checks:check_towers", 60, model) for model in plan.models),
+        check("releases", "tower_checks:check_releases", 60),
         *(
-            Check(f"towers {model}", f"{package}.tower_checks:check_towers", 60, (model,))
-            for model in plan.models
-        ),
-        Check("releases", f"{package}.tower_checks:check_releases", 60),
-        *(
-            Check(
-                f"training {size.method} {size.model}",
-                f"{package}.training_checks:measure_training",
-                90,
-                (size,),
-            )
+            check(f"training {size.method} {size.model}", "training_checks:measure_training", 90, size)
             for size in plan.trainings
         ),
-        Check("out of memory", f"{package}.memory_checks:check_out_of_memory", 90),
-        *(
-            Check(f"embedding {model}", f"{package}.tower_checks:measure_embedding", 60, (model,))
-            for model in plan.models
-        ),
-        Check("searches", f"{package}.search_checks:measure_searches", 120),
-        *(
-            Check(f"scan {count:,}", f"{package}.scan_checks:check_scan", 90, (count,))
-            for count in plan.scanned_vectors
-        ),
+        check("out of memory", "memory_checks:check_out_of_memory", 90),
+        *(check(f"embedding {model}", "tower_checks:measure_embedding", 60, model) for model in plan.models),
+        check("searches", "search_checks:measure_searches", 120),
+        *(check(f"scan {count:,}", "scan_checks:check_scan", 90, count) for count in plan.scanned_vectors),
     ]
-    if plan.device == "cpu":  # a busy processor must not fail a check
-        checks = [replace(check, seconds=10 * check.seconds) for check in checks]
-    return checks
 
 
 def exit_status(results: list[CheckResult]) -> int:
@@ -109,23 +97,18 @@ def main() -> None:
     report = {"device": options.device, "started": datetime.now(UTC).isoformat(timespec="seconds")}
     with tempfile.TemporaryDirectory(prefix="cinestrata-gpu-", ignore_cleanup_errors=True) as folder:
         plan = plan_checks(options.device, Path(folder))
+        checks = list_checks(plan)
+        chosen = [one for one in checks if one.name in _NEEDED or one.name.startswith(tuple(options.only))]
+        if all(one.name in _NEEDED for one in chosen):
+            parser.error(f"--only names none of the checks {', '.join(one.name for one in checks)}")
         results: list[CheckResult] = []
-
-        def save(result: CheckResult) -> None:
-            """Print a result, and write the report so far: the run may be cut short."""
+        for result in run_checks(chosen, plan, options.budget):
             results.append(result)
             _print(result)
+            # The report so far: the run may be cut short.
             seconds = round(time.monotonic() - began, 1)
-            content = {**report, "seconds": seconds, "checks": [one.as_dict() for one in results]}
+            content = {**report, "seconds": seconds, "checks": [asdict(one) for one in results]}
             options.out.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-
-        checks = list_checks(plan)
-        needed = [
-            check for check in checks if check.name in _NEEDED or check.name.startswith(tuple(options.only))
-        ]
-        if all(check.name in _NEEDED for check in needed):
-            parser.error(f"--only names none of the checks {', '.join(check.name for check in checks)}")
-        run_checks(needed, plan, options.budget, save)
     counts = {
         outcome: sum(one.outcome == outcome for one in results) for outcome in ("passed", "failed", "skipped")
     }

@@ -14,7 +14,7 @@ import torch
 from benchmarks.gpu.check_plan import GpuPlan
 from benchmarks.gpu.check_runner import CheckFailed, Figures
 from benchmarks.gpu.drawn_frames import draw_frames, make_captions
-from benchmarks.gpu.service_process import fresh_library
+from benchmarks.search.synthetic_library import prepare_catalog
 from cinestrata_schemas.tasks import TaskDetails, TaskSpec
 from media.media_paths import content_hash, frame_cache_path
 from media.video_decoder import VideoDecoder
@@ -34,7 +34,7 @@ _BATCH = 1024  # pairs
 def check_out_of_memory(plan: GpuPlan) -> Figures:
     """Learn two tasks with a batch of 1024 pairs in one process with little memory: undivided, then in parts."""
     backbone = "tiny" if plan.device == "cpu" else plan.backbone_name(plan.models[0])
-    fresh_library(plan, "memory", backbone)
+    prepare_catalog(plan.folder / "memory", backbone)
     with patch.object(probing, "VideoDecoder", _DrawnFrames):
         undivided, divided = _post("undivided"), _post("divided")
     job_environment.task_backbone()  # loaded before memory is limited, as in a worker that had a task before
@@ -59,7 +59,7 @@ def check_out_of_memory(plan: GpuPlan) -> Figures:
 def _post(name: str) -> str:
     """Create a probed task whose frames are drawn, and return its ID."""
     folder = settings().media_root / name
-    folder.mkdir()
+    folder.mkdir(parents=True)
     texts = make_captions(_VIDEOS * _CAPTIONS)
     entries: list[dict[str, Any]] = []
     for number in range(_VIDEOS):

@@ -24,17 +24,13 @@ _QUERIES = 16  # per batch
 _BLOCK = 262_144  # vectors drawn at a time
 _RUNS = 5  # at most
 _SECONDS = 2.0  # after which no new run begins
-# Rounding to half precision changes a score by up to 2⁻¹¹ of the query's length, so two scores may swap.
-_MARGIN = 2.0**-10
 
 
 def check_scan(plan: GpuPlan, count: int) -> Figures:
-    """Scan ``count`` vectors on the CPU, with a torch product on the device, and with faiss on a GPU."""
+    """Scan ``count`` vectors on the CPU, and with faiss on a GPU."""
     device = compute_device(plan.device)
-    flat, stored, drawn = _draw_vectors(count, device)
+    flat, queries = _draw_vectors(count, device)
     exact = ExactScan(flat)
-    queries = drawn.cpu().numpy()
-    expected = exact.search_many(queries, _K)
     figures: Figures = {
         "vectors": count,
         "dimensions": _DIM,
@@ -42,43 +38,26 @@ def check_scan(plan: GpuPlan, count: int) -> Figures:
         "cpu_batch_ms": _milliseconds(lambda: exact.search_many(queries, _K), device),
         "batch": _QUERIES,
     }
-
-    def multiply() -> torch.Tensor:
-        return torch.topk(drawn.to(stored.dtype) @ stored.T, _K, dim=1).indices
-
-    figures["torch_query_ms"] = _milliseconds(
-        lambda: torch.topk(drawn[:1].to(stored.dtype) @ stored.T, _K, dim=1), device
-    )
-    figures["torch_batch_ms"] = _milliseconds(multiply, device)
-    best = multiply().cpu().numpy()
-    for query, hits, rows in zip(queries, expected, best, strict=True):
-        lowest = exact.search_rows(query, np.sort(rows).astype(np.int64), _K).scores[-1]
-        if hits.scores[-1] - lowest > 2 * _MARGIN:
-            raise CheckFailed("the product of torch misses one of the best rows", figures)
     if not hasattr(faiss, "StandardGpuResources"):
         figures["faiss_gpu"] = "left out: this build of faiss has no GPU support (faiss-gpu is not installed)"
     elif plan.device == "cuda":
-        figures |= _scan_with_faiss(exact, queries, expected, device)
+        figures |= _scan_with_faiss(exact, queries, exact.search_many(queries, _K), device)
     return figures
 
 
-def _draw_vectors(count: int, device: torch.device) -> tuple[Any, torch.Tensor, torch.Tensor]:
-    """Draw random unit vectors as a flat index and as half-precision rows on a device, and queries near some."""
+def _draw_vectors(count: int, device: torch.device) -> tuple[Any, np.ndarray]:
+    """Draw random unit vectors as a flat index, and queries near some of them."""
     generator = torch.Generator(device).manual_seed(count)
     flat = empty_flat_index(_DIM)
-    dtype = torch.float16 if device.type == "cuda" else torch.float32  # CPUs multiply half precision slowly
-    stored = torch.empty(count, _DIM, dtype=dtype, device=device)
-    drawn = torch.empty(0)
+    queries = torch.empty(0)
     for start in range(0, count, _BLOCK):
-        rows = min(_BLOCK, count - start)
-        block = torch.randn(rows, _DIM, generator=generator, device=device)
+        block = torch.randn(min(_BLOCK, count - start), _DIM, generator=generator, device=device)
         block = torch.nn.functional.normalize(block, dim=1)
-        stored[start : start + rows] = block.half()
         flat.add(block.cpu().numpy())
         if start == 0:
             noise = torch.randn(_QUERIES, _DIM, generator=generator, device=device) / _DIM**0.5
-            drawn = torch.nn.functional.normalize(block[:_QUERIES] + noise, dim=1)
-    return flat, stored, drawn
+            queries = torch.nn.functional.normalize(block[:_QUERIES] + noise, dim=1)
+    return flat, queries.cpu().numpy()
 
 
 def _scan_with_faiss(

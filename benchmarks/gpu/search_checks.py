@@ -6,9 +6,8 @@ import os
 
 from benchmarks.gpu.check_plan import GpuPlan
 from benchmarks.gpu.check_runner import CheckFailed, Figures
-from benchmarks.gpu.service_process import fresh_library
-from benchmarks.search.search_latency import K, compare_latency, recall_by_routing, start_engine
-from benchmarks.search.synthetic_library import SyntheticLibrary, make_library
+from benchmarks.search.search_latency import K, compare_latency, measure_recall, start_engine
+from benchmarks.search.synthetic_library import SyntheticLibrary, make_library, prepare_catalog
 from models.backbones.backbone_loading import load_backbone
 
 _ROUNDS = 3
@@ -18,7 +17,8 @@ _MIN_RECALL = 0.5  # a target lies at a cosine of 0.9 from its query, all others
 def measure_searches(plan: GpuPlan) -> Figures:
     """Measure median latency with the text tower on the CPU and on the device in turns, then searches per second."""
     name = plan.backbone_name(plan.models[0])
-    root = fresh_library(plan, "searches", name)
+    root = plan.folder / "searches"
+    prepare_catalog(root, name)
     library = make_library(
         root / "library",
         load_backbone(name),
@@ -34,7 +34,7 @@ def measure_searches(plan: GpuPlan) -> Figures:
         [(text, text) for text in texts],
         _ROUNDS,
     )
-    recall = recall_by_routing(on_device, library.queries[plan.searches :][:50], ["auto"])["auto"]
+    recall = measure_recall(on_device, library.queries[plan.searches :][:50], "auto")
     figures: Figures = {
         "vectors": library.vectors,
         "domains": library.tasks,

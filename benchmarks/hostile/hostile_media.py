@@ -22,6 +22,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from unittest.mock import patch
 
 from sqlalchemy import select
 
@@ -49,6 +50,9 @@ def run(inputs: int, seed: int) -> dict[str, object]:
     Returns:
         ``outcomes`` by kind, ``violations`` as sentences, and measurements.
     """
+    from service.catalog.database import dispose
+    from service.core.settings import settings
+
     with tempfile.TemporaryDirectory(prefix="cinestrata-hostile-") as temporary:
         root = Path(temporary)
         for name in ("data", "temp", "home"):
@@ -60,12 +64,17 @@ def run(inputs: int, seed: int) -> dict[str, object]:
             "TMPDIR": str(root / "temp"),
             "HOME": str(root / "home"),
         }
-        with _environment(environment):
-            return _probe_all(root, inputs, seed)
+        with patch.dict(os.environ, environment), patch.object(tempfile, "tempdir", None):
+            dispose()
+            settings.cache_clear()
+            try:
+                return _probe_all(root, inputs, seed)
+            finally:
+                dispose()
+                settings.cache_clear()
 
 
 def _probe_all(root: Path, inputs: int, seed: int) -> dict[str, object]:
-    from service.catalog.database import dispose
     from service.catalog.migrations import upgrade
     from service.core.settings import settings
 
@@ -92,7 +101,6 @@ def _probe_all(root: Path, inputs: int, seed: int) -> dict[str, object]:
                 f"{min(first + _BATCH, inputs)} of {inputs}, {time.monotonic() - started:.0f} s",
                 file=sys.stderr,
             )
-    dispose()
     violations += [f"a decoder opened a connection from {peer}" for peer in connections]
     outside = sorted(_outside_files(root) - before)
     violations += [f"{path.relative_to(root)} was written outside the data folder" for path in outside]
@@ -200,26 +208,6 @@ def _connections() -> Iterator[tuple[str, list[str]]]:
         finally:
             stop.set()
             thread.join()
-
-
-@contextmanager
-def _environment(changes: dict[str, str]) -> Iterator[None]:
-    from service.catalog.database import dispose
-    from service.core.settings import settings
-
-    before = dict(os.environ)
-    os.environ.update(changes)
-    previous, tempfile.tempdir = tempfile.tempdir, None
-    dispose()
-    settings.cache_clear()
-    try:
-        yield
-    finally:
-        dispose()
-        tempfile.tempdir = previous
-        os.environ.clear()
-        os.environ.update(before)
-        settings.cache_clear()
 
 
 def main() -> int:

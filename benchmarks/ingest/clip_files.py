@@ -1,105 +1,64 @@
 """Write video files for measurements: any number of tiny distinct files, or clips of ordinary size.
 
-A tiny file is an encoded clip from the video world followed by a ``free`` box with its number (ISO/IEC 14496-12, "Free
-Space Box"), which decoders skip. A hundred thousand distinct files thus cost the encoding of a few clips, and no two
-have the same content hash.
+A tiny file is an encoded clip followed by a ``free`` box with its number (ISO/IEC 14496-12, "Free Space Box"), which
+decoders skip. A hundred thousand distinct files thus cost the encoding of a few clips, and no two have the same hash.
 """
 
 from __future__ import annotations
 
 import struct
 import tempfile
-from collections.abc import Sequence
-from itertools import chain, islice
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from benchmarks.data.world.domain_clips import make_domain
-from benchmarks.data.world.domains import DOMAINS
-from benchmarks.data.world.renderer import write_mp4
 from media.mp4_encoding import encode_mp4
 
-_TINY_SIZE, _TINY_FPS, _TINY_SECONDS = 64, 4, 2.0
+_PICTURES = 64  # tiny clips that decode differently
 _PER_FOLDER = 1000
-_MAX_PICTURES = 400
-_WIDTH, _HEIGHT, _FPS = 640, 360, 25
-_MARGIN = 240  # pixels that the camera moves over
-_GRAIN = 24  # pixels per random value in a picture
 
 
-def write_tiny_clips(folder: Path, count: int, *, pictures: int = 64) -> list[Path]:
+def write_tiny_clips(folder: Path, count: int) -> list[Path]:
     """Write distinct mp4 files of 64 × 64 pixels and two seconds; existing files are kept.
 
-    Args:
-        folder: Folder for the files, in subfolders of a thousand.
-        pictures: Number of clips that decode differently; file i contains clip i modulo this number.
-
     Returns:
-        Paths relative to the folder.
-
-    Raises:
-        ValueError: ``pictures`` is not between 1 and 400.
+        Paths relative to the folder, in subfolders of a thousand. File i shows clip i modulo 64.
     """
-    sources = _encoded_clips(min(pictures, count))
-    paths = []
-    for number in range(count):
-        path = Path(f"{number // _PER_FOLDER:04}") / f"{number:07}.mp4"
-        paths.append(path)
-        if (folder / path).exists():
-            continue
-        (folder / path).parent.mkdir(parents=True, exist_ok=True)
-        (folder / path).write_bytes(sources[number % len(sources)] + _free_box(struct.pack(">Q", number)))
+    contents = []
+    with tempfile.TemporaryDirectory() as temporary:
+        for number in range(min(_PICTURES, count)):
+            path = Path(temporary) / "clip.mp4"
+            encode_mp4(_camera_motion(number, 8, 64, 64), path, fps=4)
+            contents.append(path.read_bytes())
+    paths = [Path(f"{number // _PER_FOLDER:04}") / f"{number:07}.mp4" for number in range(count)]
+    for number, path in enumerate(paths):
+        if not (folder / path).exists():
+            (folder / path).parent.mkdir(parents=True, exist_ok=True)
+            box = struct.pack(">I4sQ", 16, b"free", number)
+            (folder / path).write_bytes(contents[number % len(contents)] + box)
     return paths
 
 
 def write_ordinary_clips(folder: Path, count: int, *, seconds: float = 10.0) -> list[Path]:
-    """Write H.264 clips of 640 × 360 pixels and 25 frames per second; existing files are kept.
-
-    In each clip, the camera moves over a different random picture.
-
-    Args:
-        folder: Folder for the files; created if missing.
-        seconds: Duration of each clip.
-    """
+    """Write H.264 clips of 640 × 360 pixels and 25 frames per second."""
     folder.mkdir(parents=True, exist_ok=True)
-    paths = [folder / f"{number:04}-{seconds:g}s.mp4" for number in range(count)]
+    paths = [folder / f"{number:04}.mp4" for number in range(count)]
     for number, path in enumerate(paths):
-        if not path.exists():
-            encode_mp4(_camera_motion(number, round(seconds * _FPS)), path, fps=_FPS)
+        encode_mp4(_camera_motion(number, round(25 * seconds), 640, 360), path, fps=25)
     return paths
 
 
-def _encoded_clips(count: int) -> Sequence[bytes]:
-    """Encode clips from the video world's domains, in turn."""
-    if not 1 <= count <= _MAX_PICTURES:
-        raise ValueError(f"pictures: {count} is not between 1 and {_MAX_PICTURES}")
-    each = -(-count // len(DOMAINS))
-    domains = (make_domain(name, seed=1, train=each, val=0, test=0, categories=1) for name in DOMAINS)
-    clips = islice(chain.from_iterable(zip(*domains, strict=True)), count)
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "clip.mp4"
-        contents = []
-        for clip in clips:
-            write_mp4(clip, path, size=_TINY_SIZE, fps=_TINY_FPS, seconds=_TINY_SECONDS)
-            contents.append(path.read_bytes())
-    return contents
-
-
-def _free_box(payload: bytes) -> bytes:
-    return struct.pack(">I4s", 8 + len(payload), b"free") + payload
-
-
-def _camera_motion(seed: int, frames: int) -> npt.NDArray[np.uint8]:
-    """Render views ``uint8 [frames, 360, 640, 3]`` of a smooth random picture along a curve."""
+def _camera_motion(seed: int, frames: int, width: int, height: int) -> npt.NDArray[np.uint8]:
+    """Render views ``uint8 [frames, height, width, 3]`` of a smooth random picture along a curve."""
     rng = np.random.default_rng(seed)
-    size = _WIDTH + _MARGIN, _HEIGHT + _MARGIN
-    coarse = rng.integers(0, 256, (size[1] // _GRAIN, size[0] // _GRAIN, 3), np.uint8)
+    margin, grain = 3 * width // 8, max(8, width // 26)  # of the camera's motion; pixels per random value
+    size = width + margin, height + margin
+    coarse = rng.integers(0, 256, (size[1] // grain, size[0] // grain, 3), np.uint8)
     picture = np.asarray(Image.fromarray(coarse).resize(size, Image.Resampling.BICUBIC), np.int16)
     picture = np.clip(picture + rng.normal(0, 6, picture.shape), 0, 255).astype(np.uint8)
     phases = 2 * np.pi * np.linspace(0, 1, frames)
-    left = np.round((1 + np.sin(phases + rng.uniform(0, 6))) / 2 * _MARGIN).astype(int)
-    top = np.round((1 + np.cos(phases + rng.uniform(0, 6))) / 2 * _MARGIN).astype(int)
-    return np.stack([picture[y : y + _HEIGHT, x : x + _WIDTH] for x, y in zip(left, top, strict=True)])
+    left = np.round((1 + np.sin(phases + rng.uniform(0, 6))) / 2 * margin).astype(int)
+    top = np.round((1 + np.cos(phases + rng.uniform(0, 6))) / 2 * margin).astype(int)
+    return np.stack([picture[y : y + height, x : x + width] for x, y in zip(left, top, strict=True)])

@@ -1,4 +1,4 @@
-"""Run ``cinestrata up`` as a child process, with more workers on its data folder if needed."""
+"""Run ``cinestrata up`` as a child process, and read what its processes use."""
 
 from __future__ import annotations
 
@@ -7,21 +7,20 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import httpx
 
 FINAL_STATES = ("ready", "failed", "cancelled")
+COMMAND = (sys.executable, "-P", "-m", "cli.main")
 _READY_PREFIX = "Cinestrata is up at "
-_WORKER_READY = b"ready."  # in the log of a Celery worker
-_START_SECONDS = 120.0
 _STOP_SECONDS = 30.0
 _TIMEOUT_SECONDS = 600.0  # per request; a task of a hundred thousand videos is checked file by file
-_COMMAND = (sys.executable, "-P", "-m", "cli.main")
-WORKER_NICE = 10  # as `cinestrata up` starts its workers
+# Role of a process, by a word on its command line.
+_ROLES = {"serve": "API", "cpu": "probing worker", "gpu": "learning worker", "redis-server": "broker"}
 
 
 @contextmanager
@@ -35,7 +34,7 @@ def embedded_service(data: Path, settings: Mapping[str, str]) -> Iterator[httpx.
         RuntimeError: The service does not start; the message contains its error output.
     """
     with tempfile.TemporaryFile("w+") as errors:
-        argv = [*_COMMAND, "up", "--data", str(data), "--port", "0"]
+        argv = [*COMMAND, "up", "--data", str(data), "--port", "0"]
         with subprocess.Popen(
             argv, stdout=subprocess.PIPE, stderr=errors, text=True, env={**os.environ, **settings}
         ) as process:
@@ -47,55 +46,80 @@ def embedded_service(data: Path, settings: Mapping[str, str]) -> Iterator[httpx.
                     raise RuntimeError(f"the service does not start: {errors.read()}")
                 url = line.removeprefix(_READY_PREFIX).strip()
                 with httpx.Client(base_url=url, timeout=_TIMEOUT_SECONDS, trust_env=False) as api:
+                    while api.get("/readyz").status_code != httpx.codes.OK:
+                        time.sleep(0.2)
                     yield api
             finally:
                 process.terminate()
                 process.wait(_STOP_SECONDS)
 
 
-@contextmanager
-def additional_workers(data: Path, settings: Mapping[str, str]) -> Iterator[None]:
-    """Run one more worker per queue during the ``with`` block, which begins once they accept messages.
-
-    Arguments as for :func:`embedded_service`.
-    """
-    environment = {**os.environ, **settings, "CINESTRATA_DATA_DIR": str(data)}
-    workers: dict[Path, subprocess.Popen[bytes]] = {}
-    try:
-        for queue in ("cpu", "gpu"):
-            log = data / "run" / f"additional-{queue}.log"
-            with log.open("wb") as file:
-                workers[log] = subprocess.Popen(
-                    [*_COMMAND, "worker", "--queue", queue],
-                    stdout=file,
-                    stderr=file,
-                    env=environment,
-                    preexec_fn=_lower_priority,
-                )
-        deadline = time.monotonic() + _START_SECONDS
-        while not all(_WORKER_READY in log.read_bytes() for log in workers):
-            if time.monotonic() > deadline:
-                raise RuntimeError(f"a worker does not start; see {data / 'run'}")
-            time.sleep(0.1)
-        yield
-    finally:
-        for worker in workers.values():
-            worker.terminate()
-        for worker in workers.values():
-            worker.wait(_STOP_SECONDS)
-
-
-def _lower_priority() -> None:
-    os.nice(WORKER_NICE)
-
-
 def create(api: httpx.Client, route: str, body: Mapping[str, Any]) -> str:
-    """Create a task or an append, and return its ID.
-
-    Raises:
-        RuntimeError: The service refuses the request.
-    """
+    """Create a task or an append, and return its ID; raise RuntimeError if the service refuses the request."""
     response = api.post(route, json=body)
     if response.is_error:
         raise RuntimeError(f"the service refuses a request: {response.text[:300]}")
     return str(response.json()["id"])
+
+
+def wait_ready(
+    api: httpx.Client, task: str, observe: Callable[[dict[str, Any]], object] = lambda details: None
+) -> dict[str, Any]:
+    """Wait until a task is ready, and return it; raise RuntimeError if it ends otherwise.
+
+    Args:
+        observe: Called with each state of the task that is read.
+    """
+    while True:
+        details: dict[str, Any] = api.get(f"/tasks/{task}").raise_for_status().json()
+        observe(details)
+        if details["state"] == "ready":
+            return details
+        if details["state"] in FINAL_STATES:
+            raise RuntimeError(f"task {details['name']} is {details['state']}: {details['error']}")
+        time.sleep(0.5)
+
+
+class ProcessMemory(NamedTuple):
+    """A process's resident memory in bytes.
+
+    Attributes:
+        mapped: Pages of files; processes that map the same files share them.
+        own: All other pages, which are private to the process.
+        peak: Largest sum of both since the process started.
+    """
+
+    mapped: int
+    own: int
+    peak: int
+
+
+def process_memory(pid: int) -> ProcessMemory:
+    """Read a process's memory."""
+    lines = (line.split() for line in Path(f"/proc/{pid}/status").read_text().splitlines())
+    fields = {line[0]: line[1:] for line in lines if line}
+    return ProcessMemory(*(1024 * int(fields[name][0]) for name in ("RssFile:", "RssAnon:", "VmHWM:")))
+
+
+def service_processes() -> dict[str, int]:
+    """Map the roles of the service processes below this one to their process IDs."""
+    parents: dict[int, int] = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError, IndexError):
+            parents[int(folder.name)] = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+    found: dict[str, int] = {}
+    for pid in sorted(parents):
+        ancestor = pid
+        while ancestor in parents and ancestor != os.getpid():
+            ancestor = parents[ancestor]
+        if ancestor == os.getpid() and (role := _role(pid)):
+            found.setdefault(role, pid)
+    return found
+
+
+def _role(pid: int) -> str | None:
+    with suppress(OSError):
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
+        names = {word.rpartition("/")[2] for word in words[0].split(" ")} | set(words)
+        return next((role for word, role in _ROLES.items() if word in names), None)
+    return None

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from statistics import median
+from statistics import fmean, median
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -29,23 +29,15 @@ _WARM_UP = 20  # queries before the first measurement
 K = 10
 
 
-@dataclass(frozen=True)
-class SearchTiming:
-    """Search latency in milliseconds.
-
-    Attributes:
-        p50: Median over the queries.
-        p99: 99th percentile over the queries.
-        tasks: Mean number of tasks that a query was encoded for.
-    """
+class SearchTiming(NamedTuple):
+    """Search latency in milliseconds, and the mean number of tasks that a query was encoded for."""
 
     p50: float
     p99: float
     tasks: float
 
 
-@dataclass(frozen=True)
-class LatencyComparison:
+class LatencyComparison(NamedTuple):
     """The latency of two searches, and the medians over rounds of their ratio within a round."""
 
     first: SearchTiming
@@ -65,38 +57,35 @@ def start_engine(library: SyntheticLibrary, **changed: object) -> SearchEngine:
 
 
 def compare_latency(
-    first: Search,
-    second: Search,
-    texts: Sequence[tuple[str, str]],
-    rounds: int,
+    first: Search, second: Search, texts: Sequence[tuple[str, str]], rounds: int
 ) -> LatencyComparison:
     """Measure two searches with alternating queries.
 
     Args:
         texts: One query for each search, all different, to distribute over the rounds.
     """
-    for first_text, second_text in texts[:_WARM_UP]:
-        first(first_text)
-        second(second_text)
+    for pair in texts[:_WARM_UP]:
+        first(pair[0])
+        second(pair[1])
     size = (len(texts) - _WARM_UP) // rounds
-    timings: list[tuple[SearchTiming, SearchTiming]] = []
+    timings: list[list[SearchTiming]] = []
     for number in range(rounds):
-        milliseconds: tuple[list[float], list[float]] = ([], [])
-        tasks: tuple[list[int], list[int]] = ([], [])
+        measured: list[list[tuple[float, int]]] = [[], []]
         for pair in texts[_WARM_UP + number * size : _WARM_UP + (number + 1) * size]:
-            for index, search in enumerate((first, second)):
+            for search, text, own in zip((first, second), pair, measured, strict=True):
                 start = time.perf_counter()
-                response = search(pair[index])
-                milliseconds[index].append(1000 * (time.perf_counter() - start))
-                if response is not None:
-                    tasks[index].append(sum(route.searched for route in response.routing))
-        timings.append((_timing(milliseconds[0], tasks[0]), _timing(milliseconds[1], tasks[1])))
-    return LatencyComparison(
-        first=_median_timing([one for one, _ in timings]),
-        second=_median_timing([other for _, other in timings]),
-        p50_ratio=median(other.p50 / one.p50 for one, other in timings),
-        p99_ratio=median(other.p99 / one.p99 for one, other in timings),
-    )
+                response = search(text)
+                milliseconds = 1000 * (time.perf_counter() - start)
+                own.append((milliseconds, searched_tasks(response) if response else 1))
+        timings.append([_timing(own) for own in measured])
+    one, other = (SearchTiming(*map(median, zip(*side, strict=True))) for side in zip(*timings, strict=True))
+    p50_ratio, p99_ratio = (median(b[share] / a[share] for a, b in timings) for share in (0, 1))
+    return LatencyComparison(one, other, p50_ratio, p99_ratio)
+
+
+def searched_tasks(response: SearchResponse) -> int:
+    """Count the tasks that a query was encoded for."""
+    return sum(route.searched for route in response.routing)
 
 
 def lower_bound_search(library: SyntheticLibrary, backbone: Backbone) -> Callable[[str], None]:
@@ -117,34 +106,13 @@ def lower_bound_search(library: SyntheticLibrary, backbone: Backbone) -> Callabl
     return search
 
 
-def recall_by_routing(
-    engine: SearchEngine, queries: Sequence[TargetedQuery], routes: Sequence[str]
-) -> dict[str, float]:
-    """Compute R@10 as a share for each routing option.
-
-    Args:
-        engine: The library's search engine.
-        routes: Values for the search parameter ``routes``.
-    """
-    hits: dict[str, list[bool]] = {route: [] for route in routes}
-    for query in queries:
-        for route in routes:
-            response = engine.search(query.text, K, routes=route)
-            hits[route].append(f"v{query.target}" in {result.video_id for result in response.results})
-    return {route: float(np.mean(route_hits)) for route, route_hits in hits.items()}
+def measure_recall(engine: SearchEngine, queries: Sequence[TargetedQuery], routes: str) -> float:
+    """Compute R@10 as a share for a value of the search parameter ``routes``."""
+    answers = ((query, engine.search(query.text, K, routes=routes).results) for query in queries)
+    return fmean(f"v{query.target}" in {result.video_id for result in results} for query, results in answers)
 
 
-def _timing(milliseconds: Sequence[float], tasks: Sequence[int]) -> SearchTiming:
-    return SearchTiming(
-        float(np.percentile(milliseconds, 50)),
-        float(np.percentile(milliseconds, 99)),
-        float(np.mean(tasks)) if tasks else 1.0,
-    )
-
-
-def _median_timing(timings: Sequence[SearchTiming]) -> SearchTiming:
-    return SearchTiming(
-        median(one.p50 for one in timings),
-        median(one.p99 for one in timings),
-        median(one.tasks for one in timings),
-    )
+def _timing(measured: Sequence[tuple[float, int]]) -> SearchTiming:
+    milliseconds, tasks = zip(*measured, strict=True)
+    p50, p99 = np.percentile(milliseconds, [50, 99])
+    return SearchTiming(float(p50), float(p99), fmean(tasks))

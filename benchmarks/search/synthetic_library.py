@@ -10,7 +10,9 @@ a search finds its target.
 from __future__ import annotations
 
 import json
+import logging
 import math
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -18,6 +20,7 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+import structlog
 import torch
 from sqlalchemy import text
 
@@ -34,6 +37,7 @@ from models.releases.release_tensors import to_arrays
 from models.routing.routing_profiles import RoutingProfiles
 from models.routing.token_statistics import token_presence, token_profile
 from service.catalog.database import session_scope
+from service.catalog.migrations import upgrade
 from service.catalog.tables import Task
 from service.core.settings import Settings, settings
 
@@ -72,6 +76,17 @@ class SyntheticLibrary:
     queries: list[TargetedQuery]
     vague_queries: list[str]
     bytes: int
+
+
+def prepare_catalog(folder: Path, backbone: str | None = None) -> None:
+    """Create the catalog that the libraries of this process share, in a data folder, and silence the log."""
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+    folder.mkdir(parents=True, exist_ok=True)
+    os.environ |= {"CINESTRATA_DATA_DIR": str(folder), "CINESTRATA_LOG_LEVEL": "ERROR"}
+    if backbone is not None:
+        os.environ["CINESTRATA_BACKBONE"] = backbone
+    settings.cache_clear()
+    upgrade(settings())
 
 
 def whole_words(backbone: Backbone) -> list[str]:

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import redis
 
-from benchmarks.chaos.server_deployment import redis_command
-from benchmarks.chaos.service_processes import find_processes, process_environment
+from benchmarks.chaos.deployments import find_processes, process_environment, redis_command
 
 
 def test_redis_is_found_after_it_has_replaced_its_title(tmp_path: Path) -> None:

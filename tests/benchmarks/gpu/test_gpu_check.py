@@ -67,7 +67,6 @@ def test_checks_of_the_core_pass_without_the_packages_of_the_service(tmp_path: P
     (training,) = (check for name, check in checks.items() if name.startswith("training ffa_tame"))
     figures = training["figures"]
     assert figures["videos_per_second"] > 0
-    assert 0 <= figures["waiting_for_data"] <= 1
     # Neither rounding nor dropout depends on checkpointing.
     assert figures["checkpointing_last_loss"] == figures["last_loss"]
 
@@ -104,9 +103,3 @@ def test_missing_gpu_fails_the_first_check_alone(tmp_path: Path, monkeypatch: py
 )
 def test_exit_status_tells_failures_and_empty_runs(outcomes: list[Any], status: int) -> None:
     assert exit_status([CheckResult(str(n), outcome) for n, outcome in enumerate(outcomes)]) == status
-
-
-def test_checks_of_a_gpu_fit_their_budget_in_the_order_of_their_needs(tmp_path: Path) -> None:
-    names = [check.name for check in list_checks(plan_checks("cuda", tmp_path))]
-    assert names[:2] == ["machine", "checkpoints"]
-    assert {"training bmu_moco ViT-L-14", "scan 10,000,000"} <= set(names)

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pytest
 import torch
 
-from benchmarks.search.search_latency import recall_by_routing, start_engine
+from benchmarks.search.search_latency import measure_recall, start_engine
 from benchmarks.search.shared_word_cost import measure_costs, measure_kinds
 from benchmarks.search.shared_word_library import make_shared_word_library
 from benchmarks.search.synthetic_library import SyntheticLibrary
@@ -56,21 +56,20 @@ def test_queries_find_their_targets(libraries: list[SyntheticLibrary]) -> None:
     assert (three.tasks, three.vectors, len(three.queries)) == (3, 45, 9)
     engine = start_engine(three)
     assert len(engine.snapshots.current().shards) == 3
-    assert recall_by_routing(engine, three.queries, ["all"])["all"] > 0.6
+    assert measure_recall(engine, three.queries, "all") > 0.6
 
 
 @pytest.mark.slow
 def test_costs_are_measured_for_each_library(libraries: list[SyntheticLibrary]) -> None:
     engines = [start_engine(library) for library in libraries]
     rows = measure_costs(engines, libraries, rounds=3)
-    assert [row.tasks for row in rows] == [1, 3]
-    assert rows[0].ratio == rows[0].searched == rows[0].routing == 1
-    assert all(0 < row.searched <= row.searched_all <= 1 for row in rows)
-    assert all(row.bytes_per_task > 0 for row in rows)
-    kinds = measure_kinds(engines, libraries, rounds=3, count=9)
-    assert [row.tasks for row in kinds] == [1, 3] * 4
-    assert all(row.ratio == row.searched == 1 for row in kinds[::2])
-    assert all(row.ratio > 0 and 1 <= row.searched <= 3 for row in kinds)
+    assert [row["domains"] for row in rows] == [1, 3]
+    assert rows[0]["routing"] == rows[0]["auto"]["ratio"] == rows[0]["auto"]["share_searched"] == 1
+    assert all(0 < row["auto"]["share_searched"] <= row["all"]["share_searched"] <= 1 for row in rows)
+    kinds = measure_kinds(engines, libraries, rounds=3)
+    assert [row["domains"] for row in kinds] == [1, 3] * 4
+    assert all(row["ratio"] == row["domains_searched"] == 1 for row in kinds[::2])
+    assert all(row["ratio"] > 0 and 1 <= row["domains_searched"] <= 3 for row in kinds)
 
 
 @pytest.mark.slow

