@@ -13,21 +13,21 @@ import numpy as np
 import numpy.typing as npt
 
 from index.vector_ids import Ids
-from index.words.segment_merging import merge_small, remove_videos
-from index.words.segment_search import SegmentSearch
 from index.words.text_analysis import COMPOUND, QueryUnit, split_words
 from index.words.unit_matching import (
     EXACT,
     OTHER_FORM,
     Form,
     LiveSegment,
+    SegmentSearch,
     UnitForms,
     Variant,
+    merge_small,
+    remove_videos,
     stems_of,
 )
+from index.words.word_forms import ALL_STOP_WORDS, is_correctable, present_languages, spelling_neighbors
 from index.words.word_segment import ROW, Document, TextKind, build_segment
-from index.words.word_spelling import is_correctable, spelling_neighbors
-from index.words.word_stems import ALL_STOP_WORDS, present_languages
 
 __all__ = ["TextKind", "VideoText", "WordIndex", "WordMatches"]
 
