@@ -14,7 +14,7 @@ from index.files.durable_files import find_damage, sync
 from index.files.manifest_format import Manifest, ReleaseEntry, SegmentEntry, TombstoneEntry
 from index.files.segment_files import TOMBSTONES, require_intact
 from index.garbage_collector import GarbageCollector
-from index.scanning.gpu_scan import is_gpu_used
+from index.scanning.exact_scan import is_gpu_used
 from index.scanning.search_options import AnnPolicy, Device
 from index.scanning.segment import SegmentCache
 from index.shard_reader import ShardReader
@@ -81,7 +81,7 @@ class ShardStore(ShardReader):
             ids: ``int64 [n]``, non-negative and distinct.
             vectors: ``float32 [n, dim]``, rows of unit length; stored in half precision.
             queries: ``float32 [m, dim]``, vectors of training captions to measure an ANN structure with, if the segment
-                is large enough for one (:mod:`index.scanning.recall_gate`); None means always exact.
+                is large enough for one (:mod:`index.scanning.ann_index`); None means always exact.
             heartbeat: Called repeatedly while a structure is built, which takes minutes.
 
         Raises:

@@ -15,11 +15,11 @@ from index.files.manifest_format import SegmentEntry
 from index.files.segment_files import DIGEST, display_name, load_ids
 from index.hits import Hits, combine_hits, rank_hits
 from index.milvus.milvus_address import MilvusAddress
-from index.milvus.milvus_partitions import MilvusPartitions
-from index.milvus.milvus_rows import (
+from index.milvus.milvus_partitions import (
     MAX_LISTED_IDS,
     MAX_REQUEST_BYTES,
     STORE_NAME,
+    MilvusPartitions,
     digest_rows,
     format_ids,
     partition_name,

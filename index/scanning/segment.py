@@ -25,8 +25,15 @@ from index.files.segment_files import (
 )
 from index.hits import Hits
 from index.scanning.ann_index import AnnIndex, open_ann
-from index.scanning.exact_scan import ExactScan, RowBitmap, RowHits, contains_rows, count_rows, is_flat_index
-from index.scanning.gpu_scan import GpuScan
+from index.scanning.exact_scan import (
+    ExactScan,
+    GpuScan,
+    RowBitmap,
+    RowHits,
+    contains_rows,
+    count_rows,
+    is_flat_index,
+)
 from index.vector_ids import Ids, Rows, Vectors, find_ids
 
 

@@ -13,9 +13,8 @@ import numpy.typing as npt
 from index.files.manifest_format import AnnStructure, SegmentEntry
 from index.files.segment_files import QUERIES, STRUCTURE, VECTORS
 from index.hits import Hits, combine_hits
-from index.scanning.ann_index import write_ann
+from index.scanning.ann_index import choose_structure, write_ann
 from index.scanning.exact_scan import ExactScan, RowBitmap, empty_flat_index
-from index.scanning.recall_gate import choose_structure
 from index.scanning.search_options import AnnPolicy
 from index.scanning.segment import Segment, SegmentCache
 from index.shards.searchable_shard import SearchableShard

@@ -67,7 +67,7 @@ class VectorStore(ABC):
             heartbeat: Called repeatedly while a structure is built.
 
         Returns:
-            The structure in the folder (:mod:`index.scanning.recall_gate`); None if there is none.
+            The structure in the folder (:mod:`index.scanning.ann_index`); None if there is none.
         """
         return None
 

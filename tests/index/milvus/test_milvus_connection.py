@@ -20,8 +20,7 @@ from index.errors import StoreUnavailable
 from index.index_snapshot import IndexSnapshot
 from index.milvus import milvus_connection
 from index.milvus.milvus_address import MilvusAddress
-from index.milvus.milvus_partitions import MilvusPartitions
-from index.milvus.milvus_rows import as_numbers, split_place
+from index.milvus.milvus_partitions import MilvusPartitions, as_numbers, split_place
 from index.milvus.milvus_vector_store import MilvusVectorStore
 from index.shard_store import ShardStore
 from tests.index.milvus.stub_client import StubClient

@@ -6,7 +6,7 @@ import pytest
 
 from index.errors import ShardMissing
 from index.milvus.milvus_address import MilvusAddress
-from index.milvus.milvus_rows import partition_name, split_place
+from index.milvus.milvus_partitions import partition_name, split_place
 
 pytest.importorskip("milvus_lite")
 

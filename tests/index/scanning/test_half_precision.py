@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from index.scanning.half_precision import widen_half_precision
+from index.scanning.exact_scan import widen_half_precision
 
 
 def test_every_finite_number_is_converted_exactly() -> None:
