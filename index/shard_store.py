@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import shutil
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -9,11 +12,10 @@ from types import MappingProxyType
 
 import numpy as np
 
-from index.errors import ReleaseCorrupt, ShardInvalid, ShardMissing
+from index.errors import ReleaseCorrupt, ShardInvalid, ShardMissing, ShardStoreError
 from index.files.durable_files import find_damage, sync
 from index.files.manifest_format import Manifest, ReleaseEntry, SegmentEntry, TombstoneEntry
-from index.files.segment_files import TOMBSTONES, require_intact
-from index.garbage_collector import GarbageCollector
+from index.files.segment_files import DESCRIPTION, TOMBSTONES, require_intact
 from index.scanning.exact_scan import is_gpu_used
 from index.scanning.search_options import AnnPolicy, Device
 from index.scanning.segment import SegmentCache
@@ -22,6 +24,8 @@ from index.shard_writer import PublishValidator, ShardWriter
 from index.shards.faiss_vector_store import FaissVectorStore
 from index.shards.vector_store import VectorStore
 from index.vector_ids import Ids, Vectors, video_ids_of
+
+_MIN_AGE_SECONDS = 3600  # readers and writers may still use younger folders
 
 
 class ShardStore(ShardReader):
@@ -317,8 +321,29 @@ class ShardStore(ShardReader):
             return self._rewrite(current, task, self._new_tasks)
 
     def collect_garbage(self, timeout: float | None = None) -> None:
-        """Remove folders that no manifest names, once they are an hour old; see :meth:`GarbageCollector.collect`."""
-        GarbageCollector(self, self.remote).collect(timeout)
+        """Remove folders that writers left behind, with their rows in the remote store.
+
+        These are staged folders, and sealed ones that the manifest does not name, once they are an hour old. Nothing is
+        removed without a manifest, because a lost manifest may be restored from a backup.
+
+        Args:
+            timeout: Maximum seconds to wait for the write lock; None waits forever.
+
+        Raises:
+            TimeoutError: Another writer held the lock that long; nothing was removed.
+        """
+        if not self.manifest_path.exists():
+            return
+        with self.write_lock(timeout):
+            referenced = self.manifest().folder_ids()
+            latest = time.time() - _MIN_AGE_SECONDS
+            for folder in self.folders():
+                if (
+                    folder.name not in referenced
+                    and _modified_before(folder, latest)
+                    and self._drop_rows(folder)
+                ):
+                    shutil.rmtree(folder, ignore_errors=True)
 
     # -- internal; callers hold the write lock --
 
@@ -327,6 +352,22 @@ class ShardStore(ShardReader):
         if task not in manifest.shards:
             raise ShardMissing(f"task {task} has no shard")
         return manifest
+
+    def _drop_rows(self, folder: Path) -> bool:
+        """Remove a folder's remote rows; False if that failed and the folder must stay for the next attempt."""
+        try:
+            place = json.loads((folder / DESCRIPTION).read_text(encoding="utf-8")).get("place", "")
+        except (OSError, ValueError, AttributeError):
+            return True  # not a segment, or one that was never sealed
+        if not place:
+            return True
+        try:
+            if self.remote is None:
+                return False
+            self.remote.drop(folder.name, place)
+        except ShardStoreError:
+            return False
+        return True
 
     def _present_ids(self, manifest: Manifest, task: str, ids: Ids) -> Ids:
         """Select the IDs that a shard has, and the moments of those videos; ``int64``, ascending."""
@@ -385,3 +426,11 @@ class ShardStore(ShardReader):
                 tombstones={key: entry for key, entry in current.tombstones.items() if key != task},
             ),
         )
+
+
+def _modified_before(folder: Path, timestamp: float) -> bool:
+    """Check whether a folder is older than a timestamp; False if a writer has renamed it since it was listed."""
+    try:
+        return folder.stat().st_mtime < timestamp
+    except FileNotFoundError:
+        return False
