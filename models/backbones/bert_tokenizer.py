@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from tokenizers import Tokenizer
 
-from models.backbones.token_ids import pad_texts
+from models.backbones.backbone_description import pad_texts
 from models.errors import BackboneUnsupported
 
 TEXT_LENGTH = 77  # maximum tokens per text, as in CLIP

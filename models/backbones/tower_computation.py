@@ -6,6 +6,12 @@ Weights, gradients, losses, and all vectors that are stored or searched stay flo
 With gradient checkpointing, a block stores only its input and recomputes everything else in the backward pass. Memory
 then grows with the width of a block's input instead of with all its activations, at the cost of one more forward pass
 (Chen et al., Training Deep Nets with Sublinear Memory Cost, 2016).
+
+Within :func:`micro_batches`, towers encode a batch in parts, yet the loss is that of the whole batch: each part's
+forward pass keeps only its input and its vectors, and the backward pass computes the part again to propagate the
+gradient of its vectors (Gao et al., Scaling Deep Contrastive Learning Batch Size under Memory Limited Setup, 2021).
+Memory grows with the part instead of the batch, at the cost of one more forward pass; gradients are equal up to
+rounding. Dropout and noise of a part start from the same generator state in both passes.
 """
 
 from __future__ import annotations
@@ -13,7 +19,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from contextvars import ContextVar
+from contextvars import ContextVar, copy_context
 from traceback import clear_frames
 from typing import Any
 
@@ -189,3 +195,39 @@ def _recomputation_precision(device: torch.device, *, is_mixed: bool) -> Iterato
     """Restore the first pass's precision, whose own context has ended by the time of the backward pass."""
     with mixed_precision(enabled=is_mixed), forward_precision(device):
         yield
+
+
+_size: ContextVar[int | None] = ContextVar("micro_batch", default=None)
+
+
+@contextmanager
+def micro_batches(size: int | None) -> Iterator[None]:
+    """Let towers encode at most ``size`` rows at once within this context; None means all."""
+    token = _size.set(size)
+    try:
+        yield
+    finally:
+        _size.reset(token)
+
+
+def encode_in_parts(encode: Callable[..., tuple[Tensor, ...]], *batch: Tensor) -> tuple[Tensor, ...]:
+    """Call a function that encodes rows independently, on all rows or part by part within :func:`micro_batches`.
+
+    Args:
+        encode: Function from tensors ``[n, …]`` to tensors ``[n, …]``.
+        batch: Arguments of the function, all with the same number of rows.
+    """
+    size = _size.get()
+    if size is None or size >= len(batch[0]):
+        return encode(*batch)
+    # Both passes run in this context: precision and gradient checkpointing are context variables, but the backward pass
+    # runs after their contexts have ended and, on a GPU, in another thread.
+    context = copy_context()
+
+    def run(*rows: Tensor) -> Any:
+        return context.run(encode, *rows)
+
+    parts = []
+    for rows in zip(*(torch.split(tensor, size) for tensor in batch), strict=True):
+        parts.append(recomputed(run, *rows) if torch.is_grad_enabled() else encode(*rows))
+    return tuple(torch.cat(tensors) for tensors in zip(*parts, strict=True))

@@ -1,6 +1,6 @@
 """Query encoders: they turn a text into one query vector per task, using a release's weights.
 
-This module imports no torch. :mod:`models.encoders.adapted_query_encoder` is the base class of encoders that adapt the
+This module imports no torch. :mod:`models.encoders.tower_query_backbone` is the base class of encoders that adapt the
 text tower.
 """
 
@@ -13,8 +13,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from models.backbones.backbone_description import TokenIds
 from models.backbones.query_backbone import QueryBackbone, Vectors
-from models.backbones.token_ids import TokenIds
 from models.errors import ReleaseError
 from models.releases.release_state import Array, ReleaseState
 from models.routing.token_statistics import token_presence

@@ -19,9 +19,9 @@ from torch.nn import functional as F
 
 from models.backbones.backbone import Backbone
 from models.backbones.bert_tokenizer import probe_ids
-from models.backbones.small.derived_constants import DerivedConstants, constants_path
 from models.backbones.small.image_tower import FEATURES, published_classifier
 from models.backbones.small.small_backbone import build_small, load_small
+from models.backbones.small.small_files import DerivedConstants, constants_path
 from models.backbones.small.text_side import write_identity
 
 _DIM = 384

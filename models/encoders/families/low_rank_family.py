@@ -13,14 +13,13 @@ from models.adapters.low_rank_image_tower import LowRankImageTower
 from models.adapters.low_rank_text_update import TextUpdateSet, compact_text_update
 from models.backbones.backbone import Backbone
 from models.backbones.tower_computation import mixed_precision
-from models.encoders.adapted_query_encoder import AdaptedQueryEncoder
-from models.encoders.encoder_family import EncoderFamily
+from models.encoders.encoder_registry import EncoderFamily
 from models.encoders.families.frozen_family import FROZEN_FAMILY
 from models.encoders.families.tame_family import FUSION_PREFIX, load_frame_fusion
 from models.encoders.family_video_encoder import FamilyVideoEncoder
 from models.encoders.query_encoder import QueryEncoderInputs, adapter_identity
-from models.encoders.text_condition import PerTextCondition
-from models.encoders.tower_forward import encode_frames, encode_texts, start_token_states
+from models.encoders.tower_forward import PerTextCondition, encode_frames, encode_texts, start_token_states
+from models.encoders.tower_query_backbone import AdaptedQueryEncoder
 from models.errors import ReleaseError
 from models.releases.release_state import ReleaseState
 from models.releases.release_tensors import tensors_with_prefix, to_arrays

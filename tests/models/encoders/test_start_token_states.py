@@ -10,8 +10,7 @@ from models.adapters.low_rank_text_update import TextUpdate, TextUpdateSet
 from models.backbones.backbone import Backbone
 from models.backbones.packed_text_tower import pack_text_tower
 from models.backbones.tower_computation import mixed_precision
-from models.encoders.text_condition import PerTextCondition
-from models.encoders.tower_forward import encode_texts, start_token_states
+from models.encoders.tower_forward import PerTextCondition, encode_texts, start_token_states
 
 TEXTS = ["a red star spins", "left", "", "a small blue square and a large green ring move from left to right"]
 CANDIDATES = 3

@@ -20,8 +20,12 @@ from models.adapters.low_rank_image_tower import LowRankImageTower
 from models.backbones.backbone import Backbone
 from models.backbones.backbone_loading import load_backbone, tiny_backbone
 from models.backbones.small.constant_derivation import derive_constants
-from models.backbones.small.derived_constants import load_constants
-from models.backbones.small.packaged_files import IMAGE_PACKAGE, TEXT_PACKAGE, verified_folder
+from models.backbones.small.small_files import (
+    IMAGE_PACKAGE,
+    TEXT_PACKAGE,
+    load_constants,
+    verified_folder,
+)
 from models.encoders.tower_forward import encode_frames, encode_texts
 from models.errors import BackboneUnsupported, ReleaseError
 from tests.random_frames import random_frames
