@@ -136,7 +136,6 @@ class ShardStore(ShardReader):
         make an old release the newest again.
 
         Args:
-            release: Release that becomes the newest.
             shards: First segments of new shards.
             segments: Additional segments of these shards.
             deleted: IDs that were deleted while the shards were made; no generation ever shows them.
@@ -397,11 +396,7 @@ class ShardStore(ShardReader):
         return self._with_tombstones(manifest, task, after) if len(after) > len(before) else manifest
 
     def _rewrite(self, current: Manifest, task: str, target: VectorStore | None = None) -> Manifest:
-        """Replace a task's shard by a copy without deleted vectors.
-
-        Args:
-            target: Store for the copy; None keeps the shard's store.
-        """
+        """Replace a task's shard by a copy without deleted vectors."""
         segments = current.segments(task)
         if not current.live_count(task):
             return self._replace_shard(current, self._writer.write_empty(segments[0], self._empty))

@@ -118,10 +118,6 @@ def decode(
     """Decode the frames on display at given times.
 
     Args:
-        file: File of the video.
-        name: Name of the video in errors.
-        content_hash: SHA-256 of the file, for the result.
-        size_bytes: Size of the file, for the result.
         times: Returns ascending times in seconds since the first frame, given the duration.
         receive: Called with the upright RGB images, one at a time since several large ones may not fit into memory.
         pictures: Whether to accept a single picture as a video of one frame.

@@ -56,10 +56,6 @@ class VideoLimits:
     def check_file(self, path: Path, name: str) -> int:
         """Check a file before reading it, and return its size in bytes.
 
-        Args:
-            path: File of the video.
-            name: Name of the video in errors.
-
         Raises:
             MediaError: It is not a regular file, is empty, or is too large.
             OSError: It does not exist, or cannot be accessed.
@@ -112,7 +108,6 @@ def moment_windows(
     """Divide a long video into moments: overlapping windows of equal length that cover it.
 
     Args:
-        duration: Duration of the video in seconds.
         seconds: Maximum length of a window, exceeded only if ``max_windows`` of this length do not cover the video.
         overlap: Share of its length that a window shares with the next.
 

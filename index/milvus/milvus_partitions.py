@@ -192,9 +192,6 @@ class MilvusPartitions:
 
         Args:
             queries: ``float32 [n, dim]``.
-            limit: Maximum number of results per query.
-            expression: Filter that rows must satisfy.
-            consistency: Consistency level.
         """
         effort = {"IVF_SQ8": {"nprobe": 64}, "HNSW": {"ef": max(2 * limit, 128)}}.get(self.address.index, {})
         found = self._call_loaded(

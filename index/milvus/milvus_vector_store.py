@@ -43,13 +43,6 @@ class MilvusShard(SearchableShard):
     def __init__(
         self, segments: Sequence[tuple[Path, SegmentEntry]], deleted: Ids, partitions: MilvusPartitions
     ) -> None:
-        """Open a shard.
-
-        Args:
-            segments: Folder and entry of each segment, in order of publication.
-            deleted: Deleted IDs, ascending.
-            partitions: The server's partitions.
-        """
         super().__init__(segments, deleted)
         self._partitions = partitions
         self._segment_filter = (

@@ -54,9 +54,7 @@ class AnnIndex:
         """Combine a FAISS index with the exact vectors.
 
         Args:
-            kind: Kind of structure.
             index: FAISS index of that kind (untyped, since FAISS's stubs lack most of its attributes).
-            exact: Exact vectors, which score the candidates.
         """
         self._kind = kind
         self._index = index
@@ -65,11 +63,7 @@ class AnnIndex:
             index.storage, index.own_fields = exact.flat, False
 
     def find_candidates(self, query: Vectors, k: int, parameter: int) -> tuple[Rows, Scores]:
-        """Find up to k candidate rows for a query ``float32 [dim]``, with the approximate scores that rank them.
-
-        Args:
-            parameter: Search effort, depending on the kind.
-        """
+        """Find up to k candidate rows for a query ``float32 [dim]``, with the approximate scores that rank them."""
         k = min(k, self._exact.count)
         options: Any = None
         if self._kind == "ivf":
@@ -129,7 +123,6 @@ def build_ann(kind: str, exact: ExactScan, heartbeat: Callable[[], object] = lam
     """Build an ANN structure over stored vectors, block by block.
 
     Args:
-        exact: The segment's vectors.
         heartbeat: Called before each block.
 
     Returns:
@@ -213,7 +206,6 @@ def choose_structure(
     """Build ANN structures until one passes the recall gate.
 
     Args:
-        exact: The segment's vectors.
         queries: ``float32 [n, dim]``, vectors of training captions; at most a thousand of them are used.
         policy: Kinds to try, and the required recall.
         heartbeat: Called repeatedly; building takes minutes.
@@ -260,7 +252,6 @@ def measure_recall(ann: AnnIndex, queries: Vectors, last_scores: Sequence[Scores
     Args:
         queries: ``float32 [n, dim]``.
         last_scores: For each depth, the exact score of each query's last result, ``float32 [n]``.
-        parameter: Search effort.
     """
     found = [ann.search(query, parameter).scores for query in queries]
     return min(

@@ -76,7 +76,6 @@ class CandidatePool:
         """Create an empty pool.
 
         Args:
-            k: Number of results per query.
             error_bound: Maximum error in the difference of two scores, per query, ``float64 [n]``.
         """
         self._k = k
@@ -93,7 +92,6 @@ class CandidatePool:
         """Add a block of rows.
 
         Args:
-            start: First row of the block.
             scores: Scores of m rows for n queries, ``float32 [m, n]``; −∞ for rows that must not be returned.
         """
         if not self._size and len(scores) > self._k:
@@ -167,7 +165,6 @@ class ExactScan:
 
         Args:
             query: ``float32 [dim]``.
-            k: Maximum number of results.
             live: Rows that may be returned; None means all.
         """
         if live is not None:

@@ -76,7 +76,6 @@ class Segment:
         """Map the files in a segment's folder.
 
         Args:
-            entry: Its entry in the manifest.
             verify: Read every byte and compare checksums; otherwise compare only sizes and counts.
             gpu: Search a copy on a GPU, exactly; the file is mapped as well.
 

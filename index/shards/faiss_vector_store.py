@@ -26,12 +26,6 @@ class FaissVectorStore(VectorStore):
     """Vector store on the local disk: rows are files in the segment folders."""
 
     def __init__(self, cache: SegmentCache, policy: Callable[[], AnnPolicy]) -> None:
-        """Create a store.
-
-        Args:
-            cache: Cache of mapped segments.
-            policy: Returns the current policy for ANN structures.
-        """
         self._cache = cache
         self._policy = policy
 
@@ -86,13 +80,6 @@ class FaissShard(SearchableShard):
     def __init__(
         self, segments: Sequence[tuple[Path, SegmentEntry]], deleted: Ids, cache: SegmentCache
     ) -> None:
-        """Open a shard.
-
-        Args:
-            segments: Folder and entry of each segment, in order of publication.
-            deleted: Deleted IDs, ascending.
-            cache: Cache that opens and closes the files.
-        """
         super().__init__(segments, deleted)
         self._cache = cache
         self._live_rows: dict[str, RowBitmap] = {}  # by segment ID, rows that are not deleted

@@ -72,7 +72,6 @@ def present_languages(frequencies: Sequence[int], documents: int) -> tuple[str, 
 
     Args:
         frequencies: How many texts contain each word of ``ALL_STOP_WORDS``.
-        documents: Number of all texts.
     """
     present = [ENGLISH]
     remaining = iter(frequencies)

@@ -159,7 +159,6 @@ class WordIndex:
         """Find the documents that contain units of a query; see ``WordMatches``.
 
         Args:
-            units: Units of the query.
             select: Given the units' frequencies and the number of all documents, returns the units of which a document
                 must contain one; None selects those that are not common.
         """
@@ -263,7 +262,6 @@ class WordIndex:
         None if the term is right, or no term is so close.
 
         Args:
-            term: A folded word.
             is_known: Whether a word exists although no text contains it.
         """
         if not is_correctable(term) or self.contains(term) or is_known(term):

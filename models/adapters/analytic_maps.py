@@ -54,10 +54,7 @@ class VectorLayout:
     """Sizes of a vector's parts.
 
     Attributes:
-        semantic: Coordinates of the semantic part.
         lexical: Coordinates of the lexical part; 0 without reserved coordinates.
-        dim: Coordinates of the whole vector.
-        semantic_weight: β, weight of the semantic part.
     """
 
     semantic: int
@@ -200,8 +197,6 @@ class _Storage:
         keys: V × task number + token of all known tokens, ascending, ``[≥ R]``.
         weights: Inverse document frequency of each known token, ``[≥ R]``.
         lexicon: Lexical vector of each known token, ``[≥ R, lexical]``.
-        tasks: T.
-        lock: Held while tasks are added.
     """
 
     def __init__(self, layout: VectorLayout, tasks: int, rows: int, dtype: npt.DTypeLike) -> None:
@@ -264,8 +259,6 @@ class AnalyticMapSet:
     """Query maps of T tasks.
 
     Args:
-        layout: Sizes of a vector's parts.
-        vocabulary: Vocabulary size V.
         maps: Map of each task; None if it is queried with the frozen vector itself.
     """
 

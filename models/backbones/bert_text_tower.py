@@ -75,11 +75,7 @@ class Towers(nn.Module):
 
 
 class BertBackbone(Backbone):
-    """A backbone whose text tower is a BERT; subclasses add the image tower.
-
-    Args:
-        name, clip, tokenizer, spec, mean, std: See :class:`~models.backbones.backbone.Backbone`.
-    """
+    """A backbone whose text tower is a BERT; subclasses add the image tower."""
 
     has_open_blocks = False
     has_causal_text = False

@@ -33,13 +33,7 @@ class BertTokenizer:
     It is immutable after construction: threads, and copies of a backbone, can share it.
 
     Args:
-        source: Model name or folder, for error messages.
         tokenizer: The model's tokenizer, which is modified.
-        length: Maximum number of tokens per text.
-
-    Attributes:
-        size: Vocabulary size.
-        digest: Digest of the vocabulary.
 
     Raises:
         BackboneUnsupported: The padding token is not BERT's.

@@ -39,8 +39,6 @@ class GraphBuilder:
     """A graph with one input and one output, built operator by operator.
 
     Args:
-        name: Name of the input.
-        dtype: Type of the input.
         shape: Shape of the input; a name instead of a size means that it varies between runs.
     """
 
@@ -117,8 +115,6 @@ class CompiledGraph:
     """A function of one array, safe to call from several threads at once.
 
     Args:
-        model: Serialized ONNX model.
-        name: Name of its input.
         weights: Constants that the model refers to by name, ``OrtValue`` each.
     """
 
@@ -150,8 +146,6 @@ class BertEngine:
 
     Args:
         weights: Weights, named as in transformers' ``BertModel``. The table of word embeddings is not copied.
-        heads: Number of attention heads.
-        epsilon: Epsilon of the layer normalizations.
         projection: ``[width, dim]``.
         center: Vector ``[width]`` to subtract from the normalized mean over tokens; None to project the mean itself.
     """

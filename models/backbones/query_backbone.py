@@ -57,10 +57,7 @@ class QueryBackbone(ABC):
         caches: Caches for the tower's vectors; instances with the same tower may share them.
 
     Attributes:
-        name: Name under which the backbone was loaded.
         fingerprint: Digest of weights, architecture and preprocessing.
-        dim: Dimension of the joint embedding space.
-        vocabulary: Vocabulary size V.
         reserved_dims: How many of the last coordinates are zero in every vector of the frozen towers.
         text_background: Distribution of generic texts; None if the backbone has none.
     """

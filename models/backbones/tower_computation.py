@@ -157,11 +157,7 @@ def gradient_checkpointing(*, enabled: bool = True) -> Iterator[None]:
 
 
 def run_checkpointed(block: Callable[..., Tensor], *inputs: Any, device: torch.device) -> Tensor:
-    """Run ``block(*inputs)``. Gradients are the same with and without checkpointing, even with dropout.
-
-    Args:
-        device: Device that the block computes on.
-    """
+    """Run ``block(*inputs)``. Gradients are the same with and without checkpointing, even with dropout."""
     if not (_is_enabled.get() and torch.is_grad_enabled()):
         return block(*inputs)
     is_mixed = is_mixed_precision()
@@ -177,8 +173,6 @@ def recomputed(function: Callable[..., Any], *inputs: Any, **how: Any) -> Any:
     """Call ``function(*inputs)``, and keep for the backward pass only what it needs to call the function again.
 
     Args:
-        function: Function to run.
-        inputs: Arguments of the function.
         how: Arguments of :func:`torch.utils.checkpoint.checkpoint`.
     """
     try:
@@ -215,7 +209,6 @@ def encode_in_parts(encode: Callable[..., tuple[Tensor, ...]], *batch: Tensor) -
 
     Args:
         encode: Function from tensors ``[n, …]`` to tensors ``[n, …]``.
-        batch: Arguments of the function, all with the same number of rows.
     """
     size = _size.get()
     if size is None or size >= len(batch[0]):

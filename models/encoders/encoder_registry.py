@@ -171,9 +171,7 @@ def load_query_backbone(
 
     Args:
         name: Name of the backbone, see :mod:`models.backbones.backbone_loading`.
-        frames: Frames per video for its image tower.
         device: ``cpu``, ``cuda``, or ``auto`` for a GPU if one is available.
-        precision: Precision of the text tower's matrix products.
 
     Raises:
         BackboneUnavailable: The name is unknown, or the weights cannot be fetched.

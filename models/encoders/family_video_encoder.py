@@ -63,7 +63,6 @@ class AnalyticVideoEncoder(FamilyVideoEncoder):
     """The frozen image tower and an affine map on its features.
 
     Args:
-        backbone: Backbone that the releases were learned on.
         prefix: Name prefix of the map's tensors.
     """
 

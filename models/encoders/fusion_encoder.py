@@ -32,10 +32,6 @@ class FusionEncoder(nn.Module):
     """The multi-modal encoder f_m with its masked-language head.
 
     Args:
-        width: Token width of the text tower.
-        visual_width: Token width of the image tower.
-        heads: Number of heads in every attention.
-        frames: Frames per video.
         vocabulary: Number of tokens that can be predicted.
 
     Attributes:
@@ -87,7 +83,6 @@ class FusionEncoder(nn.Module):
         """Embed token IDs ``[n, L]`` with their positions, ``[n, L, width]``.
 
         Args:
-            backbone: Backbone with open blocks.
             masked: Whether each word is masked, ``[n, L]``.
         """
         words = torch.where(masked.unsqueeze(-1), self.mask, backbone.token_embedding(ids))
@@ -97,7 +92,6 @@ class FusionEncoder(nn.Module):
         """Fuse texts and videos to states ``[n, L, width]``.
 
         Args:
-            backbone: Backbone with open blocks.
             embedded: Token and position embeddings, ``[n, L, width]``.
             end: Position where each text ends, ``[n]``.
             tokens: Frame states from :func:`frame_states`.
@@ -113,7 +107,6 @@ class FusionEncoder(nn.Module):
         """Compute unit vectors ``[n, width]`` of pairs: the fused states at the ends of the texts.
 
         Args:
-            backbone: Backbone with open blocks.
             ids: Token IDs ``[n, L]``.
             tokens: Frame states from :func:`frame_states`.
         """

@@ -60,7 +60,6 @@ class TextCondition(Protocol):
         """Compute the changes of query, key and value in a block, each ``[C, n, L, d]``.
 
         Args:
-            layer: Index of the block.
             hidden: Input of the projections, ``[C, n, L, d]``.
             end: Position where each text ends, ``[n]`` or ``[C, n]``.
         """
@@ -70,7 +69,6 @@ class TextCondition(Protocol):
         """Compute the change of the out-projection in a block, ``[C, n, L, d]``.
 
         Args:
-            layer: Index of the block.
             hidden: Concatenated heads, ``[C, n, L, d]``.
             end: Position where each text ends, ``[n]`` or ``[C, n]``.
         """
@@ -111,7 +109,6 @@ class WordCondition:
     """Adapters from one condition, with changed token embeddings from another.
 
     Args:
-        adapters: Condition that changes the projections, with C candidates.
         words: Condition that changes the token embeddings, with C candidates.
     """
 
@@ -180,7 +177,6 @@ def encode_frames(
 
     Args:
         frames: RGB frames ``[n, M, H, W, 3]``, or their tokens ``[n, M, P+1, width]`` from :func:`run_first_blocks`.
-        fusion: Frame Fusion Adapters in the image tower.
         first_block: First block to run: 0 for frames, or the number of blocks that made the tokens.
 
     Returns:
@@ -296,8 +292,6 @@ def run_text_blocks(
     Args:
         hidden: Input of the first block, ``[C, n, L, d]``.
         end: Position where each text ends, ``[n]``.
-        condition: Adapters of C candidates.
-        start: See :func:`encode_texts`.
         only_ends: Whether to compute states only at the ends of the texts.
 
     Returns:

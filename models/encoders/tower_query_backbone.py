@@ -30,11 +30,7 @@ _caches: WeakKeyDictionary[Backbone, dict[bool, TextVectorCaches]] = WeakKeyDict
 class TowerQueryBackbone(QueryBackbone):
     """The text side of a backbone. The weights of its text tower must not change afterwards.
 
-    Args:
-        backbone: Backbone; it is not modified.
-
     Attributes:
-        packed: The backbone with a packed text tower.
         uses_mixed_precision: Whether forward passes need :func:`~models.backbones.tower_computation.mixed_precision`.
     """
 
@@ -130,11 +126,7 @@ MIN_MULTIPLICATIONS_PER_THREAD = 15 * 10**7
 
 
 class AdaptedQueryEncoder(QueryEncoder):
-    """Encodes texts with adapters in the text tower, or with a text tower of its own.
-
-    Args:
-        inputs: Backbone and releases. The backbone's towers are loaded in torch.
-    """
+    """Encodes texts with adapters in the text tower, or with a text tower of its own."""
 
     def __init__(self, inputs: QueryEncoderInputs) -> None:
         super().__init__(inputs)

@@ -37,9 +37,6 @@ _HEAD_WIDTH = 64
 class FrameBlock(nn.Module, OpenBlock):
     """A pre-norm block, a function on tokens ``[..., P+1, width]``.
 
-    Args:
-        width: Token width.
-
     Attributes:
         attention: Self-attention among a frame's tokens; None in a frozen block.
         perceptron: Perceptron with one hidden layer of the same width; None in a frozen block.
@@ -105,7 +102,6 @@ class ImageTower(nn.Module):
     """The convolutions of EfficientNet-Lite0, blocks on their output, and a projection of the pooled features.
 
     Args:
-        weights: Result of :func:`folded_weights`.
         projection: ``[1280, dim]``.
     """
 

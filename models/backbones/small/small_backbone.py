@@ -50,13 +50,7 @@ _STD = (128 / 255,) * 3
 
 
 class SmallBackbone(BertBackbone):
-    """A frozen convolutional network with transformer blocks on its output, and a sentence encoder.
-
-    Args:
-        clip: Both towers.
-        spec: Frames per video and frame size.
-        background: Distribution of generic texts.
-    """
+    """A frozen convolutional network with transformer blocks on its output, and a sentence encoder."""
 
     has_open_blocks = True
     has_frozen_network = True
