@@ -137,15 +137,6 @@ def folded_weights() -> dict[str, Tensor]:
     return folded
 
 
-def published_classifier() -> Tensor:
-    """Load the weights of the ImageNet classifier, ``[1000, 1280]``, which is no part of the image tower.
-
-    Raises:
-        BackboneUnavailable: The package is missing or altered.
-    """
-    return _published_weights()["_fc.weight"]
-
-
 def tensor_digest(tensors: Mapping[str, Tensor]) -> str:
     """Compute the SHA-256 digest of names, shapes and values."""
     digest = hashlib.sha256()

@@ -53,8 +53,7 @@ def load_constants() -> DerivedConstants:
     path = constants_path()
     if not path.exists():
         raise BackboneUnavailable(
-            f"backbone 'small': models/backbones/small/{path.name} is missing; restore it from the repository, or "
-            "compute it again with `python -m models.backbones.small.constant_derivation`"
+            f"backbone 'small': models/backbones/small/{path.name} is missing; restore it from the repository"
         )
     return DerivedConstants(**{name: a.astype(np.float32) for name, a in load_file(path).items()})
 

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save_file
 from tokenizers import Tokenizer
 
 from models.backbones.backbone_description import TextBackground, TokenIds, pad_texts
@@ -106,17 +105,8 @@ class SmallTextSide(QueryBackbone):
         return self._engine(pad_texts(texts, PADDING))
 
 
-def write_identity(fingerprint: str, vectors: Vectors) -> None:
-    """Store the backbone's fingerprint with the digest of the current constants.
-
-    Args:
-        vectors: What the text tower computes for :func:`~models.backbones.bert_tokenizer.probe_ids`.
-    """
-    save_file({_VECTORS: vectors}, _path(), {_CONSTANTS: _constants_digest(), _FINGERPRINT: fingerprint})
-
-
 def read_identity() -> tuple[str, Vectors]:
-    """Load the fingerprint and the vectors that :func:`write_identity` stored.
+    """Load the backbone's fingerprint, and what the text tower computes for :func:`probe_ids`.
 
     Raises:
         EngineUnavailable: The file cannot be read, or the constants have changed since.
