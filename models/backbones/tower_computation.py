@@ -99,10 +99,10 @@ def scaled_dot_product_attention(
     exact as rounded queries and keys allow.
 
     Args:
-        query: ``[..., heads, Q, d]``; there may be fewer queries than keys.
+        query: ``[..., heads, Q, d]``; without ``causal``, there may be fewer queries than keys.
         key: ``[..., heads, K, d]``.
         value: ``[..., heads, K, d]``.
-        causal: Whether a query attends only to keys at or before its own position; queries take the last Q positions.
+        causal: Whether a query attends only to keys at or before its own position.
         mask: Whether a query attends to a key, ``[n, 1, 1, K]`` for queries ``[..., n, heads, Q, d]``; not with
             ``causal``.
 
@@ -110,10 +110,9 @@ def scaled_dot_product_attention(
         ``[..., heads, Q, d]``.
     """
     is_explicit = query.device.type == "cpu" and query.dtype == torch.bfloat16
-    queries, keys = query.shape[-2], key.shape[-2]
-    # With is_causal, torch would align fewer queries with the first positions instead of the last.
-    if causal and (is_explicit or queries < keys):
-        mask = torch.ones(queries, keys, dtype=torch.bool, device=query.device).tril(keys - queries)
+    keys = key.shape[-2]
+    if causal and is_explicit:
+        mask = torch.ones(keys, keys, dtype=torch.bool, device=query.device).tril()
     if not is_explicit:
         is_causal = causal and mask is None
         if mask is not None and mask.dim() > 2:

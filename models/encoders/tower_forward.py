@@ -218,16 +218,12 @@ def run_first_blocks(backbone: Backbone, frames: Tensor, count: int) -> Tensor:
         return _run_image_blocks(backbone, backbone.embed_frames(frames), range(count), None)
 
 
-def encode_texts(
-    backbone: Backbone, ids: Tensor, condition: TextCondition | None = None, start: Tensor | None = None
-) -> Tensor:
+def encode_texts(backbone: Backbone, ids: Tensor, condition: TextCondition | None = None) -> Tensor:
     """Encode texts to unit vectors.
 
     Args:
         ids: Token IDs ``[n, L]``.
         condition: Adapters of C candidates; None encodes with the frozen tower, C = 1.
-        start: States ``[layers, 2, C, n or 1, d]`` from :func:`start_token_states` with the same condition; with them,
-            the texts' first token need not be computed.
 
     Returns:
         ``[C, n, dim]``.
@@ -243,7 +239,7 @@ def encode_texts(
         end = backbone.end_of_text(part)
         with forward_precision(backbone.device):
             embedded = _embed_text(backbone, part, condition)
-            hidden = run_text_blocks(backbone, embedded, end, condition, start, only_ends=causal)
+            hidden = run_text_blocks(backbone, embedded, end, condition, only_ends=causal)
         vectors = backbone.pool_text(hidden.float(), torch.zeros_like(end) if causal else end)
         return (vectors.transpose(0, 1),)
 
@@ -252,38 +248,11 @@ def encode_texts(
     return gather_batch(vectors, count).transpose(0, 1)
 
 
-@torch.no_grad()
-def start_token_states(backbone: Backbone, condition: TextCondition | None = None) -> Tensor:
-    """Compute keys and values of the start-of-text token in each block of a causal text tower.
-
-    The condition's change to the token must not depend on the text, as in :mod:`models.adapters.low_rank_text_update`.
-
-    Args:
-        condition: Adapters of C candidates; None for the frozen tower, C = 1.
-
-    Returns:
-        ``[layers, 2, C, 1, d]``.
-    """
-    ids = backbone.tokenize([""])[:, :1].to(backbone.device)
-    end = torch.zeros_like(ids[:, 0])
-    states = []
-    with forward_precision(backbone.device):
-        hidden = _embed_text(backbone, ids, condition)
-        for layer, block in enumerate(backbone.text_blocks):
-            step = _TextStep(open_block(block), layer, end, condition)
-            _, key, value = step.project(hidden)
-            states.append(torch.stack((key, value)))
-            # The attention of a single token is its value.
-            hidden = step.complete(hidden, value, end)
-    return torch.stack(states).squeeze(-2)
-
-
 def run_text_blocks(
     backbone: Backbone,
     hidden: Tensor,
     end: Tensor,
     condition: TextCondition | None = None,
-    start: Tensor | None = None,
     *,
     only_ends: bool = False,
 ) -> Tensor:
@@ -297,16 +266,11 @@ def run_text_blocks(
     Returns:
         ``[C, n, L, d]``; with ``only_ends`` ``[C, n, 1, d]``.
     """
-    if start is not None:
-        hidden, end = hidden[..., 1:, :], end - 1
     blocks, device = backbone.text_blocks, backbone.device
     mask, causal = backbone.text_mask(hidden.shape[-2], end), backbone.has_causal_text
     for layer, block in enumerate(blocks):
         is_cut = only_ends and layer == len(blocks) - 1
-        first_token = None if start is None else start[layer]
-        step = _TextStep(
-            open_block(block), layer, end, condition, mask, first_token, causal=causal, is_cut=is_cut
-        )
+        step = _TextStep(open_block(block), layer, end, condition, mask, causal=causal, is_cut=is_cut)
         hidden = run_checkpointed(step, hidden, device=device)
     return hidden
 
@@ -363,7 +327,6 @@ class _TextStep:
     Attributes:
         end: Position where each text ends, ``[n]``.
         mask: Tokens that all others attend to, ``[n, 1, 1, L]``.
-        first_token: Key and value of a token before the first one, ``[2, C, n or 1, d]``.
         is_cut: Whether to return states only at the ends of the texts, ``[C, n, 1, d]``.
     """
 
@@ -372,16 +335,11 @@ class _TextStep:
     end: Tensor
     condition: TextCondition | None
     mask: Tensor | None = None
-    first_token: Tensor | None = None
     causal: bool = True
     is_cut: bool = False
 
     def __call__(self, hidden: Tensor) -> Tensor:
-        query, key, value = self.project(hidden)
-        if self.first_token is not None:
-            first = self.first_token.unsqueeze(-2).expand(-1, *key.shape[:2], -1, -1)
-            key, value = (torch.cat(states, dim=-2) for states in zip(first, (key, value), strict=True))
-        query, key, value = (split_heads(t, self.block.heads) for t in (query, key, value))
+        query, key, value = (split_heads(t, self.block.heads) for t in self._project(hidden))
         joined = merge_heads(
             scaled_dot_product_attention(query, key, value, causal=self.causal, mask=self.mask)
         )
@@ -390,9 +348,12 @@ class _TextStep:
             rows = torch.arange(end.shape[0], device=end.device)
             joined, hidden = (states[:, rows, end].unsqueeze(2) for states in (joined, hidden))
             end = torch.zeros_like(end)
-        return self.complete(hidden, joined, end)
+        attended = self.block.output(joined)
+        if self.condition is not None:
+            attended = attended + self.condition.output_delta(self.layer, joined, end)
+        return self.block.complete(hidden, attended)
 
-    def project(self, hidden: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def _project(self, hidden: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Compute query, key and value ``[C, n, L, d]`` from the block's input."""
         normalized = self.block.normalize(hidden)
         query, key, value = self.block.project(normalized).chunk(3, dim=-1)
@@ -400,10 +361,3 @@ class _TextStep:
             return query, key, value
         query_delta, key_delta, value_delta = self.condition.input_deltas(self.layer, normalized, self.end)
         return query + query_delta, key + key_delta, value + value_delta
-
-    def complete(self, hidden: Tensor, joined: Tensor, end: Tensor) -> Tensor:
-        """Compute the block's output from its input and its concatenated heads, both ``[C, n, L, d]``."""
-        attended = self.block.output(joined)
-        if self.condition is not None:
-            attended = attended + self.condition.output_delta(self.layer, joined, end)
-        return self.block.complete(hidden, attended)
