@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from index.scanning import exact_scan
-from index.scanning.exact_scan import CandidatePool, ExactScan, empty_flat_index
+from index.scanning.exact_scan import CandidatePool, ExactScan, empty_flat_index, widen_half_precision
 from index.shard_store import ShardStore
 from index.shards.faiss_vector_store import FaissShard
 
@@ -148,3 +148,12 @@ def test_exact_scan_reads_stored_bytes_in_place(unit: Callable) -> None:
     flat = faiss.downcast_index(exact.flat)
     assert (exact.vectors(np.arange(50)) == flat.reconstruct_n(0, 50)).all()
     assert exact.vectors(np.empty(0, np.int64)).shape == (0, 8)
+
+
+def test_every_finite_number_is_converted_exactly() -> None:
+    numbers = np.arange(2**16, dtype=np.uint16).view(np.float16)
+    stored = numbers[np.isfinite(numbers)].reshape(-1, 32)
+    assert len(stored) > 1024  # more rows than are converted at a time
+    out = np.empty(stored.shape, np.float32)
+    widen_half_precision(stored, out)
+    assert np.array_equal(out.view(np.uint32), stored.astype(np.float32).view(np.uint32))
