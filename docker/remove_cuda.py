@@ -17,11 +17,8 @@ from pathlib import Path
 
 CUDA_PACKAGE = re.compile(r"triton|(nvidia|cuda)-.+")
 GPU_FILES_OF_TORCH = (
-    "include/**/*",
-    "bin/ptxas",
-    "bin/protoc*",
-    "lib/libtorch_cuda_*.so",
-    "lib/libcaffe2_nvrtc.so",
+    *("include/**/*", "bin/ptxas", "bin/protoc*"),
+    *("lib/libtorch_cuda_*.so", "lib/libcaffe2_nvrtc.so"),
 )
 
 

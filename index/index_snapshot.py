@@ -33,8 +33,6 @@ class IndexSnapshot:
         """Create a snapshot; use :meth:`open`.
 
         Args:
-            store: Store of the generation.
-            shards: Task → shard that can be searched.
             degraded: Task → reason why its shard cannot be searched.
             verified: IDs of folders whose checksums were compared, here or in an earlier snapshot; shared and extended.
             verify: Whether to compare a release's checksums on first use.
@@ -58,7 +56,6 @@ class IndexSnapshot:
         """Open the current generation, without the shards that contradict the manifest.
 
         Args:
-            store: Store to read.
             verify: Read every byte of new shards, compare checksums, and open them once; otherwise compare only sizes,
                 and open a shard on first use.
             previous: Earlier snapshot. Its shards are reused, since they cannot have changed, so a new generation

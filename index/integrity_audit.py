@@ -24,7 +24,6 @@ class Audit:
     Attributes:
         ids: Task → IDs of its vectors that are not deleted, for intact shards.
         damaged_shards: Task → what is wrong with its files or vectors.
-        contradictions: Contradictions between manifest entries.
         leftovers: Folders that no manifest names. They are harmless: a writer is about to publish them, or the garbage
             collector will remove them once they are an hour old.
     """

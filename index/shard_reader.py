@@ -29,13 +29,7 @@ class ShardReader(StoreFolder):
     """
 
     def __init__(self, root: Path, local: VectorStore, remote: VectorStore | None) -> None:
-        """Create a reader.
-
-        Args:
-            root: Folder of the store.
-            local: Store for rows in their segment's folder.
-            remote: Store for rows outside their segment's folder.
-        """
+        """Create a reader of the store in ``root``, with the stores for rows in segment folders and outside them."""
         super().__init__(root)
         self.remote = remote
         self._local = local

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import shutil
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -9,12 +12,11 @@ from types import MappingProxyType
 
 import numpy as np
 
-from index.errors import ReleaseCorrupt, ShardInvalid, ShardMissing
+from index.errors import ReleaseCorrupt, ShardInvalid, ShardMissing, ShardStoreError
 from index.files.durable_files import find_damage, sync
 from index.files.manifest_format import Manifest, ReleaseEntry, SegmentEntry, TombstoneEntry
-from index.files.segment_files import TOMBSTONES, require_intact
-from index.garbage_collector import GarbageCollector
-from index.scanning.gpu_scan import is_gpu_used
+from index.files.segment_files import DESCRIPTION, TOMBSTONES, require_intact
+from index.scanning.exact_scan import is_gpu_used
 from index.scanning.search_options import AnnPolicy, Device
 from index.scanning.segment import SegmentCache
 from index.shard_reader import ShardReader
@@ -22,6 +24,8 @@ from index.shard_writer import PublishValidator, ShardWriter
 from index.shards.faiss_vector_store import FaissVectorStore
 from index.shards.vector_store import VectorStore
 from index.vector_ids import Ids, Vectors, video_ids_of
+
+_MIN_AGE_SECONDS = 3600  # readers and writers may still use younger folders
 
 
 class ShardStore(ShardReader):
@@ -81,7 +85,7 @@ class ShardStore(ShardReader):
             ids: ``int64 [n]``, non-negative and distinct.
             vectors: ``float32 [n, dim]``, rows of unit length; stored in half precision.
             queries: ``float32 [m, dim]``, vectors of training captions to measure an ANN structure with, if the segment
-                is large enough for one (:mod:`index.scanning.recall_gate`); None means always exact.
+                is large enough for one (:mod:`index.scanning.ann_index`); None means always exact.
             heartbeat: Called repeatedly while a structure is built, which takes minutes.
 
         Raises:
@@ -132,7 +136,6 @@ class ShardStore(ShardReader):
         make an old release the newest again.
 
         Args:
-            release: Release that becomes the newest.
             shards: First segments of new shards.
             segments: Additional segments of these shards.
             deleted: IDs that were deleted while the shards were made; no generation ever shows them.
@@ -317,8 +320,29 @@ class ShardStore(ShardReader):
             return self._rewrite(current, task, self._new_tasks)
 
     def collect_garbage(self, timeout: float | None = None) -> None:
-        """Remove folders that no manifest names, once they are an hour old; see :meth:`GarbageCollector.collect`."""
-        GarbageCollector(self, self.remote).collect(timeout)
+        """Remove folders that writers left behind, with their rows in the remote store.
+
+        These are staged folders, and sealed ones that the manifest does not name, once they are an hour old. Nothing is
+        removed without a manifest, because a lost manifest may be restored from a backup.
+
+        Args:
+            timeout: Maximum seconds to wait for the write lock; None waits forever.
+
+        Raises:
+            TimeoutError: Another writer held the lock that long; nothing was removed.
+        """
+        if not self.manifest_path.exists():
+            return
+        with self.write_lock(timeout):
+            referenced = self.manifest().folder_ids()
+            latest = time.time() - _MIN_AGE_SECONDS
+            for folder in self.folders():
+                if (
+                    folder.name not in referenced
+                    and _modified_before(folder, latest)
+                    and self._drop_rows(folder)
+                ):
+                    shutil.rmtree(folder, ignore_errors=True)
 
     # -- internal; callers hold the write lock --
 
@@ -327,6 +351,22 @@ class ShardStore(ShardReader):
         if task not in manifest.shards:
             raise ShardMissing(f"task {task} has no shard")
         return manifest
+
+    def _drop_rows(self, folder: Path) -> bool:
+        """Remove a folder's remote rows; False if that failed and the folder must stay for the next attempt."""
+        try:
+            place = json.loads((folder / DESCRIPTION).read_text(encoding="utf-8")).get("place", "")
+        except (OSError, ValueError, AttributeError):
+            return True  # not a segment, or one that was never sealed
+        if not place:
+            return True
+        try:
+            if self.remote is None:
+                return False
+            self.remote.drop(folder.name, place)
+        except ShardStoreError:
+            return False
+        return True
 
     def _present_ids(self, manifest: Manifest, task: str, ids: Ids) -> Ids:
         """Select the IDs that a shard has, and the moments of those videos; ``int64``, ascending."""
@@ -356,11 +396,7 @@ class ShardStore(ShardReader):
         return self._with_tombstones(manifest, task, after) if len(after) > len(before) else manifest
 
     def _rewrite(self, current: Manifest, task: str, target: VectorStore | None = None) -> Manifest:
-        """Replace a task's shard by a copy without deleted vectors.
-
-        Args:
-            target: Store for the copy; None keeps the shard's store.
-        """
+        """Replace a task's shard by a copy without deleted vectors."""
         segments = current.segments(task)
         if not current.live_count(task):
             return self._replace_shard(current, self._writer.write_empty(segments[0], self._empty))
@@ -385,3 +421,11 @@ class ShardStore(ShardReader):
                 tombstones={key: entry for key, entry in current.tombstones.items() if key != task},
             ),
         )
+
+
+def _modified_before(folder: Path, timestamp: float) -> bool:
+    """Check whether a folder is older than a timestamp; False if a writer has renamed it since it was listed."""
+    try:
+        return folder.stat().st_mtime < timestamp
+    except FileNotFoundError:
+        return False

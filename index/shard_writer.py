@@ -40,36 +40,15 @@ class ShardWriter:
         queries: Vectors | None,
         heartbeat: Callable[[], object],
     ) -> SegmentEntry:
-        """Write new vectors as a segment.
-
-        Args:
-            vector_store: Store for its rows.
-            release: ID of the release that made the vectors.
-            fingerprint: Fingerprint of its video encoder.
-            ids: ``int64 [n]``, non-negative and distinct, in any order.
-            vectors: ``float32 [n, dim]``, rows of unit length.
-            queries: ``float32 [m, dim]``, to measure an ANN structure with; None means no structure.
-            heartbeat: Called repeatedly while a structure is built.
-
-        Raises:
-            ShardInvalid: IDs or vectors violate these rules.
-        """
+        """Write new vectors as a segment, with their rows in ``vector_store``; see ``ShardStore.write_shard``."""
         ids, vectors = _sorted_rows(task, ids, vectors)
         entry = _new_entry(task, release, fingerprint, vectors.shape[1])
         return self._write_segment(
             vector_store, entry, ids, lambda: batches(vectors, _BATCH_ROWS), queries, heartbeat
         )
 
-    def copy(
-        self,
-        shard: SearchableShard,
-        vector_store: VectorStore,
-    ) -> SegmentEntry:
-        """Copy a shard's undeleted vectors into one new segment.
-
-        Args:
-            vector_store: Store for the new rows.
-        """
+    def copy(self, shard: SearchableShard, vector_store: VectorStore) -> SegmentEntry:
+        """Copy a shard's undeleted vectors into one new segment, with its rows in ``vector_store``."""
         ids = shard.ids
 
         def rows() -> Iterator[Vectors]:
@@ -199,11 +178,7 @@ class PublishValidator:
         self._require_compatible(segment, manifest)
 
     def require_intact(self, name: str, segment: SegmentEntry) -> None:
-        """Require that a segment's files and rows are the ones that were written.
-
-        Args:
-            name: How messages name the segment.
-        """
+        """Require that a segment's files and rows are the ones that were written."""
         folder = self._reader.shard_folder(segment.id)
         problem = find_damage(folder, segment.files, segment.bytes, verify=True)
         if problem:

@@ -22,9 +22,8 @@ import numpy.typing as npt
 from PIL import Image
 
 from media.errors import MediaError, UndecidedVideo
-from media.frame_images import crop_square
 from media.media_paths import append_seal, frame_cache_path, staged_path
-from media.pyav_decoding import decode
+from media.pyav_decoding import crop_square, decode
 from media.video_limits import VideoLimits, sample_times
 
 _THUMBNAIL_WIDTH = 320  # pixels, at most

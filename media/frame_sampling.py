@@ -56,7 +56,6 @@ def frames_on_display(
 
     Args:
         times: Ascending times in seconds since the first frame.
-        name: Name of the video in errors.
 
     Raises:
         MediaError: The stream ends before one of the times.
@@ -114,8 +113,6 @@ class _StreamCursor:
     """A position in a stream.
 
     Args:
-        first: Frame at the position.
-        following: Frames after it.
         tolerance: Seconds that may be missing at the end of the stream.
 
     Attributes:
@@ -205,9 +202,7 @@ def packets_with_demand(
     It is not if the frame of a nearby packet begins later, but not after the next of the times.
 
     Args:
-        packets: Packets in decoding order.
         times: Ascending times in seconds since the start of the stream.
-        start: Timestamp of the first frame.
         base: Seconds per timestamp unit.
     """
     pending: deque[tuple[Packet, float | None]] = deque()

@@ -23,7 +23,6 @@ def resolve_uri(uri: str, media_root: Path) -> Path:
 
     Args:
         uri: Path relative to the media root, absolute path inside it, or ``file://`` URI of such a path.
-        media_root: Folder of the media files.
 
     Raises:
         MediaError: The URI leads outside the root, names another host or scheme, or does not name a regular file.
@@ -79,7 +78,6 @@ def frame_cache_path(cache_dir: Path, frames: int, size: int, content: str) -> P
 
     Args:
         size: Side of a frame in pixels.
-        content: Content hash of the video.
     """
     return cache_dir / f"{frames}x{size}" / f"{content}.npy"
 

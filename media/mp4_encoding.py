@@ -16,8 +16,6 @@ def encode_mp4(frames: npt.NDArray[np.uint8], path: Path, *, fps: int) -> None:
 
     Args:
         frames: RGB, ``uint8 [count, height, width, 3]``, with even height and width; equal frames give equal files.
-        path: File to write; its folder must exist.
-        fps: Frames per second.
     """
     handle, temporary = tempfile.mkstemp(suffix=".mp4", prefix=".", dir=path.parent)
     os.close(handle)

@@ -86,10 +86,8 @@ class VideoDecoder:
         """Decode a video, and write its frame cache and thumbnail.
 
         Args:
-            path: File of the video.
             frames: Number of frames to sample, at the times of :func:`media.video_limits.sample_times`.
             size: Side of the square that frames are cropped to, in pixels.
-            name: Name of the video in errors; None: its file name.
             thumbnail: File of the thumbnail, a JPEG at most 320 pixels wide; None: no thumbnail.
             cache: Folder of the frame cache, see :func:`media.media_paths.frame_cache_path`; None: no cache.
             pictures: Whether to accept a single picture as a video of one frame.
@@ -126,11 +124,8 @@ class VideoDecoder:
         first and the last frame, up to eight minutes.
 
         Args:
-            path: File of the video.
             times: Ascending times in seconds since the first frame.
             size: Side of the square that frames are cropped to, in pixels.
-            into: File to write or replace.
-            name: Name of the video in errors; None: its file name.
 
         Raises:
             UndecidedVideo, MediaError, DecoderUnavailable: As in :meth:`decode`.
@@ -232,7 +227,6 @@ class VideoDecoder:
         """End the child, and remove its unfinished files.
 
         Args:
-            unfinished: Request that the child was serving.
             grace: Seconds to wait for a child that is exiting by itself, to get its own status.
 
         Returns:

@@ -1,10 +1,10 @@
-"""Accepted containers, limits and facts of videos, and the times at which they are sampled."""
+"""Accepted containers and their media types, limits and facts of videos, and the times at which they are sampled."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
 
 from media.errors import MediaError
 
@@ -55,10 +55,6 @@ class VideoLimits:
 
     def check_file(self, path: Path, name: str) -> int:
         """Check a file before reading it, and return its size in bytes.
-
-        Args:
-            path: File of the video.
-            name: Name of the video in errors.
 
         Raises:
             MediaError: It is not a regular file, is empty, or is too large.
@@ -112,7 +108,6 @@ def moment_windows(
     """Divide a long video into moments: overlapping windows of equal length that cover it.
 
     Args:
-        duration: Duration of the video in seconds.
         seconds: Maximum length of a window, exceeded only if ``max_windows`` of this length do not cover the video.
         overlap: Share of its length that a window shares with the next.
 
@@ -129,3 +124,37 @@ def moment_windows(
         return []
     length = duration / (1 + (count - 1) * step)
     return [(i * step * length, min(i * step * length + length, duration)) for i in range(count)]
+
+
+# Media types by FFmpeg's name for the container. The tables of machines differ, and browsers go by the type: Firefox
+# plays no ``video/quicktime``, although most of these files contain the streams of an MP4.
+_TYPES = {
+    "mov": "video/quicktime",
+    "matroska": "video/x-matroska",
+    "avi": "video/x-msvideo",
+    "gif": "image/gif",
+    "apng": "image/apng",
+    "mpegts": "video/mp2t",
+    "mpeg": "video/mpeg",
+    "mpegvideo": "video/mpeg",
+    "flv": "video/x-flv",
+    "asf": "video/x-ms-wmv",
+    "ogg": "video/ogg",
+}
+# Types of these containers with codecs (or decoders, by FFmpeg's names) that an MP4 or a WebM may contain.
+_AV1 = ("av1", "libdav1d")
+_MP4_CODECS = ("h264", "hevc", "vp9", "mpeg4", "mpeg2video", "h263", "mjpeg", *_AV1)
+_WEB_TYPES = {"mov": ("video/mp4", _MP4_CODECS), "matroska": ("video/webm", ("vp8", "vp9", *_AV1))}
+
+
+def media_type(name: str, container: str | None, codec: str | None) -> str:
+    """Return a video file's media type; without a container and a codec, that of most files with such a name."""
+    if container is None:
+        suffix = PurePath(name).suffix.lower()
+        container = next(
+            (names.split(",")[0] for names, known in VIDEO_FORMATS.items() if suffix in known), ""
+        )
+    web_type, codecs = _WEB_TYPES.get(container, ("", ()))
+    if web_type and (codec is None or codec in codecs):
+        return web_type
+    return _TYPES.get(container, "application/octet-stream")

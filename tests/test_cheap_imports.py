@@ -19,8 +19,7 @@ RARE = ("mcp", "av", "PIL", "authlib")
 EXPENSIVE_FOR_HELP = (*EXPENSIVE, *RARE, "celery", "fastapi", "numpy", "sqlalchemy")
 CHEAP_MODULES = (
     "service.core.settings",
-    "models.backbones.engine.bert_engine",
-    "models.backbones.engine.efficientnet_engine",
+    "models.backbones.compiled_towers",
     "service.core.logging",
     "cinestrata_schemas.library",
     "service.catalog.database",

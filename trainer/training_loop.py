@@ -18,8 +18,12 @@ import torch
 from torch import Tensor, nn
 
 from models.backbones.device_memory import return_freed_memory
-from models.backbones.tower_computation import gradient_checkpointing, has_fast_bfloat16, mixed_precision
-from models.encoders.micro_batches import micro_batches
+from models.backbones.tower_computation import (
+    gradient_checkpointing,
+    has_fast_bfloat16,
+    micro_batches,
+    mixed_precision,
+)
 from models.encoders.tower_forward import distributed_batches
 from trainer.batch_prefetching import prefetch_batches
 from trainer.errors import TrainingDiverged

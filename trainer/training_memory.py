@@ -3,8 +3,8 @@
 Before the first step, the loop computes loss and gradient for one pair, and meters the memory. If that much for each
 pair does not fit, it does so for two: the use is linear in the number of pairs, so two measurements predict the batch.
 What does not depend on that number is added by size: gradients, AdamW's moments, and copies that the method keeps. If
-the whole batch does not fit, the towers encode it in parts (:mod:`models.encoders.micro_batches`) that are as large as
-possible.
+the whole batch does not fit, the towers encode it in parts (:mod:`models.backbones.tower_computation`) that are as
+large as possible.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from models.backbones.device_memory import trim_heap, usable_bytes
-from models.encoders.micro_batches import micro_batches
+from models.backbones.tower_computation import micro_batches
 from models.errors import NotEnoughMemory
 
 Loss = Callable[[Tensor, Sequence[str], Tensor | None], Tensor]

@@ -19,8 +19,8 @@ from api.security.route_scopes import ScopedRoute, requires
 from cinestrata_schemas.explanations import ResultExplanation
 from cinestrata_schemas.search import SimilarVideosResponse
 from cinestrata_schemas.videos import DeletionResult, VideoDetails, VideoPage, VideoPatch
-from media.media_types import media_type as find_media_type
 from media.sources.media_source import file_name, is_source_uri
+from media.video_limits import media_type as find_media_type
 from service.core import request_limits
 from service.core.errors import NotFound
 from service.library import video_editing, video_listing

@@ -22,9 +22,9 @@ from PIL import Image
 
 from benchmarks.data.world import Clip, render
 from media import MediaError, sample_times
-from media.frame_images import FrameConverter, crop_square
 from media.frame_sampling import StreamExtent, frames_on_display
 from media.media_paths import staged_path
+from media.pyav_decoding import FrameConverter, crop_square
 
 Frames = npt.NDArray[np.uint8]
 Box = tuple[int, int, int, int]  # left, top, width and height in pixels

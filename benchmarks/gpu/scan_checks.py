@@ -14,8 +14,7 @@ import torch
 from benchmarks.gpu.check_plan import GpuPlan
 from benchmarks.gpu.check_runner import CheckFailed, Figures
 from benchmarks.gpu.device_meter import synchronize
-from index.scanning.exact_scan import ExactScan, RowHits, empty_flat_index
-from index.scanning.gpu_scan import GpuScan
+from index.scanning.exact_scan import ExactScan, GpuScan, RowHits, empty_flat_index
 from models.backbones.tower_computation import compute_device
 
 _DIM = 512  # as in ViT-B/32

@@ -26,8 +26,8 @@ import faiss
 import numpy as np
 import numpy.typing as npt
 
+from index.scanning.exact_scan import use_one_thread_per_search
 from index.scanning.search_options import AnnPolicy
-from index.scanning.search_threads import use_one_thread_per_search
 from index.shard_store import ShardStore
 from index.shards.faiss_vector_store import FaissShard
 

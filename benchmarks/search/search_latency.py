@@ -17,7 +17,7 @@ import torch
 from benchmarks.search.synthetic_library import SyntheticLibrary, TargetedQuery
 from cinestrata_schemas.search import SearchResponse
 from index.index_snapshot import IndexSnapshot
-from index.scanning.search_threads import use_one_thread_per_search
+from index.scanning.exact_scan import use_one_thread_per_search
 from index.shard_store import ShardStore
 from models.backbones.backbone import Backbone
 from models.encoders.tower_forward import encode_texts

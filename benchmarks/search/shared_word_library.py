@@ -23,11 +23,16 @@ from benchmarks.search.synthetic_library import (
     whole_words,
 )
 from index.shard_store import ShardStore
-from models.adapters.analytic_map_set import AnalyticMapSet, pad_distinct_tokens
-from models.adapters.analytic_maps import AnalyticQueryMap, VectorLayout, normalize_rows
+from models.adapters.analytic_maps import (
+    AnalyticMapSet,
+    AnalyticQueryMap,
+    VectorLayout,
+    normalize_rows,
+    pad_distinct_tokens,
+)
 from models.backbones.backbone import Backbone
+from models.backbones.backbone_description import TokenIds
 from models.backbones.query_backbone import QueryBackbone, Vectors
-from models.backbones.token_ids import TokenIds
 from models.encoders.families.analytic_family import ANALYTIC_FAMILY
 from models.encoders.tower_query_backbone import TowerQueryBackbone
 from models.releases.release_files import write_release

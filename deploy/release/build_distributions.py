@@ -8,15 +8,115 @@ from __future__ import annotations
 
 import gzip
 import os
+import re
 import shutil
 import subprocess
 import sys
 import tarfile
 import tempfile
+import zipfile
+from collections.abc import Iterable
 from pathlib import Path
 
-from distribution_contents import APPLICATION, CLIENT, contents_problems, read_names, shipped_files
-from release_source import NotReleasable, check_commit, git, read_version, release_notes
+_VERSION_FILE = "clients/python/cinestrata_schemas/__init__.py"
+
+
+class NotReleasable(Exception):
+    """A commit or its distributions cannot be released; the message says why and what to do."""
+
+
+def read_version(root: Path) -> str:
+    """Read the version from a source folder."""
+    text = (root / _VERSION_FILE).read_text(encoding="utf-8")
+    found = re.search(r'^__version__ = "([^"]+)"', text, re.MULTILINE)
+    if found is None:
+        raise NotReleasable(f"{_VERSION_FILE} states no __version__.")
+    return found[1]
+
+
+def release_notes(changelog: str, version: str) -> str:
+    """Extract a version's changelog entry, without its heading.
+
+    Raises:
+        NotReleasable: There is no dated entry, or it is empty.
+    """
+    heading = rf"^## \[{re.escape(version)}\] - \d{{4}}-\d\d-\d\d$"
+    found = re.search(heading + r"\n(.*?)(?=^## |\Z)", changelog, re.MULTILINE | re.DOTALL)
+    if found is None or not found[1].strip():
+        raise NotReleasable(
+            f"CHANGELOG.md has no notes for {version}. Add them below: ## [{version}] - YYYY-MM-DD"
+        )
+    return found[1].strip() + "\n"
+
+
+def check_commit(root: Path, version: str) -> None:
+    """Check that all changes are committed, and that no other commit has the version's tag.
+
+    Raises:
+        NotReleasable: A file is changed or untracked, or another commit has this version.
+    """
+    changed = git(root, "status", "--porcelain").splitlines()
+    if changed:
+        shown = ", ".join(line[3:] for line in changed[:5]) + (", …" if len(changed) > 5 else "")
+        raise NotReleasable(f"Files are not committed: {shown}. Commit or remove them.")
+    if git(root, "tag", "--list", f"v{version}"):
+        tagged, head = (git(root, "rev-parse", f"{name}^{{commit}}") for name in (f"v{version}", "HEAD"))
+        if tagged != head:
+            raise NotReleasable(
+                f"{version} is already released: the tag v{version} is at {tagged[:12]}. Raise __version__."
+            )
+
+
+def git(root: Path, *arguments: str) -> str:
+    """Run git in a folder, and return its output without the final line break."""
+    done = subprocess.run(["git", "-C", root, *arguments], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise NotReleasable(f"git {arguments[0]} failed: {done.stderr.strip()}")
+    return done.stdout.rstrip("\n")
+
+
+CLIENT = ("cinestrata_client", "cinestrata_schemas")
+# Only the benchmarks of `cinestrata bench`; Make targets run the others from the repository.
+_BENCHMARKS = ("clips", "data", "learning", "protocols", "queries", "reporting", "rivals", "routing")
+APPLICATION = (
+    *("models", "media", "index", "service", "trainer", "api", "cli"),
+    *(f"benchmarks/{folder}" for folder in _BENCHMARKS),
+    *CLIENT,
+)
+_CLIENT_FOLDER = "clients/python/"
+_FILES_OF_BENCHMARKS = re.compile(r"benchmarks/\w+\.py")
+# Files in the root folder, and metadata that the build adds.
+_OTHER_FILES = re.compile(
+    r"(PKG-INFO|setup\.cfg|pyproject\.toml|MANIFEST\.in|README\.md|LICENSE|CHANGELOG\.md)|(.*/)?[\w.-]+\.(egg|dist)-info/.*"
+)
+
+
+def shipped_files(tracked: Iterable[str], packages: Iterable[str]) -> set[str]:
+    """Select the tracked files that a distribution of these packages contains, named as in a wheel."""
+    prefixes = tuple(f"{package}/" for package in packages)
+    names = {path.removeprefix(_CLIENT_FOLDER) for path in tracked if not path.endswith(".md")}
+    return {
+        name
+        for name in names
+        if name.startswith(prefixes) or ("cli/" in prefixes and _FILES_OF_BENCHMARKS.fullmatch(name))
+    }
+
+
+def read_names(archive: Path) -> set[str]:
+    """List the files in a wheel, or in an sdist without its top folder."""
+    if archive.suffix == ".whl":
+        with zipfile.ZipFile(archive) as wheel:
+            return set(wheel.namelist())
+    with tarfile.open(archive) as sdist:
+        members = [member.name.partition("/")[2] for member in sdist.getmembers() if member.isfile()]
+    return {name.removeprefix(_CLIENT_FOLDER) for name in members}
+
+
+def contents_problems(names: set[str], shipped: set[str]) -> list[str]:
+    """Describe missing files, and files that do not belong in a distribution, one sentence each."""
+    surplus = {name for name in names - shipped if not _OTHER_FILES.fullmatch(name)}
+    found = [f"It lacks {name}." for name in sorted(shipped - names)]
+    return found + [f"It contains {name}." for name in sorted(surplus)]
 
 
 def build_distributions(root: Path, out: Path) -> list[Path]:

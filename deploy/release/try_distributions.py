@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from release_source import NotReleasable
+from build_distributions import NotReleasable
 
 _READY = "Cinestrata is up at "
 _DRAW_VIDEOS = """
@@ -54,17 +54,8 @@ class Environment:
     def __init__(self, folder: Path, *requirements: str) -> None:
         self.folder = folder
         self._run(sys.executable, "-m", "venv", folder / "venv")
-        pip = (
-            "-m",
-            "pip",
-            "install",
-            "-q",
-            "--disable-pip-version-check",
-            "--no-input",
-            "-c",
-            "constraints.txt",
-        )
-        self._run(folder / "venv/bin/python", *pip, *requirements)
+        options = ("-q", "--disable-pip-version-check", "--no-input", "-c", "constraints.txt")
+        self._run(folder / "venv/bin/python", "-m", "pip", "install", *options, *requirements)
 
     def run(self, command: str, *arguments: str | Path) -> str:
         """Run one of the environment's commands in its folder, and return the standard output.

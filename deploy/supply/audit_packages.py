@@ -22,14 +22,7 @@ def main(requirements: str) -> int:
     problem = ""
     for service in _SERVICES:
         command = [sys.executable, "-m", "pip_audit", "--format", "json", "--progress-spinner", "off"]
-        command += [
-            "--disable-pip",
-            "--no-deps",
-            "--requirement",
-            requirements,
-            "--vulnerability-service",
-            service,
-        ]
+        command += ["--disable-pip", "--no-deps", "-r", requirements, "--vulnerability-service", service]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         try:
             status, text = summarize(json.loads(done.stdout))

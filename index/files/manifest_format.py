@@ -5,7 +5,7 @@
     shards/<id>/vectors.faiss        unit rows, exact inner products: float16 in an IndexScalarQuantizer
     shards/<id>/ids.npy              int64, one per row
     shards/<id>/queries.npy          float32, queries that measured the ANN structure; large segments only
-    shards/<id>/search.faiss         ANN structure that passed the recall gate; see index.scanning.recall_gate
+    shards/<id>/search.faiss         ANN structure that passed the recall gate; see index.scanning.ann_index
     releases/<id>/…                  files of a release, opaque to the index
     tombstones/<id>/deleted.npy      int64, deleted IDs of one task
 
@@ -31,7 +31,7 @@ _RESTORE = "restore it from a backup"
 
 @dataclass(frozen=True)
 class AnnStructure:
-    """The ANN structure for a large segment, and the measurement that admitted it (``index.scanning.recall_gate``).
+    """The ANN structure for a large segment, and the measurement that admitted it (``index.scanning.ann_index``).
 
     Attributes:
         kind: ``ivf``, ``hnsw``, ``sq8``, or ``flat``: no structure passed, and every vector is scanned.

@@ -58,7 +58,6 @@ class MilvusConnection:
         """Create a connection.
 
         Args:
-            address: Address of the server.
             on_missing: Called when a collection or partition turns out to be missing.
             on_lost: Called when the connection is lost or closed: the server may have been restarted.
         """

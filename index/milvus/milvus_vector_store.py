@@ -15,11 +15,11 @@ from index.files.manifest_format import SegmentEntry
 from index.files.segment_files import DIGEST, display_name, load_ids
 from index.hits import Hits, combine_hits, rank_hits
 from index.milvus.milvus_address import MilvusAddress
-from index.milvus.milvus_partitions import MilvusPartitions
-from index.milvus.milvus_rows import (
+from index.milvus.milvus_partitions import (
     MAX_LISTED_IDS,
     MAX_REQUEST_BYTES,
     STORE_NAME,
+    MilvusPartitions,
     digest_rows,
     format_ids,
     partition_name,
@@ -43,13 +43,6 @@ class MilvusShard(SearchableShard):
     def __init__(
         self, segments: Sequence[tuple[Path, SegmentEntry]], deleted: Ids, partitions: MilvusPartitions
     ) -> None:
-        """Open a shard.
-
-        Args:
-            segments: Folder and entry of each segment, in order of publication.
-            deleted: Deleted IDs, ascending.
-            partitions: The server's partitions.
-        """
         super().__init__(segments, deleted)
         self._partitions = partitions
         self._segment_filter = (

@@ -1,17 +1,70 @@
-"""Exact search, which compares every stored vector with the query."""
+"""Exact search, which compares every stored vector with the query, on a CPU or a GPU."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from threading import Lock
 from typing import Any, NamedTuple
 
 import faiss
 import numpy as np
 import numpy.typing as npt
 
-from index.scanning.half_precision import widen_half_precision
-from index.scanning.search_threads import SearchThreadLimit
+from index.errors import DeviceMissing
+from index.scanning.search_options import Device
 from index.vector_ids import Rows, Scores, Vectors, batches
+
+_ROWS = 256  # converted at a time, so that all steps find them in the cache
+_MANTISSA_BITS = 23 - 10  # that single precision adds
+_KEPT_BITS = np.uint32(0x8FFFE000)  # sign, five bits of exponent, ten of mantissa
+_BIAS = np.float32(2.0 ** (127 - 15))  # difference of the exponents' biases, as a factor
+
+
+def widen_half_precision(stored: npt.NDArray[np.float16], out: npt.NDArray[np.float32]) -> None:
+    """Write finite numbers ``[n, dim]`` into an array of the same shape, exactly.
+
+    numpy converts half precision one number at a time, which takes six times as long as these operations on whole
+    vector registers.
+    """
+    words, halves = out.view(np.uint32), stored.view(np.int16)
+    for start in range(0, len(stored), _ROWS):
+        rows = slice(start, start + _ROWS)
+        word = words[rows]
+        word[...] = halves[rows]  # extends the sign bit
+        word <<= _MANTISSA_BITS
+        word &= _KEPT_BITS
+        out[rows] *= _BIAS  # subnormal numbers become normal
+
+
+_is_single_threaded = False
+
+
+def use_one_thread_per_search() -> None:
+    """Let concurrent requests run side by side, instead of spreading each search over all cores. For servers."""
+    global _is_single_threaded
+    _is_single_threaded = True
+
+
+class SearchThreadLimit:
+    """Applies the thread limit to the calling thread during one search.
+
+    OpenMP counts threads per calling thread, so a limit set once at the start of the server would not reach the threads
+    that serve requests. The limit is lifted afterwards because torch may share the OpenMP runtime. This is a class
+    because every shard of every query enters it, and a generator takes longer than all of its work.
+    """
+
+    __slots__ = ("_previous",)
+
+    def __enter__(self) -> None:
+        self._previous = 0
+        if _is_single_threaded:
+            self._previous = faiss.omp_get_max_threads()
+            faiss.omp_set_num_threads(1)
+
+    def __exit__(self, *_: object) -> None:
+        if self._previous:
+            faiss.omp_set_num_threads(self._previous)
+
 
 _CAPACITY = 8  # times k rows per query, before rows below the bounds are dropped
 
@@ -23,7 +76,6 @@ class CandidatePool:
         """Create an empty pool.
 
         Args:
-            k: Number of results per query.
             error_bound: Maximum error in the difference of two scores, per query, ``float64 [n]``.
         """
         self._k = k
@@ -40,7 +92,6 @@ class CandidatePool:
         """Add a block of rows.
 
         Args:
-            start: First row of the block.
             scores: Scores of m rows for n queries, ``float32 [m, n]``; −∞ for rows that must not be returned.
         """
         if not self._size and len(scores) > self._k:
@@ -114,7 +165,6 @@ class ExactScan:
 
         Args:
             query: ``float32 [dim]``.
-            k: Maximum number of results.
             live: Rows that may be returned; None means all.
         """
         if live is not None:
@@ -275,3 +325,65 @@ def unpack_rows(bitmap: RowBitmap, start: int, count: int) -> npt.NDArray[np.boo
     first = start // 8
     bits = np.unpackbits(bitmap[first : (start + count + 7) // 8], bitorder="little")
     return bits[start - 8 * first :][:count].astype(bool)
+
+
+_SPARE_RESULTS = 32  # beyond twice the wanted results; the GPU also rounds the query to half precision
+_MAX_RESULTS = 2048  # in one search on a GPU
+_COPIED_ROWS = 65_536  # vectors copied at a time
+
+
+def is_gpu_used(device: Device) -> bool:
+    """Decide whether searches run on a GPU.
+
+    Raises:
+        DeviceMissing: A GPU is required, but this machine has none or FAISS was built without GPU support.
+    """
+    if device == "cpu":
+        return False
+    built = hasattr(faiss, "StandardGpuResources")
+    available = built and faiss.get_num_gpus() > 0
+    if device == "cuda" and not available:
+        reason = "faiss finds no GPU" if built else "this faiss was built without GPU support"
+        raise DeviceMissing(
+            f"CINESTRATA_INDEX_DEVICE=cuda, but {reason}: install cinestrata[gpu] on a machine with an NVIDIA GPU, "
+            "or set CINESTRATA_INDEX_DEVICE=cpu"
+        )
+    return available
+
+
+class GpuScan:
+    """Selects the best rows on a GPU and scores them from the mapped file, so scores and ties are the exact ones."""
+
+    def __init__(self, exact: ExactScan) -> None:
+        self._exact = exact
+        self._lock = Lock()  # FAISS lets one thread at a time use a GPU's resources
+        self._resources = faiss.StandardGpuResources()
+        config = faiss.GpuIndexFlatConfig()
+        config.useFloat16 = True
+        self._index = faiss.GpuIndexFlatIP(self._resources, exact.dim, config)
+        for rows in batches(np.arange(exact.count), _COPIED_ROWS):
+            self._index.add(exact.vectors(rows))
+
+    def search_many(self, queries: Vectors, k: int, live: RowBitmap | None = None) -> list[RowHits]:
+        """Search as :meth:`ExactScan.search_many` does.
+
+        The CPU searches where the GPU cannot decide: for deep results, where deletions and filters leave too few
+        of its rows, and where ties may continue beyond its last row.
+        """
+        limit = 2 * k + _SPARE_RESULTS
+        if limit > min(_MAX_RESULTS, self._exact.count):
+            return self._exact.search_many(queries, k, live)
+        with self._lock:
+            _, found = self._index.search(queries, limit)
+        return [self._rescore(query, rows, k, live) for query, rows in zip(queries, found, strict=True)]
+
+    def _rescore(self, query: Vectors, rows: Rows, k: int, live: RowBitmap | None) -> RowHits:
+        last_score = self._exact.search_rows(query, rows[-1:], 1).scores[0]
+        if live is not None:
+            rows = rows[contains_rows(live, rows)]
+        hits = self._exact.search_rows(query, rows, k)
+        # Rounding a unit vector to half precision changes a score by at most 2⁻¹¹ times the query's length.
+        margin = np.linalg.norm(query) * 2.0**-10
+        if len(hits.rows) < k or hits.scores[-1] - last_score <= margin:
+            return self._exact.search(query, k, live)
+        return hits

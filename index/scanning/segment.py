@@ -25,8 +25,15 @@ from index.files.segment_files import (
 )
 from index.hits import Hits
 from index.scanning.ann_index import AnnIndex, open_ann
-from index.scanning.exact_scan import ExactScan, RowBitmap, RowHits, contains_rows, count_rows, is_flat_index
-from index.scanning.gpu_scan import GpuScan
+from index.scanning.exact_scan import (
+    ExactScan,
+    GpuScan,
+    RowBitmap,
+    RowHits,
+    contains_rows,
+    count_rows,
+    is_flat_index,
+)
 from index.vector_ids import Ids, Rows, Vectors, find_ids
 
 
@@ -69,7 +76,6 @@ class Segment:
         """Map the files in a segment's folder.
 
         Args:
-            entry: Its entry in the manifest.
             verify: Read every byte and compare checksums; otherwise compare only sizes and counts.
             gpu: Search a copy on a GPU, exactly; the file is mapped as well.
 

@@ -13,9 +13,8 @@ import numpy.typing as npt
 from index.files.manifest_format import AnnStructure, SegmentEntry
 from index.files.segment_files import QUERIES, STRUCTURE, VECTORS
 from index.hits import Hits, combine_hits
-from index.scanning.ann_index import write_ann
+from index.scanning.ann_index import choose_structure, write_ann
 from index.scanning.exact_scan import ExactScan, RowBitmap, empty_flat_index
-from index.scanning.recall_gate import choose_structure
 from index.scanning.search_options import AnnPolicy
 from index.scanning.segment import Segment, SegmentCache
 from index.shards.searchable_shard import SearchableShard
@@ -27,12 +26,6 @@ class FaissVectorStore(VectorStore):
     """Vector store on the local disk: rows are files in the segment folders."""
 
     def __init__(self, cache: SegmentCache, policy: Callable[[], AnnPolicy]) -> None:
-        """Create a store.
-
-        Args:
-            cache: Cache of mapped segments.
-            policy: Returns the current policy for ANN structures.
-        """
         self._cache = cache
         self._policy = policy
 
@@ -87,13 +80,6 @@ class FaissShard(SearchableShard):
     def __init__(
         self, segments: Sequence[tuple[Path, SegmentEntry]], deleted: Ids, cache: SegmentCache
     ) -> None:
-        """Open a shard.
-
-        Args:
-            segments: Folder and entry of each segment, in order of publication.
-            deleted: Deleted IDs, ascending.
-            cache: Cache that opens and closes the files.
-        """
         super().__init__(segments, deleted)
         self._cache = cache
         self._live_rows: dict[str, RowBitmap] = {}  # by segment ID, rows that are not deleted

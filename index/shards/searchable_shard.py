@@ -32,12 +32,7 @@ class SearchableShard(ABC):
     is_remote = False
 
     def __init__(self, segments: Sequence[tuple[Path, SegmentEntry]], deleted: Ids) -> None:
-        """Open a shard; files are read only when needed.
-
-        Args:
-            segments: Folder and entry of each segment, in order of publication.
-            deleted: Deleted IDs, ascending.
-        """
+        """Open a shard; files are read only when needed."""
         self.segments = tuple(entry for _, entry in segments)
         self.deleted = deleted
         self._folders = tuple(segments)

@@ -61,13 +61,12 @@ class VectorStore(ABC):
         """Write the rows, or a digest of them, into a segment folder before it is sealed.
 
         Args:
-            folder: Staging folder.
             entry: The segment's entry, without ID and files.
             queries: ``float32 [m, dim]``, to measure an ANN structure with; None means no structure.
             heartbeat: Called repeatedly while a structure is built.
 
         Returns:
-            The structure in the folder (:mod:`index.scanning.recall_gate`); None if there is none.
+            The structure in the folder (:mod:`index.scanning.ann_index`); None if there is none.
         """
         return None
 
@@ -86,7 +85,6 @@ class VectorStore(ABC):
         """Compare the stored rows with the entry. The folder's checksums were compared before.
 
         Args:
-            folder: Folder of the segment.
             level: ``exists``: the segment can be opened; ``rows``: every row is stored; ``bytes``: every row has the
                 content that was written.
 

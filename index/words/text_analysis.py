@@ -6,20 +6,19 @@ hyphen ("sit-up": sit, up, -situp). A contraction is a single word ("dog's": -do
 each of its words also as the other kind of term, and adjacent words as one (``QueryUnit.joined``).
 
 Chinese, Japanese, Thai, Lao, Khmer and Burmese are written without spaces, and Korean attaches particles to words:
-their runs are divided into overlapping pairs of syllables (``character_classes``), the same way in every installation.
+their runs are divided into overlapping pairs of syllables (``text_folding``), the same way in every installation.
 A single syllable in a run is a word, too, so that it can be found alone, except for a bare consonant.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator, Sequence
 from itertools import chain, islice
 from typing import NamedTuple
 
-from index.words.character_classes import CJK, EMOJI_JOINERS, SYLLABLE, UNSPACED
-from index.words.compounds import join_adjacent
-from index.words.text_folding import fold_text, fold_with_spans
+from index.words.term_table import TermTable
+from index.words.text_folding import CJK, EMOJI_JOINERS, SYLLABLE, UNSPACED, fold_text, fold_with_spans
 
 MAX_TERM = 32  # characters in a term; the rest of a longer word is ignored, in texts and in queries
 MAX_UNITS = 64  # units in a query; the others are ignored
@@ -238,3 +237,46 @@ def _phrase_units(words: list[Word]) -> Iterator[QueryUnit]:
     kept = words[:MAX_PHRASE]
     if kept:
         yield QueryUnit(tuple(word.term for word in kept), len(kept) > 1, kept[0].start, kept[-1].end)
+
+
+_MAX_PARTS = 3
+_MIN_CHARACTERS = 3  # of a word that is split
+# Letters and digits of scripts with spaces. English words of closed classes are no parts: "the rapist" is not
+# "therapist". Words such as "up" are parts.
+_PART = re.compile(
+    "(?!(?:a|an|the|of|in|on|at|to|is|are|with|and|by|from|for|as|or|but|not|no|nor|so|if|than|then|that|this|these|it|"
+    "its|i|me|my|he|him|his|she|her|we|us|our|you|your|they|them|their|who|what|be|am|was|were|been|has|have|had|do|does|"
+    f"did|can|will|would|may)$)[^\\W_{UNSPACED}]+$"
+)
+
+
+def join_adjacent(units: Sequence[tuple[str, ...]]) -> list[list[str]]:
+    """List the words that each unit of a query, given by its terms, may form: alone, or with its neighbors."""
+    joined: list[list[str]] = [[] for _ in units]
+    for first in range(len(units)):
+        for end in range(first + 1, min(first + _MAX_PARTS, len(units)) + 1):
+            terms = sum(units[first:end], ())
+            word = "".join(terms)
+            if not (1 < len(terms) <= _MAX_PARTS and all(map(_PART.match, terms)) and not word.isdigit()):
+                continue
+            if end - first in (1, len(terms)):  # a phrase has no neighbors
+                for unit in joined[first:end]:
+                    unit.append(word)
+    return joined
+
+
+def split_word(word: str, terms: TermTable) -> list[tuple[str, str]]:
+    """Split a word in two where the first part is in a table, and the second may be, or may consist of parts."""
+    if len(word) < _MIN_CHARACTERS or word.isdigit() or not _PART.match(word):
+        return []
+    firsts = [word[:end].encode() for end in range(1, len(word) - 1)]
+    (ends,) = terms.may_contain(firsts).nonzero()
+    splits = [(word[: end + 1], word[end + 1 :]) for end in ends.tolist() if terms.find(firsts[end]) >= 0]
+    splits = [split for split in splits if all(map(_PART.match, split))]
+    seconds = [name.encode() for _, second in splits for name in (second, second.removesuffix("s"))]
+    has = terms.may_contain(seconds).tolist()
+    return [
+        split
+        for split, *own in zip(splits, has[::2], has[1::2], strict=True)
+        if any(own) or min(map(len, split)) >= _MIN_CHARACTERS
+    ]

@@ -1,4 +1,4 @@
-"""Match the units of a query in one segment's documents: a word or one of its variants, or a phrase."""
+"""Segments of a changing index, and search in one of them for the units of a query: words with variants, or phrases."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from index.words.compounds import split_word
-from index.words.text_analysis import COMPOUND
-from index.words.word_segment import Documents, Flags, WordSegment, run_starts
-from index.words.word_stems import stem_words
+from index.vector_ids import Ids
+from index.words.text_analysis import COMPOUND, split_word
+from index.words.word_forms import stem_words
+from index.words.word_segment import Documents, Flags, WordSegment, merge_segments, run_starts
 
 EXACT = 1.0
 OTHER_FORM = 0.9  # the same stem, or another spelling: joined, apart or with a hyphen
@@ -309,3 +309,108 @@ def _search(ascending: Documents, documents: Documents) -> tuple[npt.NDArray[np.
     """Find the places of documents in a non-empty list, and whether each is there."""
     places = np.minimum(ascending.searchsorted(documents), len(ascending) - 1)
     return places, np.asarray(ascending[places] == documents)
+
+
+class SegmentSearch:
+    """Searches a segment for units, and reads each list of documents only once.
+
+    Args:
+        units: The spellings of each unit, that of the query first.
+    """
+
+    def __init__(self, live: LiveSegment, units: Sequence[Sequence[Spelling]]) -> None:
+        self._live = live
+        self._units = [spellings[0] for spellings in units]
+        self._found: dict[int, Occurrences] = {
+            number: live.find_any(spellings) for number, spellings in enumerate(units) if len(spellings) > 1
+        }
+
+    def count(self, unit: int) -> int:
+        """Count the documents that contain a unit."""
+        words = self._units[unit]
+        if len(words) == 1 and unit not in self._found and self._live.is_frequent(words[0]):
+            return self._live.count(words[0])
+        return len(self._find(unit).documents)
+
+    def select(self, units: Sequence[int]) -> tuple[Documents, Strengths]:
+        """Find the documents with at least one of the units, and the strength of every unit in them.
+
+        Returns:
+            The documents, ascending, and ``float32 [documents, units]``.
+        """
+        lists = [self._find(unit).documents for unit in units]
+        documents = lists[0] if len(lists) == 1 else self._live.union(lists)
+        strengths = np.zeros((len(documents), len(self._units)), dtype=np.float32)
+        for unit in range(len(self._units)):
+            strengths[:, unit] = self._strengths_in(unit, documents)
+        return documents, strengths
+
+    def videos(self) -> Ids:
+        """Find the videos whose documents together contain all units."""
+        order = sorted(range(len(self._units)), key=self.count)
+        segment = self._live.segment
+        numbers = distinct(segment.owners[self._find(order[0]).documents])
+        for unit in order[1:]:
+            # A video's documents are either all alive or none is.
+            documents = segment.documents_of(numbers)
+            numbers = distinct(segment.owners[documents[self._strengths_in(unit, documents) > 0]])
+        return segment.videos.ids[numbers]
+
+    def _find(self, unit: int) -> Occurrences:
+        found = self._found.get(unit)
+        if found is None:
+            words = self._units[unit]
+            found = self._live.find(words[0]) if len(words) == 1 else self._live.find_phrase(words)
+            self._found[unit] = found
+        return found
+
+    def _strengths_in(self, unit: int, documents: Documents) -> Strengths:
+        """Look up a unit's strength in each of these documents, which are alive, ascending."""
+        words = self._units[unit]
+        if len(words) == 1 and unit not in self._found:
+            return self._live.strengths_in(words[0], documents)
+        return self._live.spread(self._find(unit), documents)
+
+
+# Segments with fewer documents are always merged, since every lookup has a fixed cost per segment.
+_SMALL = 512
+# A larger segment stays while it is twice as large as all smaller ones together. The number of segments is then
+# logarithmic, and so is how often a document is copied.
+_RATIO = 2
+
+
+def remove_videos(segments: tuple[LiveSegment, ...], videos: Ids) -> tuple[tuple[LiveSegment, ...], int]:
+    """Mark the documents of distinct videos as replaced.
+
+    Returns:
+        The segments, and how many videos had documents.
+    """
+    changed: list[LiveSegment] = []
+    removed = 0
+    for live in segments:
+        numbers, _ = live.segment.videos.find(videos)
+        numbers = numbers[live.alive[live.segment.videos.starts[numbers]]]
+        if not len(numbers):
+            changed.append(live)
+            continue
+        removed += len(numbers)
+        changed.append(live.without(live.segment.documents_of(numbers)))
+    return tuple(changed), removed
+
+
+def merge_small(segments: tuple[LiveSegment, ...]) -> tuple[LiveSegment, ...]:
+    """Merge small segments, copy those that are half replaced, and drop empty ones; largest first."""
+    ordered = sorted(filter(len, segments), key=len, reverse=True)
+    smaller = 0  # documents in the segments from here on
+    start = len(ordered)
+    for place in range(len(ordered) - 1, -1, -1):
+        size = len(ordered[place])
+        if smaller and (size < _SMALL or size < _RATIO * smaller):
+            start = place
+        smaller += size
+    kept = [live if 2 * len(live) > len(live.segment) else _merged([live]) for live in ordered[:start]]
+    return (*kept, *([_merged(ordered[start:])] if start < len(ordered) else []))
+
+
+def _merged(segments: list[LiveSegment]) -> LiveSegment:
+    return LiveSegment.of(merge_segments([(live.segment, live.alive) for live in segments]))

@@ -13,21 +13,21 @@ import numpy as np
 import numpy.typing as npt
 
 from index.vector_ids import Ids
-from index.words.segment_merging import merge_small, remove_videos
-from index.words.segment_search import SegmentSearch
 from index.words.text_analysis import COMPOUND, QueryUnit, split_words
 from index.words.unit_matching import (
     EXACT,
     OTHER_FORM,
     Form,
     LiveSegment,
+    SegmentSearch,
     UnitForms,
     Variant,
+    merge_small,
+    remove_videos,
     stems_of,
 )
+from index.words.word_forms import ALL_STOP_WORDS, is_correctable, present_languages, spelling_neighbors
 from index.words.word_segment import ROW, Document, TextKind, build_segment
-from index.words.word_spelling import is_correctable, spelling_neighbors
-from index.words.word_stems import ALL_STOP_WORDS, present_languages
 
 __all__ = ["TextKind", "VideoText", "WordIndex", "WordMatches"]
 
@@ -159,7 +159,6 @@ class WordIndex:
         """Find the documents that contain units of a query; see ``WordMatches``.
 
         Args:
-            units: Units of the query.
             select: Given the units' frequencies and the number of all documents, returns the units of which a document
                 must contain one; None selects those that are not common.
         """
@@ -263,7 +262,6 @@ class WordIndex:
         None if the term is right, or no term is so close.
 
         Args:
-            term: A folded word.
             is_known: Whether a word exists although no text contains it.
         """
         if not is_correctable(term) or self.contains(term) or is_known(term):

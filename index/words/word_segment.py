@@ -20,7 +20,7 @@ import numpy.typing as npt
 from index.vector_ids import Ids
 from index.words.term_table import Indices, TermTable, merge_tables
 from index.words.text_analysis import COMPOUND, analyze_text
-from index.words.word_stems import ALL_STOP_WORDS, stem_words
+from index.words.word_forms import ALL_STOP_WORDS, stem_words
 
 Documents = npt.NDArray[np.int32]  # document numbers within a segment
 Flags = npt.NDArray[np.bool_]

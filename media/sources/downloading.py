@@ -152,9 +152,6 @@ def download_file(
 ) -> Iterator[Path]:
     """Download a remote file into the cache, and remove it at the end of the ``with`` statement.
 
-    Args:
-        sleep: Called with the seconds of each pause.
-
     Raises:
         MediaError: The file does not exist, is too large, arrives too slowly, or ends early in every attempt.
         SourceOutage: No attempt reaches the source.

@@ -44,7 +44,6 @@ class SourceUri:
     """A parsed URI of a file, or of a folder of files.
 
     Attributes:
-        text: The URI as given.
         scheme: ``s3``, ``gs``, ``http`` or ``https``.
         host: Bucket, or host in lower case.
         port: Port of a web server; None for an object store.
@@ -233,7 +232,6 @@ class RemoteStream:
     Attributes:
         chunks: The bytes in parts; raises SourceOutage or InconsistentFile if the transfer breaks.
         total: Size of the whole file in bytes; None if the source does not state it.
-        start: Position of the first byte.
         length: Number of bytes in ``chunks``; None if the source does not state it.
         is_partial: Whether the source answered with a range.
         version: ETag, generation or modification time; None if the source states none.
@@ -252,7 +250,6 @@ class ListedFile:
     """A file in a source's listing.
 
     Attributes:
-        name: Path relative to the listed folder.
         version: ETag or generation, which changes with the content.
     """
 

@@ -8,16 +8,29 @@ cosine between a query q and a video v is
 
 where κ(q) is the share of the query's words, by TF-IDF weight, that the domain knows. The lexical part occupies the
 backbone's reserved coordinates; without any, a vector has only the semantic part.
+
+:class:`AnalyticMapSet` applies the query maps of many tasks to many pairs of text and task in one batch. A pair's
+semantic part is the frozen vector minus the task's center; its lexical part adds up the lexicon rows of the known
+tokens, weighted by TF-IDF over known and unknown tokens. A set is a range of tasks in a *storage*: concatenated arrays
+with spare capacity, so the number of operations does not grow with the number of tasks. Sets are immutable and share
+storages. An extended set writes its new tasks after those of the previous set; the maps are copied only if that place
+is taken or the capacity is used up. A pair's vector is the same bit for bit in any batch and any set: all steps are
+elementwise, sums over a row of fixed length, or sums over a text's tokens in their order.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, fields
+from threading import Lock
 from typing import Any, Protocol, Self
 
 import numpy as np
 import numpy.typing as npt
+
+from models.backbones.backbone_description import pad_texts
+from models.routing.router import distinct_tokens
 
 _COMPLETIONS = 2  # coordinates that complete queries and videos to unit length
 MIN_LENGTH = 1e-8  # lower bound on lengths that vectors are divided by
@@ -41,10 +54,7 @@ class VectorLayout:
     """Sizes of a vector's parts.
 
     Attributes:
-        semantic: Coordinates of the semantic part.
         lexical: Coordinates of the lexical part; 0 without reserved coordinates.
-        dim: Coordinates of the whole vector.
-        semantic_weight: β, weight of the semantic part.
     """
 
     semantic: int
@@ -138,8 +148,6 @@ class AnalyticVideoMap(_ArrayFields):
 class AnalyticQueryMap(_ArrayFields):
     """Arrays that turn a text's frozen vector and tokens into its query vector for one domain.
 
-    :class:`~models.adapters.analytic_map_set.AnalyticMapSet` applies the maps of many domains.
-
     Attributes:
         center: The domain's mean caption, which its queries are centered on, ``[semantic]``.
         caption_mean: The domain's mean caption in its routing evidence, ``[semantic]``; empty without captions.
@@ -168,3 +176,234 @@ class AnalyticQueryMap(_ArrayFields):
             unknown_token_weight=np.zeros((), np.float32),
             lexicon=np.empty((0, layout.lexical), np.float32),
         )
+
+
+Ints = npt.NDArray[np.int64]
+
+_BATCH_PAIRS = 1024  # pairs whose token rows are gathered at once, some megabytes
+_SPARE = 0.5  # spare capacity of a new storage, as a share of its maps; memory is occupied only when written
+
+
+class _Storage:
+    """Maps of T tasks, with room for more.
+
+    Attributes:
+        centers: ``[≥ T, semantic]``.
+        caption_means: Each task's mean caption in its routing evidence, ``[≥ T, semantic]``.
+        has_captions: Whether each task has a mean caption, ``[≥ T]``.
+        unknown_weights: ``[≥ T]``.
+        is_frozen: Whether each task is queried with the frozen vector itself, ``[≥ T]``.
+        ends: Number of rows up to the end of each task, ``[≥ T]``.
+        keys: V × task number + token of all known tokens, ascending, ``[≥ R]``.
+        weights: Inverse document frequency of each known token, ``[≥ R]``.
+        lexicon: Lexical vector of each known token, ``[≥ R, lexical]``.
+    """
+
+    def __init__(self, layout: VectorLayout, tasks: int, rows: int, dtype: npt.DTypeLike) -> None:
+        tasks, rows = (int(count * (1 + _SPARE)) for count in (tasks, rows))
+        self.centers = np.empty((tasks, layout.semantic), np.float32)
+        self.caption_means = np.empty((tasks, layout.semantic), np.float32)
+        self.has_captions = np.empty(tasks, np.bool_)
+        self.unknown_weights = np.empty(tasks, np.float32)
+        self.is_frozen = np.empty(tasks, np.bool_)
+        self.ends = np.empty(tasks, np.int64)
+        self.keys = np.empty(rows, np.int64)
+        self.weights = np.empty(rows, np.float32)
+        self.lexicon = np.empty((rows, layout.lexical), dtype)
+        self.tasks = 0
+        self.lock = Lock()
+
+    def start(self, task: int) -> int:
+        """Find a task's first row."""
+        return int(self.ends[task - 1]) if task else 0
+
+    def has_space(self, tasks: int, rows: int, dtype: npt.DTypeLike) -> bool:
+        """Check whether tasks with this many rows fit, and their lexicons keep their precision."""
+        return (
+            self.tasks + tasks <= len(self.ends)
+            and self.start(self.tasks) + rows <= len(self.keys)
+            and self.lexicon.dtype == dtype
+        )
+
+    def append(self, query_map: AnalyticQueryMap, vocabulary: int, *, is_frozen: bool) -> None:
+        """Add a task."""
+        task, start = self.tasks, self.start(self.tasks)
+        end = start + len(query_map.tokens)
+        self.centers[task] = query_map.center
+        self.has_captions[task] = has_captions = len(query_map.caption_mean) > 0
+        self.caption_means[task] = query_map.caption_mean if has_captions else 0
+        self.unknown_weights[task] = query_map.unknown_token_weight
+        self.is_frozen[task] = is_frozen
+        self.ends[task] = end
+        self.keys[start:end] = query_map.tokens + task * vocabulary
+        self.weights[start:end] = query_map.token_weights
+        self.lexicon[start:end] = query_map.lexicon
+        self.tasks += 1
+
+    def map(self, task: int, vocabulary: int) -> AnalyticQueryMap | None:
+        """View a task's map without copying its lexicon; None if the task is queried with the frozen vector."""
+        if self.is_frozen[task]:
+            return None
+        rows = slice(self.start(task), int(self.ends[task]))
+        return AnalyticQueryMap(
+            center=self.centers[task],
+            caption_mean=self.caption_means[task, : None if self.has_captions[task] else 0],
+            tokens=self.keys[rows] - task * vocabulary,
+            token_weights=self.weights[rows],
+            unknown_token_weight=self.unknown_weights[task],
+            lexicon=self.lexicon[rows],
+        )
+
+
+class AnalyticMapSet:
+    """Query maps of T tasks.
+
+    Args:
+        maps: Map of each task; None if it is queried with the frozen vector itself.
+    """
+
+    def __init__(
+        self, layout: VectorLayout, vocabulary: int, maps: Sequence[AnalyticQueryMap | None] = ()
+    ) -> None:
+        self.layout = layout
+        self._vocabulary = vocabulary
+        self._neutral = AnalyticQueryMap.neutral(layout)
+        self._first = self._count = 0
+        self._storage = _Storage(layout, 0, 0, np.float16)
+        if maps:
+            self._copy_and_append(maps)
+
+    def __len__(self) -> int:
+        return self._count
+
+    @property
+    def bytes(self) -> int:
+        """Memory that the arrays take, without spare capacity."""
+        tasks, rows = slice(self._first, self._first + self._count), self._rows
+        storage = self._storage
+        per_task = storage.centers, storage.caption_means, storage.unknown_weights, storage.ends
+        return sum(array[tasks].nbytes for array in per_task) + sum(
+            array[rows].nbytes for array in (storage.keys, storage.weights, storage.lexicon)
+        )
+
+    @property
+    def caption_means(self) -> tuple[Floats, npt.NDArray[np.bool_]]:
+        """Each task's mean caption ``[T, semantic]``, and whether it has one ``[T]``."""
+        tasks = slice(self._first, self._first + self._count)
+        return self._storage.caption_means[tasks], self._storage.has_captions[tasks]
+
+    def extended(self, maps: Sequence[AnalyticQueryMap | None]) -> AnalyticMapSet:
+        """Append maps of more tasks, in a new set."""
+        result = self.part(0, self._count)
+        storage, rows = self._storage, sum(len(query_map.tokens) for query_map in maps if query_map)
+        with storage.lock:
+            is_last = self._first + self._count == storage.tasks
+            if is_last and storage.has_space(len(maps), rows, self._precision(maps)):
+                result._append(maps)
+                return result
+        if maps:
+            result._copy_and_append(maps)
+        return result
+
+    def part(self, start: int, stop: int) -> AnalyticMapSet:
+        """Select the tasks ``start`` to ``stop - 1``, without copying them."""
+        part = copy(self)
+        part._first, part._count = self._first + start, stop - start
+        return part
+
+    def map(self, position: int) -> AnalyticQueryMap | None:
+        """View a task's map; None if the task is queried with the frozen vector itself."""
+        return self._storage.map(self._first + position, self._vocabulary)
+
+    def tensors(self, position: int) -> dict[str, Array] | None:
+        """Collect by name the arrays that a task's query vectors depend on; None for a task without a map."""
+        query_map = self.map(position)
+        if query_map is None:
+            return None
+        tensors = query_map.tensors() | {"lexicon": query_map.lexicon.astype(np.float32)}
+        del tensors["caption_mean"]
+        return tensors
+
+    def __call__(self, frozen: Floats, tokens: Ints, rows: Ints, positions: Ints) -> Floats:
+        """Compute unit query vectors for P pairs of a text and a task, ``[P, dim]``.
+
+        Args:
+            frozen: Unit vectors of n texts in the backbone's space, ``[n, dim]``.
+            tokens: Distinct tokens of each text, ascending, padded with −1, ``[n, L]``.
+            rows: Text of each pair, ``[P]``.
+            positions: Task of each pair, ``[P]``.
+        """
+        vectors = np.empty((len(rows), self.layout.dim), np.float32)
+        for start in range(0, len(rows), _BATCH_PAIRS):
+            batch = slice(start, start + _BATCH_PAIRS)
+            texts, tasks = rows[batch], positions[batch] + self._first
+            vectors[batch] = self._apply(frozen[texts], tokens[texts], tasks)
+        return vectors
+
+    def _apply(self, frozen: Floats, tokens: Ints, tasks: Ints) -> Floats:
+        """Map frozen vectors ``[P, dim]`` with tokens ``[P, L]`` for one task of the storage each, ``[P, dim]``."""
+        semantic = normalize_rows(frozen[:, : self.layout.semantic] - self._storage.centers[tasks])
+        lexical = self._lexical(tokens, tasks)
+        vectors = self.layout.join(semantic, lexical, is_video=False)
+        is_frozen = self._storage.is_frozen[tasks]
+        if is_frozen.any():
+            vectors[is_frozen] = frozen[is_frozen]
+        return vectors
+
+    def _lexical(self, tokens: Ints, tasks: Ints) -> Floats:
+        """Compute the lexical vectors ``[P, lexical]``."""
+        storage, rows = self._storage, self._rows
+        lexical = np.zeros((len(tokens), self.layout.lexical), np.float32)
+        if not self.layout.lexical or rows.start == rows.stop or not tokens.shape[1]:
+            return lexical
+        known_keys = storage.keys[rows]
+        keys = tokens + (tasks * self._vocabulary)[:, None]
+        place = np.minimum(np.searchsorted(known_keys, keys), len(known_keys) - 1)
+        # A padded key sorts before the task's tokens, where it could equal the previous task's last key.
+        is_word = tokens >= 0
+        is_known = (known_keys[place] == keys) & is_word
+        unknown = storage.unknown_weights[tasks][:, None]
+        weights = np.where(is_known, storage.weights[rows][place], unknown) * is_word
+        # Summed from left to right, so that padding changes no bit.
+        squares = np.cumsum(weights * weights, axis=1)[:, -1]
+        shares = weights / np.maximum(np.sqrt(squares), np.float32(MIN_LENGTH))[:, None]
+        pairs, columns = is_known.nonzero()
+        values = storage.lexicon[rows][place[pairs, columns]].astype(np.float32)
+        values *= shares[pairs, columns][:, None]
+        # Add each pair's first known token, then the second ones, and so on.
+        number = np.cumsum(is_known, axis=1)[pairs, columns]
+        for count in range(1, int(number.max(initial=0)) + 1):
+            chosen = number == count
+            lexical[pairs[chosen]] += values[chosen]
+        return lexical
+
+    @property
+    def _rows(self) -> slice:
+        """Where the set's tasks are in the storage."""
+        return slice(self._storage.start(self._first), self._storage.start(self._first + self._count))
+
+    def _precision(self, maps: Sequence[AnalyticQueryMap | None]) -> np.dtype[np.floating]:
+        """Find the common precision of this set's lexicons and others; empty lexicons have none."""
+        lexicons = [query_map.lexicon for query_map in maps if query_map is not None]
+        lexicons.append(self._storage.lexicon[self._rows])
+        return np.result_type(np.float16, *(lexicon.dtype for lexicon in lexicons if len(lexicon)))
+
+    def _append(self, maps: Sequence[AnalyticQueryMap | None]) -> None:
+        """Add tasks to the storage, whose last tasks belong to this new set."""
+        for query_map in maps:
+            self._storage.append(query_map or self._neutral, self._vocabulary, is_frozen=query_map is None)
+        self._count += len(maps)
+
+    def _copy_and_append(self, maps: Sequence[AnalyticQueryMap | None]) -> None:
+        """Move this new set to a storage of its own, and add tasks."""
+        own = [self.map(position) for position in range(self._count)]
+        every = [*own, *maps]
+        rows = sum(len(query_map.tokens) for query_map in every if query_map is not None)
+        self._storage = _Storage(self.layout, len(every), rows, self._precision(maps))
+        self._first = self._count = 0
+        self._append(every)
+
+
+def pad_distinct_tokens(texts: Sequence[Ints]) -> Ints:
+    """List each text's distinct tokens without start and end tokens, ascending, padded with −1, ``[n, L]``."""
+    return pad_texts([distinct_tokens(text) for text in texts], -1)

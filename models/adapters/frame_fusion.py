@@ -25,7 +25,6 @@ class FrameFusionAdapter(nn.Module):
 
     Args:
         width: Token width, a multiple of ``heads``.
-        heads: Number of attention heads in the block.
         forward_in_time: Whether queries come from the next frame instead of the previous one.
         mix: ``additive`` is eq. 3, SA + α·CA; ``convex`` is the published code's (1−α)·SA + α·CA, which keeps the scale
             of the residual stream for every α.
@@ -83,13 +82,10 @@ class FrameFusion(nn.Module):
     """Frame Fusion Adapters for an image tower: one in each of its deepest ``layers`` blocks.
 
     Args:
-        width: Token width of the image tower.
-        heads: Number of attention heads in the image tower.
         layers: Number of blocks with an adapter, counted from the deepest (the published code's choice); 0 leaves the
             tower unchanged.
         neighbor: ``previous`` is the paper's; ``alternate`` is the published code's: blocks with an even index use the
             previous frame, others the next one, so that information flows in both directions.
-        mix: See :class:`FrameFusionAdapter`.
     """
 
     def __init__(

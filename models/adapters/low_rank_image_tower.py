@@ -21,7 +21,6 @@ class LowRankUpdate(nn.Module):
 
     Args:
         weight: W, ``[out, in]``, frozen.
-        scale: s.
     """
 
     def __init__(self, weight: Tensor, rank: int, scale: float) -> None:
@@ -41,8 +40,6 @@ class LowRankImageTower(nn.Module):
 
     Args:
         backbone: Backbone to copy; it is not modified.
-        rank: Rank of every update.
-        scale: Scale of every update.
 
     Attributes:
         backbone: Copy whose image tower uses the updated weights.

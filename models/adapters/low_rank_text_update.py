@@ -37,8 +37,6 @@ class TextUpdateSet:
         words: Token embedding changes, candidate after candidate, ``[R, d]``. Unchanged tokens share the first row, if
             there are any.
         keys: V × candidate + token of each row, ascending, and −1 for the row of unchanged tokens, ``[R]`` int64.
-        vocabulary: Vocabulary size V.
-        scale: λ.
     """
 
     a: Tensor
@@ -145,7 +143,6 @@ class TextUpdateSelection:
     """Some candidates of ``updates``, gathered layer by layer, so that they are never all copied at once.
 
     Attributes:
-        updates: Updates to select from.
         which: Positions of the candidates, ``[C]`` int64.
     """
 
@@ -191,15 +188,7 @@ class TextUpdateSelection:
 
 
 class TextUpdate(nn.Module):
-    """Trainable update for one task; initially the identity.
-
-    Args:
-        width: Token width of the text tower.
-        layers: Number of blocks in the text tower.
-        vocabulary: Vocabulary size V.
-        rank: Rank r of A and B.
-        scale: λ.
-    """
+    """Trainable update for one task; initially the identity."""
 
     def __init__(self, width: int, layers: int, vocabulary: int, *, rank: int, scale: float) -> None:
         super().__init__()
@@ -265,11 +254,6 @@ class TextUpdate(nn.Module):
 
 def compact_text_update(tensors: Mapping[str, Tensor], vocabulary: int, scale: float) -> TextUpdateSet:
     """Convert stored tensors to a set with one candidate, and embedding rows only for the changed tokens.
-
-    Args:
-        tensors: Tensors from :meth:`TextUpdate.tensors`.
-        vocabulary: Vocabulary size V.
-        scale: λ.
 
     Raises:
         ValueError: The tensors are not an update to a tower with this vocabulary.

@@ -81,7 +81,6 @@ class TameCondition:
         weights: Adapters of W releases.
         prototypes: Each candidate's prototype, ``[C, d]``.
         experts: The expert that each candidate always uses, or ``ROUTED``, or ``NO_EXPERT``, ``[C]`` int64.
-        top_k: How many experts the router keeps.
         scale: λ in eq. 6.
         dropout: Dropout on the input of A, in training only.
         explore: Whether to add the router's noise, in training only.
@@ -130,8 +129,6 @@ class TameCondition:
         Each row sums to one, or is zero for ``NO_EXPERT``.
 
         Args:
-            layer: Index of the block.
-            projections: Slice of the four projections.
             end_tokens: States of the end-of-text tokens, ``[C, n, d]``.
         """
         routed = (end_tokens + self.prototypes[:, None]).unsqueeze(0)  # [1, C, n, d]
@@ -169,13 +166,7 @@ class Tame(nn.Module):
     """Trainable adapters in a text tower, and the prototypes of the tasks learned so far.
 
     Args:
-        width: Token width of the text tower.
-        layers: Number of blocks in the text tower.
-        experts: Number E of experts per projection.
-        rank: Rank r of A and B.
-        top_k: Number of experts per text.
         scale: λ in eq. 6 (lora_alpha / r in the published code).
-        dropout: Dropout on the input of A, in training.
     """
 
     def __init__(
@@ -222,12 +213,7 @@ class Tame(nn.Module):
         return TameWeights(*(p.unsqueeze(0) for p in (self.a, self.b, self.router, self.noise)))
 
     def condition(self, tasks: Sequence[int], *, weights: TameWeights | None = None) -> TameCondition:
-        """Build the condition for the tasks at some positions.
-
-        Args:
-            tasks: Positions of the tasks, from 0.
-            weights: Adapters to use instead of the current ones.
-        """
+        """Build the condition for the tasks at some positions."""
         device = self.a.device
         return TameCondition(
             weights=weights or self.weights(),

@@ -26,11 +26,9 @@ class Backbone(nn.Module, ABC):
     :class:`~models.errors.BackboneUnsupported`.
 
     Args:
-        name: Name under which the backbone was loaded.
         clip: The towers: ``visual`` with ``ln_post`` and ``proj``, a text tower, and ``logit_scale``, which only
             pre-training changes. Releases store the weights as ``clip.…``.
         tokenizer: Function from texts to IDs ``[n, L]``.
-        spec: Frames per video and frame size.
         mean: RGB mean used for normalization, 0..1.
         std: RGB standard deviation used for normalization, 0..1.
 

@@ -1,7 +1,8 @@
-"""Facts about a backbone, in a module that imports no torch."""
+"""Facts about a backbone, and texts as arrays of token IDs, in a module that imports no torch."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -20,3 +21,14 @@ class TextBackground(NamedTuple):
 
     mean: npt.NDArray[np.float32]  # [D]
     precision: npt.NDArray[np.float32]  # inverse of the regularized covariance, [D, D]
+
+
+TokenIds = npt.NDArray[np.int64]
+
+
+def pad_texts(texts: Sequence[TokenIds], padding: int = 0) -> TokenIds:
+    """Stack the token IDs of texts as ``[n, L]``, padded to the longest text."""
+    ids = np.full((len(texts), max(map(len, texts), default=0)), padding, np.int64)
+    for row, text in zip(ids, texts, strict=True):
+        row[: len(text)] = text
+    return ids

@@ -41,7 +41,7 @@ def frame_spec(name: str, frames: int | None = None) -> FrameSpec:
         config = _tiny_config()
         return FrameSpec(frames or _TINY_FRAMES, int(config["vision_cfg"]["image_size"]))
     if name == SMALL:
-        from models.backbones.small.derived_constants import small_frame_spec
+        from models.backbones.small.small_files import small_frame_spec
 
         return small_frame_spec(frames)
     if name.startswith(OPEN_CLIP_PREFIX):

@@ -22,7 +22,7 @@ from models.backbones.open_blocks import BertBlock, OpenBlock
 from models.backbones.tower_computation import forward_precision, is_mixed_precision
 
 if TYPE_CHECKING:
-    from models.backbones.engine.bert_engine import BertEngine
+    from models.backbones.compiled_towers import BertEngine
 
 _LOGIT_SCALE = math.log(1 / 0.07)  # bmu-moco, section 4.1; ctp, section 5.1
 
@@ -75,11 +75,7 @@ class Towers(nn.Module):
 
 
 class BertBackbone(Backbone):
-    """A backbone whose text tower is a BERT; subclasses add the image tower.
-
-    Args:
-        name, clip, tokenizer, spec, mean, std: See :class:`~models.backbones.backbone.Backbone`.
-    """
+    """A backbone whose text tower is a BERT; subclasses add the image tower."""
 
     has_open_blocks = False
     has_causal_text = False
@@ -120,7 +116,7 @@ class BertBackbone(Backbone):
 
     def _compile_text(self) -> BertEngine:
         # Imported on use, so that a broken installation of its library leaves the towers to torch.
-        from models.backbones.engine.bert_engine import BertEngine
+        from models.backbones.compiled_towers import BertEngine
 
         tower, config = self.text, self.text.bert.config
         if config.hidden_act != "gelu":

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from tokenizers import Tokenizer
 
-from models.backbones.token_ids import pad_texts
+from models.backbones.backbone_description import pad_texts
 from models.errors import BackboneUnsupported
 
 TEXT_LENGTH = 77  # maximum tokens per text, as in CLIP
@@ -33,13 +33,7 @@ class BertTokenizer:
     It is immutable after construction: threads, and copies of a backbone, can share it.
 
     Args:
-        source: Model name or folder, for error messages.
         tokenizer: The model's tokenizer, which is modified.
-        length: Maximum number of tokens per text.
-
-    Attributes:
-        size: Vocabulary size.
-        digest: Digest of the vocabulary.
 
     Raises:
         BackboneUnsupported: The padding token is not BERT's.

@@ -24,7 +24,6 @@ def usable_bytes(device: torch.device, *, proc: Path = _PROC, cgroups: Path = _C
     machine's available memory, what the process's control groups allow, and its limits; without any, there is no bound.
 
     Args:
-        device: Device of the towers.
         proc: Mount point of the process file system.
         cgroups: Mount point of the control groups, version 2.
     """

@@ -20,9 +20,6 @@ class OpenBlock(ABC):
     """A block that runs step by step.
 
     States are ``[..., L, width]``.
-
-    Attributes:
-        heads: Number of attention heads.
     """
 
     heads: int

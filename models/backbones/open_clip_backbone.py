@@ -30,7 +30,6 @@ class OpenClipBackbone(Backbone):
 
     Args:
         clip: Model from open_clip; both towers must be plain pre-norm transformers.
-        name, tokenizer, spec, mean, std: See :class:`~models.backbones.backbone.Backbone`.
 
     Raises:
         BackboneUnsupported: The towers are not plain CLIP transformers.

@@ -58,7 +58,6 @@ class PackedLinear(nn.Module):
     Args:
         weight: ``[out, in]``; copied.
         bias: ``[out]``.
-        precision: Precision of the product.
     """
 
     def __init__(self, weight: Tensor, bias: Tensor, precision: Precision) -> None:

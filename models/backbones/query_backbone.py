@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from threading import Lock
@@ -11,8 +12,7 @@ import numpy as np
 import numpy.typing as npt
 from cachetools import LRUCache
 
-from models.backbones.backbone_description import TextBackground
-from models.backbones.token_ids import TokenIds
+from models.backbones.backbone_description import TextBackground, TokenIds
 from models.backbones.tower_threads import core_count, map_in_threads
 
 if TYPE_CHECKING:
@@ -57,10 +57,7 @@ class QueryBackbone(ABC):
         caches: Caches for the tower's vectors; instances with the same tower may share them.
 
     Attributes:
-        name: Name under which the backbone was loaded.
         fingerprint: Digest of weights, architecture and preprocessing.
-        dim: Dimension of the joint embedding space.
-        vocabulary: Vocabulary size V.
         reserved_dims: How many of the last coordinates are zero in every vector of the frozen towers.
         text_background: Distribution of generic texts; None if the backbone has none.
     """
@@ -127,3 +124,22 @@ class QueryBackbone(ABC):
                 # Without a copy, a row would keep its whole batch in memory.
                 found[key] = cache.put(key, vector.copy())
         return np.array([found[key] for key in keys]) if keys else np.empty((0, self.dim), np.float32)
+
+
+_threads: int | None = None  # that torch uses, in a process that may import it later or never
+
+
+def set_torch_threads(threads: int) -> None:
+    """Set how many threads one torch operation uses in this process."""
+    global _threads
+    _threads = threads
+    if "torch" in sys.modules:
+        apply_torch_threads()
+
+
+def apply_torch_threads() -> None:
+    """Apply the number of threads, if set. Called by code that imports torch on use."""
+    if _threads is not None:
+        import torch
+
+        torch.set_num_threads(_threads)

@@ -19,11 +19,7 @@ _clean: Callable[[str], str] = get_clean_fn("lower")
 
 
 def clip_tokenizer(model: str, context_length: int) -> Any:
-    """Build the tokenizer that open_clip uses for a model.
-
-    Args:
-        context_length: Maximum number of tokens per text.
-    """
+    """Build the tokenizer that open_clip uses for a model."""
     tokenizer = open_clip.get_tokenizer(model, context_length=context_length)
     return _adapt_to_service(tokenizer) if type(tokenizer) is SimpleTokenizer else tokenizer
 
@@ -35,10 +31,6 @@ def small_tokenizer(vocabulary: int, context_length: int) -> SimpleTokenizer:
     Merges are listed in the order in which they were learned, so any prefix of the list is a byte-pair encoding: it
     encodes every Unicode text, and rare words take more tokens. A small vocabulary keeps a small model's embedding
     table from outweighing its towers.
-
-    Args:
-        vocabulary: Vocabulary size.
-        context_length: Maximum number of tokens per text.
     """
     merges = vocabulary - _BASE_TOKENS
     lines = gzip.decompress(Path(default_bpe()).read_bytes()).decode("utf-8").split("\n")[: merges + 1]

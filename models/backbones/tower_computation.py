@@ -6,6 +6,12 @@ Weights, gradients, losses, and all vectors that are stored or searched stay flo
 With gradient checkpointing, a block stores only its input and recomputes everything else in the backward pass. Memory
 then grows with the width of a block's input instead of with all its activations, at the cost of one more forward pass
 (Chen et al., Training Deep Nets with Sublinear Memory Cost, 2016).
+
+Within :func:`micro_batches`, towers encode a batch in parts, yet the loss is that of the whole batch: each part's
+forward pass keeps only its input and its vectors, and the backward pass computes the part again to propagate the
+gradient of its vectors (Gao et al., Scaling Deep Contrastive Learning Batch Size under Memory Limited Setup, 2021).
+Memory grows with the part instead of the batch, at the cost of one more forward pass; gradients are equal up to
+rounding. Dropout and noise of a part start from the same generator state in both passes.
 """
 
 from __future__ import annotations
@@ -13,7 +19,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from contextvars import ContextVar
+from contextvars import ContextVar, copy_context
 from traceback import clear_frames
 from typing import Any
 
@@ -93,10 +99,10 @@ def scaled_dot_product_attention(
     exact as rounded queries and keys allow.
 
     Args:
-        query: ``[..., heads, Q, d]``; there may be fewer queries than keys.
+        query: ``[..., heads, Q, d]``; without ``causal``, there may be fewer queries than keys.
         key: ``[..., heads, K, d]``.
         value: ``[..., heads, K, d]``.
-        causal: Whether a query attends only to keys at or before its own position; queries take the last Q positions.
+        causal: Whether a query attends only to keys at or before its own position.
         mask: Whether a query attends to a key, ``[n, 1, 1, K]`` for queries ``[..., n, heads, Q, d]``; not with
             ``causal``.
 
@@ -104,10 +110,9 @@ def scaled_dot_product_attention(
         ``[..., heads, Q, d]``.
     """
     is_explicit = query.device.type == "cpu" and query.dtype == torch.bfloat16
-    queries, keys = query.shape[-2], key.shape[-2]
-    # With is_causal, torch would align fewer queries with the first positions instead of the last.
-    if causal and (is_explicit or queries < keys):
-        mask = torch.ones(queries, keys, dtype=torch.bool, device=query.device).tril(keys - queries)
+    keys = key.shape[-2]
+    if causal and is_explicit:
+        mask = torch.ones(keys, keys, dtype=torch.bool, device=query.device).tril()
     if not is_explicit:
         is_causal = causal and mask is None
         if mask is not None and mask.dim() > 2:
@@ -151,11 +156,7 @@ def gradient_checkpointing(*, enabled: bool = True) -> Iterator[None]:
 
 
 def run_checkpointed(block: Callable[..., Tensor], *inputs: Any, device: torch.device) -> Tensor:
-    """Run ``block(*inputs)``. Gradients are the same with and without checkpointing, even with dropout.
-
-    Args:
-        device: Device that the block computes on.
-    """
+    """Run ``block(*inputs)``. Gradients are the same with and without checkpointing, even with dropout."""
     if not (_is_enabled.get() and torch.is_grad_enabled()):
         return block(*inputs)
     is_mixed = is_mixed_precision()
@@ -171,8 +172,6 @@ def recomputed(function: Callable[..., Any], *inputs: Any, **how: Any) -> Any:
     """Call ``function(*inputs)``, and keep for the backward pass only what it needs to call the function again.
 
     Args:
-        function: Function to run.
-        inputs: Arguments of the function.
         how: Arguments of :func:`torch.utils.checkpoint.checkpoint`.
     """
     try:
@@ -189,3 +188,38 @@ def _recomputation_precision(device: torch.device, *, is_mixed: bool) -> Iterato
     """Restore the first pass's precision, whose own context has ended by the time of the backward pass."""
     with mixed_precision(enabled=is_mixed), forward_precision(device):
         yield
+
+
+_size: ContextVar[int | None] = ContextVar("micro_batch", default=None)
+
+
+@contextmanager
+def micro_batches(size: int | None) -> Iterator[None]:
+    """Let towers encode at most ``size`` rows at once within this context; None means all."""
+    token = _size.set(size)
+    try:
+        yield
+    finally:
+        _size.reset(token)
+
+
+def encode_in_parts(encode: Callable[..., tuple[Tensor, ...]], *batch: Tensor) -> tuple[Tensor, ...]:
+    """Call a function that encodes rows independently, on all rows or part by part within :func:`micro_batches`.
+
+    Args:
+        encode: Function from tensors ``[n, …]`` to tensors ``[n, …]``.
+    """
+    size = _size.get()
+    if size is None or size >= len(batch[0]):
+        return encode(*batch)
+    # Both passes run in this context: precision and gradient checkpointing are context variables, but the backward pass
+    # runs after their contexts have ended and, on a GPU, in another thread.
+    context = copy_context()
+
+    def run(*rows: Tensor) -> Any:
+        return context.run(encode, *rows)
+
+    parts = []
+    for rows in zip(*(torch.split(tensor, size) for tensor in batch), strict=True):
+        parts.append(recomputed(run, *rows) if torch.is_grad_enabled() else encode(*rows))
+    return tuple(torch.cat(tensors) for tensors in zip(*parts, strict=True))

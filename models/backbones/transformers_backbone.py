@@ -74,8 +74,6 @@ def load_tower(
     """Load a tower without its heads.
 
     Args:
-        name: Name of the backbone, for error messages.
-        source: Model name or folder.
         classes: Supported architectures, by their type in ``config.json``.
         key: Name of a projection in the checkpoint.
 
@@ -119,11 +117,7 @@ _DEFAULT_NORMALIZATION = (0.5, 0.5, 0.5)
 
 
 class TransformersBackbone(BertBackbone):
-    """A ViT and a BERT with closed blocks.
-
-    Args:
-        name, clip, tokenizer, spec, mean, std: See :class:`~models.backbones.backbone.Backbone`.
-    """
+    """A ViT and a BERT with closed blocks."""
 
     @property
     def visual_blocks(self) -> list[Any]:

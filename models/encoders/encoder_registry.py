@@ -1,27 +1,52 @@
-"""Look up encoder families, and read and open releases through them.
+"""Encoder families: how a release's weights condition its query encoder and its video encoder.
 
-A family's module is imported when a release of its kind is read: most processes need one family, and only some families
-need torch.
+The ``kind`` field of ``release.json`` names a release's family. A method declares the family of its releases
+(``Method.family``), and several methods can share one. A family's module is imported when a release of its kind is
+read: most processes need one family, and only some families need torch. If a family encodes queries as arrays, its
+module imports no torch; it imports its video side on use.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from models.backbones.query_backbone import QueryBackbone
-from models.encoders.encoder_family import EncoderFamily
+from models.backbones import Precision
+from models.backbones.backbone_loading import SMALL, load_backbone
+from models.backbones.frozen_tower import warn_unavailable
+from models.backbones.query_backbone import QueryBackbone, apply_torch_threads
 from models.encoders.query_encoder import QueryEncoder, QueryEncoderInputs
-from models.errors import ReleaseError
+from models.errors import BackboneUnavailable, ReleaseError
 from models.releases.release_files import read_release
 from models.releases.release_lineage import TaskLineage
 from models.releases.release_state import ReleaseState
 
 if TYPE_CHECKING:
     from models.backbones.backbone import Backbone
+    from models.encoders.family_video_encoder import FamilyVideoEncoder
+
+
+@dataclass(frozen=True)
+class EncoderFamily:
+    """The encoders that releases of one kind share.
+
+    Attributes:
+        kind: Value of the ``kind`` field in ``release.json``.
+        query_encoder: Class of query encoders. Its ``modes`` are the query modes that the family offers.
+        video_encoder: Class of video encoders, or a function that creates one for a backbone.
+        query_prefixes: Name prefixes of the release tensors that query encoders need.
+        video_prefixes: Name prefixes of the release tensors that video encoders need.
+    """
+
+    kind: str
+    query_encoder: type[QueryEncoder]
+    video_encoder: Callable[[Backbone], FamilyVideoEncoder]
+    query_prefixes: tuple[str, ...]
+    video_prefixes: tuple[str, ...]
+
 
 # Each kind's family is in the module <kind>_family of models.encoders.families.
 _KINDS = ("analytic", "frozen", "low_rank", "tame", "tower")
@@ -122,3 +147,49 @@ def select_video_tensors(release: ReleaseState) -> ReleaseState:
 def _select_tensors(release: ReleaseState, prefixes: tuple[str, ...]) -> ReleaseState:
     tensors = {name: tensor for name, tensor in release.tensors.items() if name.startswith(prefixes)}
     return replace(release, tensors=tensors)
+
+
+_CPU = "cpu"
+
+
+def check_device(name: str) -> None:
+    """Check that a device can be used.
+
+    Raises:
+        ModelError: The name is unknown, or it is ``cuda`` and torch finds no usable GPU.
+    """
+    if name != _CPU:
+        from models.backbones.tower_computation import compute_device
+
+        compute_device(name)
+
+
+def load_query_backbone(
+    name: str, frames: int | None = None, *, device: str = _CPU, precision: Precision = "float32"
+) -> QueryBackbone:
+    """Load the text side of a backbone.
+
+    Args:
+        name: Name of the backbone, see :mod:`models.backbones.backbone_loading`.
+        device: ``cpu``, ``cuda``, or ``auto`` for a GPU if one is available.
+
+    Raises:
+        BackboneUnavailable: The name is unknown, or the weights cannot be fetched.
+        ModelError: See :func:`check_device`.
+    """
+    if (name, device, precision) == (SMALL, _CPU, "float32"):
+        try:
+            from models.backbones.small.text_side import SmallTextSide
+
+            return SmallTextSide(frames)
+        except BackboneUnavailable:
+            raise
+        except Exception as error:  # a broken library may raise anything when it is imported or used
+            warn_unavailable(error)
+    from models.backbones.tower_computation import compute_device
+    from models.encoders.tower_query_backbone import TowerQueryBackbone
+
+    apply_torch_threads()
+    backbone = load_backbone(name, frames).to(compute_device(device))
+    backbone.query_precision = precision
+    return TowerQueryBackbone(backbone)

@@ -22,8 +22,7 @@ from torch.nn import functional as F
 
 from models.backbones.backbone import Backbone
 from models.backbones.open_blocks import open_block
-from models.backbones.tower_computation import forward_precision
-from models.encoders.micro_batches import encode_in_parts
+from models.backbones.tower_computation import encode_in_parts, forward_precision
 from models.encoders.tower_forward import frame_tokens, run_text_blocks
 
 _INITIAL_STD = 0.02  # as for BERT's embeddings
@@ -33,10 +32,6 @@ class FusionEncoder(nn.Module):
     """The multi-modal encoder f_m with its masked-language head.
 
     Args:
-        width: Token width of the text tower.
-        visual_width: Token width of the image tower.
-        heads: Number of heads in every attention.
-        frames: Frames per video.
         vocabulary: Number of tokens that can be predicted.
 
     Attributes:
@@ -88,7 +83,6 @@ class FusionEncoder(nn.Module):
         """Embed token IDs ``[n, L]`` with their positions, ``[n, L, width]``.
 
         Args:
-            backbone: Backbone with open blocks.
             masked: Whether each word is masked, ``[n, L]``.
         """
         words = torch.where(masked.unsqueeze(-1), self.mask, backbone.token_embedding(ids))
@@ -98,7 +92,6 @@ class FusionEncoder(nn.Module):
         """Fuse texts and videos to states ``[n, L, width]``.
 
         Args:
-            backbone: Backbone with open blocks.
             embedded: Token and position embeddings, ``[n, L, width]``.
             end: Position where each text ends, ``[n]``.
             tokens: Frame states from :func:`frame_states`.
@@ -114,7 +107,6 @@ class FusionEncoder(nn.Module):
         """Compute unit vectors ``[n, width]`` of pairs: the fused states at the ends of the texts.
 
         Args:
-            backbone: Backbone with open blocks.
             ids: Token IDs ``[n, L]``.
             tokens: Frame states from :func:`frame_states`.
         """

@@ -1,6 +1,6 @@
 """Query encoders: they turn a text into one query vector per task, using a release's weights.
 
-This module imports no torch. :mod:`models.encoders.adapted_query_encoder` is the base class of encoders that adapt the
+This module imports no torch. :mod:`models.encoders.tower_query_backbone` is the base class of encoders that adapt the
 text tower.
 """
 
@@ -13,8 +13,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from models.backbones.backbone_description import TokenIds
 from models.backbones.query_backbone import QueryBackbone, Vectors
-from models.backbones.token_ids import TokenIds
 from models.errors import ReleaseError
 from models.releases.release_state import Array, ReleaseState
 from models.routing.token_statistics import token_presence
@@ -26,7 +26,6 @@ class QueryEncoderInputs:
 
     Attributes:
         backbone: Text side of the backbone that the releases were learned on.
-        release: Newest release.
         pinned: For each task, the release that made its shard.
         previous: Encoder for another release of the library on the same backbone. It is not modified.
         unchanged_tasks: Tasks whose shard has the same release as in ``previous``. If the family keeps pinned weights,
@@ -59,9 +58,6 @@ class QueryEncoder(ABC):
     newest vector into the space of each shard.
 
     :func:`~models.encoders.encoder_registry.open_query_encoder` creates a release's encoder.
-
-    Args:
-        inputs: Backbone and releases.
 
     Attributes:
         tasks: IDs of the learned tasks, in order.
@@ -120,25 +116,15 @@ class QueryEncoder(ABC):
     def encode_pairs(self, texts: Sequence[TokenIds], tasks: Sequence[str], mode: str = "latest") -> Vectors:
         """Encode text i for task i, to unit vectors ``[n, dim]`` equal to those from :meth:`encode`.
 
-        Args:
-            texts: Token IDs of each text, from :meth:`tokenize`.
-
         Raises:
             ReleaseError: See :meth:`encode`.
         """
 
     def prepare_texts(self, texts: Sequence[TokenIds]) -> None:  # noqa: B027 (optional hook)
-        """Encode texts ahead of :meth:`routing_evidence` and :meth:`encode_pairs`, where tasks share an encoding.
-
-        Args:
-            texts: Token IDs of each text, from :meth:`tokenize`.
-        """
+        """Encode texts ahead of :meth:`routing_evidence` and :meth:`encode_pairs`, where tasks share an encoding."""
 
     def routing_evidence(self, texts: Sequence[TokenIds], tasks: Sequence[str]) -> Vectors | None:
         """Compute routing evidence that texts give for tasks beyond that of their words.
-
-        Args:
-            texts: Token IDs of each text, from :meth:`tokenize`.
 
         Returns:
             Evidence in nats, ``[n, len(tasks)]``; None if the family has no such evidence.
@@ -181,7 +167,6 @@ def adapter_identity(settings: Sequence[object], tensors: Mapping[str, Array]) -
 
     Args:
         settings: JSON-serializable settings that affect what the adapters compute.
-        tensors: Weights of the adapters, by name.
     """
     digest = hashlib.sha256(json.dumps(settings).encode())
     for name, values in sorted(tensors.items()):

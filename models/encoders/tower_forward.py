@@ -24,14 +24,113 @@ from models.adapters.frame_fusion import FrameFusion, FrameFusionAdapter
 from models.backbones.backbone import Backbone
 from models.backbones.open_blocks import OpenBlock, open_block
 from models.backbones.tower_computation import (
+    encode_in_parts,
     forward_precision,
     merge_heads,
     run_checkpointed,
     scaled_dot_product_attention,
     split_heads,
 )
-from models.encoders.micro_batches import encode_in_parts
-from models.encoders.text_condition import TextCondition
+
+
+class TextCondition(Protocol):
+    """Adapters of C candidates under which texts are encoded.
+
+    :mod:`models.adapters.tame` and :mod:`models.adapters.low_rank_text_update` implement it. Candidates are the first
+    dimension of hidden states.
+    """
+
+    @property
+    def candidates(self) -> int:
+        """Number of candidates C."""
+        ...
+
+    def embedding_delta(self, ids: Tensor) -> Tensor | None:
+        """Compute the change of the token embeddings.
+
+        Args:
+            ids: Token IDs ``[n, L]``, or ``[C, n, L]`` with separate texts for each candidate.
+
+        Returns:
+            ``[C, n, L, d]``; None if token embeddings do not change.
+        """
+        ...
+
+    def input_deltas(self, layer: int, hidden: Tensor, end: Tensor) -> Sequence[Tensor]:
+        """Compute the changes of query, key and value in a block, each ``[C, n, L, d]``.
+
+        Args:
+            hidden: Input of the projections, ``[C, n, L, d]``.
+            end: Position where each text ends, ``[n]`` or ``[C, n]``.
+        """
+        ...
+
+    def output_delta(self, layer: int, hidden: Tensor, end: Tensor) -> Tensor:
+        """Compute the change of the out-projection in a block, ``[C, n, L, d]``.
+
+        Args:
+            hidden: Concatenated heads, ``[C, n, L, d]``.
+            end: Position where each text ends, ``[n]`` or ``[C, n]``.
+        """
+        ...
+
+
+class PerTextCondition:
+    """A separate candidate for each of n texts. It counts as one candidate, since texts share no weights.
+
+    Args:
+        each: Condition with one candidate per text, C = n.
+    """
+
+    def __init__(self, each: TextCondition) -> None:
+        self._each = each
+
+    @property
+    def candidates(self) -> int:
+        """Always 1."""
+        return 1
+
+    def embedding_delta(self, ids: Tensor) -> Tensor | None:
+        """Compute the change ``[1, n, L, d]`` of the token embeddings for IDs ``[n, L]``."""
+        delta = self._each.embedding_delta(ids.unsqueeze(1))
+        return None if delta is None else delta.transpose(0, 1)
+
+    def input_deltas(self, layer: int, hidden: Tensor, end: Tensor) -> Sequence[Tensor]:
+        """Compute the changes of query, key and value, each ``[1, n, L, d]``, for ``hidden [1, n, L, d]``."""
+        deltas = self._each.input_deltas(layer, hidden.transpose(0, 1), end.unsqueeze(1))
+        return [delta.transpose(0, 1) for delta in deltas]
+
+    def output_delta(self, layer: int, hidden: Tensor, end: Tensor) -> Tensor:
+        """Compute the change of the out-projection, ``[1, n, L, d]``, for ``hidden [1, n, L, d]``."""
+        return self._each.output_delta(layer, hidden.transpose(0, 1), end.unsqueeze(1)).transpose(0, 1)
+
+
+class WordCondition:
+    """Adapters from one condition, with changed token embeddings from another.
+
+    Args:
+        words: Condition that changes the token embeddings, with C candidates.
+    """
+
+    def __init__(self, adapters: TextCondition, words: TextCondition) -> None:
+        self._adapters, self._words = adapters, words
+
+    @property
+    def candidates(self) -> int:
+        """Number of candidates C."""
+        return self._adapters.candidates
+
+    def embedding_delta(self, ids: Tensor) -> Tensor | None:
+        """Compute the change ``[C, n, L, d]`` of the token embeddings for IDs ``[n, L]`` or ``[C, n, L]``."""
+        return self._words.embedding_delta(ids)
+
+    def input_deltas(self, layer: int, hidden: Tensor, end: Tensor) -> Sequence[Tensor]:
+        """Compute the adapters' changes of query, key and value, each ``[C, n, L, d]``."""
+        return self._adapters.input_deltas(layer, hidden, end)
+
+    def output_delta(self, layer: int, hidden: Tensor, end: Tensor) -> Tensor:
+        """Compute the adapters' change of the out-projection, ``[C, n, L, d]``."""
+        return self._adapters.output_delta(layer, hidden, end)
 
 
 class BatchDistribution(Protocol):
@@ -78,7 +177,6 @@ def encode_frames(
 
     Args:
         frames: RGB frames ``[n, M, H, W, 3]``, or their tokens ``[n, M, P+1, width]`` from :func:`run_first_blocks`.
-        fusion: Frame Fusion Adapters in the image tower.
         first_block: First block to run: 0 for frames, or the number of blocks that made the tokens.
 
     Returns:
@@ -120,16 +218,12 @@ def run_first_blocks(backbone: Backbone, frames: Tensor, count: int) -> Tensor:
         return _run_image_blocks(backbone, backbone.embed_frames(frames), range(count), None)
 
 
-def encode_texts(
-    backbone: Backbone, ids: Tensor, condition: TextCondition | None = None, start: Tensor | None = None
-) -> Tensor:
+def encode_texts(backbone: Backbone, ids: Tensor, condition: TextCondition | None = None) -> Tensor:
     """Encode texts to unit vectors.
 
     Args:
         ids: Token IDs ``[n, L]``.
         condition: Adapters of C candidates; None encodes with the frozen tower, C = 1.
-        start: States ``[layers, 2, C, n or 1, d]`` from :func:`start_token_states` with the same condition; with them,
-            the texts' first token need not be computed.
 
     Returns:
         ``[C, n, dim]``.
@@ -145,7 +239,7 @@ def encode_texts(
         end = backbone.end_of_text(part)
         with forward_precision(backbone.device):
             embedded = _embed_text(backbone, part, condition)
-            hidden = run_text_blocks(backbone, embedded, end, condition, start, only_ends=causal)
+            hidden = run_text_blocks(backbone, embedded, end, condition, only_ends=causal)
         vectors = backbone.pool_text(hidden.float(), torch.zeros_like(end) if causal else end)
         return (vectors.transpose(0, 1),)
 
@@ -154,38 +248,11 @@ def encode_texts(
     return gather_batch(vectors, count).transpose(0, 1)
 
 
-@torch.no_grad()
-def start_token_states(backbone: Backbone, condition: TextCondition | None = None) -> Tensor:
-    """Compute keys and values of the start-of-text token in each block of a causal text tower.
-
-    The condition's change to the token must not depend on the text, as in :mod:`models.adapters.low_rank_text_update`.
-
-    Args:
-        condition: Adapters of C candidates; None for the frozen tower, C = 1.
-
-    Returns:
-        ``[layers, 2, C, 1, d]``.
-    """
-    ids = backbone.tokenize([""])[:, :1].to(backbone.device)
-    end = torch.zeros_like(ids[:, 0])
-    states = []
-    with forward_precision(backbone.device):
-        hidden = _embed_text(backbone, ids, condition)
-        for layer, block in enumerate(backbone.text_blocks):
-            step = _TextStep(open_block(block), layer, end, condition)
-            _, key, value = step.project(hidden)
-            states.append(torch.stack((key, value)))
-            # The attention of a single token is its value.
-            hidden = step.complete(hidden, value, end)
-    return torch.stack(states).squeeze(-2)
-
-
 def run_text_blocks(
     backbone: Backbone,
     hidden: Tensor,
     end: Tensor,
     condition: TextCondition | None = None,
-    start: Tensor | None = None,
     *,
     only_ends: bool = False,
 ) -> Tensor:
@@ -194,23 +261,16 @@ def run_text_blocks(
     Args:
         hidden: Input of the first block, ``[C, n, L, d]``.
         end: Position where each text ends, ``[n]``.
-        condition: Adapters of C candidates.
-        start: See :func:`encode_texts`.
         only_ends: Whether to compute states only at the ends of the texts.
 
     Returns:
         ``[C, n, L, d]``; with ``only_ends`` ``[C, n, 1, d]``.
     """
-    if start is not None:
-        hidden, end = hidden[..., 1:, :], end - 1
     blocks, device = backbone.text_blocks, backbone.device
     mask, causal = backbone.text_mask(hidden.shape[-2], end), backbone.has_causal_text
     for layer, block in enumerate(blocks):
         is_cut = only_ends and layer == len(blocks) - 1
-        first_token = None if start is None else start[layer]
-        step = _TextStep(
-            open_block(block), layer, end, condition, mask, first_token, causal=causal, is_cut=is_cut
-        )
+        step = _TextStep(open_block(block), layer, end, condition, mask, causal=causal, is_cut=is_cut)
         hidden = run_checkpointed(step, hidden, device=device)
     return hidden
 
@@ -267,7 +327,6 @@ class _TextStep:
     Attributes:
         end: Position where each text ends, ``[n]``.
         mask: Tokens that all others attend to, ``[n, 1, 1, L]``.
-        first_token: Key and value of a token before the first one, ``[2, C, n or 1, d]``.
         is_cut: Whether to return states only at the ends of the texts, ``[C, n, 1, d]``.
     """
 
@@ -276,16 +335,11 @@ class _TextStep:
     end: Tensor
     condition: TextCondition | None
     mask: Tensor | None = None
-    first_token: Tensor | None = None
     causal: bool = True
     is_cut: bool = False
 
     def __call__(self, hidden: Tensor) -> Tensor:
-        query, key, value = self.project(hidden)
-        if self.first_token is not None:
-            first = self.first_token.unsqueeze(-2).expand(-1, *key.shape[:2], -1, -1)
-            key, value = (torch.cat(states, dim=-2) for states in zip(first, (key, value), strict=True))
-        query, key, value = (split_heads(t, self.block.heads) for t in (query, key, value))
+        query, key, value = (split_heads(t, self.block.heads) for t in self._project(hidden))
         joined = merge_heads(
             scaled_dot_product_attention(query, key, value, causal=self.causal, mask=self.mask)
         )
@@ -294,9 +348,12 @@ class _TextStep:
             rows = torch.arange(end.shape[0], device=end.device)
             joined, hidden = (states[:, rows, end].unsqueeze(2) for states in (joined, hidden))
             end = torch.zeros_like(end)
-        return self.complete(hidden, joined, end)
+        attended = self.block.output(joined)
+        if self.condition is not None:
+            attended = attended + self.condition.output_delta(self.layer, joined, end)
+        return self.block.complete(hidden, attended)
 
-    def project(self, hidden: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def _project(self, hidden: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Compute query, key and value ``[C, n, L, d]`` from the block's input."""
         normalized = self.block.normalize(hidden)
         query, key, value = self.block.project(normalized).chunk(3, dim=-1)
@@ -304,10 +361,3 @@ class _TextStep:
             return query, key, value
         query_delta, key_delta, value_delta = self.condition.input_deltas(self.layer, normalized, self.end)
         return query + query_delta, key + key_delta, value + value_delta
-
-    def complete(self, hidden: Tensor, joined: Tensor, end: Tensor) -> Tensor:
-        """Compute the block's output from its input and its concatenated heads, both ``[C, n, L, d]``."""
-        attended = self.block.output(joined)
-        if self.condition is not None:
-            attended = attended + self.condition.output_delta(self.layer, joined, end)
-        return self.block.complete(hidden, attended)

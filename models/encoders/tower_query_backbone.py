@@ -1,7 +1,8 @@
-"""The text side of a backbone whose text tower runs in torch, or in an engine that the backbone compiled."""
+"""Query encoders whose text tower runs in torch, or in an engine that the backbone compiled, and their text side."""
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from weakref import WeakKeyDictionary
@@ -12,10 +13,12 @@ import torch
 from torch import Tensor
 
 from models.backbones.backbone import Backbone
+from models.backbones.backbone_description import TokenIds, pad_texts
 from models.backbones.packed_text_tower import pack_text_tower
 from models.backbones.query_backbone import QueryBackbone, TextVectorCaches, Vectors
-from models.backbones.token_ids import TokenIds, pad_texts
 from models.backbones.tower_computation import mixed_precision
+from models.backbones.tower_threads import core_count, map_in_threads
+from models.encoders.query_encoder import QueryEncoder, QueryEncoderInputs
 from models.encoders.tower_forward import encode_texts
 
 _BATCH_TEXTS = {"cpu": 64, "cuda": 512}  # texts per forward pass: what fits a CPU's caches, or fills a GPU
@@ -27,11 +30,7 @@ _caches: WeakKeyDictionary[Backbone, dict[bool, TextVectorCaches]] = WeakKeyDict
 class TowerQueryBackbone(QueryBackbone):
     """The text side of a backbone. The weights of its text tower must not change afterwards.
 
-    Args:
-        backbone: Backbone; it is not modified.
-
     Attributes:
-        packed: The backbone with a packed text tower.
         uses_mixed_precision: Whether forward passes need :func:`~models.backbones.tower_computation.mixed_precision`.
     """
 
@@ -120,3 +119,79 @@ def unpad(ids: Tensor, end: Tensor) -> list[TokenIds]:
     """Split padded IDs ``[n, L]`` into texts, each up to the position ``[n]`` where it ends."""
     rows = ids.cpu().numpy().astype(np.int64, copy=False)
     return [row[: last + 1].copy() for row, last in zip(rows, end.tolist(), strict=True)]
+
+
+# Multiplications in the text tower per thread, some milliseconds of work; a smaller share is not worth a thread.
+MIN_MULTIPLICATIONS_PER_THREAD = 15 * 10**7
+
+
+class AdaptedQueryEncoder(QueryEncoder):
+    """Encodes texts with adapters in the text tower, or with a text tower of its own."""
+
+    def __init__(self, inputs: QueryEncoderInputs) -> None:
+        super().__init__(inputs)
+        tower = TowerQueryBackbone(inputs.backbone.towers())
+        self._backbone = tower.packed
+        self._uses_mixed_precision = tower.uses_mixed_precision
+
+    def encode(self, texts: Sequence[str], tasks: Sequence[str], mode: str = "latest") -> Vectors:
+        positions = self._positions(tasks, mode)
+        ids = self.tokenize(texts)
+        encoded = np.empty((len(texts), len(tasks), self._texts.dim), np.float32)
+        for rows in batches_by_length(ids, self._backbone.device):
+            padded = torch.from_numpy(pad_texts([ids[row] for row in rows]))
+            with torch.inference_mode(), mixed_precision(enabled=self._uses_mixed_precision):
+                vectors = self.encode_for_tasks(padded, positions, mode)
+            encoded[rows] = vectors.transpose(0, 1).float().cpu().numpy()
+        return encoded
+
+    def encode_pairs(self, texts: Sequence[TokenIds], tasks: Sequence[str], mode: str = "latest") -> Vectors:
+        # All pairs are rows of one batch. Rows share the frozen weights; low-rank updates are gathered per row.
+        positions = torch.tensor(self._positions(tasks, mode))
+        lengths = np.array([len(text) for text in texts])
+        if not texts:
+            return np.empty((0, self._texts.dim), np.float32)
+
+        def encode_rows(rows: npt.NDArray[np.int64]) -> Tensor:
+            ids = torch.from_numpy(pad_texts([texts[row] for row in rows]))
+            # Both contexts apply only to the thread that enters them.
+            with torch.inference_mode(), mixed_precision(enabled=self._uses_mixed_precision):
+                device = self._backbone.device
+                return self.encode_each(ids.to(device, non_blocking=True), positions[rows], mode)
+
+        threads = self._thread_count(int(lengths.sum()))
+        # Each part has texts of similar length, and each thread about equal work.
+        rounds = -(-len(texts) // (threads * batch_size(self._backbone.device, len(texts))))
+        order = np.argsort(lengths, kind="stable")
+        parts = [part for part in np.array_split(order, threads * rounds) if len(part)]
+        return read_vectors(map_in_threads(encode_rows, parts, threads), parts)
+
+    @abstractmethod
+    def encode_for_tasks(self, ids: Tensor, positions: Sequence[int], mode: str) -> Tensor:
+        """Encode token IDs ``[n, L]`` for the tasks at C positions.
+
+        Returns:
+            ``[C, n, dim]``, or ``[1, n, dim]`` if all tasks have the same vectors.
+        """
+
+    def encode_each(self, ids: Tensor, positions: Tensor, mode: str) -> Tensor:
+        """Encode token IDs ``[n, L]``, each for the task at its own position ``[n]``, to vectors ``[n, dim]``.
+
+        This default is for encoders that ignore the task.
+        """
+        return self.encode_for_tasks(ids, (), mode)[0]
+
+    def _thread_count(self, tokens: int) -> int:
+        """Decide how many threads encode this many tokens.
+
+        One if torch parallelizes the products itself; otherwise up to one per core, each with enough work.
+        """
+        backbone = self._backbone
+        if backbone.device.type != "cpu" or not backbone.has_causal_text or torch.get_num_threads() > 1:
+            return 1
+        shares = self._multiplications(tokens) // MIN_MULTIPLICATIONS_PER_THREAD
+        return max(1, min(core_count(), shares))
+
+    def _multiplications(self, tokens: int) -> int:
+        """Count the multiplications in a text tower for this many tokens."""
+        return 12 * self._backbone.text_width**2 * len(self._backbone.text_blocks) * tokens

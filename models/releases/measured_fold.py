@@ -39,7 +39,6 @@ class MeasuredFold:
         ids: Vector IDs of the fold's videos and of other videos in the task, ascending, ``[N]``.
         vectors: Vectors of these videos, ``float16 [N, dim]``.
         tokens: Token IDs of the task's routing profile, ascending.
-        values: Values of the routing profile.
         routing: Tensors that replace those of the release in its routing evidence, by name.
     """
 

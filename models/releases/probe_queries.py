@@ -44,8 +44,6 @@ class ProbeQueries:
     """P pairs of a text and a task, with the vectors and scores that the release's writer computed.
 
     Attributes:
-        texts: P texts.
-        tasks: P task IDs.
         vectors: Query vectors, ``float16 [P, dim]``.
         ids: IDs of vectors stored for the task, ``int64 [P, PROBE_ANCHORS]``; −1 if it has fewer. For the release's
             newest task they are the nearest vectors, best first.

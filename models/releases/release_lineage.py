@@ -19,8 +19,6 @@ class ReleaseTask:
     """A task that a release has learned or indexed.
 
     Attributes:
-        task_id: The task's ID in the catalog.
-        name: Name chosen by the user.
         fingerprint: Fingerprint of the video encoder that made the task's shard.
     """
 
@@ -34,7 +32,6 @@ class ParentRelease:
     """Reference to the release that another one continues.
 
     Attributes:
-        release: ID of the parent.
         tasks: How many tasks the parent knows, with those of its ancestors; at least one.
 
     Raises:
@@ -55,7 +52,6 @@ class TaskLineage:
 
     Attributes:
         tasks: Tasks that the release adds; at least one if it has a parent.
-        profiles: One routing profile per task.
         parent: Parent release; None if these are all tasks.
 
     Raises:

@@ -37,7 +37,6 @@ class CalibrationCaption:
 
     Attributes:
         video: Vector ID of the video.
-        text: Caption.
         words: Evidence of the words for the task, in nats.
         captions: Evidence of the captions for the task, in nats.
         coverage: Share of the caption's distinct tokens that the task's other captions contain.
@@ -92,7 +91,6 @@ class ReleaseState:
         backbone_fingerprint: Fingerprint of the backbone's weights and preprocessing.
         fingerprint: Fingerprint of the release's video encoder.
         tasks: Learned tasks in order; position t−1 is task t.
-        profiles: Routing profile of each task.
         tensors: Adapters or towers, by name; :mod:`models.releases.release_tensors` converts them for torch.
         confidence: Calibration of searches; None if the release was not calibrated.
         calibration: Training captions for calibrating later releases; query encoders do not read them.
@@ -128,9 +126,6 @@ def video_fingerprint(backbone_fingerprint: str, dim: int, frames: int, tensors:
 
     Encoders with equal fingerprints produce equal vectors, up to rounding; vectors of different fingerprints are never
     compared.
-
-    Args:
-        dim: Dimension of the joint space.
     """
     digest = hashlib.sha256(f"{backbone_fingerprint}:{frames}:{dim}".encode())
     for name, tensor in sorted(tensors.items()):

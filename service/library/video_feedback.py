@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 
 from cinestrata_schemas.choice_types import Verdict
 from cinestrata_schemas.feedback import FeedbackDetails, FeedbackPage, FeedbackSpec
-from index.words.words_key import words_key
+from index.words.word_forms import words_key
 from service.access.audit_log import Actor, current_actor, record_change
 from service.catalog.database import now, session_scope
 from service.catalog.domain_videos import number_edits

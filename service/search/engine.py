@@ -20,8 +20,8 @@ from cinestrata_schemas.search import (
     SimilarVideosResponse,
     SuggestionsResponse,
 )
-from index.scanning.search_threads import use_one_thread_per_search
-from models.backbones.torch_threads import set_torch_threads
+from index.scanning.exact_scan import use_one_thread_per_search
+from models.backbones.query_backbone import set_torch_threads
 from service.catalog.catalog_reads import CatalogReads
 from service.core import request_limits
 from service.core.errors import InvalidInput

@@ -14,7 +14,7 @@ from typer.testing import Result
 from cli.commands import doctor
 from index.index_snapshot import IndexSnapshot
 from index.milvus import milvus_connection
-from index.milvus.milvus_rows import split_place
+from index.milvus.milvus_partitions import split_place
 from index.milvus.milvus_vector_store import MilvusVectorStore
 from index.shard_store import ShardStore
 from service.catalog.database import dispose

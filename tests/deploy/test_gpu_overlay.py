@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import os
 import re
-import shutil
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -76,45 +72,3 @@ def test_deployment_without_the_overlay_has_no_gpu(root: Path, compose: dict[str
     base = (root / FILES[0]).read_text()
     assert "CINESTRATA_QUERY_DEVICE" not in base
     assert "CINESTRATA_INDEX_DEVICE" not in base
-
-
-def test_readme_names_the_command_of_the_overlay(root: Path) -> None:
-    command = "docker compose -f docker-compose.yml -f docker-compose.gpu.yml up --build --wait"
-    assert command in (root / "README.md").read_text()
-    assert command in (root / FILES[1]).read_text()
-
-
-def test_engine_merges_the_files(root: Path, tmp_path: Path) -> None:
-    """Compose itself accepts both deployments; this needs its command, but no running engine."""
-    version = ["docker", "compose", "version"]
-    if shutil.which("docker") is None or subprocess.run(version, capture_output=True, check=False).returncode:
-        pytest.skip("Docker Compose is not installed")
-    environment = {
-        "PATH": os.environ["PATH"],
-        "HOME": str(tmp_path),
-        "POSTGRES_PASSWORD": "p",
-        "CINESTRATA_API_KEY": "k",
-        "CINESTRATA_MEDIA": str(tmp_path),
-        "CINESTRATA_QUERY_DEVICE": "cuda",
-    }
-
-    def merged(*files: str) -> dict[str, Any]:
-        options = [option for file in files for option in ("-f", file)]
-        command = ["docker", "compose", "--env-file", os.devnull, *options, "config", "--format", "json"]
-        done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr
-        services: dict[str, Any] = json.loads(done.stdout)["services"]
-        return services
-
-    without, with_gpu = merged(FILES[0]), merged(*FILES)
-    assert set(without) == set(with_gpu)
-    devices = with_gpu["worker-gpu"]["deploy"]["resources"]["reservations"]["devices"]
-    assert [(device["driver"], device["capabilities"]) for device in devices] == [("nvidia", ["gpu"])]
-    assert with_gpu["api"]["environment"]["CINESTRATA_QUERY_DEVICE"] == "cuda"
-    for name in SERVICES:
-        assert with_gpu[name]["build"]["args"] == {"ACCELERATOR": "gpu"}
-        assert with_gpu[name]["build"]["target"] == without[name]["build"]["target"]
-        added = {"build", "deploy", "environment"}
-        assert {k: v for k, v in with_gpu[name].items() if k not in added} == {
-            k: v for k, v in without[name].items() if k not in added
-        }

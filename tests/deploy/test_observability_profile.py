@@ -103,19 +103,3 @@ def test_grafana_is_provisioned_with_the_dashboard_and_its_data_source(
     assert source["url"] == "http://prometheus:9090"
     environment = compose["services"]["grafana"]["environment"]
     assert environment["GF_DASHBOARDS_DEFAULT_HOME_DASHBOARD_PATH"] == dashboard_path
-
-
-def test_panels_have_ids_of_their_own_and_do_not_overlap(root: Path) -> None:
-    panels = json.loads((root / "deploy/grafana/cinestrata.json").read_text())["panels"]
-    assert len({panel["id"] for panel in panels}) == len(panels)
-    covered = set()
-    for panel in panels:
-        place = panel["gridPos"]
-        cells = {
-            (x, y)
-            for x in range(place["x"], place["x"] + place["w"])
-            for y in range(place["y"], place["y"] + place["h"])
-        }
-        assert not cells & covered, panel["title"]
-        assert max(x for x, _ in cells) < 24
-        covered |= cells

@@ -10,9 +10,20 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from build_distributions import build_distributions, set_times
-from distribution_contents import APPLICATION, CLIENT, contents_problems, read_names, shipped_files
-from release_source import NotReleasable, check_commit, git, read_version, release_notes
+from build_distributions import (
+    APPLICATION,
+    CLIENT,
+    NotReleasable,
+    build_distributions,
+    check_commit,
+    contents_problems,
+    git,
+    read_names,
+    read_version,
+    release_notes,
+    set_times,
+    shipped_files,
+)
 
 ROOT = Path(__file__).resolve().parents[2]
 CHANGELOG = """# Changelog
@@ -140,7 +151,7 @@ def test_contents_have_no_tests_and_no_benchmarks_of_the_repository() -> None:
         "benchmarks/chaos/run_chaos.py",
         "clients/python/cinestrata_client/client.py",
         "tests/api/test_app.py",
-        "deploy/release/release_source.py",
+        "deploy/release/build_distributions.py",
     ]
     shipped = shipped_files(tracked, APPLICATION)
     assert shipped == {

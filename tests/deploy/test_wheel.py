@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from distribution_contents import APPLICATION, contents_problems, read_names, shipped_files
+from build_distributions import APPLICATION, contents_problems, read_names, shipped_files
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = ("models", "media", "index", "service", "trainer", "api", "cli", "benchmarks", "clients")

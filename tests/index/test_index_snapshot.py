@@ -17,7 +17,7 @@ import pytest
 
 from index.errors import FingerprintMismatch, ReleaseCorrupt, ShardMissing
 from index.index_snapshot import IndexSnapshot
-from index.scanning.search_threads import set_search_threads, use_one_thread_per_search
+from index.scanning import exact_scan
 from index.shard_store import ShardStore
 
 
@@ -164,7 +164,7 @@ def test_foreign_faiss_index_degrades_shard(two_tasks: ShardStore, monkeypatch: 
 def test_thread_limit_applies_to_searching_thread(
     two_tasks: ShardStore, unit: Callable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    set_search_threads(None)
+    monkeypatch.setattr(exact_scan, "_is_single_threaded", False)
     shard = IndexSnapshot.open(two_tasks).shard("a", fingerprint="encoder of a")
     inside: list[int] = []
     after: list[int] = []
@@ -183,11 +183,10 @@ def test_thread_limit_applies_to_searching_thread(
 
     for limited in (False, True):
         if limited:
-            use_one_thread_per_search()  # in another thread than the search
+            exact_scan.use_one_thread_per_search()  # in another thread than the search
         thread = threading.Thread(target=run)
         thread.start()
         thread.join()
-    set_search_threads(None)
     assert inside == [3, 1]
     assert after == [3, 3]
 

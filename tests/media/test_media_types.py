@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from media.media_types import media_type
-from media.video_limits import VIDEO_SUFFIXES
+from media.video_limits import VIDEO_SUFFIXES, media_type
 from tests.media.test_pyav_decoding import read
 
 # File name, muxer where the name doesn't tell it, codec, pixel format and media type.

@@ -14,8 +14,7 @@ import numpy as np
 import pytest
 
 from media import MediaError, VideoInfo, VideoLimits, sample_times
-from media.frame_images import crop_square
-from media.pyav_decoding import decode
+from media.pyav_decoding import crop_square, decode
 from media.video_limits import VIDEO_SUFFIXES
 
 MakeVideo = Callable[..., Path]

@@ -52,9 +52,9 @@ def configured(
     monkeypatch: pytest.MonkeyPatch,
 ) -> Settings:
     """Settings of an empty library that is searched with ``backbone``. No broker."""
-    from models.encoders import query_backbone_loading
+    from models.encoders import encoder_registry
 
-    monkeypatch.setattr(query_backbone_loading, "load_backbone", lambda name, frames: backbone)
+    monkeypatch.setattr(encoder_registry, "load_backbone", lambda name, frames: backbone)
     return settings_factory(tmp_path)
 
 

@@ -30,7 +30,7 @@ from torch.nn import functional as F
 from models.adapters.analytic_maps import AnalyticQueryMap, AnalyticVideoMap, VectorLayout
 from models.backbones.backbone import Backbone
 from models.encoders.families.analytic_family import ANALYTIC_FAMILY
-from models.encoders.frozen_video_encoder import apply_video_map
+from models.encoders.family_video_encoder import apply_video_map
 from models.encoders.tower_forward import encode_texts
 from models.releases.release_state import MEASURED, arrays_with_prefix
 from models.releases.release_tensors import tensors_with_prefix, to_arrays

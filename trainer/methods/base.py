@@ -32,8 +32,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from models.backbones.backbone import Backbone
-from models.encoders.encoder_family import EncoderFamily
-from models.encoders.encoder_registry import open_query_encoder
+from models.encoders.encoder_registry import EncoderFamily, open_query_encoder
 from models.encoders.families.frozen_family import FROZEN_FAMILY
 from models.encoders.query_encoder import QueryEncoder
 from models.encoders.tower_query_backbone import unpad

@@ -22,8 +22,7 @@ from models.adapters.tame import NO_EXPERT, ROUTED, Tame
 from models.backbones.backbone import Backbone
 from models.encoders.families.frozen_family import FROZEN_FAMILY
 from models.encoders.families.tame_family import TAME_FAMILY, WORD_PREFIX
-from models.encoders.text_condition import TextCondition, WordCondition
-from models.encoders.tower_forward import encode_frames, encode_texts
+from models.encoders.tower_forward import TextCondition, WordCondition, encode_frames, encode_texts
 from models.releases.release_state import ReleaseState
 from models.releases.release_tensors import tensors_with_prefix
 from trainer.methods.base import Method, MethodConfig, cross_task_loss, in_task_loss

@@ -23,11 +23,11 @@ from torch.nn import functional as F
 
 from models.backbones.backbone import Backbone
 from models.backbones.tower_computation import forward_precision
-from models.encoders.adapted_query_encoder import AdaptedQueryEncoder
-from models.encoders.encoder_family import EncoderFamily
+from models.encoders.encoder_registry import EncoderFamily
 from models.encoders.family_video_encoder import FamilyVideoEncoder
 from models.encoders.query_encoder import QueryEncoderInputs
 from models.encoders.tower_forward import encode_texts
+from models.encoders.tower_query_backbone import AdaptedQueryEncoder
 from models.errors import ReleaseError
 from models.releases.release_state import Array, ReleaseState
 from models.releases.release_tensors import tensors_with_prefix

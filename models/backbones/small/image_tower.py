@@ -3,6 +3,10 @@
 The published weights are a pickle with the names of another implementation. They are converted once, by torch's
 restricted unpickler, and cached as safetensors. Folding computes in float64 with operations that IEEE 754 rounds
 correctly, so the folded weights, and with them the backbone's fingerprint, are equal on every machine.
+
+The published network ends with its feature map, so no pre-trained weights exist for the blocks on top. A frozen block
+has no weights and returns its input; adapters inside it see the normalized tokens. A trained block starts as the same
+function: its projections are identities, and those back to the tokens are zero.
 """
 
 from __future__ import annotations
@@ -13,7 +17,7 @@ import os
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import timm
@@ -22,9 +26,70 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from timm.layers.norm_act import BatchNormAct2d
 from torch import Tensor, nn
+from torch.nn import functional as F
 
-from models.backbones.small.frame_blocks import FrameBlock
-from models.backbones.small.packaged_files import IMAGE_PACKAGE, verified_folder
+from models.backbones.open_blocks import OpenBlock
+from models.backbones.small.small_files import IMAGE_PACKAGE, verified_folder
+
+_HEAD_WIDTH = 64
+
+
+class FrameBlock(nn.Module, OpenBlock):
+    """A pre-norm block, a function on tokens ``[..., P+1, width]``.
+
+    Attributes:
+        attention: Self-attention among a frame's tokens; None in a frozen block.
+        perceptron: Perceptron with one hidden layer of the same width; None in a frozen block.
+    """
+
+    attention: nn.MultiheadAttention | None
+    perceptron: nn.Sequential | None
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.heads = width // _HEAD_WIDTH
+        self._width = width
+        self.attention = self.perceptron = None
+
+    def add_weights(self, device: torch.device) -> None:
+        """Add weights that leave the block's function unchanged."""
+        if self.attention is not None:
+            return
+        width = self._width
+        with torch.device(device):
+            self.attention = nn.MultiheadAttention(width, self.heads)
+            hidden = nn.Linear(width, width)
+            self.perceptron = nn.Sequential(hidden, nn.GELU(), nn.Linear(width, width))
+            with torch.no_grad():
+                for parameter in self.parameters():
+                    parameter.zero_()
+                self.attention.in_proj_weight.copy_(torch.eye(width).repeat(3, 1))
+                hidden.weight.copy_(torch.eye(width))
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return self.complete(tokens, self.attend(self.normalize(tokens)))
+
+    def normalize(self, states: Tensor) -> Tensor:
+        return F.layer_norm(states, (self._width,))
+
+    def project(self, normalized: Tensor) -> Tensor:
+        attention = cast(nn.MultiheadAttention, self.attention)
+        return F.linear(normalized, attention.in_proj_weight, attention.in_proj_bias)
+
+    def output(self, joined: Tensor) -> Tensor:
+        return cast(Tensor, cast(nn.MultiheadAttention, self.attention).out_proj(joined))
+
+    def attend(self, normalized: Tensor, count: int | None = None) -> Tensor:
+        if self.attention is None:
+            return torch.zeros_like(normalized[..., :count, :])
+        return super().attend(normalized, count)
+
+    def complete(self, states: Tensor, attended: Tensor) -> Tensor:
+        states = states + attended
+        if self.perceptron is None:
+            return states
+        return states + cast(Tensor, self.perceptron(self.normalize(states)))
+
 
 FEATURES = 1280  # channels in the last feature map
 _FOLDED_DIGEST = "92271e8143632930729a8505422c81cd135888a14b15371bc0ddb56672827599"
@@ -37,7 +102,6 @@ class ImageTower(nn.Module):
     """The convolutions of EfficientNet-Lite0, blocks on their output, and a projection of the pooled features.
 
     Args:
-        weights: Result of :func:`folded_weights`.
         projection: ``[1280, dim]``.
     """
 
@@ -71,15 +135,6 @@ def folded_weights() -> dict[str, Tensor]:
         with contextlib.suppress(OSError):  # without a writable cache, the next process converts again
             _write_atomically(path, save(folded))
     return folded
-
-
-def published_classifier() -> Tensor:
-    """Load the weights of the ImageNet classifier, ``[1000, 1280]``, which is no part of the image tower.
-
-    Raises:
-        BackboneUnavailable: The package is missing or altered.
-    """
-    return _published_weights()["_fc.weight"]
 
 
 def tensor_digest(tensors: Mapping[str, Tensor]) -> str:

@@ -9,7 +9,7 @@ at the mean of generic texts before they are normalized.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import torch
 from tokenizers import Tokenizer
@@ -27,19 +27,20 @@ from models.backbones.bert_text_tower import (
 )
 from models.backbones.bert_tokenizer import TEXT_LENGTH, BertTokenizer
 from models.backbones.frozen_tower import FrozenTower, require_equal
-from models.backbones.small.derived_constants import (
+from models.backbones.small.image_tower import ImageTower, folded_weights, tensor_digest
+from models.backbones.small.small_files import (
     NAME,
     RESERVED,
+    TEXT_PACKAGE,
     DerivedConstants,
     load_constants,
     small_frame_spec,
+    verified_folder,
 )
-from models.backbones.small.image_tower import ImageTower, folded_weights, tensor_digest
-from models.backbones.small.packaged_files import TEXT_PACKAGE, verified_folder
 from models.backbones.transformers_backbone import load_tower, silent_library
 
 if TYPE_CHECKING:
-    from models.backbones.engine.efficientnet_engine import EfficientNetEngine
+    from models.backbones.compiled_towers import EfficientNetEngine
 
 _GRID = 2  # tokens per side of a frame; training time is proportional to their number
 _NETWORK = "cnn."  # name prefix of the frozen network's weights in the image tower
@@ -49,13 +50,7 @@ _STD = (128 / 255,) * 3
 
 
 class SmallBackbone(BertBackbone):
-    """A frozen convolutional network with transformer blocks on its output, and a sentence encoder.
-
-    Args:
-        clip: Both towers.
-        spec: Frames per video and frame size.
-        background: Distribution of generic texts.
-    """
+    """A frozen convolutional network with transformer blocks on its output, and a sentence encoder."""
 
     has_open_blocks = True
     has_frozen_network = True
@@ -77,7 +72,11 @@ class SmallBackbone(BertBackbone):
     def engine(self) -> str:
         towers = self._frozen_text, self._frozen_images
         engines = [tower.engine() for tower in towers] if self.device.type == "cpu" else [None]
-        return super().engine if None in engines else cast(Any, engines[0]).name
+        if None in engines:
+            return super().engine
+        from models.backbones.compiled_towers import ENGINE
+
+        return ENGINE
 
     @property
     def reserved_dims(self) -> int:
@@ -155,7 +154,7 @@ class SmallBackbone(BertBackbone):
         return maps
 
     def _compile_images(self) -> EfficientNetEngine:
-        from models.backbones.engine.efficientnet_engine import EfficientNetEngine
+        from models.backbones.compiled_towers import EfficientNetEngine
 
         size = self.spec.size
         weights = {name: weight.numpy() for name, weight in self.clip.visual.cnn.state_dict().items()}

@@ -19,18 +19,21 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save_file
 from tokenizers import Tokenizer
 
-from models.backbones.backbone_description import TextBackground
+from models.backbones.backbone_description import TextBackground, TokenIds, pad_texts
 from models.backbones.bert_tokenizer import PADDING, TEXT_LENGTH, BertTokenizer, probe_ids
-from models.backbones.engine.bert_engine import BertEngine
+from models.backbones.compiled_towers import ENGINE, BertEngine
 from models.backbones.frozen_tower import EngineUnavailable, require_similar
-from models.backbones.query_backbone import QueryBackbone, Vectors
-from models.backbones.small.derived_constants import NAME, RESERVED, constants_path, load_constants
-from models.backbones.small.packaged_files import TEXT_PACKAGE, verified_folder
-from models.backbones.token_ids import TokenIds, pad_texts
-from models.backbones.torch_threads import apply_torch_threads
+from models.backbones.query_backbone import QueryBackbone, Vectors, apply_torch_threads
+from models.backbones.small.small_files import (
+    NAME,
+    RESERVED,
+    TEXT_PACKAGE,
+    constants_path,
+    load_constants,
+    verified_folder,
+)
 
 if TYPE_CHECKING:
     from models.backbones.backbone import Backbone
@@ -80,7 +83,7 @@ class SmallTextSide(QueryBackbone):
 
     @property
     def engine(self) -> str:
-        return self._engine.name
+        return ENGINE
 
     def towers(self) -> Backbone:
         with self._lock:
@@ -102,17 +105,8 @@ class SmallTextSide(QueryBackbone):
         return self._engine(pad_texts(texts, PADDING))
 
 
-def write_identity(fingerprint: str, vectors: Vectors) -> None:
-    """Store the backbone's fingerprint with the digest of the current constants.
-
-    Args:
-        vectors: What the text tower computes for :func:`~models.backbones.bert_tokenizer.probe_ids`.
-    """
-    save_file({_VECTORS: vectors}, _path(), {_CONSTANTS: _constants_digest(), _FINGERPRINT: fingerprint})
-
-
 def read_identity() -> tuple[str, Vectors]:
-    """Load the fingerprint and the vectors that :func:`write_identity` stored.
+    """Load the backbone's fingerprint, and what the text tower computes for :func:`probe_ids`.
 
     Raises:
         EngineUnavailable: The file cannot be read, or the constants have changed since.

@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from models.adapters.analytic_map_set import AnalyticMapSet, pad_distinct_tokens
-from models.adapters.analytic_maps import AnalyticQueryMap, VectorLayout
+from models.adapters.analytic_maps import AnalyticMapSet, AnalyticQueryMap, VectorLayout, pad_distinct_tokens
+from models.backbones.backbone_description import TokenIds
 from models.backbones.query_backbone import Vectors
-from models.backbones.token_ids import TokenIds
-from models.encoders.encoder_family import EncoderFamily
+from models.encoders.encoder_registry import EncoderFamily
 from models.encoders.families.frozen_family import FROZEN_FAMILY
 from models.encoders.query_encoder import QueryEncoder, QueryEncoderInputs, adapter_identity
 from models.errors import ReleaseError
@@ -152,7 +151,7 @@ class AnalyticQueryEncoder(QueryEncoder):
 
 
 def _open_video_encoder(backbone: Backbone) -> FamilyVideoEncoder:
-    from models.encoders.frozen_video_encoder import AnalyticVideoEncoder
+    from models.encoders.family_video_encoder import AnalyticVideoEncoder
 
     return AnalyticVideoEncoder(backbone, _VIDEO)
 

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from models.backbones.backbone_description import TokenIds
 from models.backbones.query_backbone import Vectors
-from models.backbones.token_ids import TokenIds
-from models.encoders.encoder_family import EncoderFamily
+from models.encoders.encoder_registry import EncoderFamily
 from models.encoders.query_encoder import QueryEncoder
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class FrozenQueryEncoder(QueryEncoder):
 
 
 def _open_video_encoder(backbone: Backbone) -> FamilyVideoEncoder:
-    from models.encoders.frozen_video_encoder import FrozenVideoEncoder
+    from models.encoders.family_video_encoder import FrozenVideoEncoder
 
     return FrozenVideoEncoder(backbone)
 

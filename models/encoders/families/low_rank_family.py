@@ -12,22 +12,18 @@ from torch import Tensor
 from models.adapters.low_rank_image_tower import LowRankImageTower
 from models.adapters.low_rank_text_update import TextUpdateSet, compact_text_update
 from models.backbones.backbone import Backbone
-from models.backbones.tower_computation import mixed_precision
-from models.encoders.adapted_query_encoder import AdaptedQueryEncoder
-from models.encoders.encoder_family import EncoderFamily
+from models.encoders.encoder_registry import EncoderFamily
 from models.encoders.families.frozen_family import FROZEN_FAMILY
 from models.encoders.families.tame_family import FUSION_PREFIX, load_frame_fusion
 from models.encoders.family_video_encoder import FamilyVideoEncoder
 from models.encoders.query_encoder import QueryEncoderInputs, adapter_identity
-from models.encoders.text_condition import PerTextCondition
-from models.encoders.tower_forward import encode_frames, encode_texts, start_token_states
+from models.encoders.tower_forward import PerTextCondition, encode_frames, encode_texts
+from models.encoders.tower_query_backbone import AdaptedQueryEncoder
 from models.errors import ReleaseError
 from models.releases.release_state import ReleaseState
 from models.releases.release_tensors import tensors_with_prefix, to_arrays
 
 _TEXT, _IMAGE = "text.", "image."
-# Multiplications that stored start-token states must save to be worth it; inserting them costs as much.
-_MIN_SAVED_MULTIPLICATIONS = 10**8
 
 
 class LowRankQueryEncoder(AdaptedQueryEncoder):
@@ -35,9 +31,6 @@ class LowRankQueryEncoder(AdaptedQueryEncoder):
 
     modes = ("latest", "pinned")
     _pinned: TextUpdateSet
-    # States of the start token under the newest update and under each task's, [layers, 2, 1 or T, 1, d].
-    _start: Tensor
-    _starts: Tensor
 
     def __init__(self, inputs: QueryEncoderInputs) -> None:
         super().__init__(inputs)
@@ -59,15 +52,6 @@ class LowRankQueryEncoder(AdaptedQueryEncoder):
             is_frozen = state.kind == FROZEN_FAMILY.kind
             parts.append(self._newest.unchanged() if is_frozen else _load_text_update(backbone, state))
         self._pinned = TextUpdateSet.stack(parts)
-        self._has_start_states = backbone.has_causal_text
-        if not self._has_start_states:
-            return
-        with mixed_precision(enabled=self._uses_mixed_precision):
-            self._start = start_token_states(self._backbone, self._newest)
-            starts = [reused._starts[:, :, :first]] if reused and first else []
-            if first < len(self.tasks):
-                starts.append(start_token_states(self._backbone, self._pinned.part(first, len(self.tasks))))
-        self._starts = torch.cat(starts, dim=2)
 
     def is_task_independent(self, mode: str) -> bool:
         return mode == "latest"
@@ -84,25 +68,15 @@ class LowRankQueryEncoder(AdaptedQueryEncoder):
 
     def encode_for_tasks(self, ids: Tensor, positions: Sequence[int], mode: str) -> Tensor:
         if mode == "latest":
-            start = self._start if self._start_states_save_time(len(ids)) else None
-            return encode_texts(self._backbone, ids, self._newest, start)
+            return encode_texts(self._backbone, ids, self._newest)
         chosen = torch.tensor(positions).to(self._backbone.device, non_blocking=True)
-        start = self._starts[:, :, chosen] if self._start_states_save_time(len(ids) * len(chosen)) else None
-        return encode_texts(self._backbone, ids, self._pinned.choose(chosen), start)
+        return encode_texts(self._backbone, ids, self._pinned.choose(chosen))
 
     def encode_each(self, ids: Tensor, positions: Tensor, mode: str) -> Tensor:
         if mode == "latest":
             return self.encode_for_tasks(ids, (), mode)[0]
         positions = positions.to(self._backbone.device, non_blocking=True)
-        start = (
-            self._starts[:, :, positions].transpose(2, 3) if self._start_states_save_time(len(ids)) else None
-        )
-        condition = PerTextCondition(self._pinned.choose(positions))
-        return encode_texts(self._backbone, ids, condition, start)[0]
-
-    def _start_states_save_time(self, texts: int) -> bool:
-        """Check whether stored start-token states save more than they cost for this many pairs of text and task."""
-        return self._has_start_states and self._multiplications(texts) >= _MIN_SAVED_MULTIPLICATIONS
+        return encode_texts(self._backbone, ids, PerTextCondition(self._pinned.choose(positions)))[0]
 
 
 class LowRankVideoEncoder(FamilyVideoEncoder):

@@ -14,13 +14,18 @@ from models.adapters.frame_fusion import FrameFusion
 from models.adapters.low_rank_text_update import TextUpdateSet, compact_text_update
 from models.adapters.tame import NO_EXPERT, Tame, TameCondition, TameWeights
 from models.backbones.backbone import Backbone
-from models.encoders.adapted_query_encoder import AdaptedQueryEncoder
-from models.encoders.encoder_family import EncoderFamily
+from models.encoders.encoder_registry import EncoderFamily
 from models.encoders.families.frozen_family import FROZEN_FAMILY
 from models.encoders.family_video_encoder import FamilyVideoEncoder
 from models.encoders.query_encoder import QueryEncoderInputs, adapter_identity
-from models.encoders.text_condition import PerTextCondition, TextCondition, WordCondition
-from models.encoders.tower_forward import encode_frames, encode_texts
+from models.encoders.tower_forward import (
+    PerTextCondition,
+    TextCondition,
+    WordCondition,
+    encode_frames,
+    encode_texts,
+)
+from models.encoders.tower_query_backbone import AdaptedQueryEncoder
 from models.errors import ReleaseError
 from models.releases.release_state import ReleaseState, arrays_with_prefix
 from models.releases.release_tensors import tensors_with_prefix

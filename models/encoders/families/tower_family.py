@@ -9,11 +9,11 @@ from torch import Tensor
 
 from models.backbones.backbone import Backbone
 from models.backbones.packed_text_tower import pack_text_tower
-from models.encoders.adapted_query_encoder import AdaptedQueryEncoder
-from models.encoders.encoder_family import EncoderFamily
+from models.encoders.encoder_registry import EncoderFamily
 from models.encoders.family_video_encoder import FamilyVideoEncoder
 from models.encoders.query_encoder import QueryEncoderInputs
 from models.encoders.tower_forward import encode_frames, encode_texts
+from models.encoders.tower_query_backbone import AdaptedQueryEncoder
 from models.releases.release_state import ReleaseState
 from models.releases.release_tensors import tensors_with_prefix
 

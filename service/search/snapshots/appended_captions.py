@@ -17,7 +17,7 @@ import structlog
 from sqlalchemy import select
 
 from index.shards.searchable_shard import SearchableShard
-from models.backbones.token_ids import TokenIds
+from models.backbones.backbone_description import TokenIds
 from models.encoders.query_encoder import QueryEncoder
 from models.routing.confidence_model import ConfidenceModel
 from models.routing.router import distinct_tokens

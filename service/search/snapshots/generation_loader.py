@@ -16,7 +16,7 @@ from sqlalchemy import select
 from index.errors import ManifestError, ShardStoreError
 from index.index_snapshot import IndexSnapshot
 from models.backbones.query_backbone import QueryBackbone
-from models.encoders.query_backbone_loading import check_device, load_query_backbone
+from models.encoders.encoder_registry import check_device, load_query_backbone
 from models.errors import ModelError
 from service.catalog.database import id_chunks, ping, session_scope
 from service.catalog.tables import Task

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from cachetools import LRUCache
 
-from models.backbones.token_ids import TokenIds
+from models.backbones.backbone_description import TokenIds
 from models.encoders.query_encoder import QueryEncoder
 
 Vector = npt.NDArray[np.float32]

@@ -17,8 +17,8 @@ from index.hits import Hits
 from index.index_snapshot import IndexSnapshot
 from index.shards.searchable_shard import SearchableShard
 from index.vector_ids import FIRST_MOMENT_ID
+from models.backbones.backbone_description import TokenIds
 from models.backbones.query_backbone import QueryBackbone
-from models.backbones.token_ids import TokenIds
 from models.encoders.encoder_registry import open_query_encoder, read_query_release
 from models.errors import ReleaseError
 from models.releases.release_files import read_lineage

@@ -10,8 +10,8 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from index.vector_ids import Ids
+from index.words.word_forms import words_key
 from index.words.word_index import TextKind, VideoText
-from index.words.words_key import words_key
 from service.catalog.database import id_chunks
 from service.catalog.tables import Feedback
 from service.search.words.rows_by_video import RowsByVideo

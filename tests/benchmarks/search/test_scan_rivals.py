@@ -6,15 +6,14 @@ import faiss
 import pytest
 
 from benchmarks.search.scan_rivals import measure
-from index.scanning.search_threads import set_search_threads
+from index.scanning import exact_scan
 
 
 @pytest.fixture(autouse=True)
-def _threads() -> object:
-    set_search_threads(None)
+def _threads(monkeypatch: pytest.MonkeyPatch) -> object:
+    monkeypatch.setattr(exact_scan, "_is_single_threaded", False)
     before = faiss.omp_get_max_threads()
     yield
-    set_search_threads(None)
     faiss.omp_set_num_threads(before)
 
 

@@ -18,7 +18,7 @@ from benchmarks.search.synthetic_library import SyntheticLibrary
 from cinestrata_schemas.search import SearchQuery
 from models.backbones.backbone import Backbone
 from models.backbones.backbone_loading import load_backbone
-from models.backbones.engine.bert_engine import BertEngine
+from models.backbones.compiled_towers import BertEngine
 from service.core.settings import Settings
 from service.search.text_search import executor
 from service.search.text_search.planner import SHARED_ENCODING

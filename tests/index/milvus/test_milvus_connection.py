@@ -1,4 +1,4 @@
-"""Connections to Milvus: lost servers, rejected tokens, server versions and the wire format."""
+"""Connections to Milvus: lost servers, rejected tokens, server versions, names and the wire format."""
 
 from __future__ import annotations
 
@@ -16,12 +16,11 @@ import pytest
 from rich.console import Console
 from rich.traceback import Traceback
 
-from index.errors import StoreUnavailable
+from index.errors import ShardMissing, StoreUnavailable
 from index.index_snapshot import IndexSnapshot
 from index.milvus import milvus_connection
 from index.milvus.milvus_address import MilvusAddress
-from index.milvus.milvus_partitions import MilvusPartitions
-from index.milvus.milvus_rows import as_numbers, split_place
+from index.milvus.milvus_partitions import MilvusPartitions, as_numbers, partition_name, split_place
 from index.milvus.milvus_vector_store import MilvusVectorStore
 from index.shard_store import ShardStore
 from tests.index.milvus.stub_client import StubClient
@@ -225,3 +224,22 @@ def test_partition_released_elsewhere_is_loaded_again(monkeypatch: pytest.Monkey
     server.loaded.clear()
     with pytest.raises(StoreUnavailable, match="partition not loaded"):
         partitions.count("x", "a", "id >= 0")
+
+
+def test_partition_names_are_distinct() -> None:
+    names = ["tsk_1", "tsk 1", "tsk-1", "ü", "x" * 300, "x" * 301]
+    made = [partition_name(name) for name in names]
+    assert made[0] == "t_tsk_1"
+    assert len(set(made)) == len(names)
+    assert all(len(name) <= 255 and name.isascii() and name.isidentifier() for name in made)
+
+
+@pytest.mark.parametrize("place", ["", "files", "milvus:", "milvus:a", "other:a/b", "milvus2:a/b"])
+def test_place_of_other_store_raises(place: str) -> None:
+    with pytest.raises(ShardMissing, match="not a place in Milvus"):
+        split_place(place)
+
+
+def test_unknown_index_raises() -> None:
+    with pytest.raises(ValueError, match="choose one of FLAT, IVF_SQ8, HNSW"):
+        MilvusAddress("x.db", index="TREE")  # type: ignore[arg-type]

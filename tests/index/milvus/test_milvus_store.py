@@ -19,8 +19,7 @@ from index.integrity_audit import audit
 from index.milvus import milvus_partitions, milvus_vector_store
 from index.milvus.milvus_address import MilvusAddress
 from index.milvus.milvus_connection import TimedClient
-from index.milvus.milvus_partitions import MilvusPartitions
-from index.milvus.milvus_rows import row_key, segment_number, split_place
+from index.milvus.milvus_partitions import MilvusPartitions, row_key, segment_number, split_place
 from index.milvus.milvus_vector_store import MilvusVectorStore
 from index.shard_store import ShardStore
 from tests.index.brute_force_store import BruteForceVectorStore

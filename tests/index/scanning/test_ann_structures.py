@@ -18,13 +18,15 @@ from index.index_snapshot import IndexSnapshot
 from index.integrity_audit import audit
 from index.scanning.ann_index import (
     DEPTH,
+    GATE_DEPTHS,
     AnnIndex,
     build_ann,
+    choose_structure,
+    measure_recall,
     open_ann,
     write_ann,
 )
 from index.scanning.exact_scan import ExactScan, empty_flat_index
-from index.scanning.recall_gate import GATE_DEPTHS, choose_structure, measure_recall
 from index.scanning.search_options import AnnPolicy
 from index.scanning.segment import Segment
 from index.shard_store import ShardStore

@@ -1,4 +1,4 @@
-"""Exact search, single and batched, compared with a Python loop."""
+"""Exact search, single and batched, of rows in single and half precision, compared with a Python loop."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ import faiss
 import numpy as np
 import pytest
 
+from index.files.manifest_format import SegmentEntry
 from index.scanning import exact_scan
-from index.scanning.exact_scan import CandidatePool, ExactScan, empty_flat_index
+from index.scanning.exact_scan import CandidatePool, ExactScan, empty_flat_index, widen_half_precision
+from index.scanning.segment import Segment
 from index.shard_store import ShardStore
 from index.shards.faiss_vector_store import FaissShard
 
@@ -148,3 +150,60 @@ def test_exact_scan_reads_stored_bytes_in_place(unit: Callable) -> None:
     flat = faiss.downcast_index(exact.flat)
     assert (exact.vectors(np.arange(50)) == flat.reconstruct_n(0, 50)).all()
     assert exact.vectors(np.empty(0, np.int64)).shape == (0, 8)
+
+
+def test_every_finite_number_is_converted_exactly() -> None:
+    numbers = np.arange(2**16, dtype=np.uint16).view(np.float16)
+    stored = numbers[np.isfinite(numbers)].reshape(-1, 32)
+    assert len(stored) > 1024  # more rows than are converted at a time
+    out = np.empty(stored.shape, np.float32)
+    widen_half_precision(stored, out)
+    assert np.array_equal(out.view(np.uint32), stored.astype(np.float32).view(np.uint32))
+
+
+def _open(store: ShardStore, entry: SegmentEntry) -> Segment:
+    return Segment.open(store.shard_folder(entry.id), entry)
+
+
+def _unrounded(count: int, dim: int, seed: int) -> np.ndarray:
+    vectors = np.random.default_rng(seed).normal(size=(count, dim)).astype(np.float32)
+    return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+
+
+def _rounded_products(stored: np.ndarray, query: np.ndarray) -> list[float]:
+    """Compute the inner products with rounded rows, in double precision."""
+    return [sum(float(a) * float(b) for a, b in zip(row, query, strict=True)) for row in stored]
+
+
+@pytest.mark.parametrize("dim", [7, 8, 33])
+def test_scan_ranks_like_brute_force_on_rounded_vectors(store: ShardStore, dim: int) -> None:
+    vectors = _unrounded(200, dim, seed=dim)
+    entry = store.write_shard(task="t", release="r", fingerprint="f", ids=np.arange(200), vectors=vectors)
+    shard = _open(store, entry)
+    rounded = vectors.astype(np.float16)
+    assert (shard.vectors(shard.ids) == rounded.astype(np.float32)).all()
+    assert not (rounded == vectors).all()
+    for query in _unrounded(4, dim, seed=100 + dim):
+        scores = np.array(_rounded_products(rounded, query))
+        (hits,) = shard.search_many(query[None], 50)
+        assert hits.ids.tolist() == np.argsort(-scores)[:50].tolist()
+        np.testing.assert_allclose(hits.scores, scores[hits.ids], atol=1e-6)
+        # Rounding the rows changes a cosine by less than half a unit in the last place of half precision.
+        assert np.abs(scores - vectors.astype(float) @ query).max() < 2**-11
+
+
+def test_equal_vectors_have_equal_scores_in_every_row(store: ShardStore) -> None:
+    # A scan with a different order of summation in some rows would not order these by ID.
+    vectors = np.repeat(_unrounded(1, 515, seed=1), 1003, axis=0)
+    entry = store.write_shard(task="t", release="r", fingerprint="f", ids=np.arange(1003), vectors=vectors)
+    (hits,) = _open(store, entry).search_many(_unrounded(1, 515, seed=2), 1003)
+    assert len(np.unique(hits.scores)) == 1
+    assert hits.ids.tolist() == list(range(1003))
+
+
+def test_vector_takes_two_bytes_per_dimension(store: ShardStore) -> None:
+    entry = store.write_shard(
+        task="t", release="r", fingerprint="f", ids=np.arange(1000), vectors=_unrounded(1000, 64, seed=0)
+    )
+    size = (store.shard_folder(entry.id) / "vectors.faiss").stat().st_size
+    assert 1000 * 64 * 2 <= size < 1000 * 64 * 2 + 1024

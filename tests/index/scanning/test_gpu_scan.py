@@ -12,9 +12,7 @@ import pytest
 
 from index.errors import DeviceMissing
 from index.index_snapshot import IndexSnapshot
-from index.scanning import gpu_scan
-from index.scanning.exact_scan import ExactScan, empty_flat_index
-from index.scanning.gpu_scan import is_gpu_used
+from index.scanning.exact_scan import ExactScan, GpuScan, empty_flat_index, is_gpu_used
 from index.shard_store import ShardStore
 
 
@@ -74,7 +72,7 @@ def test_gpu_scan_equals_exact_scan(gpu: None, unit: Callable, share: float | No
     live = None
     if share is not None:
         live = np.packbits(np.random.default_rng(2).random(2000) < share, bitorder="little")
-    scan = gpu_scan.GpuScan(exact)
+    scan = GpuScan(exact)
     queries = np.concatenate([unit(20, seed=3, dim=16), vectors[[7, 50]]]) * np.float32(
         0.9
     )  # not representable in half precision

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from index.errors import ShardCorrupt, ShardMissing
+from index.errors import ShardCorrupt
 from index.files.manifest_format import SegmentEntry
 from index.scanning.segment import Segment
 from index.shard_store import ShardStore
@@ -43,17 +43,6 @@ def test_excluded_ids_stay_out_among_ties(store: ShardStore, form: Callable[[Ite
     entry = store.write_shard(task="t", release="r", fingerprint="f", ids=np.arange(50), vectors=vectors)
     found = open_shard(store, entry).search(vectors[0], 3, exclude=form(range(10)))
     assert found.ids.tolist() == [10, 11, 12]
-
-
-@pytest.mark.parametrize("unknown", [1, 12, 2**62 + 1, -1])
-def test_vectors_raises_for_unknown_id(store: ShardStore, unit: Callable, unknown: int) -> None:
-    entry = store.write_shard(
-        task="cooking", release="r", fingerprint="f", ids=np.array([7, 3, 2**62]), vectors=unit(3)
-    )
-    shard = open_shard(store, entry)
-    assert np.array_equal(shard.vectors(np.array([2**62, 7])), unit(3)[[2, 0]])
-    with pytest.raises(ShardMissing, match=f"cooking has no vector {unknown}$"):
-        shard.vectors(np.array([7, unknown]))
 
 
 @pytest.mark.parametrize("verify", [True, False])

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from index.words.text_analysis import QueryUnit, analyze_text
+from index.words.word_forms import stem_words
 from index.words.word_index import VideoText, WordMatches
-from index.words.word_stems import stem_words
 
 Texts = Mapping[int, Sequence[VideoText]]
 

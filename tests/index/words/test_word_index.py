@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from index.words.text_analysis import parse_query
+from index.words.word_forms import is_correctable
 from index.words.word_index import COMMON_DOCUMENTS, SELECTED_DOCUMENTS, TextKind, VideoText, WordIndex
-from index.words.word_spelling import is_correctable
 
 from .naive_word_search import Texts, frequencies, matching_texts, most_frequent_terms, rows, videos_with_all
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from index.words.word_spelling import is_correctable, spelling_neighbors
+from index.words.word_forms import is_correctable, spelling_neighbors
 
 words = st.text(st.sampled_from("abcd"), min_size=4, max_size=6)
 

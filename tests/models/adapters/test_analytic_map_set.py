@@ -8,8 +8,13 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from models.adapters.analytic_map_set import AnalyticMapSet, pad_distinct_tokens
-from models.adapters.analytic_maps import AnalyticQueryMap, Floats, VectorLayout
+from models.adapters.analytic_maps import (
+    AnalyticMapSet,
+    AnalyticQueryMap,
+    Floats,
+    VectorLayout,
+    pad_distinct_tokens,
+)
 from tests.models.adapters.query_map_reference import reference_vectors
 
 LAYOUT = VectorLayout(semantic=20, lexical=10, dim=32, semantic_weight=0.6)

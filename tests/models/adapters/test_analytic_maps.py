@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from models.adapters.analytic_map_set import AnalyticMapSet
 from models.adapters.analytic_maps import (
+    AnalyticMapSet,
     AnalyticQueryMap,
     AnalyticVideoMap,
     Floats,

@@ -19,13 +19,10 @@ from torch.nn import functional as F
 
 from media.scenes.scene_domains import SCENE_DOMAINS, make_scenes
 from media.scenes.scene_rendering import render_scene
-from models.backbones import frozen_tower
+from models.backbones import compiled_towers, frozen_tower
 from models.backbones.backbone import Backbone
 from models.backbones.backbone_loading import load_backbone
-from models.backbones.engine import bert_engine
-from models.backbones.engine.bert_engine import BertEngine
-from models.backbones.engine.compiled_graph import GraphBuilder
-from models.backbones.engine.efficientnet_engine import EfficientNetEngine
+from models.backbones.compiled_towers import BertEngine, EfficientNetEngine, GraphBuilder
 from models.backbones.frozen_tower import EngineUnavailable, FrozenTower, require_equal, require_similar
 from models.backbones.packed_text_tower import pack_text_tower
 from models.backbones.tower_computation import mixed_precision
@@ -155,7 +152,7 @@ def test_threads_share_a_batch(
 ) -> None:
     ids, frames = backbone.tokenize(WORDS * 20), random_frames(4, 1, 5, size=224)
     expected = backbone.text_vectors(ids), backbone.video_features(frames)
-    monkeypatch.setattr(bert_engine, "_BATCH_TOKENS", 8)
+    monkeypatch.setattr(compiled_towers, "_BATCH_TOKENS", 8)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
     for found, one_by_one in zip(
         (backbone.text_vectors(ids), backbone.video_features(frames)), expected, strict=True
@@ -223,8 +220,7 @@ def test_bfloat16_runs_in_torch_except_for_the_frozen_network(backbone: Backbone
 def test_broken_library_is_replaced_by_torch_with_one_warning(
     in_torch: Backbone, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in [name for name in sys.modules if name.startswith("models.backbones.engine")]:
-        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.delitem(sys.modules, "models.backbones.compiled_towers")
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     backbone = load_backbone("small", frames=2)
     ids, frames = backbone.tokenize(["a dog"]), random_frames(7, 1, 1, size=224)

@@ -14,12 +14,13 @@ from models.adapters.tame import Tame
 from models.backbones.backbone import Backbone
 from models.backbones.backbone_loading import tiny_backbone
 from models.backbones.tower_computation import (
+    encode_in_parts,
     forward_precision,
     gradient_checkpointing,
+    micro_batches,
     mixed_precision,
     run_checkpointed,
 )
-from models.encoders.micro_batches import encode_in_parts, micro_batches
 from models.encoders.tower_forward import encode_frames, encode_texts
 
 TEXTS = ["a red circle moves left", "a square", "two stars spin and then vanish"]

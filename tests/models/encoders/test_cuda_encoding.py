@@ -14,8 +14,7 @@ from models.adapters.low_rank_text_update import TextUpdate, TextUpdateSet
 from models.adapters.tame import Tame
 from models.backbones.backbone_loading import tiny_backbone
 from models.backbones.packed_text_tower import pack_text_tower
-from models.encoders.text_condition import PerTextCondition, TextCondition
-from models.encoders.tower_forward import encode_frames, encode_texts
+from models.encoders.tower_forward import PerTextCondition, TextCondition, encode_frames, encode_texts
 
 CUDA = torch.device("cuda", 0)
 

@@ -14,7 +14,7 @@ from models.adapters.tame import NO_EXPERT
 from models.backbones import Precision
 from models.backbones.backbone import Backbone
 from models.backbones.backbone_loading import tiny_backbone
-from models.encoders import adapted_query_encoder
+from models.encoders import tower_query_backbone
 from models.encoders.encoder_registry import open_query_encoder
 from models.encoders.query_encoder import QueryEncoder
 from models.errors import ReleaseError
@@ -89,8 +89,8 @@ def test_several_threads_encode_equal_vectors(
     texts = encoder.tokenize([" ".join(rng.choice(["star", "red", "left"], 1 + n % 7)) for n in range(75)])
     tasks = [str(t) for t in rng.integers(0, 3, 75)]
     monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
-    monkeypatch.setattr(adapted_query_encoder, "core_count", lambda: 2)
-    monkeypatch.setattr(adapted_query_encoder, "MIN_MULTIPLICATIONS_PER_THREAD", 10**12)
+    monkeypatch.setattr(tower_query_backbone, "core_count", lambda: 2)
+    monkeypatch.setattr(tower_query_backbone, "MIN_MULTIPLICATIONS_PER_THREAD", 10**12)
     threads: set[int] = set()
     encode_each, both_threads = encoder.encode_each, Barrier(2)
 
@@ -104,7 +104,7 @@ def test_several_threads_encode_equal_vectors(
     alone = encoder.encode_pairs(texts, tasks, "pinned")
     assert threads == {get_ident()}, "there is too little work for a second thread"
     threads.clear()
-    monkeypatch.setattr(adapted_query_encoder, "MIN_MULTIPLICATIONS_PER_THREAD", 1)
+    monkeypatch.setattr(tower_query_backbone, "MIN_MULTIPLICATIONS_PER_THREAD", 1)
     monkeypatch.setattr(encoder, "encode_each", encode)
     parallel = encoder.encode_pairs(texts, tasks, "pinned")
     assert len(threads) == 2

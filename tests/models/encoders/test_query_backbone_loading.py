@@ -10,7 +10,7 @@ from models.backbones.backbone_loading import load_backbone
 from models.backbones.frozen_tower import EngineUnavailable
 from models.backbones.small import text_side
 from models.backbones.small.text_side import SmallTextSide
-from models.encoders.query_backbone_loading import check_device, load_query_backbone
+from models.encoders.encoder_registry import check_device, load_query_backbone
 from models.encoders.tower_query_backbone import TowerQueryBackbone
 from models.errors import ModelError
 

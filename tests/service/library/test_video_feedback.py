@@ -13,7 +13,7 @@ from sqlalchemy import delete, func, select, update
 from cinestrata_schemas.feedback import FeedbackDetails, FeedbackSpec
 from cinestrata_schemas.tasks import TaskDetails
 from index.words.text_analysis import parse_query
-from index.words.words_key import words_key
+from index.words.word_forms import words_key
 from service.access.audit_log import Actor, acting_as
 from service.catalog.database import session_scope
 from service.catalog.domain_videos import read_last_edit

@@ -19,7 +19,7 @@ from index.files.manifest_format import Manifest
 from index.shard_store import ShardStore
 from index.vector_ids import moment_ids
 from models.backbones.backbone import Backbone
-from models.encoders import query_backbone_loading
+from models.encoders import encoder_registry
 from models.releases.release_files import write_release
 from models.releases.release_lineage import ParentRelease, ReleaseTask
 from models.routing.confidence_model import ConfidenceModel
@@ -43,7 +43,7 @@ def settled(folder: Path, backbone: Backbone, **overrides: Any) -> Iterator[Sett
     with pytest.MonkeyPatch.context() as patch:
         for name, value in {"data_dir": folder, **overrides}.items():
             patch.setenv(f"CINESTRATA_{name.upper()}", str(value))
-        patch.setattr(query_backbone_loading, "load_backbone", lambda name, frames: backbone)
+        patch.setattr(encoder_registry, "load_backbone", lambda name, frames: backbone)
         dispose()
         settings.cache_clear()
         upgrade(settings())

@@ -18,7 +18,7 @@ import torch
 from index.index_snapshot import IndexSnapshot
 from models.backbones.backbone import Backbone
 from models.backbones.backbone_loading import load_backbone
-from models.encoders import query_backbone_loading
+from models.encoders import encoder_registry
 from models.releases import release_files
 from models.releases.release_files import write_release
 from models.releases.release_lineage import ReleaseTask
@@ -56,7 +56,7 @@ def configured(
     backbone: Backbone,
     monkeypatch: pytest.MonkeyPatch,
 ) -> Settings:
-    monkeypatch.setattr(query_backbone_loading, "load_backbone", lambda name, frames: backbone)
+    monkeypatch.setattr(encoder_registry, "load_backbone", lambda name, frames: backbone)
     monkeypatch.setattr(request_limits, "MAX_RESULTS", 20)
     return settings_factory(tmp_path)
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from cinestrata_schemas.search import SearchQuery, SearchResponse
-from models.encoders.adapted_query_encoder import AdaptedQueryEncoder
+from models.encoders.tower_query_backbone import AdaptedQueryEncoder
 from service.core import request_limits
 from service.core.errors import InvalidInput, Unavailable
 from service.core.settings import Settings

@@ -9,10 +9,9 @@ import torch
 from torch import Tensor
 
 from benchmarks.rivals import METHODS
+from models.backbones import tower_computation as cached_gradients
 from models.backbones.backbone import Backbone
-from models.backbones.tower_computation import gradient_checkpointing, mixed_precision
-from models.encoders import micro_batches as cached_gradients
-from models.encoders.micro_batches import micro_batches
+from models.backbones.tower_computation import gradient_checkpointing, micro_batches, mixed_precision
 from tests.trainer.methods.method_driver import TEXTS, create_method, learn_steps, random_frames
 from tests.trainer.methods.small_driver import random_small_backbone
 

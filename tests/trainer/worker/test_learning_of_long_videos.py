@@ -18,7 +18,7 @@ from sqlalchemy import select
 from index.shard_store import ShardStore
 from index.vector_ids import is_moment, moment_ids, video_ids_of
 from media import MediaError, VideoDecoder
-from media.frame_images import crop_square
+from media.pyav_decoding import crop_square
 from service.catalog.database import session_scope
 from service.catalog.domain_videos import moment_spans
 from service.catalog.tables import Moment, Task

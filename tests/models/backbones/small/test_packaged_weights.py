@@ -11,7 +11,7 @@ import torch
 
 from models.backbones.backbone_loading import load_backbone
 from models.backbones.small.image_tower import folded_weights, tensor_digest
-from models.backbones.small.packaged_files import (
+from models.backbones.small.small_files import (
     IMAGE_PACKAGE,
     TEXT_PACKAGE,
     WeightPackage,

@@ -13,7 +13,7 @@ import torch
 
 from index.shard_store import ShardStore
 from models.backbones.backbone import Backbone
-from models.encoders import query_backbone_loading
+from models.encoders import encoder_registry
 from models.releases.release_lineage import ReleaseTask
 from models.routing.routing_profiles import RoutingProfiles
 from service.core.errors import Unavailable
@@ -102,7 +102,7 @@ def test_library_of_another_backbone_is_refused(library: Library, configured: Se
 
     other = tiny_backbone()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(query_backbone_loading, "load_backbone", lambda name, frames: other)
+        patch.setattr(encoder_registry, "load_backbone", lambda name, frames: other)
         service = SearchEngine(configured)
         assert not service.snapshots.refresh()
     with pytest.raises(Unavailable, match="learned on another backbone"):

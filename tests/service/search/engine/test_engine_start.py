@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from models.backbones import torch_threads
+from models.backbones import query_backbone
 from models.backbones.backbone import Backbone
 from models.backbones.backbone_loading import load_backbone
-from models.encoders import query_backbone_loading
+from models.encoders import encoder_registry
 from service.core.errors import InvalidInput, Unavailable
 from service.core.settings import Settings
 from service.search.engine import SearchEngine
@@ -52,7 +52,7 @@ def test_process_without_backbone_is_not_ready(
         attempts.append(name)
         return load_backbone("open_clip:no-such-model/x")
 
-    monkeypatch.setattr(query_backbone_loading, "load_backbone", unavailable)
+    monkeypatch.setattr(encoder_registry, "load_backbone", unavailable)
     assert not service.snapshots.refresh()
     ready = service.snapshots.readiness()
     assert not ready.ready
@@ -108,10 +108,10 @@ def test_number_of_torch_threads_is_one_by_default(
     configured_threads: int | None,
     expected: int,
 ) -> None:
-    monkeypatch.setattr(query_backbone_loading, "load_backbone", lambda name, frames: backbone)
+    monkeypatch.setattr(encoder_registry, "load_backbone", lambda name, frames: backbone)
     threads: list[int] = []
     monkeypatch.setattr(torch, "set_num_threads", threads.append)
-    monkeypatch.setattr(torch_threads, "_threads", None)  # restored: later tests load backbones, too
+    monkeypatch.setattr(query_backbone, "_threads", None)  # restored: later tests load backbones, too
     service = SearchEngine(
         settings_factory(tmp_path, **({"torch_threads": configured_threads} if configured_threads else {}))
     )

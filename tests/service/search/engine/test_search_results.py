@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from sqlalchemy import event
 
-from models.encoders.adapted_query_encoder import AdaptedQueryEncoder
 from models.encoders.query_encoder import QueryEncoder
+from models.encoders.tower_query_backbone import AdaptedQueryEncoder
 from models.routing.visual_score import DEFAULT_VISUAL_SCORE
 from service.catalog.database import engine, session_scope
 from service.catalog.tables import Video
