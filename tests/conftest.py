@@ -227,7 +227,8 @@ def sqlite_catalog_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def library_1_0_0(tmp_path: Path) -> Path:
     """A library that version 1.0.0 wrote: its data folder in ``data``, and the folders it was sent in ``originals``.
 
-    :mod:`tests.data.make_library_1_0_0` describes it. ``settings_factory(library_1_0_0)`` opens it.
+    ``data`` has catalog, index, previews, a snapshot in ``backups``, uploads, and the followed folder
+    ``media/snowfield``. ``originals`` keeps the files' times. ``settings_factory(library_1_0_0)`` opens it.
     """
     folder = tmp_path / "library-1.0.0"
     with tarfile.open(Path(__file__).parent / "data" / "library-1.0.0.tar.xz") as archive:

@@ -1,6 +1,6 @@
 """Write video files for measurements: any number of tiny distinct files, or clips of ordinary size.
 
-A tiny file is an encoded clip from the video world followed by a ``free`` box with its number (ISO/IEC 14496-12, "Free
+A tiny file is a clip of the demo, scaled down, followed by a ``free`` box with its number (ISO/IEC 14496-12, "Free
 Space Box"), which decoders skip. A hundred thousand distinct files thus cost the encoding of a few clips, and no two
 have the same content hash.
 """
@@ -17,10 +17,10 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from benchmarks.data.world.domain_clips import make_domain
-from benchmarks.data.world.domains import DOMAINS
-from benchmarks.data.world.renderer import write_mp4
+from media.frame_images import crop_square
 from media.mp4_encoding import encode_mp4
+from media.scenes.scene_domains import SCENE_DOMAINS, make_scenes
+from media.scenes.scene_rendering import render_scene
 
 _TINY_SIZE, _TINY_FPS, _TINY_SECONDS = 64, 4, 2.0
 _PER_FOLDER = 1000
@@ -73,19 +73,25 @@ def write_ordinary_clips(folder: Path, count: int, *, seconds: float = 10.0) -> 
 
 
 def _encoded_clips(count: int) -> Sequence[bytes]:
-    """Encode clips from the video world's domains, in turn."""
+    """Encode small clips from the demo's domains, in turn."""
     if not 1 <= count <= _MAX_PICTURES:
         raise ValueError(f"pictures: {count} is not between 1 and {_MAX_PICTURES}")
-    each = -(-count // len(DOMAINS))
-    domains = (make_domain(name, seed=1, train=each, val=0, test=0, categories=1) for name in DOMAINS)
-    clips = islice(chain.from_iterable(zip(*domains, strict=True)), count)
+    each = -(-count // len(SCENE_DOMAINS))
+    domains = (make_scenes(name, train=each, val=0, test=0) for name in SCENE_DOMAINS)
+    scenes = islice(chain.from_iterable(zip(*domains, strict=True)), count)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "clip.mp4"
         contents = []
-        for clip in clips:
-            write_mp4(clip, path, size=_TINY_SIZE, fps=_TINY_FPS, seconds=_TINY_SECONDS)
+        for scene in scenes:
+            encode_mp4(_shrink(render_scene(scene)), path, fps=_TINY_FPS)
             contents.append(path.read_bytes())
     return contents
+
+
+def _shrink(frames: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+    """Take frames at equal distances, and scale their center squares."""
+    chosen = np.linspace(0, len(frames) - 1, round(_TINY_FPS * _TINY_SECONDS)).round().astype(int)
+    return np.stack([crop_square(Image.fromarray(frames[index]), _TINY_SIZE) for index in chosen])
 
 
 def _free_box(payload: bytes) -> bytes:
