@@ -20,8 +20,8 @@ from trainer.task_data import TaskData
 
 
 def domain_order(tasks: Sequence[TaskData], seed: int) -> list[TaskData]:
-    """Order the domains: by name for seed 0, otherwise shuffled with the seed."""
-    ordered = sorted(tasks, key=lambda task: task.task_id)
+    """Order the domains: as given for seed 0, otherwise shuffled with the seed."""
+    ordered = list(tasks)
     if seed:
         random.Random(seed).shuffle(ordered)
     return ordered
@@ -63,7 +63,12 @@ def run_variant(
             else:
                 learner.train(part[0])
         with meter.phase("indexing"):
-            galleries += [task_gallery(task, learner.index(task)) for task in part]
+            new = [task_gallery(task, learner.index(task)) for task in part]
+            if variant.reindex:
+                learner.reindex()
+                new = [task_gallery(task, learner.shards[task.task_id]) for task in learner.tasks]
+                galleries.clear()
+            galleries += new
         with meter.phase("evaluation"):
             _, measured = _evaluate(learner, galleries, prior, full=False)
         for gallery in ("local", "global"):
