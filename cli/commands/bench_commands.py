@@ -191,8 +191,8 @@ def clips(
     """
     from benchmarks.clips.clip_comparison import measure_caption_curve
     from benchmarks.clips.clip_domains import read_clip_domains
+    from benchmarks.clips.clip_report import write_caption_report
     from benchmarks.learning.protocol import select_variants
-    from benchmarks.reporting.clip_report import write_caption_report
 
     limits = [int(part) if part.strip().isdecimal() else 0 for part in counts.split(",")] if counts else []
     if not all(limits):
@@ -271,8 +271,8 @@ def queries(
     the vectors alone, the backbone without learning, a ridge regression, the same with the product's words, and chance.
     """
     from benchmarks.queries.query_comparison import compare_on_queries
+    from benchmarks.queries.query_report import write_query_report
     from benchmarks.queries.running_service import compare_service
-    from benchmarks.reporting.query_report import write_query_report
 
     options: dict[str, Any] = {
         "seeds": seeds,
@@ -320,7 +320,7 @@ def _compare(
 ) -> None:
     """Compare methods, and write the tables after each run."""
     from benchmarks.clips.clip_comparison import compare_on_clips
-    from benchmarks.reporting.clip_report import write_clip_report
+    from benchmarks.clips.clip_report import write_clip_report
 
     with _frames_display("clips") as display:
         shared = _comparison_options(display, options.pop("device"))

@@ -9,8 +9,8 @@ import pytest
 
 from benchmarks.clips.clip_comparison import keep_captions, measure_caption_curve
 from benchmarks.clips.clip_domains import read_clip_domains
+from benchmarks.clips.clip_report import write_caption_report
 from benchmarks.learning.protocol import parse_variant
-from benchmarks.reporting.clip_report import write_caption_report
 from trainer.task_data import Clip, TaskData
 
 

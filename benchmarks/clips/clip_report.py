@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.clips.clip_comparison import CurvePoint
-from benchmarks.clips.clip_results import ClipRun, domain_mean
+from benchmarks.clips.clip_results import ClipRun
 from benchmarks.clips.paired_bootstrap import difference_interval
 from benchmarks.reporting.markdown_tables import format_mean, markdown_table
 
@@ -50,8 +50,6 @@ def clip_tables(methods: Sequence[ClipRun], rivals: Sequence[ClipRun]) -> str:
             "**Settings of the rivals**, selected on the training clips\n\n" + _settings_table(rivals)
         )
     parts.append("**Routing, forgetting and costs**\n\n" + _cost_table([*methods, *rivals]))
-    parts.append("**Every domain**: R@1 / R@5 / R@10 in the own shard, held-out clips\n\n")
-    parts[-1] += _domain_table([*methods, *rivals])
     return "\n".join(parts)
 
 
@@ -152,21 +150,6 @@ def _cost_table(runs: Sequence[ClipRun]) -> str:
     seconds = ["training s", "indexing s", "evaluation s", "s per domain", "s per 100 clips"]
     measures = ["routing@1", "BWF local", "BWF global", "FR", "HM"]
     return markdown_table(["method", *measures, *seconds, "peak MiB", "trained", "stored", "runs"], rows)
-
-
-def _domain_table(runs: Sequence[ClipRun]) -> str:
-    groups = _grouped(runs)
-    rows = []
-    for name in sorted(runs[0].order):
-        cells = [
-            " / ".join(
-                f"{statistics.fmean(domain_mean([run.hits('local', k)[name]]) for run in part):.1f}"
-                for k in _DEPTHS
-            )
-            for part in groups
-        ]
-        rows.append([name, str(runs[0].clips[name]), str(len(runs[0].ranks["local"][name])), *cells])
-    return markdown_table(["domain", "clips", "queries", *(part[0].label for part in groups)], rows)
 
 
 def caption_table(points: Sequence[CurvePoint]) -> str:
