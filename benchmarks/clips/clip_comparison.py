@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from benchmarks.clips.clip_results import ClipRun
-from benchmarks.clips.method_on_clips import run_variant
+from benchmarks.clips.method_on_clips import domain_order, run_variant
 from benchmarks.clips.ridge_rival import (
     FEATURE_BACKBONE,
     DomainFeatures,
@@ -39,6 +39,7 @@ def compare_on_clips(
     cache: Path,
     frames: int | None = None,
     ridges: bool = True,
+    shuffled: bool = True,
     device: str = "cpu",
     workers: int = 1,
     progress: Progress = lambda done, total: None,
@@ -54,10 +55,11 @@ def compare_on_clips(
         domains: Domains in the order of the first run.
         variants: Methods with their settings.
         backbone: Name of the methods' backbone.
-        seeds: Number of runs per trained method; see :func:`~benchmarks.clips.method_on_clips.domain_order`.
+        seeds: Number of runs per trained method.
         cache: Folder for decoded frames and features.
         frames: Frames per clip; the backbone's default if None.
         ridges: Whether to run the rivals.
+        shuffled: Whether each seed but the first shuffles the domains.
         device: ``cpu`` or ``cuda``.
         workers: Number of decoding processes.
         progress: Called with the numbers of decoded clips and of clips to decode.
@@ -102,7 +104,7 @@ def compare_on_clips(
             run = run_variant(
                 variant,
                 loaded,
-                tasks,
+                domain_order(tasks, seed) if shuffled else tasks,
                 seed=seed,
                 report=lambda line, name=name: report(f"{name}: {line}"),  # type: ignore[misc]
             )
@@ -207,7 +209,7 @@ def measure_caption_curve(
                 run_variant(
                     variant,
                     loaded,
-                    limited,
+                    domain_order(limited, seed),
                     seed=seed,
                     report=lambda line, name=name: report(f"{name}: {line}"),  # type: ignore[misc]
                 )
