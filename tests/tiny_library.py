@@ -7,7 +7,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-DOMAINS = ("microscope", "snowfield")
+DOMAINS = ("street", "sea")
 
 
 def main(target: Path) -> None:
@@ -32,13 +32,13 @@ def _write_library() -> None:
     from service.core.settings import settings
     from service.library import deletion
     from service.tasks import commands
-    from tests.drawn_world import write_world
+    from tests.drawn_videos import write_domains
     from trainer.worker.append_job import run_append_job
     from trainer.worker.learning_job import run_learning_job
 
     upgrade(settings())
     media = settings().media_root
-    write_world(media, domains=list(DOMAINS), seed=3, train=3, val=0, test=1, categories=1, captions=1)
+    write_domains(media, domains=DOMAINS, train=3, val=0, test=1)
     settings_of_method = {"epochs": 1, "batch_size": 4, "experts": 1, "rank": 1}
     for domain in DOMAINS:
         lines = (media / domain / "manifest.jsonl").read_text(encoding="utf-8").splitlines()
@@ -49,7 +49,7 @@ def _write_library() -> None:
                 "uri": f"{domain}/{Path(video.uri).name}",
                 "id": f"{domain}-{n}",
             }
-            for n, video in enumerate(sorted(spec.videos, key=lambda video: video.uri))
+            for n, video in enumerate(sorted(spec.videos, key=lambda video: video.split != "test"))
         ]
         learned, appended = videos[:2], videos[2:]  # the first is the test video
         task = commands.create_task(

@@ -1,4 +1,4 @@
-"""Compare methods on a folder's domains: with the ridge rivals on the same frames, and with fewer captioned clips."""
+"""Compare methods on a sequence of domains: with the ridge rivals on the same frames, and with fewer captions."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from benchmarks.clips.clip_domains import read_clip_domains
 from benchmarks.clips.clip_results import ClipRun
-from benchmarks.clips.method_on_clips import run_variant
+from benchmarks.clips.method_on_clips import domain_order, run_variant
 from benchmarks.clips.ridge_rival import (
     FEATURE_BACKBONE,
     DomainFeatures,
@@ -18,6 +17,7 @@ from benchmarks.clips.ridge_rival import (
     run_ridge,
     select_settings,
 )
+from benchmarks.data.source_tasks import SourceTask
 from benchmarks.learning.output_memory import remember_outputs
 from benchmarks.learning.protocol import MethodVariant
 from benchmarks.learning.task_preparation import Progress, prepare_source_tasks
@@ -31,12 +31,15 @@ _DOMAIN_RIDGES, _JOINT_RIDGE = "ridge per domain", "ridge over all domains"
 
 
 def compare_on_clips(
-    folder: Path,
+    domains: Sequence[SourceTask],
     variants: Sequence[MethodVariant],
     *,
     backbone: str,
     seeds: int,
     cache: Path,
+    frames: int | None = None,
+    ridges: bool = True,
+    shuffled: bool = True,
     device: str = "cpu",
     workers: int = 1,
     progress: Progress = lambda done, total: None,
@@ -49,10 +52,14 @@ def compare_on_clips(
     each video's tokens once for all runs, so training times do not include it.
 
     Args:
-        folder: Folder of domains; see :func:`~benchmarks.clips.clip_domains.read_clip_domains`.
+        domains: Domains in the order of the first run.
         variants: Methods with their settings.
-        seeds: Number of runs per trained method; see :func:`~benchmarks.clips.method_on_clips.domain_order`.
-        cache: Folder for decoded frames.
+        backbone: Name of the methods' backbone.
+        seeds: Number of runs per trained method.
+        cache: Folder for decoded frames and features.
+        frames: Frames per clip; the backbone's default if None.
+        ridges: Whether to run the rivals.
+        shuffled: Whether each seed but the first shuffles the domains.
         device: ``cpu`` or ``cuda``.
         workers: Number of decoding processes.
         progress: Called with the numbers of decoded clips and of clips to decode.
@@ -62,25 +69,29 @@ def compare_on_clips(
         After each run: the methods' runs and the rivals' runs so far.
 
     Raises:
-        ProtocolError: The folder or a clip cannot be used.
+        ProtocolError: A clip cannot be used.
         MethodError: Settings are invalid, or a method cannot use the backbone.
     """
-    domains = read_clip_domains(folder)
     for variant in variants:  # validate settings before decoding videos
         configure(variant.method, backbone, variant.settings)
-    spec = frame_spec(backbone, None)
+    spec = frame_spec(backbone, frames)
     tasks = prepare_source_tasks(domains, spec, cache, workers=workers, progress=progress)
-    rival_spec = FrameSpec(spec.frames, frame_spec(FEATURE_BACKBONE, spec.frames).size)
-    rival_tasks = prepare_source_tasks(domains, rival_spec, cache, workers=workers, progress=progress)
-    features = extract_features(
-        load_backbone(FEATURE_BACKBONE, spec.frames).to(device),
-        rival_tasks,
-        lambda line: report(f"{_DOMAIN_RIDGES}: {line}"),
-    )
+    features: list[DomainFeatures] = []
+    chosen: dict[bool, RidgeSettings] = {}
+    if ridges:
+        rival_spec = FrameSpec(spec.frames, frame_spec(FEATURE_BACKBONE, spec.frames).size)
+        rival_tasks = prepare_source_tasks(domains, rival_spec, cache, workers=workers, progress=progress)
+        features = extract_features(
+            load_backbone(FEATURE_BACKBONE, spec.frames).to(device),
+            rival_tasks,
+            lambda line: report(f"{_DOMAIN_RIDGES}: {line}"),
+        )
+        chosen = {
+            joint: select_settings(features, joint=joint, prior=DEFAULT_PRIOR) for joint in (False, True)
+        }
     loaded = load_backbone(backbone, spec.frames).to(device)
     report(f"{backbone} runs in {loaded.engine}")
     remember_outputs(loaded, cache)
-    chosen = {joint: select_settings(features, joint=joint, prior=DEFAULT_PRIOR) for joint in (False, True)}
     for joint, settings in chosen.items():
         report(f"{_rival_name(joint)}: {settings}")
     methods: list[ClipRun] = []
@@ -93,7 +104,7 @@ def compare_on_clips(
             run = run_variant(
                 variant,
                 loaded,
-                tasks,
+                domain_order(tasks, seed) if shuffled else tasks,
                 seed=seed,
                 report=lambda line, name=name: report(f"{name}: {line}"),  # type: ignore[misc]
             )
@@ -147,7 +158,7 @@ def keep_captions(task: TaskData, limit: int, seed: int) -> TaskData:
 
 
 def measure_caption_curve(
-    folder: Path,
+    domains: Sequence[SourceTask],
     variant: MethodVariant,
     limits: Sequence[int],
     *,
@@ -159,13 +170,13 @@ def measure_caption_curve(
     progress: Progress = lambda done, total: None,
     report: Callable[[str], None] = lambda line: None,
 ) -> list[CurvePoint]:
-    """Learn a folder's domains with fewer captions, and with all.
+    """Learn the domains with fewer captions, and with all.
 
     Held-out clips and their queries are the same for all points. A seed selects the captioned clips and the order of
     the domains.
 
     Args:
-        folder: Folder of domains; see :func:`~benchmarks.clips.clip_domains.read_clip_domains`.
+        domains: Domains in the order of the first run.
         variant: Method with its settings.
         limits: Numbers of captioned training clips per domain; those that no domain exceeds are left out.
         backbone: Name of the method's backbone.
@@ -177,10 +188,9 @@ def measure_caption_curve(
         report: Called with a line that names the engine, and one per domain and run.
 
     Raises:
-        ProtocolError: The folder or a clip cannot be used.
+        ProtocolError: A clip cannot be used.
         MethodError: Settings are invalid, or the method cannot use the backbone.
     """
-    domains = read_clip_domains(folder)
     configure(variant.method, backbone, variant.settings)
     spec = frame_spec(backbone, None)
     tasks = prepare_source_tasks(domains, spec, cache, workers=workers, progress=progress)
@@ -199,7 +209,7 @@ def measure_caption_curve(
                 run_variant(
                     variant,
                     loaded,
-                    limited,
+                    domain_order(limited, seed),
                     seed=seed,
                     report=lambda line, name=name: report(f"{name}: {line}"),  # type: ignore[misc]
                 )

@@ -1,11 +1,12 @@
-"""The result of one run of a method or a rival on a folder's domains."""
+"""The result of one run of a method or a rival on a sequence of domains."""
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from models.forgetting_measures import backward_forgetting
+from models.forgetting_measures import backward_forgetting, forgetting_rate, harmonic_mean
 from trainer.evaluation.rank_ledger import GalleryName
 
 Matrix = list[list[float | None]]
@@ -73,6 +74,15 @@ class ClipRun:
         """Compute BWF of R@1 in percentage points; None for a joint solution."""
         matrix = self.matrices.get(gallery)
         return backward_forgetting(matrix) if matrix else None
+
+    def local_measures(self) -> list[float | None]:
+        """Compute FR and HM of R@1 in the own domain (bmu-moco, section 4.1); None for a joint solution."""
+        matrix = self.matrices.get("local")
+        return [forgetting_rate(matrix), harmonic_mean(matrix)] if matrix else [None, None]
+
+    def median_rank(self, gallery: str) -> float:
+        """Compute the median rank over the queries of all domains."""
+        return statistics.median(rank for ranks in self.ranks[gallery].values() for rank in ranks)
 
     @property
     def seconds_per_domain(self) -> float:

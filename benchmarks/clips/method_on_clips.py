@@ -20,8 +20,8 @@ from trainer.task_data import TaskData
 
 
 def domain_order(tasks: Sequence[TaskData], seed: int) -> list[TaskData]:
-    """Order the domains: by name for seed 0, otherwise shuffled with the seed."""
-    ordered = sorted(tasks, key=lambda task: task.task_id)
+    """Order the domains: as given for seed 0, otherwise shuffled with the seed."""
+    ordered = list(tasks)
     if seed:
         random.Random(seed).shuffle(ordered)
     return ordered
@@ -30,7 +30,7 @@ def domain_order(tasks: Sequence[TaskData], seed: int) -> list[TaskData]:
 def run_variant(
     variant: MethodVariant,
     backbone: Backbone,
-    tasks: Sequence[TaskData],
+    ordered: Sequence[TaskData],
     *,
     seed: int,
     report: Callable[[str], None] = lambda line: None,
@@ -44,10 +44,10 @@ def run_variant(
     Args:
         variant: Method with its settings.
         backbone: Backbone that the method adapts.
-        seed: Seed of the method and of :func:`domain_order`.
+        ordered: Domains in the order of learning.
+        seed: Seed of the method.
         report: Called with one line per learned domain.
     """
-    ordered = domain_order(tasks, seed)
     learner = SequentialLearner(
         variant.method, backbone, {**variant.settings, "seed": seed}, round_vectors=True
     )
@@ -63,7 +63,11 @@ def run_variant(
             else:
                 learner.train(part[0])
         with meter.phase("indexing"):
-            galleries += [task_gallery(task, learner.index(task)) for task in part]
+            if variant.reindex:
+                learner.reindex()
+                galleries = [task_gallery(task, learner.shards[task.task_id]) for task in learner.tasks]
+            else:
+                galleries += [task_gallery(task, learner.index(task)) for task in part]
         with meter.phase("evaluation"):
             _, measured = _evaluate(learner, galleries, prior, full=False)
         for gallery in ("local", "global"):

@@ -1,1 +1,1 @@
-"""Videos for benchmarks: the video world, published data sets and folders with manifests."""
+"""Videos for benchmarks: published data sets and folders with manifests."""

@@ -1,4 +1,4 @@
-"""Where a video's frames come from: a rendered clip of the video world, a decoded file, or an image.
+"""Decode a video's frames, from a file or a part of it.
 
 Files of published data sets are trusted, so they are decoded without the isolation that uploads need. This module does
 not import torch, because many small processes import it.
@@ -10,7 +10,6 @@ import hashlib
 import os
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import cache
 from pathlib import Path
 
 import av
@@ -18,32 +17,13 @@ import numpy as np
 import numpy.typing as npt
 from av.container import InputContainer
 from av.video.stream import VideoStream
-from PIL import Image
 
-from benchmarks.data.world import Clip, render
 from media import MediaError, sample_times
 from media.frame_sampling import StreamExtent, frames_on_display
 from media.media_paths import staged_path
 from media.pyav_decoding import FrameConverter, crop_square
 
 Frames = npt.NDArray[np.uint8]
-Box = tuple[int, int, int, int]  # left, top, width and height in pixels
-
-
-@dataclass(frozen=True)
-class WorldFrames:
-    """Frames of a clip in the video world."""
-
-    clip: Clip
-
-    @property
-    def key(self) -> str:
-        """Digest of the scene and of the code that renders it."""
-        return _digest(_world_code(), repr(self.clip.scene))
-
-    def frames(self, count: int, size: int) -> Frames:
-        """Render ``uint8 [count, size, size, 3]`` at the midpoints of equal intervals."""
-        return render(self.clip.scene, size=size, times=sample_times(1.0, count))
 
 
 @dataclass(frozen=True)
@@ -92,49 +72,7 @@ class FileFrames:
         return [begin + time for time in sample_times(max(min(end, duration) - begin, 0.0), count)]
 
 
-@dataclass(frozen=True)
-class ImageFrames:
-    """Frames of an image or a region of it, as from a video without motion.
-
-    A whole image is cropped to its center square, like a video's frames. A region is scaled to the square instead,
-    because a crop would remove the ends of its object.
-
-    Attributes:
-        box: Region in pixels, clipped to the image; None for the whole image.
-    """
-
-    path: Path
-    box: Box | None = None
-
-    @property
-    def key(self) -> str:
-        """Digest of the file's name, size and modification time, and of the region; the file is not read."""
-        stat = self.path.stat()
-        return _digest(self.path.name, str(stat.st_size), str(stat.st_mtime_ns), repr(self.box))
-
-    def frames(self, count: int, size: int) -> Frames:
-        """Produce ``uint8 [count, size, size, 3]`` with equal frames.
-
-        Raises:
-            MediaError: The image cannot be decoded; the message says why.
-        """
-        try:
-            with Image.open(self.path) as image:
-                picture = image.convert("RGB")
-        except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-            raise MediaError(f"{self.path.name} is not an image that can be decoded ({error})") from error
-        if self.box is None:
-            square = crop_square(picture, size)
-        else:
-            region = picture.crop(_limited(self.box, picture.width, picture.height))
-            square = np.asarray(region.resize((size, size), Image.Resampling.BICUBIC), np.uint8)
-        return np.broadcast_to(square, (count, *square.shape))
-
-
-FrameSource = WorldFrames | FileFrames | ImageFrames
-
-
-def write_frames(work: tuple[FrameSource, Path], count: int, size: int) -> str:
+def write_frames(work: tuple[FileFrames, Path], count: int, size: int) -> str:
     """Write a video's frames to a ``.npy`` file atomically; returns the error, or an empty string."""
     frame_source, path = work
     try:
@@ -163,20 +101,6 @@ def _extent(container: InputContainer, stream: VideoStream) -> StreamExtent:
         raise MediaError("its frames have no timestamps; convert it to mp4")
     start = min(begin for begin, _ in stamps)
     return StreamExtent(float((max(end for _, end in stamps) - start) * stream.time_base), len(stamps), start)
-
-
-def _limited(box: Box, width: int, height: int) -> Box:
-    """Clip a region to an image: left, upper, right and lower edge, at least one pixel each way."""
-    left, top = min(max(box[0], 0), width - 1), min(max(box[1], 0), height - 1)
-    right, bottom = min(box[0] + box[2], width), min(box[1] + box[3], height)
-    return left, top, max(right, left + 1), max(bottom, top + 1)
-
-
-@cache
-def _world_code() -> str:
-    """Digest the source code of the video world."""
-    folder = Path(__file__).parent / "world"
-    return _digest(*(path.read_text(encoding="utf-8") for path in sorted(folder.rglob("*.py"))))
 
 
 def _digest(*parts: str) -> str:

@@ -1,4 +1,4 @@
-"""Video sources for protocols: the video world, splits of published data sets, folders with manifests.
+"""Video sources for protocols: splits of published data sets, and folders with manifests.
 
 A source creates a protocol's tasks from the fields of the protocol file. If videos are missing on this machine, the
 error names them and the folder that they belong in.
@@ -17,52 +17,13 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from benchmarks.data.coco_source import CocoSource
 from benchmarks.data.folder_manifest import ManifestEntry, read_manifest
-from benchmarks.data.frame_sources import FileFrames, WorldFrames
-from benchmarks.data.product_source import ProductSource
-from benchmarks.data.region_source import RegionSource
+from benchmarks.data.frame_sources import FileFrames
 from benchmarks.data.source_tasks import SourceTask, SourceVideo, Split, StrictModel, abbreviate, hash_order
-from benchmarks.data.world import make_domain
 from benchmarks.errors import ProtocolError
 from service.tasks.manifests.folder_videos import find_manifest
 
 _EXTENSIONS = (".mp4", ".mkv", ".webm", ".avi", ".mov", ".m4v", ".flv", ".3gp", ".gif")
-
-
-class WorldSource(StrictModel):
-    """Domains of the video world; counts are per category."""
-
-    kind: Literal["world"]
-    domains: tuple[str, ...] = Field(min_length=1)
-    seed: int = Field(
-        ge=0, description="Seed of the videos; another seed gives other videos of the same domains."
-    )
-    train: int = Field(ge=1)
-    val: int = Field(ge=0)
-    test: int = Field(ge=1)
-    categories: int = Field(ge=1)
-    captions: int = Field(ge=1, description="Captions per video.")
-
-    def tasks(self, videos: Path | None, count: int | None) -> Iterator[SourceTask]:
-        """Yield the first ``count`` tasks; this source needs no files."""
-        if videos is not None:
-            raise ProtocolError("this protocol renders its own videos; omit --videos")
-        for domain in self.domains[:count]:
-            try:
-                clips = make_domain(
-                    domain,
-                    seed=self.seed,
-                    train=self.train,
-                    val=self.val,
-                    test=self.test,
-                    categories=self.categories,
-                    captions=self.captions,
-                )
-            except ValueError as error:
-                raise ProtocolError(f"source: {error}") from error
-            drawn = (SourceVideo(c.id, c.captions, c.split, WorldFrames(c), c.category) for c in clips)  # type: ignore[arg-type]
-            yield SourceTask(domain, domain, tuple(drawn))
 
 
 class CtvrSource(StrictModel):
@@ -91,7 +52,7 @@ class CtvrSource(StrictModel):
         for number, group in enumerate(groups, 1):
             names = [category.name for category in group]
             listed = [
-                _clip(row, split, found[row[0]], captions_by_video, category.name)
+                _clip(row, split, found[row[0]], captions_by_video)
                 for category in group
                 for split, row in category.rows()
             ]
@@ -196,44 +157,11 @@ class DatasetsSource(StrictModel):
                 )
                 part = replace(part, videos=tuple(joined))
             if dataset.validation and not any(video.split == "val" for video in part.videos):
-                part = _held_out(part, dataset.validation, of="train", to="val")
+                part = _hold_out(part, dataset.validation)
             yield part
 
 
-class FolderSource(StrictModel):
-    """A folder whose subfolders with a manifest are the tasks, in order of their names."""
-
-    kind: Literal["folder"]
-    held_out: float = Field(
-        ge=0, lt=1, description="Share of the videos that is held out if a manifest has no test split."
-    )
-
-    def tasks(self, videos: Path | None, count: int | None) -> Iterator[SourceTask]:
-        """Yield the first ``count`` folders.
-
-        Raises:
-            ProtocolError: No manifest exists, or files in a manifest are missing.
-        """
-        if videos is None:
-            raise ProtocolError(
-                "set a folder with --videos; each subfolder with a manifest.jsonl or manifest.csv is a task"
-            )
-        folders = [folder for folder in sorted(videos.glob("*/")) if find_manifest(folder)]
-        if not folders:
-            raise ProtocolError(
-                f"no subfolder of {videos} has a manifest.jsonl or manifest.csv; each subfolder with one is a task"
-            )
-        for folder in folders[:count]:
-            part = read_folder_task(folder, folder.name, folder.name)
-            if not any(video.split == "test" for video in part.videos):
-                part = _held_out(part, self.held_out, of="train", to="test")
-            yield part
-
-
-Source = Annotated[
-    WorldSource | CtvrSource | DatasetsSource | FolderSource | CocoSource | RegionSource | ProductSource,
-    Field(discriminator="kind"),
-]
+Source = Annotated[CtvrSource | DatasetsSource, Field(discriminator="kind")]
 
 
 @dataclass(frozen=True)
@@ -250,7 +178,7 @@ class _Category:
 
 
 def _clip(
-    row: list, split: Split, path: Path, captions_by_video: Mapping[str, tuple[str, ...]], category: str
+    row: list, split: Split, path: Path, captions_by_video: Mapping[str, tuple[str, ...]]
 ) -> SourceVideo:
     identifier, *more = row
     captions = tuple(more[:1]) or captions_by_video.get(identifier, ())
@@ -259,7 +187,7 @@ def _clip(
             f"the file of training captions has none for {identifier}; download the complete file"
         )
     span = (more[1], more[2]) if len(more) == 3 else None
-    return SourceVideo(identifier, captions, split, FileFrames(path, span), category)
+    return SourceVideo(identifier, captions, split, FileFrames(path, span))
 
 
 def read_folder_task(folder: Path, identifier: str, name: str) -> SourceTask:
@@ -302,15 +230,11 @@ def _check_sizes(part: SourceTask, dataset: DatasetSpec, videos: Path) -> None:
         )
 
 
-def _held_out(part: SourceTask, share: float, *, of: Split, to: Split) -> SourceTask:
-    """Move a share of a split to another one, selected reproducibly by hashed ID.
-
-    At least one video is moved, and at least one remains.
-    """
-    ids = [video.id for video in part.videos if video.split == of and video.captions]
-    required = min(max(1, int(share * len(ids))), len(ids) - 1) if share > 0 and len(ids) > 1 else 0
-    moved = set(hash_order(ids)[:required])
-    return replace(part, videos=tuple(replace(v, split=to) if v.id in moved else v for v in part.videos))
+def _hold_out(part: SourceTask, share: float) -> SourceTask:
+    """Use a share of the training videos for validation: at least one, selected by hashed ID; one remains."""
+    ids = [video.id for video in part.videos if video.split == "train" and video.captions]
+    moved = set(hash_order(ids)[: min(max(1, int(share * len(ids))), len(ids) - 1)])
+    return replace(part, videos=tuple(replace(v, split="val") if v.id in moved else v for v in part.videos))
 
 
 def _by_stem(folder: Path) -> dict[str, Path]:

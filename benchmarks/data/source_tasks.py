@@ -9,7 +9,7 @@ from typing import Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict
 
-from benchmarks.data.frame_sources import FrameSource
+from benchmarks.data.frame_sources import FileFrames
 
 Split = Literal["train", "val", "test"]
 Item = TypeVar("Item")
@@ -23,25 +23,16 @@ class SourceVideo:
     id: str
     captions: tuple[str, ...]
     split: Split | None  # None for a video that is only indexed
-    frame_source: FrameSource
-    category: str | None = None  # None if the data has no categories
+    frame_source: FileFrames
 
 
 @dataclass(frozen=True)
 class SourceTask:
-    """A protocol's task before its frames are created.
-
-    Attributes:
-        pair_queries: Labeled pairs to search with in multi-modal retrieval (ctp, section 5.1); most data sets have
-            none.
-        pair_gallery: Labeled pairs to search for.
-    """
+    """A task before its frames are created."""
 
     id: str
     name: str
     videos: tuple[SourceVideo, ...]
-    pair_queries: tuple[SourceVideo, ...] = ()
-    pair_gallery: tuple[SourceVideo, ...] = ()
 
 
 class StrictModel(BaseModel):
@@ -59,10 +50,3 @@ def abbreviate(names: Iterable[str]) -> str:
 def hash_order(names: Sequence[str]) -> list[str]:
     """Sort names by their SHA-256: a random order that does not depend on the order in a file."""
     return sorted(names, key=lambda name: hashlib.sha256(name.encode()).hexdigest())
-
-
-def held_out_split(position: int, test: int, val: int) -> Split:
-    """Choose an item's split by its position in a list: the first are held out, the next are for validation."""
-    if position < test:
-        return "test"
-    return "val" if position < test + val else "train"

@@ -1,10 +1,9 @@
-"""Benchmark protocols: tasks in order, method variants with their recipes, and settings for the evaluation.
+"""Benchmark protocols: tasks in order, the methods' recipes, and settings for the evaluation.
 
 A protocol is a YAML file in ``benchmarks/protocols/`` or at any other path.
 
-On the command line, in protocol files and in tables, the short form of a variant is
-``method@setting=value@setting=value``. ``reindex``, ``prior``, ``jointly`` and ``mixed_batches`` are settings of the
-measurement, not of the method.
+On the command line and in tables, a variant is ``method@setting=value@setting=value``. ``reindex``, ``prior``,
+``jointly`` and ``mixed_batches`` are settings of the measurement, not of the method.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ import json
 from collections.abc import Mapping, Sequence
 from importlib import resources
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -26,15 +25,16 @@ from benchmarks.rivals.joint import Joint
 from models.routing import DEFAULT_PRIOR
 
 _MEASUREMENT_SETTINGS = ("reindex", "prior", "jointly", "mixed_batches")
+Scalar = bool | int | float | str
 
 
 class MethodVariant(BaseModel):
     """A method with settings: one row in the tables.
 
     Attributes:
-        label: Name in tables; the short form by default.
+        label: Name in tables: the short form.
         reindex: Whether all galleries are embedded again after every task, with the current encoder.
-        prior: Routing prior in the global gallery; 0 merges raw cosines, None uses the protocol's.
+        prior: Routing prior in the global gallery; 0 merges raw cosines, None uses the default.
         jointly: Whether the method learns the union of all tasks at once, as joint training does. This measures its
             architecture and recipe without the continual scheme.
         mixed_batches: Whether batches in joint training mix videos from all tasks. Without, a pair only has negatives
@@ -45,29 +45,16 @@ class MethodVariant(BaseModel):
 
     method: str
     label: str = Field(min_length=1)
-    settings: dict[str, bool | int | float | str] = Field(default_factory=dict)
+    settings: dict[str, Scalar] = Field(default_factory=dict)
     reindex: bool = False
     prior: float | None = Field(default=None, ge=0)
     jointly: bool = False
     mixed_batches: bool = True
-    seeds: int | None = Field(default=None, ge=1)
 
     @property
     def is_joint(self) -> bool:
         """Whether all tasks are learned at once."""
         return self.jointly or self.method == Joint.name
-
-    @model_validator(mode="before")
-    @classmethod
-    def _complete(cls, value: Any) -> Any:
-        """Accept the short form, and fill in the default label."""
-        if isinstance(value, str):
-            value = _parse_short_form(value)
-        if isinstance(value, dict) and "label" not in value and isinstance(value.get("settings", {}), dict):
-            measurement = {name: value[name] for name in _MEASUREMENT_SETTINGS if name in value}
-            settings = {**value.get("settings", {}), **measurement}
-            return {**value, "label": _short_form(str(value.get("method")), settings)}
-        return value
 
     @model_validator(mode="after")
     def _batches_can_be_mixed(self) -> MethodVariant:
@@ -78,38 +65,18 @@ class MethodVariant(BaseModel):
             )
         return self
 
-    def with_settings(self, overrides: Mapping[str, Any]) -> MethodVariant:
-        """Copy the variant with more settings, which the label also names."""
-        if not overrides:
-            return self
-        settings, measurement = _split_settings(overrides)
-        fields = {**self.model_dump(), **measurement, "settings": {**self.settings, **settings}}
-        return _validate({**fields, "label": _short_form(self.label, overrides)})
 
-
-def select_variants(
-    listed: Sequence[MethodVariant], names: Sequence[str] | None, overrides: Mapping[str, Any] | None = None
-) -> list[MethodVariant]:
-    """Select the variants to run.
-
-    Args:
-        listed: The protocol's variants; empty: every registered method.
-        names: Labels of listed variants, or variants in the short form; None selects all listed ones.
-        overrides: Settings to add to every selected variant.
+def select_variants(names: Sequence[str]) -> list[MethodVariant]:
+    """Parse variants, for example ``finetune@epochs=2``.
 
     Raises:
         ProtocolError: A variant cannot be parsed, its method is unknown, or two variants have the same label.
     """
-    by_label = {variant.label: variant for variant in listed}
-    if names is None:
-        selected = list(listed) or [parse_variant(name) for name in METHODS]
-    else:
-        selected = [by_label.get(name) or parse_variant(name) for name in names]
-    selected = [variant.with_settings(overrides or {}) for variant in selected]
+    selected = [parse_variant(name) for name in names]
     for index, variant in enumerate(selected):
         if variant.method not in METHODS:
             raise ProtocolError(
-                f"unknown method {variant.method!r}: choose one of {', '.join(sorted({*METHODS, *by_label}))}"
+                f"unknown method {variant.method!r}: choose one of {', '.join(sorted(METHODS))}"
             )
         if any(variant.label == other.label for other in selected[:index]):
             raise ProtocolError(f"two method variants have the label {variant.label!r}; omit one of them")
@@ -117,61 +84,30 @@ def select_variants(
 
 
 def parse_variant(text: str) -> MethodVariant:
-    """Parse the short form ``method@setting=value@…``.
+    """Parse the short form ``method@setting=value@…``. A value that is valid JSON is decoded; any other is text.
 
     Raises:
         ProtocolError: The text is not of that form, or a value is invalid.
     """
-    return _validate(_parse_short_form(text))
-
-
-def parse_assignment(text: str) -> tuple[str, Any]:
-    """Parse ``setting=value``. A value that is valid JSON (a number, true, false) is decoded; any other is text.
-
-    Raises:
-        ProtocolError: The text is not of that form.
-    """
-    name, equals, value = text.partition("=")
-    if not name or not equals:
-        raise ProtocolError(f"{text!r} is not setting=value; write it as in learning_rate=1e-4")
-    try:
-        return name, json.loads(value)
-    except ValueError:
-        return name, value
-
-
-def _parse_short_form(text: str) -> dict[str, Any]:
     method, *assignments = text.split("@")
-    settings, measurement = _split_settings(dict(map(parse_assignment, assignments)))
-    return {"method": method, "label": text, "settings": settings, **measurement}
-
-
-def _short_form(name: str, settings: Mapping[str, Any]) -> str:
-    return "@".join([name, *(f"{setting}={_format_value(value)}" for setting, value in settings.items())])
-
-
-def _split_settings(settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Separate the method's settings from those of the measurement."""
-    if "seed" in settings:
-        raise ProtocolError("seed cannot be set: seeds are counted from 0; set their number with --seeds")
-    measurement = {name: settings[name] for name in _MEASUREMENT_SETTINGS if name in settings}
-    return {name: value for name, value in settings.items() if name not in measurement}, measurement
-
-
-def _format_value(value: Any) -> str:
-    if isinstance(value, float):
-        return f"{value:.12g}"
-    return value if isinstance(value, str) else json.dumps(value)
-
-
-def _validate(fields: Mapping[str, Any]) -> MethodVariant:
+    settings: dict[str, Any] = {}
+    for assignment in assignments:
+        name, equals, value = assignment.partition("=")
+        if not name or not equals:
+            raise ProtocolError(f"{assignment!r} is not setting=value; write it as in learning_rate=1e-4")
+        if name == "seed":
+            raise ProtocolError("seed cannot be set: seeds are counted from 0; set their number with --seeds")
+        try:
+            settings[name] = json.loads(value)
+        except ValueError:
+            settings[name] = value
+    measurement = {name: settings.pop(name) for name in _MEASUREMENT_SETTINGS if name in settings}
     try:
-        return MethodVariant.model_validate(fields)
+        return MethodVariant.model_validate(
+            {"method": method, "label": text, "settings": settings, **measurement}
+        )
     except ValidationError as error:
-        raise ProtocolError(f"{fields['label']}: {validation_summary(error)}") from error
-
-
-Scalar = bool | int | float | str
+        raise ProtocolError(f"{text}: {validation_summary(error)}") from error
 
 
 class Protocol(StrictModel):
@@ -180,31 +116,26 @@ class Protocol(StrictModel):
     name: str = Field(description="Name of the protocol; by default that of its file.")
     title: str = Field(description="Title in reports.")
     source: Source = Field(description="Source of the videos, which defines the tasks.")
-    backbone: str = Field(default="tiny", description="Name of the backbone.")
+    backbone: str = Field(description="Name of the backbone.")
     frames: int | None = Field(
         default=None, ge=1, description="Frames per video; None uses the backbone's default."
-    )
-    queries: Literal["first", "all"] = Field(
-        default="first", description="Captions of a held-out video that are used as queries."
     )
     prior: float = Field(
         default=DEFAULT_PRIOR,
         ge=0,
         description="Routing prior in the global gallery; 0 merges raw cosines, as in the papers.",
     )
-    tasks: int | None = Field(default=None, ge=1, description="Number of tasks to learn; None learns all.")
     seeds: int = Field(default=3, ge=1, description="Number of seeds per method.")
     settings: dict[str, Scalar] = Field(default_factory=dict, description="Settings of every method.")
     recipes: dict[str, dict[str, Scalar]] = Field(
         default_factory=dict, description="Settings of single methods, over those of every method."
     )
-    methods: tuple[MethodVariant, ...] = Field(
-        default=(), description="Method variants; empty: every registered method."
-    )
 
-    def settings_of(self, variant: MethodVariant) -> dict[str, Any]:
-        """Collect a variant's settings in this protocol; the method's recipe supplies all others."""
-        return {**self.settings, **self.recipes.get(variant.method, {}), **variant.settings}
+    def complete(self, variant: MethodVariant) -> MethodVariant:
+        """Add the protocol's settings to a variant's; the method's recipe supplies all others."""
+        settings = {**self.settings, **self.recipes.get(variant.method, {}), **variant.settings}
+        prior = self.prior if variant.prior is None else variant.prior
+        return variant.model_copy(update={"settings": settings, "prior": prior})
 
 
 def protocol_names() -> list[str]:

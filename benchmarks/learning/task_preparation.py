@@ -1,4 +1,4 @@
-"""Prepare a protocol's tasks: create each video's frames once, and cache them as ``.npy`` files.
+"""Prepare tasks: create each video's frames once, and cache them as ``.npy`` files.
 
 Several processes can share a cache: files are written under a temporary name and renamed, and a file's name is a digest
 of its source, so no cached file is ever stale.
@@ -14,43 +14,14 @@ from concurrent.futures.process import BrokenProcessPool
 from functools import partial
 from pathlib import Path
 
-from benchmarks.data.frame_sources import FrameSource, ImageFrames, WorldFrames, write_frames
+from benchmarks.data.frame_sources import FileFrames, write_frames
 from benchmarks.data.source_tasks import SourceTask, SourceVideo
 from benchmarks.errors import ProtocolError
-from benchmarks.learning.labeled_pairs import LabeledTask
-from benchmarks.learning.protocol import Protocol
 from models.backbones.backbone_description import FrameSpec
 from trainer.task_data import Clip, TaskData, clips_without_frames
 
 _MAX_LISTED_VIDEOS = 5  # in error messages
-_MIN_DISTRIBUTED_IMAGES = 500  # fewer are decoded before more processes have started
 Progress = Callable[[int, int], None]
-
-
-def prepare_tasks(
-    protocol: Protocol,
-    spec: FrameSpec,
-    cache: Path,
-    *,
-    videos: Path | None = None,
-    tasks: int | None = None,
-    workers: int = 1,
-    progress: Progress = lambda done, total: None,
-) -> list[TaskData]:
-    """Prepare a protocol's tasks: create missing frames, and return the tasks in order.
-
-    Args:
-        spec: Number and size of the frames per video, as the backbone requires.
-        cache: Cache folder; the frames are in its subfolder ``<frames>x<size>``.
-        videos: Folder of videos, for a protocol that does not render its own.
-        tasks: Number of tasks; the protocol's by default.
-        workers: Number of decoding processes.
-
-    Raises:
-        ProtocolError: Videos are missing or cannot be decoded; the message names them.
-    """
-    source_tasks = protocol.source.tasks(videos, tasks or protocol.tasks)
-    return prepare_source_tasks(source_tasks, spec, cache, workers=workers, progress=progress)
 
 
 def prepare_source_tasks(
@@ -73,7 +44,7 @@ def prepare_source_tasks(
         ProtocolError: Videos are missing or cannot be decoded; the message names them.
     """
     folder = cache / f"{spec.frames}x{spec.size}"
-    sources: dict[Path, FrameSource] = {}
+    sources: dict[Path, FileFrames] = {}
     prepared: list[TaskData] = []
     numbers = itertools.count(1)
 
@@ -82,22 +53,16 @@ def prepare_source_tasks(
         for video in videos:
             path = folder / f"{video.frame_source.key}.npy"
             sources[path] = video.frame_source
-            clips.append(Clip(video.id, next(numbers), path, video.captions, video.split, video.category))
+            clips.append(Clip(video.id, next(numbers), path, video.captions, video.split))
         return tuple(clips)
 
-    labeled: list[Clip] = []
     for source_task in source_tasks:
-        task = TaskData(source_task.id, source_task.name, clips_of(source_task.videos))
-        if source_task.pair_queries:
-            queries, gallery = clips_of(source_task.pair_queries), clips_of(source_task.pair_gallery)
-            task = LabeledTask(task.task_id, task.name, task.clips, queries, gallery)
-            labeled += queries + gallery
-        prepared.append(task)
+        prepared.append(TaskData(source_task.id, source_task.name, clips_of(source_task.videos)))
     if not any(clip.captions for task in prepared for clip in task.test):
         raise ProtocolError("no held-out video has a caption, so nothing can be evaluated; add captions")
     if not any(task.pairs for task in prepared):
         raise ProtocolError("no training video has a caption, so nothing can be learned; add captions")
-    every = (*(clip for task in prepared for clip in task.clips), *labeled)
+    every = [clip for task in prepared for clip in task.clips]
     missing = {clip.frames_path: clip for clip in clips_without_frames(every, *spec)}
     if missing:
         folder.mkdir(parents=True, exist_ok=True)
@@ -107,7 +72,7 @@ def prepare_source_tasks(
 
 def _make(
     missing: Sequence[Clip],
-    sources: dict[Path, FrameSource],
+    sources: dict[Path, FileFrames],
     spec: FrameSpec,
     workers: int,
     progress: Progress,
@@ -138,12 +103,9 @@ def _make(
 
 
 def _run(
-    write: Callable[[tuple[FrameSource, Path]], str], work: Sequence[tuple[FrameSource, Path]], workers: int
+    write: Callable[[tuple[FileFrames, Path]], str], work: Sequence[tuple[FileFrames, Path]], workers: int
 ) -> Iterator[str]:
-    """Render, and decode a few images, in this process, which takes milliseconds each; decode in several processes."""
-    heavy = [source for source, _ in work if not isinstance(source, WorldFrames)]
-    has_few_images = len(heavy) < _MIN_DISTRIBUTED_IMAGES and all(isinstance(s, ImageFrames) for s in heavy)
-    if workers == 1 or has_few_images:
+    if workers == 1:
         yield from map(write, work)
         return
     # Processes are spawned, not forked: this one may have torch threads and locks.

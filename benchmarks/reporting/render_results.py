@@ -53,12 +53,8 @@ def marked_tables(document: str) -> list[str]:
 
 def _block(content: Mapping[str, Any]) -> str:
     """Format the tables, and the line that says how the figures were measured."""
-    commands = (
-        ", ".join(f"`{command}`" for command in content["command"])
-        or "Measured with scripts that are not kept"
-    )
     parts = [
-        commands,
+        ", ".join(f"`{command}`" for command in content["command"]),
         *(content[key] for key in ("seeds", "interval", "hardware")),
         f"commit {content['commit']}",
     ]

@@ -55,11 +55,7 @@ class VrLwf(DistillationMethod):
         sentences = encode_texts(self.model, ids)[0]
         with torch.no_grad():
             old_sentences = encode_texts(teacher, ids)[0]
-            old_videos = self.encode_teacher_videos(teacher, frames)
+            old_videos = encode_frames(teacher, frames)[0]
         logits = config.logit_scale * videos @ sentences.T
         targets = config.logit_scale * old_videos @ old_sentences.T
         return distillation_loss(logits, targets, config.temperature)
-
-    def encode_teacher_videos(self, teacher: Backbone, frames: Tensor) -> Tensor:
-        """Compute the teacher's unit video vectors ``[B, dim]``."""
-        return encode_frames(teacher, frames)[0]

@@ -1,4 +1,4 @@
-"""``cinestrata bench``: compare learning methods under a protocol, and on your own clips."""
+"""``cinestrata bench``: compare learning methods on published data sets and on your own clips."""
 
 from __future__ import annotations
 
@@ -15,27 +15,16 @@ import typer
 from cli.console import console, fail, progress_bar, refuse_call, report_errors
 
 if TYPE_CHECKING:
-    from benchmarks.learning.campaign import Campaign, Run
-    from benchmarks.learning.protocol import Protocol
+    from benchmarks.data.source_tasks import SourceTask
+    from benchmarks.learning.protocol import MethodVariant
 
 app = typer.Typer(
-    help="Compare learning methods under a protocol, or on your own clips.", no_args_is_help=True
+    help="Compare learning methods on published data sets, or on your own clips.", no_args_is_help=True
 )
 
 DEFAULT_FOLDER = Path("cinestrata-data/bench")
-Seeds = Annotated[
-    int | None, typer.Option("--seeds", min=1, help="Number of runs per method (default: the protocol's).")
-]
-Tasks = Annotated[int | None, typer.Option("--tasks", min=1, help="Number of tasks to learn (default: all).")]
-Videos = Annotated[
-    Path | None, typer.Option("--videos", help="Folder with the videos, for protocols that need them.")
-]
-Cache = Annotated[Path, typer.Option("--cache", help="Folder for rendered and decoded frames.")]
+Cache = Annotated[Path, typer.Option("--cache", help="Folder for decoded frames.")]
 Device = Annotated[str, typer.Option("--device", help="cpu, cuda, or auto (a GPU if available).")]
-Jobs = Annotated[
-    int,
-    typer.Option("--jobs", min=1, help="Number of concurrent runs, each in a process with one torch thread."),
-]
 DomainFolder = Annotated[
     Path,
     typer.Argument(
@@ -54,76 +43,61 @@ def run(
             show_default=False,
         ),
     ] = None,
+    videos: Annotated[
+        Path | None, typer.Option("--videos", help="Folder with the data set's videos and captions.")
+    ] = None,
     methods: Annotated[
         str | None,
         typer.Option(
             "--methods",
             metavar="A,B",
-            help="Methods or variants, for example finetune@learning_rate=1e-4@reindex=true (default: the protocol's).",
+            help="Methods or variants, for example finetune@learning_rate=1e-4@reindex=true (default: all methods).",
         ),
     ] = None,
-    seeds: Seeds = None,
-    tasks: Tasks = None,
+    seeds: Annotated[
+        int | None,
+        typer.Option("--seeds", min=1, help="Number of runs per method (default: the protocol's)."),
+    ] = None,
+    tasks: Annotated[
+        int | None, typer.Option("--tasks", min=1, help="Number of tasks to learn (default: all).")
+    ] = None,
     out: Annotated[
         Path | None,
         typer.Option("--out", help=f"Folder for the results (default: {DEFAULT_FOLDER}/<protocol>)."),
     ] = None,
-    videos: Videos = None,
     backbone: Annotated[
         str | None, typer.Option("--backbone", help="Backbone (default: the protocol's).")
     ] = None,
-    assignments: Annotated[
-        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Setting of every method.")
-    ] = None,
-    prior: Annotated[
-        float | None,
-        typer.Option(
-            "--prior", min=0, help="Weight of the routing evidence; 0 merges raw cosines, as in the papers."
-        ),
-    ] = None,
-    reindex: Annotated[
-        bool,
-        typer.Option("--reindex", help="Re-embed all galleries with the current encoder after every task."),
-    ] = False,
-    jobs: Jobs = 1,
-    again: Annotated[bool, typer.Option("--again", help="Repeat runs that already have results.")] = False,
     device: Device = "auto",
     cache: Cache = DEFAULT_FOLDER / "frames",
 ) -> None:
-    """Learn a sequence of tasks with each method, and compare recall and forgetting.
+    """Learn the tasks of a published data set with each method, and compare recall and forgetting.
 
-    Prints the state of each run at least every 30 seconds. Finished runs are kept: after an interruption, the same
-    command continues with the missing runs. The report covers all runs in the folder, including earlier ones.
+    Tables are written after each run. All runs have the published order of tasks.
     """
-    from benchmarks.learning.protocol import load_protocol, parse_assignment, select_variants
-    from benchmarks.learning.run_results import read_results
-    from benchmarks.reporting.benchmark_report import recall_tables, write_report
-    from benchmarks.rivals import configure
+    from benchmarks.learning.protocol import load_protocol, select_variants
+    from benchmarks.rivals import METHODS
 
     if protocol is None:
         _list_protocols()
         return
     with _report_benchmark_errors():
         plan = load_protocol(protocol)
-        overrides = dict(map(parse_assignment, assignments or ()))
-        overrides |= {"reindex": True} if reindex else {}
-        overrides |= {} if prior is None else {"prior": prior}
-        entries = select_variants(plan.methods, methods.split(",") if methods else None, overrides)
-        chosen_backbone = backbone or plan.backbone
-        for entry in entries:  # validates the settings before videos are decoded
-            configure(entry.method, chosen_backbone, plan.settings_of(entry))
-        folder = out or DEFAULT_FOLDER / plan.name
-        campaign = _prepare_campaign(plan, chosen_backbone, folder, cache, videos, tasks, device)
-        runs = campaign.runs(entries, seeds)
-        failed = _execute_runs(campaign, runs, jobs=jobs, again=again)
-        if len(failed) < len(runs):
-            results = read_results(folder, campaign.data)
-            report = write_report(folder, results)
-            console.print(recall_tables(results), soft_wrap=True)
-            console.print(f"Written to {report}.", soft_wrap=True)
-        if failed:
-            errors = "\n".join(f"{run}: {error}" for run, error in failed)
-            fail(f"{len(failed)} of {len(runs)} runs failed.", errors)
+        variants = [
+            plan.complete(each) for each in select_variants(methods.split(",") if methods else list(METHODS))
+        ]
+        _compare(
+            list(plan.source.tasks(videos, tasks)),
+            variants,
+            out or DEFAULT_FOLDER / plan.name,
+            backbone=backbone or plan.backbone,
+            seeds=seeds or plan.seeds,
+            cache=cache,
+            device=device,
+            frames=plan.frames,
+            ridges=False,
+            shuffled=False,
+        )
 
 
 def _list_protocols() -> None:
@@ -216,33 +190,27 @@ def clips(
     the clips is held out, at least 2. The rivals (a ridge per domain, and one over all domains) see the same frames,
     and are routed both by words and by the first method's routing evidence. Tables are written after each run.
     """
-    from benchmarks.clips.clip_comparison import compare_on_clips, measure_caption_curve
+    from benchmarks.clips.clip_comparison import measure_caption_curve
+    from benchmarks.clips.clip_domains import read_clip_domains
+    from benchmarks.clips.clip_report import write_caption_report
     from benchmarks.learning.protocol import select_variants
-    from benchmarks.reporting.clip_report import write_caption_report, write_clip_report
 
     limits = [int(part) if part.strip().isdecimal() else 0 for part in counts.split(",")] if counts else []
     if not all(limits):
         refuse_call(f"--counts: {counts!r} is not a list of positive numbers.", "Example: --counts 5,10,20")
     with _report_benchmark_errors():
-        variants = select_variants((), methods.split(","))
+        variants = select_variants(methods.split(","))
         if limits and len(variants) > 1:
             refuse_call("--counts measures one method.", "Name it: --methods analytic")
+        options: dict[str, Any] = {"backbone": backbone, "seeds": seeds, "cache": cache}
+        domains = read_clip_domains(folder)
+        if not limits:
+            _compare(domains, variants, out, device=device, **options)
+            return
         with _frames_display("clips") as display:
-            options: dict[str, Any] = {
-                "backbone": backbone,
-                "seeds": seeds,
-                "cache": cache,
-                "device": _device_type(device),
-                "workers": min(os.cpu_count() or 1, 8),
-                "progress": display.progress,
-                "report": display.report,
-            }
-            if limits:
-                points = measure_caption_curve(folder, variants[0], limits, **options)
-                table = write_caption_report(out, points, _command_line(), variants[0].label, backbone)
-            else:
-                for runs, rivals in compare_on_clips(folder, variants, **options):
-                    table = write_clip_report(out, runs, rivals, _command_line(), backbone)
+            options |= _comparison_options(display, device)
+            points = measure_caption_curve(domains, variants[0], limits, **options)
+    table = write_caption_report(out, points, _command_line(), variants[0].label, backbone)
     console.print(table, soft_wrap=True)
     console.print(f"Written to {out}.", soft_wrap=True)
 
@@ -304,8 +272,8 @@ def queries(
     the vectors alone, the backbone without learning, a ridge regression, the same with the product's words, and chance.
     """
     from benchmarks.queries.query_comparison import compare_on_queries
+    from benchmarks.queries.query_report import write_query_report
     from benchmarks.queries.running_service import compare_service
-    from benchmarks.reporting.query_report import write_query_report
 
     options: dict[str, Any] = {
         "seeds": seeds,
@@ -348,70 +316,28 @@ def _parse_shares(text: str) -> list[float]:
     return shares
 
 
-def _prepare_campaign(
-    plan: Protocol,
-    backbone: str,
-    out: Path,
-    cache: Path,
-    videos: Path | None,
-    tasks: int | None,
-    device: str,
-) -> Campaign:
-    """Prepare a protocol's runs, with the frames of its videos in the cache."""
-    from benchmarks.learning.campaign import Campaign
-    from benchmarks.learning.run_progress import RunProgress
-    from benchmarks.learning.task_preparation import prepare_tasks
-    from models.backbones.backbone_loading import frame_spec, load_backbone
+def _compare(
+    domains: Sequence[SourceTask], variants: Sequence[MethodVariant], out: Path, **options: Any
+) -> None:
+    """Compare methods, and write the tables after each run."""
+    from benchmarks.clips.clip_comparison import compare_on_clips
+    from benchmarks.clips.clip_report import write_clip_report
 
-    with progress_bar("videos") as bar, RunProgress(lambda line: bar.console.print(line)) as lines:
-        progress = bar.add_task("Frames", total=None)
-
-        def report(done: int, total: int) -> None:
-            bar.update(progress, completed=done, total=total)
-            lines.update(f"frames of {done} of {total} videos")
-
-        prepared = prepare_tasks(
-            plan,
-            frame_spec(backbone, plan.frames),
-            cache,
-            videos=videos,
-            tasks=tasks,
-            workers=min(os.cpu_count() or 1, 8),
-            progress=report,
-        )
-    loaded = load_backbone(backbone, plan.frames)
-    return Campaign(
-        protocol=plan,
-        tasks=prepared,
-        backbone=loaded.name,
-        fingerprint=loaded.fingerprint,
-        frames=loaded.spec.frames,
-        device=_device_type(device),
-        out=out,
-        command=_command_line(),
-    )
+    with _frames_display("clips") as display:
+        shared = _comparison_options(display, options.pop("device"))
+        for methods, rivals in compare_on_clips(domains, variants, **options, **shared):
+            table = write_clip_report(out, methods, rivals, _command_line(), options["backbone"])
+    console.print(table, soft_wrap=True)
+    console.print(f"Written to {out}.", soft_wrap=True)
 
 
-def _execute_runs(
-    campaign: Campaign, runs: Sequence[Run], *, jobs: int, again: bool = False
-) -> list[tuple[Run, str]]:
-    """Execute the runs without a result, print their progress, and return failed runs with their errors."""
-    finished_runs = [] if again else [run for run in runs if campaign.existing_result(run)]
-    if finished_runs:
-        console.print(f"{len(finished_runs)} of {len(runs)} runs already have results; --again repeats them.")
-    with progress_bar("runs") as bar:
-        progress = bar.add_task("Measuring", total=len(runs), completed=len(finished_runs))
-
-        def report(run: Run, line: str) -> None:
-            bar.console.print(f"{run}: {line}")
-
-        def on_finished(run: Run, error: str) -> None:
-            bar.advance(progress)
-            if error:
-                bar.console.print(f"{run} failed: {error}", soft_wrap=True)
-
-        pending = [run for run in runs if run not in finished_runs]
-        return campaign.execute(pending, jobs=jobs, report=report, finished=on_finished)
+def _comparison_options(display: _Display, device: str) -> dict[str, Any]:
+    return {
+        "device": _device_type(device),
+        "workers": min(os.cpu_count() or 1, 8),
+        "progress": display.progress,
+        "report": display.report,
+    }
 
 
 def _command_line() -> str:

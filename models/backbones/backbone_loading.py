@@ -68,7 +68,7 @@ def load_backbone(name: str, frames: int | None = None) -> Backbone:
         if not weights.exists():
             raise BackboneUnavailable(
                 "backbone 'tiny': models/backbones/tiny/weights.safetensors is missing; restore it from the "
-                "repository, or train it again with `python -m benchmarks.learning.pretraining_recipe`"
+                "repository"
             )
         return tiny_backbone(frames or _TINY_FRAMES, weights)
     if name == SMALL:
@@ -87,7 +87,7 @@ def load_backbone(name: str, frames: int | None = None) -> Backbone:
 
 
 def tiny_backbone(frames: int = _TINY_FRAMES, weights: Path | None = None) -> Backbone:
-    """Build the ``tiny`` backbone; without ``weights`` it is randomly initialized, ready for pre-training."""
+    """Build the ``tiny`` backbone; without ``weights`` it is randomly initialized."""
     from open_clip.model import CLIP
     from safetensors.torch import load_file
 

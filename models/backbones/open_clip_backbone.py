@@ -115,19 +115,6 @@ class OpenClipBackbone(Backbone):
         return [self.name.split("/")[0], self.spec.size, *activation]
 
 
-def require_clip_blocks(backbone: Backbone) -> None:
-    """Require that a backbone's blocks are CLIP's.
-
-    Raises:
-        BackboneUnsupported: The blocks have another structure, or are closed.
-    """
-    if not isinstance(backbone, OpenClipBackbone):
-        raise BackboneUnsupported(
-            f"the blocks of backbone {backbone.name!r} are not CLIP's: use 'tiny' or "
-            f"'{OPEN_CLIP_PREFIX}<model>/<pretrained tag or local file>'"
-        )
-
-
 def open_clip_frame_spec(name: str, frames: int | None = None) -> FrameSpec:
     """Read the frames per video and frame size from an open_clip model's configuration.
 

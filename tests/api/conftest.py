@@ -19,7 +19,7 @@ from service.catalog.migrations import upgrade
 from service.core.settings import Settings, settings
 from service.tasks.lifecycle import lease
 from tests.api.learned_library import FIRST, SECOND, learn_two_domains
-from tests.drawn_world import write_world
+from tests.drawn_videos import write_domains
 from tests.shared_folders import shared_folder
 
 BASE_URL = "http://127.0.0.1:8000"
@@ -30,7 +30,7 @@ def rendered_world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two small domains of mp4 files. Tests use copies."""
 
     def write(folder: Path) -> None:
-        write_world(folder, domains=[FIRST, SECOND], seed=3, train=3, val=0, test=3, categories=2, captions=2)
+        write_domains(folder, domains=[FIRST, SECOND], train=6, val=0, test=6)
 
     return shared_folder(tmp_path_factory, "world", write)
 

@@ -5,23 +5,30 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from benchmarks.data.world import DOMAINS
 from cinestrata_schemas.tasks import TaskSpec
+from media.scenes.scene_domains import SCENE_DOMAINS
 from service.celery_worker import probe
 from service.tasks import commands
 from trainer.worker.learning_job import run_learning_job
 
-FIRST, SECOND = list(DOMAINS)[:2]
+FIRST, SECOND = list(SCENE_DOMAINS)[:2]
 FAST_TRAINING = {"epochs": 1, "rank": 4}
 
 
 def read_manifest(root: Path, domain: str) -> list[dict[str, Any]]:
-    """Return the videos of a rendered domain in the form of ``POST /tasks``."""
+    """Return the videos of a rendered domain in the form of ``POST /tasks``, with two captions each."""
     lines = (root / domain / "manifest.jsonl").read_text(encoding="utf-8").splitlines()
     videos = [
         TaskSpec.model_validate_json(f'{{"name": "x", "videos": [{line}]}}').videos[0] for line in lines
     ]
-    return [{**v.model_dump(exclude_none=True), "uri": f"{domain}/{Path(v.uri).name}"} for v in videos]
+    return [
+        {
+            **video.model_dump(exclude_none=True),
+            "uri": f"{domain}/{Path(video.uri).name}",
+            "captions": video.captions[:2],
+        }
+        for video in videos
+    ]
 
 
 def learn(domain: str, videos: list[dict[str, Any]], **fields: Any) -> str:

@@ -10,32 +10,10 @@ import pytest
 import yaml
 
 from benchmarks.learning.protocol import protocol_names
+from tests.benchmarks.conftest import clip_folder
 from tests.cli.invocation import run
 
-SMALL = {
-    "title": "Small",
-    "source": {
-        "kind": "world",
-        "domains": ["night-traffic", "microscope"],
-        "seed": 3,
-        "train": 2,
-        "val": 1,
-        "test": 3,
-        "categories": 2,
-        "captions": 2,
-    },
-    "frames": 2,
-    "seeds": 2,
-    "settings": {"epochs": 1, "batch_size": 4},
-    "methods": ["zero_shot", "finetune"],
-}
-
-
-@pytest.fixture
-def protocol(tmp_path: Path) -> Path:
-    path = tmp_path / "small.yaml"
-    path.write_text(yaml.safe_dump(SMALL))
-    return path
+__all__ = ["clip_folder"]
 
 
 def bench(*arguments: object) -> Any:
@@ -49,61 +27,49 @@ def test_protocols_are_listed() -> None:
 
 
 @pytest.mark.slow
-def test_finished_runs_of_a_protocol_are_kept(protocol: Path, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    common = ("--out", out, "--cache", tmp_path / "frames", "--device", "cpu")
-    first = bench("run", protocol, *common)
-    assert first.exit_code == 0, first.output
-    assert "finetune, seed 1: task 2 of 2 (microscope)" in first.output
-    assert "| finetune | latest |" in first.output
-    report = (out / "report.md").read_text()
-    assert "# Small (`small`)" in report
-    assert (
-        first.output[first.output.index("**Global gallery**") :].partition("Written to")[0].strip() in report
-    )
-    assert {path.name for path in (out / "results").iterdir()} == {
-        "zero_shot-seed0.json",
-        "finetune-seed0.json",
-        "finetune-seed1.json",
+def test_protocol_compares_its_methods(clip_folder: Path, tmp_path: Path) -> None:
+    datasets = [
+        {"name": name, "folder": name, "videos": {"train": 6, "test": 3}} for name in ("stripes", "disks")
+    ]
+    protocol = {
+        "title": "Small",
+        "source": {"kind": "datasets", "needs": "clips", "datasets": datasets},
+        "backbone": "tiny",
+        "frames": 2,
+        "prior": 0,
+        "settings": {"epochs": 1, "batch_size": 4},
     }
-    second = bench("run", protocol, *common, "--methods", "finetune,finetune@prior=0", "--seeds", 1)
-    assert second.exit_code == 0, second.output
-    assert "1 of 2 runs already have results" in second.output
-    assert "finetune@prior=0, seed 0" in second.output
-    assert "finetune, seed 0" not in second.output
-    assert "| zero_shot | latest |" in second.output, "the table includes earlier results"
-    assert "| finetune@prior=0 | latest |" in (out / "report.md").read_text()
-
-
-def test_options_are_passed_as_settings(protocol: Path, tmp_path: Path) -> None:
+    (tmp_path / "small.yaml").write_text(yaml.safe_dump(protocol))
     outcome = bench(
-        *("run", protocol, "--methods", "zero_shot", "--set", "batch_size=2", "--prior", 0, "--reindex"),
-        *("--tasks", 1, "--again", "--out", tmp_path / "out", "--cache", tmp_path / "frames"),
+        *("run", tmp_path / "small.yaml", "--videos", clip_folder, "--seeds", 1, "--device", "cpu"),
+        *(
+            "--methods",
+            "zero_shot,finetune@reindex=true",
+            "--out",
+            tmp_path / "out",
+            "--cache",
+            tmp_path / "frames",
+        ),
     )
     assert outcome.exit_code == 0, outcome.output
-    (path,) = (tmp_path / "out" / "results").iterdir()
-    result = json.loads(path.read_text())
-    assert result["label"] == "zero_shot@batch_size=2@reindex=true@prior=0"
-    assert result["settings"]["batch_size"] == 2
-    assert (result["facts"]["prior"], result["facts"]["reindex"]) == (0, True)
-    assert result["tasks"] == ["night-traffic"]
+    assert "finetune@reindex=true, seed 0: domain 2 of 2 (disks)" in outcome.output
+    results = json.loads((tmp_path / "out" / "results.json").read_text())
+    assert [run["label"] for run in results["runs"]] == ["zero_shot", "finetune@reindex=true"]
+    zero_shot, finetune = results["runs"]
+    assert zero_shot["order"] == finetune["order"] == ["stripes", "disks"]
+    assert finetune["trained"] > 0
+    assert zero_shot["ranks"]["global"] == zero_shot["ranks"]["global_raw"], "the prior is 0"
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("world-9",), "no protocol 'world-9'"),
-        (("folder", "--methods", "magic"), "unknown method 'magic'"),
-        (("folder", "--methods", "finetune@epochs=0"), "settings of method 'finetune': epochs"),
-        (("folder", "--set", "epochs"), "'epochs' is not setting=value"),
-        (("folder", "--backbone", "huge"), "backbone 'huge' is unknown"),
+        (("vatex",), "no protocol 'vatex'"),
+        (("cvlm", "--methods", "magic"), "unknown method 'magic'"),
+        (("cvlm", "--methods", "finetune@epochs"), "'epochs' is not setting=value"),
         (("ctvr-msrvtt-10",), "--videos"),
         (("ctvr-actnet-20", "--videos", "nowhere"), "nowhere is not a folder"),
         (("cvlm",), "vatex/manifest.jsonl"),
-        (("folder",), "--videos"),
-        (("sevige",), "region_graphs.json"),
-        (("secoco", "--videos", "nowhere"), "nowhere is not a folder"),
-        (("p9d",), "gallery.json"),
     ],
 )
 def test_invalid_arguments_are_reported_without_traceback(

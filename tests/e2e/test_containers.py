@@ -31,7 +31,7 @@ API_KEY = "key-of-the-container-test"
 PASSWORD = "pa$$word #1"  # $ and # need single quotes in the environment file
 PRODUCT = ("api", "worker-cpu", "worker-gpu")
 BASE_IMAGES = ("python:3.11-slim-bookworm", "redis:7-alpine", "postgres:16-alpine")
-DOMAINS = ("microscope", "pixel-arcade", "night-traffic")
+DOMAINS = ("street", "sea", "kitchen-table")
 UID = 10001
 REVISION = "0123456789abcdef0123456789abcdef01234567"
 OBSERVABILITY = ("--profile", "observability")
@@ -167,13 +167,13 @@ def assert_json(lines: list[str]) -> None:
 def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
     """A healthy deployment of the unchanged Dockerfile and Compose file; removed with its volumes at the end."""
     require_engine()
-    from tests.drawn_world import write_world
+    from tests.drawn_videos import write_domains
 
     folder = tmp_path_factory.mktemp("containers")
     for parent in (folder, folder.parent):
         parent.chmod(0o755)  # the containers read the media folder under another user
     deployment = Deployment(folder)
-    write_world(deployment.media, domains=list(DOMAINS), seed=3, train=3, val=1, test=2, categories=3)
+    write_domains(deployment.media, domains=DOMAINS, train=9, val=3, test=6)
     for path in (deployment.media, *deployment.media.rglob("*")):
         path.chmod(0o755 if path.is_dir() else 0o644)
     volumes = deployment.volumes()

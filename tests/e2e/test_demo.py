@@ -108,8 +108,8 @@ def test_killed_learning_worker_loses_nothing(machine: Machine, data: Path, repo
     with httpx.Client(base_url=url, timeout=60) as client:
         before = client.get("/search", params={**query, "task": DOMAINS[0]}).raise_for_status().json()
         videos = [
-            {**json.loads(line), "uri": f"world/third/pixel-arcade/{json.loads(line)['uri']}"}
-            for line in (media / "pixel-arcade" / "manifest.jsonl").read_text().splitlines()
+            {**json.loads(line), "uri": f"world/third/kitchen-table/{json.loads(line)['uri']}"}
+            for line in (media / "kitchen-table" / "manifest.jsonl").read_text().splitlines()
         ]
         body = {"name": "third", "videos": videos}
         posted = client.post("/tasks", json=body, headers={"Idempotency-Key": "third"})
@@ -157,6 +157,6 @@ def _learners(client: httpx.Client, location: str) -> set[str]:
 
 
 def _write_third_domain(folder: Path) -> None:
-    from tests.drawn_world import write_world
+    from tests.drawn_videos import write_domains
 
-    write_world(folder, domains=["pixel-arcade"], seed=7, train=12, val=1, test=2, categories=2)
+    write_domains(folder, domains=["kitchen-table"], train=24, val=2, test=4)

@@ -66,11 +66,11 @@ def service(machine: Machine, environment: dict[str, object]) -> Iterator[httpx.
 def test_processes_of_the_images_learn_and_search_a_domain(
     machine: Machine, environment: dict[str, object], service: httpx.Client
 ) -> None:
-    from tests.drawn_world import write_world
+    from tests.drawn_videos import write_domains
 
     media = machine.folder / "media"
-    write_world(media, domains=["microscope"], seed=3, train=2, val=1, test=2, categories=2)
-    manifest = media / "microscope" / "manifest.jsonl"
+    write_domains(media, domains=["sea"], train=4, val=2, test=4)
+    manifest = media / "sea" / "manifest.jsonl"
     assert httpx.get(str(service.base_url) + "/tasks").status_code == 401
     settings = {name: str(value) for name, value in environment.items()}
     for part in (("api",), *(("worker", machine.folder / f"{queue}.json") for queue in QUEUES)):
@@ -94,7 +94,7 @@ def test_processes_of_the_images_learn_and_search_a_domain(
         "search", video["captions"][0], "-k", 3, "--url", url, env={"CINESTRATA_API_KEY": KEY}
     )
     assert found.returncode == 0, found.stderr
-    assert "microscope-3-" in found.stdout
+    assert video["id"] in found.stdout
     assert service.get("/forgetting").json()["tasks"] == ["cells"]
     stored = str(environment["CINESTRATA_DATA_DIR"])
     assert not (Path(stored) / "catalog.sqlite3").exists(), "the catalog is in PostgreSQL"

@@ -91,7 +91,7 @@ def _edited(client: httpx.Client, edits: list[int]) -> Iterator[None]:
         number = 0
         while not stop.is_set():
             number += 1
-            response = client.patch("/videos/microscope-0", json={"metadata": {"number": number}})
+            response = client.patch("/videos/street-0", json={"metadata": {"number": number}})
             edits.append(response.status_code == 200)
 
     editor = threading.Thread(target=edit)

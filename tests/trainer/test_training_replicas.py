@@ -72,9 +72,7 @@ def test_two_processes_have_the_loss_and_weights_of_one(
 
 
 @pytest.mark.endurance
-@pytest.mark.parametrize(
-    "name", ["bmu_moco", "finetune", "er", "ewc", "lwf", "ctp", "ccmr", "pnn", "clip_vip"]
-)
+@pytest.mark.parametrize("name", ["bmu_moco", "finetune", "er", "ewc", "lwf", "ctp", "ccmr"])
 def test_two_processes_train_other_methods_alike(
     backbone: Backbone, task: TaskData, memory: StoredVectors, tmp_path: Path, name: str
 ) -> None:

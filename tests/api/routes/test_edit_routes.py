@@ -87,16 +87,16 @@ def test_captions_of_held_out_videos_are_found_and_not_learned(
 
 
 def test_edited_metadata_filters_at_once(client: TestClient, video: str) -> None:
-    def found(place: str) -> list[str]:
-        answer = _search(client, "a clip", where=f'{{"place": "{place}"}}')
+    def found(site: str) -> list[str]:
+        answer = _search(client, "a clip", where=f'{{"site": "{site}"}}')
         return [result["video_id"] for result in answer["results"]]
 
-    client.patch(f"/videos/{video}", json={"metadata": {"place": "harbor"}})
+    client.patch(f"/videos/{video}", json={"metadata": {"site": "harbor"}})
     assert found("harbor") == [video]
-    client.patch(f"/videos/{video}", json={"metadata": {"place": "bridge"}})
+    client.patch(f"/videos/{video}", json={"metadata": {"site": "bridge"}})
     assert (found("bridge"), found("harbor")) == ([video], [])
-    client.patch(f"/videos/{video}", json={"metadata": {"place": None}})
-    answer = client.get("/search", params={"q": "x", "where": '{"place": "bridge"}'})
+    client.patch(f"/videos/{video}", json={"metadata": {"site": None}})
+    answer = client.get("/search", params={"q": "x", "where": '{"site": "bridge"}'})
     assert answer.status_code == 422
 
 

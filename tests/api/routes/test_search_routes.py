@@ -221,16 +221,16 @@ def test_filters_restrict_the_results(client: TestClient, library: list[str]) ->
 
     everything = found()
     about = {video: client.get(f"/videos/{video}").json() for video in everything}
-    category = next(iter(about.values()))["metadata"]["category"]
-    chosen = [video for video in everything if about[video]["metadata"]["category"] == category]
+    color = next(iter(about.values()))["metadata"]["color"]
+    chosen = [video for video in everything if about[video]["metadata"]["color"] == color]
     assert 0 < len(chosen) < 24
-    assert found(where=json.dumps({"category": category})) == chosen
+    assert found(where=json.dumps({"color": color})) == chosen
     lengths = sorted(video["duration"] for video in about.values())
     short = [video for video in everything if about[video]["duration"] <= lengths[5]]
     assert found(max_duration=lengths[5]) == short
     posted = client.get(f"/tasks/{library[1]}").json()["created_at"]
     assert {about[video]["task"] for video in found(arrived_after=posted)} == {SECOND}
-    body = {"queries": [{"q": "moves", "k": 100, "where": {"category": {"any": [category]}}}]}
+    body = {"queries": [{"q": "moves", "k": 100, "where": {"color": {"any": [color]}}}]}
     (answer,) = client.post("/search", json=body).json()["answers"]
     assert [result["video_id"] for result in answer["results"]] == chosen
 
@@ -240,11 +240,11 @@ def test_filters_restrict_the_results(client: TestClient, library: list[str]) ->
     [
         ({"min_duration": "nan"}, "min_duration"),
         ({"arrived_after": "yesterday"}, "arrived_after"),
-        ({"where": "category"}, "where"),
+        ({"where": "color"}, "where"),
         ({"where": "[1]"}, "where"),
         ({"where": "[" * 20_000}, "where"),
-        ({"where": '{"color": "red"}'}, "where.color"),
-        ({"where": '{"category": "\\ud800", "\\ud800": 1}'}, "where.?"),
+        ({"where": '{"shade": "red"}'}, "where.shade"),
+        ({"where": '{"color": "\\ud800", "\\ud800": 1}'}, "where.?"),
     ],
 )
 def test_invalid_filter_is_named(

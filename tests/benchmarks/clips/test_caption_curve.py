@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from benchmarks.clips.clip_comparison import keep_captions, measure_caption_curve
+from benchmarks.clips.clip_domains import read_clip_domains
+from benchmarks.clips.clip_report import write_caption_report
 from benchmarks.learning.protocol import parse_variant
-from benchmarks.reporting.clip_report import write_caption_report
 from trainer.task_data import Clip, TaskData
 
 
@@ -41,7 +42,7 @@ def test_other_clips_and_held_out_captions_stay() -> None:
 @pytest.mark.slow
 def test_curve_of_a_folder(clip_folder: Path, tmp_path: Path) -> None:
     points = measure_caption_curve(
-        clip_folder,
+        read_clip_domains(clip_folder),
         parse_variant("finetune@epochs=1"),
         [3, 1, 60, 3],
         backbone="tiny",

@@ -17,7 +17,7 @@ from benchmarks.queries.query_comparison import (
 )
 from benchmarks.queries.query_kinds import Query
 from benchmarks.queries.query_outcomes import FULL_TEXT, FUSION, PRODUCT, ROWS, VISUAL, Outcome
-from benchmarks.reporting.query_report import (
+from benchmarks.queries.query_report import (
     compute_curves,
     compute_figures,
     query_tables,

@@ -24,11 +24,10 @@ def test_documents_are_rendered(document: Path) -> None:
     assert render(text) == text, "run python -m benchmarks.reporting.render_results"
 
 
-def test_every_file_is_shown_once_and_the_page_stays_short() -> None:
+def test_every_file_is_shown_once() -> None:
     text = PAGE.read_text(encoding="utf-8")
     assert sorted(marked_tables(text)) == NAMES
     assert marked_tables(README.read_text(encoding="utf-8")) == [OVERVIEW]
-    assert text.count("\n") <= 350
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -37,7 +36,7 @@ def test_files_say_how_they_were_measured(name: str) -> None:
     assert all(isinstance(content[key], str) for key in ("interval", "seeds"))
     assert content["hardware"]
     assert re.fullmatch(r"[0-9a-f]{8}(, [0-9a-f]{8})*", content["commit"])
-    assert isinstance(content["command"], list)
+    assert content["command"]
     if "rows" in content:
         assert {len(row) for row in content["rows"]} == {len(content["columns"])}
 
@@ -94,7 +93,7 @@ def test_rivals_that_are_better_are_marked(tmp_path: Path, monkeypatch: pytest.M
         return {"row": row, **key, "queries": 9, "value": [50.0, 40.0, 60.0], "difference": difference}
 
     content = {
-        "command": [],
+        "command": ["make one"],
         "commit": "01234567",
         "hardware": "two cores",
         "seeds": "",

@@ -1,4 +1,4 @@
-"""Galleries of tasks: from shards, embedded again, and before their task is learned."""
+"""Galleries of tasks: from shards, and embedded again."""
 
 from __future__ import annotations
 
@@ -7,11 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import pytest
 import torch
 from torch import Tensor
 
-from benchmarks.learning.method_runner import recall_before_learning
 from tests.word_routing import WordRouting
 from trainer.evaluation.gallery import Gallery, Query, task_gallery
 from trainer.evaluation.recall_row import evaluate_row
@@ -105,16 +103,3 @@ def test_reindexed_galleries_follow_the_encoder(tmp_path: Path) -> None:
 
     assert found(fresh) == [1, 1]
     assert found(stored) == [0, 0.5]  # 85° + 15° is nearest to the last video
-
-
-def test_recall_before_learning_uses_the_newest_condition(tmp_path: Path) -> None:
-    task = _task(tmp_path, "night", 20, [60, 20, 80, 40])
-    queries = [Query(clip.captions[0], clip.vector_id) for clip in task.test]
-    encoder = Encoder(0)
-    recall = recall_before_learning(encoder, "day", _encode(25), task.test, queries)  # type: ignore[arg-type]
-    assert encoder.requested == [("day",)]
-    assert recall is not None
-    # videos at 45°, 105°, 65°; queries at 20° (best 45°: right), 80° (65°: wrong), 40° (45°: wrong)
-    assert recall.r1 == pytest.approx(1 / 3)
-    assert recall.queries == 3
-    assert recall_before_learning(encoder, "day", _encode(0), task.test, []) is None  # type: ignore[arg-type]

@@ -66,7 +66,7 @@ def test_unknown_setting_is_refused_by_name(name: str) -> None:
     [
         ("bmu_moco", {"variant": "all"}, "variant: "),
         ("ccmr", {"cross_task_negatives": True, "objective": "contrastive"}, "cross_task_negatives needs"),
-        ("clip_vip_vr_lwf", {"proxies": 0, "words": 63}, "proxies: .*words: |words: .*proxies: "),
+        ("vr_lwf", {"sentences": 0, "words": 63}, "sentences: .*words: |words: .*sentences: "),
         ("ctp", {"momentum": 1.0}, "momentum: "),
         ("ctp_er", {"queue": -1, "replay_batch": 0}, "queue: .*replay_batch: |replay_batch: .*queue: "),
         ("ffa_tame", {"epochs": 0, "rank": "x"}, "epochs: .*rank: "),

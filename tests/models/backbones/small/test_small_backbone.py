@@ -26,7 +26,7 @@ from models.backbones.small.small_files import (
     verified_folder,
 )
 from models.encoders.tower_forward import encode_frames, encode_texts
-from models.errors import BackboneUnsupported, ReleaseError
+from models.errors import ReleaseError
 from tests.random_frames import random_frames
 
 torch.set_num_threads(1)
@@ -179,14 +179,6 @@ def test_loading_is_deterministic_and_needs_no_network(
     torch.manual_seed(0)
     assert load_backbone("small").fingerprint == backbone.fingerprint
     assert torch.equal(torch.rand(1), expected)
-
-
-@pytest.mark.parametrize("method", ["moe_adapter", "pnn", "clip_vip"])
-def test_methods_inside_the_blocks_of_clip_refuse_the_backbone(method: str, backbone: Backbone) -> None:
-    with pytest.raises(
-        BackboneUnsupported, match=rf"method '{method}': the blocks of backbone 'small' are not"
-    ):
-        start_method(method, backbone, {}, None)
 
 
 @torch.no_grad()

@@ -1,17 +1,17 @@
-"""Report ``bench clips`` (recall, differences, costs) and its ``--counts`` (recall by captioned clips)."""
+"""Report ``bench clips`` and ``bench run`` (recall, differences, costs) and ``--counts`` (recall by captions)."""
 
 from __future__ import annotations
 
 import json
 import statistics
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from benchmarks.clips.clip_comparison import CurvePoint
-from benchmarks.clips.clip_results import ClipRun, domain_mean
+from benchmarks.clips.clip_results import ClipRun
 from benchmarks.clips.paired_bootstrap import difference_interval
-from benchmarks.learning.run_results import to_json_value
 from benchmarks.reporting.markdown_tables import format_mean, markdown_table
 
 _DEPTHS = (1, 5, 10)
@@ -29,25 +29,27 @@ def clip_tables(methods: Sequence[ClipRun], rivals: Sequence[ClipRun]) -> str:
 
     Args:
         methods: The methods' runs, with all seeds of a variant.
+        rivals: The rivals' runs; may be empty.
     """
-    order = sorted(rivals[0].order)
-    queries = sum(len(rivals[0].ranks["local"][name]) for name in order)
+    first = methods[0]
+    queries = sum(map(len, first.ranks["local"].values()))
     parts = [
-        f"{len(order)} domains, {sum(rivals[0].clips.values())} clips, {queries} queries (first caption of each test "
+        f"{len(first.order)} domains, {sum(first.clips.values())} clips, {queries} queries (first caption of each test "
         "clip). R@k in percent: mean over domains (mean over queries), ± standard deviation over seeds.\n"
     ]
     for gallery, title in _TITLES.items():
-        header = ["method", *(f"R@{k}" for k in _DEPTHS)]
+        header = ["method", *(f"R@{k}" for k in _DEPTHS), "median rank"]
         rows = [_recall_cells(runs, gallery) for runs in _grouped([*methods, *rivals])]
         parts.append(f"**{title}**\n\n{markdown_table(header, rows)}")
-    parts.append(
-        "**Differences between methods and rivals** in points, means over domains, with the 95 % interval of a paired "
-        "bootstrap over queries\n\n" + _difference_table(methods, rivals)
-    )
-    parts.append("**Settings of the rivals**, selected on the training clips\n\n" + _settings_table(rivals))
+    if rivals:
+        parts.append(
+            "**Differences between methods and rivals** in points, means over domains, with the 95 % interval of a "
+            "paired bootstrap over queries\n\n" + _difference_table(methods, rivals)
+        )
+        parts.append(
+            "**Settings of the rivals**, selected on the training clips\n\n" + _settings_table(rivals)
+        )
     parts.append("**Routing, forgetting and costs**\n\n" + _cost_table([*methods, *rivals]))
-    parts.append("**Every domain**: R@1 / R@5 / R@10 in the own shard, held-out clips\n\n")
-    parts[-1] += _domain_table([*methods, *rivals])
     return "\n".join(parts)
 
 
@@ -78,8 +80,7 @@ def _run_summary(run: ClipRun) -> dict[str, Any]:
     }
     costs = {"seconds_per_domain": run.seconds_per_domain, "seconds_per_100_clips": run.seconds_per_100_clips}
     measures = {"routing": run.routing(), "bwf": {name: run.forgetting(name) for name in ("local", "global")}}
-    fields: dict[str, Any] = to_json_value(run)
-    return fields | {"figures": figures} | measures | costs
+    return asdict(run) | {"figures": figures} | measures | costs
 
 
 def _grouped(runs: Sequence[ClipRun]) -> list[list[ClipRun]]:
@@ -92,7 +93,7 @@ def _recall_cells(runs: Sequence[ClipRun], gallery: str) -> list[str]:
     for k in _DEPTHS:
         pooled = statistics.fmean(run.query_recall(gallery, k) for run in runs)
         cells.append(f"{format_mean([run.recall(gallery, k) for run in runs], '{:.1f}')} ({pooled:.1f})")
-    return cells
+    return [*cells, format_mean([run.median_rank(gallery) for run in runs], "{:g}")]
 
 
 def _difference_table(methods: Sequence[ClipRun], rivals: Sequence[ClipRun]) -> str:
@@ -132,6 +133,7 @@ def _cost_table(runs: Sequence[ClipRun]) -> str:
             part[0].label,
             format_mean([run.routing() for run in part], "{:.1f}"),
             *(format_mean([run.forgetting(gallery) for run in part]) for gallery in ("local", "global")),
+            *map(format_mean, zip(*(run.local_measures() for run in part), strict=True)),
             *(
                 format_mean([sum(run.seconds.get(phase, ())) / len(run.order) for run in part], "{:.1f}")
                 for phase in ("training", "indexing", "evaluation")
@@ -146,33 +148,8 @@ def _cost_table(runs: Sequence[ClipRun]) -> str:
         for part in _grouped(runs)
     ]
     seconds = ["training s", "indexing s", "evaluation s", "s per domain", "s per 100 clips"]
-    header = [
-        "method",
-        "routing@1",
-        "BWF local",
-        "BWF global",
-        *seconds,
-        "peak MiB",
-        "trained",
-        "stored",
-        "runs",
-    ]
-    return markdown_table(header, rows)
-
-
-def _domain_table(runs: Sequence[ClipRun]) -> str:
-    groups = _grouped(runs)
-    rows = []
-    for name in sorted(runs[0].order):
-        cells = [
-            " / ".join(
-                f"{statistics.fmean(domain_mean([run.hits('local', k)[name]]) for run in part):.1f}"
-                for k in _DEPTHS
-            )
-            for part in groups
-        ]
-        rows.append([name, str(runs[0].clips[name]), str(len(runs[0].ranks["local"][name])), *cells])
-    return markdown_table(["domain", "clips", "queries", *(part[0].label for part in groups)], rows)
+    measures = ["routing@1", "BWF local", "BWF global", "FR", "HM"]
+    return markdown_table(["method", *measures, *seconds, "peak MiB", "trained", "stored", "runs"], rows)
 
 
 def caption_table(points: Sequence[CurvePoint]) -> str:
