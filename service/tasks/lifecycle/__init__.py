@@ -10,7 +10,6 @@ from service.tasks.lifecycle.chunks import ChunkClaim, claim_chunk, plan_chunks,
 from service.tasks.lifecycle.claimed_task import ClaimedTask
 from service.tasks.lifecycle.claims import claim_append, claim_probing, claim_training
 from service.tasks.lifecycle.free_chunks import process_free_chunks
-from service.tasks.lifecycle.heartbeat import is_stopping, request_stop
 from service.tasks.lifecycle.lease import Claim
 from service.tasks.lifecycle.publishing import (
     AppendPublication,
@@ -35,11 +34,9 @@ __all__ = [
     "claim_chunk",
     "claim_probing",
     "claim_training",
-    "is_stopping",
     "plan_chunks",
     "process_free_chunks",
     "read_totals",
     "reconcile",
-    "request_stop",
     "send_due",
 ]
