@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from trainer.evaluation.gallery import Vectors
+from index.arrays import Vectors, batches
 from trainer.evaluation.retrieval_metrics import TopItems, penalize_relevant
 from trainer.methods import Method
-from trainer.task_data import Clip, TaskData, chunks, load_frames
+from trainer.task_data import Clip, TaskData, load_frames
 
 _BATCH = 32  # fixed, so that repeated runs give the same bits
 
@@ -50,7 +50,7 @@ def fused_pair_precisions(method: Method, tasks: Sequence[TaskData]) -> dict[int
 
 def _labeled_vectors(method: Method, clips: Sequence[Clip]) -> LabeledVectors:
     vectors: list[npt.NDArray[np.float32]] = []
-    for chunk in chunks(clips, _BATCH):
+    for chunk in batches(clips, _BATCH):
         texts = [clip.captions[0] if clip.captions else "" for clip in chunk]
         vectors.append(method.encode_pairs(load_frames(chunk), texts).float().cpu().numpy())
     labels = [clip.category or "" for clip in clips]

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from index.arrays import Ids, Scores, Vectors
 from index.milvus.milvus_address import MilvusAddress, MilvusIndex
 from index.milvus.milvus_connection import MilvusConnection, TimedClient
 from index.milvus.milvus_rows import as_numbers, hit_key, id_of_key
-from index.vector_ids import Ids, Scores, Vectors
 
 MAX_PARTITIONS = 1000  # per collection; Milvus allows 1,024
 _INDEX_PARAMETERS: dict[MilvusIndex, dict[str, int]] = {

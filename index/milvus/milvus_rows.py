@@ -28,8 +28,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from index.arrays import Ids, Vectors
 from index.errors import ShardMissing
-from index.vector_ids import Ids, Vectors
 
 STORE_NAME = "milvus"
 MAX_LISTED_IDS = 16_384  # IDs in one filter, and results of one search

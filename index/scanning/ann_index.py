@@ -19,9 +19,9 @@ from typing import Any
 import faiss
 import numpy as np
 
+from index.arrays import Rows, Scores, Vectors, batches
 from index.scanning.exact_scan import ExactScan, RowHits
 from index.scanning.search_threads import SearchThreadLimit
-from index.vector_ids import Rows, Scores, Vectors, batches
 
 DEPTH = 100  # maximum number of results from a structure; deeper searches are exact
 MIN_PARAMETER = {"ivf": 1, "hnsw": DEPTH + 1, "sq8": 1}

@@ -9,9 +9,9 @@ import faiss
 import numpy as np
 import numpy.typing as npt
 
+from index.arrays import Rows, Scores, Vectors, batches
 from index.scanning.half_precision import widen_half_precision
 from index.scanning.search_threads import SearchThreadLimit
-from index.vector_ids import Rows, Scores, Vectors, batches
 
 _CAPACITY = 8  # times k rows per query, before rows below the bounds are dropped
 

@@ -7,10 +7,10 @@ from threading import Lock
 import faiss
 import numpy as np
 
+from index.arrays import Rows, Vectors, batches
 from index.errors import DeviceMissing
 from index.scanning.exact_scan import ExactScan, RowBitmap, RowHits, contains_rows
 from index.scanning.search_options import Device
-from index.vector_ids import Rows, Vectors, batches
 
 _SPARE_RESULTS = 32  # beyond twice the wanted results; the GPU also rounds the query to half precision
 _MAX_RESULTS = 2048  # in one search on a GPU

@@ -16,11 +16,11 @@ from typing import Any
 
 import numpy as np
 
+from index.arrays import Scores, Vectors
 from index.files.manifest_format import AnnStructure
 from index.scanning.ann_index import DEPTH, MIN_PARAMETER, AnnIndex, build_ann
 from index.scanning.exact_scan import ExactScan
 from index.scanning.search_options import AnnPolicy
-from index.vector_ids import Scores, Vectors
 
 GATE_DEPTHS = (10, DEPTH)  # depths at which recall must reach the target
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from index.vector_ids import Ids
+from index.arrays import Ids
 from index.words.unit_matching import LiveSegment
 from index.words.word_segment import merge_segments
 

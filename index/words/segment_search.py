@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from index.vector_ids import Ids
+from index.arrays import Ids
 from index.words.unit_matching import LiveSegment, Occurrences, Spelling, Strengths, distinct
 from index.words.word_segment import Documents
 

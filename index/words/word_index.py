@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from index.vector_ids import Ids
+from index.arrays import Ids
 from index.words.segment_merging import merge_small, remove_videos
 from index.words.segment_search import SegmentSearch
 from index.words.text_analysis import COMPOUND, QueryUnit, split_words

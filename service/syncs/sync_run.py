@@ -17,6 +17,7 @@ from cinestrata_schemas.syncs import SyncCounts
 from cinestrata_schemas.tasks import AppendSpec, TaskDetails, TaskSpec, VideoSpec
 from cinestrata_schemas.uploads import OmittedPath
 from cinestrata_schemas.videos import VideoSummary
+from index.arrays import batches
 from service.access.audit_log import Actor, acting_as
 from service.catalog.tables import FINAL_STATES
 from service.core import request_limits
@@ -111,9 +112,9 @@ def _synchronize(run: SyncRun) -> SyncCounts | None:
     library.record(domain.id, source.source, plan, source.place)
     deletion.delete_videos(plan.superseded)
     for target, videos in _by_domain(plan, followed, domains[-1]).items():
-        for start in range(0, len(videos), MAX_APPENDED):
+        for batch in batches(videos, MAX_APPENDED):
             run.renew()
-            _append(target, source.place(videos[start : start + MAX_APPENDED]))
+            _append(target, source.place(batch))
     library.edit_texts(plan, run.lease.tick)
     library.record(domain.id, source.source, plan, source.place, is_sent=True)
     is_busy = any(task.into in followed.published and task.state not in FINAL_STATES for task in tasks)
@@ -181,9 +182,9 @@ def _delete_vanished(
 ) -> int:
     """Delete the vanished videos that are in no other followed folder, and return how many."""
     gone = sorted(set(plan.vanished) - library.find_existing(plan, followed, source.source))
-    for start in range(0, len(gone), _DELETIONS):
+    for batch in batches(gone, _DELETIONS):
         run.renew()
-        deletion.delete_videos(gone[start : start + _DELETIONS])
+        deletion.delete_videos(batch)
     return len(gone)
 
 

@@ -16,6 +16,7 @@ from typing import Literal, Self
 from sqlalchemy import ColumnElement, and_, func, insert, or_, select
 from sqlalchemy.orm import Session
 
+from index.arrays import batches
 from service.catalog.database import now, session_scope
 from service.catalog.leases import Lease
 from service.catalog.tables import ACTIVE_STATES, Chunk, Task
@@ -78,8 +79,7 @@ def plan_chunks(
     # IDs and numbers of deleted chunks are reused, so tokens must differ from those of previous plans.
     task_token = session.scalars(select(Task.fencing_token).where(Task.id == task_id)).one()
     rows = []
-    for number, start in enumerate(range(0, len(vector_ids), size), first_number):
-        ids = vector_ids[start : start + size]
+    for number, ids in enumerate(batches(vector_ids, size), first_number):
         rows.append(
             {
                 "task_id": task_id,
