@@ -11,13 +11,7 @@ from service.tasks.lifecycle.claimed_task import ClaimedTask
 from service.tasks.lifecycle.claims import claim_append, claim_probing, claim_training
 from service.tasks.lifecycle.free_chunks import process_free_chunks
 from service.tasks.lifecycle.lease import Claim
-from service.tasks.lifecycle.publishing import (
-    AppendPublication,
-    Publication,
-    RecallRecord,
-    ReleaseRecord,
-    ShardRecord,
-)
+from service.tasks.lifecycle.publishing import AppendPublication, Publication
 from service.tasks.lifecycle.reconciler import ReconcileReport, reconcile, send_due
 
 __all__ = [
@@ -26,10 +20,7 @@ __all__ = [
     "Claim",
     "ClaimedTask",
     "Publication",
-    "RecallRecord",
     "ReconcileReport",
-    "ReleaseRecord",
-    "ShardRecord",
     "claim_append",
     "claim_chunk",
     "claim_probing",
