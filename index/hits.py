@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from index.vector_ids import Ids, Scores
+from index.arrays import Ids, Scores
 
 _SORTED_PER_RESULT = 4  # scores to sort for each result: an ID is rarely in more than two scans
 

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import numpy as np
 
+from index.arrays import Ids
 from index.errors import ShardStoreError
 from index.files.durable_files import find_damage
 from index.files.manifest_format import Manifest
 from index.files.segment_files import require_intact
 from index.shard_store import ShardStore
-from index.vector_ids import Ids
 
 _REPORTED_IDS = 10
 

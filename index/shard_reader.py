@@ -7,13 +7,14 @@ from pathlib import Path
 
 import numpy as np
 
+from index.arrays import Ids
 from index.errors import ShardCorrupt, ShardInvalid, ShardMissing
 from index.files.manifest_format import Manifest, SegmentEntry
 from index.files.segment_files import load_ids, read_tombstones
 from index.files.store_folder import StoreFolder
 from index.shards.searchable_shard import SearchableShard
 from index.shards.vector_store import CheckLevel, EmptyVectorStore, VectorStore
-from index.vector_ids import Ids, video_ids_of
+from index.vector_ids import video_ids_of
 
 _NO_IDS = np.empty(0, np.int64)
 

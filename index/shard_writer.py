@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from index.arrays import Ids, Vectors, batches
 from index.errors import ShardCorrupt, ShardInvalid, ShardMissing
 from index.files.durable_files import find_damage, hash_files
 from index.files.manifest_format import Manifest, ReleaseEntry, SegmentEntry
@@ -16,7 +17,6 @@ from index.files.store_folder import StoreFolder
 from index.shard_reader import ShardReader
 from index.shards.searchable_shard import SearchableShard
 from index.shards.vector_store import VectorBatches, VectorStore
-from index.vector_ids import Ids, Vectors, batches
 
 _BATCH_ROWS = 16_384
 _UNIT_TOLERANCE = 1e-3  # maximum deviation of a vector's length from 1

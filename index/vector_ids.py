@@ -1,4 +1,4 @@
-"""Vector IDs, and the array types of the index.
+"""Vector IDs of videos and moments.
 
 Each whole video has an ID, and so has each moment of a long video. A whole video has the ID that the catalog assigned,
 below 2^46. Its moments have IDs from 2^62 on, 2^16 for each video. An ID therefore shows whether it belongs to a
@@ -8,24 +8,10 @@ belong to another video.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TypeVar
-
 import numpy as np
 import numpy.typing as npt
 
-Ids = npt.NDArray[np.int64]  # vector IDs
-Rows = npt.NDArray[np.int64]  # row numbers within a segment
-Scores = npt.NDArray[np.float32]  # inner products
-Vectors = npt.NDArray[np.float32]  # one vector [dim], or many [n, dim]
-
-Number = TypeVar("Number", bound=np.generic)
-
-
-def batches(array: npt.NDArray[Number], size: int) -> Iterator[npt.NDArray[Number]]:
-    """Yield consecutive views of at most ``size`` entries along the first axis."""
-    for start in range(0, len(array), size):
-        yield array[start : start + size]
+from index.arrays import Ids, Rows
 
 
 def find_ids(stored: Ids, wanted: Ids) -> tuple[npt.NDArray[np.bool_], Rows]:

@@ -21,6 +21,7 @@ from celery.apps import worker as celery_worker_app
 from celery.signals import setup_logging, worker_init, worker_ready, worker_shutdown, worker_shutting_down
 
 from service.access.audit_log import Actor, set_process_actor
+from service.catalog import leases
 from service.core.logging import configure_logging
 from service.core.settings import settings
 from service.core.tracing import start_tracing
@@ -29,7 +30,7 @@ from service.operations import maintenance_jobs
 from service.syncs import sync_run
 from service.tasks import lifecycle, probing
 from service.tasks.broker import MAINTAIN, PROBE, SYNC, celery_app
-from service.tasks.lifecycle import heartbeat, send_due
+from service.tasks.lifecycle import send_due
 from service.webhooks.deliveries import DeliveryThread
 
 __all__ = ["celery_app", "worker_name"]
@@ -73,7 +74,7 @@ def _name_actor(**_: Any) -> None:
 
 
 def _start_maintenance(**_: Any) -> None:
-    heartbeat.clear_stop_request()
+    leases.clear_stop_request()
     _maintenance_threads.extend([MaintenanceThread(health_file), DeliveryThread()])
     for thread in _maintenance_threads:
         thread.start()
@@ -81,7 +82,7 @@ def _start_maintenance(**_: Any) -> None:
 
 def _release_tasks(**_: Any) -> None:
     # Runs in the signal handler, while a worker with the solo pool is in the middle of its task.
-    heartbeat.request_stop()
+    leases.request_stop()
 
 
 def _stop_maintenance(**_: Any) -> None:

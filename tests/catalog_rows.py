@@ -11,7 +11,6 @@ from index.files.manifest_format import SegmentEntry
 from service.catalog.database import now, session_scope
 from service.catalog.domain_videos import count_edit
 from service.catalog.tables import Release, Shard, Task, Video
-from service.tasks.lifecycle.publishing import ShardRecord
 
 
 def accepted_videos(task_id: str) -> list[Video]:
@@ -31,7 +30,7 @@ def mark_learned(task_id: str, order: int = 1) -> str:
 
 def add_release_and_shard(
     task_id: str,
-    shard: SegmentEntry | ShardRecord,
+    shard: SegmentEntry | Shard,
     *,
     order: int = 1,
     kind: str = "tame",
@@ -46,11 +45,12 @@ def add_release_and_shard(
         kind: Kind of the release.
         release_bytes: Size of the release.
     """
+    release = shard.release_id if isinstance(shard, Shard) else shard.release
     with session_scope(write=True) as session:
         at = now(session)
         session.add(
             Release(
-                id=shard.release,
+                id=release,
                 task_id=task_id,
                 learned_order=order,
                 method="m",
@@ -66,7 +66,7 @@ def add_release_and_shard(
             Shard(
                 id=shard.id,
                 task_id=task_id,
-                release_id=shard.release,
+                release_id=release,
                 fingerprint=shard.fingerprint,
                 count=shard.count,
                 dim=shard.dim,

@@ -292,10 +292,11 @@ def settings_factory(
     Settings are set through the environment, so that processes that a test starts have them too. The database is
     created unless ``upgraded`` is false. Without ``redis_url`` there is no broker.
     """
+    from service.catalog import leases
     from service.catalog.database import dispose, sqlite_path
     from service.catalog.migrations import upgrade
     from service.core.settings import Settings, settings
-    from service.tasks.lifecycle import heartbeat, lease
+    from service.tasks.lifecycle import lease
 
     # Tests see every progress event, not one in half a second.
     monkeypatch.setattr(lease, "EVENT_SECONDS", 0)
@@ -325,7 +326,7 @@ def settings_factory(
     yield make
     dispose()
     settings.cache_clear()
-    heartbeat.clear_stop_request()
+    leases.clear_stop_request()
 
 
 @pytest.fixture(scope="session")

@@ -5,14 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy as np
-import numpy.typing as npt
 
+from index.arrays import Ids, Vectors
 from models.encoders.query_encoder import QueryEncoder
 from models.releases.probe_queries import MAX_PROBED_OLDER_TASKS, PROBE_ANCHORS, PROBE_TEXTS, ProbeQueries
 from trainer.evaluation.gallery import ShardVectors
-
-Ids = npt.NDArray[np.int64]
-Vectors = npt.NDArray[np.float32]
 
 
 def make_probes(

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from index.arrays import Ids
 from models.encoders.query_encoder import QueryEncoder
 from models.releases.release_state import ReleaseState
 from models.routing import DEFAULT_PRIOR
@@ -18,7 +19,7 @@ from models.routing.confidence_model import ConfidenceModel
 from trainer.evaluation.calibration_searches import CalibrationTask, unrelated_texts
 from trainer.evaluation.confidence_fitting import MAX_CAPTIONS, fit_confidence
 from trainer.evaluation.cross_fitting import add_fold, calibrate_appended, cross_fit
-from trainer.evaluation.gallery import Ids, ShardVectors, WholeVideoShard
+from trainer.evaluation.gallery import ShardVectors, WholeVideoShard
 from trainer.methods import Method
 from trainer.published_library import Library
 from trainer.task_data import TaskData, draw_sample

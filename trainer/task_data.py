@@ -9,16 +9,13 @@ from pathlib import Path
 from typing import Literal, NamedTuple, Protocol, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from index.arrays import Frames, Ids, Vectors, batches
 from trainer.errors import FramesMissing
 
 Split = Literal["train", "val", "test", "fold"]
-Ids = npt.NDArray[np.int64]
-Vectors = npt.NDArray[np.float32]
-Frames = npt.NDArray[np.uint8]
 
 
 @dataclass(frozen=True)
@@ -171,7 +168,7 @@ def load_examples(pairs: Sequence[Pair], size: int) -> Iterator[tuple[Tensor, li
     Raises:
         FramesMissing: See :func:`load_frames`.
     """
-    for chunk in chunks(pairs, size):
+    for chunk in batches(pairs, size):
         yield load_frames([pair.clip for pair in chunk]), [pair.caption for pair in chunk]
 
 
@@ -280,12 +277,6 @@ def vector_ids(clips: Sequence[Clip]) -> Ids:
 
 
 Item = TypeVar("Item")
-
-
-def chunks(items: Sequence[Item], size: int) -> Iterator[Sequence[Item]]:
-    """Yield consecutive parts of ``size`` items; the last may be shorter."""
-    for start in range(0, len(items), size):
-        yield items[start : start + size]
 
 
 def draw_sample(items: Sequence[Item], limit: int) -> tuple[Item, ...]:

@@ -16,6 +16,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from index.arrays import Ids, Vectors
 from index.files.manifest_format import ReleaseEntry, SegmentEntry
 from models.backbones.backbone import Backbone
 from models.encoders.encoder_registry import open_query_encoder
@@ -40,8 +41,6 @@ from trainer.video_embedding import MemoryShard, embed_clips
 
 _MAX_GATE_QUERIES = 1000
 
-Ids = npt.NDArray[np.int64]
-Vectors = npt.NDArray[np.float32]
 IndexingStage = Literal["indexing", "calibrating", "writing"]
 
 

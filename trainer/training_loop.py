@@ -17,6 +17,7 @@ import structlog
 import torch
 from torch import Tensor, nn
 
+from index.arrays import batches
 from models.backbones.device_memory import return_freed_memory
 from models.backbones.tower_computation import (
     gradient_checkpointing,
@@ -30,7 +31,7 @@ from trainer.errors import TrainingDiverged
 from trainer.frozen_prefix_cache import open_video_loader
 from trainer.methods.base import Method
 from trainer.process_group import ALONE, ProcessGroup
-from trainer.task_data import StoredVectors, TaskData, chunks, load_frames
+from trainer.task_data import StoredVectors, TaskData, load_frames
 from trainer.training_checkpoint import Checkpoint, CheckpointStore
 from trainer.training_memory import plan_memory
 
@@ -214,7 +215,7 @@ def _observe_videos(method: Method, task: TaskData, report: Callable[[TrainingPr
     clips = task.observed(method.config.max_videos)
     size = method.config.batch_size
     clock = _Clock(1, math.ceil(len(clips) / size), 0)
-    for chunk in chunks(clips, size):
+    for chunk in batches(clips, size):
         method.observe(load_frames(chunk), [clip.captions for clip in chunk])
         report(clock.tick(0, None, len(chunk)))
 

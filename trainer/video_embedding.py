@@ -17,9 +17,10 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from index.arrays import Ids, Vectors, batches
 from index.vector_ids import moment_ids
 from media import MediaError, VideoDecoder, VideoLimits, content_hash, sample_times
-from trainer.task_data import Clip, chunks, load_frames
+from trainer.task_data import Clip, load_frames
 
 _BATCH = 32  # fixed, so that repeated runs give the same bits
 
@@ -42,7 +43,7 @@ def embed_clips(
     """
     parts: list[npt.NDArray[np.float32]] = []
     done = 0
-    for chunk in chunks(clips, _BATCH):
+    for chunk in batches(clips, _BATCH):
         parts.append(encode(load_frames(chunk)).float().cpu().numpy())
         done += len(chunk)
         report(done)
@@ -66,9 +67,6 @@ class MemoryShard:
         """Look up the vectors of ``ids``, ``float32 [len(ids), dim]``."""
         return self._vectors[[self._rows[int(video)] for video in ids]]
 
-
-Ids = npt.NDArray[np.int64]
-Vectors = npt.NDArray[np.float32]
 
 MAX_DECODED_FRAMES = 512  # at a time, unless one moment has more
 SEGMENT_ROWS = 65_536  # rows at which a segment is complete
@@ -176,7 +174,7 @@ def _concatenate(parts: Sequence[tuple[Ids, Vectors]]) -> tuple[Ids, Vectors]:
 def _chunks_of_spans(
     spans: Sequence[tuple[float, float]], frames: int
 ) -> Iterator[Sequence[tuple[float, float]]]:
-    return chunks(spans, max(1, min(_BATCH, MAX_DECODED_FRAMES // frames)))
+    return batches(spans, max(1, min(_BATCH, MAX_DECODED_FRAMES // frames)))
 
 
 def _decode_frames(

@@ -24,10 +24,11 @@ import torch
 
 from benchmarks.clips.caption_tfidf import CaptionTfidf, caption_words
 from benchmarks.clips.clip_results import GALLERIES, ClipRun
+from index.arrays import batches
 from models.backbones.backbone import Backbone
 from models.routing.router import log_weights
 from trainer.evaluation.retrieval_metrics import RankCount
-from trainer.task_data import TaskData, chunks, load_frames
+from trainer.task_data import TaskData, load_frames
 
 Floats = npt.NDArray[np.float64]
 
@@ -322,7 +323,7 @@ def extract_features(
     domains = []
     for task in tasks:
         began = time.perf_counter()
-        parts = [_frame_statistics(backbone, load_frames(chunk)) for chunk in chunks(task.clips, _CLIPS)]
+        parts = [_frame_statistics(backbone, load_frames(chunk)) for chunk in batches(task.clips, _CLIPS)]
         domains.append(
             DomainFeatures(
                 name=task.task_id,

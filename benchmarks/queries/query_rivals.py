@@ -32,11 +32,11 @@ from benchmarks.data.source_tasks import SourceTask, SourceVideo
 from benchmarks.learning.output_memory import remember_outputs
 from benchmarks.learning.task_preparation import Progress, prepare_source_tasks
 from benchmarks.queries.library_videos import Library, LibraryVideo
+from index.arrays import batches
 from models.backbones.backbone_description import FrameSpec
 from models.backbones.backbone_loading import frame_spec, load_backbone
 from models.encoders.tower_forward import encode_frames, encode_texts
 from models.routing import DEFAULT_PRIOR
-from trainer.task_data import chunks
 from trainer.video_embedding import embed_clips
 
 Floats = npt.NDArray[np.floating]
@@ -175,7 +175,7 @@ def read_features(
 
     @torch.inference_mode()
     def encode(texts: Sequence[str]) -> Floats:
-        parts = [encode_texts(frozen, frozen.tokenize(part))[0].numpy() for part in chunks(texts, 64)]
+        parts = [encode_texts(frozen, frozen.tokenize(part))[0].numpy() for part in batches(texts, 64)]
         return np.concatenate(parts)
 
     return FrozenFeatures(ridge, vectors, encode, frozen.engine)

@@ -24,6 +24,7 @@ from benchmarks.learning.output_memory import remember_outputs
 from benchmarks.queries.library_videos import Library
 from cinestrata_schemas.search import MAX_BATCH_QUERIES, SearchQuery, SearchResponse
 from cinestrata_schemas.tasks import TaskSpec
+from index.arrays import batches
 from service.catalog.database import session_scope
 from service.catalog.migrations import upgrade
 from service.catalog.tables import Video
@@ -36,7 +37,6 @@ from service.search.snapshots.search_snapshot import ShardScan
 from service.search.text_search.executor import start_searches
 from service.storage.library_backbone import library_backbone
 from service.tasks import commands
-from trainer.task_data import chunks
 from trainer.worker.job_environment import load_worker_backbone
 from trainer.worker.learning_job import run_learning_job
 
@@ -165,7 +165,7 @@ def _ingest(domains: Mapping[str, Sequence[Mapping[str, Any]]], method: str | No
 
 def _search(engine: SearchEngine, questions: Sequence[Question]) -> list[Answer]:
     answers: list[Answer] = []
-    for batch in chunks(questions, MAX_BATCH_QUERIES):
+    for batch in batches(questions, MAX_BATCH_QUERIES):
         queries = [SearchQuery(q=text, k=DEPTH, task=domain, moments=0) for text, domain in batch]
         answers += map(to_answer, engine.search_many(queries))
     return answers
@@ -185,7 +185,7 @@ def _score(engine: SearchEngine, texts: Sequence[str], rows: Mapping[int, int]) 
     """
     snapshot = engine.snapshots.current()
     scores = np.full((2, len(texts), len(rows)), -np.inf, np.float32)
-    for start, batch in zip(range(0, len(texts), 64), chunks(texts, 64), strict=True):
+    for start, batch in zip(range(0, len(texts), 64), batches(texts, 64), strict=True):
         requests = parse_requests([SearchQuery(q=text) for text in batch], engine.settings)
         plain, wordy = (
             start_searches(snapshot, requests, engine.settings, engine.metadata_cache, with_words=with_words)

@@ -25,10 +25,11 @@ from pydantic import Field
 from torch import Tensor
 
 from benchmarks.rivals.shared.query_maps import AffineMap, QueryMapMethod
+from index.arrays import batches
 from models.backbones.backbone import Backbone
 from models.encoders.tower_forward import encode_frames
 from trainer.methods.finetune import FinetuneConfig
-from trainer.task_data import Pair, chunks, load_frames
+from trainer.task_data import Pair, load_frames
 
 
 class DriftAdapterConfig(FinetuneConfig):
@@ -59,7 +60,7 @@ class DriftAdapter(QueryMapMethod):
         if not self.config.videos:
             return captions
         clips = list({pair.clip.vector_id: pair.clip for pair in pairs}.values())
-        frames = (load_frames(chunk) for chunk in chunks(clips, self.config.batch_size))
+        frames = (load_frames(chunk) for chunk in batches(clips, self.config.batch_size))
         return torch.cat([captions, *(encode_frames(model, chunk)[0] for chunk in frames)])
 
 

@@ -13,6 +13,7 @@ from torch.nn import functional as F
 from benchmarks.clips.caption_tfidf import CaptionTfidf
 from benchmarks.reporting.markdown_tables import markdown_table
 from benchmarks.routing.caption_splits import CaptionFold, caption_folds
+from index.arrays import batches
 from models.backbones.backbone import Backbone
 from models.backbones.backbone_description import TextBackground
 from models.encoders.tower_forward import encode_texts
@@ -20,7 +21,6 @@ from models.routing.caption_evidence import CaptionEvidence, CaptionScatter
 from models.routing.router import distinct_tokens
 from models.routing.token_statistics import token_profile
 from trainer.evaluation.retrieval_metrics import rank_by_id, recall_at
-from trainer.task_data import chunks
 
 Floats = npt.NDArray[np.floating]
 Ints = npt.NDArray[np.int64]
@@ -64,7 +64,7 @@ class TextEncoder:
     def __call__(self, texts: Sequence[str]) -> tuple[list[Ints], Floats]:
         """Get the distinct token IDs of each text, and unit vectors ``[n, dim]``."""
         missing = sorted(set(texts) - self._encoded.keys(), key=len)  # similar lengths need little padding
-        for chunk in chunks(missing, _TEXTS):
+        for chunk in batches(missing, _TEXTS):
             ids = self.backbone.tokenize(chunk)
             lengths = self.backbone.end_of_text(ids) + 1
             ids = ids[:, : int(lengths.max())]

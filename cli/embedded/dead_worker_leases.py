@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import socket
 
-from sqlalchemy import select, update
+from sqlalchemy import delete, select, update
 
-from service.catalog.database import dispose, now, session_scope
-from service.catalog.tables import Chunk, Sync, Task
+from service.catalog.database import dispose, session_scope
+from service.catalog.tables import Chunk, LeaseRow, Task
 from service.core.errors import CinestrataError
 from service.tasks.lifecycle.state_machine import clear_lease
 
@@ -34,14 +34,8 @@ def release_leases(pid: int | None = None) -> None:
                 .values(lease_owner=None, lease_expires_at=None, fencing_token=Chunk.fencing_token + 1)
                 .execution_options(synchronize_session=False)
             )
-            if pid is None:  # leases of syncs have no owner
-                session.execute(
-                    update(Sync)
-                    .where(Sync.lease_expires_at.is_not(None))
-                    .values(
-                        lease_expires_at=None, fencing_token=Sync.fencing_token + 1, next_run_at=now(session)
-                    )
-                )
+            if pid is None:  # these leases have no owner
+                session.execute(delete(LeaseRow))
     except CinestrataError:
         pass
     finally:

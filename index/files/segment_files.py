@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from index.arrays import Ids
 from index.errors import ShardCorrupt, ShardMissing
 from index.files.durable_files import find_damage
 from index.files.manifest_format import SegmentEntry, TombstoneEntry
-from index.vector_ids import Ids
 
 VECTORS, IDS, DESCRIPTION = "vectors.faiss", "ids.npy", "shard.json"
 QUERIES, STRUCTURE = "queries.npy", "search.faiss"  # of large segments

@@ -28,10 +28,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from index.arrays import Ids, Scores, Vectors
 from index.errors import ShardMissing
 from index.milvus.milvus_address import MilvusAddress, MilvusIndex
 from index.milvus.milvus_connection import MilvusConnection, TimedClient
-from index.vector_ids import Ids, Scores, Vectors
 
 STORE_NAME = "milvus"
 MAX_LISTED_IDS = 16_384  # IDs in one filter, and results of one search

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from index.arrays import Ids, Scores, Vectors, batches
 from index.errors import ShardCorrupt, ShardMissing
 from index.files.manifest_format import SegmentEntry
 from index.files.segment_files import DIGEST, display_name, load_ids
@@ -29,7 +30,6 @@ from index.milvus.milvus_partitions import (
 )
 from index.shards.searchable_shard import SearchableShard
 from index.shards.vector_store import CheckLevel, VectorBatches, VectorStore
-from index.vector_ids import Ids, Scores, Vectors, batches
 
 MAX_HITS = 262_144  # over all queries of one request
 _SETTLED_SECONDS = 60  # age from which every replica has a row; Milvus lets replicas lag by 5 seconds

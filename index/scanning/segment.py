@@ -12,6 +12,7 @@ from threading import Lock
 import faiss
 import numpy as np
 
+from index.arrays import Ids, Rows, Vectors
 from index.errors import ShardCorrupt, ShardMissing
 from index.files.manifest_format import SegmentEntry
 from index.files.segment_files import (
@@ -34,7 +35,7 @@ from index.scanning.exact_scan import (
     count_rows,
     is_flat_index,
 )
-from index.vector_ids import Ids, Rows, Vectors, find_ids
+from index.vector_ids import find_ids
 
 
 class Segment:

@@ -10,6 +10,7 @@ import faiss
 import numpy as np
 import numpy.typing as npt
 
+from index.arrays import Ids, Vectors
 from index.files.manifest_format import AnnStructure, SegmentEntry
 from index.files.segment_files import QUERIES, STRUCTURE, VECTORS
 from index.hits import Hits, combine_hits
@@ -19,7 +20,6 @@ from index.scanning.search_options import AnnPolicy
 from index.scanning.segment import Segment, SegmentCache
 from index.shards.searchable_shard import SearchableShard
 from index.shards.vector_store import CheckLevel, VectorBatches, VectorStore
-from index.vector_ids import Ids, Vectors
 
 
 class FaissVectorStore(VectorStore):

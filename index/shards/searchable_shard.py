@@ -11,10 +11,11 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from index.arrays import Ids, Vectors
 from index.errors import ShardMissing
 from index.files.manifest_format import SegmentEntry
 from index.hits import Hits
-from index.vector_ids import FIRST_MOMENT_ID, Ids, Vectors
+from index.vector_ids import FIRST_MOMENT_ID
 
 
 class SearchableShard(ABC):

@@ -27,10 +27,10 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
+from index.arrays import Ids, Vectors
 from index.files.manifest_format import AnnStructure, SegmentEntry
 from index.hits import NO_HITS, Hits
 from index.shards.searchable_shard import SearchableShard
-from index.vector_ids import Ids, Vectors
 
 # Yields a segment's vectors in batches ``float32 [≤ 16,384, dim]``; may be called repeatedly.
 VectorBatches = Callable[[], Iterable[Vectors]]

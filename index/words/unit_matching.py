@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from index.vector_ids import Ids
+from index.arrays import Ids
 from index.words.text_analysis import COMPOUND, split_word
 from index.words.word_forms import stem_words
 from index.words.word_segment import Documents, Flags, WordSegment, merge_segments, run_starts

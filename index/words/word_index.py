@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from index.vector_ids import Ids
+from index.arrays import Ids
 from index.words.text_analysis import COMPOUND, QueryUnit, split_words
 from index.words.unit_matching import (
     EXACT,

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from index.vector_ids import Ids
+from index.arrays import Ids
 from index.words.term_table import Indices, TermTable, merge_tables
 from index.words.text_analysis import COMPOUND, analyze_text
 from index.words.word_forms import ALL_STOP_WORDS, stem_words

@@ -18,6 +18,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import ConnectionPoolEntry
 
+from index.arrays import batches
 from service.core.errors import InDoubt, Unavailable
 from service.core.settings import Settings, settings
 
@@ -151,8 +152,7 @@ def now(session: Session) -> datetime:
 
 def id_chunks(ids: Sequence[_Id]) -> Iterator[Sequence[_Id]]:
     """Split IDs into chunks that fit in one ``IN (…)``."""
-    for start in range(0, len(ids), _CHUNK):
-        yield ids[start : start + _CHUNK]
+    return batches(ids, _CHUNK)
 
 
 def ping() -> None:

@@ -6,20 +6,19 @@ Counters increase in the transaction that changes the videos, so rows read after
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import islice
-from typing import Any, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from sqlalchemy import ColumnElement, delete, func, insert, or_, select, update
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from cinestrata_schemas.choice_types import LEARNED_SPLITS
+from index.arrays import batches
 from index.vector_ids import moment_ids
 from service.catalog.column_types import is_damaged
 from service.catalog.database import id_chunks, read_connection, session_scope
 from service.catalog.tables import FINAL_STATES, Calibration, EditCounter, Moment, Task, Video
 
-Item = TypeVar("Item")
 Span = tuple[float, float]  # start and end, in seconds since the first frame
 _ROWS = 10_000  # per INSERT
 _LAST_EDIT = select(EditCounter.__table__.c.last_edit)
@@ -155,12 +154,12 @@ def replace_moments(session: Session, task_id: str, spans: Mapping[int, Sequence
     """
     video_ids = select(Video.vector_id).where(Video.task_id == task_id)
     session.execute(delete(Moment).where(Moment.video_vector_id.in_(video_ids)))
-    rows = (
+    rows = [
         {"vector_id": vector_id, "video_vector_id": video, "start_seconds": start, "end_seconds": end}
         for video, own in spans.items()
         for vector_id, (start, end) in zip(moment_ids(video, len(own)).tolist(), own, strict=True)
-    )
-    for batch in _batched(rows, _ROWS):
+    ]
+    for batch in batches(rows, _ROWS):
         session.execute(insert(Moment), batch)
 
 
@@ -173,12 +172,6 @@ def moment_spans(session: Session, video: int) -> list[Span]:
     """Read a video's moments in order of time, given its vector ID."""
     query = select(Moment.start_seconds, Moment.end_seconds).where(Moment.video_vector_id == video)
     return [(start, end) for start, end in session.execute(query.order_by(Moment.vector_id))]
-
-
-def _batched(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
-    iterator = iter(items)
-    while batch := list(islice(iterator, size)):
-        yield batch
 
 
 def store_calibration(

@@ -116,7 +116,6 @@ class Webhook(Base):
     enabled: Mapped[bool] = mapped_column(Boolean)
     reason: Mapped[str | None] = mapped_column(Text)  # set: the service disabled the endpoint
     created_at: Mapped[datetime]
-    lease_expires_at: Mapped[datetime | None]  # in the past: when a worker's last turn ended
 
 
 class Delivery(Base):
@@ -183,8 +182,7 @@ class MaintenanceJob(Base):
     created_at: Mapped[datetime]
     started_at: Mapped[datetime | None]
     finished_at: Mapped[datetime | None]
-    lease_expires_at: Mapped[datetime | None]  # set: a worker runs the job
-    fencing_token: Mapped[int] = mapped_column(BigInteger, default=0)  # incremented with every run
+    attempts: Mapped[int] = mapped_column(BigInteger, default=0)
     error: Mapped[str | None] = mapped_column(Text)
     result: Mapped[dict[str, Any] | None] = mapped_column(StoredJson(dict, nullable=True))
 

@@ -408,9 +408,8 @@ class Sync(Base):
     task_id: Mapped[str | None] = mapped_column(String(128))  # set: the domain existed at the last run
     created_at: Mapped[datetime]
 
+    # In the past during a run, so that one whose worker dies is due when its lease expires.
     next_run_at: Mapped[datetime] = mapped_column(index=True)
-    lease_expires_at: Mapped[datetime | None]  # set: a run is in progress
-    fencing_token: Mapped[int] = mapped_column(BigInteger, default=0)  # incremented with every run
     started_at: Mapped[datetime | None]
     finished_at: Mapped[datetime | None]
     error: Mapped[str | None] = mapped_column(Text)
@@ -454,4 +453,14 @@ class IdempotencyKey(Base):
     task_id: Mapped[str | None] = mapped_column(ForeignKey("tasks.id", ondelete="CASCADE"))
     response: Mapped[dict[str, Any] | None] = mapped_column(StoredJson(dict, nullable=True))
     created_at: Mapped[datetime] = mapped_column(index=True)
-    locked_until: Mapped[datetime]
+
+
+class LeaseRow(Base):
+    """The right of one process to work on something, see :mod:`service.catalog.leases`."""
+
+    __tablename__ = "leases"
+
+    kind: Mapped[str] = mapped_column(String(16), primary_key=True)
+    id: Mapped[str] = mapped_column(String(384), primary_key=True)  # of what it protects
+    token: Mapped[int] = mapped_column(BigInteger)
+    until: Mapped[datetime]

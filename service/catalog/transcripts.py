@@ -11,7 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from sqlalchemy import delete, insert, select, tuple_
 from sqlalchemy.orm import Session, aliased
 
-from index.vector_ids import Ids, moment_numbers, video_ids_of
+from index.arrays import Ids, batches
+from index.vector_ids import moment_numbers, video_ids_of
 from service.catalog.tables import Passage, Video
 
 TimedText = tuple[float, float, str]  # start and end, in seconds, and text
@@ -31,8 +32,8 @@ def store_transcripts(session: Session, transcripts: Mapping[int, Sequence[Timed
             {"video_vector_id": video, "number": number, "cues": passage}
             for number, passage in enumerate(cut_passages(cues))
         ]
-    for start in range(0, len(rows), _ROWS):
-        session.execute(insert(Passage), rows[start : start + _ROWS])
+    for batch in batches(rows, _ROWS):
+        session.execute(insert(Passage), batch)
 
 
 def copy_transcripts(session: Session, task_id: str) -> None:
@@ -71,8 +72,7 @@ def read_passages(session: Session, passages: Ids) -> dict[int, list[TimedText]]
     keys = list(zip(video_ids_of(passages).tolist(), moment_numbers(passages).tolist(), strict=True))
     cues: dict[tuple[int, int], list[TimedText]] = {}
     wanted = sorted({key for video, number in keys for key in ((video, number), (video, number + 1))})
-    for start in range(0, len(wanted), _KEYS):
-        chunk = wanted[start : start + _KEYS]
+    for chunk in batches(wanted, _KEYS):
         query = select(Passage).where(tuple_(Passage.video_vector_id, Passage.number).in_(chunk))
         cues |= {(row.video_vector_id, row.number): row.cues for row in session.scalars(query)}
     return {

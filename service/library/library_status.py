@@ -176,7 +176,7 @@ def _syncs_version(session: Session) -> str:
             Sync.source,
             Sync.every_seconds,
             Sync.next_run_at,
-            Sync.lease_expires_at.is_not(None),
+            Sync.started_at,
             Sync.finished_at,
             Sync.error,
             cast(Sync.counts, Text),

@@ -1,36 +1,32 @@
 """Run the compactions and snapshots that operators start on the page, in workers.
 
-A job is claimed like a task: one conditional UPDATE with a lease and a fencing token. If its worker dies, the lease
-expires and the job starts again, which both kinds permit. After three lost workers the job fails.
+The worker of a job holds its lease. If the worker dies, the lease expires and the job starts again, which both kinds
+permit. After three lost workers the job fails.
 """
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from datetime import timedelta
 from typing import Any
 
 import structlog
-from sqlalchemy import or_, select, update
+from sqlalchemy import select
 
 from cinestrata_schemas.operations import JobDetails, JobSpec
 from service.access.audit_log import record_change
 from service.backups.snapshot_writing import write_snapshot
 from service.backups.stored_snapshots import snapshot_name
 from service.catalog.database import now, session_scope
+from service.catalog.leases import Lease, acquire, is_leased
 from service.catalog.operation_tables import MaintenanceJob
 from service.catalog.tables import describe_damage
 from service.catalog.task_names import require_task
 from service.catalog.worker_reports import process_name, record_worker_error
-from service.core.errors import CinestrataError, InvalidInput
+from service.core.errors import CinestrataError, Conflict, InvalidInput
 from service.core.settings import settings
 from service.library import compaction
 from service.tasks import broker
 
-LEASE = timedelta(seconds=120)
-_RENEWAL_SECONDS = 30.0
+UNFINISHED = ("queued", "running")
 _MAX_RUNS = 3
 _MAX_TEXT_CHARS = 2000
 
@@ -52,12 +48,12 @@ def start_job(spec: JobSpec) -> JobDetails:
             select(MaintenanceJob).where(
                 MaintenanceJob.kind == spec.kind,
                 MaintenanceJob.task_id == task_id,
-                MaintenanceJob.state.in_(("queued", "running")),
+                MaintenanceJob.state.in_(UNFINISHED),
             )
         ).first()
         if row is None:
             row = MaintenanceJob(
-                kind=spec.kind, task_id=task_id, state="queued", created_at=now(session), fencing_token=0
+                kind=spec.kind, task_id=task_id, state="queued", created_at=now(session), attempts=0
             )
             session.add(row)
             session.flush()
@@ -79,10 +75,8 @@ def send_due_jobs() -> int:
     with session_scope() as session:
         due = session.scalars(
             select(MaintenanceJob.id).where(
-                or_(
-                    MaintenanceJob.state == "queued",
-                    (MaintenanceJob.state == "running") & (MaintenanceJob.lease_expires_at < now(session)),
-                )
+                MaintenanceJob.state.in_(UNFINISHED),
+                ~is_leased("job", MaintenanceJob.id, now(session)),
             )
         ).all()
     if not due or broker.queue_length(broker.CPU_QUEUE) != 0:
@@ -92,21 +86,28 @@ def send_due_jobs() -> int:
 
 def run_job(job_id: int) -> None:
     """Run a job, unless it is already running or finished."""
-    claimed = _claim(job_id)
-    if claimed is None:
-        return
-    kind, task_id, token = claimed
-    try:
-        with _keep_lease(job_id, token):
-            result = _snapshot(job_id) if kind == "snapshot" else _compact(task_id)
-    except (CinestrataError, OSError) as error:
-        log.warning("maintenance_job_failed", job=job_id, kind=kind, reason=str(error))
-        _finish(job_id, token, error=str(error))
-    except Exception as error:
-        log.exception("maintenance_job_failed", job=job_id, kind=kind)
-        _finish(job_id, token, error=f"{type(error).__name__}: {error}")
-    else:
-        _finish(job_id, token, result=result)
+    with session_scope(write=True) as session:
+        job = session.get(MaintenanceJob, job_id, with_for_update=True)
+        if job is None or job.state not in UNFINISHED:
+            return
+        # Copying a large shard takes minutes without a sign of progress.
+        lease = acquire(session, "job", str(job_id), needs_progress=False)
+        if lease is None:
+            return
+        job.state, job.started_at, job.attempts = "running", now(session), job.attempts + 1
+    with lease:
+        try:
+            if job.attempts > _MAX_RUNS:
+                raise Conflict(f"The worker stopped {_MAX_RUNS} times during this job.")
+            result = _snapshot(job_id) if job.kind == "snapshot" else _compact(job.task_id)
+        except (CinestrataError, OSError) as error:
+            log.warning("maintenance_job_failed", job=job_id, kind=job.kind, reason=str(error))
+            _finish(job_id, lease, error=str(error))
+        except Exception as error:
+            log.exception("maintenance_job_failed", job=job_id, kind=job.kind)
+            _finish(job_id, lease, error=f"{type(error).__name__}: {error}")
+        else:
+            _finish(job_id, lease, result=result)
 
 
 def _compact(task_id: str | None) -> dict[str, Any]:
@@ -133,75 +134,16 @@ def _snapshot(job_id: int) -> dict[str, Any]:
     }
 
 
-def _claim(job_id: int) -> tuple[str, str | None, int] | None:
-    """Claim a job and return its kind, domain and fencing token; None if it is not due."""
-    with session_scope(write=True) as session:
-        at = now(session)
-        free = or_(MaintenanceJob.lease_expires_at.is_(None), MaintenanceJob.lease_expires_at < at)
-        row = session.execute(
-            update(MaintenanceJob)
-            .where(MaintenanceJob.id == job_id, MaintenanceJob.state.in_(("queued", "running")), free)
-            .values(
-                state="running",
-                started_at=at,
-                lease_expires_at=at + LEASE,
-                fencing_token=MaintenanceJob.fencing_token + 1,
-            )
-            .returning(MaintenanceJob.kind, MaintenanceJob.task_id, MaintenanceJob.fencing_token)
-            .execution_options(synchronize_session=False)
-        ).one_or_none()
-    if row is None:
-        return None
-    if row.fencing_token > _MAX_RUNS:
-        _finish(job_id, row.fencing_token, error=f"The worker stopped {_MAX_RUNS} times during this job.")
-        return None
-    return row.kind, row.task_id, row.fencing_token
-
-
-@contextmanager
-def _keep_lease(job_id: int, token: int) -> Iterator[None]:
-    """Renew a job's lease during the ``with`` block: copying a large shard takes minutes."""
-    ended = threading.Event()
-
-    def renew() -> None:
-        while not ended.wait(_RENEWAL_SECONDS):
-            try:
-                with session_scope(write=True) as session:
-                    session.execute(
-                        update(MaintenanceJob)
-                        .where(MaintenanceJob.id == job_id, MaintenanceJob.fencing_token == token)
-                        .values(lease_expires_at=now(session) + LEASE)
-                        .execution_options(synchronize_session=False)
-                    )
-            except CinestrataError as error:
-                log.warning("maintenance_lease_not_renewed", job=job_id, reason=str(error))
-
-    thread = threading.Thread(target=renew, name=f"job-{job_id}", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        thread.join()
-
-
 def _finish(
-    job_id: int, token: int, *, result: dict[str, Any] | None = None, error: str | None = None
+    job_id: int, lease: Lease, *, result: dict[str, Any] | None = None, error: str | None = None
 ) -> None:
     with session_scope(write=True) as session:
-        session.execute(
-            update(MaintenanceJob)
-            .where(MaintenanceJob.id == job_id, MaintenanceJob.fencing_token == token)
-            .values(
-                state="done" if error is None else "failed",
-                result=result,
-                error=error and error[:_MAX_TEXT_CHARS],
-                finished_at=now(session),
-                lease_expires_at=None,
-            )
-            .execution_options(synchronize_session=False)
-        )
-        if error is not None:
+        job = session.get_one(MaintenanceJob, job_id, with_for_update=True)
+        if not lease.release(session):
+            return
+        job.state, job.result, job.finished_at = "failed" if error else "done", result, now(session)
+        job.error = error and error[:_MAX_TEXT_CHARS]
+        if error:
             record_worker_error(session, process_name(), f"Maintenance job {job_id}: {error}")
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from cinestrata_schemas.search import Facet, FacetValue
-from index.vector_ids import Ids
+from index.arrays import Ids
 from service.core.errors import Unavailable
 from service.search.snapshots.search_snapshot import SearchSnapshot
 from service.search.video_metadata_cache import MetadataValue, VideoMetadataCache

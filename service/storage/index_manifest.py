@@ -10,10 +10,10 @@ from contextlib import ExitStack, contextmanager
 from cachetools import LRUCache
 from sqlalchemy import func, select
 
+from index.arrays import Ids
 from index.errors import ManifestError, ShardStoreError
 from index.files.manifest_format import Manifest
 from index.shard_store import ShardStore
-from index.vector_ids import Ids
 from service.catalog.database import session_scope
 from service.catalog.tables import Task
 from service.core.errors import Unavailable

@@ -11,6 +11,7 @@ from pathlib import Path
 from cinestrata_schemas.syncs import FollowedSource, StoredFile, SyncedFilesPatch
 from cinestrata_schemas.tasks import VideoSpec
 from cinestrata_schemas.videos import VideoDetails, VideoPatch
+from index.arrays import batches
 from media.sources.media_source import is_source_uri
 from service.core.errors import NotFound
 from service.syncs.sync_plan import FollowedDomain, SourceFiles, SyncPlan, transcript_digest
@@ -113,10 +114,8 @@ class FollowedLibrary:
             is_sent: Whether the new videos and versions have been sent.
         """
         if is_sent:
-            late = list(plan.late_rows.values())
-            for start in range(0, len(late), _BATCH):
-                rows = late[start : start + _BATCH]
-                self.record_files(SyncedFilesPatch(task_id=task_id, source=source, files=rows))
+            for rows in batches(list(plan.late_rows.values()), _BATCH):
+                self.record_files(SyncedFilesPatch(task_id=task_id, source=source, files=list(rows)))
             return
         in_place = {video: path for video, path in plan.renamed.items() if video not in plan.uploads}
         placed = place([VideoSpec.model_construct(uri=path) for path in in_place.values()])
@@ -147,8 +146,8 @@ class FollowedLibrary:
                     self.edit_video(video, VideoPatch(transcript=cues))
 
     def _files_of(self, contents: Sequence[str]) -> Iterator[StoredFile]:
-        for start in range(0, len(contents), _CONTENTS):
-            yield from self.list_files(None, contents[start : start + _CONTENTS])
+        for batch in batches(contents, _CONTENTS):
+            yield from self.list_files(None, batch)
 
     def _may_exist(self, row: StoredFile) -> bool:
         """Whether a file is there, or may be: its folder cannot be read, or its disk is not mounted."""

@@ -1,18 +1,16 @@
 """Register, list and remove syncs in the catalog, and claim their runs.
 
-A run has a lease, so two workers never run the same sync at once: only one of two conditional UPDATEs takes effect.
-When a dead worker's lease expires, the run is sent again. So is a message that no worker has received.
+A run has a lease, so two workers never run the same sync at once. When a dead worker's lease expires, the run is sent
+again. So is a message that no worker has received.
 """
 
 from __future__ import annotations
 
-import threading
-import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import cast
 
-from sqlalchemy import ColumnElement, and_, or_, select, update
+from sqlalchemy import ColumnElement, or_, select, update
 from sqlalchemy.orm import Session
 
 from cinestrata_schemas.choice_types import VanishedVideos
@@ -21,10 +19,11 @@ from cinestrata_schemas.syncs import SyncCounts, SyncDetails, SyncSpec
 from cinestrata_schemas.uri_redaction import redact_uri
 from service.access.audit_log import record_change
 from service.catalog.database import now, session_scope
+from service.catalog.leases import Lease, acquire, is_leased, revoke
 from service.catalog.tables import Sync, Task, describe_damage
 from service.catalog.task_names import lock_names
 from service.core.domain_names import name_key
-from service.core.errors import LeaseLost, NotFound
+from service.core.errors import NotFound
 from service.core.settings import settings
 from service.syncs.source_listing import check_source
 from service.tasks import broker
@@ -32,7 +31,6 @@ from service.tasks.task_storage import new_id
 
 _LEASES = 5  # a step of a run, such as a listing page, may take longer than a task's
 _MESSAGE_SECONDS = 60.0  # after which a message that no worker has received is sent again
-_RENEWAL_SECONDS = 30.0
 
 
 def register_sync(spec: SyncSpec) -> SyncDetails:
@@ -51,17 +49,18 @@ def register_sync(spec: SyncSpec) -> SyncDetails:
         existing = _syncs_of_domain(session, spec.name)
         at = now(session)
         for other in existing[1:]:
+            revoke(session, "sync", other.id)
             session.delete(other)
         if existing:
             row = existing[0]
         else:
-            row = Sync(id=new_id("syn"), created_at=at, fencing_token=0)
+            row = Sync(id=new_id("syn"), created_at=at)
             session.add(row)
         row.name = spec.name
         row.source, row.every_seconds = spec.source, spec.every_seconds
         row.vanished, row.captions_from_names = spec.vanished, spec.captions_from_names
         row.next_run_at, row.task_id = at, None  # a deleted domain is created again
-        row.lease_expires_at, row.fencing_token = None, row.fencing_token + 1
+        revoke(session, "sync", row.id)
         session.flush()
         record_change(
             session,
@@ -69,7 +68,7 @@ def register_sync(spec: SyncSpec) -> SyncDetails:
             row.id,
             {"name": row.name, "source": redact_uri(row.source), "every_seconds": row.every_seconds},
         )
-        details = _details(row, at)
+        details = _details(row, is_running=False)
     send_due_syncs()
     return details
 
@@ -78,7 +77,8 @@ def list_syncs() -> list[SyncDetails]:
     """List all syncs by name."""
     with session_scope() as session:
         at = now(session)
-        return [_details(row, at) for row in session.scalars(select(Sync).order_by(Sync.name))]
+        rows = session.execute(select(Sync, is_leased("sync", Sync.id, at)).order_by(Sync.name))
+        return [_details(row, is_running=is_running) for row, is_running in rows]
 
 
 def remove_sync(name_or_id: str) -> None:
@@ -96,6 +96,7 @@ def remove_sync(name_or_id: str) -> None:
         if row is None:
             raise NotFound(f"There is no sync {name_or_id!r}.", remedy=Action(name="list_syncs"))
         record_change(session, "sync.remove", row.id, {"name": row.name})
+        revoke(session, "sync", row.id)
         session.delete(row)
 
 
@@ -117,7 +118,7 @@ def send_due_syncs() -> int:
     return sent
 
 
-@dataclass
+@dataclass(frozen=True)
 class SyncRun:
     """A claimed run of a sync.
 
@@ -126,7 +127,7 @@ class SyncRun:
         vanished: Whether videos of vanished files are kept or deleted.
         captions_from_names: Whether a video without captions gets its file name as one.
         task_id: Task of the domain, if a previous run found it.
-        token: Fencing token of the claim.
+        lease: Renewed while the run makes progress.
         previous: Counts of the last successful run.
     """
 
@@ -136,110 +137,58 @@ class SyncRun:
     vanished: VanishedVideos
     captions_from_names: bool
     task_id: str | None
-    token: int
-    previous: SyncCounts = field(default_factory=SyncCounts)
+    lease: Lease
+    previous: SyncCounts
 
-    def __post_init__(self) -> None:
-        self._renewed = time.monotonic()
-        self._lock = threading.Lock()
-
-    def report_alive(self) -> None:
-        """Renew the lease from time to time.
+    def renew(self, task_id: str | None = None) -> None:
+        """Renew the lease before a change, and store the domain's task.
 
         Raises:
-            LeaseLost: Another worker took over the run, or the sync was removed.
+            LeaseLost: Another worker took over the run, or the sync was replaced or removed.
         """
-        if time.monotonic() - self._renewed < _RENEWAL_SECONDS:
-            return
-        self.renew()
-
-    def renew(self, **values: object) -> None:
-        """Renew the lease now, and set columns of the sync; raise LeaseLost."""
         with session_scope(write=True) as session:
-            renewed = session.execute(
-                update(Sync)
-                .where(
-                    Sync.id == self.id, Sync.fencing_token == self.token, Sync.lease_expires_at.is_not(None)
-                )
-                .values(lease_expires_at=now(session) + _lease(), **values)
-                .returning(Sync.id)
-                .execution_options(synchronize_session=False)
-            ).scalar_one_or_none()
-        if renewed is None:
-            raise LeaseLost(f"The sync {self.name!r} no longer belongs to this worker.")
-        self._renewed = time.monotonic()
+            row = session.get(Sync, self.id, with_for_update=True)
+            if row is None or not self.lease.renew(session):
+                raise self.lease.loss()
+            row.task_id = task_id or row.task_id
 
     def finish(self, counts: SyncCounts | None, error: str | None = None) -> None:
         """Record the result and end the lease. A run that lost its lease records nothing."""
         with session_scope(write=True) as session:
-            values: dict[str, object] = {
-                "lease_expires_at": None,
-                "finished_at": now(session),
-                "error": error,
-            }
+            row = session.get(Sync, self.id, with_for_update=True)
+            if row is None or not self.lease.release(session):
+                return
+            row.next_run_at = _planned(row)
+            row.finished_at, row.error = now(session), error
             if counts is not None:
-                values["counts"] = counts.model_dump()
-            session.execute(
-                update(Sync)
-                .where(Sync.id == self.id, Sync.fencing_token == self.token)
-                .values(**values)
-                .execution_options(synchronize_session=False)
-            )
+                row.counts = counts.model_dump()
 
 
 def claim_run(sync_id: str) -> SyncRun | None:
-    """Claim a sync's run and plan the next one.
+    """Claim a sync's run.
 
     None if it is already running, was removed, or has run since the message was sent.
     """
     with session_scope(write=True) as session:
         at = now(session)
-        row = session.execute(
-            update(Sync)
-            .where(
-                Sync.id == sync_id,
-                _is_idle(at),
-                or_(
-                    Sync.next_run_at <= at + timedelta(seconds=_MESSAGE_SECONDS),
-                    Sync.lease_expires_at.is_not(None),
-                ),
-            )
-            .values(
-                lease_expires_at=at + _lease(),
-                fencing_token=Sync.fencing_token + 1,
-                started_at=at,
-            )
-            .returning(
-                Sync.name,
-                Sync.source,
-                Sync.vanished,
-                Sync.captions_from_names,
-                Sync.task_id,
-                Sync.fencing_token,
-                Sync.every_seconds,
-                Sync.counts,
-            )
-            .execution_options(synchronize_session=False)
-        ).one_or_none()
-        if row is None:
+        row = session.get(Sync, sync_id, with_for_update=True)
+        if row is None or row.next_run_at > at + timedelta(seconds=_MESSAGE_SECONDS):
             return None
-        session.execute(
-            update(Sync)
-            .where(Sync.id == sync_id)
-            .values(next_run_at=at + timedelta(seconds=row.every_seconds))
-            .execution_options(synchronize_session=False)
+        seconds = _LEASES * settings().lease_seconds
+        lease = acquire(session, "sync", sync_id, name=f"The sync {row.name!r}", seconds=seconds)
+        if lease is None:
+            return None
+        row.started_at = row.next_run_at = at
+        return SyncRun(
+            id=sync_id,
+            name=row.name,
+            source=row.source,
+            vanished=cast(VanishedVideos, row.vanished),
+            captions_from_names=row.captions_from_names,
+            task_id=row.task_id,
+            lease=lease,
+            previous=SyncCounts.model_validate(row.counts or {}),
         )
-    vanished = cast(VanishedVideos, row.vanished)
-    return SyncRun(
-        sync_id,
-        row.name,
-        row.source,
-        vanished,
-        row.captions_from_names,
-        row.task_id,
-        row.fencing_token,
-        SyncCounts.model_validate(row.counts or {}),
-    )
 
 
 def _syncs_of_domain(session: Session, name: str) -> list[Sync]:
@@ -253,20 +202,14 @@ def _syncs_of_domain(session: Session, name: str) -> list[Sync]:
     return sorted((row for row in rows if name_key(row.name) in keys), key=lambda row: row.name != name)
 
 
-def _is_idle(at: datetime) -> ColumnElement[bool]:
-    return or_(Sync.lease_expires_at.is_(None), Sync.lease_expires_at < at)
-
-
 def _is_due(at: datetime) -> ColumnElement[bool]:
     """Build the condition for syncs that are planned to run, or whose worker died during a run."""
-    return or_(
-        and_(Sync.next_run_at <= at, Sync.lease_expires_at.is_(None)),
-        Sync.lease_expires_at < at,
-    )
+    return (Sync.next_run_at <= at) & ~is_leased("sync", Sync.id, at)
 
 
-def _lease() -> timedelta:
-    return timedelta(seconds=_LEASES * settings().lease_seconds)
+def _planned(row: Sync) -> datetime:
+    """Plan the run after the last one that started."""
+    return (row.started_at or row.created_at) + timedelta(seconds=row.every_seconds)
 
 
 def _postpone(sync_id: str) -> bool:
@@ -279,7 +222,7 @@ def _postpone(sync_id: str) -> bool:
         if row is None:
             return False
         row.next_run_at = at + timedelta(seconds=_MESSAGE_SECONDS)
-        row.lease_expires_at = None
+        revoke(session, "sync", sync_id)
         return True
 
 
@@ -288,7 +231,7 @@ def _restore(sync_id: str) -> None:
         session.execute(update(Sync).where(Sync.id == sync_id).values(next_run_at=now(session)))
 
 
-def _details(row: Sync, at: datetime) -> SyncDetails:
+def _details(row: Sync, *, is_running: bool) -> SyncDetails:
     return SyncDetails(
         id=row.id,
         name=row.name,
@@ -298,8 +241,8 @@ def _details(row: Sync, at: datetime) -> SyncDetails:
         captions_from_names=row.captions_from_names,
         task_id=row.task_id,
         created_at=row.created_at,
-        next_run_at=row.next_run_at,
-        running=row.lease_expires_at is not None and row.lease_expires_at >= at,
+        next_run_at=_planned(row) if is_running else row.next_run_at,
+        running=is_running,
         started_at=row.started_at,
         finished_at=row.finished_at,
         error=row.error or describe_damage(row),

@@ -17,11 +17,12 @@ from cinestrata_schemas.syncs import SyncCounts
 from cinestrata_schemas.tasks import AppendSpec, TaskDetails, TaskSpec, VideoSpec
 from cinestrata_schemas.uploads import OmittedPath
 from cinestrata_schemas.videos import VideoSummary
+from index.arrays import batches
 from service.access.audit_log import Actor, acting_as
 from service.catalog.tables import FINAL_STATES
 from service.core import request_limits
 from service.core.domain_names import name_key
-from service.core.errors import CinestrataError, Conflict, InvalidInput, LeaseLost
+from service.core.errors import CinestrataError, Conflict, InvalidInput, LeaseLost, WorkerStopping
 from service.core.settings import settings
 from service.library import deletion, video_editing, video_listing
 from service.syncs import synced_files
@@ -53,25 +54,26 @@ def run_sync(sync_id: str) -> None:
     run = claim_run(sync_id)
     if run is None:
         return
-    try:
-        with acting_as(Actor("worker", f"sync {run.name}")):
-            counts = _synchronize(run)
-    except LeaseLost as error:
-        log.info("sync_stopped", sync=sync_id, reason=str(error))
-    except (CinestrataError, OSError) as error:
-        text = _explain(error)
-        log.warning("sync_failed", sync=sync_id, name=run.name, error=text)
-        run.finish(None, text)
-    except Exception as error:
-        run.finish(None, f"The run failed ({type(error).__name__}); see the log of the worker.")
-        raise
-    else:
-        run.finish(counts)
+    with run.lease:
+        try:
+            with acting_as(Actor("worker", f"sync {run.name}")):
+                counts = _synchronize(run)
+        except (LeaseLost, WorkerStopping) as error:
+            log.info("sync_stopped", sync=sync_id, reason=str(error))
+        except (CinestrataError, OSError) as error:
+            text = _explain(error)
+            log.warning("sync_failed", sync=sync_id, name=run.name, error=text)
+            run.finish(None, text)
+        except Exception as error:
+            run.finish(None, f"The run failed ({type(error).__name__}); see the log of the worker.")
+            raise
+        else:
+            run.finish(counts)
 
 
 def _synchronize(run: SyncRun) -> SyncCounts | None:
     """Send the differences; None while the domain is being learned."""
-    source = list_source(run.source, run.captions_from_names, run.report_alive)
+    source = list_source(run.source, run.captions_from_names, run.lease.tick)
     library = _library()
     domain = _find_domain(run)
     if domain is None:
@@ -79,6 +81,7 @@ def _synchronize(run: SyncRun) -> SyncCounts | None:
         if not plan.new:
             lines = [f"{path}: {reason}" for path, reason in plan.left_out_lines(_MAX_LISTED)]
             raise InvalidInput.at("source", f"No file in the source can be used. {' '.join(lines)}")
+        run.renew()
         task = _create_domain(run, source, plan.new)
         run.renew(task_id=task.id)
         library.record(task.id, source.source, plan, source.place)
@@ -109,10 +112,10 @@ def _synchronize(run: SyncRun) -> SyncCounts | None:
     library.record(domain.id, source.source, plan, source.place)
     deletion.delete_videos(plan.superseded)
     for target, videos in _by_domain(plan, followed, domains[-1]).items():
-        for start in range(0, len(videos), MAX_APPENDED):
+        for batch in batches(videos, MAX_APPENDED):
             run.renew()
-            _append(target, source.place(videos[start : start + MAX_APPENDED]))
-    library.edit_texts(plan, run.report_alive)
+            _append(target, source.place(batch))
+    library.edit_texts(plan, run.lease.tick)
     library.record(domain.id, source.source, plan, source.place, is_sent=True)
     is_busy = any(task.into in followed.published and task.state not in FINAL_STATES for task in tasks)
     deleted, notice = 0, None
@@ -159,7 +162,7 @@ def _plan(run: SyncRun, library: FollowedLibrary, source: ListedSource, followed
         followed,
         find_moved=find_moved,
         find_elsewhere=find_elsewhere,
-        report_alive=run.report_alive,
+        report_alive=run.lease.tick,
     )
     plan.leave_out(partial(find_problem, source))
     return plan
@@ -179,9 +182,9 @@ def _delete_vanished(
 ) -> int:
     """Delete the vanished videos that are in no other followed folder, and return how many."""
     gone = sorted(set(plan.vanished) - library.find_existing(plan, followed, source.source))
-    for start in range(0, len(gone), _DELETIONS):
+    for batch in batches(gone, _DELETIONS):
         run.renew()
-        deletion.delete_videos(gone[start : start + _DELETIONS])
+        deletion.delete_videos(batch)
     return len(gone)
 
 

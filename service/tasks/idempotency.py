@@ -1,9 +1,8 @@
 """Idempotency keys: run requests with the same key only once.
 
-A short transaction reserves the key, so that a concurrent second request is refused. The reservation is a lease that
-the process renews; if the process dies, the lease expires and frees the key. The transaction that stores the task also
-stores the response under the key, so both exist or neither does. If a reservation cannot be renewed and a second one
-overlaps it, only the first request to finish is stored.
+A running request holds the lease of its key, so that a concurrent second request is refused. The transaction that
+stores the task also stores the response under the key, so both exist or neither does. If a lease cannot be renewed and
+a second request overlaps the first, only the first one to finish is stored.
 """
 
 from __future__ import annotations
@@ -12,15 +11,15 @@ import hashlib
 from datetime import timedelta
 from typing import Any
 
-from sqlalchemy import Update, delete, update
+from sqlalchemy import delete, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from service.catalog.column_types import is_damaged
 from service.catalog.database import now, session_scope
+from service.catalog.leases import Lease, acquire, revoke
 from service.catalog.tables import IdempotencyKey
 from service.core.errors import CatalogDamaged, IdempotencyInFlight, IdempotencyMismatch, InvalidInput
-from service.core.settings import settings
 
 RETENTION = timedelta(hours=24)  # keys are forgotten after this time
 
@@ -42,14 +41,14 @@ def caller_scope(caller: str) -> str:
     return hashlib.sha256(caller.encode()).hexdigest()
 
 
-def reserve(caller: str, key: str, body_hash: str) -> dict[str, Any] | None:
+def reserve(caller: str, key: str, body_hash: str) -> dict[str, Any] | Lease:
     """Reserve a key for a request.
 
     Args:
         caller: Identity of the caller, who has their own keys.
 
     Returns:
-        The stored response if the same request ran before; None if it must run now.
+        The stored response if the same request ran before; otherwise the lease under which it must run now.
 
     Raises:
         IdempotencyMismatch: The key belongs to a request with another body.
@@ -70,20 +69,16 @@ def settle(session: Session, caller: str, key: str, task_id: str, response: dict
     Raises:
         IdempotencyInFlight: Another request with the same key has stored its response.
     """
+    caller = caller_scope(caller)
     settled = session.execute(
-        _unsettled(caller, key).values(task_id=task_id, response=response).returning(IdempotencyKey.key)
+        update(IdempotencyKey)
+        .where(IdempotencyKey.caller == caller, IdempotencyKey.key == key, IdempotencyKey.response.is_(None))
+        .values(task_id=task_id, response=response)
+        .returning(IdempotencyKey.key)
     )
     if settled.scalar() is None:
         raise IdempotencyInFlight("Another request with this Idempotency-Key was executed.")
-
-
-def renew(caller: str, key: str) -> bool:
-    """Extend a running request's reservation. False if the key already has a response."""
-    with session_scope(write=True) as session:
-        renewed = session.execute(
-            _unsettled(caller, key).values(locked_until=now(session) + _lease()).returning(IdempotencyKey.key)
-        )
-        return renewed.scalar() is not None
+    revoke(session, "request", _lease_key(caller, key))
 
 
 def drop(caller: str, key: str) -> None:
@@ -98,14 +93,17 @@ def drop(caller: str, key: str) -> None:
         )
 
 
-def _reserve(session: Session, caller: str, key: str, body_hash: str) -> dict[str, Any] | None:
+def _reserve(session: Session, caller: str, key: str, body_hash: str) -> dict[str, Any] | Lease:
     at = now(session)
     row = session.get(IdempotencyKey, (caller, key), with_for_update=True)
     if row is not None and row.created_at < at - RETENTION:
         session.delete(row)
         session.flush()
         row = None
-    if row is not None:
+    if row is None:
+        session.add(IdempotencyKey(caller=caller, key=key, body_hash=body_hash, created_at=at))
+        session.flush()
+    else:
         if row.body_hash != body_hash:
             raise IdempotencyMismatch.at(
                 "Idempotency-Key",
@@ -116,30 +114,11 @@ def _reserve(session: Session, caller: str, key: str, body_hash: str) -> dict[st
             raise CatalogDamaged("the stored response to this Idempotency-Key cannot be read")
         if row.response is not None:
             return row.response
-        if row.locked_until > at:
-            raise IdempotencyInFlight("The first request with this Idempotency-Key is still running.")
-        row.locked_until = at + _lease()
-        return None
-    session.add(
-        IdempotencyKey(
-            caller=caller,
-            key=key,
-            body_hash=body_hash,
-            created_at=at,
-            locked_until=at + _lease(),
-        )
-    )
-    return None
+    lease = acquire(session, "request", _lease_key(caller, key), name="The Idempotency-Key")
+    if lease is None:
+        raise IdempotencyInFlight("The first request with this Idempotency-Key is still running.")
+    return lease
 
 
-def _unsettled(caller: str, key: str) -> Update:
-    """Build an UPDATE for a key without a response."""
-    return update(IdempotencyKey).where(
-        IdempotencyKey.caller == caller_scope(caller),
-        IdempotencyKey.key == key,
-        IdempotencyKey.response.is_(None),
-    )
-
-
-def _lease() -> timedelta:
-    return timedelta(seconds=settings().lease_seconds)
+def _lease_key(caller: str, key: str) -> str:
+    return f"{caller} {key}"

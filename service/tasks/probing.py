@@ -73,17 +73,7 @@ _REPORT_SECONDS = 0.5
 log = structlog.get_logger(__name__)
 
 
-@dataclass(frozen=True)
-class _PendingVideo:
-    vector_id: int
-    id: str
-    uri: str
-
-
-@dataclass(frozen=True)
-class _Result:
-    video: _PendingVideo
-    outcome: VideoInfo | MediaError
+_Result = tuple[Video, VideoInfo | MediaError]  # the row is no longer in a session
 
 
 @dataclass
@@ -262,23 +252,22 @@ def _probe_chunk(
             raise outages[0]
 
 
-def _load_videos(chunk: ChunkClaim) -> tuple[list[_PendingVideo], str | None]:
+def _load_videos(chunk: ChunkClaim) -> tuple[Sequence[Video], str | None]:
     """Load a chunk's pending videos, and the domain's ID if the task is an append."""
     with session_scope() as session:
-        rows = session.execute(
-            select(Video.vector_id, Video.id, Video.uri)
+        videos = session.scalars(
+            select(Video)
             .where(
                 Video.task_id == chunk.task_id,
                 Video.status == "pending",
                 Video.vector_id.between(chunk.first_id, chunk.last_id),
             )
             .order_by(Video.vector_id)
-        )
-        videos = [_PendingVideo(*row) for row in rows]
+        ).all()
         return videos, session.scalar(select(Task.target_id).where(Task.id == chunk.task_id))
 
 
-def _find_copy(chunk: ChunkClaim, video: _PendingVideo, digest: str, target_id: str | None) -> str | None:
+def _find_copy(chunk: ChunkClaim, video: Video, digest: str, target_id: str | None) -> str | None:
     """Find an accepted video with the same content, earlier in the task or anywhere in the domain, and return its URI.
 
     Copies in chunks that are still being processed are found when the stage is completed.
@@ -298,7 +287,7 @@ def _probe_video(
     chunk: ChunkClaim,
     decoder: VideoDecoder,
     spec: FrameSpec,
-    video: _PendingVideo,
+    video: Video,
     accepted: dict[str, str],
     target_id: str | None,
 ) -> _Result:
@@ -309,15 +298,15 @@ def _probe_video(
         with local_video(video.uri) as path:
             info = _read_video(decoder, spec, video, path, find_copy)
     except MediaError as error:
-        return _Result(video, error)
+        return video, error
     accepted[info.content_hash] = video.uri
-    return _Result(video, info)
+    return video, info
 
 
 def _read_video(
     decoder: VideoDecoder,
     spec: FrameSpec,
-    video: _PendingVideo,
+    video: Video,
     path: Path,
     find_copy: Callable[[str], str | None],
 ) -> VideoInfo:
@@ -339,7 +328,7 @@ def _read_video(
     return info
 
 
-def _decode(decoder: VideoDecoder, spec: FrameSpec, path: Path, video: _PendingVideo) -> VideoInfo:
+def _decode(decoder: VideoDecoder, spec: FrameSpec, path: Path, video: Video) -> VideoInfo:
     try:
         return decoder.decode(
             path,
@@ -356,15 +345,15 @@ def _decode(decoder: VideoDecoder, spec: FrameSpec, path: Path, video: _PendingV
 
 
 def _store_results(session: Session, chunk: ChunkClaim, results: Sequence[_Result]) -> None:
-    by_id = {result.video.vector_id: result for result in results}
+    by_id = {video.vector_id: (video, outcome) for video, outcome in results}
     rows = {
         row.vector_id: row
         for row in session.scalars(
             select(Video).where(Video.vector_id.in_(by_id), Video.task_id == chunk.task_id)
         )
     }
-    for vector_id, result in by_id.items():
-        row, outcome = rows.get(vector_id), result.outcome
+    for vector_id, (video, outcome) in by_id.items():
+        row = rows.get(vector_id)
         if isinstance(outcome, MediaError):
             if row is not None:  # otherwise deleted during decoding
                 reject(
@@ -375,9 +364,7 @@ def _store_results(session: Session, chunk: ChunkClaim, results: Sequence[_Resul
                     content_hash=outcome.content_hash if isinstance(outcome, SameContent) else None,
                 )
         elif row is None:  # deleted during decoding, which rewrote its files
-            session.add(
-                FileRemoval(video_id=result.video.id, uri=result.video.uri, content_hash=outcome.content_hash)
-            )
+            session.add(FileRemoval(video_id=video.id, uri=video.uri, content_hash=outcome.content_hash))
         else:
             row.status, row.reason = "accepted", None
             row.content_hash, row.bytes = outcome.content_hash, outcome.bytes

@@ -5,11 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import secrets
-import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import islice
 from typing import Any, BinaryIO
 
@@ -21,6 +18,7 @@ from cinestrata_schemas.domain_names import MAX_NAME_CHARS
 from cinestrata_schemas.tasks import StageTimes, TaskDetails, TaskProgress, VideoCounts, VideoSpec
 from service.access.audit_log import record_change
 from service.catalog.database import id_chunks, now, session_scope
+from service.catalog.leases import Lease
 from service.catalog.tables import Task, Video
 from service.catalog.task_names import assign_slug, require_unused_name
 from service.catalog.transcripts import store_transcripts
@@ -28,7 +26,6 @@ from service.core.errors import Conflict, NotFound
 from service.core.request_ids import current_request_id
 from service.tasks import idempotency
 from service.tasks.ingestion_checks import AppendRecord, TaskRecord, VideoRecord
-from service.tasks.lifecycle.heartbeat import Heartbeat
 from service.tasks.lifecycle.state_machine import next_position
 from service.tasks.task_details import task_details
 from service.tasks.task_events import record
@@ -237,27 +234,17 @@ class TaskRequest:
         """
         if self.key is None:
             return create()
-        stored = idempotency.reserve(self.caller, self.key, _content_hash(content, archive))
-        if stored is not None:
-            return CreateOutcome(TaskDetails.model_validate(stored), replayed=True)
-        with self._holding(self.key):
-            return create()
-
-    @contextmanager
-    def _holding(self, key: str) -> Iterator[None]:
-        """Hold the reserved key during the ``with`` block; free it if no task was stored."""
-        finished = threading.Event()
-        heartbeat = Heartbeat(partial(idempotency.renew, self.caller, key), finished, "idempotency-key")
-        heartbeat.start()
-        try:
-            yield
-        except BaseException:
-            finished.set()
-            heartbeat.join()
-            idempotency.drop(self.caller, key)
-            raise
-        finally:
-            finished.set()
+        reserved = idempotency.reserve(self.caller, self.key, _content_hash(content, archive))
+        if not isinstance(reserved, Lease):
+            return CreateOutcome(TaskDetails.model_validate(reserved), replayed=True)
+        with reserved:
+            try:
+                outcome = create()
+            except BaseException:
+                idempotency.drop(self.caller, self.key)
+                raise
+            reserved.end()  # with the task
+            return outcome
 
     def settle(self, session: Session, task: TaskDetails) -> None:
         """Store the response under the key, in the transaction that stores the task."""

@@ -1,9 +1,8 @@
 """Deliver messages: endpoints take turns, and a failed attempt is repeated after a pause.
 
-A turn is a worker's lease on an endpoint. One conditional UPDATE claims it, so one worker at a time sends to an
-endpoint, in the order of its messages. The lease's end time identifies the turn: a worker that lost it can neither
-renew nor release another's. If a worker dies while sending, its lease expires, and the message is sent again with the
-same ID, by which receivers recognize it.
+A worker holds the lease of an endpoint while it sends, so one worker at a time sends to an endpoint, in the order of
+its messages. If it dies while sending, its lease expires, and the message is sent again with the same ID, by which
+receivers recognize it.
 """
 
 from __future__ import annotations
@@ -18,13 +17,15 @@ from itertools import islice
 from typing import Any
 
 import structlog
-from sqlalchemy import ColumnElement, delete, exists, or_, select, update
+from sqlalchemy import delete, exists, or_, select, update
 from sqlalchemy.orm import Session
 from standardwebhooks import Webhook as Signer
 
 from service.catalog.column_types import is_damaged
 from service.catalog.database import now, session_scope
+from service.catalog.leases import Lease, acquire
 from service.catalog.operation_tables import Delivery, Webhook
+from service.catalog.tables import LeaseRow
 from service.core.errors import CinestrataError
 from service.webhooks.sending import Answer, send_message
 
@@ -36,7 +37,7 @@ _OUTAGE_ATTEMPTS = 3  # accepting a message after this many attempts ends an out
 _JITTER = 0.1  # share of a pause, so that messages do not all return at once
 _GONE = 410
 # Longer than an attempt in which name lookup, connection and response all use up their timeouts.
-_LEASE = timedelta(seconds=120)
+_LEASE_SECONDS = 120.0
 
 log = structlog.get_logger(__name__)
 
@@ -46,16 +47,11 @@ _POLL_SECONDS = 2.0
 _SWEEP_SECONDS = 600.0
 
 
-@dataclass
-class Turn:
-    """A worker's right to send an endpoint's due messages."""
+def claim_turns(limit: int) -> list[tuple[str, Lease]]:
+    """Lease at most ``limit`` endpoints with due messages, longest without a turn first.
 
-    webhook_id: str
-    lease_expires_at: datetime
-
-
-def claim_turns(limit: int) -> list[Turn]:
-    """Claim at most ``limit`` endpoints with due messages, longest without a turn first.
+    Returns:
+        ID and lease of each endpoint.
 
     Raises:
         Unavailable: The catalog cannot be reached.
@@ -67,69 +63,17 @@ def claim_turns(limit: int) -> list[Turn]:
         )
         candidates = session.scalars(
             select(Webhook.id)
-            .where(*_free(at), is_due)
-            .order_by(Webhook.lease_expires_at.nulls_first(), Webhook.id)
+            .outerjoin(LeaseRow, (LeaseRow.kind == "webhook") & (LeaseRow.id == Webhook.id))
+            .where(Webhook.enabled.is_(True), is_due, or_(LeaseRow.until.is_(None), LeaseRow.until <= at))
+            .order_by(LeaseRow.until.nulls_first(), Webhook.id)
         ).all()
-    turns = (turn for webhook_id in candidates if (turn := _claim(webhook_id)) is not None)
+    turns = ((webhook, lease) for webhook in candidates if (lease := _claim(webhook)) is not None)
     return list(islice(turns, limit))
 
 
-def _free(at: datetime) -> tuple[ColumnElement[bool], ...]:
-    return (
-        Webhook.enabled.is_(True),
-        or_(Webhook.lease_expires_at.is_(None), Webhook.lease_expires_at <= at),
-    )
-
-
-def _claim(webhook_id: str) -> Turn | None:
+def _claim(webhook_id: str) -> Lease | None:
     with session_scope(write=True) as session:
-        at = now(session)
-        claimed = session.execute(
-            update(Webhook)
-            .where(Webhook.id == webhook_id, *_free(at))
-            .values(lease_expires_at=at + _LEASE)
-            .returning(Webhook.lease_expires_at)
-            .execution_options(synchronize_session=False)
-        ).scalar_one_or_none()
-    return None if claimed is None else Turn(webhook_id, claimed)
-
-
-def renew_turn(session: Session, turn: Turn, at: datetime) -> bool:
-    """Extend a turn's lease.
-
-    Returns:
-        False if the endpoint was removed or disabled, or the lease has expired and another worker has the turn.
-    """
-    renewed = session.execute(
-        update(Webhook)
-        .where(
-            Webhook.id == turn.webhook_id,
-            Webhook.enabled.is_(True),
-            Webhook.lease_expires_at == turn.lease_expires_at,
-        )
-        .values(lease_expires_at=at + _LEASE)
-        .returning(Webhook.lease_expires_at)
-        .execution_options(synchronize_session=False)
-    ).scalar_one_or_none()
-    if renewed is None:
-        return False
-    turn.lease_expires_at = renewed
-    return True
-
-
-def release_turn(turn: Turn) -> None:
-    """End a turn, so that the endpoint can get its next one.
-
-    Raises:
-        Unavailable: The catalog cannot be reached; the lease will expire.
-    """
-    with session_scope(write=True) as session:
-        session.execute(
-            update(Webhook)
-            .where(Webhook.id == turn.webhook_id, Webhook.lease_expires_at == turn.lease_expires_at)
-            .values(lease_expires_at=now(session))
-            .execution_options(synchronize_session=False)
-        )
+        return acquire(session, "webhook", webhook_id, seconds=_LEASE_SECONDS)
 
 
 @dataclass(frozen=True)
@@ -144,26 +88,24 @@ class _Message:
     at: datetime
 
 
-def send_next(turn: Turn) -> Answer | None:
+def send_next(webhook_id: str, lease: Lease) -> Answer | None:
     """Send an endpoint's oldest due message, and store the result.
 
-    Args:
-        turn: This worker's turn, which is renewed.
-
     Returns:
-        The answer; None if no message is due, or the turn has ended.
+        The answer; None if no message is due, the endpoint was removed or disabled, or the lease is lost.
 
     Raises:
         Unavailable: The catalog cannot be reached.
     """
     with session_scope(write=True) as session:
         at = now(session)
-        if not renew_turn(session, turn, at):
+        is_enabled = session.scalar(select(Webhook.enabled).where(Webhook.id == webhook_id))
+        if not lease.renew(session) or not is_enabled:
             return None
         oldest = session.scalar(
             select(Delivery.id)
             .where(
-                Delivery.webhook_id == turn.webhook_id,
+                Delivery.webhook_id == webhook_id,
                 Delivery.state == "pending",
                 Delivery.next_attempt_at <= at,
             )
@@ -321,7 +263,7 @@ class DeliverySlots:
         turns = claim_turns(free) if free else []
         for turn in turns:
             # Plain threads: with an executor, a stopping worker would wait for a silent endpoint.
-            thread = threading.Thread(target=self._run_turn, args=(turn,), name="webhook", daemon=True)
+            thread = threading.Thread(target=self._run_turn, args=turn, name="webhook", daemon=True)
             self._threads.append(thread)
             thread.start()
         return len(turns)
@@ -336,19 +278,21 @@ class DeliverySlots:
         """End each turn after its current message."""
         self._stop_requested.set()
 
-    def _run_turn(self, turn: Turn) -> None:
+    def _run_turn(self, webhook_id: str, lease: Lease) -> None:
         """Send an endpoint's messages, oldest first, until an attempt fails."""
         deadline = time.monotonic() + _TURN_SECONDS
-        try:
-            while not self._stop_requested.is_set() and time.monotonic() < deadline:
-                answer = send_next(turn)
-                if answer is None or not answer.is_success:
-                    break
-            release_turn(turn)
-        except CinestrataError as error:  # the lease will expire
-            log.warning("webhook_result_not_stored", webhook=turn.webhook_id, reason=str(error))
-        except Exception:
-            log.exception("webhook_turn_failed", webhook=turn.webhook_id)
+        with lease:
+            try:
+                while not self._stop_requested.is_set() and time.monotonic() < deadline:
+                    answer = send_next(webhook_id, lease)
+                    if answer is None or not answer.is_success:
+                        break
+            except CinestrataError as error:
+                lease.end()  # it expires, so that the message is not repeated at once
+                log.warning("webhook_result_not_stored", webhook=webhook_id, reason=str(error))
+            except Exception:
+                lease.end()
+                log.exception("webhook_turn_failed", webhook=webhook_id)
 
 
 class DeliveryThread(threading.Thread):

@@ -15,10 +15,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from index.arrays import Floats, Vectors, batches
 from models.releases.measured_fold import MeasuredFold
-from trainer.evaluation.gallery import Encoder, FoldShard, Query, ShardVectors, Vectors, WholeVideoShard
+from trainer.evaluation.gallery import Encoder, FoldShard, Query, ShardVectors, WholeVideoShard
 from trainer.evaluation.retrieval_metrics import RankCount, recall_at
 
 DRIFT_MARGIN = 0.1  # loss of recall at which a new domain is recommended
@@ -26,8 +26,6 @@ _DEPTHS = (1, 5, 10)
 _ROWS = 16_384  # videos per chunk of the gallery
 _Z = 2.5758  # 99 %: appends are measured often, and a recommendation must not be chance
 _MAX_CHANCE = 0.005  # one-sided
-
-Floats = npt.NDArray[np.floating]
 
 
 @dataclass(frozen=True)
@@ -164,7 +162,7 @@ def _ranks(
 ) -> Floats:
     """Rank each text's video among all videos of a shard, ``[n]``, with memory that does not grow with the shard."""
     count = RankCount(np.einsum("nd,nd->n", texts, truth, dtype=np.float64))
-    for start in range(0, len(shard.ids), _ROWS):
-        count.add(texts @ shard.vectors(shard.ids[start : start + _ROWS]).T)
+    for ids in batches(shard.ids, _ROWS):
+        count.add(texts @ shard.vectors(ids).T)
         report_alive()
     return count.ranks()

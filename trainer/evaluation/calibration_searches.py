@@ -21,13 +21,11 @@ from typing import Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from index.arrays import Floats, Ids, Vectors, batches
 from models.releases.release_state import CalibrationCaption
 from models.routing.confidence_model import CONFIDENCE_DEPTH, answer_features, confidence_features
 from models.routing.router import fill_silent, log_probabilities, silent_tasks, summarize_evidence
-from trainer.evaluation.gallery import Encoder, Ids, ShardVectors, Vectors
-from trainer.task_data import chunks
-
-Floats = npt.NDArray[np.floating]
+from trainer.evaluation.gallery import Encoder, ShardVectors
 
 NEAREST_VIDEOS = CONFIDENCE_DEPTH + 1  # per task and caption: one more than a list, since one may be excluded
 _OTHER_TASKS = 4  # tasks with the most evidence that a caption is scored against, besides its own
@@ -217,7 +215,7 @@ def _compute_evidence(
     """Compute the evidence of texts, for a training caption's own task as it was before learning the caption."""
     is_known = (profiles > 0).astype(np.float32)
     words, other, coverage, tokens = [], [], [], []
-    for chunk in chunks([text.text for text in texts], _TEXTS):
+    for chunk in batches([text.text for text in texts], _TEXTS):
         presence = encoder.token_presence(chunk)
         words.append(presence @ profiles.T)
         counts = (presence > 0).sum(axis=1)

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import numpy.typing as npt
 
+from index.arrays import Floats, Vectors
 from models.releases.release_state import CalibrationCaption
 from models.routing.confidence_model import (
     ANSWER_FEATURES,
@@ -29,9 +30,7 @@ from trainer.evaluation.calibration_searches import (
     label_results,
     remaining_captions,
 )
-from trainer.evaluation.gallery import Encoder, Vectors
-
-Floats = npt.NDArray[np.floating]
+from trainer.evaluation.gallery import Encoder
 
 
 def calibration_error(

@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from index.arrays import Ids, Vectors, batches
 from models.encoders.encoder_registry import open_query_encoder
 from models.encoders.query_encoder import QueryEncoder
 from models.releases.measured_fold import MeasuredFold, caption_digest
@@ -24,9 +25,9 @@ from models.releases.release_state import MEASURED, CalibrationCaption, ReleaseS
 from models.routing.router import distinct_tokens
 from models.routing.token_statistics import profile_values, token_profile
 from trainer.evaluation.calibration_searches import NEAREST_VIDEOS
-from trainer.evaluation.gallery import Encoder, Ids, ShardVectors, Vectors
+from trainer.evaluation.gallery import Encoder, ShardVectors
 from trainer.methods.base import Method
-from trainer.task_data import Clip, TaskData, chunks, draw_sample, vector_ids
+from trainer.task_data import Clip, TaskData, draw_sample, vector_ids
 from trainer.video_embedding import embed_clips
 
 MAX_TASK_CAPTIONS = 64
@@ -231,7 +232,7 @@ def calibrate_appended(
         vocabulary: Size of the tokenizer's vocabulary.
     """
     counts = np.zeros(vocabulary, np.float32)
-    for chunk in chunks([*learned, *(text for _, text in appended)], _TOKENIZED_CAPTIONS):
+    for chunk in batches([*learned, *(text for _, text in appended)], _TOKENIZED_CAPTIONS):
         for tokens in encoder.tokenize(chunk):
             counts[distinct_tokens(tokens)] += 1
     factor = encoder.profile_factor

@@ -12,12 +12,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from index.arrays import Floats, Ids, Vectors, batches
 from models.routing.router import fill_silent, silent_tasks
-from trainer.evaluation.gallery import Encoder, Gallery, Ids, Vectors
+from trainer.evaluation.gallery import Encoder, Gallery
 from trainer.evaluation.rank_ledger import TaskDigest
-from trainer.task_data import chunks
-
-Floats = npt.NDArray[np.floating]
 
 _TEXTS = 256  # texts per chunk of token presence, which is as wide as the vocabulary
 _DEFINITION = 1  # version of what the figures mean; raising it invalidates rank ledgers
@@ -113,7 +111,7 @@ def build_evaluation_tasks(
             class_numbers.setdefault(labels[video], len(class_numbers)) if video in labels else -1
             for video in ids
         ]
-        parts = [_evidence(encoder, chunk, names, profiles) for chunk in chunks(texts, _TEXTS)]
+        parts = [_evidence(encoder, chunk, names, profiles) for chunk in batches(texts, _TEXTS)]
         evidence = np.concatenate(parts) if parts else np.empty((0, len(galleries)))
         held_out = np.isin(gallery.shard.ids, gallery.held_out)
         tasks.append(

@@ -8,16 +8,12 @@ from functools import cached_property
 from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
 
+from index.arrays import Ids, TokenIds, Vectors
 from index.vector_ids import is_moment
 from models.releases.measured_fold import MeasuredFold
 from trainer.errors import EvaluationError
 from trainer.task_data import TaskData, vector_ids
-
-Ids = npt.NDArray[np.int64]
-Vectors = npt.NDArray[np.float32]
-TokenIds = npt.NDArray[np.int64]
 
 
 class Encoder(Protocol):

@@ -6,12 +6,12 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from index.arrays import Floats, Vectors, batches
 from models.routing.router import can_reach_score
-from trainer.evaluation.evaluation_task import EvaluationTask, Floats
-from trainer.evaluation.gallery import Encoder, Vectors
+from trainer.evaluation.evaluation_task import EvaluationTask
+from trainer.evaluation.gallery import Encoder
 from trainer.evaluation.rank_ledger import GALLERIES, SCOPES, GalleryName, Scope, TaskRanks
 from trainer.evaluation.retrieval_metrics import TIE_TOLERANCE, Recall, mean_angle, skewness, summarize
-from trainer.task_data import chunks
 
 # (mode, task) -> query vectors [Q, dim] of the task, encoded by the release that learned it.
 QueryMemory = dict[tuple[str, str], Vectors]
@@ -160,7 +160,7 @@ class ModeEvaluation:
             if task.gallery.query_vectors is not None:
                 queries = task.gallery.query_vectors
             else:
-                parts = chunks(task.texts, MAX_QUERY_VECTORS)
+                parts = batches(task.texts, MAX_QUERY_VECTORS)
                 queries = np.concatenate([self._encode(chunk, [task])[:, 0] for chunk in parts])
             truth = np.einsum("qd,qd->q", queries, task.vectors[task.columns], dtype=np.float64)
         every = slice(None)

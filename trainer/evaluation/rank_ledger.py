@@ -21,9 +21,9 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from index.arrays import Vectors
 from index.files.durable_files import replace_file
 from media.media_paths import append_seal, is_intact
-from trainer.evaluation.gallery import Vectors
 from trainer.evaluation.retrieval_metrics import PrecisionCount, RankCount, TopItems
 
 Scope = Literal["local", "global"]

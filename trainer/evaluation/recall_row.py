@@ -36,10 +36,11 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from index.arrays import Floats, Vectors
 from models.routing import DEFAULT_PRIOR
 from models.routing.router import silent_tasks
-from trainer.evaluation.evaluation_task import Floats, build_evaluation_tasks, evaluation_digests
-from trainer.evaluation.gallery import Encoder, Gallery, Vectors
+from trainer.evaluation.evaluation_task import build_evaluation_tasks, evaluation_digests
+from trainer.evaluation.gallery import Encoder, Gallery
 from trainer.evaluation.mode_evaluation import ModeEvaluation, QueryMemory
 from trainer.evaluation.rank_ledger import GalleryName, LedgerPage, RankLedger, Scope, TaskDigest
 from trainer.evaluation.retrieval_metrics import Recall, rank_by_id, recall_at, summarize

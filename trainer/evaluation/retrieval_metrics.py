@@ -14,9 +14,9 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from index.arrays import Floats
 from trainer.errors import EvaluationError
 
-Floats = npt.NDArray[np.floating]
 Counts = TypeVar("Counts")
 
 # Scores that differ by no more than this are equal, since dot products of float32 unit vectors vary that much with the

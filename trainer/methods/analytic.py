@@ -27,6 +27,7 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn import functional as F
 
+from index.arrays import batches
 from models.adapters.analytic_maps import AnalyticQueryMap, AnalyticVideoMap, VectorLayout
 from models.backbones.backbone import Backbone
 from models.encoders.families.analytic_family import ANALYTIC_FAMILY
@@ -38,7 +39,7 @@ from models.routing.caption_evidence import CaptionScatter
 from trainer.methods.base import Method, MethodConfig
 from trainer.methods.shared.lexicon import Lexicon, build_lexicon
 from trainer.methods.shared.ridge import RegressionSums, fit_ridge
-from trainer.task_data import Pair, chunks
+from trainer.task_data import Pair
 
 _CACHED_FEATURES = 65_536  # videos whose features are kept between training and embedding, 5 KiB each
 _TEXTS = 64  # captions per text-tower forward
@@ -132,7 +133,7 @@ class Analytic(Method):
     def observe(self, frames: Tensor, captions: Sequence[Sequence[str]]) -> None:
         features = self._video_features(frames)
         texts = [text for group in captions for text in group]
-        ids = [self.backbone.tokenize(chunk) for chunk in chunks(texts, _TEXTS)]
+        ids = [self.backbone.tokenize(chunk) for chunk in batches(texts, _TEXTS)]
         vectors = torch.cat([encode_texts(self.backbone, chunk)[0] for chunk in ids]).cpu()
         tokens = [
             row[1:end].tolist()

@@ -31,6 +31,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 from torch.nn import functional as F
 
+from index.arrays import batches
 from models.backbones.backbone import Backbone
 from models.encoders.encoder_registry import EncoderFamily, open_query_encoder
 from models.encoders.families.frozen_family import FROZEN_FAMILY
@@ -41,7 +42,7 @@ from models.releases.release_state import ReleaseState, video_fingerprint
 from models.releases.release_tensors import tensors_with_prefix, to_arrays
 from models.routing.routing_profiles import RoutingProfiles
 from models.routing.token_statistics import token_presence, token_profile
-from trainer.task_data import Clip, Pair, chunks
+from trainer.task_data import Clip, Pair
 
 _TOKENIZED_CAPTIONS = 256  # captions per tokenizer call
 
@@ -385,7 +386,7 @@ class Method(ABC):
     def _profile(self, captions: Sequence[str]) -> npt.NDArray[np.float32]:
         """Compute a routing profile from a task's training captions."""
         counts = np.zeros(self.backbone.vocabulary, np.float32)
-        for chunk in chunks(captions, _TOKENIZED_CAPTIONS):
+        for chunk in batches(captions, _TOKENIZED_CAPTIONS):
             ids = self.backbone.tokenize(chunk)
             counts += token_presence(unpad(ids, self.backbone.end_of_text(ids)), len(counts)).sum(axis=0)
         return token_profile(counts, self.profile_factor)

@@ -22,6 +22,7 @@ from sqlalchemy import Select, select
 
 from cinestrata_schemas.choice_types import LEARNED_SPLITS
 from cinestrata_schemas.tasks import Drift
+from index.arrays import Ids
 from index.errors import ShardStoreError
 from index.files.manifest_format import SegmentEntry
 from models.backbones.backbone import Backbone
@@ -41,7 +42,7 @@ from service.tasks.broker import APPEND, celery_app
 from service.tasks.lifecycle import Claim, send_due
 from trainer.errors import LibraryDamaged, VectorIdsTaken
 from trainer.evaluation.append_drift import DRIFT_MARGIN, DriftMeasurement, measure_drift
-from trainer.evaluation.gallery import Ids, Query, ShardVectors
+from trainer.evaluation.gallery import Query, ShardVectors
 from trainer.published_library import Library
 from trainer.release_calibration import fit_library_confidence
 from trainer.task_data import TaskData, vector_ids

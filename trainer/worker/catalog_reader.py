@@ -6,10 +6,10 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 
 import numpy as np
-import numpy.typing as npt
 from sqlalchemy import ColumnElement, func, select
 
 from cinestrata_schemas.choice_types import LEARNED_SPLITS
+from index.arrays import Ids
 from media import frame_cache_path
 from models.backbones.backbone import Backbone
 from service.catalog.database import id_chunks, session_scope
@@ -28,8 +28,6 @@ from trainer.task_pipeline import HeldOutVideos
 MAX_TASK_QUERIES = 2000  # in an evaluation; bounds the standard error of a recall by 1.1 %
 
 _IS_DERIVED = func.coalesce(Task.held_out, "") == "derived"  # whether the test split is
-
-Ids = npt.NDArray[np.int64]
 
 
 def load_task(claim: Claim, backbone: Backbone) -> TaskData:

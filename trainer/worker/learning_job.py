@@ -24,6 +24,7 @@ from models.backbones.device_memory import peak_bytes, reset_peak
 from models.releases.release_state import ReleaseState
 from models.routing import DEFAULT_PRIOR
 from service.catalog.column_types import is_damaged
+from service.catalog.tables import Recall, Release, Shard
 from service.celery_worker import worker_name
 from service.core.errors import CatalogDamaged, CinestrataError
 from service.core.settings import settings
@@ -31,11 +32,11 @@ from service.storage import library_paths
 from service.storage.index_manifest import index_lock
 from service.tasks import lifecycle
 from service.tasks.broker import LEARN, celery_app
-from service.tasks.lifecycle import Claim, RecallRecord, ReleaseRecord, ShardRecord, send_due, state_machine
+from service.tasks.lifecycle import Claim, send_due, state_machine
 from trainer.errors import LibraryDamaged, NothingToLearn
+from trainer.evaluation import retrieval_metrics
 from trainer.evaluation.rank_ledger import RankLedger, read_ledger, write_ledger
 from trainer.evaluation.recall_row import RecallRow
-from trainer.evaluation.retrieval_metrics import Recall
 from trainer.methods import METHODS, Method
 from trainer.published_library import Library
 from trainer.release_calibration import calibrate_release
@@ -230,7 +231,7 @@ def _complete_catalog(claim: Claim, backbone: Backbone, library: Library, task: 
     shard = library.manifest.shards[task.task_id]
     release = library.manifest.releases[shard.release]
     state = library.release(shard.release)
-    recalls: list[RecallRecord] = []
+    recalls: list[tuple[str, Recall]] = []
     ledger: RankLedger | None = None
     evaluation_error: str | None = None
     claim.advance("evaluating")
@@ -277,7 +278,7 @@ def publish_task(
     state: ReleaseState,
     release: ReleaseEntry,
     shard: SegmentEntry,
-    recalls: list[RecallRecord],
+    recalls: list[tuple[str, Recall]],
     *,
     moments: Sequence[SegmentEntry],
     trained: bool,
@@ -309,7 +310,7 @@ def publish_task(
             before_replace=publication.require_lock,
         )
         publication.complete(
-            release=ReleaseRecord(
+            release=Release(
                 id=release.id,
                 method=state.method,
                 backbone=state.backbone,
@@ -318,9 +319,9 @@ def publish_task(
                 bytes=release.bytes,
                 metrics={"calibration_error": state.confidence.error} if state.confidence else {},
             ),
-            shard=ShardRecord(
+            shard=Shard(
                 id=shard.id,
-                release=shard.release,
+                release_id=shard.release,
                 fingerprint=shard.fingerprint,
                 count=sum(part.count for part in (shard, *moments)),
                 dim=shard.dim,
@@ -334,7 +335,7 @@ def publish_task(
 
 def evaluate_task(
     claim: Claim, backbone: Backbone, library: Library, written: WrittenRelease, task: TaskData
-) -> tuple[list[RecallRecord], RankLedger]:
+) -> tuple[list[tuple[str, Recall]], RankLedger]:
     """Measure the release's cells of the recall matrix, and return them with the updated rank ledger."""
     held_out = held_out_videos(task.task_id)
     own = held_out.get(task.task_id, HeldOutVideos.from_captions([])).measured_by(written.state.fold)
@@ -377,19 +378,23 @@ def save_ledger(library: Library, ledger: RankLedger) -> None:
         log.warning("rank_ledger_not_saved", error=str(error))
 
 
-def _matrix_cells(row: RecallRow, task_id: str, zero_shot: Recall | None) -> Iterator[RecallRecord]:
+def _matrix_cells(
+    row: RecallRow, task_id: str, zero_shot: retrieval_metrics.Recall | None
+) -> Iterator[tuple[str, Recall]]:
     for mode, galleries in row.recalls.items():
         for gallery, recalls in galleries.items():
             for task, recall in recalls.items():
                 if recall is not None:
-                    yield RecallRecord(
+                    yield (
                         task,
-                        mode,  # type: ignore[arg-type]
-                        gallery,  # type: ignore[arg-type]
-                        **vars(recall),
-                        routing1=row.routing[task] if gallery == "global" else None,
-                        query_set=row.query_sets[task],
-                        first_hits=row.first_hits[mode][gallery][task],
+                        Recall(
+                            mode=mode,
+                            gallery=gallery,
+                            routing1=row.routing[task] if gallery == "global" else None,
+                            query_set=row.query_sets[task],
+                            first_hits=row.first_hits[mode][gallery][task],
+                            **vars(recall),
+                        ),
                     )
         if zero_shot is not None:
-            yield RecallRecord(task_id, mode, "local", **vars(zero_shot), zero_shot=True)  # type: ignore[arg-type]
+            yield task_id, Recall(release_order=0, mode=mode, gallery="local", **vars(zero_shot))

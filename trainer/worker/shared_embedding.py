@@ -22,13 +22,13 @@ from pathlib import Path
 from uuid import uuid4
 
 import numpy as np
-import numpy.typing as npt
 import structlog
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 from sqlalchemy import delete, select
 from torch import Tensor
 
+from index.arrays import Ids, Vectors
 from index.files.durable_files import sync
 from models.backbones.backbone import Backbone
 from models.encoders.encoder_registry import read_video_release, select_video_tensors
@@ -55,9 +55,6 @@ from trainer.training_checkpoint import run_identity
 from trainer.video_embedding import embed_clips
 from trainer.worker.catalog_reader import load_clips, load_target
 from trainer.worker.job_environment import open_library, task_backbone
-
-Ids = npt.NDArray[np.int64]
-Vectors = npt.NDArray[np.float32]
 
 _PREFIX, _ENCODER = "parts-", "encoder"
 

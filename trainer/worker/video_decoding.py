@@ -6,11 +6,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 
-import numpy as np
-import numpy.typing as npt
 from sqlalchemy import select
 from torch import Tensor
 
+from index.arrays import Ids, Vectors
 from media import MediaError, VideoDecoder, VideoLimits, content_hash, frame_cache_path, moment_windows
 from models.backbones.backbone import Backbone
 from service.catalog.domain_videos import drop_moments, replace_moments
@@ -68,9 +67,6 @@ def restore_frames(
                     f"video {clip.id!r}: its decoded frames are gone, and it cannot be decoded again: {error}"
                 ) from error
 
-
-Ids = npt.NDArray[np.int64]
-Vectors = npt.NDArray[np.float32]
 
 MAX_MOMENTS = 512  # per video; longer videos have longer moments
 MOMENT_OVERLAP = 0.5  # share of its length that a moment shares with the next

@@ -20,12 +20,13 @@ import torch
 from torch import Tensor
 
 from benchmarks.rivals.encoders.mapped_family import MAPPED_FAMILY, MAPS, SHIFTS
+from index.arrays import batches
 from models.backbones.backbone import Backbone
 from models.encoders.families.frozen_family import FROZEN_FAMILY
 from models.encoders.tower_forward import encode_texts
 from models.releases.release_state import ReleaseState
 from trainer.methods.finetune import Finetune, FinetuneConfig
-from trainer.task_data import Pair, chunks
+from trainer.task_data import Pair
 
 
 class AffineMap(NamedTuple):
@@ -69,7 +70,7 @@ class QueryMapMethod(Finetune):
         return torch.cat(
             [
                 encode_texts(model, model.tokenize(chunk))[0]
-                for chunk in chunks(captions, self.config.batch_size)
+                for chunk in batches(captions, self.config.batch_size)
             ]
         )
 

@@ -32,8 +32,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
+from index.arrays import Ids, Scores
 from index.hits import Hit, Hits, rank_distinct
-from index.vector_ids import Ids, Scores
 from models.routing.router import COSINE_LIMIT, can_reach_score
 from models.routing.visual_score import VisualScore
 from service.search.search_request import Routes

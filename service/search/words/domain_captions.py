@@ -8,7 +8,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import numpy.typing as npt
 
-from index.vector_ids import Ids
+from index.arrays import Ids
 from index.words.word_index import WordIndex
 from models.routing.word_evidence import CaptionStatistics
 from service.search.words.video_positions import VideoPositions

@@ -9,7 +9,7 @@ import numpy.typing as npt
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from index.vector_ids import Ids
+from index.arrays import Ids
 from index.words.word_forms import words_key
 from index.words.word_index import TextKind, VideoText
 from service.catalog.database import id_chunks

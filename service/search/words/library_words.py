@@ -15,7 +15,7 @@ import numpy as np
 import structlog
 from sqlalchemy import select
 
-from index.vector_ids import Ids, batches
+from index.arrays import Ids, batches
 from index.words.word_index import VideoText, WordIndex
 from service.catalog.catalog_reads import CatalogReads
 from service.catalog.column_types import is_damaged

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from index.vector_ids import Ids, find_ids
+from index.arrays import Ids
+from index.vector_ids import find_ids
 
 _MAX_SPARSITY = 16  # table entries per video; more widely scattered IDs are searched instead
 _FREE_ENTRIES = 1 << 20

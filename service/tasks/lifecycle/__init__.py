@@ -10,15 +10,8 @@ from service.tasks.lifecycle.chunks import ChunkClaim, claim_chunk, plan_chunks,
 from service.tasks.lifecycle.claimed_task import ClaimedTask
 from service.tasks.lifecycle.claims import claim_append, claim_probing, claim_training
 from service.tasks.lifecycle.free_chunks import process_free_chunks
-from service.tasks.lifecycle.heartbeat import is_stopping, request_stop
 from service.tasks.lifecycle.lease import Claim
-from service.tasks.lifecycle.publishing import (
-    AppendPublication,
-    Publication,
-    RecallRecord,
-    ReleaseRecord,
-    ShardRecord,
-)
+from service.tasks.lifecycle.publishing import AppendPublication, Publication
 from service.tasks.lifecycle.reconciler import ReconcileReport, reconcile, send_due
 
 __all__ = [
@@ -27,19 +20,14 @@ __all__ = [
     "Claim",
     "ClaimedTask",
     "Publication",
-    "RecallRecord",
     "ReconcileReport",
-    "ReleaseRecord",
-    "ShardRecord",
     "claim_append",
     "claim_chunk",
     "claim_probing",
     "claim_training",
-    "is_stopping",
     "plan_chunks",
     "process_free_chunks",
     "read_totals",
     "reconcile",
-    "request_stop",
     "send_due",
 ]

@@ -6,7 +6,6 @@ chunks while the stage runs. A dead worker's chunk is due again when its lease e
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -14,11 +13,12 @@ from datetime import datetime, timedelta
 from types import TracebackType
 from typing import Literal, Self
 
-import structlog
-from sqlalchemy import ColumnElement, and_, func, insert, or_, select, update
+from sqlalchemy import ColumnElement, and_, func, insert, or_, select
 from sqlalchemy.orm import Session
 
+from index.arrays import batches
 from service.catalog.database import now, session_scope
+from service.catalog.leases import Lease
 from service.catalog.tables import ACTIVE_STATES, Chunk, Task
 from service.core.errors import (
     CinestrataError,
@@ -26,11 +26,9 @@ from service.core.errors import (
     SourceUnavailable,
     TaskCancelled,
     TaskInterruption,
-    WorkerStopping,
 )
 from service.core.settings import settings
 from service.tasks.lifecycle import state_machine
-from service.tasks.lifecycle.heartbeat import Heartbeat, is_stopping
 from service.tasks.lifecycle.state_machine import lock_task_if
 
 Stage = Literal["probing", "indexing"]
@@ -39,8 +37,6 @@ ISOLATED = "isolated"  # ``run`` of a single-video probing chunk, which only the
 
 _TOKENS = 2**20  # per chunk and claim of its task
 _SOURCE_PAUSE = 20.0  # seconds; shorter than the first pause of a task without a source
-
-log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True)
@@ -83,8 +79,7 @@ def plan_chunks(
     # IDs and numbers of deleted chunks are reused, so tokens must differ from those of previous plans.
     task_token = session.scalars(select(Task.fencing_token).where(Task.id == task_id)).one()
     rows = []
-    for number, start in enumerate(range(0, len(vector_ids), size), first_number):
-        ids = vector_ids[start : start + size]
+    for number, ids in enumerate(batches(vector_ids, size), first_number):
         rows.append(
             {
                 "task_id": task_id,
@@ -193,9 +188,14 @@ class ChunkClaim:
         self.first_id, self.last_id = chunk.first_id, chunk.last_id
         self.run, self.token = chunk.run, chunk.fencing_token
         self.request_id = request_id
-        self._lost = threading.Event()
-        self._finished = threading.Event()
-        self._heartbeat = Heartbeat(self._renew, self._finished, f"chunk-{chunk.task_id}-{chunk.number}")
+        self._is_own = and_(
+            Chunk.id == self.id,
+            Chunk.task_id == self.task_id,
+            Chunk.fencing_token == self.token,
+            Chunk.done_at.is_(None),
+        )
+        name = f"Chunk {self.number} of task {self.task_id}"
+        self._lease = Lease(name, self.token, Chunk.lease_expires_at, self._is_own)
 
     def tick(self) -> None:
         """Report that the job advances.
@@ -203,11 +203,7 @@ class ChunkClaim:
         Raises:
             LeaseLost, WorkerStopping: The job must stop.
         """
-        self._heartbeat.count_progress()
-        if self._lost.is_set():
-            raise LeaseLost(f"Chunk {self.number} of task {self.task_id} no longer belongs to this worker.")
-        if is_stopping():
-            raise WorkerStopping("This worker is stopping; another one continues the chunk.")
+        self._lease.tick()
 
     @contextmanager
     def transaction(self) -> Iterator[Session]:
@@ -220,10 +216,7 @@ class ChunkClaim:
         with session_scope(write=True) as session:
             task = lock_task_if(session, self.task_id, Task.state.in_(ACTIVE_STATES))
             if task is None or self._lock(session) is None:
-                self._lost.set()
-                raise LeaseLost(
-                    f"Chunk {self.number} of task {self.task_id} no longer belongs to this worker."
-                )
+                raise self._lease.loss()
             if task.cancel_requested:
                 raise TaskCancelled(f"Task {self.task_id} was cancelled.")
             yield session
@@ -242,18 +235,18 @@ class ChunkClaim:
         chunk.finished, chunk.done_at, chunk.checksum = chunk.videos, now(session), checksum
         chunk.lease_owner = chunk.lease_expires_at = None
         task.attempts = min(task.attempts, 1)
-        self._finished.set()
+        self._lease.end()
 
     def __enter__(self) -> Self:
-        self._heartbeat.start()
+        self._lease.__enter__()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        is_done = self._finished.is_set() and error is None
-        self._finished.set()
-        self._heartbeat.join()
+        is_done = self._lease.is_ended and error is None
+        self._lease.end()
+        self._lease.__exit__(kind, error, trace)
         if is_done or isinstance(error, LeaseLost):
             return
         pause = _SOURCE_PAUSE if isinstance(error, SourceUnavailable) else None
@@ -283,30 +276,8 @@ class ChunkClaim:
     def _lock(self, session: Session) -> Chunk | None:
         """Lock the row until commit; None if the chunk is another worker's, done or deleted."""
         return session.scalars(
-            select(Chunk).where(self._is_own()).with_for_update().execution_options(populate_existing=True)
+            select(Chunk).where(self._is_own).with_for_update().execution_options(populate_existing=True)
         ).one_or_none()
-
-    def _is_own(self) -> ColumnElement[bool]:
-        return and_(
-            Chunk.id == self.id,
-            Chunk.task_id == self.task_id,
-            Chunk.fencing_token == self.token,
-            Chunk.done_at.is_(None),
-        )
-
-    def _renew(self) -> bool:
-        with session_scope(write=True) as session:
-            renewed = session.execute(
-                update(Chunk)
-                .where(self._is_own())
-                .values(lease_expires_at=now(session) + timedelta(seconds=settings().lease_seconds))
-                .returning(Chunk.id)
-                .execution_options(synchronize_session=False)
-            ).scalar_one_or_none()
-        if renewed is None and not self._finished.is_set():
-            self._lost.set()
-            log.info("chunk_lost", task=self.task_id, chunk=self.number)
-        return renewed is not None
 
 
 def is_unleased(at: datetime) -> ColumnElement[bool]:

@@ -1,8 +1,4 @@
-"""A worker's claim on a task, held by a lease.
-
-The heartbeat renews the lease only while the job reports progress. A hanging worker is therefore treated like a dead
-one: its lease expires, the fencing token grows, and its later writes are refused.
-"""
+"""A worker's claim on a task, held by the lease in the task's row."""
 
 from __future__ import annotations
 
@@ -10,18 +6,18 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from datetime import timedelta
 from types import TracebackType
 from typing import Any, Literal, Self
 
 import structlog
-from sqlalchemy import delete, update
+from sqlalchemy import delete, select
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from cinestrata_schemas.problems import Action
 from cinestrata_schemas.tasks import StageTimes, TaskProgress
 from service.catalog.database import now, session_scope
+from service.catalog.leases import Lease
 from service.catalog.tables import ACTIVE_STATES, LEARNING_STATES, Chunk, Task
 from service.catalog.worker_reports import record_worker_error
 from service.core.errors import (
@@ -31,13 +27,10 @@ from service.core.errors import (
     TaskCancelled,
     TaskInterruption,
     Unavailable,
-    WorkerStopping,
 )
 from service.core.request_ids import use_request_id
-from service.core.settings import settings
 from service.core.tracing import TaskTrace
 from service.tasks.lifecycle.claimed_task import ClaimedTask
-from service.tasks.lifecycle.heartbeat import Heartbeat, is_stopping
 from service.tasks.lifecycle.publishing import AppendPublication, Publication, reject_duplicates
 from service.tasks.lifecycle.state_machine import (
     clear_lease,
@@ -80,10 +73,14 @@ class Claim:
         self._clock = StageClock(times.seconds if times else {})
         self._last_event = 0.0
         self._peak_memory: Callable[[], int] | None = None
-        self._lost = threading.Event()
         self._cancelled = threading.Event()
-        self._finished = threading.Event()
-        self._heartbeat = Heartbeat(self._beat, self._finished, f"lease-{task.id}")
+        self._lease = Lease(
+            f"Task {task.id}",
+            token,
+            Task.lease_expires_at,
+            (Task.id == task.id) & (Task.fencing_token == token) & Task.state.in_(ACTIVE_STATES),
+            on_renewal=self._notice_cancellation,
+        )
         self._context = ExitStack()
         self._trace = TaskTrace(
             {
@@ -169,13 +166,9 @@ class Claim:
         Raises:
             LeaseLost, TaskCancelled, WorkerStopping: The job must stop.
         """
-        self._heartbeat.count_progress()
-        if self._lost.is_set():
-            raise LeaseLost(f"Task {self.task.id} no longer belongs to this worker.")
         if self._cancelled.is_set():
             raise TaskCancelled(f"Task {self.task.id} was cancelled.")
-        if is_stopping():
-            raise WorkerStopping("This worker is stopping; another one continues the task.")
+        self._lease.tick()
 
     def log(self, message: str, **data: Any) -> None:
         """Append a log event to the task."""
@@ -197,7 +190,7 @@ class Claim:
                 lock_owned_task(session, self.task.id, self.token)
                 yield session
         except LeaseLost:
-            self._lost.set()
+            self._lease.loss()
             raise
 
     def advance(self, state: Literal["training", "indexing", "evaluating"]) -> None:
@@ -233,7 +226,7 @@ class Claim:
             clear_lease(task)
             record(session, task.id, "progress", view)
         log.info("task_probed", task=self.task.id, **counts)
-        self._finished.set()
+        self._lease.end()
 
     @contextmanager
     def publishing(self) -> Iterator[Publication]:
@@ -285,7 +278,7 @@ class Claim:
             if task.cancel_requested and not is_published(session, task):
                 raise TaskCancelled(f"Task {task.id} was cancelled.")
             yield session, task
-        self._finished.set()
+        self._lease.end()
 
     def fail(self, reason: str, hint: str | None = None, remedy: Action | None = None) -> None:
         """Fail the task with a reason and a hint.
@@ -299,13 +292,13 @@ class Claim:
             task = lock_owned_task(session, self.task.id, self.token)
             set_state(session, task, "failed", error=reason, hint=hint, remedy=remedy)
             record_worker_error(session, self.owner, f"Task {self.task.name!r}: {reason}")
-        self._finished.set()
+        self._lease.end()
 
     def cancel(self) -> None:
         """Cancel the task."""
         with self.transaction() as session:
             set_state(session, lock_owned_task(session, self.task.id, self.token), "cancelled")
-        self._finished.set()
+        self._lease.end()
 
     def release(self, *, count_attempt: bool = False) -> None:
         """Give the task back unfinished; it is due again immediately.
@@ -319,31 +312,30 @@ class Claim:
                 task.attempts = max(task.attempts - 1, 0)
             clear_lease(task)
             record(session, task.id, "log", {"message": f"Given back by {self.owner}."})
-        self._finished.set()
+        self._lease.end()
 
-    # --- the heartbeat ---
+    # --- the block ---
 
     def __enter__(self) -> Self:
         # Log lines in the block carry the ID of the request that created the task.
         self._context.enter_context(use_request_id(self.task.request_id))
         log.info("task_claimed", task=self.task.id, state=self.task.state, attempt=self.task.attempts)
         self._trace.start()
-        self._heartbeat.start()
+        self._context.enter_context(self._lease)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool:
         try:
-            if error is not None and not self._finished.is_set():
+            if error is not None and not self._lease.is_ended:
                 self._end_with(error)
         except LeaseLost:
             log.info("lease_lost", task=self.task.id, owner=self.owner)
         except Unavailable:
             log.warning("task_not_released", reason="The catalog is unreachable.", task=self.task.id)
         finally:
-            self._finished.set()
-            self._heartbeat.join()
+            self._lease.end()
             self._trace.end(error)
             self._context.close()
         return error is None or isinstance(error, Exception)
@@ -373,26 +365,6 @@ class Claim:
                 Action(name="retry_task", id=self.task.id),
             )
 
-    def _beat(self) -> bool:
-        """Renew the lease; False if it is lost."""
-        cancelled = self._renew()
-        if cancelled is None:
-            if not self._finished.is_set():
-                self._lost.set()
-            return False
-        if cancelled:
+    def _notice_cancellation(self, session: Session) -> None:
+        if session.scalar(select(Task.cancel_requested).where(Task.id == self.task.id)):
             self._cancelled.set()
-        return True
-
-    def _renew(self) -> bool | None:
-        """Renew the lease. Returns whether cancellation was requested; None if the lease is lost."""
-        with session_scope(write=True) as session:
-            return session.execute(
-                update(Task)
-                .where(
-                    Task.id == self.task.id, Task.fencing_token == self.token, Task.state.in_(ACTIVE_STATES)
-                )
-                .values(lease_expires_at=now(session) + timedelta(seconds=settings().lease_seconds))
-                .returning(Task.cancel_requested)
-                .execution_options(synchronize_session=False)
-            ).scalar_one_or_none()

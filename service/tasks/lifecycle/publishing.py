@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from sqlalchemy import delete, func, select, update
 from sqlalchemy.orm import Session
 
-from cinestrata_schemas.choice_types import Gallery, QueryMode
 from cinestrata_schemas.tasks import Drift, TaskProgress
 from cinestrata_schemas.uri_redaction import redact_uri
 from service.access.audit_log import record_change
@@ -22,60 +20,6 @@ from service.tasks.lifecycle.takeover import Takeover
 from service.tasks.rejections import SAME_CONTENT, reject
 from service.tasks.task_details import progress_with_times
 from service.tasks.task_events import record
-
-
-@dataclass(frozen=True)
-class ReleaseRecord:
-    """Catalog columns of a release in the index."""
-
-    id: str
-    method: str
-    backbone: str
-    kind: str
-    fingerprint: str
-    bytes: int
-    metrics: dict[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class ShardRecord:
-    """Catalog columns of a shard in the index. ``release`` is the release that embedded it."""
-
-    id: str
-    release: str
-    fingerprint: str
-    count: int
-    dim: int
-    bytes: int
-
-
-@dataclass(frozen=True)
-class RecallRecord:
-    """How well the release being published finds the videos for one task's queries.
-
-    Attributes:
-        task_id: The task that the queries come from: this one or an earlier one.
-        zero_shot: Whether the untrained backbone was evaluated instead of the release.
-        r1, r5, r10: Recall at 1, 5 and 10, as shares 0..1.
-        medr, meanr: Median and mean rank, from 1.
-        routing1: Share of queries whose own task was the first candidate; None without routing.
-        query_set: Digest of the queries in order; None without ``first_hits``.
-        first_hits: One bit per query, packed from the highest bit: whether its video ranks first.
-    """
-
-    task_id: str
-    mode: QueryMode
-    gallery: Gallery
-    queries: int
-    r1: float
-    r5: float
-    r10: float
-    medr: float
-    meanr: float
-    routing1: float | None = None
-    zero_shot: bool = False
-    query_set: str | None = None
-    first_hits: bytes | None = None
 
 
 class _OpenPublication:
@@ -129,15 +73,19 @@ class Publication(_OpenPublication):
     def complete(
         self,
         *,
-        release: ReleaseRecord,
-        shard: ShardRecord,
-        recalls: Sequence[RecallRecord] = (),
+        release: Release,
+        shard: Shard,
+        recalls: Sequence[tuple[str, Recall]] = (),
         trained: bool,
         unmeasured: str | None = None,
     ) -> int:
         """Write the rows for release, shard and recall matrix, and make the task ready.
 
         Args:
+            release: New row, without the columns that the catalog decides: task, order and time.
+            shard: New row, without task and time.
+            recalls: For each new cell of the recall matrix, the task that its queries come from and the row, without
+                orders; ``release_order`` is 0 for the untrained backbone.
             trained: Whether the method was trained, rather than only applied.
             unmeasured: Why there are no ``recalls``.
 
@@ -150,34 +98,12 @@ class Publication(_OpenPublication):
         at = now(session)
         # A task without training may keep the current release.
         if session.get(Release, release.id) is None:
-            session.add(
-                Release(
-                    id=release.id,
-                    task_id=task.id,
-                    learned_order=order,
-                    method=release.method,
-                    backbone=release.backbone,
-                    kind=release.kind,
-                    fingerprint=release.fingerprint,
-                    bytes=release.bytes,
-                    metrics=release.metrics,
-                    created_at=at,
-                )
-            )
+            release.task_id, release.learned_order, release.created_at = task.id, order, at
+            session.add(release)
             session.flush()
         if session.get(Shard, shard.id) is None:
-            session.add(
-                Shard(
-                    id=shard.id,
-                    task_id=task.id,
-                    release_id=shard.release,
-                    fingerprint=shard.fingerprint,
-                    count=shard.count,
-                    dim=shard.dim,
-                    bytes=shard.bytes,
-                    created_at=at,
-                )
-            )
+            shard.task_id, shard.created_at = task.id, at
+            session.add(shard)
         self._write_recalls(order, recalls)
         task.attempts = 0
         view = TaskProgress(stage="ready", fraction=1.0, unmeasured=unmeasured)
@@ -185,7 +111,7 @@ class Publication(_OpenPublication):
         self._finish({"name": task.name, "release": release.id, "shard": shard.id, "videos": shard.count})
         return order
 
-    def _write_recalls(self, order: int, recalls: Sequence[RecallRecord]) -> None:
+    def _write_recalls(self, order: int, recalls: Sequence[tuple[str, Recall]]) -> None:
         session = self._session
         session.flush()
         # Locked until commit: if a task later loses all videos, its column goes together with these cells.
@@ -195,26 +121,14 @@ class Publication(_OpenPublication):
         orders = {task.id: task.learned_order for task in learned if task.counts.get("accepted") != 0}
         session.execute(delete(Recall).where(Recall.release_order == order))
         session.execute(delete(Recall).where(Recall.release_order == 0, Recall.task_order == order))
-        for facts in recalls:
-            if facts.task_id not in orders:  # its videos were deleted during evaluation
+        for task_id, row in recalls:
+            task_order = orders.get(task_id)
+            if task_order is None:  # its videos were deleted during evaluation
                 continue
-            session.add(
-                Recall(
-                    release_order=0 if facts.zero_shot else order,
-                    task_order=orders[facts.task_id],
-                    mode=facts.mode,
-                    gallery=facts.gallery,
-                    queries=facts.queries,
-                    r1=facts.r1,
-                    r5=facts.r5,
-                    r10=facts.r10,
-                    medr=facts.medr,
-                    meanr=facts.meanr,
-                    routing1=facts.routing1,
-                    query_set=facts.query_set,
-                    first_hits=facts.first_hits,
-                )
-            )
+            row.task_order = task_order
+            if row.release_order != 0:
+                row.release_order = order
+            session.add(row)
 
 
 class AppendPublication(_OpenPublication):

@@ -13,6 +13,7 @@ from sqlalchemy.orm import Session
 
 from cinestrata_schemas.problems import Action
 from service.catalog.database import now, session_scope
+from service.catalog.leases import sweep_leases
 from service.catalog.tables import ACTIVE_STATES, Chunk, IdempotencyKey, Task
 from service.tasks import broker, idempotency
 from service.tasks.lifecycle import state_machine
@@ -64,6 +65,7 @@ def reconcile() -> ReconcileReport:
     with session_scope(write=True) as session:
         limit = now(session) - idempotency.RETENTION
         session.execute(delete(IdempotencyKey).where(IdempotencyKey.created_at < limit))
+        sweep_leases(session)
     sent = send_due()
     return ReconcileReport(**{name: tuple(ids) for name, ids in outcomes.items()}, sent=sent)
 

@@ -30,6 +30,7 @@ from service.catalog.tables import (
     Feedback,
     FileRemoval,
     IdempotencyKey,
+    LeaseRow,
     Moment,
     Passage,
     Sync,
@@ -123,9 +124,8 @@ def filled(library: list[str]) -> list[str]:
                 AuditEntry(
                     at=at, actor="a", actor_kind="key", action="task.retry", target="t", details={"a": 1}
                 ),
-                IdempotencyKey(
-                    caller="c", key="k", body_hash="h", response={}, created_at=at, locked_until=at
-                ),
+                IdempotencyKey(caller="c", key="k", body_hash="h", response={}, created_at=at),
+                LeaseRow(kind="request", id="c k", token=1, until=at),
                 Calibration(task_id=library[0], release_id="r", generation=1, model={}),
                 Passage(
                     video_vector_id=accepted_videos(library[0])[0].vector_id,

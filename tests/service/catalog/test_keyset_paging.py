@@ -14,11 +14,10 @@ from sqlalchemy import delete
 
 from cinestrata_schemas.tasks import TaskDetails
 from service.catalog.database import session_scope
-from service.catalog.tables import Task, Video
+from service.catalog.tables import Shard, Task, Video
 from service.core.errors import InvalidInput, NotFound
 from service.core.settings import Settings
 from service.library import release_listing, task_listing, video_listing
-from service.tasks.lifecycle.publishing import ShardRecord
 from tests.catalog_rows import add_release_and_shard
 
 Post = Callable[..., TaskDetails]
@@ -254,7 +253,7 @@ def test_filters_of_tasks(sqlite_catalog: Settings, post: Post) -> None:
 def test_releases_are_filtered_and_sorted(sqlite_catalog: Settings, post: Post) -> None:
     for order, size in enumerate([30, 10, 20], 1):
         task = post(f"domain {order}")
-        shard = ShardRecord(f"s{order}", f"r{order}", "f", count=1, dim=8, bytes=1)
+        shard = Shard(id=f"s{order}", release_id=f"r{order}", fingerprint="f", count=1, dim=8, bytes=1)
         add_release_and_shard(
             task.id, shard, order=order, kind="tame" if order > 1 else "mapped", release_bytes=size
         )

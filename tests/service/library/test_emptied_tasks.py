@@ -23,7 +23,7 @@ from index.shard_store import ShardStore
 from models.backbones.backbone import Backbone
 from service import maintenance
 from service.catalog.database import session_scope
-from service.catalog.tables import ACTIVE_STATES, STATES, Recall, Task, Video
+from service.catalog.tables import ACTIVE_STATES, STATES, Recall, Release, Shard, Task, Video
 from service.core.errors import Unavailable
 from service.core.settings import Settings, settings
 from service.library import compaction
@@ -243,14 +243,20 @@ def _learned(
     made = {"task": task, "release": release.id, "fingerprint": "f"}
     shard = store.write_shard(**made, ids=ids, vectors=np.eye(4, dtype=np.float32)[:2])
     recalls = [
-        lifecycle.RecallRecord(one, "latest", "local", 10, 0.5, 0.5, 0.5, 1.0, 1.0) for one in measured
+        (
+            one,
+            Recall(mode="latest", gallery="local", queries=10, r1=0.5, r5=0.5, r10=0.5, medr=1.0, meanr=1.0),
+        )
+        for one in measured
     ]
     meanwhile()
     with claim.publishing() as publication:
         store.publish(release=release, shards=[shard])
         publication.complete(
-            release=lifecycle.ReleaseRecord(release.id, "m", "tiny", "tame", "f", 1),
-            shard=lifecycle.ShardRecord(shard.id, release.id, "f", 2, 4, 1),
+            release=Release(
+                id=release.id, method="m", backbone="tiny", kind="tame", fingerprint="f", bytes=1
+            ),
+            shard=Shard(id=shard.id, release_id=release.id, fingerprint="f", count=2, dim=4, bytes=1),
             recalls=recalls,
             trained=True,
         )

@@ -10,14 +10,13 @@ from cinestrata_schemas.library import LibraryVersions
 from cinestrata_schemas.tasks import TaskDetails
 from service.catalog.database import now, session_scope
 from service.catalog.operation_tables import WorkerReport
-from service.catalog.tables import Task
+from service.catalog.tables import Shard, Task
 from service.catalog.worker_reports import ALIVE, report_worker
 from service.core.settings import Settings
 from service.library.alerts import dismiss_alert, evaluate_alerts, list_alerts
 from service.library.library_status import MAX_ACTIVE, MAX_FIRST_DOMAINS, library_status
 from service.library.release_listing import list_shards
 from service.tasks import commands, lifecycle
-from service.tasks.lifecycle.publishing import ShardRecord
 from tests.catalog_rows import add_release_and_shard, mark_learned
 from tests.measured_library import add_measured_domains
 
@@ -32,7 +31,9 @@ def _changed(before: LibraryVersions) -> set[str]:
 def _publish(task_id: str, order: int) -> None:
     mark_learned(task_id, order)
     add_release_and_shard(
-        task_id, ShardRecord(f"s{order}", f"r{order}", "f", count=3, dim=8, bytes=200), order=order
+        task_id,
+        Shard(id=f"s{order}", release_id=f"r{order}", fingerprint="f", count=3, dim=8, bytes=200),
+        order=order,
     )
 
 

@@ -10,20 +10,19 @@ import pytest
 
 from cinestrata_schemas.tasks import TaskDetails
 from service.catalog.database import now, session_scope
-from service.catalog.tables import Task
+from service.catalog.tables import Shard, Task
 from service.core import errors
 from service.core.settings import Settings
 from service.library import prometheus_metrics
 from service.library.library_status import library_status
 from service.library.release_listing import list_releases, list_shards
 from service.tasks import commands, lifecycle
-from service.tasks.lifecycle.publishing import ShardRecord
 from tests.catalog_rows import add_release_and_shard
 
 Post = Callable[..., TaskDetails]
 
 
-SHARD = ShardRecord("s1", "r1", "f", count=3, dim=8, bytes=200)
+SHARD = Shard(id="s1", release_id="r1", fingerprint="f", count=3, dim=8, bytes=200)
 
 
 def test_status_counts_tasks_videos_and_bytes(catalog: Settings, post_probed: Post) -> None:

@@ -13,7 +13,9 @@ from sqlalchemy import select, update
 from cinestrata_schemas.operations import JobSpec
 from models.backbones.backbone import Backbone
 from service.catalog.database import now, session_scope
+from service.catalog.leases import acquire
 from service.catalog.operation_tables import MaintenanceJob, WorkerReport
+from service.catalog.tables import LeaseRow
 from service.core.errors import InvalidInput, NotFound
 from service.core.settings import Settings
 from service.library import compaction, deletion
@@ -83,15 +85,12 @@ def test_job_of_a_dead_worker_starts_again_at_most_three_times(
     settings_factory(tmp_path, redis_url=broker_url)
     job = start_job(JobSpec(kind="compact"))
     with session_scope(write=True) as session:
-        session.execute(
-            update(MaintenanceJob).values(
-                state="running", fencing_token=3, lease_expires_at=now(session) + timedelta(minutes=1)
-            )
-        )
+        session.execute(update(MaintenanceJob).values(state="running", attempts=3))
+        assert acquire(session, "job", str(job.id)) is not None
     run_job(job.id)
     assert list_jobs()[0].state == "running"  # its worker lives
     with session_scope(write=True) as session:
-        session.execute(update(MaintenanceJob).values(lease_expires_at=now(session) - timedelta(seconds=1)))
+        session.execute(update(LeaseRow).values(until=now(session) - timedelta(seconds=1)))
     assert send_due_jobs() == 0  # the first message still waits in the queue
     run_job(job.id)
     assert list_jobs()[0].error == "The worker stopped 3 times during this job."

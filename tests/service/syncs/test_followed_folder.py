@@ -114,8 +114,7 @@ class FollowedFolder:
 
     def run(self) -> SyncCounts | None:
         with session_scope(write=True) as session:
-            due = {"next_run_at": datetime.now(UTC), "lease_expires_at": None}
-            session.execute(update(Sync).where(Sync.id == self.sync).values(**due))
+            session.execute(update(Sync).where(Sync.id == self.sync).values(next_run_at=datetime.now(UTC)))
         run_sync(self.sync)
         found = next(sync for sync in list_syncs() if sync.id == self.sync)
         assert found.error is None

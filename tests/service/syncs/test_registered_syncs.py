@@ -7,10 +7,8 @@ import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
-from itertools import count
 from pathlib import Path
 from threading import Barrier
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,11 +19,11 @@ from cinestrata_schemas.syncs import SyncCounts, SyncDetails, SyncSpec
 from cinestrata_schemas.tasks import AppendSpec
 from cli.embedded.dead_worker_leases import release_leases
 from service.catalog.database import session_scope
-from service.catalog.tables import Sync, Task, Video
+from service.catalog.tables import LeaseRow, Sync, Task, Video
 from service.core.errors import InvalidInput, LeaseLost, NotFound
 from service.core.settings import settings
 from service.library.video_listing import list_videos
-from service.syncs import registered_syncs, sync_run
+from service.syncs import sync_run
 from service.syncs.registered_syncs import (
     claim_run,
     list_syncs,
@@ -293,11 +291,10 @@ def test_files_that_cannot_be_used_do_not_block_the_others(films: Path) -> None:
     assert SyncDetails.model_validate_json(found.model_dump_json()) == found
 
 
-def test_lease_is_renewed_while_the_source_is_listed(films: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A sync that is removed while its folder is listed creates no domain."""
+def test_sync_that_is_removed_while_its_source_is_listed_stops(
+    films: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     sync = register()
-    seconds = count(step=60)
-    monkeypatch.setattr(registered_syncs, "time", SimpleNamespace(monotonic=lambda: next(seconds)))
     walk = os.walk
 
     def remove(*given: Any, **options: Any) -> Any:
@@ -384,7 +381,7 @@ def test_one_run_at_a_time(films: Path) -> None:
     run_sync(sync.id)
     assert commands.list_tasks() == []
     with session_scope(write=True) as session:  # the worker died
-        session.execute(update(Sync).values(lease_expires_at=datetime.now(UTC) - timedelta(seconds=1)))
+        session.execute(update(LeaseRow).values(until=datetime.now(UTC) - timedelta(seconds=1)))
     assert run(sync).error is None
     with pytest.raises(LeaseLost):
         first.renew()
@@ -441,8 +438,8 @@ def pass_time(seconds: float) -> None:
     with session_scope(write=True) as session:
         for sync in session.query(Sync):
             sync.next_run_at -= timedelta(seconds=seconds)
-            if sync.lease_expires_at is not None:
-                sync.lease_expires_at -= timedelta(seconds=seconds)
+        for lease in session.query(LeaseRow):
+            lease.until -= timedelta(seconds=seconds)
 
 
 def test_lost_message_is_sent_again(films: Path, messages: list[str]) -> None:

@@ -18,12 +18,11 @@ from cinestrata_schemas.tasks import TaskDetails, TaskSpec
 from index.shard_store import ShardStore
 from service import maintenance
 from service.catalog.database import session_scope
-from service.catalog.tables import Task
+from service.catalog.tables import Release, Shard, Task
 from service.celery_worker import worker_name
 from service.core.settings import Settings, settings
 from service.tasks import commands, lifecycle, task_events
 from service.tasks.broker import LEARN, celery_app
-from service.tasks.lifecycle import ReleaseRecord, ShardRecord
 from tests.catalog_rows import accepted_videos
 
 
@@ -49,8 +48,22 @@ def learn_slowly(task_id: str) -> None:
         with claim.publishing() as publication:
             store.publish(release=release, shards=[shard])
             publication.complete(
-                release=ReleaseRecord(release.id, "zero_shot", "tiny", "frozen", "f", release.bytes),
-                shard=ShardRecord(shard.id, release.id, "f", len(ids), 1, shard.bytes),
+                release=Release(
+                    id=release.id,
+                    method="zero_shot",
+                    backbone="tiny",
+                    kind="frozen",
+                    fingerprint="f",
+                    bytes=release.bytes,
+                ),
+                shard=Shard(
+                    id=shard.id,
+                    release_id=release.id,
+                    fingerprint="f",
+                    count=len(ids),
+                    dim=1,
+                    bytes=shard.bytes,
+                ),
                 trained=False,
             )
     lifecycle.send_due()

@@ -13,12 +13,13 @@ import pytest
 from sqlalchemy import select
 
 from cinestrata_schemas.tasks import TaskDetails
+from service.catalog import leases
 from service.catalog.database import session_scope
 from service.catalog.tables import Task
 from service.core.errors import LeaseLost, Unavailable
 from service.core.settings import Settings
 from service.tasks import commands, lifecycle, task_events
-from service.tasks.lifecycle import heartbeat, lease
+from service.tasks.lifecycle import lease
 
 Post = Callable[..., TaskDetails]
 
@@ -251,12 +252,12 @@ class TestEndings:
     def test_stopping_worker_releases_the_task(self, sqlite_catalog: Settings, post_probed: Post) -> None:
         view = post_probed()
         with _claimed(view.id) as claim:
-            heartbeat.request_stop()
+            leases.request_stop()
             claim.tick()
             pytest.fail("tick() went on")
         row = _row(view.id)
         assert (row.attempts, row.lease_owner, row.state) == (0, None, "probing")
-        heartbeat.clear_stop_request()
+        leases.clear_stop_request()
         assert lifecycle.claim_training(view.id, "again") is not None
 
     def test_signal_releases_the_task_and_propagates(
@@ -295,7 +296,7 @@ class TestHeartbeat:
     def short(
         self, tmp_path: Path, settings_factory: Callable[..., Settings], monkeypatch: pytest.MonkeyPatch
     ) -> Settings:
-        monkeypatch.setattr(heartbeat, "STALL_SECONDS", 0.6)
+        monkeypatch.setattr(leases, "STALL_SECONDS", 0.6)
         return settings_factory(tmp_path, lease_seconds=0.3)
 
     def test_lease_is_renewed_while_progress_is_made(self, short: Settings, post_probed: Post) -> None:

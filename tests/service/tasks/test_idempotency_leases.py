@@ -9,14 +9,16 @@ from pathlib import Path
 
 import pytest
 from sqlalchemy import select, text
+from sqlalchemy.orm import Session
 
 from cinestrata_schemas.tasks import TaskSpec
 from service.catalog.database import now, session_scope
-from service.catalog.tables import IdempotencyKey
+from service.catalog.leases import Lease
+from service.catalog.tables import IdempotencyKey, LeaseRow
 from service.core.errors import CatalogDamaged, IdempotencyInFlight, NotFound
 from service.core.settings import Settings
-from service.tasks import commands, idempotency
-from service.tasks.idempotency import renew, reserve, settle
+from service.tasks import commands
+from service.tasks.idempotency import reserve, settle
 from service.tasks.task_storage import CreateOutcome, TaskRequest
 
 
@@ -29,18 +31,18 @@ def _store_task(make_file: Callable[[str], Path]) -> str:
 def _expire() -> timedelta:
     """Let the lease of the only unanswered key expire; returns its duration."""
     with session_scope(write=True) as session:
-        row = session.scalars(select(IdempotencyKey).where(IdempotencyKey.response.is_(None))).one()
-        lease = row.locked_until - row.created_at
-        row.locked_until = now(session) - timedelta(seconds=1)
+        row = session.scalars(select(LeaseRow)).one()
+        lease = row.until - session.scalars(select(IdempotencyKey.created_at)).one()
+        row.until = now(session) - timedelta(seconds=1)
     return lease
 
 
 def test_key_of_a_dead_process_is_free_after_its_lease(catalog: Settings) -> None:
-    assert reserve("me", "k", "hash") is None
+    assert isinstance(reserve("me", "k", "hash"), Lease)
     with pytest.raises(IdempotencyInFlight):
         reserve("me", "k", "hash")
     assert _expire() == timedelta(seconds=catalog.lease_seconds)
-    assert reserve("me", "k", "hash") is None
+    assert isinstance(reserve("me", "k", "hash"), Lease)
     with pytest.raises(IdempotencyInFlight):
         reserve("me", "k", "hash")
 
@@ -50,9 +52,9 @@ def test_only_the_first_of_two_overlapping_requests_stores_its_response(
 ) -> None:
     """A process that stops for longer than the lease fails when it continues, and its transaction stores nothing."""
     task = _store_task(make_file)
-    assert reserve("me", "k", "hash") is None  # the process that stops
+    assert isinstance(reserve("me", "k", "hash"), Lease)  # the process that stops
     _expire()
-    assert reserve("me", "k", "hash") is None
+    assert isinstance(reserve("me", "k", "hash"), Lease)
     with session_scope(write=True) as session:
         settle(session, "me", "k", task, {"id": "next"})
     with pytest.raises(IdempotencyInFlight), session_scope(write=True) as session:
@@ -65,9 +67,10 @@ def test_request_in_execution_renews_its_key_until_its_end(
 ) -> None:
     settings_factory(tmp_path, lease_seconds=0.3)
     renewed = threading.Event()
+    renew = Lease.renew
 
-    def observe(caller: str, key: str) -> bool:
-        is_held = renew(caller, key)
+    def observe(lease: Lease, session: Session) -> bool:
+        is_held = renew(lease, session)
         if is_held:
             renewed.set()
         return is_held
@@ -76,17 +79,11 @@ def test_request_in_execution_renews_its_key_until_its_end(
         assert renewed.wait(30)
         raise NotFound("late")
 
-    monkeypatch.setattr(idempotency, "renew", observe)
+    monkeypatch.setattr(Lease, "renew", observe)
     for _ in range(2):  # the first request frees the key
         with pytest.raises(NotFound):
             TaskRequest("k", "me").create_once("content", fail_late)
-    assert not [thread for thread in threading.enumerate() if thread.name == "idempotency-key"]
-
-
-def test_only_unanswered_keys_are_renewed(catalog: Settings, make_file: Callable[[str], Path]) -> None:
-    assert not renew("me", "answered")
-    _store_task(make_file)
-    assert not renew("me", "answered")
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("lease")]
 
 
 def test_damaged_response_is_refused_and_not_repeated_to_the_caller(
@@ -99,4 +96,4 @@ def test_damaged_response_is_refused_and_not_repeated_to_the_caller(
     with pytest.raises(CatalogDamaged, match="response to this Idempotency-Key"):
         reserve("me", "answered", stored)
     assert [view.id for view in commands.list_tasks()] == [task]
-    assert reserve("me", "other", stored) is None
+    assert isinstance(reserve("me", "other", stored), Lease)

@@ -19,7 +19,6 @@ from service.core.errors import Conflict, LeaseLost
 from service.core.settings import Settings, settings
 from service.storage.video_files import remove_deleted_files
 from service.tasks import commands, lifecycle
-from service.tasks.lifecycle import RecallRecord, ReleaseRecord, ShardRecord
 from tests.audited_changes import audit_entries
 
 Post = Callable[..., TaskDetails]
@@ -44,20 +43,35 @@ def _staged(store: ShardStore, task_id: str, number: int) -> tuple[Any, SegmentE
     return release, shard
 
 
-def _facts(release: Any, shard: SegmentEntry, *recalls: RecallRecord) -> dict[str, Any]:
+def _facts(release: Any, shard: SegmentEntry, *recalls: tuple[str, Recall]) -> dict[str, Any]:
     return {
-        "release": ReleaseRecord(release.id, "ffa_tame", "tiny", "tame", "f" * 64, release.bytes),
-        "shard": ShardRecord(shard.id, shard.release, shard.fingerprint, shard.count, shard.dim, shard.bytes),
+        "release": Release(
+            id=release.id,
+            method="ffa_tame",
+            backbone="tiny",
+            kind="tame",
+            fingerprint="f" * 64,
+            bytes=release.bytes,
+        ),
+        "shard": Shard(
+            id=shard.id,
+            release_id=shard.release,
+            fingerprint=shard.fingerprint,
+            count=shard.count,
+            dim=shard.dim,
+            bytes=shard.bytes,
+        ),
         "recalls": recalls,
         "trained": True,
     }
 
 
-def _recall(task_id: str, r1: float, **more: Any) -> RecallRecord:
-    return RecallRecord(task_id, "latest", "local", 10, r1, r1, r1, 1.0, 1.0, **more)
+def _recall(task_id: str, r1: float, **more: Any) -> tuple[str, Recall]:
+    facts = {"mode": "latest", "gallery": "local", "queries": 10, "medr": 1.0, "meanr": 1.0}
+    return task_id, Recall(**facts, r1=r1, r5=r1, r10=r1, **more)
 
 
-def _publish(task_id: str, number: int, *recalls: RecallRecord) -> int:
+def _publish(task_id: str, number: int, *recalls: tuple[str, Recall]) -> int:
     store = ShardStore(settings().index_dir)
     claim = lifecycle.claim_training(task_id, "worker")
     assert claim is not None
@@ -69,7 +83,7 @@ def _publish(task_id: str, number: int, *recalls: RecallRecord) -> int:
 
 def test_published_task_is_ready(catalog: Settings, post_probed: Post) -> None:
     first, second = post_probed("first"), post_probed("second")
-    assert _publish(first.id, 1, _recall(first.id, 0.9), _recall(first.id, 0.3, zero_shot=True)) == 1
+    assert _publish(first.id, 1, _recall(first.id, 0.9), _recall(first.id, 0.3, release_order=0)) == 1
     assert _publish(second.id, 3, _recall(first.id, 0.7), _recall(second.id, 0.8)) == 2
     view = commands.get_task(second.id)
     assert (view.state, view.learned_order, view.trained) == ("ready", 2, True)

@@ -201,7 +201,7 @@ def test_old_idempotency_keys_are_deleted(sqlite_catalog: Settings, post: Post) 
     with session_scope(write=True) as session:
         old = now(session) - timedelta(hours=25)
         for key, at in (("old", old), ("new", now(session))):
-            session.add(IdempotencyKey(caller="c", key=key, body_hash="h", created_at=at, locked_until=at))
+            session.add(IdempotencyKey(caller="c", key=key, body_hash="h", created_at=at))
     lifecycle.reconcile()
     with session_scope() as session:
         assert [k.key for k in session.query(IdempotencyKey)] == ["new"]

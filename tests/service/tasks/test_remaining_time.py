@@ -9,11 +9,11 @@ import pytest
 
 from cinestrata_schemas.tasks import TaskDetails
 from service.catalog.database import session_scope
-from service.catalog.tables import Task
+from service.catalog.tables import Release, Shard, Task
 from service.core.errors import SourceUnavailable, WorkerStopping
 from service.core.settings import Settings
 from service.tasks import commands, lifecycle, task_details, task_events
-from service.tasks.lifecycle import ReleaseRecord, ShardRecord, lease
+from service.tasks.lifecycle import lease
 
 Post = Callable[..., TaskDetails]
 
@@ -131,9 +131,10 @@ def test_finished_task_has_the_times_of_its_stages(
     for state in ("training", "indexing", "evaluating"):
         claim.advance(state)
         clock.seconds += 7.0
-    release = ReleaseRecord("r", "strata", "tiny", "low_rank", "f", 1)
+    release = Release(id="r", method="strata", backbone="tiny", kind="low_rank", fingerprint="f", bytes=1)
     with claim.publishing() as publication:
-        publication.complete(release=release, shard=ShardRecord("s", "r", "f", 2, 8, 1), trained=True)
+        shard = Shard(id="s", release_id="r", fingerprint="f", count=2, dim=8, bytes=1)
+        publication.complete(release=release, shard=shard, trained=True)
     shown = commands.get_task(task.id)
     assert (shown.state, shown.eta_seconds, shown.progress.eta_seconds) == ("ready", None, None)
     assert shown.progress.times is not None

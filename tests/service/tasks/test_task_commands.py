@@ -18,6 +18,7 @@ from sqlalchemy import func, select
 
 from cinestrata_schemas.tasks import RetrySpec, TaskDetails, TaskSpec
 from service.catalog.database import session_scope
+from service.catalog.leases import Lease
 from service.catalog.tables import Task, Video
 from service.core import request_limits
 from service.core.errors import Conflict, IdempotencyInFlight, IdempotencyMismatch, InvalidInput, NotFound
@@ -245,7 +246,7 @@ class TestIdempotency:
         assert not other.replayed
 
     def test_request_in_flight_is_refused_with_retry_after(self) -> None:
-        assert reserve("me", "k", "hash") is None
+        assert isinstance(reserve("me", "k", "hash"), Lease)
         with pytest.raises(IdempotencyInFlight) as caught:
             reserve("me", "k", "hash")
         assert (caught.value.status, caught.value.headers["Retry-After"]) == (409, "1")

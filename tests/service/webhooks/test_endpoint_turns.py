@@ -15,10 +15,12 @@ from sqlalchemy import update
 
 from cinestrata_schemas.webhooks import WebhookPatch, WebhookSpec
 from service.catalog.database import now, session_scope
-from service.catalog.operation_tables import Delivery, Webhook
+from service.catalog.leases import Lease
+from service.catalog.operation_tables import Delivery
+from service.catalog.tables import LeaseRow
 from service.core.settings import Settings
 from service.webhooks import deliveries, endpoints
-from service.webhooks.deliveries import DeliverySlots, claim_turns, release_turn
+from service.webhooks.deliveries import DeliverySlots, claim_turns
 from service.webhooks.sending import Answer
 from tests.service.webhooks.conftest import deliver_due, emit_event, pass_pause, stored
 
@@ -78,6 +80,11 @@ def sqlite_catalog(tmp_path: Path, settings_factory: Callable[..., Settings]) ->
 
 def register(host: str) -> str:
     return endpoints.create_webhook(WebhookSpec.model_validate({"url": f"https://{host}.example/"})).id
+
+
+def release(lease: Lease) -> None:
+    with session_scope(write=True) as session:
+        lease.release(session)
 
 
 def add_backlog(webhook_id: str, messages: int) -> None:
@@ -164,12 +171,12 @@ def test_turn_of_a_dead_worker_passes_to_another_after_its_lease(network: Networ
     assert deliver_due() == 0
     with session_scope(write=True) as session:
         past = now(session) - timedelta(seconds=1)
-        session.execute(update(Webhook).values(lease_expires_at=past))
+        session.execute(update(LeaseRow).values(until=past))
     (alive,) = claim_turns(1)
-    assert deliveries.send_next(dead) is None  # it wakes up late
-    release_turn(dead)
-    assert deliveries.send_next(alive) is not None
-    release_turn(alive)
+    assert deliveries.send_next(*dead) is None  # it wakes up late
+    release(dead[1])
+    assert deliveries.send_next(*alive) is not None
+    release(alive[1])
     assert deliver_due() == 1
     assert network.numbers("hooks") == [0, 1]
 

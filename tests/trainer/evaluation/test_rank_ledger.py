@@ -12,9 +12,10 @@ from typing import IO
 import numpy as np
 import pytest
 
+from index.arrays import Vectors
 from media.media_paths import append_seal
 from tests.word_routing import WordRouting
-from trainer.evaluation.gallery import Gallery, Query, Vectors
+from trainer.evaluation.gallery import Gallery, Query
 from trainer.evaluation.mode_evaluation import QueryMemory
 from trainer.evaluation.rank_ledger import RankLedger, read_ledger, write_ledger
 from trainer.evaluation.recall_row import RecallRow, evaluate_row

@@ -11,10 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from index.arrays import Vectors
 from models.routing.router import COSINE_LIMIT
 from tests.word_routing import WordRouting
 from trainer.evaluation import mode_evaluation
-from trainer.evaluation.gallery import Gallery, Query, Vectors
+from trainer.evaluation.gallery import Gallery, Query
 from trainer.evaluation.mode_evaluation import QueryMemory
 from trainer.evaluation.rank_ledger import RankLedger, read_ledger, write_ledger
 from trainer.evaluation.recall_row import RecallRow, evaluate_row

@@ -27,11 +27,12 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from index.arrays import batches
 from models.backbones.backbone import Backbone
 from models.encoders.tower_forward import encode_texts
 from models.releases.release_tensors import tensors_with_prefix
 from trainer.methods.finetune import Finetune, FinetuneConfig
-from trainer.task_data import Clip, Pair, chunks, load_frames
+from trainer.task_data import Clip, Pair, load_frames
 
 
 class KeyQueues(nn.Module):
@@ -262,9 +263,9 @@ class MomentumMethod(Finetune):
         if not queries:
             return None
         size = self.config.batch_size
-        videos = torch.cat([self.encode_videos(load_frames(chunk)) for chunk in chunks(clips, size)])
+        videos = torch.cat([self.encode_videos(load_frames(chunk)) for chunk in batches(clips, size)])
         found = 0
-        for chunk in chunks(queries, size):
+        for chunk in batches(queries, size):
             places, captions = zip(*chunk, strict=True)
             scores = encode_texts(self.model, self.model.tokenize(captions))[0] @ videos.T
             truth = torch.tensor(places, device=scores.device).unsqueeze(1)

@@ -13,7 +13,8 @@ from sqlalchemy import delete, text
 
 from cinestrata_schemas.tasks import TaskDetails
 from cinestrata_schemas.videos import Cue, VideoPatch
-from index.vector_ids import Ids, video_ids_of
+from index.arrays import Ids
+from index.vector_ids import video_ids_of
 from index.words.text_analysis import parse_query
 from service.catalog.catalog_reads import CatalogReads
 from service.catalog.database import session_scope
