@@ -57,7 +57,7 @@ def compact(
 ) -> None:
     """Free the disk space of deleted vectors. Searches continue, and nothing is re-embedded."""
     if url:
-        from cli.commands.maintenance_commands import run_remote_compaction
+        from cli.commands.service_jobs import run_remote_compaction
 
         if dry_run:
             refuse_call("--dry-run cannot be combined with --url.", "The library page shows the disk space.")

@@ -20,12 +20,10 @@ from rich.text import Text
 
 from cinestrata_schemas.search import MomentMatch
 from cinestrata_schemas.tasks import TaskProgress, VideoCounts, VideoSpec
-from cinestrata_schemas.videos import VideoSummary
 from cli.commands import process_commands, task_commands
 from cli.commands.ingest_command import default_name
 from cli.commands.search_commands import parse_conditions, result_table
 from cli.commands.task_commands import report_created, task_table
-from cli.commands.video_commands import video_table
 from cli.commands.video_sending import pack_videos
 from cli.commands.video_sources import read_videos
 from cli.console import video_cell
@@ -456,22 +454,18 @@ def test_video_cell_has_id_and_file_name(uri: str, name: str) -> None:
     assert str(video_cell("v1", uri)) == (f"v1\n{name}" if name else "v1")
 
 
-def test_tables_of_videos_show_file_names_within_80_columns() -> None:
+def test_results_show_file_names_within_80_columns() -> None:
     name, video_id = "2026-04-12 north entrance.mp4", "vid_372564c05a8a1f37"
     shown = {"uri": f"/data/clips/{name}", "captions": ["a red taxi turns left and stops behind a bus"] * 2}
     moments = [MomentMatch(start=40, end=60, score=0.5)]
     result = search_result(video_id=video_id, task="night traffic", confidence=0.5, moments=moments, **shown)
-    video = VideoSummary.model_construct(
-        id=video_id, status="accepted", reason=None, effective_split="train", duration=3.0, **shown
-    )
-    for table in (result_table(search_answer(results=[result])), video_table([video])):
-        output = io.StringIO()
-        Console(file=output, width=80).print(table)
-        lines = output.getvalue().splitlines()
-        start = lines[0].index("video")
-        end = len(lines[0]) - len(lines[0][start:].removeprefix("video").lstrip())
-        cell = "".join(line[start:end] for line in lines[1:])
-        assert "".join(cell.split()) == "".join(f"{video_id}{name}".split())
+    output = io.StringIO()
+    Console(file=output, width=80).print(result_table(search_answer(results=[result])))
+    lines = output.getvalue().splitlines()
+    start = lines[0].index("video")
+    end = len(lines[0]) - len(lines[0][start:].removeprefix("video").lstrip())
+    cell = "".join(line[start:end] for line in lines[1:])
+    assert "".join(cell.split()) == "".join(f"{video_id}{name}".split())
 
 
 def test_facts_of_a_search_fit_80_columns(monkeypatch: pytest.MonkeyPatch) -> None:
