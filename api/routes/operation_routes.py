@@ -9,7 +9,7 @@ from fastapi.responses import FileResponse
 
 from api.conditional_responses import range_response
 from api.list_parameters import StrictParameters
-from api.openapi import UNCHANGED
+from api.openapi import file_response
 from api.security.route_scopes import ScopedRoute, requires
 from cinestrata_schemas.alerts import AlertDetails, AlertPage
 from cinestrata_schemas.operations import JobDetails, JobSpec, OperationsStatus, SnapshotDetails
@@ -72,7 +72,7 @@ def list_snapshots(_parameters: Annotated[StrictParameters, Query()]) -> list[Sn
     operation_id="download_snapshot",
     tags=["operation"],
     response_class=FileResponse,
-    responses={206: {"description": "The requested byte range.", "content": {_MEDIA_TYPE: {}}}, **UNCHANGED},
+    responses=file_response(_MEDIA_TYPE),
 )
 @requires("admin")
 def download_snapshot(name: str, request: Request) -> Response:
