@@ -15,11 +15,9 @@ from urllib.parse import quote
 
 import httpx
 
-from cinestrata_client.calls import Call
 from cinestrata_client.errors import UnreachableError, error_of
-from cinestrata_client.methods import AsyncStepClient, Steps, SyncStepClient
 from cinestrata_client.operations import Operations
-from cinestrata_client.retries import RetryPolicy
+from cinestrata_client.requests import AsyncStepClient, Call, RetryPolicy, Steps, SyncStepClient
 from cinestrata_client.shown_answers import Connection
 from cinestrata_client.transfers import Transfers
 from cinestrata_schemas.tasks import TaskEvent

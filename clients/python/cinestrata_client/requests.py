@@ -130,7 +130,7 @@ class Call(Generic[_T]):
         return cast(_T, _adapter(self.result).validate_json(response.content, extra="ignore"))
 
 
-@cache
+@functools.cache
 def _adapter(kind: Any) -> TypeAdapter[Any]:
     return TypeAdapter(kind)
 
