@@ -1,4 +1,4 @@
-// The library's summary: four questions, answered from the state of tasks, measures and services.
+// The library's summary: learned domains, forgetting, health and the next step.
 
 import { confirmTaskDeletion } from "./delete_dialog.js";
 import { $, button, setText } from "./dom.js";
@@ -138,7 +138,7 @@ function drawHealth(overview) {
   const parts = [faults.length && count(faults.length, "fault"), number && count(number, "alert")];
   const verdict = parts.filter(Boolean).join(", ");
   const rating = faults.length ? "bad" : "warn";
-  setText($("healthy"), verdict || "Yes", `big ${verdict ? rating : "good"}`);
+  setText($("healthy"), verdict || "Good", `big ${verdict ? rating : "good"}`);
   setText($("healthy-note"), [...faults, ...alerts.map(({ message }) => message)][0] ?? wellNote(overview));
   return faults;
 }

@@ -141,7 +141,7 @@ def test_library_with_alerts_failures_or_dead_workers_is_not_healthy(browser: We
     with session_scope(write=True) as session:
         report_worker(session, None)
     _open(browser, page)
-    wait_until(browser, lambda b: _text(b, "healthy") == "Yes")
+    wait_until(browser, lambda b: _text(b, "healthy") == "Good")
     assert "1 worker, no task in progress" in _text(browser, "healthy-note")
     evaluate_alerts()
     refresh_library_page(browser)
