@@ -65,9 +65,8 @@ def api(
         options["content"] = _read(body) if body is not None else json.dumps(document).encode()
         options["headers"] = {"Content-Type": "application/json"}
     client = connect(url, data)
-    target: str | None = f"/{path.lstrip('/')}".removeprefix(_PREFIX)
-    if in_query and values:
-        target = str(httpx.URL(target).copy_merge_params(values))
+    first = httpx.URL(f"/{path.lstrip('/')}".removeprefix(_PREFIX))
+    target: str | None = str(first.copy_merge_params(values) if in_query and values else first)
     while target is not None:
         with client.stream(method, target, **options) as response:
             _write(response, output)
