@@ -42,7 +42,6 @@ TAGS = [
         "syncs": "Domains that follow a folder of videos.",
         "measures": "Recall, forgetting, shards and releases.",
         "access": "API keys, users, browser sessions and the audit log.",
-        "alerts": "Measures that have crossed a threshold.",
         "webhooks": "Signed messages about events.",
         "operation": "Maintenance, snapshots, and the state of processes and queues.",
         "health": "Health checks and metrics.",

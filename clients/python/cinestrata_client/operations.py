@@ -10,7 +10,6 @@ from cinestrata_client.requests import Pages, operation
 from cinestrata_client.shown_answers import SearchResponse, SimilarVideosResponse, VideoPage
 from cinestrata_schemas import (
     access,
-    alerts,
     explanations,
     feedback,
     library,
@@ -351,16 +350,6 @@ class Operations:
     @operation("DELETE", "/snapshots/{name}")
     def delete_snapshot(self, name: str) -> None:
         """Delete a backup."""
-
-    # --- Alerts ---
-
-    @operation("GET", "/alerts")
-    def list_alerts(self) -> alerts.AlertPage:
-        """List open alerts and the last earlier ones."""
-
-    @operation("POST", "/alerts/{alert_id}/dismiss")
-    def dismiss_alert(self, alert_id: int) -> alerts.AlertDetails:
-        """Dismiss an alert."""
 
     # --- Webhooks ---
 

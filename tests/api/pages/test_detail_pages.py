@@ -217,18 +217,6 @@ def test_page_without_a_search_explains_nothing(browser: WebDriver, address: str
     assert _find(browser, "h1").text == FIRST
 
 
-def test_tall_picture_fits_its_player(browser: WebDriver, address: str, library: list[str]) -> None:
-    """If the player were taller than its frame, its controls would be cut off."""
-    browser.get(f"{address}/watch/{accepted_videos(library[0])[0].id}")
-    wait_for(browser, "#similar [data-testid=result]", 8)
-    overlap = browser.execute_script(
-        "const player = document.querySelector('#screen').firstElementChild;"
-        "player.style.aspectRatio = '9 / 16';"
-        "return player.getBoundingClientRect().bottom - player.parentElement.getBoundingClientRect().bottom;"
-    )
-    assert overlap <= 0
-
-
 def test_unknown_id_is_an_error_with_a_way_back(browser: WebDriver, address: str) -> None:
     for path, kind in (("domains/nowhere", "domain"), ("watch/nothing", "video")):
         browser.get(f"{address}/{path}")
