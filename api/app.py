@@ -15,7 +15,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.middleware.gzip import DEFAULT_EXCLUDED_CONTENT_TYPES, GZipMiddleware
 from starlette.responses import Response
 
-from api import openapi, openapi_document, problem_details
+from api import openapi, problem_details
 from api.load_shedding import LoadSheddingMiddleware
 from api.pages import html_pages, reference_page, sign_in_pages, unknown_page
 from api.request_observer import RequestObserver
@@ -71,6 +71,8 @@ def create_app(configured: Settings | None = None) -> FastAPI:
         title="Cinestrata",
         version=__version__,
         lifespan=lifespan,
+        description=openapi.DESCRIPTION,
+        openapi_tags=openapi.TAGS,
         responses=openapi.PROBLEM_RESPONSES,
         openapi_url=None,  # served by resource_routers, which declares its scope
         docs_url=None,
@@ -96,7 +98,7 @@ def create_app(configured: Settings | None = None) -> FastAPI:
     app.mount("/static", RevalidatedStaticFiles(packages=[("api", "static")]), name="static")
     check_declarations(app)
     _check_root_path(app, configured.root_path)
-    app.openapi = openapi_document.complete_schema(app)  # type: ignore[method-assign]
+    app.openapi = openapi.describe(app)  # type: ignore[method-assign]
     problem_details.install_error_handlers(app)
     unknown_page.install_unknown_page(app)
     # Each middleware wraps those that were added before it.

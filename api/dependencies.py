@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeVar
 from urllib.parse import urlencode
 
-from fastapi import Depends, Request, Response
+from fastapi import Depends, Header, Request, Response
 from pydantic import BaseModel, ValidationError
 
 from api.security.route_scopes import current_principal
@@ -79,6 +79,14 @@ else:
 SettingsDep = Annotated[Settings, Depends(_settings)]
 CallerDep = Annotated[str, Depends(_caller)]
 PageLinkDep = Annotated[PageLink, Depends(_page_link)]
+IdempotencyKey = Annotated[
+    str | None,
+    Header(
+        alias="Idempotency-Key",
+        max_length=255,
+        description="Repeating a request with its key returns the task that it created.",
+    ),
+]
 
 
 def parse_json(model: type[_Model], body: bytes) -> _Model:

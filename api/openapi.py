@@ -1,63 +1,89 @@
-"""Parts of the OpenAPI description shared by routes: error responses, examples, and request bodies."""
+"""The OpenAPI document: FastAPI's own, with paths below ``/v1``, security schemes, error types and webhooks.
+
+Routes describe their own responses, headers and bodies, with the parts that several of them share.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Iterator
+from datetime import datetime
+from typing import Any, Literal
 
+from fastapi import FastAPI, Response
 from fastapi.openapi.models import Example
-from pydantic import BaseModel
+from pydantic import BaseModel, create_model
+from pydantic.json_schema import models_json_schema
 
 from api.problem_details import MEDIA_TYPE
+from api.request_paths import PREFIX
+from api.security.route_scopes import SECURITY_SCHEMES
 from cinestrata_schemas.problems import Problem
 from cinestrata_schemas.tasks import AppendSpec, TaskEvent, TaskSpec
 from cinestrata_schemas.uploads import PreviewRequest
 from cinestrata_schemas.webhooks import EVENT_FACTS
-from service.core import request_ids
+from service.core.errors import CinestrataError, TaskInterruption
 
-SCHEMA_REF = "#/components/schemas/{model}"
+_SCHEMA_REF = "#/components/schemas/{model}"
 # Models that appear in no route signature, so FastAPI does not add their schemas.
-ADDITIONAL_MODELS: tuple[type[BaseModel], ...] = (
-    AppendSpec,
-    PreviewRequest,
-    Problem,
-    TaskEvent,
-    TaskSpec,
-    *dict.fromkeys(EVENT_FACTS.values()),
-)
+_ADDITIONAL_MODELS: tuple[type[BaseModel], ...] = (AppendSpec, PreviewRequest, Problem, TaskEvent, TaskSpec)
+
+DESCRIPTION = """\
+Text-to-video search that keeps learning and never re-indexes.
+
+Every path also exists without the prefix `/v1`. Errors are `application/problem+json`, and `type` tells them apart:
+each is `urn:cinestrata:problem:` and one of the names below. Every response has an `X-Request-ID` header."""
+TAGS = [
+    {"name": name, "description": text}
+    for name, text in {
+        "search": "Search by text, clip or image, and feedback on results.",
+        "tasks": "Tasks that learn a domain of videos, or append videos to a learned domain.",
+        "videos": "Videos, their captions and metadata, and their files.",
+        "uploads": "Resumable uploads with the tus protocol 1.0.0.",
+        "syncs": "Domains that follow a folder of videos.",
+        "measures": "Recall, forgetting, shards and releases.",
+        "access": "API keys, users, browser sessions and the audit log.",
+        "webhooks": "Signed messages about events.",
+        "operation": "Maintenance, snapshots, and the state of processes and queues.",
+        "health": "Health checks and metrics.",
+    }.items()
+]
 
 
-def _problem(description: str) -> dict[str, Any]:
+def problem(description: str) -> dict[str, Any]:
+    """Describe an error response for the ``responses`` of a route."""
+    return {"description": description, "content": {MEDIA_TYPE: {"schema": _reference(Problem)}}}
+
+
+def file_response(media_type: str) -> dict[int | str, dict[str, Any]]:
+    """Describe the responses of a route that returns a file or a byte range of it."""
+    content = {media_type: {"schema": {"type": "string", "contentMediaType": "application/octet-stream"}}}
     return {
-        "description": description,
-        "content": {MEDIA_TYPE: {"schema": {"$ref": SCHEMA_REF.format(model=Problem.__name__)}}},
+        200: {"description": "The file.", "content": content},
+        206: {"description": "The requested byte range.", "content": content},
+        **UNCHANGED,
     }
+
+
+def _reference(model: type[BaseModel]) -> dict[str, Any]:
+    return {"$ref": _SCHEMA_REF.format(model=model.__name__)}
 
 
 # Error responses of every operation.
 PROBLEM_RESPONSES: dict[int | str, dict[str, Any]] = {
-    422: _problem("A field is invalid; see `errors` for the field and a hint."),
-    "4XX": _problem("The request was refused; see `detail` for the reason."),
-    "5XX": _problem("The service is temporarily unavailable; try again later."),
-}
-
-CLIP_SEARCH_PROBLEMS: dict[int | str, dict[str, Any]] = {
-    429: {
-        **_problem("The search queue is full; try again after `Retry-After`."),
-        "headers": {"Retry-After": {"description": "Seconds to wait.", "schema": {"type": "integer"}}},
-    },
+    422: problem("A field is invalid; see `errors` for the field and a hint."),
+    "4XX": problem("The request was refused; see `detail` for the reason."),
+    "5XX": problem("The service is temporarily unavailable; try again later."),
 }
 SEARCH_PROBLEMS: dict[int | str, dict[str, Any]] = {
-    410: _problem("The cursor's release is gone; search again without the cursor."),
-    **CLIP_SEARCH_PROBLEMS,
+    410: problem("The cursor's release is gone; search again without the cursor."),
+    429: problem("The search queue is full; try again after `Retry-After`."),
 }
-
 UNCHANGED: dict[int | str, dict[str, Any]] = {
     304: {"description": "The client has this version: `If-None-Match` contains its `ETag`."}
 }
 EDIT_PROBLEMS: dict[int | str, dict[str, Any]] = {
-    409: _problem("The video is a copy that is being relearned; edit the original named in `detail`."),
-    412: _problem("The video has changed since you read it; read it again."),
+    409: problem("The video is a copy that is being relearned; edit the original named in `detail`."),
+    412: problem("The video has changed since you read it; read it again."),
 }
 EDIT_EXAMPLES: dict[str, Example] = {
     "captions": {
@@ -69,100 +95,17 @@ EDIT_EXAMPLES: dict[str, Example] = {
         "value": {"metadata": {"place": "kitchen", "camera": None}},
     },
 }
-
-SYNCED_FILES_EXAMPLES: dict[str, Example] = {
-    "rename": {
-        "summary": "A file has another name",
-        "value": {
-            "task_id": "tsk_1",
-            "source": "/videos/harbor",
-            "files": [{"path": "new-name.mp4", "bytes": 1048576, "sha256": "ab12", "video_id": "vid_1"}],
-            "renamed": {"vid_1": "new-name.mp4"},
-        },
-    }
-}
-
-_ARCHIVE = {
-    "type": "string",
-    "format": "binary",
-    "description": "zip or tar(.gz) archive of videos with a manifest.jsonl or manifest.csv, or sidecar files.",
-}
-
-# POST /tasks/{task_id}/videos and POST /tasks accept JSON, or a form with an archive.
-APPEND_BODY = {
-    "requestBody": {
-        "required": True,
-        "content": {
-            "application/json": {"schema": {"$ref": SCHEMA_REF.format(model=AppendSpec.__name__)}},
-            "multipart/form-data": {
-                "schema": {
-                    "type": "object",
-                    "title": "AppendArchive",
-                    "required": ["archive"],
-                    "properties": {"archive": _ARCHIVE},
-                }
-            },
-        },
-    }
-}
-TASK_BODY = {
-    "requestBody": {
-        "required": True,
-        "content": {
-            "application/json": {"schema": {"$ref": SCHEMA_REF.format(model=TaskSpec.__name__)}},
-            "multipart/form-data": {
-                "schema": {
-                    "type": "object",
-                    "title": "TaskArchive",
-                    "required": ["name", "archive"],
-                    "properties": {
-                        "name": {"type": "string", "minLength": 1, "maxLength": 80},
-                        "method": {"type": "string"},
-                        "settings": {
-                            "type": "string",
-                            "description": "Method settings as a JSON object.",
-                        },
-                        "archive": _ARCHIVE,
-                    },
-                }
-            },
-        },
-    }
-}
-
-PREVIEW_BODY = {
-    "requestBody": {
-        "required": True,
-        "content": {
-            "application/json": {"schema": {"$ref": SCHEMA_REF.format(model=PreviewRequest.__name__)}}
-        },
-    }
-}
-
 BATCH_EXAMPLES: dict[str, Example] = {
     "two": {
         "summary": "Two searches, one of them in two domains",
         "value": {
             "queries": [
                 {"q": "eggs are whisked", "k": 5},
-                {"q": "a taxi turns left", "task": ["night traffic", "kitchen"]},
-            ]
-        },
-    },
-    "filtered": {
-        "summary": "Short videos with conditions on metadata",
-        "value": {
-            "queries": [
                 {
                     "q": "a taxi turns left",
-                    "max_duration": 30,
-                    "arrived_after": "2026-01-01",
-                    "where": {
-                        "place": "station",
-                        "camera": {"min": 1, "max": 4},
-                        "tags": {"any": ["rain", "snow"]},
-                    },
-                }
+                    "task": ["night traffic", "kitchen"],
+                    "where": {"place": "station"},
+                },
             ]
         },
     },
@@ -177,96 +120,106 @@ WHERE_EXAMPLES: dict[str, Example] = {
 }
 
 
-def _header(description: str, example: str | int) -> dict[str, Any]:
-    kind = "integer" if isinstance(example, int) else "string"
-    return {"description": description, "schema": {"type": kind}, "example": example}
+def _request_body(model: type[BaseModel], **form: Any) -> dict[str, Any]:
+    """Describe a JSON body, and a form with an archive as an alternative to it if the form has fields."""
+    content: dict[str, Any] = {"application/json": {"schema": _reference(model)}}
+    if form:
+        archive = {
+            "type": "string",
+            "format": "binary",
+            "description": "zip or tar(.gz) archive of videos with a manifest.jsonl or manifest.csv, or sidecar files.",
+        }
+        required = [name for name, field in form.items() if "minLength" in field]
+        content["multipart/form-data"] = {
+            "schema": {
+                "type": "object",
+                "required": [*required, "archive"],
+                "properties": {**form, "archive": archive},
+            }
+        }
+    return {"requestBody": {"required": True, "content": content}}
 
 
-RESPONSE_HEADERS: Mapping[str, dict[str, Any]] = {
-    request_ids.HEADER: _header("ID of the request, as in log lines.", "7cebaf9dec42e87a9bad"),
-    "Accept-Ranges": _header("Unit for range requests.", "bytes"),
-    "Cache-Control": _header("Who may cache the response, and for how long.", "no-cache"),
-    "Content-Disposition": _header("File name for downloads in browsers.", 'attachment; filename="a.jsonl"'),
-    "Content-Range": _header("Returned range, and the file's size.", "bytes 0-1023/4096"),
-    "ETag": _header(
-        "Version of the response, for `If-None-Match` and `If-Match`.", 'W/"3b89a3e1465fba8c1d5238e7"'
-    ),
-    "Idempotency-Replayed": _header(
-        "`true`: a previous request with the same `Idempotency-Key` created the task.", "true"
-    ),
-    "Last-Modified": _header("Time when the file last changed.", "Thu, 26 Nov 2026 00:30:12 GMT"),
-    "Link": _header(
-        'The next page (`rel="next"`); missing on the last page.', '<?limit=1&cursor=WyJ>; rel="next"'
-    ),
-    "Location": _header("Path of the created resource, with the request's prefix.", "/v1/tasks/tsk_5e1f"),
-    "Retry-After": _header("Seconds to wait before repeating the request.", 1),
-    "Tus-Extension": _header("Extensions of the tus protocol.", "creation,termination"),
-    "Tus-Max-Size": _header("Maximum size of a file in bytes.", 4294967296),
-    "Tus-Resumable": _header("Version of the tus protocol.", "1.0.0"),
-    "Tus-Version": _header("Supported versions of the tus protocol.", "1.0.0"),
-    "Upload-Expires": _header(
-        "Time after which the unfinished upload is deleted.", "Thu, 26 Nov 2026 00:30:12 GMT"
-    ),
-    "Upload-Length": _header("Size of the file in bytes.", 3),
-    "Upload-Metadata": _header("File metadata as sent.", "filename Y2xpcC5tcDQ="),
-    "Upload-Offset": _header("Number of stored bytes.", 3),
-    "WWW-Authenticate": _header("Authentication scheme that the request needs.", 'Bearer realm="Cinestrata"'),
-    "X-Accel-Buffering": _header("`no`: a proxy passes events on at once.", "no"),
-}
-
-_VALIDATORS = ("ETag", "Cache-Control")
-_UPLOAD_STATE = ("Tus-Resumable", "Upload-Offset", "Upload-Expires", "Cache-Control")
-_CREATION = ("Location", "Idempotency-Replayed")
-_FILE = (*_VALIDATORS, "Last-Modified", "Accept-Ranges")
-_OPERATION_HEADERS: Mapping[str, tuple[str, ...]] = {
-    "create_task": _CREATION,
-    "append_videos": _CREATION,
-    "relearn_task": _CREATION,
-    "create_sample_task": ("Location",),
-    "edit_video": ("ETag",),
-    "get_video": _VALIDATORS,
-    "get_task": _VALIDATORS,
-    "get_forgetting": _VALIDATORS,
-    "get_library": _VALIDATORS,
-    "list_tasks": (*_VALIDATORS, "Link"),
-    "list_videos": (*_VALIDATORS, "Link"),
-    "list_shards": (*_VALIDATORS, "Link"),
-    "list_releases": (*_VALIDATORS, "Link"),
-    "list_audit_entries": ("Link",),
-    "watch_task": ("Cache-Control", "X-Accel-Buffering"),
-    "get_thumbnail": _FILE,
-    "stream_video": _FILE,
-    "upload_capabilities": (
-        "Tus-Resumable",
-        "Tus-Version",
-        "Tus-Extension",
-        "Tus-Max-Size",
-    ),
-    "create_upload": (*_UPLOAD_STATE, "Location"),
-    "get_upload_offset": (*_UPLOAD_STATE, "Upload-Length", "Upload-Metadata"),
-    "append_to_upload": _UPLOAD_STATE,
-    "delete_upload": ("Tus-Resumable",),
-}
-_PROBLEM_HEADERS: Mapping[int, tuple[str, ...]] = {
-    401: ("WWW-Authenticate",),
-    409: ("Retry-After",),
-    412: ("Tus-Version",),
-    416: ("Content-Range",),
-    429: ("Retry-After",),
-    503: ("Retry-After",),
-}
+APPEND_BODY = _request_body(AppendSpec, archive={})
+TASK_BODY = _request_body(
+    TaskSpec,
+    name={"type": "string", "minLength": 1, "maxLength": 80},
+    method={"type": "string"},
+    settings={"type": "string", "description": "Method settings as a JSON object."},
+)
+PREVIEW_BODY = _request_body(PreviewRequest)
 
 
-def response_headers(operation: str, status: str) -> list[str]:
-    """List the header names of an operation's successful response."""
-    headers = _OPERATION_HEADERS.get(operation, ())
-    if status == "304":
-        headers = tuple(name for name in headers if name != "Accept-Ranges")
-    if status == "206":
-        headers = (*headers, "Content-Range")
-    return [request_ids.HEADER, *headers]
+def describe(app: FastAPI) -> Callable[[], dict[str, Any]]:
+    """Add the webhooks to an application, and return a replacement for ``app.openapi``."""
+    generate = app.openapi
+    root = app.state.settings.root_path
+    app.servers = [{"url": root or "/", "description": "The service that serves this document."}]
+    for event, facts in EVENT_FACTS.items():
+        _add_webhook(app, event, facts)
+    document: dict[str, Any] = {}
+
+    def openapi() -> dict[str, Any]:
+        if not document:
+            generated = generate()
+            components = generated["components"]
+            _, additional = models_json_schema(
+                [(model, "validation") for model in _ADDITIONAL_MODELS], ref_template=_SCHEMA_REF
+            )
+            components["schemas"] = {**components["schemas"], **additional["$defs"]}
+            components["securitySchemes"] = SECURITY_SCHEMES
+            generated["info"]["description"] = "\n\n".join([DESCRIPTION, *_problem_types()])
+            generated["paths"] = {PREFIX + path: methods for path, methods in generated["paths"].items()}
+            document.update(generated)
+        return document
+
+    return openapi
 
 
-def problem_headers(status: int) -> list[str]:
-    """List the header names of errors with a status."""
-    return [request_ids.HEADER, *_PROBLEM_HEADERS.get(status, ())]
+def _add_webhook(app: FastAPI, event: str, facts: type[BaseModel]) -> None:
+    """Describe the request that the service sends to an endpoint for an event."""
+    name = f"{event.title().replace('.', '')}Message"
+    fields: dict[str, Any] = {
+        "type": (Literal[event], ...),
+        "timestamp": (datetime, ...),
+        "data": (facts, ...),
+    }
+    message = create_model(name, __doc__=f"Message about the event `{event}`.", **fields)
+
+    def receive(body) -> None:  # type: ignore[no-untyped-def]
+        """Receive a message, which is signed as specified by Standard Webhooks."""
+
+    receive.__annotations__ = {"body": message, "return": None}
+    app.webhooks.add_api_route(
+        event,
+        receive,
+        methods=["POST"],
+        operation_id=f"receive_{event.replace('.', '_')}",
+        summary=f"Event {event}",
+        tags=["webhooks"],
+        response_class=Response,
+        responses={
+            410: {"description": "The endpoint is gone: the service disables the webhook."},
+            "default": {
+                "description": "After any other status than 200 to 299, the message is sent again later."
+            },
+        },
+    )
+
+
+def problem_classes() -> dict[str, type[CinestrataError]]:
+    """Return the error classes of responses by problem type, in the order of their statuses."""
+    by_type = {cls.problem_type(): cls for cls in reversed(list(_subclasses(CinestrataError)))}
+    return dict(sorted(by_type.items(), key=lambda item: (item[1].status, item[0])))
+
+
+def _problem_types() -> Iterator[str]:
+    for name, cls in problem_classes().items():
+        yield f"{cls.status} `{name.rpartition(':')[2]}`: {(cls.__doc__ or cls.title).partition(chr(10))[0]}"
+
+
+def _subclasses(cls: type[CinestrataError]) -> Iterator[type[CinestrataError]]:
+    for subclass in cls.__subclasses__():
+        if not issubclass(subclass, TaskInterruption):
+            yield subclass
+            yield from _subclasses(subclass)

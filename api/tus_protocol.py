@@ -7,7 +7,7 @@ The server supports the extensions creation, creation-with-upload, termination a
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from email.utils import format_datetime
 from typing import Any
 
@@ -39,6 +39,17 @@ class InvalidHeader(InvalidInput):
 
 class TusRoute(ScopedRoute):
     """A route that checks a request's protocol version, and states it in every response."""
+
+    described: Mapping[str, Any] = {
+        "parameters": [
+            {
+                "name": "Tus-Resumable",
+                "in": "header",
+                "description": "Version of the tus protocol; needed by all requests except OPTIONS.",
+                "schema": {"type": "string", "const": VERSION},
+            }
+        ]
+    }
 
     def permitted_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         """Return the handler for requests with the declared scope."""

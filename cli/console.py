@@ -43,10 +43,10 @@ _COMMANDS = {
     "add_domain": "cinestrata ingest FOLDER",
     "append_videos": "cinestrata ingest FOLDER --into {name}",
     "delete_task": "cinestrata delete --task {name}",
-    "list_releases": "cinestrata releases",
+    "list_releases": "cinestrata api GET /releases",
     "list_syncs": "cinestrata syncs",
     "retry_task": "cinestrata tasks retry {name}",
-    "serve_release": "cinestrata releases --serve {name}",
+    "serve_release": "cinestrata api POST /releases/{name}/serve",
     "show_task": "cinestrata tasks show {name}",
 }
 

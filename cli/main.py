@@ -12,23 +12,17 @@ from cli.commands import (
     access_commands,
     adding_commands,
     agent_command,
-    audit_command,
+    api_command,
     backup_commands,
     bench_commands,
     deletion_commands,
     doctor,
     export_command,
-    feedback_commands,
-    maintenance_commands,
     move_command,
     process_commands,
-    recall_commands,
     registered_sync_commands,
-    release_commands,
     search_commands,
     task_commands,
-    video_commands,
-    webhook_commands,
 )
 from cli.console import console, report_errors
 from cli.shared_options import Port
@@ -52,21 +46,15 @@ for module in (
     search_commands,
     deletion_commands,
     registered_sync_commands,
-    release_commands,
-    recall_commands,
     doctor,
     backup_commands,
     export_command,
-    maintenance_commands,
     move_command,
-    audit_command,
     agent_command,
+    api_command,
 ):
     app.add_typer(module.app)
 app.add_typer(task_commands.app, name="tasks")
-app.add_typer(video_commands.app, name="videos")
-app.add_typer(feedback_commands.app, name="feedback")
-app.add_typer(webhook_commands.app, name="webhooks")
 app.add_typer(access_commands.keys, name="keys")
 app.add_typer(access_commands.users, name="users")
 app.add_typer(bench_commands.app, name="bench")

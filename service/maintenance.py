@@ -20,7 +20,7 @@ from service.catalog.worker_reports import report_worker, sweep_worker_reports
 from service.core.errors import CinestrataError
 from service.core.settings import settings
 from service.library import compaction
-from service.library.alerts import evaluate_alerts, sweep_alerts
+from service.library.alerts import evaluate_alerts
 from service.operations import maintenance_jobs
 from service.storage import video_files
 from service.storage.library_paths import check_data_folder
@@ -136,7 +136,6 @@ class MaintenanceThread(threading.Thread):
                         log.info("expired_uploads_removed", uploads=len(expired))
                     if unfinished := sweep_unfinished_snapshots():
                         log.info("unfinished_snapshots_removed", folders=unfinished)
-                    sweep_alerts()
                     with session_scope(write=True) as session:
                         sweep_worker_reports(session)
                 if time.monotonic() >= index_sweep_due:

@@ -9,7 +9,6 @@ import json
 import re
 from collections.abc import Mapping
 from contextlib import suppress
-from functools import partial
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -33,7 +32,7 @@ _Json = Mapping[str, Any]
 @router.api_route("/docs", methods=PAGE_METHODS, response_class=HTMLResponse)
 @requires("public")
 async def reference_page(request: Request) -> Response:
-    """Show all operations, models and error types, which are the same for every library.
+    """Show all operations and models, which are the same for every library.
 
     The page needs no credentials. Its navigation offers signed-in users the pages that their role permits.
     """
@@ -57,18 +56,7 @@ def _render(request: Request, principal: Principal | None) -> str:
         principal=principal,
         document=document,
         operations=operations,
-        resolve=partial(_resolve, document),
     )
-
-
-def _resolve(document: _Json, node: _Json) -> _Json:
-    """Follow a node's references within the document."""
-    while "$ref" in node:
-        target: Any = document
-        for part in node["$ref"].removeprefix("#/").split("/"):
-            target = target[part]
-        node = target
-    return node
 
 
 def _type_name(schema: _Json) -> Markup:

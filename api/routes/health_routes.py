@@ -6,6 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from fastapi import APIRouter, Response
+from fastapi.responses import PlainTextResponse
 
 from api.dependencies import QueryDep, SettingsDep
 from api.request_threads import run_health_check
@@ -79,7 +80,7 @@ def _check_readiness(service: SearchEngine, settings: Settings) -> Readiness:
     return ready.model_copy(update={"ready": can_search, "checks": checks})
 
 
-@router.get("/metrics", operation_id="metrics", response_class=Response)
+@router.get("/metrics", operation_id="metrics", response_class=PlainTextResponse)
 @requires("search")
 async def prometheus() -> Response:
     """Return metrics in the Prometheus text format."""

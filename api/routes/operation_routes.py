@@ -1,21 +1,19 @@
-"""Operation of the library: state, maintenance jobs, alerts, and backups written by workers."""
+"""Operation of the library: state, maintenance jobs, and backups written by workers."""
 
 from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Path, Query, Request, Response
+from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import FileResponse
 
 from api.conditional_responses import range_response
 from api.list_parameters import StrictParameters
-from api.openapi import UNCHANGED
+from api.openapi import file_response
 from api.security.route_scopes import ScopedRoute, requires
-from cinestrata_schemas.alerts import AlertDetails, AlertPage
 from cinestrata_schemas.operations import JobDetails, JobSpec, OperationsStatus, SnapshotDetails
 from service.access import audit_log
 from service.backups import stored_snapshots
-from service.library import alerts
 from service.operations import maintenance_jobs
 from service.operations.operations_status import operations_status
 
@@ -45,20 +43,6 @@ def start_job(spec: JobSpec) -> JobDetails:
     return maintenance_jobs.start_job(spec)
 
 
-@router.get("/alerts", operation_id="list_alerts", tags=["alerts"])
-@requires("search")
-def list_alerts(_parameters: Annotated[StrictParameters, Query()]) -> AlertPage:
-    """List open alerts and the last earlier ones. Workers check the thresholds every 30 seconds."""
-    return alerts.list_alerts()
-
-
-@router.post("/alerts/{alert_id}/dismiss", operation_id="dismiss_alert", tags=["alerts"])
-@requires("admin")
-def dismiss_alert(alert_id: Annotated[int, Path(ge=1, le=2**63 - 1)]) -> AlertDetails:
-    """Dismiss an alert. It is raised again only after its measure has recovered."""
-    return alerts.dismiss_alert(alert_id)
-
-
 @router.get("/snapshots", operation_id="list_snapshots", tags=["operation"])
 @requires("admin")
 def list_snapshots(_parameters: Annotated[StrictParameters, Query()]) -> list[SnapshotDetails]:
@@ -72,7 +56,7 @@ def list_snapshots(_parameters: Annotated[StrictParameters, Query()]) -> list[Sn
     operation_id="download_snapshot",
     tags=["operation"],
     response_class=FileResponse,
-    responses={206: {"description": "The requested byte range.", "content": {_MEDIA_TYPE: {}}}, **UNCHANGED},
+    responses=file_response(_MEDIA_TYPE),
 )
 @requires("admin")
 def download_snapshot(name: str, request: Request) -> Response:

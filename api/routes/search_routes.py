@@ -9,7 +9,7 @@ from fastapi.responses import Response
 from pydantic import BaseModel
 
 from api.dependencies import QueryDep
-from api.openapi import BATCH_EXAMPLES, CLIP_SEARCH_PROBLEMS, SEARCH_PROBLEMS
+from api.openapi import BATCH_EXAMPLES, SEARCH_PROBLEMS
 from api.request_threads import run_search
 from api.search_parameters import (
     CaptionsParameters,
@@ -131,7 +131,7 @@ async def suggest_words(
     return await run_search(service.suggest, parameters.q, parameters.k)
 
 
-@router.post("/search/clip", operation_id="search_by_clip", responses=CLIP_SEARCH_PROBLEMS)
+@router.post("/search/clip", operation_id="search_by_clip")
 @requires("search")
 async def search_by_clip(
     service: QueryDep,
@@ -147,7 +147,7 @@ async def search_by_clip(
         return await run_search(service.search_clip, clip.file, **arguments)
 
 
-@router.get("/videos/{video_id}/captions", operation_id="describe_video", responses=CLIP_SEARCH_PROBLEMS)
+@router.get("/videos/{video_id}/captions", operation_id="describe_video")
 @requires("search")
 async def describe_video(
     service: QueryDep, video_id: str, parameters: Annotated[CaptionsParameters, Query()]

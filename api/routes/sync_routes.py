@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Body, Path, Query, Response
+from fastapi import APIRouter, Path, Query, Response
 
 from api.dependencies import PageLinkDep
 from api.list_parameters import StrictParameters, SyncedFileListParameters
-from api.openapi import SYNCED_FILES_EXAMPLES
 from api.security.route_scopes import ScopedRoute, requires
 from cinestrata_schemas.syncs import (
     FollowedSource,
@@ -55,7 +54,7 @@ def list_synced_files(
 @router.put("/files", status_code=204, operation_id="record_synced_files")
 @requires("ingest")
 def record_synced_files(
-    patch: Annotated[SyncedFilesPatch, Body(openapi_examples=SYNCED_FILES_EXAMPLES)],
+    patch: SyncedFilesPatch,
 ) -> None:
     """Record what a sync saw, and rename videos whose file has another name. Idempotent.
 

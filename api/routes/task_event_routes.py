@@ -46,7 +46,9 @@ async def watch_task(
     task_id: str,
     request: Request,
     caller: CallerDep,
-    last_event_id: Annotated[str | None, Header()] = None,
+    last_event_id: Annotated[
+        str | None, Header(alias="Last-Event-ID", description="ID of the last received event.")
+    ] = None,
 ) -> Response:
     """Stream a task's server-sent events: `state`, `progress`, `rejected` and `log`.
 

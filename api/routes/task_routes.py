@@ -6,13 +6,13 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Body, Header, Query, Request, Response
+from fastapi import APIRouter, Body, Query, Request, Response
 from pydantic_core import from_json
 from starlette.datastructures import FormData, UploadFile
 from starlette.exceptions import HTTPException
 
 from api.conditional_responses import conditional_response
-from api.dependencies import CallerDep, PageLinkDep, parse_json
+from api.dependencies import CallerDep, IdempotencyKey, PageLinkDep, parse_json
 from api.list_parameters import StrictParameters, TaskListParameters
 from api.openapi import APPEND_BODY, TASK_BODY, UNCHANGED
 from api.request_paths import api_link
@@ -46,7 +46,7 @@ async def create_task(
     request: Request,
     response: Response,
     caller: CallerDep,
-    idempotency_key: Annotated[str | None, Header(max_length=255)] = None,
+    idempotency_key: IdempotencyKey = None,
 ) -> TaskDetails:
     """Create a task that learns a domain of videos. Training and indexing run in the background."""
     if request.headers.get("content-type", "").startswith("multipart/form-data"):
@@ -70,7 +70,7 @@ async def append_videos(
     request: Request,
     response: Response,
     caller: CallerDep,
-    idempotency_key: Annotated[str | None, Header(max_length=255)] = None,
+    idempotency_key: IdempotencyKey = None,
 ) -> TaskDetails:
     """Append videos to a learned domain. The response is a separate task; its `into` is the ID of the domain.
 
@@ -140,7 +140,7 @@ def relearn_task(
     response: Response,
     caller: CallerDep,
     spec: RelearnSpec | None = None,
-    idempotency_key: Annotated[str | None, Header(max_length=255)] = None,
+    idempotency_key: IdempotencyKey = None,
 ) -> TaskDetails:
     """Learn a domain's appended videos as a new domain.
 

@@ -26,7 +26,20 @@ _PATH = "/uploads"
 
 router = APIRouter(tags=["uploads"], route_class=ScopedRoute)
 _tus_router = APIRouter(prefix=_PATH, route_class=tus_protocol.TusRoute)
-_TextHeader = Annotated[str | None, Header()]
+_ContentType = Annotated[
+    str | None, Header(alias="Content-Type", description="`application/offset+octet-stream`.")
+]
+_UploadLength = Annotated[str | None, Header(alias="Upload-Length", description="Size of the file in bytes.")]
+_UploadMetadata = Annotated[
+    str | None,
+    Header(
+        alias="Upload-Metadata",
+        description="Pairs of a key and a Base64 value; `filename` is the file's name.",
+    ),
+]
+_UploadOffset = Annotated[
+    str | None, Header(alias="Upload-Offset", description="Number of bytes that the service has received.")
+]
 
 
 class RequestTimeout(CinestrataError):
@@ -54,7 +67,7 @@ async def preview(request: Request) -> UploadPreview:
     return await run_long(lambda: preview_upload(parse_json(PreviewRequest, body)))
 
 
-@_tus_router.options("", status_code=204, operation_id="upload_capabilities")
+@_tus_router.options("", status_code=204, response_class=Response, operation_id="upload_capabilities")
 @requires("ingest")
 async def capabilities() -> Response:
     """Return the tus version, its supported extensions and the maximum file size."""
@@ -66,13 +79,13 @@ async def capabilities() -> Response:
     return Response(status_code=204, headers=headers)
 
 
-@_tus_router.post("", status_code=201, operation_id="create_upload")
+@_tus_router.post("", status_code=201, response_class=Response, operation_id="create_upload")
 @requires("ingest")
 async def create_upload(
     request: Request,
-    upload_length: _TextHeader = None,
-    upload_metadata: _TextHeader = None,
-    content_type: _TextHeader = None,
+    upload_length: _UploadLength = None,
+    upload_metadata: _UploadMetadata = None,
+    content_type: _ContentType = None,
 ) -> Response:
     """Create an upload for one file (tus extension creation). A request body holds the file's first bytes.
 
@@ -93,7 +106,7 @@ async def create_upload(
     )
 
 
-@_tus_router.head("/{upload_id}", status_code=200, operation_id="get_upload_offset")
+@_tus_router.head("/{upload_id}", response_class=Response, operation_id="get_upload_offset")
 @requires("ingest")
 def get_upload_offset(upload_id: str) -> Response:
     """Return the number of stored bytes (`Upload-Offset`): an interrupted upload continues there."""
@@ -110,8 +123,8 @@ def get_upload_offset(upload_id: str) -> Response:
 async def append_to_upload(
     upload_id: str,
     request: Request,
-    upload_offset: _TextHeader = None,
-    content_type: _TextHeader = None,
+    upload_offset: _UploadOffset = None,
+    content_type: _ContentType = None,
 ) -> Response:
     """Append the request body to an upload at `Upload-Offset`.
 

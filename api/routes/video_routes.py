@@ -12,7 +12,7 @@ from starlette.concurrency import run_in_threadpool
 from api.conditional_responses import conditional_response, range_response
 from api.dependencies import CallerDep, PageLinkDep, QueryDep
 from api.list_parameters import VideoListParameters
-from api.openapi import EDIT_EXAMPLES, EDIT_PROBLEMS, UNCHANGED
+from api.openapi import EDIT_EXAMPLES, EDIT_PROBLEMS, UNCHANGED, file_response
 from api.remote_playback import remote_response
 from api.search_parameters import ExplanationParameters, SimilarParameters
 from api.security.route_scopes import ScopedRoute, requires
@@ -64,7 +64,10 @@ def edit_video(
     caller: CallerDep,
     patch: Annotated[VideoPatch, Body(openapi_examples=EDIT_EXAMPLES)],
     if_match: Annotated[
-        str | None, Header(description="`ETag` of the video as you read it; any other version gives 412.")
+        str | None,
+        Header(
+            alias="If-Match", description="`ETag` of the video as you read it; any other version gives 412."
+        ),
     ] = None,
 ) -> VideoDetails:
     """Change captions, metadata or transcript with a JSON Merge Patch (RFC 7396). Idempotent.
@@ -108,7 +111,10 @@ def explain_result(
 
 @router.head("/{video_id}/thumbnail", include_in_schema=False)
 @router.get(
-    "/{video_id}/thumbnail", operation_id="get_thumbnail", response_class=FileResponse, responses=UNCHANGED
+    "/{video_id}/thumbnail",
+    operation_id="get_thumbnail",
+    response_class=FileResponse,
+    responses=file_response("image/jpeg"),
 )
 @requires("search")
 def get_thumbnail(video_id: str, request: Request) -> Response:
@@ -123,7 +129,7 @@ def get_thumbnail(video_id: str, request: Request) -> Response:
     "/{video_id}/stream",
     operation_id="stream_video",
     response_class=FileResponse,
-    responses={206: {"description": "The requested byte range.", "content": {"video/*": {}}}, **UNCHANGED},
+    responses=file_response("video/*"),
 )
 @requires("search")
 async def stream_video(video_id: str, request: Request, caller: CallerDep) -> Response:

@@ -14,7 +14,7 @@ start if a route lacks a declaration.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Literal, TypeVar
 from urllib.parse import quote
 
@@ -23,7 +23,7 @@ from fastapi.responses import RedirectResponse
 from fastapi.routing import APIRoute, iter_route_contexts
 from starlette.routing import Mount
 
-from api.security.authentication import client_address
+from api.security.authentication import SESSION_COOKIE, client_address
 from cinestrata_schemas.choice_types import AccessScope
 from service.access.audit_log import Actor, acting_as
 from service.access.credentials import OPEN_PRINCIPAL, Principal, includes_scope
@@ -35,6 +35,22 @@ _Endpoint = TypeVar("_Endpoint", bound=Callable[..., Any])
 
 _PUBLIC_MOUNTS = {"/static"}
 _PRINCIPAL_KEY = "cinestrata.principal"
+
+SECURITY_SCHEMES: dict[str, dict[str, str]] = {
+    "api_key": {
+        "type": "apiKey",
+        "in": "header",
+        "name": "X-API-Key",
+        "description": "Scopes: `search` reads, `ingest` also changes videos and domains, `admin` permits all.",
+    },
+    "bearer": {"type": "http", "scheme": "bearer", "description": "The same API key as a bearer token."},
+    "session": {
+        "type": "apiKey",
+        "in": "cookie",
+        "name": SESSION_COOKIE,
+        "description": "Session of a browser signed in at `/login`; on HTTPS, the name starts with `__Host-`.",
+    },
+}
 
 
 class Forbidden(CinestrataError):
@@ -79,7 +95,23 @@ def request_actor(request: Request, principal: Principal | None) -> Actor:
 
 
 class ScopedRoute(APIRoute):
-    """A route that refuses requests without the scope that its endpoint declares."""
+    """A route that refuses requests without the scope that its endpoint declares.
+
+    The OpenAPI description has the scope, and the first sentence of the endpoint's docstring as a summary.
+    """
+
+    # Added to the operation in the OpenAPI description.
+    described: Mapping[str, Any] = {}
+
+    def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
+        scope = declared_scope(endpoint)
+        # Since OpenAPI 3.1, the requirement for any scheme can list scopes.
+        security = [] if scope == "public" else [{scheme: [scope]} for scheme in SECURITY_SCHEMES]
+        described = {**self.described, "security": security, "x-required-scope": scope}
+        options["openapi_extra"] = {**(options.get("openapi_extra") or {}), **described}
+        summary = (endpoint.__doc__ or "").partition("\n\n")[0].partition(". ")[0]
+        options["summary"] = " ".join(summary.split()).removesuffix(".")
+        super().__init__(path, endpoint, **options)
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         """Return a handler that checks the scope before the body is read."""

@@ -1,4 +1,4 @@
-// The library's summary: four questions, answered from the state of tasks, measures and services.
+// The library's summary: learned domains, forgetting, health and the next step.
 
 import { confirmTaskDeletion } from "./delete_dialog.js";
 import { $, button, setText } from "./dom.js";
@@ -6,7 +6,7 @@ import { stackBar } from "./domain_layers.js";
 import { bytes, count, percent, points, timeLeft } from "./formatting.js";
 import { fileName, rejectionReason } from "./page_texts.js";
 import { isPermitted } from "./permissions.js";
-import { FEW_QUERIES, lossFacts, rating } from "./recall_matrix.js";
+import { FEW_QUERIES, queryCount, rating } from "./recall_matrix.js";
 import { NOT_SEARCHED } from "./served_release.js";
 import { remedyText, retryTask, retryText } from "./task_retry.js";
 
@@ -48,8 +48,10 @@ function learnedNote(measures, overview) {
     ["among all shards", recall.global],
     ["among all videos", recall.global_all],
   ];
-  const shares = places.filter(([, share]) => share).map(([place, share]) => `${interval(share)} ${place}`);
-  return `${note} Of ${count(recall.local.queries, "held-out query", "held-out queries")}, the right video comes first for ${shares.join(", ")} (95\u00a0% intervals in parentheses).`;
+  const shares = places
+    .filter(([, share]) => share)
+    .map(([place, share]) => `${percent(share.share, 0)} ${place}`);
+  return `${note} Of ${count(recall.local.queries, "held-out query", "held-out queries")}, the right video comes first for ${shares.join(", ")}.`;
 }
 
 function searchedNote({ domains, searchable_domains: searched, searchable: videos }) {
@@ -65,9 +67,6 @@ function unmeasuredNote({ served }, { searchable_domains: searched }) {
   if (number <= 0) return "";
   return `${count(number, "domain")} without held-out captions ${number === 1 ? "is" : "are"} not measured.`;
 }
-
-const interval = ({ share, low, high }) =>
-  `${percent(share, 0)} (${(100 * low).toFixed(0)}–${(100 * high).toFixed(0)})`;
 
 /** Show losses as searches experience them, weighted by queries. */
 function drawForgotten(measures) {
@@ -99,7 +98,7 @@ function lossNote(place, measured) {
   const start = `Earlier domains ${place}`;
   if (Math.abs(loss) <= NO_LOSS) return `${start}: no loss (${count(queries, "query", "queries")}).`;
   const change = loss > 0 ? `${points(loss)} points lost` : `${points(-loss)} points gained`;
-  return `${start}: ${change} (${lossFacts(measured)}).`;
+  return `${start}: ${change} (${queryCount(measured.queries)}).`;
 }
 
 /** Name the domain with the largest loss, which the mean over all queries hides. */
@@ -107,7 +106,7 @@ function worstNote(measured) {
   const worst = measured.map((one) => one.worst).filter(Boolean);
   if (!worst.length) return "";
   const most = worst.reduce((first, second) => (second.loss > first.loss ? second : first));
-  return `Most: “${most.task}”, ${points(most.loss)} points (${lossFacts(most)}).`;
+  return `Most: “${most.task}”, ${points(most.loss)} points (${queryCount(most.queries)}).`;
 }
 
 /** Find domains in which no query ranks its video first, among all videos if that is measured. */
@@ -120,25 +119,19 @@ function unfoundDomains(served) {
 function unfoundNote(served) {
   const { number, first, place } = unfoundDomains(served);
   if (!number) return "";
-  const names = first.map(({ task, queries }) => `“${task}” (${fewQueries(queries)})`);
+  const names = first.map(({ task, queries }) => `“${task}” (${queryCount(queries)})`);
   if (number > names.length) names.push(`${number - names.length} more`);
   return `Not found ${place}: no query of ${names.join(", ")} ranks its video first.`;
 }
 
-/** Format a number of queries, with a warning if it is too small for a reliable share. */
-const fewQueries = (queries) =>
-  `${count(queries, "query", "queries")}${queries < FEW_QUERIES ? ": too few for a reliable share" : ""}`;
-
 /** Show the faults of the service and the open alerts, and return the faults. */
 function drawHealth(overview) {
   const faults = findFaults(overview);
-  // The alert of failed tasks repeats their fault.
-  const alerts = overview.alerts.filter(({ kind }) => kind !== "failed_tasks");
-  const number = overview.open_alerts - (overview.alerts.length - alerts.length);
+  const { alerts, open_alerts: number } = overview;
   const parts = [faults.length && count(faults.length, "fault"), number && count(number, "alert")];
   const verdict = parts.filter(Boolean).join(", ");
   const rating = faults.length ? "bad" : "warn";
-  setText($("healthy"), verdict || "Yes", `big ${verdict ? rating : "good"}`);
+  setText($("healthy"), verdict || "Good", `big ${verdict ? rating : "good"}`);
   setText($("healthy-note"), [...faults, ...alerts.map(({ message }) => message)][0] ?? wellNote(overview));
   return faults;
 }

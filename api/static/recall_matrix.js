@@ -119,31 +119,23 @@ function drawWorst(local, global) {
   setText($("loss-worst"), worst ? points(worst.loss) : "–", worst ? rating(worst) : "");
   const place = isOwn ? "in its own shard" : "among all shards";
   const none = local ? "no domain has lost" : "shown from the second domain on";
-  setText($("loss-worst-note"), worst ? `points, “${worst.task}” ${place}: ${lossFacts(worst)}` : none);
+  setText(
+    $("loss-worst-note"),
+    worst ? `points, “${worst.task}” ${place}: ${queryCount(worst.queries)}` : none,
+  );
 }
 
-/** Rate a loss; one whose interval contains 0 is neither good nor bad. */
-export const rating = (measured) => (isSignificant(measured) ? lossRating(measured.loss) : "");
-
-const isSignificant = ({ loss, low, high }) =>
-  low === null || Math.abs(loss) <= NO_LOSS || low > 0 || high < 0;
+/** Rate a loss; one of few queries is neither good nor bad. */
+export const rating = ({ loss, queries }) =>
+  queries >= FEW_QUERIES || Math.abs(loss) <= NO_LOSS ? lossRating(loss) : "";
 
 function explainLoss(measured) {
   if (Math.abs(measured.loss) <= NO_LOSS)
-    return `points of Recall@1: no loss in ${count(measured.domains, "earlier domain")} (${queryCount(measured)})`;
+    return `points of Recall@1: no loss in ${count(measured.domains, "earlier domain")} (${queryCount(measured.queries)})`;
   const change = measured.loss > 0 ? "lost" : "gained";
-  return `points of Recall@1 ${change} by ${count(measured.domains, "earlier domain")}: ${lossFacts(measured)}`;
+  return `points of Recall@1 ${change} by ${count(measured.domains, "earlier domain")}: ${queryCount(measured.queries)}`;
 }
 
-/** Format a loss's interval and number of queries. */
-export function lossFacts(measured) {
-  const { loss, low, high } = measured;
-  const queries = queryCount(measured);
-  if (low === null) return `${queries}, without an interval`;
-  const ends = loss > 0 ? [low, high] : [-high, -low];
-  const facts = `95\u00a0% interval: ${ends.map(points).join(" to ")}, ${queries}`;
-  return isSignificant(measured) ? facts : `${facts}, not significant`;
-}
-
-const queryCount = ({ queries }) =>
+/** Format a number of queries, with a warning if it is too small for a reliable share. */
+export const queryCount = (queries) =>
   `${count(queries, "query", "queries")}${queries < FEW_QUERIES ? ": too few for a reliable share" : ""}`;

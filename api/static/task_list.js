@@ -380,7 +380,9 @@ function finalFacts(task) {
       ? `searchable ${total} after it was added, ${timeAgo(task.finished_at)}`
       : `${NOT_SEARCHED}, learned ${timeAgo(task.finished_at)}`,
     task.counts.appended > 0 && `${count(task.counts.appended, "video")} appended`,
-    task.held_out === "derived" && "a share of the videos was held out for evaluation",
+    task.held_out === "derived" &&
+      task.counts.test > 0 &&
+      "a share of the videos was held out for evaluation",
     driftNote(task.progress.drift),
     task.trained && peakMemory(task),
     unmeasured && `not measured: ${unmeasured}`,

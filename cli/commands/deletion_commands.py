@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -41,7 +40,28 @@ def delete(
     data: Data = None,
 ) -> None:
     """Permanently delete videos or a task. Searches, training and evaluation no longer use them."""
-    run_delete(videos or (), task, confirmed, url, data)
+    from cli.service_client import connect
+
+    chosen = videos or []
+    if bool(chosen) is (task is not None):
+        refuse_call("Give video IDs, or one task with --task.")
+    client = connect(url, data)
+    found = None if task is None else find_task(client, task)
+    if found is not None and found.state not in FINAL_STATES:  # fails before the prompt
+        fail(
+            f"Task {found.name!r} is {found.state} and cannot be deleted.",
+            f"Cancel it first: cinestrata tasks cancel {found.id}",
+        )
+    if not confirmed:
+        target = f"video {chosen[0]!r}" if len(chosen) == 1 else f"{len(chosen)} videos"
+        if found is not None:
+            target = f"task {found.name!r} and all {found.counts.videos} of its videos"
+        typer.confirm(f"Permanently delete {target}?", abort=True)
+    outcome = client.remove_videos(chosen) if found is None else client.delete_task(found.id)
+    print_json(outcome)
+    console.print(f"{len(outcome.deleted)} deleted")
+    for video in outcome.not_found:
+        error_console.print(f"There is no video {video!r}.")
 
 
 @app.command()
@@ -57,57 +77,12 @@ def compact(
 ) -> None:
     """Free the disk space of deleted vectors. Searches continue, and nothing is re-embedded."""
     if url:
-        from cli.commands.maintenance_commands import run_remote_compaction
+        from cli.commands.service_jobs import run_remote_compaction
 
         if dry_run:
             refuse_call("--dry-run cannot be combined with --url.", "The library page shows the disk space.")
         run_remote_compaction(url, task)
         return
-    run_compact(task, dry_run, data)
-
-
-def run_delete(
-    videos: Sequence[str], task: str | None, confirmed: bool, url: str | None, data: Path | None
-) -> None:
-    """Delete videos or a task, and report IDs that do not exist.
-
-    Args:
-        task: Name or ID of the task to delete instead of videos.
-        confirmed: Whether to skip the confirmation prompt.
-        url: URL of a running service; None: use the data folder in this process.
-        data: Data folder; None: from the environment.
-    """
-    from cli.service_client import connect
-
-    if bool(videos) is (task is not None):
-        refuse_call("Give video IDs, or one task with --task.")
-    client = connect(url, data)
-    found = None if task is None else find_task(client, task)
-    if found is not None and found.state not in FINAL_STATES:  # fails before the prompt
-        fail(
-            f"Task {found.name!r} is {found.state} and cannot be deleted.",
-            f"Cancel it first: cinestrata tasks cancel {found.id}",
-        )
-    if not confirmed:
-        target = f"video {videos[0]!r}" if len(videos) == 1 else f"{len(videos)} videos"
-        if found is not None:
-            target = f"task {found.name!r} and all {found.counts.videos} of its videos"
-        typer.confirm(f"Permanently delete {target}?", abort=True)
-    outcome = client.remove_videos(list(videos)) if found is None else client.delete_task(found.id)
-    print_json(outcome)
-    console.print(f"{len(outcome.deleted)} deleted")
-    for video in outcome.not_found:
-        error_console.print(f"There is no video {video!r}.")
-
-
-def run_compact(task: str | None, dry_run: bool, data: Path | None) -> None:
-    """Show the disk space of deleted vectors and free it.
-
-    Args:
-        task: Name or ID of a domain; None compacts all domains.
-        dry_run: Whether to show the space without freeing it.
-        data: Data folder; None: from the environment.
-    """
     from rich.filesize import decimal
 
     from service.access.audit_log import command_line_actor, set_process_actor

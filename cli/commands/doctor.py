@@ -36,6 +36,10 @@ _RESTORE_HINT = "To restore damaged files: cinestrata doctor --restore-from BACK
 app = typer.Typer()
 
 
+class CheckFailed(Exception):
+    """A failed check. The message names the fault and how to correct it."""
+
+
 @app.command()
 @report_errors
 def doctor(
@@ -53,21 +57,6 @@ def doctor(
     ] = None,
 ) -> None:
     """Check software, storage, services and library. Exits with status 1 if a check fails."""
-    run_doctor(data, as_json, backup)
-
-
-class CheckFailed(Exception):
-    """A failed check. The message names the fault and how to correct it."""
-
-
-def run_doctor(data: Path | None, as_json: bool, backup: Path | None = None) -> None:
-    """Run all checks and print their results. Exits with status 1 if a check fails.
-
-    Args:
-        data: Data folder; None: from the environment.
-        as_json: Whether to print one JSON document instead of lines.
-        backup: Backup that damaged files are restored from first.
-    """
     from cli.commands.library_restoring import RestoreReport, restore_files
 
     settings = data_folder_settings(data)

@@ -25,7 +25,7 @@ app = typer.Typer()
 TableFormat = Literal["jsonl", "csv"]
 
 _MAX_ROW_CHARS = 50_000  # of one field: CSV readers refuse cells of 131,072 characters
-_SPLITS = ("train", "val", "test")
+_SPLITS = ("train", "val", "test")  # of a table; the others follow from the library, and are not given
 
 
 @app.command()

@@ -5,12 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Sequence
 from datetime import datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cinestrata_schemas.choice_types import QueryMode, SearchScope
+from cinestrata_schemas.choice_types import QueryMode
 from cli.console import (
     NOTHING_FOUND,
     console,
@@ -93,81 +92,31 @@ def search(
     data: Data = None,
 ) -> None:
     """Search videos by text. Exits with status 3 if no video matches."""
-    run_search(
-        query,
-        k,
-        task,
-        mode,
-        url,
-        data,
-        where=where or (),
-        min_duration=min_duration,
-        max_duration=max_duration,
-        arrived_after=after,
-        arrived_before=before,
-        min_score=min_score,
-        min_confidence=min_confidence,
-        routes=routes,
-        cursor=cursor,
-        page=page,
-        open_first=open_first,
-    )
-
-
-@app.command()
-@report_errors
-def similar(
-    video: Annotated[str, typer.Argument(help="ID of the video.")],
-    k: Annotated[int, typer.Option("-k", min=1, help="Number of results.")] = 10,
-    everywhere: Annotated[
-        bool,
-        typer.Option("--all", help="Search all domains with the same encoder, not only the video's own."),
-    ] = False,
-    as_json: AsJson = False,
-    url: Url = None,
-    data: Data = None,
-) -> None:
-    """List the videos most similar to a video."""
-    run_similar(video, k, "all" if everywhere else "task", url, data)
-
-
-def run_search(
-    query: str,
-    k: int,
-    task: list[str] | None,
-    mode: QueryMode | None,
-    url: str | None,
-    data: Path | None,
-    *,
-    where: Sequence[str] = (),
-    page: int = 1,
-    open_first: bool = False,
-    **fields: Any,
-) -> None:
-    """Search and print the results. Exits with status 3 if no video matches.
-
-    Args:
-        task: Names or IDs of the domains to search; None searches all.
-        mode: Query mode; None: the release's own.
-        url: URL of a running service; None: search the data folder.
-        data: Data folder; None: from the environment. A service running on it answers the search.
-        where: Conditions on metadata, in the notation of :func:`parse_conditions`.
-        page: Page of results, from 1.
-        open_first: Whether to open the first result in a browser or player.
-        fields: Other fields of ``SearchQuery``.
-    """
     from cli.service_client import connect
 
     client = connect(url, data, ask_running=True)
     with console.status("Searching …"):
-        conditions = parse_conditions(where) or None
-        response = client.search(query, k=k, task=task, mode=mode, where=conditions, **fields)
+        fields: dict[str, Any] = {
+            "k": k,
+            "task": task,
+            "mode": mode,
+            "where": parse_conditions(where or ()) or None,
+            "min_duration": min_duration,
+            "max_duration": max_duration,
+            "arrived_after": after,
+            "arrived_before": before,
+            "min_score": min_score,
+            "min_confidence": min_confidence,
+            "routes": routes,
+            "cursor": cursor,
+        }
+        response = client.search(query, **fields)
         for number in range(2, page + 1):
             if response.next_cursor is None:
                 print_json(response.model_copy(update={"results": []}))
                 fail(f"--page {page}: results end on page {number - 1}.", status=NOTHING_FOUND)
             fields["cursor"] = response.next_cursor
-            response = client.search(query, k=k, task=task, mode=mode, where=conditions, **fields)
+            response = client.search(query, **fields)
     print_json(response)
     if response.metadata_as_of is not None:
         console.print(
@@ -196,19 +145,26 @@ def run_search(
         raise typer.Exit(NOTHING_FOUND)
 
 
-def run_similar(video_id: str, k: int, scope: SearchScope, url: str | None, data: Path | None) -> None:
-    """Print the videos most similar to a video. Exits with status 3 if there is none.
-
-    Args:
-        k: Maximum number of results.
-        scope: ``task`` for the video's own domain, ``all`` for all domains with the same encoder.
-        url: URL of a running service; None: search the data folder.
-        data: Data folder; None: from the environment. A service running on it answers the search.
-    """
+@app.command()
+@report_errors
+def similar(
+    video: Annotated[str, typer.Argument(help="ID of the video.")],
+    k: Annotated[int, typer.Option("-k", min=1, help="Number of results.")] = 10,
+    everywhere: Annotated[
+        bool,
+        typer.Option("--all", help="Search all domains with the same encoder, not only the video's own."),
+    ] = False,
+    as_json: AsJson = False,
+    url: Url = None,
+    data: Data = None,
+) -> None:
+    """List the videos most similar to a video. Exits with status 3 if there is none."""
     from cli.service_client import connect
 
     with console.status("Searching …"):
-        response = connect(url, data, ask_running=True).find_similar(video_id, k=k, scope=scope)
+        response = connect(url, data, ask_running=True).find_similar(
+            video, k=k, scope="all" if everywhere else "task"
+        )
     print_json(response)
     console.print(result_table(response) if response.results else "No results.")
     if response.not_compared:

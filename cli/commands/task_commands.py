@@ -300,7 +300,7 @@ def _rejected_lines(task: TaskDetails) -> Iterator[str]:
     others = task.counts.rejected - _MAX_REJECTED
     if others > 0:
         name = shown_name(task)
-        yield f"{others} more rejected videos: cinestrata videos list --task {name} --status rejected"
+        yield f"{others} more rejected videos: cinestrata api GET /videos task={name} status=rejected"
 
 
 def _title(task: TaskDetails) -> str:

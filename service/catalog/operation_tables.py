@@ -19,7 +19,6 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import Mapped, mapped_column
 
-from cinestrata_schemas.alerts import AlertKind
 from cinestrata_schemas.choice_types import AccessScope, ActorKind
 from cinestrata_schemas.operations import GpuMemory
 from cinestrata_schemas.webhooks import WebhookEvent
@@ -145,16 +144,19 @@ class Delivery(Base):
     finished_at: Mapped[datetime | None] = mapped_column(index=True)
 
 
+_AlertKind = Literal["forgetting_local", "forgetting_global", "recall_when_learned", "failed_tasks"]
+
+
 class Alert(Base):
-    """A crossed threshold."""
+    """A domain that has lost recall. Version 1 wrote rows without a key, and the last two kinds."""
 
     __tablename__ = "alerts"
     __table_args__ = ({"sqlite_autoincrement": True},)
 
     id: Mapped[int] = mapped_column(GrowingId, primary_key=True, autoincrement=True)
-    kind: Mapped[str] = mapped_column(StoredChoice(AlertKind, "failed_tasks", length=32))
-    task_id: Mapped[str | None] = mapped_column(String(128))  # if the threshold applies to each task
-    # Kind and task, while the threshold is crossed: two processes never raise the same alert.
+    kind: Mapped[str] = mapped_column(StoredChoice(_AlertKind, "forgetting_global", length=32))
+    task_id: Mapped[str | None] = mapped_column(String(128))
+    # Kind and task: two processes never raise the same alert.
     open_key: Mapped[str | None] = mapped_column(String(200), unique=True)
     value: Mapped[float] = mapped_column(Float)
     threshold: Mapped[float] = mapped_column(Float)

@@ -18,7 +18,6 @@ from cinestrata_schemas.library import DomainVectors, LibraryStatus, LibraryVers
 from cinestrata_schemas.tasks import TaskDetails
 from index.files.manifest_format import Manifest
 from service.catalog.database import now, session_scope
-from service.catalog.operation_tables import Alert
 from service.catalog.tables import ACTIVE_STATES, FINAL_STATES, STATES, Release, Shard, Sync, Task, Video
 from service.catalog.worker_reports import count_workers
 from service.core.settings import settings
@@ -70,8 +69,7 @@ def library_status(degraded: Mapping[str, str] | None = None) -> LibraryStatus:
         reasons = shard_faults(shards, manifest, errors) | dict(degraded or {})
         names = _names(session, reasons)
         pinned = pinned_release(session, manifest)
-        alerts, alert_count = open_alerts(session, MAX_ALERTS), count_open_alerts(session)
-        failures = _open_failures(session)
+        alerts, alert_count = open_alerts(session, MAX_ALERTS), sum(count_open_alerts(session).values())
         live_workers, reports = count_workers(session)
     with_videos = [task for task in learned if task.has_videos]
     searched = [task for task in with_videos if pinned is None or task.order <= pinned.learned_order]
@@ -112,7 +110,7 @@ def library_status(degraded: Mapping[str, str] | None = None) -> LibraryStatus:
         degraded={names.get(task_id, task_id): reason for task_id, reason in reasons.items()},
         alerts=alerts,
         open_alerts=alert_count,
-        open_failures=failures,
+        open_failures=by_state.get("failed", 0),
         live_workers=live_workers,
         missing_workers=not live_workers and (reports > 0 or bool(active)),
         max_upload_bytes=settings().max_upload_bytes,
@@ -226,17 +224,6 @@ def _unfinished(session: Session) -> tuple[list[TaskDetails], TaskDetails | None
         for task in task_details(session, [*active, *failed])
     ]
     return details[: len(active)], details[-1] if failed else None
-
-
-def _open_failures(session: Session) -> int:
-    """Count the failed tasks, except those that failed before their alert was dismissed."""
-    dismissed = session.scalar(
-        select(func.max(Alert.dismissed_at)).where(Alert.kind == "failed_tasks", Alert.cleared_at.is_(None))
-    )
-    failed = select(func.count()).select_from(Task).where(Task.state == "failed")
-    if dismissed is not None:
-        failed = failed.where(or_(Task.finished_at.is_(None), Task.finished_at > dismissed))
-    return session.scalar(failed) or 0
 
 
 def _names(session: Session, task_ids: Iterable[str]) -> dict[str, str]:

@@ -25,10 +25,11 @@ from cinestrata_schemas.alerts import ALERT_KINDS
 from cinestrata_schemas.tasks import StageTimes
 from service.catalog.column_types import damaged_reads
 from service.catalog.database import now, session_scope
-from service.catalog.operation_tables import Alert, WorkerReport
+from service.catalog.operation_tables import WorkerReport
 from service.catalog.tables import ACTIVE_STATES, STATES, Shard, Task
 from service.catalog.worker_reports import ALIVE
 from service.core.errors import Unavailable
+from service.library.alerts import count_open_alerts
 from service.library.recall.recall_matrix import read_served_recall
 
 _FINISHED_TASKS = 20  # newest tasks, whose stage times are averaged
@@ -182,12 +183,7 @@ class _CatalogCollector(Collector):
                 shards, vectors, size = session.execute(
                     select(func.count(), func.sum(Shard.count), func.sum(Shard.bytes)).select_from(Shard)
                 ).one()
-                is_open = Alert.cleared_at.is_(None) & Alert.dismissed_at.is_(None)
-                open_alerts = dict(
-                    session.execute(
-                        select(Alert.kind, func.count()).where(is_open).group_by(Alert.kind)
-                    ).all()
-                )
+                open_alerts = count_open_alerts(session)
         except Unavailable:
             up.add_metric([], 0)
             yield up
@@ -206,7 +202,9 @@ class _CatalogCollector(Collector):
         for labels, count in active.items():
             unfinished.add_metric(labels, count)
         yield unfinished
-        alerts = GaugeMetricFamily("cinestrata_alerts", "Open alerts by kind.", labels=["kind"])
+        alerts = GaugeMetricFamily(
+            "cinestrata_alerts", "Domains that have lost recall, by kind.", labels=["kind"]
+        )
         for kind in ALERT_KINDS:
             alerts.add_metric([kind], open_alerts.get(kind, 0))
         yield alerts

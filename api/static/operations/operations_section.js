@@ -1,4 +1,4 @@
-// The section "Operations" of the library page: load, queue, running tasks, workers, maintenance, alerts and webhooks.
+// The section "Operations" of the library page: load, queue, running tasks, workers, maintenance and webhooks.
 
 import { api } from "../api_client.js";
 import { $, el, setText } from "../dom.js";
@@ -26,7 +26,7 @@ export async function watchOperations() {
     if (isVisible) refresh();
   }).observe($("operations"));
   setInterval(() => isVisible && !document.hidden && refresh(), REFRESH_MILLISECONDS);
-  await Promise.all([refresh(), showEarlierAlerts(), setUpWebhooks()]).catch(showProblem);
+  await Promise.all([refresh(), setUpWebhooks()]).catch(showProblem);
 }
 
 async function refresh() {
@@ -35,7 +35,7 @@ async function refresh() {
     draw(status);
     await showNewSnapshots(status);
     rounds += 1;
-    if (rounds % LISTS_EVERY === 0) await Promise.all([showEarlierAlerts(), showWebhooks(), showSnapshots()]);
+    if (rounds % LISTS_EVERY === 0) await Promise.all([showWebhooks(), showSnapshots()]);
     setText($("operations-note"), "");
   } catch (error) {
     showProblem(error);
@@ -158,18 +158,3 @@ async function start(spec) {
     showProblem(error);
   }
 }
-
-/** Show alerts that were cleared or dismissed. */
-async function showEarlierAlerts() {
-  const { earlier } = await api("/alerts");
-  const lines = earlier.map((alert) =>
-    el("li", { textContent: `${alert.message} Raised ${timeAgo(alert.raised_at)}, ${ending(alert)}.` }),
-  );
-  $("op-earlier-none").hidden = lines.length > 0;
-  $("op-earlier")
-    .querySelector("ul")
-    .replaceChildren(...lines);
-}
-
-const ending = ({ cleared_at: cleared, dismissed_at: dismissed }) =>
-  cleared ? `cleared ${timeAgo(cleared)}` : `dismissed ${timeAgo(dismissed)}`;

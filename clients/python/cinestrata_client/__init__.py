@@ -24,7 +24,7 @@ from cinestrata_client.errors import (
     UnavailableError,
     UnreachableError,
 )
-from cinestrata_client.retries import RetryPolicy
+from cinestrata_client.requests import RetryPolicy
 from cinestrata_client.transfers import FileUpload
 from cinestrata_schemas import __version__
 

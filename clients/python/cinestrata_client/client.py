@@ -11,14 +11,13 @@ from contextlib import asynccontextmanager, contextmanager, nullcontext
 from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO, Self, TypeVar
+from urllib.parse import quote
 
 import httpx
 
-from cinestrata_client.calls import Call
 from cinestrata_client.errors import UnreachableError, error_of
-from cinestrata_client.methods import AsyncStepClient, Steps, SyncStepClient
 from cinestrata_client.operations import Operations
-from cinestrata_client.retries import RetryPolicy
+from cinestrata_client.requests import AsyncStepClient, Call, RetryPolicy, Steps, SyncStepClient
 from cinestrata_client.shown_answers import Connection
 from cinestrata_client.transfers import Transfers
 from cinestrata_schemas.tasks import TaskEvent
@@ -77,16 +76,16 @@ class Client(Operations, Transfers, SyncStepClient):
 
     def download_video(self, video_id: str, target: str | Path | BinaryIO) -> None:
         """Write a video file to a path or an open file."""
-        self._download(_stream_of_video(video_id), target)
+        self._download(_path("/videos/{}/stream", video_id), target)
 
     def download_snapshot(self, name: str, target: str | Path | BinaryIO) -> None:
         """Write a backup archive, named as in ``list_snapshots``, to a path or an open file."""
-        self._download(_archive_of_snapshot(name), target)
+        self._download(_path("/snapshots/{}", name), target)
 
     def watch_task(self, task_id: str) -> Iterator[TaskEvent]:
         """Yield a task's events until it ends: states, progress, rejected videos and log lines."""
         parser = _EventParser()
-        with self._streamed(_events_of_task(task_id), timeout=None) as response:
+        with self.stream("GET", _path("/tasks/{}/events", task_id), timeout=None) as response:
             for line in response.iter_lines():
                 if (event := parser.feed(line)) is not None:
                     yield event
@@ -116,21 +115,30 @@ class Client(Operations, Transfers, SyncStepClient):
             entries, following = self.run(self.page(following))
             yield from entries
 
-    def _download(self, call: Call[None], target: str | Path | BinaryIO) -> None:
-        with self._streamed(call) as response, _opened(target) as file:
+    def _download(self, path: str, target: str | Path | BinaryIO) -> None:
+        with self.stream("GET", path) as response, _opened(target) as file:
             for block in response.iter_bytes():
                 file.write(block)
 
     @contextmanager
-    def _streamed(self, call: Call[None], **options: Any) -> Iterator[httpx.Response]:
+    def stream(self, method: str, path: str, **options: Any) -> Iterator[httpx.Response]:
+        """Open the response to any request of the API; ``options`` are those of ``httpx.Client.stream``.
+
+        Args:
+            path: Path below ``/v1``.
+
+        Raises:
+            ServiceError: The response is an error.
+            UnreachableError: There is no response, or it broke off.
+        """
         try:
-            with self._http.stream(call.method, call.url, **options) as response:
+            with self._http.stream(method, f"/v1{path}", **options) as response:
                 if not response.is_success:
                     response.read()
                     raise error_of(response)
                 yield response
         except httpx.RequestError as error:
-            raise UnreachableError(self.base_url, call.method, call.url, error) from error
+            raise UnreachableError(self.base_url, method, f"/v1{path}", error) from error
 
 
 class AsyncClient(Operations, Transfers, AsyncStepClient):
@@ -166,16 +174,16 @@ class AsyncClient(Operations, Transfers, AsyncStepClient):
 
     async def download_video(self, video_id: str, target: str | Path | BinaryIO) -> None:
         """Write a video file to a path or an open file."""
-        await self._download(_stream_of_video(video_id), target)
+        await self._download(_path("/videos/{}/stream", video_id), target)
 
     async def download_snapshot(self, name: str, target: str | Path | BinaryIO) -> None:
         """Write a backup archive, named as in ``list_snapshots``, to a path or an open file."""
-        await self._download(_archive_of_snapshot(name), target)
+        await self._download(_path("/snapshots/{}", name), target)
 
     async def watch_task(self, task_id: str) -> AsyncIterator[TaskEvent]:
         """Yield a task's events until it ends: states, progress, rejected videos and log lines."""
         parser = _EventParser()
-        async with self._streamed(_events_of_task(task_id), timeout=None) as response:
+        async with self.stream("GET", _path("/tasks/{}/events", task_id), timeout=None) as response:
             async for line in response.aiter_lines():
                 if (event := parser.feed(line)) is not None:
                     yield event
@@ -206,22 +214,31 @@ class AsyncClient(Operations, Transfers, AsyncStepClient):
             for entry in entries:
                 yield entry
 
-    async def _download(self, call: Call[None], target: str | Path | BinaryIO) -> None:
-        async with self._streamed(call) as response:
+    async def _download(self, path: str, target: str | Path | BinaryIO) -> None:
+        async with self.stream("GET", path) as response:
             with _opened(target) as file:
                 async for block in response.aiter_bytes():
                     file.write(block)
 
     @asynccontextmanager
-    async def _streamed(self, call: Call[None], **options: Any) -> AsyncIterator[httpx.Response]:
+    async def stream(self, method: str, path: str, **options: Any) -> AsyncIterator[httpx.Response]:
+        """Open the response to any request of the API; ``options`` are those of ``httpx.AsyncClient.stream``.
+
+        Args:
+            path: Path below ``/v1``.
+
+        Raises:
+            ServiceError: The response is an error.
+            UnreachableError: There is no response, or it broke off.
+        """
         try:
-            async with self._http.stream(call.method, call.url, **options) as response:
+            async with self._http.stream(method, f"/v1{path}", **options) as response:
                 if not response.is_success:
                     await response.aread()
                     raise error_of(response)
                 yield response
         except httpx.RequestError as error:
-            raise UnreachableError(self.base_url, call.method, call.url, error) from error
+            raise UnreachableError(self.base_url, method, f"/v1{path}", error) from error
 
 
 def _options(base_url: str, api_key: str | None, timeout: float) -> dict[str, Any]:
@@ -244,16 +261,8 @@ def _options(base_url: str, api_key: str | None, timeout: float) -> dict[str, An
     }
 
 
-def _stream_of_video(video_id: str) -> Call[None]:
-    return Call("GET", "/videos/{video_id}/stream", path={"video_id": video_id})
-
-
-def _archive_of_snapshot(name: str) -> Call[None]:
-    return Call("GET", "/snapshots/{name}", path={"name": name})
-
-
-def _events_of_task(task_id: str) -> Call[None]:
-    return Call("GET", "/tasks/{task_id}/events", path={"task_id": task_id})
+def _path(template: str, name: str) -> str:
+    return template.format(quote(name, safe=""))
 
 
 def _opened(target: str | Path | BinaryIO) -> nullcontext[BinaryIO] | BinaryIO:

@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from cinestrata_client.calls import Call
 from cinestrata_client.errors import TaskFailedError, UnreachableError, error_of
-from cinestrata_client.methods import Method, StepClient, Steps
+from cinestrata_client.requests import Call, Method, StepClient, Steps
 from cinestrata_schemas.search import ClipSearchResponse
 from cinestrata_schemas.tasks import TaskDetails
 

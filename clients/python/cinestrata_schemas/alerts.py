@@ -1,4 +1,4 @@
-"""Responses about alerts."""
+"""Alerts, in the state of the library and in messages of webhooks."""
 
 from __future__ import annotations
 
@@ -9,30 +9,21 @@ from pydantic import Field
 
 from cinestrata_schemas.model_types import Open, ResponseModel
 
-AlertKind = Literal["forgetting_local", "forgetting_global", "recall_when_learned", "failed_tasks"]
+AlertKind = Literal["forgetting_local", "forgetting_global"]
 ALERT_KINDS: tuple[AlertKind, ...] = get_args(AlertKind)
 
 
 class AlertDetails(ResponseModel):
-    """A crossed threshold."""
+    """A domain that has lost recall, in its own shard or among all shards."""
 
     id: int
     kind: Open[AlertKind]
-    task_id: str | None = Field(
-        description="Affected domain, or the one with the largest loss; null for the whole library."
-    )
+    task_id: str | None = Field(description="ID of the domain.")
     task: str | None = Field(description="Name of the domain.")
-    value: float = Field(description="Last measured value.")
+    value: float = Field(description="Lost Recall@1.")
     threshold: float
     message: str
     raised_at: datetime
-    cleared_at: datetime | None = Field(description="When the value recovered; null while the alert lasts.")
-    dismissed_at: datetime | None = Field(description="When an operator dismissed the alert.")
-
-
-class AlertPage(ResponseModel):
-    """Open and earlier alerts."""
-
-    open: list[AlertDetails] = Field(description="Ongoing, undismissed alerts, newest first; at most 100.")
-    open_count: int
-    earlier: list[AlertDetails] = Field(description="The last 20 cleared or dismissed alerts.")
+    cleared_at: datetime | None = Field(
+        default=None, description="When the recall recovered; only in `alert.cleared`."
+    )

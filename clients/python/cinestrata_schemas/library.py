@@ -40,26 +40,16 @@ class DomainLoss(ResponseModel):
     task: str
     loss: float = Field(description="`learned` minus `now`.")
     queries: int
-    low: float | None = Field(
-        description="Lower end of the 95 % interval, corrected for choosing the largest of several "
-        "losses; null if the releases' queries cannot be compared one by one."
-    )
-    high: float | None
     learned: float
     now: float
 
 
 class MeasuredLoss(ResponseModel):
-    """Recall@1 of earlier domains right after they were learned, minus the newest release's, weighted by queries.
-
-    The 95 % confidence interval compares both releases query by query.
-    """
+    """Recall@1 of earlier domains right after they were learned, minus the newest release's, weighted by queries."""
 
     loss: float = Field(description="`learned` minus `now`; a gain is negative.")
     domains: int
     queries: int
-    low: float | None = Field(description="Lower end of the interval; null if the releases' queries differ.")
-    high: float | None
     learned: float
     now: float
     worst: DomainLoss | None = Field(
@@ -237,7 +227,7 @@ class LibraryStatus(ResponseModel):
     degraded: dict[str, str]
     alerts: list[AlertDetails] = Field(description="The 10 newest open alerts.")
     open_alerts: int = Field(description="Number of open alerts.")
-    open_failures: int = Field(description="Number of failed tasks, except those whose alert was dismissed.")
+    open_failures: int = Field(description="Number of failed tasks.")
     live_workers: int = Field(description="Number of workers that reported within the last minute.")
     missing_workers: bool = Field(
         description="Whether no worker is running although one ran within the last day, or tasks are waiting."

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import Field, StringConstraints
 
-from cinestrata_schemas.alerts import AlertKind
+from cinestrata_schemas.alerts import AlertDetails
 from cinestrata_schemas.model_types import Open, RequestModel, ResponseModel
 
 WebhookEvent = Literal[
@@ -121,22 +121,6 @@ class ServedReleaseFacts(ResponseModel):
     pinned: bool = Field(description="Whether the release stays served when a task publishes a newer one.")
 
 
-class AlertFacts(ResponseModel):
-    """Data of `alert.raised` and `alert.cleared`."""
-
-    id: int
-    kind: Open[AlertKind]
-    task_id: str | None = Field(description="Domain of the alert; null for the whole library.")
-    task: str | None = Field(description="Name of the domain.")
-    value: float = Field(description="Measured value.")
-    threshold: float
-    message: str
-    raised_at: datetime
-    cleared_at: datetime | None = Field(
-        default=None, description="When the value recovered; only in `alert.cleared`."
-    )
-
-
 class WebhookTestFacts(ResponseModel):
     """Data of `webhook.test`, which `POST /webhooks/{webhook_id}/test` sends."""
 
@@ -149,7 +133,7 @@ EVENT_FACTS: Mapping[str, type[ResponseModel]] = {
     "append.ready": TaskFacts,
     "append.failed": TaskFacts,
     "release.served": ServedReleaseFacts,
-    "alert.raised": AlertFacts,
-    "alert.cleared": AlertFacts,
+    "alert.raised": AlertDetails,
+    "alert.cleared": AlertDetails,
     "webhook.test": WebhookTestFacts,
 }

@@ -7,7 +7,6 @@ wider.
 from __future__ import annotations
 
 from math import hypot, sqrt
-from statistics import NormalDist
 
 _Z = 1.959964  # 97.5th percentile of the normal distribution: intervals cover 95 %
 
@@ -23,22 +22,6 @@ def wilson_interval(share: float, queries: int) -> tuple[float, float]:
     center = (share + spread / 2) / (1 + spread)
     margin = sqrt(max(0.0, share * (1 - share) / queries + spread / (4 * queries))) * _Z / (1 + spread)
     return max(0.0, center - margin), min(1.0, center + margin)
-
-
-def paired_interval(lost: int, gained: int, queries: int, comparisons: int = 1) -> tuple[float, float]:
-    """Compute the 95 % interval of a loss on the same queries: adjusted Wald, Bonett and Price (JEBS 2012).
-
-    Args:
-        lost: Number of queries that only the earlier release ranks first.
-        gained: Number of queries that only the later release ranks first.
-        queries: Number of all queries, at least 1.
-        comparisons: Number of losses compared, of which this is the largest; the interval holds for all (Bonferroni).
-    """
-    z = NormalDist().inv_cdf(1 - 0.025 / comparisons)
-    before, after = (lost + 1) / (queries + 2), (gained + 1) / (queries + 2)
-    difference = before - after
-    margin = z * sqrt((before + after - difference * difference) / (queries + 2))
-    return max(-1.0, difference - margin), min(1.0, difference + margin)
 
 
 def difference_interval(before: float, after: float, queries: int) -> tuple[float, float]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from typing import get_args
 from urllib.parse import urlencode
 
 import pytest
@@ -12,6 +13,7 @@ from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.remote.webdriver import WebDriver
 from selenium.webdriver.remote.webelement import WebElement
 
+from cinestrata_schemas.choice_types import EffectiveSplit
 from service.catalog.database import session_scope
 from service.catalog.tables import Video
 from tests.api.browser import require_width, screen_size, texts, wait_for, wait_for_texts, wait_until
@@ -215,18 +217,6 @@ def test_page_without_a_search_explains_nothing(browser: WebDriver, address: str
     assert _find(browser, "h1").text == FIRST
 
 
-def test_tall_picture_fits_its_player(browser: WebDriver, address: str, library: list[str]) -> None:
-    """If the player were taller than its frame, its controls would be cut off."""
-    browser.get(f"{address}/watch/{accepted_videos(library[0])[0].id}")
-    wait_for(browser, "#similar [data-testid=result]", 8)
-    overlap = browser.execute_script(
-        "const player = document.querySelector('#screen').firstElementChild;"
-        "player.style.aspectRatio = '9 / 16';"
-        "return player.getBoundingClientRect().bottom - player.parentElement.getBoundingClientRect().bottom;"
-    )
-    assert overlap <= 0
-
-
 def test_unknown_id_is_an_error_with_a_way_back(browser: WebDriver, address: str) -> None:
     for path, kind in (("domains/nowhere", "domain"), ("watch/nothing", "video")):
         browser.get(f"{address}/{path}")
@@ -368,6 +358,8 @@ def test_grid_is_filtered_by_text_and_use(
     browser: WebDriver, address: str, client: TestClient, library: list[str]
 ) -> None:
     _open_domain(browser, address, library[1])
+    offered = browser.find_elements(By.CSS_SELECTOR, "#video-split option")
+    assert {option.get_attribute("value") for option in offered} == {"", *get_args(EffectiveSplit)}
     held_out = {video.id for video in accepted_videos(library[1]) if video.effective_split == "test"}
     _find(browser, "#video-split option[value=test]").click()
     wait_until(browser, lambda b: len(texts(b, "[data-testid=video]")) == len(held_out))

@@ -263,17 +263,6 @@ def _requests_of_refreshes(browser: WebDriver, refreshes: int) -> list[dict[str,
     return _requests(browser)
 
 
-def test_domains_beyond_the_palette_are_neutral(page: WebDriver) -> None:
-    tones = page.execute_script(
-        "return [...document.querySelectorAll('#tasks .dot')].map((dot) => dot.dataset.tone)"
-    )
-    assert set(tones) == {"0"}, "the newest domains; the first eight have the colors"
-    bar = page.execute_script(
-        "return [...document.querySelectorAll('#learned-bar span')].map((part) => part.dataset.tone)"
-    )
-    assert bar == [*map(str, range(1, 9)), "0"]
-
-
 def test_large_library_fits_the_screen(browser: WebDriver, large: str) -> None:
     with screen_size(browser, 390, 844):
         browser.get(large)
@@ -282,13 +271,3 @@ def test_large_library_fits_the_screen(browser: WebDriver, large: str) -> None:
     for width in (768, 1440):
         with screen_size(browser, width, 900):
             require_width(browser, width)
-
-
-def test_theme_changes_the_colors_of_charts(page: WebDriver) -> None:
-    fill = f'return getComputedStyle(document.querySelector("{CELLS}")).backgroundColor'
-    before = page.execute_script(fill)
-    page.find_element(By.ID, "theme").click()
-    try:
-        assert page.execute_script(fill) != before
-    finally:
-        page.execute_script("localStorage.clear()")

@@ -15,10 +15,8 @@ from selenium.webdriver.remote.webdriver import WebDriver
 
 from api.app import create_app
 from cinestrata_schemas.tasks import TaskSpec
-from service.catalog.database import session_scope
-from service.catalog.tables import Task
 from service.core.settings import Settings
-from service.tasks import commands, lifecycle, task_details
+from service.tasks import commands, lifecycle
 from tests.api.browser import (
     refresh_library_page,
     screen_size,
@@ -174,86 +172,6 @@ def test_recall_matrix_shows_values_of_the_api(browser: WebDriver, address: str,
     browser.find_element(By.CSS_SELECTOR, "[data-gallery=global]").click()
     union = f"{100 * measures['matrix_global'][1][0]:.1f}*"
     wait_until(browser, lambda b: b.find_element(By.CSS_SELECTOR, "[data-testid=cell-2-1]").text == union)
-
-
-def test_task_without_evaluation_shows_the_reason(
-    browser: WebDriver, address: str, library: list[str]
-) -> None:
-    with session_scope(write=True) as session:
-        task = session.get_one(Task, library[0])
-        name, before = task.name, task.progress
-        task.progress = {**before, "unmeasured": "Its worker stopped."}
-    try:
-        browser.get(f"{address}/admin")
-        facts = f"[data-testid='facts-{name}']"
-        wait_for(browser, facts)
-        wait_until(browser, lambda b: "not measured: Its worker stopped." in texts(b, facts)[0])
-    finally:
-        with session_scope(write=True) as session:
-            session.get_one(Task, library[0]).progress = before
-
-
-def test_time_left_of_stage_and_task_is_shown(
-    browser: WebDriver,
-    address: str,
-    library: list[str],
-    configured: Settings,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    file = next((configured.media_root / FIRST).rglob("*.mp4"))
-    spec = {"name": "estimated", "videos": [{"uri": str(file.relative_to(configured.media_root))}]}
-    task = commands.create_task(TaskSpec.model_validate(spec)).task.id
-    claim = lifecycle.claim_probing(task, "worker")
-    assert claim is not None
-    claim.finish_probing(counts={"videos": 1, "accepted": 1}, held_out=None)
-    claim = lifecycle.claim_training(task, "worker")
-    assert claim is not None
-    claim.advance("training")
-    shown = {
-        (None, None): "training",
-        (42.0, None): "about 42 s left in this stage",
-        (42.0, 600.0): "about 10 min left, 42 s in this stage",
-        (42.2, 42.0): "about 42 s left",
-        (0.0, 42.0): "about 42 s left, 1 s in this stage",
-    }
-    try:
-        for (stage, whole), text in shown.items():
-            with session_scope(write=True) as session:
-                session.get_one(Task, task).progress = {"stage": "training", "eta_seconds": stage}
-            monkeypatch.setattr(
-                task_details, "remaining_seconds", lambda _session, whole=whole: {task: whole}
-            )
-            browser.get(f"{address}/domains/{task}")
-            wait_until(browser, lambda b: b.find_element(By.ID, "work-text").text)
-            parts = browser.find_element(By.ID, "work-text").text.removeprefix("training, ")
-            assert parts == text
-            browser.get(f"{address}/admin")
-            facts = "[data-testid='facts-estimated']"
-            wait_for(browser, facts)
-            left = "" if text == "training" else text
-            wait_until(browser, lambda b, left=left, facts=facts: texts(b, facts)[0] == left)
-    finally:
-        claim.cancel()
-
-
-def test_domain_of_few_training_videos_is_called_small(
-    browser: WebDriver, address: str, library: list[str]
-) -> None:
-    with session_scope() as session:
-        task = session.get_one(Task, library[0])
-        name, before = task.name, task.counts
-    try:
-        for videos in (9, 10):
-            with session_scope(write=True) as session:
-                session.get_one(Task, library[0]).counts = {**before, "train": videos}
-            browser.get(f"{address}/admin")
-            facts = f"[data-testid='facts-{name}']"
-            wait_for(browser, facts)
-            wait_until(browser, lambda b, facts=facts: "searchable" in texts(b, facts)[0])
-            assert ("small domain (9 training videos)" in texts(browser, facts)[0]) == (videos == 9)
-    finally:
-        with session_scope(write=True) as session:
-            session.get_one(Task, library[0]).counts = before
 
 
 def test_task_row_shows_live_progress(browser: WebDriver, address: str, world: Path) -> None:

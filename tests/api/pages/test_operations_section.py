@@ -13,12 +13,10 @@ from selenium.webdriver.remote.webdriver import WebDriver
 from cinestrata_schemas.webhooks import WebhookSpec
 from service.catalog.database import now, session_scope
 from service.catalog.operation_tables import WorkerReport
-from service.catalog.tables import Task
 from service.core.settings import settings
-from service.library.alerts import evaluate_alerts
 from service.operations.maintenance_jobs import list_jobs, run_job
 from service.webhooks.endpoints import create_webhook, remove_webhook
-from tests.api.browser import refresh_library_page, screen_size, texts, wait_for, wait_until
+from tests.api.browser import refresh_library_page, texts, wait_for, wait_until
 from tests.api.learned_library import FIRST, SECOND
 from tests.web_files import Handler, WebFiles, send
 
@@ -70,29 +68,6 @@ def test_rollback_is_confirmed_with_its_effects_and_taken_back(
     wait_until(library_page, lambda b: not b.find_elements(By.CSS_SELECTOR, "[data-testid=pinned]"))
 
 
-def test_long_worker_facts_fit_the_page(library_page: WebDriver) -> None:
-    error = "CUDA out of memory. Tried to allocate 2.00 GiB. " * 3
-    gpus = [{"device": number, "used_bytes": 61 * 10**9, "total_bytes": 85 * 10**9} for number in range(4)]
-    with session_scope(write=True) as session:
-        at = now(session)
-        name = "trainer-eu-west-1a.example.internal:48213"
-        row = WorkerReport(name=name, seen_at=at, free_bytes=812 * 10**9, gpus=gpus, error=error, error_at=at)
-        session.add(row)
-    try:
-        table = library_page.find_element(By.ID, "op-worker-table")
-        library_page.execute_script("arguments[0].scrollIntoView()", table)  # refreshed only on the screen
-        wait_until(library_page, lambda b: "61.0 GB" in b.find_element(By.ID, "op-worker-table").text)
-        cells = texts(library_page, "#op-worker-table tbody tr:has(.wrong) td")
-        assert cells[4] == "\n".join(4 * ["61.0 GB of 85.0 GB"])
-        assert error.strip() in cells[5]
-        overflow = "const panel = arguments[0].parentElement; return panel.scrollWidth - panel.clientWidth"
-        with screen_size(library_page, 1366, 768):
-            assert library_page.execute_script(overflow, table) <= 0
-    finally:
-        with session_scope(write=True) as session:
-            session.query(WorkerReport).filter(WorkerReport.name == name).delete()
-
-
 def test_ended_workers_without_error_share_a_row(library_page: WebDriver) -> None:
     ages = {"old:1": timedelta(hours=3), "older:2": timedelta(hours=5), "alive:3": timedelta(0)}
     with session_scope(write=True) as session:
@@ -108,22 +83,6 @@ def test_ended_workers_without_error_share_a_row(library_page: WebDriver) -> Non
     finally:
         with session_scope(write=True) as session:
             session.query(WorkerReport).filter(WorkerReport.name.in_(ages)).delete()
-
-
-def test_alert_is_shown_and_dismissed(library_page: WebDriver, client: TestClient) -> None:
-    with session_scope(write=True) as session:
-        task = session.query(Task).filter(Task.name == FIRST).one()
-        task.state = "failed"
-    try:
-        evaluate_alerts()
-    finally:
-        with session_scope(write=True) as session:
-            session.query(Task).filter(Task.name == FIRST).one().state = "ready"
-    refresh_library_page(library_page)
-    wait_until(library_page, lambda b: texts(b, "[data-testid=alert-failed_tasks] p"))
-    click(library_page, "[data-testid=alert-failed_tasks] button")
-    wait_until(library_page, lambda b: not texts(b, "[data-testid=alert-failed_tasks]"))
-    assert client.get("/alerts").json()["open_count"] == 0
 
 
 def test_snapshot_is_written_downloaded_and_deleted(library_page: WebDriver, client: TestClient) -> None:
@@ -165,14 +124,6 @@ def test_answer_of_a_webhook_is_shown_as_text(
     assert library_page.title == title
     click(library_page, "#wh-list button[aria-label^=Remove]")
     wait_until(library_page, lambda b: not texts(b, "#wh-list li"))
-
-
-def test_section_fits_the_screen(library_page: WebDriver) -> None:
-    section = library_page.find_element(By.ID, "operations")
-    for width in (390, 1440):
-        with screen_size(library_page, width, 844):
-            wait_until(library_page, lambda b, width=width: section.rect["width"] <= width)
-            assert section.get_property("scrollWidth") <= width
 
 
 def test_newest_webhooks_are_shown_and_others_on_request(

@@ -26,7 +26,7 @@ def test_link_opens_the_operation_that_it_names(browser: WebDriver, service: str
     assert "Idempotency-Key" in browser.find_element(By.ID, "create_task").text
     browser.find_element(By.CSS_SELECTOR, "nav a[href='#search']").click()
     wait_until(browser, lambda b: b.find_element(By.ID, "search").is_displayed())
-    assert '"timing_ms"' in browser.find_element(By.ID, "search").text
+    assert "SearchResponse" in browser.find_element(By.ID, "search").text
 
 
 @pytest.mark.slow
@@ -46,7 +46,7 @@ def test_reference_names_every_operation_and_problem(client: TestClient) -> None
             assert f'id="{operation["operationId"]}"' in page
     for name in document["components"]["schemas"]:
         assert f'id="model-{name}"' in page
-    assert "urn:cinestrata:problem:not-found" in page
+    assert "<code>not-found</code>" in page
     assert "style=" not in page
     assert "<code>task</code> is" in page
     assert "`" not in page

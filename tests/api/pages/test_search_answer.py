@@ -151,19 +151,6 @@ def test_text_without_match_is_told_and_can_be_searched_wider(
     wait_until(browser, lambda b: not texts(b, "#headline-note button"))
 
 
-def test_release_that_does_not_tell_what_matches_says_what_it_needs(
-    browser: WebDriver, address: str, state_answers: State
-) -> None:
-    state_answers(lambda answer: None)
-    _open(browser, address)
-    assert not browser.find_element(By.ID, "headline").is_displayed()
-    assert "too few captions to tell which videos match" in _shown(browser, "#headline-note")
-    assert not texts(browser, "#results .answer-end, .result.distant")
-    assert not texts(browser, ".why"), "no result is said to look like the text"
-    _open(browser, address, mode="latest")
-    assert not browser.find_element(By.ID, "headline-note").is_displayed(), "only the served mode tells"
-
-
 @pytest.mark.parametrize("width", [400, 1280])
 def test_first_marked_word_is_on_the_lines_of_its_card(
     browser: WebDriver, address: str, state_answers: State, width: int

@@ -53,7 +53,6 @@ _LISTS = (
     "/syncs",
     "/webhooks",
     "/audit",
-    "/alerts",
     "/metrics",
     "/webhooks/whk_1/deliveries",
     "/feedback",
@@ -133,7 +132,7 @@ def filled(library: list[str]) -> list[str]:
                     cues=[[0.0, 1.0, "a red car"]],
                 ),
                 Event(task_id=library[0], at=at, kind="progress", data={"stage": "training"}),
-                Alert(kind="failed_tasks", value=1.0, threshold=0.5, raised_at=at),
+                Alert(kind="forgetting_global", open_key="k", value=1.0, threshold=0.5, raised_at=at),
                 Chunk(task_id=library[0], stage="probing", number=0, first_id=1, last_id=2, videos=2),
                 FileRemoval(video_id="gone", uri="gone.mp4"),
                 Feedback(

@@ -84,7 +84,7 @@ def test_alerts_are_those_of_the_served_release_at_once(client: TestClient, rele
     with session_scope(write=True) as session:
         session.add(
             Alert(
-                kind="forgetting_global", open_key="forgetting_global:", value=0.5, threshold=0.15,
+                kind="forgetting_global", open_key="forgetting_global:t", value=0.5, threshold=0.15,
                 raised_at=now(session),
             )
         )  # fmt: skip

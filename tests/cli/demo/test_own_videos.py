@@ -11,8 +11,6 @@ from typing import Any
 
 import pytest
 
-from cinestrata_schemas.library import RecallFigures
-from cli.demo.demo_report import print_recall
 from cli.demo.own_videos import OwnVideos
 from tests.cli.invocation import run
 
@@ -159,38 +157,3 @@ def test_library_without_a_described_video_has_no_sample_sentence(tmp_path: Path
     client: Any = SimpleNamespace(get_video=lambda name: SimpleNamespace(effective_split="test"))
     searches = OwnVideos.read(tmp_path).sample_searches(client, tmp_path)
     assert [search.kind for search in searches] == ["word", "nothing"]
-
-
-def test_recall_table_names_galleries_and_means(capsys: pytest.CaptureFixture[str]) -> None:
-    good = RecallFigures(queries=4, r1=0.5, r5=1, r10=1, r1_low=0.15, r1_high=0.85)
-    large = RecallFigures(queries=96, r1=0, r5=0, r10=1, r1_low=0, r1_high=0.04)
-    newest = {name: [good, large] for name in ("local", "local_all", "global", "global_all")}
-    view = SimpleNamespace(
-        tasks=["birds", "cars"], newest=newest, served=SimpleNamespace(domains_with_few_queries=0)
-    )
-    print_recall(view)  # type: ignore[arg-type]
-    output = capsys.readouterr().out
-    assert "too few" not in output
-    assert "first captions of the held-out videos" in output
-    for part in (
-        "own shard,",
-        "all shards,",
-        "all videos",
-        "held-out videos",
-        "50 / 100 / 100",
-        "2 / 4 / 100",
-    ):
-        assert part in output
-
-
-@pytest.mark.parametrize(
-    ("counts", "line"), [((3, 3), "3 queries per"), ((0, 1), "1 query per"), ((3, 30), "3 to 30 queries per")]
-)
-def test_recall_of_few_queries_is_marked(
-    counts: tuple[int, int], line: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    cells = [RecallFigures(queries=count, r1=0.5, r5=1, r10=1, r1_low=0, r1_high=1) for count in counts]
-    newest = dict.fromkeys(("local", "local_all", "global", "global_all"), cells)
-    served = SimpleNamespace(domains_with_few_queries=1)
-    print_recall(SimpleNamespace(tasks=["birds", "cars"], newest=newest, served=served))  # type: ignore[arg-type]
-    assert f"\n{line} domain: too few to compare methods.\n" in capsys.readouterr().out

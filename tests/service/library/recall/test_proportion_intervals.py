@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from service.library.recall.proportion_intervals import difference_interval, paired_interval, wilson_interval
+from service.library.recall.proportion_intervals import difference_interval, wilson_interval
 
 
 @pytest.mark.parametrize(
@@ -28,20 +28,3 @@ def test_interval_of_a_difference_equals_the_published_example() -> None:
     low, high = difference_interval(0.8, 0.6, 75)
     assert low == pytest.approx(0.0524, abs=5e-3)
     assert high == pytest.approx(0.3339, abs=5e-3)
-
-
-def test_paired_interval_equals_values_computed_by_hand() -> None:
-    low, high = paired_interval(6, 0, 40)  # 7/42 and 1/42
-    assert (low, high) == (pytest.approx(0.0181, abs=1e-4), pytest.approx(0.2676, abs=1e-4))
-    assert paired_interval(0, 6, 40) == (pytest.approx(-high), pytest.approx(-low))
-
-
-def test_paired_interval_depends_on_the_changed_queries_only() -> None:
-    """Two independent samples have a wider interval than the same queries with one loss."""
-    low, high = paired_interval(1, 0, 100)
-    independent = difference_interval(0.5, 0.49, 100)
-    assert high - low < (independent[1] - independent[0]) / 3
-
-
-def test_largest_of_several_losses_has_a_wider_interval() -> None:
-    assert paired_interval(6, 0, 40, comparisons=10)[0] < 0 < paired_interval(6, 0, 40)[0]

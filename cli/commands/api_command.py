@@ -1,0 +1,133 @@
+"""``cinestrata api``: send any request of the HTTP API to a service or a data folder."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from cli.console import console, fail, refuse_call, report_errors
+from cli.shared_options import Data, Url, parse_value
+
+if TYPE_CHECKING:
+    import httpx
+
+app = typer.Typer()
+
+_PREFIX = "/v1"
+
+
+@app.command()
+@report_errors
+def api(
+    method: Annotated[Literal["GET", "POST", "PUT", "PATCH", "DELETE"], typer.Argument(help="HTTP method.")],
+    path: Annotated[str, typer.Argument(help="Path of the API, such as /webhooks.")],
+    fields: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="NAME=VALUE...",
+            help="Query parameters of GET and DELETE, otherwise fields of a JSON body. Values of a body are JSON if "
+            "possible. @FILE reads a value from a file, @- from standard input.",
+            show_default=False,
+        ),
+    ] = None,
+    body: Annotated[
+        str | None,
+        typer.Option("--input", metavar="FILE", help="Send this file as the body; - for standard input."),
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", metavar="FILE", help="Write the response to this new file.")
+    ] = None,
+    all_pages: Annotated[
+        bool, typer.Option("--paginate", help="Also request the following pages; each is a JSON document.")
+    ] = False,
+    url: Url = None,
+    data: Data = None,
+) -> None:
+    """Send a request of the HTTP API and print its response, which is JSON in most cases.
+
+    https://…/docs of a service describes the requests.
+    """
+    import httpx
+
+    from cli.service_client import connect
+
+    values = _parse_fields(fields or ())
+    in_query = method in ("GET", "DELETE")
+    options: dict[str, Any] = {}
+    if body is not None or (values and not in_query):
+        document = {name: _json_value(text) for name, text in values.items()}
+        options["content"] = _read(body) if body is not None else json.dumps(document).encode()
+        options["headers"] = {"Content-Type": "application/json"}
+    client = connect(url, data)
+    first = httpx.URL(f"/{path.lstrip('/')}".removeprefix(_PREFIX))
+    target: str | None = str(first.copy_merge_params(values) if in_query and values else first)
+    while target is not None:
+        with client.stream(method, target, **options) as response:
+            _write(response, output)
+            following = response.links.get("next", {}).get("url") if all_pages else None
+        # The link is the path of the request with other parameters.
+        target = None if following is None else f"{target.partition('?')[0]}?{following.partition('?')[2]}"
+
+
+def _parse_fields(assignments: Sequence[str]) -> dict[str, str | list[str]]:
+    """Parse ``NAME=VALUE``; a name that is repeated has a list of values."""
+    fields: dict[str, str | list[str]] = {}
+    for assignment in assignments:
+        name, equals, text = assignment.partition("=")
+        if not name or not equals:
+            refuse_call(f"{assignment} is not an assignment.", "Write name=value, for example: limit=5")
+        value = _read(text[1:]).decode().rstrip("\n") if text.startswith("@") else text
+        earlier = fields.get(name)
+        fields[name] = (
+            value if earlier is None else [*([earlier] if isinstance(earlier, str) else earlier), value]
+        )
+    return fields
+
+
+def _json_value(value: str | list[str]) -> Any:
+    return parse_value(value) if isinstance(value, str) else [parse_value(text) for text in value]
+
+
+def _read(name: str) -> bytes:
+    try:
+        return sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
+    except OSError as error:
+        refuse_call(f"{name} cannot be read: {error.strerror}.")
+
+
+def _write(response: httpx.Response, output: Path | None) -> None:
+    if output is not None:
+        write_new_file(response, output)
+        console.print(f"{output}: {output.stat().st_size:,} bytes", soft_wrap=True)
+        return
+    content = response.read()
+    if "json" in response.headers.get("Content-Type", ""):
+        # Escapes of characters above ASCII would hide the texts of most languages; control characters stay escaped.
+        typer.echo(json.dumps(response.json(), indent=2, ensure_ascii=False))
+    elif content:
+        typer.echo(content, nl=False)
+
+
+def write_new_file(response: httpx.Response, target: Path) -> None:
+    """Write a response to a new file that only its owner can read; an error leaves nothing behind."""
+    try:
+        descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        fail(f"{target} already exists.", "Nothing was written. Choose a new file.")
+    except OSError as error:
+        fail(f"{target} cannot be written: {error.strerror}.", "Choose a file that this user can write to.")
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            for block in response.iter_bytes():
+                file.write(block)
+    except BaseException as error:
+        target.unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            fail(f"{target} cannot be written: {error.strerror}.", "Choose a disk with enough space.")
+        raise

@@ -1,0 +1,394 @@
+"""Requests of both clients: what they contain, when they are retried, and the methods that send them.
+
+A method is declared once, as a generator of steps: it yields each request or pause, and receives the request's outcome.
+The synchronous client executes the steps in a blocking method, the asynchronous one in a coroutine.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import json
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, cast, get_type_hints, overload
+from urllib.parse import parse_qs, quote, urlsplit
+from uuid import uuid4
+
+import httpx
+from pydantic import BaseModel, TypeAdapter
+
+from cinestrata_client.errors import UnreachableError, error_of
+from cinestrata_client.shown_answers import Connection, ShownAnswer
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+_Item = TypeVar("_Item")
+
+# Requests that may be resent after a lost connection, because they are idempotent.
+_REPEATABLE_METHODS = frozenset({"GET", "HEAD", "OPTIONS", "DELETE"})
+_REPEATABLE_PATHS = frozenset({"/search", "/search/clip", "/uploads/preview"})
+_SECONDS_PER_VIDEO = 0.005  # the service looks for each video's file before it responds
+_BUSY = 429
+_UNAVAILABLE = 503
+_IN_DOUBT = b"urn:cinestrata:problem:commit-not-confirmed"
+_HEADERS = {"idempotency_key": "Idempotency-Key", "if_match": "If-Match"}
+
+
+@dataclass(frozen=True)
+class Call(Generic[_T]):
+    """A request and the type of its response.
+
+    Attributes:
+        method: HTTP method.
+        template: Path below ``/v1``, with parameter names in braces.
+        result: Type of the response: a model, a list of models, ``str``, ``bytes`` or None.
+        path: Path parameters.
+        query: Query parameters; None is left out.
+        headers: Headers; None is left out.
+        body: JSON body; unset fields are left out.
+        files: Form files by name.
+        data: Form fields.
+        content: Body as bytes.
+        accepted: Error statuses whose JSON body also has the type ``result``.
+        is_unbounded: Whether the response may take arbitrarily long, because the service reads an archive first.
+    """
+
+    method: str
+    template: str
+    result: Any = None
+    path: Mapping[str, str | int] = field(default_factory=dict)
+    query: Mapping[str, Any] = field(default_factory=dict)
+    headers: Mapping[str, str | None] = field(default_factory=dict)
+    body: BaseModel | None = None
+    files: Mapping[str, Any] | None = None
+    data: Mapping[str, str] | None = None
+    content: bytes | None = None
+    accepted: tuple[int, ...] = ()
+    is_unbounded: bool = False
+
+    @property
+    def url(self) -> str:
+        """Request path, with escaped parameters."""
+        escaped = {name: quote(str(value), safe="") for name, value in self.path.items()}
+        return "/v1" + self.template.format_map(escaped)
+
+    @property
+    def is_repeatable(self) -> bool:
+        """Whether the request is idempotent."""
+        return (
+            self.method in _REPEATABLE_METHODS
+            or self.template in _REPEATABLE_PATHS
+            or self.headers.get("Idempotency-Key") is not None
+            or self.headers.get("If-Match") is not None
+        )
+
+    def options(self, timeout: float) -> dict[str, Any]:
+        """Return the request options for httpx.
+
+        Args:
+            timeout: Seconds until the request fails; longer for requests with many videos or an archive.
+        """
+        query = {name: _query_value(value) for name, value in self.query.items() if value is not None}
+        headers = {name: value for name, value in self.headers.items() if value is not None}
+        content = self.content
+        if self.body is not None:
+            content = self.body.model_dump_json(exclude_unset=True).encode()
+            headers["Content-Type"] = "application/json"
+        return {
+            "params": query,
+            "headers": headers,
+            "content": content,
+            "files": self.files,
+            "data": self.data,
+            "timeout": self._timeout(timeout),
+        }
+
+    def _timeout(self, seconds: float) -> httpx.Timeout:
+        if self.is_unbounded:
+            return httpx.Timeout(None, connect=seconds, pool=seconds)
+        videos = getattr(self.body, "videos", None) or ()
+        return httpx.Timeout(seconds, read=seconds + len(videos) * _SECONDS_PER_VIDEO)
+
+    def is_answered_by(self, response: httpx.Response) -> bool:
+        """Return whether a response has the type ``result`` and so is not an error."""
+        media_type = response.headers.get("Content-Type", "").partition(";")[0].strip()
+        is_accepted = response.status_code in self.accepted and media_type == "application/json"
+        return response.is_success or is_accepted
+
+    def parse(self, response: httpx.Response) -> _T:
+        """Parse a successful response."""
+        if self.result is None:
+            return cast(_T, None)
+        if self.result is str:
+            return cast(_T, response.text)
+        if self.result is bytes:
+            return cast(_T, response.content)
+        # A response may contain parts of a request, which may have new fields in a later service.
+        return cast(_T, _adapter(self.result).validate_json(response.content, extra="ignore"))
+
+
+@functools.cache
+def _adapter(kind: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(kind)
+
+
+def _query_value(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return json.dumps(value)
+    if isinstance(value, datetime):
+        return value.isoformat()
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return [_query_value(item) for item in value]
+    return value
+
+
+@dataclass(frozen=True)
+class RetryPolicy:
+    """Policy for retrying requests.
+
+    Attributes:
+        max_retries: Maximum number of retries per request.
+        max_pause: Maximum pause in seconds; a longer ``Retry-After`` ends the retries.
+        first_pause: Pause before the first retry without ``Retry-After``; it doubles each time.
+    """
+
+    max_retries: int = 3
+    max_pause: float = 60.0
+    first_pause: float = 0.5
+
+    def keyed(self, call: Call[_T]) -> Call[_T]:
+        """Add an ``Idempotency-Key`` to a call if the operation has one, so that it can be retried."""
+        if "Idempotency-Key" in call.headers and call.headers["Idempotency-Key"] is None:
+            return replace(call, headers={**call.headers, "Idempotency-Key": uuid4().hex})
+        return call
+
+    def pause(
+        self, call: Call[_T], attempt: int, outcome: httpx.Response | httpx.RequestError
+    ) -> float | None:
+        """Return the seconds until a retry; None: do not retry.
+
+        Args:
+            attempt: Number of the failed attempt, from 0.
+            outcome: The response, or the connection error.
+        """
+        response = outcome if isinstance(outcome, httpx.Response) else None
+        if attempt >= self.max_retries or (response is not None and call.is_answered_by(response)):
+            return None
+        backoff: float = min(self.first_pause * 2.0**attempt, self.max_pause) * random.uniform(0.75, 1.0)  # noqa: S311
+        if response is None:
+            return backoff if call.is_repeatable else None
+        is_refused = response.status_code == _BUSY  # nothing was done
+        is_unchanged = response.status_code == _UNAVAILABLE and (
+            call.is_repeatable or _IN_DOUBT not in response.content
+        )
+        if not is_refused and not is_unchanged:
+            return None
+        named = response.headers.get("Retry-After", "")
+        if not named.isdecimal():
+            return backoff
+        return float(named) if float(named) <= self.max_pause else None
+
+
+# A float is a pause in seconds; its outcome is None.
+Steps = Generator[Call[Any] | float, httpx.Response | httpx.RequestError | None, _T]
+
+
+class StepClient:
+    """What method steps need from either client."""
+
+    base_url: httpx.URL
+    retries: RetryPolicy
+    connection: Connection
+
+    def exchange(self, call: Call[Any]) -> Steps[httpx.Response]:
+        """Send a call, and retry it if that is safe and promising; the response may be an error.
+
+        Raises:
+            UnreachableError: There is no response.
+        """
+        call = self.retries.keyed(call)
+        attempt = 0
+        while True:
+            outcome = yield call
+            assert outcome is not None  # noqa: S101  only pauses have none
+            pause = self.retries.pause(call, attempt, outcome)
+            if pause is not None:
+                yield pause
+                attempt += 1
+            elif isinstance(outcome, httpx.Response):
+                return outcome
+            else:
+                raise UnreachableError(self.base_url, call.method, call.url, outcome) from outcome
+
+    def answer(self, call: Call[_T]) -> Steps[_T]:
+        """Send a call and return its parsed response.
+
+        Raises:
+            ServiceError: The response is an error.
+            UnreachableError: There is no response.
+        """
+        response = yield from self._checked(call)
+        answer = call.parse(response)
+        if isinstance(answer, ShownAnswer):
+            answer.connect(self.connection)
+        return answer
+
+    def page(self, call: Call[Any]) -> Steps[tuple[list[Any], Call[Any] | None]]:
+        """Return a page's entries and the call for the next page; None after the last one."""
+        response = yield from self._checked(call)
+        page = call.parse(response)
+        cursor = getattr(page, "next_cursor", None)
+        if cursor is None and "next" in response.links:
+            cursor = parse_qs(urlsplit(response.links["next"]["url"]).query).get("cursor", [None])[0]
+        following = None if cursor is None else replace(call, query={**call.query, "cursor": cursor})
+        return _entries(page), following
+
+    def _checked(self, call: Call[Any]) -> Steps[httpx.Response]:
+        response = yield from self.exchange(call)
+        if not call.is_answered_by(response):
+            raise error_of(response)
+        return response
+
+
+class SyncStepClient(StepClient):
+    """Executes steps, and waits for their outcomes."""
+
+
+class AsyncStepClient(StepClient):
+    """Executes steps without blocking the event loop."""
+
+
+class Method(Generic[_P, _T]):
+    """A method of both clients, whose function yields its steps.
+
+    Args:
+        function: Generator function, whose first parameter is the client.
+    """
+
+    def __init__(self, function: Callable[Concatenate[Any, _P], Steps[_T]]) -> None:
+        self._function = function
+
+    @overload
+    def __get__(self, client: SyncStepClient, kind: type) -> Callable[_P, _T]: ...
+
+    @overload
+    def __get__(self, client: AsyncStepClient, kind: type) -> Callable[_P, Awaitable[_T]]: ...
+
+    @overload
+    def __get__(self, client: None, kind: type) -> Callable[..., Any]: ...
+
+    def __get__(self, client: Any, kind: type) -> Callable[..., Any]:
+        if client is None:
+            return self._function
+
+        @functools.wraps(self._function)
+        def method(*args: _P.args, **kwargs: _P.kwargs) -> Any:
+            return client.run(self._function(client, *args, **kwargs))
+
+        return method
+
+
+class Operation(Method[_P, _T]):
+    """A method that sends one request, described by its signature and docstring.
+
+    Path parameters, ``body``, ``idempotency_key`` and ``if_match`` go to their own places, all others to the query. The
+    return annotation is the type of the response.
+    """
+
+    def __init__(self, call: Call[_T], function: Callable[Concatenate[Any, _P], _T]) -> None:
+        self._template = call
+        self._signature = inspect.signature(function)
+        self._declaration = function
+
+        @functools.wraps(function)
+        def steps(client: StepClient, /, *args: _P.args, **kwargs: _P.kwargs) -> Steps[_T]:
+            return client.answer(self.call(*args, **kwargs))
+
+        super().__init__(steps)
+
+    def call(self, *args: _P.args, **kwargs: _P.kwargs) -> Call[_T]:
+        """Build the request from a method call's arguments."""
+        bound = self._signature.bind(None, *args, **kwargs)
+        bound.apply_defaults()
+        _, *values = bound.arguments.items()  # without the client
+        path: dict[str, str | int] = {}
+        query: dict[str, Any] = {}
+        headers: dict[str, str | None] = dict(self._template.headers)
+        for name, value in values:
+            if f"{{{name}}}" in self._template.template:
+                path[name] = value
+            elif name in _HEADERS:
+                headers[_HEADERS[name]] = value
+            elif name != "body":
+                query[name] = value
+        return replace(
+            self._template,
+            result=self.result,
+            path=path,
+            query=query,
+            headers=headers,
+            body=bound.arguments.get("body"),
+        )
+
+    @functools.cached_property
+    def result(self) -> Any:
+        """Type of the response; None for an empty one."""
+        kind = get_type_hints(self._declaration)["return"]
+        return None if kind is type(None) else kind
+
+
+class Pages(Generic[_P, _Item]):
+    """A method of both clients that iterates over a list, page by page.
+
+    Args:
+        operation: Operation that returns one page.
+    """
+
+    def __init__(self, operation: Operation[_P, Any], item: type[_Item]) -> None:
+        self._operation = operation
+        self.item = item
+        self.__doc__ = "Yield the entries of all pages, which are read as needed."
+
+    @overload
+    def __get__(self, client: SyncStepClient, kind: type) -> Callable[_P, Iterator[_Item]]: ...
+
+    @overload
+    def __get__(self, client: AsyncStepClient, kind: type) -> Callable[_P, AsyncIterator[_Item]]: ...
+
+    @overload
+    def __get__(self, client: None, kind: type) -> Callable[..., Any]: ...
+
+    def __get__(self, client: Any, kind: type) -> Callable[..., Any]:
+        def method(*args: _P.args, **kwargs: _P.kwargs) -> Any:
+            return client.iterate(self._operation.call(*args, **kwargs))
+
+        method.__doc__ = self.__doc__
+        return method
+
+
+def operation(
+    verb: str, path: str, *, headers: Mapping[str, str] | None = None, accepted: tuple[int, ...] = ()
+) -> Callable[[Callable[Concatenate[Any, _P], _T]], Operation[_P, _T]]:
+    """Declare an operation by a function with a signature and docstring, but no body.
+
+    Args:
+        verb: HTTP method.
+        path: Path below ``/v1``, with parameter names in braces.
+        headers: Fixed headers.
+        accepted: Error statuses whose body is also a result.
+    """
+
+    def declare(function: Callable[Concatenate[Any, _P], _T]) -> Operation[_P, _T]:
+        return Operation(Call(verb, path, headers=headers or {}, accepted=accepted), function)
+
+    return declare
+
+
+def _entries(page: list[Any] | BaseModel) -> list[Any]:
+    """Return a page's entries: the page itself, or its first list."""
+    if isinstance(page, list):
+        return page
+    return next(list(value) for _, value in page if isinstance(value, list))
