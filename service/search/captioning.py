@@ -23,7 +23,6 @@ from service.catalog.database import session_scope
 from service.catalog.domain_videos import in_domain, read_caption_edits
 from service.catalog.tables import Video
 from service.core.errors import InvalidInput
-from service.core.settings import Settings
 from service.search.similar_search import find_scope_errors, load_stored_vector
 from service.search.single_flight_cache import SingleFlightCache
 from service.search.snapshots.search_snapshot import SearchSnapshot
@@ -147,7 +146,7 @@ class CaptionIndex:
 
 
 def caption_video(
-    snapshot: SearchSnapshot, settings: Settings, index: CaptionIndex, video_id: str, k: int, scope: str
+    snapshot: SearchSnapshot, index: CaptionIndex, video_id: str, k: int, scope: str
 ) -> CaptionsResponse:
     """Find the k library captions nearest to a video.
 
@@ -161,7 +160,7 @@ def caption_video(
         Conflict: The video has no vector.
         Unavailable: The task's shard cannot be searched.
     """
-    if errors := find_scope_errors(settings, k, scope, "captions"):
+    if errors := find_scope_errors(k, scope, "captions"):
         raise InvalidInput.of(errors)
     _, task, vector = load_stored_vector(snapshot, video_id)
     with session_scope() as session:

@@ -178,14 +178,12 @@ class SearchEngine:
             group = [requests[number] for number in numbers]
             if release_id == current.release_id:
                 answers = self._with_loaded_tasks(
-                    lambda snapshot, group=group: execute(  # type: ignore[misc]
-                        snapshot, group, self.settings, self.metadata_cache
-                    ),
+                    lambda snapshot, group=group: execute(snapshot, group, self.metadata_cache),  # type: ignore[misc]
                     current,
                 )
             else:
                 snapshot = self.snapshots.of_release(release_id)
-                answers = execute(snapshot, group, self.settings, self.metadata_cache)
+                answers = execute(snapshot, group, self.metadata_cache)
             responses |= zip(numbers, answers, strict=True)
         return [responses[number] for number in range(len(requests))]
 
@@ -204,7 +202,7 @@ class SearchEngine:
         self, items: Sequence[SearchRequest | SearchState]
     ) -> list[SearchResponse | Exception | Unfinished[SearchRequest | SearchState]]:
         new = [item for item in items if isinstance(item, SearchRequest)]
-        started = iter(start_searches(self.snapshots.current(), new, self.settings, self.metadata_cache))
+        started = iter(start_searches(self.snapshots.current(), new, self.metadata_cache))
         states = [item if isinstance(item, SearchState) else next(started) for item in items]
         responses: dict[SearchState, SearchResponse] = {}
         # Searches that started before a new generation was loaded finish on their own snapshot.
@@ -235,7 +233,7 @@ class SearchEngine:
         """Break down a video's score; see :func:`service.search.result_explanation.explain_result`."""
         (request,) = parse_requests([query], self.settings)
         return self._with_loaded_tasks(
-            lambda snapshot: explain_result(snapshot, self.settings, self.metadata_cache, video_id, request)
+            lambda snapshot: explain_result(snapshot, self.metadata_cache, video_id, request)
         )
 
     # -- videos -------------------------------------------------------------------------------------------------
@@ -245,7 +243,7 @@ class SearchEngine:
     ) -> SimilarVideosResponse:
         """Find the k videos most similar to a library video; see :mod:`service.search.similar_search`."""
         return self._with_loaded_tasks(
-            lambda snapshot: search_similar(snapshot, self.settings, video_id, k, scope, min_score)
+            lambda snapshot: search_similar(snapshot, video_id, k, scope, min_score)
         )
 
     def search_clip(
@@ -275,7 +273,7 @@ class SearchEngine:
     def caption_video(self, video_id: str, k: int = 10, scope: str = "task") -> CaptionsResponse:
         """Find the k library captions nearest to a video; see :mod:`service.search.captioning`."""
         return self._with_loaded_tasks(
-            lambda snapshot: caption_video(snapshot, self.settings, self.caption_index, video_id, k, scope)
+            lambda snapshot: caption_video(snapshot, self.caption_index, video_id, k, scope)
         )
 
     def _with_loaded_tasks(

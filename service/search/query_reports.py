@@ -143,7 +143,7 @@ def _search_sample(
     requests = parse_requests(queries, settings, is_batch=True)
     outcomes: list[_Outcome] = []
     for start in range(0, len(requests), _BATCH):
-        states = start_searches(snapshot, requests[start : start + _BATCH], settings, cache, with_words=False)
+        states = start_searches(snapshot, requests[start : start + _BATCH], cache, with_words=False)
         while any(state.wave for state in states):
             advance_searches(snapshot, states)
         batch = sample.captions[start : start + _BATCH]

@@ -13,7 +13,6 @@ from cinestrata_schemas.search import MatchedText, MomentMatch, TaskRouting
 from index.hits import Hit
 from models.routing.router import distinct_tokens
 from service.core.errors import InvalidInput
-from service.core.settings import Settings
 from service.search.catalog_mirror import read_cues, read_rows
 from service.search.search_request import SearchRequest
 from service.search.similar_search import load_stored_vector
@@ -32,7 +31,6 @@ _LISTED_TASKS = 8
 
 def explain_result(
     snapshot: SearchSnapshot,
-    settings: Settings,
     cache: VideoMetadataCache,
     video_id: str,
     request: SearchRequest,
@@ -51,7 +49,7 @@ def explain_result(
         Unavailable: A task's shard cannot be searched.
     """
     vector_id, task, _ = load_stored_vector(snapshot, video_id)
-    (state,) = start_searches(snapshot, [request], settings, cache)
+    (state,) = start_searches(snapshot, [request], cache)
     if task not in state.planner.lifts:
         raise InvalidInput.at(
             "task",

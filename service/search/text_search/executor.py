@@ -17,7 +17,6 @@ from index.words.word_index import WordIndex
 from models.routing.confidence_model import CONFIDENCE_DEPTH
 from service.core import request_limits
 from service.core.errors import Unavailable
-from service.core.settings import Settings
 from service.search.search_request import SearchRequest
 from service.search.snapshots.search_snapshot import SearchSnapshot, ShardScan
 from service.search.text_search.planner import SEPARATE_ENCODINGS, SHARED_ENCODING, WavePlanner
@@ -42,7 +41,6 @@ _FEW_VECTORS = 256  # one scan finds all of them as fast as several find the bes
 def execute(
     snapshot: SearchSnapshot,
     requests: Sequence[SearchRequest],
-    settings: Settings,
     cache: VideoMetadataCache,
 ) -> list[SearchResponse]:
     """Answer requests from one snapshot.
@@ -54,7 +52,7 @@ def execute(
     Raises:
         InvalidInput, Unavailable: As :func:`start_searches`.
     """
-    states = start_searches(snapshot, requests, settings, cache)
+    states = start_searches(snapshot, requests, cache)
     while any(state.wave for state in states):
         advance_searches(snapshot, states)
     return finish_searches(snapshot, states, cache)
@@ -63,7 +61,6 @@ def execute(
 def start_searches(
     snapshot: SearchSnapshot,
     requests: Sequence[SearchRequest],
-    settings: Settings,
     cache: VideoMetadataCache,
     *,
     with_words: bool = True,

@@ -222,9 +222,7 @@ def test_list_is_that_of_all_scores(
 
 def _check_list(served: SearchEngine, query: SearchQuery) -> None:
     snapshot = served.snapshots.current()
-    (state,) = start_searches(
-        snapshot, parse_requests([query], served.settings), served.settings, served.metadata_cache
-    )
+    (state,) = start_searches(snapshot, parse_requests([query], served.settings), served.metadata_cache)
     expected: list[tuple[float, int]] = []
     for task, shard in snapshot.shards.items():
         allowed = state.allowed_ids.get(task, np.empty(0, np.int64))

@@ -65,7 +65,7 @@ def test_searches_that_end_together_show_the_edits_before_each(
     requests = parse_requests([SearchQuery(q=BIRDS[0], k=20)], copied.settings)
 
     def start() -> SearchState:
-        (state,) = start_searches(snapshot, requests, copied.settings, cache)
+        (state,) = start_searches(snapshot, requests, cache)
         while state.wave:
             advance_searches(snapshot, [state])
         return state
