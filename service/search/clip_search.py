@@ -47,7 +47,7 @@ from service.search.search_request import SearchRequest, describe_count, parse_r
 from service.search.snapshots.search_snapshot import DEGRADED_RETRY_SECONDS, SearchSnapshot, ShardScan
 from service.search.snapshots.snapshot_releases import PinnedVideoReleases
 from service.search.snapshots.video_grouping import drop_moments
-from service.search.text_search.request_resolution import resolve_tasks
+from service.search.text_search.executor import resolve_tasks
 from service.search.text_search.search_responses import build_results
 from service.search.video_filters import find_passing_videos
 from service.search.video_metadata_cache import VideoMetadataCache

@@ -39,7 +39,7 @@ from service.search.snapshots.query_vector_cache import QueryVectorCache
 from service.search.snapshots.release_validation import check_probes
 from service.search.snapshots.snapshot_releases import PinnedQueryReleases, SnapshotLineage
 from service.search.snapshots.video_grouping import best_per_video, nearest_videos
-from service.search.words.video_positions import VideoPositions
+from service.search.words.domain_captions import VideoPositions
 
 Ids = npt.NDArray[np.int64]
 Vector = npt.NDArray[np.float32]

@@ -15,9 +15,8 @@ from service.library.video_feedback import give_feedback
 from service.search import catalog_mirror
 from service.search.engine import SearchEngine
 from service.search.search_request import parse_requests
-from service.search.text_search.executor import advance_searches, start_searches
-from service.search.text_search.search_responses import finish_searches
-from service.search.text_search.search_state import SearchState
+from service.search.text_search.executor import TextSearch, execute
+from service.search.text_search.search_responses import answer_searches
 from tests.service.search.caption_library import BIRDS, CARS, Library, copy_rows
 
 
@@ -64,15 +63,13 @@ def test_searches_that_end_together_show_the_edits_before_each(
     snapshot, cache = copied.snapshots.current(), copied.metadata_cache
     requests = parse_requests([SearchQuery(q=BIRDS[0], k=20)], copied.settings)
 
-    def start() -> SearchState:
-        (state,) = start_searches(snapshot, requests, cache)
-        while state.wave:
-            advance_searches(snapshot, [state])
-        return state
+    def run() -> TextSearch:
+        (search,) = execute(snapshot, requests, cache)
+        return search
 
-    first = start()
+    first = run()
     edit_video("birds-0", VideoPatch(captions=["a grey heron"]))
-    responses = finish_searches(snapshot, [first, start()], cache)
+    responses = answer_searches(snapshot, [first, run()], cache)
     assert catalog_reads == [6]
     for response in responses:
         assert ["a grey heron"] in [result.captions for result in response.results]

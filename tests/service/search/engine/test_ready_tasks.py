@@ -23,7 +23,7 @@ from service.search.engine import SearchEngine
 from service.search.search_request import parse_requests
 from service.search.snapshots import snapshot_manager
 from service.search.snapshots.search_snapshot import SearchSnapshot
-from service.search.text_search.request_resolution import resolve_tasks
+from service.search.text_search.executor import resolve_tasks
 from tests.service.search.caption_library import BIRDS, SEA, Library
 
 
