@@ -100,7 +100,7 @@ class CaptionIndex:
             The captions, best first, and how many were compared.
         """
         edits = read_caption_edits()
-        captions = {source: self._load(snapshot, task, source, mode, edits) for source in sources}
+        captions = {source: self._load(snapshot, task, source, mode=mode, edits=edits) for source in sources}
         while True:
             ranked = _rank(captions, vector, k)
             video_ids = _read_video_ids(caption.video for caption in ranked)
@@ -109,7 +109,7 @@ class CaptionIndex:
                 break
             # If a video was deleted after its shard was loaded, its captions must not show.
             captions |= {
-                source: self._load(snapshot, task, source, mode, edits, is_outdated=True)
+                source: self._load(snapshot, task, source, mode=mode, edits=edits, is_outdated=True)
                 for source in outdated
             }
         views = [
@@ -140,7 +140,7 @@ class CaptionIndex:
         return self._captions.get(
             (anchor, task, source, mode),
             f"{snapshot.shards[source].state}+{edits.get(source, 0)}",
-            lambda previous: _encode_captions(snapshot, task, source, mode, previous),
+            lambda previous: _encode_captions(snapshot, task, source, mode=mode, previous=previous),
             is_outdated=is_outdated,
         )
 
@@ -168,7 +168,9 @@ def caption_video(
     mode = snapshot.served_mode
     searchable = [source for source in snapshot.shards if source not in snapshot.degraded]
     sources = [task] if scope == "task" else searchable
-    captions, candidates = index.find_nearest(snapshot, vector, task, sources, k, mode, own_captions)
+    captions, candidates = index.find_nearest(
+        snapshot, vector, task, sources, k=k, mode=mode, own_captions=own_captions
+    )
     return CaptionsResponse(
         video_id=video_id,
         task=snapshot.task_names[task],

@@ -67,7 +67,13 @@ def compute_confidence(search: TextSearch, hits: Sequence[Hit]) -> ListConfidenc
             return ListConfidence(results, answer)
     matching = np.sort(np.concatenate([with_all_terms, ids[is_near & ~has_all_terms]]))
     matching_hits = frozenset(ids[has_all_terms | is_near].tolist())
-    return ListConfidence(results, answer, bool(len(matching)), matching_hits, matching)
+    return ListConfidence(
+        results=results,
+        answer=answer,
+        matches=bool(len(matching)),
+        matching_hits=matching_hits,
+        matching=matching,
+    )
 
 
 def _videos_with_all_terms(search: TextSearch) -> Ids:

@@ -134,7 +134,13 @@ class DomainCaptions:
             is_captioned = self._is_captioned.copy()
             places = self._positions.places(words.newly_changed)
             is_captioned[places] = ~is_captioned[places]
-        return DomainCaptions(words, self._positions, self.statistics, is_captioned, self._counted)
+        return DomainCaptions(
+            words,
+            self._positions,
+            statistics=self.statistics,
+            is_captioned=is_captioned,
+            counted=self._counted,
+        )
 
     def _count(self, words: WordIndex) -> CaptionStatistics:
         captions, lengths = words.count_captions(self._positions.locate, len(self._positions.counts))

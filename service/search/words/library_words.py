@@ -216,7 +216,13 @@ class LibraryTexts(NamedTuple):
     @classmethod
     def empty(cls) -> LibraryTexts:
         """Start without videos."""
-        return cls(WordIndex.empty(), TranscriptWords.empty(), RelevanceFeedback(), _NONE, None)
+        return cls(
+            words=WordIndex.empty(),
+            transcripts=TranscriptWords.empty(),
+            feedback=RelevanceFeedback(),
+            videos=_NONE,
+            edit=None,
+        )
 
     def replace(self, read: ReadTexts) -> LibraryTexts:
         """Replace the texts of videos. A text with negative feedback is not a text of its video."""

@@ -129,14 +129,12 @@ class WordEvidence:
             own = np.broadcast_to(np.asarray(new, known.dtype), videos.shape)[added]
             return np.concatenate([known, own])[order]
 
-        return WordEvidence(
-            join(self.videos, videos),
-            join(self.domains, domains),
-            join(self.log_odds, log_odds),
-            join(self.has_all_terms, False),
-            self.absent,
-            self.unknown,
-            self.may_have_all_terms,
+        return replace(
+            self,
+            videos=join(self.videos, videos),
+            domains=join(self.domains, domains),
+            log_odds=join(self.log_odds, log_odds),
+            has_all_terms=join(self.has_all_terms, False),
         )
 
     def with_negative_feedback(
@@ -225,9 +223,22 @@ def word_evidence(
         zeros = np.zeros(len(statistics.captioned), np.float32)
         unknown = zeros + np.float32(uncaptioned)
         absent = np.where(is_captioned_domain, zeros, unknown)
-        return WordEvidence(none, none, none.astype(np.float32), no, absent, unknown)
+        return WordEvidence(
+            videos=none,
+            domains=none,
+            log_odds=none.astype(np.float32),
+            has_all_terms=no,
+            absent=absent,
+            unknown=unknown,
+        )
     is_caption = matches.kinds == TextKind.CAPTION
-    chosen, class_of = _group_texts(matches, domains, is_caption, is_captioned, len(is_captioned_domain))
+    chosen, class_of = _group_texts(
+        matches,
+        domains,
+        is_caption=is_caption,
+        is_captioned=is_captioned,
+        domain_count=len(is_captioned_domain),
+    )
     owners, is_caption, is_captioned = domains[chosen], is_caption[chosen], is_captioned[chosen]
     votes, lengths, of_texts = matches.votes[chosen], matches.lengths[chosen], matches.strengths[chosen]
     rows, units = of_texts.nonzero()  # of few units, most texts contain one
@@ -263,13 +274,13 @@ def word_evidence(
     log_odds += (has_all_terms * (_COMPLETE * likeness + closest))[row_of]
     of_unknown = uncaptioned + unknown
     return WordEvidence(
-        videos,
-        owner,
-        log_odds.astype(np.float32),
-        has_all_terms[row_of],
-        np.where(is_captioned_domain, base, of_unknown).astype(np.float32),
-        of_unknown.astype(np.float32),
-        may_have_all_terms,
+        videos=videos,
+        domains=owner,
+        log_odds=log_odds.astype(np.float32),
+        has_all_terms=has_all_terms[row_of],
+        absent=np.where(is_captioned_domain, base, of_unknown).astype(np.float32),
+        unknown=of_unknown.astype(np.float32),
+        may_have_all_terms=may_have_all_terms,
     )
 
 
