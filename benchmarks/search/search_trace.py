@@ -21,7 +21,7 @@ import httpx
 
 _ROOT = Path(__file__).parents[2]
 _LIBRARIES = f"{os.sep}.venv{os.sep}"
-_BACKGROUND = {"follow-index", "verify-shards", "mirror-catalog", "copy-catalog", "search-rate"}
+_BACKGROUND = {"follow-index", "verify-shards", "catalog-read-cache", "search-rate"}
 
 
 class SearchTrace:

@@ -29,7 +29,7 @@ from service.core.settings import Settings, settings
 from service.search.admission import AdmissionControl
 from service.search.batch_scheduler import BatchScheduler, Unfinished
 from service.search.captioning import CaptionIndex, caption_video
-from service.search.catalog_mirror import CatalogMirror
+from service.search.catalog_read_cache import CatalogReadCache
 from service.search.clip_search import ClipSearch
 from service.search.errors import TaskNotLoaded, UnknownTask
 from service.search.query_reports import QueryReports
@@ -64,7 +64,7 @@ class SearchEngine:
         snapshots: Follows the index and holds the current snapshot.
         scheduler: Batches concurrent searches.
         admission: Refuses searches under overload.
-        mirror: Copy of the catalog's rows, for results.
+        read_cache: Cached rows of the catalog, for results.
         metadata_cache: Video metadata for filters and moments.
         clips: Search by uploaded clips.
         query_reports: Reports on how well domains' own captions find their videos.
@@ -84,8 +84,10 @@ class SearchEngine:
         self.admission = AdmissionControl(
             request_limits.MAX_WAITING_TEXTS, self.settings.max_wait_seconds, saturated=MAX_BATCH
         )
-        self.mirror = CatalogMirror(self.catalog_reads, self.snapshots.changed_ids)
-        self.metadata_cache = VideoMetadataCache(mirror=self.mirror, reads=self.catalog_reads, words=words)
+        self.read_cache = CatalogReadCache(self.catalog_reads, self.snapshots.changed_ids)
+        self.metadata_cache = VideoMetadataCache(
+            read_cache=self.read_cache, reads=self.catalog_reads, words=words
+        )
         self.caption_index = CaptionIndex()
         self.clips = ClipSearch(self.settings, self.metadata_cache, self.caption_index)
         self.query_reports = QueryReports(self.settings, self.metadata_cache)
@@ -97,11 +99,11 @@ class SearchEngine:
         use_one_thread_per_search()
         set_torch_threads(self.settings.torch_threads or 1)
         self.snapshots.start()
-        self.mirror.start(self.snapshots.loaded, self.metadata_cache.preload)
+        self.read_cache.start(self.snapshots.loaded, self.metadata_cache.preload)
 
     def close(self) -> None:
         """Stop the background threads and the decoder process."""
-        self.mirror.close()
+        self.read_cache.close()
         self.snapshots.close()
         self.catalog_reads.close()
         self.clips.close()
@@ -247,7 +249,7 @@ class SearchEngine:
     ) -> SimilarVideosResponse:
         """Find the k videos most similar to a library video; see :mod:`service.search.similar_search`."""
         return self._with_loaded_tasks(
-            lambda snapshot: search_similar(snapshot, video_id, k, scope, min_score)
+            lambda snapshot: search_similar(snapshot, video_id, k=k, scope=scope, min_score=min_score)
         )
 
     def search_clip(
@@ -270,14 +272,14 @@ class SearchEngine:
 
         def search(snapshot: SearchSnapshot) -> ClipSearchResponse:
             backbone = self.snapshots.backbone_of_snapshots()
-            return self.clips.search(snapshot, backbone, upload, query, captions)
+            return self.clips.search(snapshot, backbone, upload, query=query, captions=captions)
 
         return self._with_loaded_tasks(search)
 
     def caption_video(self, video_id: str, k: int = 10, scope: str = "task") -> CaptionsResponse:
         """Find the k library captions nearest to a video; see :mod:`service.search.captioning`."""
         return self._with_loaded_tasks(
-            lambda snapshot: caption_video(snapshot, self.caption_index, video_id, k, scope)
+            lambda snapshot: caption_video(snapshot, self.caption_index, video_id, k=k, scope=scope)
         )
 
     def _with_loaded_tasks(

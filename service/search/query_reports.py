@@ -36,7 +36,7 @@ from service.core.errors import Conflict
 from service.core.settings import Settings
 from service.library.recall.recall_matrix import newest_recall
 from service.library.video_listing import thumbnail_url
-from service.search.catalog_mirror import read_rows
+from service.search.catalog_read_cache import read_rows
 from service.search.errors import UnknownTask
 from service.search.search_request import parse_requests
 from service.search.single_flight_cache import SingleFlightCache
@@ -117,7 +117,7 @@ class QueryReports:
         searched = self._searched.get(
             task_id,
             version,
-            lambda _: _search_sample(snapshot, sample, fold, self._settings, self._metadata),
+            lambda _: _search_sample(snapshot, sample, fold, settings=self._settings, cache=self._metadata),
         )
         return _report(snapshot, sample, searched, worst)
 
@@ -145,7 +145,7 @@ def _search_sample(
         searches = execute(snapshot, requests[start : start + _BATCH], cache, with_words=False)
         batch = sample.captions[start : start + _BATCH]
         outcomes += [
-            _outcome(search, caption, sample.task_id, depth, fold)
+            _outcome(search, caption, task_id=sample.task_id, depth=depth, fold=fold)
             for search, caption in zip(searches, batch, strict=True)
         ]
         mode = searches[0].mode

@@ -13,7 +13,7 @@ from cinestrata_schemas.search import MatchedText, MomentMatch
 from index.hits import Hit
 from models.routing.router import distinct_tokens
 from service.core.errors import InvalidInput
-from service.search.catalog_mirror import read_cues, read_rows
+from service.search.catalog_read_cache import read_cues, read_rows
 from service.search.search_request import SearchRequest
 from service.search.similar_search import load_stored_vector
 from service.search.snapshots.search_snapshot import SearchSnapshot, ShardScan

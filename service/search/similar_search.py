@@ -23,7 +23,7 @@ from service.catalog.database import session_scope
 from service.catalog.tables import Video
 from service.core import request_limits
 from service.core.errors import Conflict, FieldError, InvalidInput, NotFound
-from service.search.catalog_mirror import read_rows
+from service.search.catalog_read_cache import read_rows
 from service.search.errors import TaskNotLoaded
 from service.search.search_request import describe_count
 from service.search.snapshots.search_snapshot import SearchSnapshot, ShardScan

@@ -20,7 +20,7 @@ from models.routing import DEFAULT_PRIOR
 from models.routing.confidence_model import CONFIDENCE_DEPTH, ConfidenceModel
 from service.core import request_limits
 from service.core.errors import InvalidInput, Unavailable
-from service.search.catalog_mirror import CatalogMirror
+from service.search.catalog_read_cache import CatalogReadCache
 from service.search.errors import UnknownTask
 from service.search.search_request import SearchRequest
 from service.search.snapshots.search_snapshot import SearchSnapshot, ShardScan, TextRouting
@@ -165,7 +165,7 @@ def _start(
     with_words: bool,
 ) -> list[TextSearch]:
     """Resolve requests, evaluate their filters and plan their first rounds."""
-    tasks = [resolve_tasks(snapshot, request, cache.mirror) for request in requests]
+    tasks = [resolve_tasks(snapshot, request, cache.read_cache) for request in requests]
     modes = [_resolve_mode(snapshot, request) for request in requests]
     for request, mode in zip(requests, modes, strict=True):
         _require_calibration(snapshot, request, mode)
@@ -191,7 +191,7 @@ def _start(
         edit, texts = None, LibraryTexts.empty()
         captions = DomainCaptions.unknown(snapshot.video_positions)
     words = [
-        QueryWords(request.text, texts, captions, snapshot, searched)
+        QueryWords(request.text, texts, captions=captions, snapshot=snapshot, tasks=searched)
         for request, searched in zip(requests, tasks, strict=True)
     ]
     looked_up = time.perf_counter()
@@ -258,7 +258,9 @@ def _page_end(request: SearchRequest) -> int:
     return min(offset + request.query.k, request_limits.MAX_PAGED_RESULTS)
 
 
-def resolve_tasks(snapshot: SearchSnapshot, request: SearchRequest, mirror: CatalogMirror) -> tuple[str, ...]:
+def resolve_tasks(
+    snapshot: SearchSnapshot, request: SearchRequest, read_cache: CatalogReadCache
+) -> tuple[str, ...]:
     """Resolve the tasks to search to IDs, in learned order whatever the request's order.
 
     Tasks whose videos are all deleted are left out if others remain: evidence for them would take routing weight from
@@ -270,29 +272,31 @@ def resolve_tasks(snapshot: SearchSnapshot, request: SearchRequest, mirror: Cata
     """
     if request.tasks is None:
         return snapshot.nonempty_tasks or tuple(snapshot.shards)
-    tasks = {_resolve_task(snapshot, task, f"{request.field_prefix}task", mirror) for task in request.tasks}
+    tasks = {
+        _resolve_task(snapshot, task, f"{request.field_prefix}task", read_cache) for task in request.tasks
+    }
     return tuple(task for task in snapshot.nonempty_tasks if task in tasks) or tuple(
         task for task in snapshot.shards if task in tasks
     )
 
 
-def _resolve_task(snapshot: SearchSnapshot, task: str, field_name: str, mirror: CatalogMirror) -> str:
+def _resolve_task(snapshot: SearchSnapshot, task: str, field_name: str, read_cache: CatalogReadCache) -> str:
     # IDs take precedence: a task's name may equal another task's ID.
     names = snapshot.task_names
-    task_id = task if task in names else _find_named(snapshot, task, mirror)
+    task_id = task if task in names else _find_named(snapshot, task, read_cache)
     if task_id is None:
         raise UnknownTask(task, field_name, [names[key] for key in list(snapshot.shards)[:_MAX_LISTED_TASKS]])
     snapshot.require_searchable(task_id)
     return task_id
 
 
-def _find_named(snapshot: SearchSnapshot, name: str, mirror: CatalogMirror) -> str | None:
+def _find_named(snapshot: SearchSnapshot, name: str, read_cache: CatalogReadCache) -> str | None:
     """Find a task by name or slug and return its ID; None if the snapshot has none."""
     named = [task_id for task_id, task_name in snapshot.task_names.items() if task_name == name]
     if len(named) == 1:
         return named[0]
     # It may be a slug, differ in case, or be the previous name of a deleted domain.
-    task_id = mirror.find_task(name)
+    task_id = read_cache.find_task(name)
     if task_id is not None and task_id in snapshot.task_names:
         return task_id
     return named[-1] if named else None

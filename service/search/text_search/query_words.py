@@ -18,7 +18,7 @@ from index.vector_ids import Ids, find_ids, video_ids_of
 from index.words.text_analysis import COMPOUND, QUOTE, QueryUnit, parse_query, split_words, words_by_position
 from index.words.word_index import TextKind, VideoText, WordMatches
 from service.catalog.transcripts import TimedText
-from service.search.catalog_mirror import VideoRow
+from service.search.catalog_read_cache import VideoRow
 from service.search.snapshots.search_snapshot import SearchSnapshot
 from service.search.words.domain_captions import DomainCaptions
 from service.search.words.library_words import LibraryTexts, spoken_text

@@ -25,7 +25,7 @@ from index.vector_ids import video_ids_of
 from service.catalog.transcripts import TimedText
 from service.core.errors import Unavailable
 from service.library.video_listing import stream_url, thumbnail_url
-from service.search.catalog_mirror import ResultRows, VideoRow
+from service.search.catalog_read_cache import ResultRows, VideoRow
 from service.search.facets import count_facets
 from service.search.search_request import Cursor
 from service.search.snapshots.search_snapshot import SearchSnapshot, ShardScan
@@ -52,12 +52,12 @@ def answer_searches(
             search.times["search"] += 1000 * (time.perf_counter() - start)
     start = time.perf_counter()
     edits = {search.edit for search in searches}
-    rows = cache.mirror.read_results(
+    rows = cache.read_cache.read_results(
         [hit for search in searches for hit in search.page],
         snapshot,
         edits.pop() if len(edits) == 1 else None,
     )
-    passages = cache.mirror.read_passages(
+    passages = cache.read_cache.read_passages(
         [passage for search in searches for passage in search.words.passages(hit.id for hit in search.page)]
     )
     pages = [
@@ -174,7 +174,7 @@ def _response(search: TextSearch, results: list[SearchResult], rows: ResultRows)
         timing_ms=SearchTiming(**search.times, total=sum(search.times.values())),
         degraded={
             **snapshot.degraded_by_name,
-            **{snapshot.task_names[task]: reason for task, reason in rows.not_copied.items()},
+            **{snapshot.task_names[task]: reason for task, reason in rows.not_cached.items()},
         },
         metadata_as_of=rows.as_of,
         next_cursor=_next_cursor(search, generation, len(results)) if search.has_next_page else None,
