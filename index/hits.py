@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -31,11 +31,18 @@ NO_HITS = Hits(np.empty(0, np.int64), np.empty(0, np.float32))
 
 @dataclass(frozen=True)
 class Hit:
-    """One result of a search over several shards."""
+    """One result of a search over several shards.
+
+    Attributes:
+        cosine: Cosine of the video with the query, which the visual part of the score has.
+        words: Part of the score that comes from the video's texts.
+    """
 
     task: str
     id: int
     score: float
+    cosine: float = field(default=0.0, compare=False)
+    words: float = field(default=0.0, compare=False)
 
 
 def rank_hits(ids: Ids, scores: Scores, k: int) -> Hits:

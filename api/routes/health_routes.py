@@ -66,7 +66,7 @@ async def _share_check(service: SearchEngine, settings: Settings) -> Readiness:
 
 def _check_readiness(service: SearchEngine, settings: Settings) -> Readiness:
     ready = service.snapshots.readiness()
-    folder, copied_at = check_data_folder(settings), service.mirror.as_of
+    folder, copied_at = check_data_folder(settings), service.read_cache.as_of
     can_search = ready.ready and folder == "ok"
     try:
         service.catalog_reads.read(database.ping)

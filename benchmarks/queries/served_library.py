@@ -34,7 +34,7 @@ from service.core.settings import settings
 from service.search.engine import SearchEngine
 from service.search.search_request import parse_requests
 from service.search.snapshots.search_snapshot import ShardScan
-from service.search.text_search.executor import start_searches
+from service.search.text_search.executor import execute
 from service.storage.library_backbone import library_backbone
 from service.tasks import commands
 from trainer.worker.job_environment import load_worker_backbone
@@ -178,7 +178,7 @@ def to_answer(response: SearchResponse) -> Answer:
 
 
 def _score(engine: SearchEngine, texts: Sequence[str], rows: Mapping[int, int]) -> Scores:
-    """Score all videos for each text, ``[2, Q, N]``: without words, and without looks.
+    """Score all videos for each text, ``[2, Q, N]``: without words, and without visual scores.
 
     Args:
         rows: Columns by vector ID.
@@ -188,7 +188,7 @@ def _score(engine: SearchEngine, texts: Sequence[str], rows: Mapping[int, int]) 
     for start, batch in zip(range(0, len(texts), 64), batches(texts, 64), strict=True):
         requests = parse_requests([SearchQuery(q=text) for text in batch], engine.settings)
         plain, wordy = (
-            start_searches(snapshot, requests, engine.settings, engine.metadata_cache, with_words=with_words)
+            execute(snapshot, requests, engine.metadata_cache, with_words=with_words, rounds=0)
             for with_words in (False, True)
         )
         pairs = [(row, task) for row in range(len(batch)) for task in snapshot.nonempty_tasks]
@@ -199,9 +199,9 @@ def _score(engine: SearchEngine, texts: Sequence[str], rows: Mapping[int, int]) 
         ]
         for (row, task), hits in zip(pairs, snapshot.scan(scans), strict=True):
             columns = [rows[vector_id] for vector_id in hits.ids.tolist()]
-            looks, evidence = snapshot.visual_score.nats(hits.scores), wordy[row].words.nats(hits.ids)
-            scores[0, start + row, columns] = looks + plain[row].planner.lifts[task]
-            scores[1, start + row, columns] = evidence + wordy[row].planner.lifts[task]
+            visual, words = snapshot.visual_score.nats(hits.scores), wordy[row].words.log_odds(hits.ids)
+            scores[0, start + row, columns] = visual + plain[row].planner.prior_bonuses[task]
+            scores[1, start + row, columns] = words + wordy[row].planner.prior_bonuses[task]
     return scores
 
 

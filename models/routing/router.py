@@ -28,21 +28,21 @@ _CAPTIONS_BOUND = 0.5
 
 
 def can_reach_score(
-    lifts: npt.NDArray[np.floating], bar: npt.NDArray[np.floating] | float, limit: float = COSINE_LIMIT
+    bounds: npt.NDArray[np.floating], lowest: npt.NDArray[np.floating] | float, limit: float = COSINE_LIMIT
 ) -> npt.NDArray[np.bool_]:
-    """Check whether a video of each task could score at least ``bar`` for a text.
+    """Check whether a video of each task could score at least ``lowest`` for a text.
 
     A video's score in the union of all shards is its visual score, which grows with the cosine, plus the task's routing
     term. The routing term is known before the text is encoded for the shard, and the cosine is bounded. If their sum
-    stays below the bar, the text need not be encoded for the task and no result is lost: this is a bound, not a
-    heuristic. Where the bar rises from shard to shard, as the k-th best score does, likely tasks should come first.
+    stays below ``lowest``, the text need not be encoded for the task and no result is lost: this is a bound, not a
+    heuristic. Where ``lowest`` rises from shard to shard, as the k-th best score does, likely tasks should come first.
 
     Args:
-        lifts: Routing term of each text and task, any shape.
-        bar: Lowest score that changes the results, broadcastable to ``lifts``; −∞ if every score does.
+        bounds: Routing term of each text and task, any shape.
+        lowest: Lowest score that changes the results, broadcastable to ``bounds``; −∞ if every score does.
         limit: Upper bound on the visual scores. A lower, merely likely bound turns the check into a heuristic.
     """
-    return np.asarray(lifts + limit >= bar)
+    return np.asarray(bounds + limit >= lowest)
 
 
 def distinct_tokens(tokens: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
@@ -189,7 +189,11 @@ def route_text(
     distinct = distinct_tokens(tokens)
     words = router.word_evidence(distinct, positions)
     summary = summarize_evidence(
-        words, captions, router.coverage(distinct, positions), router.silent(positions), len(distinct)
+        words,
+        captions,
+        coverage=router.coverage(distinct, positions),
+        silent=router.silent(positions),
+        tokens=len(distinct),
     )
     weights = log_probabilities(router.evidence(words, positions, captions))
     return weights, router.bounded_evidence(words, positions, captions), summary

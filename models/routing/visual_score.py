@@ -1,10 +1,10 @@
-"""Visual score: how much likelier a query is, by its looks, if it means a video than if it means an unrelated one.
+"""Visual score: how much likelier a query is, by its vector, if it means a video than if it means an unrelated one.
 
 Which cosines are high depends on the encoder. The visual score is w (cosine − c), in nats, so it adds to the evidence
 of routing and words, and compares videos of different encoders. c is the mean cosine of videos that a caption does not
 describe. The weight w is fitted to captions whose videos were not learned: the softmax of β cosine among such videos
 has the highest likelihood of the described one (listwise loss: Cao et al., "Learning to rank: from pairwise approach to
-listwise approach", ICML 2007). Since words and looks often say the same, w is only a share of β.
+listwise approach", ICML 2007). Since words and the visual score often say the same, w is only a share of β.
 """
 
 from __future__ import annotations

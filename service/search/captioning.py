@@ -23,7 +23,6 @@ from service.catalog.database import session_scope
 from service.catalog.domain_videos import in_domain, read_caption_edits
 from service.catalog.tables import Video
 from service.core.errors import InvalidInput
-from service.core.settings import Settings
 from service.search.similar_search import find_scope_errors, load_stored_vector
 from service.search.single_flight_cache import SingleFlightCache
 from service.search.snapshots.search_snapshot import SearchSnapshot
@@ -101,7 +100,7 @@ class CaptionIndex:
             The captions, best first, and how many were compared.
         """
         edits = read_caption_edits()
-        captions = {source: self._load(snapshot, task, source, mode, edits) for source in sources}
+        captions = {source: self._load(snapshot, task, source, mode=mode, edits=edits) for source in sources}
         while True:
             ranked = _rank(captions, vector, k)
             video_ids = _read_video_ids(caption.video for caption in ranked)
@@ -110,7 +109,7 @@ class CaptionIndex:
                 break
             # If a video was deleted after its shard was loaded, its captions must not show.
             captions |= {
-                source: self._load(snapshot, task, source, mode, edits, is_outdated=True)
+                source: self._load(snapshot, task, source, mode=mode, edits=edits, is_outdated=True)
                 for source in outdated
             }
         views = [
@@ -141,13 +140,13 @@ class CaptionIndex:
         return self._captions.get(
             (anchor, task, source, mode),
             f"{snapshot.shards[source].state}+{edits.get(source, 0)}",
-            lambda previous: _encode_captions(snapshot, task, source, mode, previous),
+            lambda previous: _encode_captions(snapshot, task, source, mode=mode, previous=previous),
             is_outdated=is_outdated,
         )
 
 
 def caption_video(
-    snapshot: SearchSnapshot, settings: Settings, index: CaptionIndex, video_id: str, k: int, scope: str
+    snapshot: SearchSnapshot, index: CaptionIndex, video_id: str, k: int, scope: str
 ) -> CaptionsResponse:
     """Find the k library captions nearest to a video.
 
@@ -161,7 +160,7 @@ def caption_video(
         Conflict: The video has no vector.
         Unavailable: The task's shard cannot be searched.
     """
-    if errors := find_scope_errors(settings, k, scope, "captions"):
+    if errors := find_scope_errors(k, scope, "captions"):
         raise InvalidInput.of(errors)
     _, task, vector = load_stored_vector(snapshot, video_id)
     with session_scope() as session:
@@ -169,7 +168,9 @@ def caption_video(
     mode = snapshot.served_mode
     searchable = [source for source in snapshot.shards if source not in snapshot.degraded]
     sources = [task] if scope == "task" else searchable
-    captions, candidates = index.find_nearest(snapshot, vector, task, sources, k, mode, own_captions)
+    captions, candidates = index.find_nearest(
+        snapshot, vector, task, sources, k=k, mode=mode, own_captions=own_captions
+    )
     return CaptionsResponse(
         video_id=video_id,
         task=snapshot.task_names[task],

@@ -42,12 +42,12 @@ from service.core import request_limits
 from service.core.errors import InvalidInput, TooLarge, TooManyRequests, Unavailable
 from service.core.settings import Settings
 from service.search.captioning import CaptionIndex
-from service.search.catalog_mirror import read_rows
+from service.search.catalog_read_cache import read_rows
 from service.search.search_request import SearchRequest, describe_count, parse_requests
 from service.search.snapshots.search_snapshot import DEGRADED_RETRY_SECONDS, SearchSnapshot, ShardScan
 from service.search.snapshots.snapshot_releases import PinnedVideoReleases
 from service.search.snapshots.video_grouping import drop_moments
-from service.search.text_search.request_resolution import resolve_tasks
+from service.search.text_search.executor import resolve_tasks
 from service.search.text_search.search_responses import build_results
 from service.search.video_filters import find_passing_videos
 from service.search.video_metadata_cache import VideoMetadataCache
@@ -128,7 +128,7 @@ class ClipSearch:
                 f"{describe_count(captions, 'captions')} can't be returned.",
                 f"Request 1 to {request_limits.MAX_RESULTS}.",
             )
-        tasks = resolve_tasks(snapshot, request, self._metadata_cache.mirror)
+        tasks = resolve_tasks(snapshot, request, self._metadata_cache.read_cache)
         start = time.perf_counter()
         if not self.slots.acquire(blocking=False):
             raise TooManyRequests(
@@ -147,7 +147,7 @@ class ClipSearch:
         if captions is not None:
             mode = snapshot.served_mode
             caption_views, _ = self._caption_index.find_nearest(
-                snapshot, vectors[best_task], best_task, [best_task], captions, mode
+                snapshot, vectors[best_task], best_task, [best_task], k=captions, mode=mode
             )
         end = time.perf_counter()
         is_picture = info.container.endswith("_pipe")
@@ -248,7 +248,7 @@ class ClipSearch:
         )
         k, min_score = request.query.k, request.query.min_score
         scans = [
-            ShardScan(task, vector, k, passing[task], drop_moments)
+            ShardScan(task, vector, k, among=passing[task], group=drop_moments)
             for task, vector in vectors.items()
             if task in passing
         ]

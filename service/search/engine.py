@@ -29,7 +29,7 @@ from service.core.settings import Settings, settings
 from service.search.admission import AdmissionControl
 from service.search.batch_scheduler import BatchScheduler, Unfinished
 from service.search.captioning import CaptionIndex, caption_video
-from service.search.catalog_mirror import CatalogMirror
+from service.search.catalog_read_cache import CatalogReadCache
 from service.search.clip_search import ClipSearch
 from service.search.errors import TaskNotLoaded, UnknownTask
 from service.search.query_reports import QueryReports
@@ -39,9 +39,8 @@ from service.search.similar_search import search_similar
 from service.search.snapshots.search_snapshot import SearchSnapshot
 from service.search.snapshots.snapshot_manager import SnapshotManager
 from service.search.suggestions import suggest_words
-from service.search.text_search.executor import advance_searches, execute, start_searches
-from service.search.text_search.search_responses import finish_searches
-from service.search.text_search.search_state import SearchState
+from service.search.text_search.executor import TextSearch, execute
+from service.search.text_search.search_responses import answer_searches
 from service.search.video_filters import NO_FILTER
 from service.search.video_metadata_cache import VideoMetadataCache
 from service.search.words.library_words import LibraryWords
@@ -65,7 +64,7 @@ class SearchEngine:
         snapshots: Follows the index and holds the current snapshot.
         scheduler: Batches concurrent searches.
         admission: Refuses searches under overload.
-        mirror: Copy of the catalog's rows, for results.
+        read_cache: Cached rows of the catalog, for results.
         metadata_cache: Video metadata for filters and moments.
         clips: Search by uploaded clips.
         query_reports: Reports on how well domains' own captions find their videos.
@@ -76,7 +75,7 @@ class SearchEngine:
         self.catalog_reads = CatalogReads()
         words = LibraryWords(self.catalog_reads)
         self.snapshots = SnapshotManager(self.settings, self.catalog_reads, words)
-        self.scheduler: BatchScheduler[SearchRequest | SearchState, SearchResponse] = BatchScheduler(
+        self.scheduler: BatchScheduler[SearchRequest | TextSearch, SearchResponse] = BatchScheduler(
             self._run_step,
             max_batch=MAX_BATCH,
             lanes=LANES,
@@ -85,8 +84,10 @@ class SearchEngine:
         self.admission = AdmissionControl(
             request_limits.MAX_WAITING_TEXTS, self.settings.max_wait_seconds, saturated=MAX_BATCH
         )
-        self.mirror = CatalogMirror(self.catalog_reads, self.snapshots.changed_ids)
-        self.metadata_cache = VideoMetadataCache(mirror=self.mirror, reads=self.catalog_reads, words=words)
+        self.read_cache = CatalogReadCache(self.catalog_reads, self.snapshots.changed_ids)
+        self.metadata_cache = VideoMetadataCache(
+            read_cache=self.read_cache, reads=self.catalog_reads, words=words
+        )
         self.caption_index = CaptionIndex()
         self.clips = ClipSearch(self.settings, self.metadata_cache, self.caption_index)
         self.query_reports = QueryReports(self.settings, self.metadata_cache)
@@ -98,11 +99,11 @@ class SearchEngine:
         use_one_thread_per_search()
         set_torch_threads(self.settings.torch_threads or 1)
         self.snapshots.start()
-        self.mirror.start(self.snapshots.loaded, self.metadata_cache.preload)
+        self.read_cache.start(self.snapshots.loaded, self.metadata_cache.preload)
 
     def close(self) -> None:
         """Stop the background threads and the decoder process."""
-        self.mirror.close()
+        self.read_cache.close()
         self.snapshots.close()
         self.catalog_reads.close()
         self.clips.close()
@@ -175,24 +176,23 @@ class SearchEngine:
             by_release.setdefault(release_id, []).append(number)
         responses: dict[int, SearchResponse] = {}
         for release_id, numbers in by_release.items():
-            group = [requests[number] for number in numbers]
+
+            def answer(snapshot: SearchSnapshot, numbers: Sequence[int] = numbers) -> list[SearchResponse]:
+                group = [requests[number] for number in numbers]
+                searches = execute(snapshot, group, self.metadata_cache)
+                return answer_searches(snapshot, searches, self.metadata_cache)
+
             if release_id == current.release_id:
-                answers = self._with_loaded_tasks(
-                    lambda snapshot, group=group: execute(  # type: ignore[misc]
-                        snapshot, group, self.settings, self.metadata_cache
-                    ),
-                    current,
-                )
+                answers = self._with_loaded_tasks(answer, current)
             else:
-                snapshot = self.snapshots.of_release(release_id)
-                answers = execute(snapshot, group, self.settings, self.metadata_cache)
+                answers = answer(self.snapshots.of_release(release_id))
             responses |= zip(numbers, answers, strict=True)
         return [responses[number] for number in range(len(requests))]
 
     def _run_step(
-        self, items: Sequence[SearchRequest | SearchState]
-    ) -> Sequence[SearchResponse | Exception | Unfinished[SearchRequest | SearchState]]:
-        """Advance concurrent searches by one wave. An invalid search does not affect the others."""
+        self, items: Sequence[SearchRequest | TextSearch]
+    ) -> Sequence[SearchResponse | Exception | Unfinished[SearchRequest | TextSearch]]:
+        """Advance concurrent searches by one round. An invalid search does not affect the others."""
         try:
             return self._run_shared_step(items)
         except Exception as error:
@@ -201,19 +201,23 @@ class SearchEngine:
             return [outcome for item in items for outcome in self._run_step([item])]
 
     def _run_shared_step(
-        self, items: Sequence[SearchRequest | SearchState]
-    ) -> list[SearchResponse | Exception | Unfinished[SearchRequest | SearchState]]:
-        new = [item for item in items if isinstance(item, SearchRequest)]
-        started = iter(start_searches(self.snapshots.current(), new, self.settings, self.metadata_cache))
-        states = [item if isinstance(item, SearchState) else next(started) for item in items]
-        responses: dict[SearchState, SearchResponse] = {}
-        # Searches that started before a new generation was loaded finish on their own snapshot.
-        for snapshot in dict.fromkeys(state.snapshot for state in states):
-            group = [state for state in states if state.snapshot is snapshot]
-            advance_searches(snapshot, group)
-            complete = [state for state in group if not state.wave]
-            responses |= zip(complete, finish_searches(snapshot, complete, self.metadata_cache), strict=True)
-        return [responses[state] if state in responses else Unfinished(state) for state in states]
+        self, items: Sequence[SearchRequest | TextSearch]
+    ) -> list[SearchResponse | Exception | Unfinished[SearchRequest | TextSearch]]:
+        # New searches come first: if one is invalid, no other search is advanced twice. Searches that started before a
+        # new generation was loaded finish on their own snapshot.
+        current = self.snapshots.current()
+        groups: dict[SearchSnapshot, list[int]] = {current: []}
+        for number, item in enumerate(items):
+            snapshot = current if isinstance(item, SearchRequest) else item.snapshot
+            groups.setdefault(snapshot, []).append(number)
+        outcomes: dict[int, SearchResponse | Unfinished[SearchRequest | TextSearch]] = {}
+        for snapshot, numbers in groups.items():
+            searches = execute(snapshot, [items[number] for number in numbers], self.metadata_cache, rounds=1)
+            complete = [search for search in searches if not search.round]
+            answers = iter(answer_searches(snapshot, complete, self.metadata_cache))
+            for number, search in zip(numbers, searches, strict=True):
+                outcomes[number] = Unfinished(search) if search.round else next(answers)
+        return [outcomes[number] for number in range(len(items))]
 
     def suggest(self, q: str, k: int = 8) -> SuggestionsResponse:
         """Suggest library words that complete a query's last word; see :mod:`service.search.suggestions`.
@@ -235,7 +239,7 @@ class SearchEngine:
         """Break down a video's score; see :func:`service.search.result_explanation.explain_result`."""
         (request,) = parse_requests([query], self.settings)
         return self._with_loaded_tasks(
-            lambda snapshot: explain_result(snapshot, self.settings, self.metadata_cache, video_id, request)
+            lambda snapshot: explain_result(snapshot, self.metadata_cache, video_id, request)
         )
 
     # -- videos -------------------------------------------------------------------------------------------------
@@ -245,7 +249,7 @@ class SearchEngine:
     ) -> SimilarVideosResponse:
         """Find the k videos most similar to a library video; see :mod:`service.search.similar_search`."""
         return self._with_loaded_tasks(
-            lambda snapshot: search_similar(snapshot, self.settings, video_id, k, scope, min_score)
+            lambda snapshot: search_similar(snapshot, video_id, k=k, scope=scope, min_score=min_score)
         )
 
     def search_clip(
@@ -268,14 +272,14 @@ class SearchEngine:
 
         def search(snapshot: SearchSnapshot) -> ClipSearchResponse:
             backbone = self.snapshots.backbone_of_snapshots()
-            return self.clips.search(snapshot, backbone, upload, query, captions)
+            return self.clips.search(snapshot, backbone, upload, query=query, captions=captions)
 
         return self._with_loaded_tasks(search)
 
     def caption_video(self, video_id: str, k: int = 10, scope: str = "task") -> CaptionsResponse:
         """Find the k library captions nearest to a video; see :mod:`service.search.captioning`."""
         return self._with_loaded_tasks(
-            lambda snapshot: caption_video(snapshot, self.settings, self.caption_index, video_id, k, scope)
+            lambda snapshot: caption_video(snapshot, self.caption_index, video_id, k=k, scope=scope)
         )
 
     def _with_loaded_tasks(

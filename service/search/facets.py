@@ -30,7 +30,7 @@ def count_facets(cache: VideoMetadataCache, snapshot: SearchSnapshot, ids: Ids) 
 
     Returns:
         Fields with their values, most frequent first. Only the domains while the catalog is unreachable and the
-        metadata is not copied.
+        metadata is not cached.
     """
     positions = snapshot.locate(ids)
     tasks = list(snapshot.shards)

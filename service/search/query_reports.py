@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import NamedTuple
 
@@ -36,14 +36,13 @@ from service.core.errors import Conflict
 from service.core.settings import Settings
 from service.library.recall.recall_matrix import newest_recall
 from service.library.video_listing import thumbnail_url
-from service.search.catalog_mirror import read_rows
+from service.search.catalog_read_cache import read_rows
 from service.search.errors import UnknownTask
 from service.search.search_request import parse_requests
 from service.search.single_flight_cache import SingleFlightCache
 from service.search.snapshots.search_snapshot import SearchSnapshot
-from service.search.text_search.executor import advance_searches, start_searches
+from service.search.text_search.executor import TextSearch, execute
 from service.search.text_search.search_responses import build_results
-from service.search.text_search.search_state import SearchState
 from service.search.video_metadata_cache import VideoMetadataCache
 
 _SHOWN_RESULTS = 3
@@ -69,11 +68,11 @@ class _Outcome:
 class _SearchedSample:
     """All searched captions of a sample; ``worst`` are those that do not rank their video first."""
 
-    mode: QueryMode
-    depth: int
-    ranks: Sequence[int | None]
-    first_tasks: Counter[str]
-    worst: Sequence[_Outcome]
+    mode: QueryMode | None = None
+    depth: int = 0
+    ranks: Sequence[int | None] = ()
+    first_tasks: Counter[str] = field(default_factory=Counter)
+    worst: Sequence[_Outcome] = ()
 
 
 class QueryReports:
@@ -103,22 +102,22 @@ class QueryReports:
         sample = sample_captions(name_or_id)
         task_id = sample.task_id
         if not sample.captions:
-            return _empty_report(snapshot, sample)
+            return _report(snapshot, sample, _SearchedSample(), worst)
         if task_id not in snapshot.task_names:
             raise UnknownTask(task_id, "task_id", list(snapshot.task_names.values())[:20])
         snapshot.require_searchable(task_id)
         fold = _read_fold(snapshot, task_id) if sample.split == "fold" else None
         if sample.split == "fold":  # its captions may have been edited since
-            known = tuple(c for c in sample.captions if fold and fold.has_caption(c.vector_id, c.text))
-            fold = fold if known else None
-            sample = sample._replace(captions=known) if known else sample._replace(split="train")
+            held = tuple(c for c in sample.captions if fold and fold.has_caption(c.vector_id, c.text))
+            fold = fold if held else None
+            sample = sample._replace(captions=held) if held else sample._replace(split="train")
         # Captions, and routing profiles with them, can change without a new generation.
         profiles = frozenset((task, profile.version) for task, profile in snapshot.appended_profiles.items())
         version = (snapshot.release_id, snapshot.generation, sample.captions, profiles)
         searched = self._searched.get(
             task_id,
             version,
-            lambda _: _search_sample(snapshot, sample, fold, self._settings, self._metadata),
+            lambda _: _search_sample(snapshot, sample, fold, settings=self._settings, cache=self._metadata),
         )
         return _report(snapshot, sample, searched, worst)
 
@@ -143,15 +142,13 @@ def _search_sample(
     requests = parse_requests(queries, settings, is_batch=True)
     outcomes: list[_Outcome] = []
     for start in range(0, len(requests), _BATCH):
-        states = start_searches(snapshot, requests[start : start + _BATCH], settings, cache, with_words=False)
-        while any(state.wave for state in states):
-            advance_searches(snapshot, states)
+        searches = execute(snapshot, requests[start : start + _BATCH], cache, with_words=False)
         batch = sample.captions[start : start + _BATCH]
         outcomes += [
-            _outcome(state, caption, sample.task_id, depth, fold)
-            for state, caption in zip(states, batch, strict=True)
+            _outcome(search, caption, task_id=sample.task_id, depth=depth, fold=fold)
+            for search, caption in zip(searches, batch, strict=True)
         ]
-        mode = states[0].mode
+        mode = searches[0].mode
     failed = [outcome for outcome in outcomes if outcome.rank != 1]
     failed.sort(key=lambda outcome: (-(outcome.rank or math.inf), outcome.domain_weight))
     return _SearchedSample(
@@ -164,41 +161,20 @@ def _search_sample(
 
 
 def _outcome(
-    state: SearchState, caption: SampledCaption, task_id: str, depth: int, fold: MeasuredFold | None
+    search: TextSearch, caption: SampledCaption, task_id: str, depth: int, fold: MeasuredFold | None
 ) -> _Outcome:
-    hits = state.planner.hits()
-    if fold is not None and task_id in state.planner.searched:
+    hits, planner = search.planner.hits(), search.planner
+    if fold is not None and task_id in planner.searched:
         hits = [hit for hit in hits if hit.id != caption.vector_id]
         video = np.array([caption.vector_id])
         cosine = float(fold.query_vectors(video)[0] @ fold.video_vectors(video)[0])
-        own = state.planner.with_lift(
-            Hit(task_id, caption.vector_id, state.snapshot.visual_score.nats(cosine))
-        )
-        hits = sorted([*hits, own], key=state.planner.rank_key)
+        score = search.snapshot.visual_score.nats(cosine)
+        described = planner.with_bonus(Hit(task_id, caption.vector_id, score))
+        hits = sorted([*hits, described], key=planner.rank_key)
     hits = hits[:depth]
     rank = next((place for place, hit in enumerate(hits, 1) if hit.id == caption.vector_id), None)
-    weight = math.exp(state.routing.weights.get(task_id, -math.inf))
+    weight = math.exp(search.routing.weights.get(task_id, -math.inf))
     return _Outcome(caption, rank, weight, hits[:_SHOWN_RESULTS])
-
-
-def _empty_report(snapshot: SearchSnapshot, sample: CaptionSample) -> QueryReport:
-    return QueryReport(
-        task=sample.task_name,
-        task_id=sample.task_id,
-        release=snapshot.release_id,
-        generation=snapshot.generation,
-        mode=None,
-        split=None,
-        held_out=False,
-        queries=0,
-        captions=0,
-        depth=0,
-        recall_at_1=None,
-        recall_at_10=None,
-        measured={},
-        first_results=[],
-        worst=[],
-    )
 
 
 def _report(
@@ -220,7 +196,7 @@ def _report(
         depth=searched.depth,
         recall_at_1=_share_within(searched.ranks, 1),
         recall_at_10=_share_within(searched.ranks, 10),
-        measured=newest_recall(sample.task_id),  # type: ignore[arg-type]
+        measured=newest_recall(sample.task_id) if count else {},  # type: ignore[arg-type]
         first_results=[
             FirstResultShare(
                 task=snapshot.task_names[task], task_id=task, queries=queries, share=queries / count
@@ -241,8 +217,8 @@ def _report(
     )
 
 
-def _share_within(ranks: Sequence[int | None], k: int) -> float:
-    return sum(rank is not None and rank <= k for rank in ranks) / len(ranks)
+def _share_within(ranks: Sequence[int | None], k: int) -> float | None:
+    return sum(rank is not None and rank <= k for rank in ranks) / len(ranks) if ranks else None
 
 
 class SampledCaption(NamedTuple):

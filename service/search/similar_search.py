@@ -23,8 +23,7 @@ from service.catalog.database import session_scope
 from service.catalog.tables import Video
 from service.core import request_limits
 from service.core.errors import Conflict, FieldError, InvalidInput, NotFound
-from service.core.settings import Settings
-from service.search.catalog_mirror import read_rows
+from service.search.catalog_read_cache import read_rows
 from service.search.errors import TaskNotLoaded
 from service.search.search_request import describe_count
 from service.search.snapshots.search_snapshot import SearchSnapshot, ShardScan
@@ -37,12 +36,7 @@ _SCOPES = get_args(SearchScope)
 
 
 def search_similar(
-    snapshot: SearchSnapshot,
-    settings: Settings,
-    video_id: str,
-    k: int,
-    scope: str,
-    min_score: float | None,
+    snapshot: SearchSnapshot, video_id: str, k: int, scope: str, min_score: float | None
 ) -> SimilarVideosResponse:
     """Find the k videos nearest to a video, without the video itself. Scores are cosines.
 
@@ -57,7 +51,7 @@ def search_similar(
         Conflict: The video has no vector, or with ``all`` there is no other comparable task.
         Unavailable: The task's shard cannot be searched.
     """
-    errors = find_scope_errors(settings, k, scope, "results")
+    errors = find_scope_errors(k, scope, "results")
     if min_score is not None and not math.isfinite(min_score):
         errors.append(FieldError("min_score", "The value is not a score.", "Give a number, such as 0.2."))
     if errors:
@@ -80,11 +74,10 @@ def search_similar(
     )
 
 
-def find_scope_errors(settings: Settings, k: int, scope: str, noun: str) -> list[FieldError]:
+def find_scope_errors(k: int, scope: str, noun: str) -> list[FieldError]:
     """Check the parameters ``k`` and ``scope``, and list the errors.
 
     Args:
-        settings: Settings with the maximum of ``k``.
         k: Number of results.
         scope: Which tasks to search.
         noun: What the results are, in the plural.

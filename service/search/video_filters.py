@@ -127,7 +127,7 @@ def find_passing_videos(
 
     Raises:
         InvalidInput: No video in the tasks has a field that the filter uses, or a field with a range has no numbers.
-        Unavailable: The catalog is unreachable, and a task's rows are not copied.
+        Unavailable: The catalog is unreachable, and a task's rows are not cached.
     """
     tasks: Sequence[str] = list(shards)
     metadata = cache.current_metadata(shards) if video_filter.has_video_conditions else {}

@@ -23,7 +23,7 @@ from service.catalog.database import id_chunks, session_scope
 from service.catalog.domain_videos import in_domain, read_metadata_edits
 from service.catalog.tables import Moment, Task, Video
 from service.core.errors import Unavailable
-from service.search.catalog_mirror import CatalogMirror
+from service.search.catalog_read_cache import CatalogReadCache
 from service.search.single_flight_cache import SingleFlightCache
 from service.search.snapshots.search_snapshot import SearchSnapshot
 from service.search.words.library_words import LibraryWords
@@ -170,24 +170,24 @@ class VideoMetadataCache:
 
     Args:
         max_videos: Maximum number of videos whose metadata is cached; moments have the same limit.
-        mirror: Copy of the catalog; None: an empty one.
+        read_cache: Cached rows of the catalog; None: no rows.
         words: Words of the videos; None: no words.
 
     Attributes:
-        mirror: The copy of the catalog.
+        read_cache: Cached rows of the catalog.
         words: Words of the videos in the process's snapshots.
     """
 
     def __init__(
         self,
         max_videos: int = MAX_CACHED_VIDEOS,
-        mirror: CatalogMirror | None = None,
+        read_cache: CatalogReadCache | None = None,
         reads: CatalogReads | None = None,
         words: LibraryWords | None = None,
     ) -> None:
         self._reads = reads or CatalogReads()
         self.words = words or LibraryWords(self._reads)
-        self.mirror = mirror or CatalogMirror(self._reads)
+        self.read_cache = read_cache or CatalogReadCache(self._reads)
         self.metadata_by_task: SingleFlightCache[str, VideoMetadata] = SingleFlightCache(
             max_videos, lambda metadata: len(metadata.ids)
         )
@@ -198,13 +198,13 @@ class VideoMetadataCache:
         self._arrivals_lock = Lock()
 
     def current_metadata(self, shards: Mapping[str, str]) -> dict[str, VideoMetadata]:
-        """Get the tasks' metadata with all edits; from the copy while the catalog is unreachable.
+        """Get the tasks' metadata with all edits; from cached rows while the catalog is unreachable.
 
         Args:
             shards: Shard versions by task ID.
 
         Raises:
-            Unavailable: The catalog is unreachable, and a task's videos are not copied.
+            Unavailable: The catalog is unreachable, and a task's videos are not cached.
         """
         try:
             edits = self._reads.read(read_metadata_edits)
@@ -212,13 +212,13 @@ class VideoMetadataCache:
                 task: self.metadata(task, f"{state}+{edits.get(task, 0)}") for task, state in shards.items()
             }
         except Unavailable:
-            return {task: self._copied_metadata(task) for task in shards}
+            return {task: self._metadata_of_cached_rows(task) for task in shards}
 
-    def _copied_metadata(self, task: str) -> VideoMetadata:
-        version, rows = self.mirror.videos(task)
+    def _metadata_of_cached_rows(self, task: str) -> VideoMetadata:
+        version, rows = self.read_cache.videos(task)
         return self.metadata_by_task.get(
             task,
-            f"copy of {version}",
+            f"cached {version}",
             lambda _: VideoMetadata([(key, row.duration, row.metadata) for key, row in rows]),
         )
 

@@ -70,7 +70,9 @@ def test_searches_continue_without_the_database(
     library.add_task("birds", BIRDS)
     library.add_task("cars", CARS)
     with TestClient(create_app(configured), base_url="http://127.0.0.1:8000") as client:
-        while not client.get("/readyz").json()["ready"] or not client.app.state.query_service.mirror.as_of:  # type: ignore[attr-defined]
+        while (
+            not client.get("/readyz").json()["ready"] or not client.app.state.query_service.read_cache.as_of
+        ):  # type: ignore[attr-defined]
             _PAUSE.wait(0.1)
         assert client.delete("/videos/birds-1").status_code == 200
         with _Searches(client) as searches:

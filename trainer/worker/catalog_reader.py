@@ -16,7 +16,7 @@ from service.catalog.database import id_chunks, session_scope
 from service.catalog.tables import Task, Video
 from service.core.errors import VideosDeleted
 from service.core.settings import settings
-from service.search.words.judged_texts import read_confirmed_texts
+from service.search.words.library_words import read_positive_texts
 from service.tasks.lifecycle import Claim, ClaimedTask
 from trainer.errors import FramesMissing
 from trainer.evaluation.confidence_fitting import MAX_CAPTIONS
@@ -65,7 +65,7 @@ def load_clips(
         # Columns instead of objects, since a task may have 100,000 videos.
         rows = session.execute(query).all()
         trained = [row.copy_of or row.vector_id for row in rows if row.effective_split in LEARNED_SPLITS]
-        confirmed = read_confirmed_texts(session, trained)
+        confirmed = read_positive_texts(session, trained)
         return tuple(
             Clip(
                 id=video,

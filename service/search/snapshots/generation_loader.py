@@ -243,7 +243,7 @@ class EarlierReleases:
                 ) from error
             # For hits in a shard that only the current snapshot cannot search.
             self._words.prepare(snapshot.video_positions.videos)
-            self._words.count_captions(snapshot.video_positions)
+            self._words.captions_of(snapshot.video_positions)
             self._cached[release_id] = snapshot
             return snapshot
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import chain
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +19,7 @@ from index.shards.searchable_shard import SearchableShard
 from index.vector_ids import FIRST_MOMENT_ID
 from models.backbones.backbone_description import TokenIds
 from models.backbones.query_backbone import QueryBackbone
+from models.backbones.tower_threads import core_count, map_in_threads
 from models.encoders.encoder_registry import open_query_encoder, read_query_release
 from models.errors import ReleaseError
 from models.releases.release_files import read_lineage
@@ -28,7 +29,6 @@ from models.routing.router import Router, TextEvidence, log_probabilities, route
 from models.routing.routing_profiles import RoutingProfiles
 from models.routing.visual_score import DEFAULT_VISUAL_SCORE, VisualScore
 from service.core.errors import Unavailable
-from service.search.parallel_searches import search_in_parallel
 from service.search.snapshots.appended_captions import (
     AppendedProfile,
     appended_profiles,
@@ -39,14 +39,19 @@ from service.search.snapshots.query_vector_cache import QueryVectorCache
 from service.search.snapshots.release_validation import check_probes
 from service.search.snapshots.snapshot_releases import PinnedQueryReleases, SnapshotLineage
 from service.search.snapshots.video_grouping import best_per_video, nearest_videos
-from service.search.words.video_positions import VideoPositions
+from service.search.words.domain_captions import VideoPositions
 
 Ids = npt.NDArray[np.int64]
 Vector = npt.NDArray[np.float32]
 Vectors = npt.NDArray[np.float32]
 Grouping = Callable[[Hits], Hits]
 
+Job = TypeVar("Job")
+Result = TypeVar("Result")
+
 DEGRADED_RETRY_SECONDS = 30  # Retry-After when a shard cannot be searched
+_MIN_PARALLEL_BYTES = 2 * 1024**2  # smaller scans take less time than handing them to another thread
+_REMOTE_SEARCHES = 32  # concurrent searches of a remote store, in one process
 _WARM_UP_QUERY = "a warm-up query, so that no client waits for one-time initialization"
 
 
@@ -426,3 +431,23 @@ def _search_rows(
 ) -> list[Hits]:
     """Search a shard for some of the queries."""
     return shard.search_many(queries[rows], depth, exclude, among)
+
+
+def search_in_parallel(
+    search: Callable[[Job], Result], jobs: Sequence[Job], bytes_each: int, *, remote: bool = False
+) -> list[Result]:
+    """Run jobs in parallel if each reads enough bytes to be worth a thread; scans release the interpreter lock.
+
+    Args:
+        search: Runs one job.
+        jobs: Jobs, run in the calling thread and others.
+        bytes_each: Bytes that one job reads, roughly.
+        remote: Whether jobs wait for a server; these always run in parallel.
+
+    Returns:
+        Results in job order.
+    """
+    threads = _REMOTE_SEARCHES if remote else core_count()
+    if threads < 2 or len(jobs) < 2 or (bytes_each < _MIN_PARALLEL_BYTES and not remote):
+        return [search(job) for job in jobs]
+    return map_in_threads(search, jobs, threads)

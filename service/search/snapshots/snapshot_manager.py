@@ -243,7 +243,7 @@ class SnapshotManager:
                 loaded = self._load_newest_or_earlier()
                 if loaded is not None:
                     self._words.prepare(loaded.video_positions.videos)
-                    self._words.count_captions(loaded.video_positions)
+                    self._words.captions_of(loaded.video_positions)
                 fresh = loaded
             except Unavailable as error:
                 self._refuse(error, 0.0)

@@ -1,288 +1,428 @@
-"""Run text searches on one snapshot, wave by wave; :mod:`.search_responses` completes them."""
+"""Run text searches on one snapshot, round by round; :mod:`.search_responses` answers them."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import chain
-from typing import NamedTuple
+from typing import cast
 
 import numpy as np
 import numpy.typing as npt
 
-from cinestrata_schemas.search import SearchResponse
-from index.hits import Hits
-from index.words.word_index import WordIndex
-from models.routing.confidence_model import CONFIDENCE_DEPTH
+from cinestrata_schemas.choice_types import QueryMode
+from cinestrata_schemas.search import MomentMatch
+from index.arrays import Ids
+from index.hits import Hit, Hits
+from models.routing import DEFAULT_PRIOR
+from models.routing.confidence_model import CONFIDENCE_DEPTH, ConfidenceModel
 from service.core import request_limits
-from service.core.errors import Unavailable
-from service.core.settings import Settings
+from service.core.errors import InvalidInput, Unavailable
+from service.search.catalog_read_cache import CatalogReadCache
+from service.search.errors import UnknownTask
 from service.search.search_request import SearchRequest
-from service.search.snapshots.search_snapshot import SearchSnapshot, ShardScan
-from service.search.text_search.planner import SEPARATE_ENCODINGS, SHARED_ENCODING, WavePlanner
-from service.search.text_search.request_resolution import resolve_mode, resolve_tasks
-from service.search.text_search.result_confidence import applicable_calibration, require_calibration
-from service.search.text_search.search_responses import finish_searches
-from service.search.text_search.search_state import SearchState
-from service.search.text_search.written_words import SearchWords, find_words
+from service.search.snapshots.search_snapshot import SearchSnapshot, ShardScan, TextRouting
+from service.search.text_search.planner import SEPARATE_ENCODINGS, SHARED_ENCODING, RoundPlanner
+from service.search.text_search.query_words import QueryWords
 from service.search.video_filters import NO_FILTER, VideoFilter, find_passing_videos
 from service.search.video_metadata_cache import VideoMetadataCache
 from service.search.words.domain_captions import DomainCaptions
-from service.search.words.judged_texts import JudgedTexts
-from service.search.words.transcript_words import TranscriptWords
+from service.search.words.library_words import LibraryTexts
 
-Ids = npt.NDArray[np.int64]
 Vector = npt.NDArray[np.float32]
 
 MAX_VECTORS_PER_BATCH = 8192  # limits memory, whatever the number of queries and tasks
 _FEW_VECTORS = 256  # one scan finds all of them as fast as several find the best
+_MAX_LISTED_TASKS = 20  # in an error
+
+
+@dataclass(frozen=True)
+class ListConfidence:
+    """How confident a list of hits is.
+
+    Attributes:
+        results: Probability that each video is right, by vector ID in list order; lacks videos for which neither
+            calibration nor text can tell.
+        answer: Probability that a searched video is right; None if unknown.
+        matches: Whether a searched video is right; None if unknown.
+        matching_hits: Vector IDs of the matching hits; None if unknown.
+        matching: Vector IDs of all matching videos, ascending, including those beyond the hits; None if unknown.
+    """
+
+    results: Mapping[int, float] = field(default_factory=dict)
+    answer: float | None = None
+    matches: bool | None = None
+    matching_hits: Set[int] | None = None
+    matching: Ids | None = None
+
+
+UNKNOWN_CONFIDENCE = ListConfidence()
+
+
+@dataclass(eq=False)
+class TextSearch:
+    """A search, from its request to the answer.
+
+    Attributes:
+        snapshot: Snapshot that the search uses from its first round to its answer.
+        cache: Source of metadata for filters and moments.
+        edit: Number of the last edit before the search; None if unknown.
+        words: Words of the query and their evidence.
+        routing: Weights of the candidate tasks, from bounded evidence and the words of their videos.
+        unbounded_routing: Weights from the evidence without bounds, which the calibration uses.
+        allowed_ids: IDs that pass the filter, including moments, by task ID; None if all pass. Tasks without a passing
+            video are left out.
+        planner: Orders the tasks and holds the hits so far.
+        depth: Number of hits to find.
+        round: Tasks to search next; empty when the search is complete.
+        nearest: Nearest videos by cosine alone, by searched task.
+        query_vectors: Query vectors by task ID, for tasks with hits that may have moments, if moments are requested.
+        ranked: Hits of the completed search that pass its thresholds, from the first page on.
+        offset: Number of hits on previous pages; once the search is complete, without those deleted since.
+        end: Number of hits up to the end of this page.
+        confidence: Confidence of the list and of its hits.
+        moments: Best moments of the page's videos, by vector ID.
+        times: Milliseconds by stage; a shared batch's time is divided equally among its searches.
+    """
+
+    snapshot: SearchSnapshot
+    request: SearchRequest
+    cache: VideoMetadataCache
+    edit: int | None
+    mode: QueryMode
+    words: QueryWords
+    routing: TextRouting
+    unbounded_routing: TextRouting
+    allowed_ids: dict[str, Ids | None]
+    planner: RoundPlanner
+    depth: int
+    times: dict[str, float]
+    round: list[str] = field(default_factory=list)
+    nearest: dict[str, Hits] = field(default_factory=dict)
+    query_vectors: dict[str, Vector] = field(default_factory=dict)
+    ranked: Sequence[Hit] = ()
+    offset: int = 0
+    end: int = 0
+    confidence: ListConfidence = UNKNOWN_CONFIDENCE
+    moments: dict[int, list[MomentMatch]] = field(default_factory=dict)
+
+    @property
+    def page(self) -> Sequence[Hit]:
+        """Hits on the requested page."""
+        return self.ranked[self.offset : self.end]
+
+    @property
+    def has_next_page(self) -> bool:
+        """Whether another page follows: a search finds one more hit than the page shows."""
+        return _page_end(self.request) < request_limits.MAX_PAGED_RESULTS and len(self.ranked) > self.end
+
+    @property
+    def calibration(self) -> ConfidenceModel | None:
+        """The release's calibration for the query mode; None if it has none."""
+        return applicable_calibration(self.snapshot, self.mode)
 
 
 def execute(
     snapshot: SearchSnapshot,
-    requests: Sequence[SearchRequest],
-    settings: Settings,
-    cache: VideoMetadataCache,
-) -> list[SearchResponse]:
-    """Answer requests from one snapshot.
-
-    Args:
-        snapshot: Snapshot that answers all of them.
-        cache: Source of metadata for filters and moments.
-
-    Raises:
-        InvalidInput, Unavailable: As :func:`start_searches`.
-    """
-    states = start_searches(snapshot, requests, settings, cache)
-    while any(state.wave for state in states):
-        advance_searches(snapshot, states)
-    return finish_searches(snapshot, states, cache)
-
-
-def start_searches(
-    snapshot: SearchSnapshot,
-    requests: Sequence[SearchRequest],
-    settings: Settings,
+    searches: Sequence[SearchRequest | TextSearch],
     cache: VideoMetadataCache,
     *,
     with_words: bool = True,
-) -> list[SearchState]:
-    """Resolve requests, evaluate their filters and plan their first waves.
+    rounds: int | None = None,
+) -> list[TextSearch]:
+    """Run searches on one snapshot.
 
     Args:
+        searches: Requests to start, and searches to continue.
+        cache: Source of metadata for filters and moments.
         with_words: Whether words in video texts count. Without them, captions are unknown, as in recall measurements.
+        rounds: Number of rounds to run; None runs searches to their end.
 
     Raises:
         InvalidInput: A request names an unknown task, a mode that the release lacks, a threshold without calibration,
-            or a metadata field that no video has.
-        Unavailable: A request names a task that cannot be searched.
+            or a metadata field that no video has. No search is continued.
+        Unavailable: A request names a task that cannot be searched. No search is continued.
     """
-    resolved = [
-        (request, resolve_tasks(snapshot, request, cache.mirror), resolve_mode(snapshot, request))
-        for request in requests
-    ]
-    for request, _, mode in resolved:
-        require_calibration(snapshot, request, mode)
+    requests = [search for search in searches if isinstance(search, SearchRequest)]
+    started = iter(_start(snapshot, requests, cache, with_words=with_words))
+    running = [search if isinstance(search, TextSearch) else next(started) for search in searches]
+    while any(search.round for search in running) and rounds != 0:
+        _run_round(snapshot, running)
+        rounds = None if rounds is None else rounds - 1
+    return running
 
-    def with_moments(task: str, ids: Ids) -> Ids:
-        if not snapshot.shards[task].has_moments:
-            return ids
-        try:
-            return cache.moments(task, snapshot.shards[task].state).with_moments(ids)
-        except Unavailable:  # whole videos are still found without the catalog
-            return ids
+
+# -- start ------------------------------------------------------------------------------------------------------
+
+
+def _start(
+    snapshot: SearchSnapshot,
+    requests: Sequence[SearchRequest],
+    cache: VideoMetadataCache,
+    *,
+    with_words: bool,
+) -> list[TextSearch]:
+    """Resolve requests, evaluate their filters and plan their first rounds."""
+    tasks = [resolve_tasks(snapshot, request, cache.read_cache) for request in requests]
+    modes = [_resolve_mode(snapshot, request) for request in requests]
+    for request, mode in zip(requests, modes, strict=True):
+        _require_calibration(snapshot, request, mode)
 
     @lru_cache(maxsize=4)  # in a batch, consecutive queries often have the same filter
     def find_allowed_ids(
-        video_filter: VideoFilter, tasks: tuple[str, ...], field_prefix: str
+        video_filter: VideoFilter, searched: tuple[str, ...], field_prefix: str
     ) -> dict[str, Ids | None]:
         if video_filter == NO_FILTER:
-            return dict.fromkeys(tasks)
-        states = {task: snapshot.shards[task].state for task in tasks}
+            return dict.fromkeys(searched)
+        states = {task: snapshot.shards[task].state for task in searched}
         return {
-            task: None if ids is None else with_moments(task, ids)
+            task: None if ids is None else _with_moments(snapshot, cache, task, ids)
             for task, ids in find_passing_videos(video_filter, states, cache, field_prefix).items()
         }
 
     start = time.perf_counter()
     if with_words:
         edit = cache.words.follow_edits()
-        index, transcripts, judged = cache.words.index, cache.words.transcripts, cache.words.judged
-        captions = cache.words.captions.of(index, snapshot.video_positions)
+        texts = cache.words.texts
+        captions = cache.words.captions_of(snapshot.video_positions, texts.words)
     else:
-        edit, index, transcripts, judged = None, WordIndex.empty(), TranscriptWords.empty(), JudgedTexts()
+        edit, texts = None, LibraryTexts.empty()
         captions = DomainCaptions.unknown(snapshot.video_positions)
     words = [
-        SearchWords(
-            *find_words(request.text, index, transcripts, snapshot.query_vectors.are_words),
-            index,
-            transcripts,
-            judged,
-            captions,
-            snapshot,
-            tasks,
-        )
-        for request, tasks, _ in resolved
+        QueryWords(request.text, texts, captions=captions, snapshot=snapshot, tasks=searched)
+        for request, searched in zip(requests, tasks, strict=True)
     ]
-    found = time.perf_counter()
-    tokens = snapshot.query_vectors.tokens([own.query.text for own in words])
+    looked_up = time.perf_counter()
+    tokens = snapshot.query_vectors.tokens([query.text for query in words])
     encoded = time.perf_counter()
-    meanings = snapshot.route(tokens, [tasks for _, tasks, _ in resolved])
-    routings = [
-        meaning.with_words(own.highest(meaning.tasks)) for meaning, own in zip(meanings, words, strict=True)
-    ]
-    count = max(1, len(resolved))
-    encode_ms = 1000 * (encoded - found) / count
-    route_ms = 1000 * (time.perf_counter() - encoded + found - start) / count
+    routings = snapshot.route(tokens, tasks)
+    routed = time.perf_counter()
+    count = max(1, len(requests))
+    times = {
+        "encode": 1000 * (encoded - looked_up) / count,
+        "route": 1000 * (routed - encoded + looked_up - start) / count,
+        "search": 0.0,
+        "merge": 0.0,
+    }
     limits = SHARED_ENCODING if snapshot.query_vectors.encoder.shares_text_encoding else SEPARATE_ENCODINGS
-    states: list[SearchState] = []
-    for (request, tasks, mode), own, meaning, routing in zip(
-        resolved, words, meanings, routings, strict=True
+    searches: list[TextSearch] = []
+    for request, searched, mode, query, unbounded in zip(
+        requests, tasks, modes, words, routings, strict=True
     ):
         start = time.perf_counter()
         is_calibrated = applicable_calibration(snapshot, mode) is not None
-        cursor = request.cursor
-        offset = cursor.hit_offset if cursor else 0
-        end = min(offset + request.query.k, request_limits.MAX_PAGED_RESULTS)
+        cursor, end = request.cursor, _page_end(request)
         # Confidence depends on the head of the list, regardless of page and thresholds.
         depth = max(end + 1, CONFIDENCE_DEPTH) if is_calibrated else end + 1
-        allowed_ids = find_allowed_ids(request.filter, tasks, request.field_prefix)
-        planner = WavePlanner(
+        allowed_ids = find_allowed_ids(request.filter, searched, request.field_prefix)
+        routing = unbounded.with_words(query.highest(unbounded.tasks))
+        planner = RoundPlanner(
             routing.tasks,
             routing.bounded.astype(np.float64),
-            [task for task in tasks if task in allowed_ids],
-            depth,
+            searchable=[task for task in searched if task in allowed_ids],
+            depth=depth,
             min_score=None if is_calibrated else request.query.min_score,
             routes=request.routes,
             limits=limits,
             tasks_in_first_page=cursor.tasks_in_first_page if cursor else None,
-            words=own.highest(routing.tasks),
+            words=query.highest(routing.tasks),
             visual=snapshot.visual_score,
         )
-        wave = planner.next_wave()
-        states.append(
-            SearchState(
-                snapshot=snapshot,
-                request=request,
-                edit=edit,
-                mode=mode,
-                words=own,
-                meaning=meaning,
-                routing=routing,
-                allowed_ids=allowed_ids,
-                with_moments=with_moments,
-                planner=planner,
-                offset=offset,
-                end=end,
-                depth=depth,
-                can_have_next_page=end < request_limits.MAX_PAGED_RESULTS,
-                wave=wave,
-                times={
-                    "encode": encode_ms,
-                    "route": route_ms,
-                    "search": 1000 * (time.perf_counter() - start),
-                    "merge": 0.0,
-                },
-            )
+        search = TextSearch(
+            snapshot=snapshot,
+            request=request,
+            cache=cache,
+            edit=edit,
+            mode=mode,
+            words=query,
+            routing=routing,
+            unbounded_routing=unbounded,
+            allowed_ids=allowed_ids,
+            planner=planner,
+            depth=depth,
+            times=dict(times),
+            round=planner.next_round(),
+            offset=cursor.hit_offset if cursor else 0,
+            end=end,
         )
-    return states
+        search.times["search"] = 1000 * (time.perf_counter() - start)
+        searches.append(search)
+    return searches
 
 
-def advance_searches(snapshot: SearchSnapshot, states: Sequence[SearchState]) -> None:
-    """Run the next wave of each search on a snapshot.
+def _page_end(request: SearchRequest) -> int:
+    """Compute the number of hits up to the end of a request's page."""
+    offset = request.cursor.hit_offset if request.cursor else 0
+    return min(offset + request.query.k, request_limits.MAX_PAGED_RESULTS)
 
-    The texts of all waves are encoded in one batch. If it is full, the last searches keep their waves for the next
+
+def resolve_tasks(
+    snapshot: SearchSnapshot, request: SearchRequest, read_cache: CatalogReadCache
+) -> tuple[str, ...]:
+    """Resolve the tasks to search to IDs, in learned order whatever the request's order.
+
+    Tasks whose videos are all deleted are left out if others remain: evidence for them would take routing weight from
+    the others, and the results would seem to belong to a known domain.
+
+    Raises:
+        UnknownTask: The snapshot does not know a task.
+        Unavailable: A task's shard cannot be searched, or only the catalog knows its name and cannot be reached.
+    """
+    if request.tasks is None:
+        return snapshot.nonempty_tasks or tuple(snapshot.shards)
+    tasks = {
+        _resolve_task(snapshot, task, f"{request.field_prefix}task", read_cache) for task in request.tasks
+    }
+    return tuple(task for task in snapshot.nonempty_tasks if task in tasks) or tuple(
+        task for task in snapshot.shards if task in tasks
+    )
+
+
+def _resolve_task(snapshot: SearchSnapshot, task: str, field_name: str, read_cache: CatalogReadCache) -> str:
+    # IDs take precedence: a task's name may equal another task's ID.
+    names = snapshot.task_names
+    task_id = task if task in names else _find_named(snapshot, task, read_cache)
+    if task_id is None:
+        raise UnknownTask(task, field_name, [names[key] for key in list(snapshot.shards)[:_MAX_LISTED_TASKS]])
+    snapshot.require_searchable(task_id)
+    return task_id
+
+
+def _find_named(snapshot: SearchSnapshot, name: str, read_cache: CatalogReadCache) -> str | None:
+    """Find a task by name or slug and return its ID; None if the snapshot has none."""
+    named = [task_id for task_id, task_name in snapshot.task_names.items() if task_name == name]
+    if len(named) == 1:
+        return named[0]
+    # It may be a slug, differ in case, or be the previous name of a deleted domain.
+    task_id = read_cache.find_task(name)
+    if task_id is not None and task_id in snapshot.task_names:
+        return task_id
+    return named[-1] if named else None
+
+
+def _resolve_mode(snapshot: SearchSnapshot, request: SearchRequest) -> QueryMode:
+    """Choose a request's query mode; raises InvalidInput if the release does not offer the requested one."""
+    if request.mode is None:
+        return snapshot.served_mode
+    if request.mode not in snapshot.modes:
+        raise InvalidInput.at(
+            f"{request.field_prefix}mode",
+            f"The release does not offer mode {request.mode[:40]!r}.",
+            f"Use {' or '.join(snapshot.modes)}.",
+        )
+    return cast(QueryMode, request.mode)
+
+
+def applicable_calibration(snapshot: SearchSnapshot, mode: str) -> ConfidenceModel | None:
+    """Select a release's calibration for a query mode; None if it has none."""
+    model = snapshot.confidence_model
+    return model if model is not None and model.applies_to(mode, DEFAULT_PRIOR) else None
+
+
+def _require_calibration(snapshot: SearchSnapshot, request: SearchRequest, mode: str) -> None:
+    """Check that the release is calibrated for the mode if a request has a confidence threshold, or raise."""
+    if request.query.min_confidence is None or applicable_calibration(snapshot, mode) is not None:
+        return
+    model = snapshot.confidence_model
+    if model is None:
+        reason = "The release is not calibrated: it has too few captions."
+    else:
+        reason = f"The release is calibrated for mode {model.mode!r}."
+    raise InvalidInput.at(
+        f"{request.field_prefix}min_confidence", reason, "Leave it out, or use min_score instead."
+    )
+
+
+# -- rounds -----------------------------------------------------------------------------------------------------
+
+
+def _run_round(snapshot: SearchSnapshot, searches: Sequence[TextSearch]) -> None:
+    """Run the next round of each search on a snapshot.
+
+    The texts of all rounds are encoded in one batch. If it is full, the last searches keep their rounds for the next
     call.
     """
-    batch: list[SearchState] = []
+    batch: list[TextSearch] = []
     size = 0
-    for state in states:
-        size += len(state.wave)
+    for search in searches:
+        size += len(search.round)
         if batch and size > MAX_VECTORS_PER_BATCH:
             break
-        if state.wave:
-            batch.append(state)
-    if not batch:
-        return
+        if search.round:
+            batch.append(search)
     start = time.perf_counter()
-    vectors = snapshot.query_vectors(
-        [(state.words.query.text, str(state.mode), task) for state in batch for task in state.wave]
+    vectors = iter(
+        snapshot.query_vectors(
+            [(search.words.text, search.mode, task) for search in batch for task in search.round]
+        )
     )
     encoded = time.perf_counter()
-    first, scans = 0, list[list[_PlannedScan]]()
-    for state in batch:
-        end = first + len(state.wave)
-        scans.append(_plan_scans(state, vectors[first:end]))
-        first = end
-    hits = iter(snapshot.scan([planned.scan for planned in chain(*scans)]))
+    queries = [{task: next(vectors) for task in search.round} for search in batch]
+    scans = [_plan_scans(search, query) for search, query in zip(batch, queries, strict=True)]
+    hits = iter(snapshot.scan([scan for scan, _ in chain(*scans)]))
     scanned = time.perf_counter()
-    first = 0
-    for state, own in zip(batch, scans, strict=True):
-        end = first + len(state.wave)
-        _add_hits(state, own, [next(hits) for _ in own])
-        if state.request.query.moments:
-            _keep_query_vectors(state, vectors[first:end])
-        state.wave, first = state.planner.next_wave(), end
+    for search, query, planned in zip(batch, queries, scans, strict=True):
+        found = [(scan.task, is_whole, next(hits)) for scan, is_whole in planned]
+        search.nearest |= {task: task_hits for task, is_whole, task_hits in found if is_whole}
+        search.planner.add_hits(
+            [(task, task_hits) for task, _, task_hits in found],
+            search.words.log_odds,
+            search.words.match_all_terms,
+        )
+        if search.request.query.moments:
+            _keep_query_vectors(search, query)
+        search.round = search.planner.next_round()
     merged = time.perf_counter()
-    for state in batch:
-        state.times["encode"] += 1000 * (encoded - start) / len(batch)
-        state.times["search"] += 1000 * (scanned - encoded) / len(batch)
-        state.times["merge"] += 1000 * (merged - scanned) / len(batch)
+    for search in batch:
+        search.times["encode"] += 1000 * (encoded - start) / len(batch)
+        search.times["search"] += 1000 * (scanned - encoded) / len(batch)
+        search.times["merge"] += 1000 * (merged - scanned) / len(batch)
 
 
-class _PlannedScan(NamedTuple):
-    """A scan in a wave, and whether it looks for the nearest videos in the whole domain."""
+def _plan_scans(search: TextSearch, vectors: Mapping[str, Vector]) -> list[tuple[ShardScan, bool]]:
+    """Plan a round's scans, each with whether it looks for the nearest videos in the whole task.
 
-    scan: ShardScan
-    is_whole: bool
-
-
-def _plan_scans(state: SearchState, vectors: Sequence[Vector]) -> list[_PlannedScan]:
-    """Plan a wave's scans: one for the nearest videos, if any can enter, and those for videos with more evidence.
-
-    A few videos are scanned once, and all are found.
+    There is one scan for the nearest videos, if any can enter, and those for videos with more evidence. A few videos
+    are scanned once, and all are found.
     """
-    planned: list[_PlannedScan] = []
-    domains = [state.words.domain(task) for task in state.wave]
+    planned: list[tuple[ShardScan, bool]] = []
+    words, snapshot = search.words, search.snapshot
     # Where no other video can enter, only those in the groups are scanned.
-    can_enter = state.planner.can_enter(state.wave, np.array([words.absent for words in domains])).tolist()
-    for task, vector, words, can_any_enter in zip(state.wave, vectors, domains, can_enter, strict=True):
-        allowed, groups = state.allowed_ids[task], words.groups(state.depth)
+    absent = np.array([words.absent(task) for task in vectors])
+    can_enter = search.planner.can_enter(list(vectors), absent).tolist()
+    for (task, vector), can_any_enter in zip(vectors.items(), can_enter, strict=True):
+        allowed, groups = search.allowed_ids[task], words.groups(task, search.depth)
         if not groups or can_any_enter:
-            count = state.depth + words.refused
-            size = state.snapshot.shards[task].count if allowed is None else len(allowed)
+            count = search.depth + words.negative_count(task)
+            size = snapshot.shards[task].count if allowed is None else len(allowed)
             if groups and size <= _FEW_VECTORS:
                 count, groups = size, []  # one scan that finds all
-            planned.append(_PlannedScan(ShardScan(task, vector, count, allowed), True))
+            planned.append((ShardScan(task, vector, count, allowed), True))
         for videos, count in groups:
-            among = state.with_moments(task, videos)
+            among = _with_moments(snapshot, search.cache, task, videos)
             if allowed is not None:
                 among = np.intersect1d(among, allowed)
             if len(among):
-                planned.append(_PlannedScan(ShardScan(task, vector, count, among), False))
+                planned.append((ShardScan(task, vector, count, among), False))
     return planned
 
 
-def _add_hits(state: SearchState, planned: Sequence[_PlannedScan], found: Sequence[Hits]) -> None:
-    """Add the hits of a wave's scans, with the evidence of their texts."""
-    for (scan, is_whole), hits in zip(planned, found, strict=True):
-        if is_whole:
-            state.nearest[scan.task] = hits
-    state.planner.add_hits(
-        [(scan.task, hits) for (scan, _), hits in zip(planned, found, strict=True)],
-        state.words.nats,
-        state.words.are_complete,
-    )
+def _with_moments(snapshot: SearchSnapshot, cache: VideoMetadataCache, task: str, ids: Ids) -> Ids:
+    """Add the moments to a task's video IDs."""
+    if not snapshot.shards[task].has_moments:
+        return ids
+    try:
+        return cache.moments(task, snapshot.shards[task].state).with_moments(ids)
+    except Unavailable:  # whole videos are still found without the catalog
+        return ids
 
 
-def _keep_query_vectors(state: SearchState, vectors: Sequence[Vector]) -> None:
-    """Keep the vectors for scoring moments. A searched task without a hit will not get one later."""
-    new = {
-        task: vector
-        for task, vector in zip(state.wave, vectors, strict=True)
-        if state.snapshot.shards[task].has_moments
-    }
-    if new or state.query_vectors:
-        known, tasks = state.query_vectors | new, {hit.task for hit in state.planner.hits()}
-        state.query_vectors = {task: vector for task, vector in known.items() if task in tasks}
+def _keep_query_vectors(search: TextSearch, vectors: Mapping[str, Vector]) -> None:
+    """Keep a round's vectors for scoring moments. A searched task without a hit will not get one later."""
+    new = {task: vector for task, vector in vectors.items() if search.snapshot.shards[task].has_moments}
+    if new or search.query_vectors:
+        tasks = {hit.task for hit in search.planner.hits()}
+        every = search.query_vectors | new
+        search.query_vectors = {task: vector for task, vector in every.items() if task in tasks}

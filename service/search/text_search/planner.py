@@ -1,33 +1,33 @@
 """Plan a search: in which order to search tasks, and when the results are complete.
 
-A video's score is the visual score of its cosine with the query vector of its shard, plus the *lift* of its task, plus
-the evidence of its texts. The lift is the task's bounded evidence. All lifts, and the highest evidence of texts in each
-task, are known before the text is encoded; their sum is the task's *reach*. Tasks are therefore searched in waves,
-highest reach first, and the search ends when no remaining task can contain a video that would enter the results
-(:func:`models.routing.router.can_reach_score`). The cost depends on how clearly the text points to tasks, not on how
-many there are.
+A video's score is the visual score of its cosine with the query vector of its shard, plus the *prior bonus* of its
+task (its bounded routing evidence), plus the evidence of its texts. All prior bonuses, and the highest evidence of
+texts in each task, are known before the text is encoded; their sum is an *upper bound* on what a video of the task has
+besides its visual score. Tasks are therefore searched in rounds, highest bound first, and the search ends when no
+remaining task can contain a video that would enter the results (:func:`models.routing.router.can_reach_score`). The
+cost depends on how clearly the text points to tasks, not on how many there are.
 
 ==========  =========================================================================================================
 ``routes``  searched tasks
 ==========  =========================================================================================================
 ``all``     Every task, except where even a cosine of 1 could not enter the results. Exact.
 ``auto``    Like ``all``, but with a likely bound on the cosine: this query's highest cosine so far plus a slack. Once
-            there are enough hits, at most a limited number of the likeliest tasks (:class:`WaveLimits`). If videos
-            whose texts contain the whole query fill the list, others are no more right: there is no slack, and the
-            limit is at most 24 tasks.
+            there are enough hits, at most a limited number of the likeliest tasks (:class:`RoundLimits`). If videos
+            that match all terms fill the list, others are no more right: there is no slack, and the limit is at most
+            24 tasks.
 a number    That many of the likeliest tasks.
 ==========  =========================================================================================================
 
-``auto`` is designed to keep 99 of 100 correct results in the first ten of ``all``.
-
-Encoders that share one text tower pass between tasks have wider limits: another task then costs only the scan of its
-shard, and a few large waves cost less than many small ones. ``docs/ranking.md`` lists the limits.
+``auto`` is designed to keep 99 of 100 correct results in the first ten of ``all``. Encoders that share one text tower
+pass between tasks have wider limits: another task then costs only the scan of its shard, and a few large rounds cost
+less than many small ones. ``docs/ranking.md`` lists the limits.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence, Set
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -40,64 +40,62 @@ from service.search.search_request import Routes
 
 
 @dataclass(frozen=True)
-class WaveLimits:
-    """Wave sizes, and the limits of ``auto``.
+class RoundLimits:
+    """Sizes of rounds, and the limits of ``auto``.
 
     Attributes:
         cosine_slack: Added to the highest cosine so far to get the likely bound.
         max_likely_tasks: Maximum number of tasks with ``auto``, once there are enough hits.
-        first_wave_margin: The first wave takes tasks whose reach is this close to the highest, as a cosine.
-        min_first_wave: Minimum number of tasks in the first wave, if that many can contain results.
-        max_first_wave: Maximum number of tasks in the first wave.
-        growth: Size of a wave relative to the number of tasks searched before it.
+        first_round_margin: The first round takes tasks whose upper bound is this close to the highest, as a cosine.
+        min_first_round: Minimum number of tasks in the first round, if that many can contain results.
+        max_first_round: Maximum number of tasks in the first round.
+        growth: Size of a round relative to the number of tasks searched before it.
     """
 
     cosine_slack: float
     max_likely_tasks: int
-    first_wave_margin: float
-    min_first_wave: int
-    max_first_wave: int
+    first_round_margin: float
+    min_first_round: int
+    max_first_round: int
     growth: int
 
 
-_MAX_LIKELY_TASKS_IF_FULL = 24  # of videos whose texts contain the whole query
+_MAX_LIKELY_TASKS_IF_FULL = 24  # of videos that match all terms
 
-# Every task costs a text tower pass. The number of searched tasks doubles with each wave, so few are in vain.
-SEPARATE_ENCODINGS = WaveLimits(
+# Every task costs a text tower pass. The number of searched tasks doubles with each round, so few are in vain.
+SEPARATE_ENCODINGS = RoundLimits(
     cosine_slack=0.05,
     max_likely_tasks=16,
-    first_wave_margin=0.1,
-    min_first_wave=1,
-    max_first_wave=8,
+    first_round_margin=0.1,
+    min_first_round=1,
+    max_first_round=8,
     growth=1,
 )
 # All tasks share one text tower pass, which takes as long as scanning many small shards. A few more of them in the
-# first wave cost less than the second wave that they often save.
-SHARED_ENCODING = WaveLimits(
+# first round cost less than the second round that they often save.
+SHARED_ENCODING = RoundLimits(
     cosine_slack=0.15,
     max_likely_tasks=128,
-    first_wave_margin=0.2,
-    min_first_wave=5,
-    max_first_wave=_MAX_LIKELY_TASKS_IF_FULL,
+    first_round_margin=0.2,
+    min_first_round=5,
+    max_first_round=_MAX_LIKELY_TASKS_IF_FULL,
     growth=4,
 )
 
-_EMPTY_POOL: tuple[Ids, Scores, npt.NDArray[np.int64]] = (
-    np.empty(0, np.int64),
-    np.empty(0, np.float32),
-    np.empty(0, np.int64),
-)
+# Vector IDs, scores, orders of the tasks, cosines, and evidence of texts.
+_EMPTY_POOL: list[npt.NDArray[Any]] = [
+    np.empty(0, dtype) for dtype in (np.int64, np.float32, np.int64, np.float32, np.float32)
+]
 
 
-class WavePlanner:
+class RoundPlanner:
     """Orders the tasks of one search, and collects its hits.
 
-    Call :meth:`next_wave`, search its tasks, call :meth:`add_hits`, and repeat until the wave is empty.
+    Call :meth:`next_round`, search its tasks, call :meth:`add_hits`, and repeat until the round is empty.
 
     Args:
-        tasks: Candidate tasks; those with equal reach stay in this order.
-        lifts: The tasks' lifts, ``[T]``.
-        words: Highest evidence of texts in each task, ``[T]``; None without words.
+        tasks: Candidate tasks; those with equal upper bounds stay in this order.
+        prior_bonuses: Their prior bonuses, ``[T]``.
         searchable: Candidate tasks that may contain hits, in learned order, which also orders equal scores.
         depth: Number of hits to find, each from a different video.
         min_score: Lowest score of a hit; None accepts all scores.
@@ -105,75 +103,73 @@ class WavePlanner:
         limits: Limits for the snapshot's encoder.
         tasks_in_first_page: With ``auto``, how many of the likeliest tasks the list's first page considered; None on
             the first page. Their hits precede all others, so that a list does not depend on its page sizes.
+        words: Highest evidence of texts in each task, ``[T]``; None without words.
         visual: Conversion of cosines to scores.
 
     Attributes:
-        searched: Tasks in the waves so far.
-        lifts: Lifts of all candidate tasks by task ID.
+        searched: Tasks in the rounds so far.
+        prior_bonuses: Prior bonuses of all candidate tasks by task ID.
     """
 
     def __init__(
         self,
         tasks: Sequence[str],
-        lifts: npt.NDArray[np.floating],
+        prior_bonuses: npt.NDArray[np.floating],
         searchable: Sequence[str],
         depth: int,
         *,
         min_score: float | None = None,
         routes: Routes = "all",
-        limits: WaveLimits = SEPARATE_ENCODINGS,
+        limits: RoundLimits = SEPARATE_ENCODINGS,
         tasks_in_first_page: int | None = None,
         words: npt.NDArray[np.floating] | None = None,
         visual: VisualScore,
     ) -> None:
         self.searched: set[str] = set()
-        self.lifts: dict[str, float] = dict(zip(tasks, lifts.tolist(), strict=True))
-        ranked, reach = list(tasks), np.asarray(lifts, np.float64)
-        if words is not None:
-            reach = reach + words
-            order = np.argsort(-reach, kind="stable")  # tasks with equal reach stay in order
-            ranked, reach = [ranked[place] for place in order.tolist()], reach[order]
-        self._places = {task: place for place, task in enumerate(ranked)}
-        self._reach = reach  # by place
+        self.prior_bonuses: dict[str, float] = dict(zip(tasks, prior_bonuses.tolist(), strict=True))
+        bounds = np.asarray(prior_bonuses, np.float64) + (0.0 if words is None else words)
+        order = np.argsort(-bounds, kind="stable")  # tasks with equal bounds stay in order
+        self._ranked = [tasks[index] for index in order.tolist()]
+        self._bounds = bounds[order]
+        self._ranks = {task: rank for rank, task in enumerate(self._ranked)}
         self._orders = {task: order for order, task in enumerate(searchable)}
-        self._first_tier = len(self.lifts) if tasks_in_first_page is None else tasks_in_first_page
+        self._first_tier = len(tasks) if tasks_in_first_page is None else tasks_in_first_page
         self._searchable = list(searchable)
         self._depth = depth
         self._min_score = -np.inf if min_score is None else min_score
         self._uses_likely_bound = routes == "auto" and tasks_in_first_page is None
         self._limits = limits
         self._visual = visual
-        self._ranked = ranked
-        self._tiers = _split_tiers(ranked, reach, self._orders.keys(), routes, tasks_in_first_page)
-        lowest = (reach[0] if len(reach) else 0.0) - limits.first_wave_margin * visual.weight
-        near = int((reach[: limits.max_first_wave] >= lowest).sum())
-        self._wave_size = max(near, limits.min_first_wave)
+        self._tiers = self._split_tiers(routes, tasks_in_first_page)
+        lowest = (self._bounds[0] if len(bounds) else 0.0) - limits.first_round_margin * visual.weight
+        near = int((self._bounds[: limits.max_first_round] >= lowest).sum())
+        self._round_size = max(near, limits.min_first_round)
         self._earlier_hits: list[Hit] = []  # of previous tiers
         self._pool = _EMPTY_POOL  # best hits of the current tier
         self._tier_hits: list[Hit] = []  # those that can be results
         self._highest_cosine: float | None = None
-        self._is_full = False  # of videos whose texts contain the whole query
+        self._is_full = False  # of videos that match all terms
 
     @property
     def reached_tasks(self) -> int:
         """Number of likeliest tasks down to the last searched one, including those that cannot contain hits."""
-        return 1 + max((self._places[task] for task in self.searched), default=-1)
+        return 1 + max((self._ranks[task] for task in self.searched), default=-1)
 
-    def next_wave(self) -> list[str]:
+    def next_round(self) -> list[str]:
         """Choose the tasks to search next; empty when the list of hits is complete."""
         while True:
             tier = self._tiers[0]
-            bar = self._lowest_useful_score()
-            places = tier[: self._wave_size]
-            is_reachable = can_reach_score(self._reach[places], bar, self._visual_bound())
-            if self._uses_likely_bound and bar > self._min_score:  # there are enough results
-                is_reachable &= self._are_likely(places)
-            size = int(is_reachable.sum())  # sorted by reach, so reachable tasks come first
+            lowest = self._lowest_useful_score()
+            ranks = tier[: self._round_size]
+            is_reachable = can_reach_score(self._bounds[ranks], lowest, self._visual_bound())
+            if self._uses_likely_bound and lowest > self._min_score:  # there are enough results
+                is_reachable &= self._are_likely(ranks)
+            size = int(is_reachable.sum())  # sorted by bound, so reachable tasks come first
             if size:
-                self._tiers[0], wave = tier[size:], [self._ranked[place] for place in tier[:size].tolist()]
-                self.searched.update(wave)
-                self._wave_size = self._limits.growth * len(self.searched)
-                return wave
+                self._tiers[0], tasks = tier[size:], [self._ranked[rank] for rank in tier[:size].tolist()]
+                self.searched.update(tasks)
+                self._round_size = self._limits.growth * len(self.searched)
+                return tasks
             if len(self._tiers) == 1 or len(self._earlier_hits) + len(self._tier_hits) >= self._depth:
                 return []
             self._earlier_hits, self._tier_hits, self._pool = self.hits(), [], _EMPTY_POOL
@@ -181,22 +177,22 @@ class WavePlanner:
 
     def can_enter(self, tasks: Sequence[str], words: npt.NDArray[np.floating]) -> npt.NDArray[np.bool_]:
         """Check for each task whether a video with this evidence could still enter the results, ``[len(tasks)]``."""
-        lifts = np.array([self.lifts[task] for task in tasks])
-        return can_reach_score(lifts + words, self._lowest_useful_score(), self._visual_bound())
+        bonuses = np.array([self.prior_bonuses[task] for task in tasks])
+        return can_reach_score(bonuses + words, self._lowest_useful_score(), self._visual_bound())
 
     def add_hits(
         self,
         found: Iterable[tuple[str, Hits]],
         words: Callable[[Ids], Scores] | None = None,
-        are_complete: Callable[[Ids], npt.NDArray[np.bool_]] | None = None,
+        match_all_terms: Callable[[Ids], npt.NDArray[np.bool_]] | None = None,
     ) -> None:
-        """Add the hits of a wave.
+        """Add the hits of a round.
 
         Args:
             found: Task IDs and hits with cosines, best first. For each task, the requested number of hits from
                 different videos, or all there are; other hits may follow.
             words: Looks up the evidence of texts for vector IDs.
-            are_complete: Checks for each vector ID whether the video's texts contain the whole query.
+            match_all_terms: Checks for each vector ID whether the video's texts match all terms of the query.
         """
         parts = [(task, hits) for task, hits in found if len(hits.ids)]
         if not parts:
@@ -205,25 +201,25 @@ class WavePlanner:
         ids = np.concatenate([hits.ids for _, hits in parts])
         cosines = np.concatenate([hits.scores for _, hits in parts])
         orders = np.repeat([self._orders[task] for task, _ in parts], counts)
-        lifts = np.repeat(np.array([self.lifts[task] for task, _ in parts], np.float32), counts)
-        visual = self._visual.nats(cosines)
-        scores = (visual if words is None else visual + words(ids)) + lifts
+        bonuses = np.repeat(np.array([self.prior_bonuses[task] for task, _ in parts], np.float32), counts)
+        evidence = np.zeros(len(ids), np.float32) if words is None else words(ids)
+        scores = (self._visual.nats(cosines) + evidence) + bonuses
         highest = float(cosines.max())
         self._highest_cosine = highest if self._highest_cosine is None else max(self._highest_cosine, highest)
-        known_ids, known_scores, known_orders = self._pool
-        ids = np.concatenate([known_ids, ids])
-        scores = np.concatenate([known_scores, scores])
-        orders = np.concatenate([known_orders, orders])
+        columns = zip(self._pool, (ids, scores, orders, cosines, evidence), strict=True)
+        ids, scores, orders, cosines, evidence = map(np.concatenate, columns)
         rows = rank_distinct(ids, scores, orders, self._depth)
-        ids, scores, orders = self._pool = ids[rows], scores[rows], orders[rows]
+        self._pool = [column[rows] for column in (ids, scores, orders, cosines, evidence)]
         earlier = {hit.id for hit in self._earlier_hits}
         self._tier_hits = [
-            Hit(self._searchable[order], vector_id, score)
-            for order, vector_id, score in zip(orders.tolist(), ids.tolist(), scores.tolist(), strict=True)
-            if score >= self._min_score and vector_id not in earlier
+            Hit(self._searchable[order], video, score, cosine=cosine, words=words_part)
+            for video, score, order, cosine, words_part in zip(
+                *map(np.ndarray.tolist, self._pool), strict=True
+            )
+            if score >= self._min_score and video not in earlier
         ]
-        if are_complete is not None and self._uses_likely_bound:
-            self._is_full = len(self._tier_hits) >= self._depth and bool(are_complete(ids).all())
+        if match_all_terms is not None and self._uses_likely_bound:
+            self._is_full = len(self._tier_hits) >= self._depth and bool(match_all_terms(ids[rows]).all())
 
     def hits(self) -> list[Hit]:
         """List the best hits so far."""
@@ -231,16 +227,16 @@ class WavePlanner:
 
     def rank_key(self, hit: Hit) -> tuple[bool, float, int, int]:
         """Compute a hit's sort key, even if it is no longer in the list."""
-        is_in_later_tier = self._places[hit.task] >= self._first_tier
+        is_in_later_tier = self._ranks[hit.task] >= self._first_tier
         return is_in_later_tier, -hit.score, self._orders.get(hit.task, -1), hit.id
 
-    def without_lift(self, hit: Hit) -> Hit:
-        """Subtract the task's lift from a hit's score, because lifts change when a domain loses its last video."""
-        return replace(hit, score=hit.score - float(np.float32(self.lifts[hit.task])))
+    def without_bonus(self, hit: Hit) -> Hit:
+        """Subtract the task's prior bonus from a hit's score: bonuses change when a domain loses its last video."""
+        return replace(hit, score=hit.score - float(np.float32(self.prior_bonuses[hit.task])))
 
-    def with_lift(self, hit: Hit) -> Hit:
-        """Invert :meth:`without_lift` with this search's lifts."""
-        return replace(hit, score=hit.score + float(np.float32(self.lifts[hit.task])))
+    def with_bonus(self, hit: Hit) -> Hit:
+        """Invert :meth:`without_bonus` with this search's bonuses."""
+        return replace(hit, score=hit.score + float(np.float32(self.prior_bonuses[hit.task])))
 
     def _lowest_useful_score(self) -> float:
         """Compute the score that a new hit must reach to change the results."""
@@ -248,17 +244,17 @@ class WavePlanner:
         kth_score = self._tier_hits[room - 1].score if len(self._tier_hits) >= room else -np.inf
         return max(kth_score, self._min_score)
 
-    def _are_likely(self, places: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-        """Check for each place whether its task is one of the likeliest, ``[len(places)]``.
+    def _are_likely(self, ranks: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+        """Check for each rank whether its task is one of the likeliest, ``[len(ranks)]``.
 
-        Tasks with equal reach are equally likely, so none is cut off: tasks without captions have equal lifts. Videos
-        that contain the whole query can have no better rivals, so the limit then holds for such tasks, too.
+        Tasks with equal bounds are equally likely, so none is cut off: tasks without captions have equal bonuses.
+        Videos that match all terms can have no better rivals, so the limit then holds for such tasks, too.
         """
         most = self._limits.max_likely_tasks
         if self._is_full:
-            return np.asarray(places < min(most, _MAX_LIKELY_TASKS_IF_FULL))
-        least = self._reach[most - 1] if len(self._reach) >= most else -np.inf
-        return np.asarray(self._reach[places] >= least)
+            return np.asarray(ranks < min(most, _MAX_LIKELY_TASKS_IF_FULL))
+        least = self._bounds[most - 1] if len(self._bounds) >= most else -np.inf
+        return np.asarray(self._bounds[ranks] >= least)
 
     def _visual_bound(self) -> float:
         """Bound the visual score of videos not found yet; with ``auto``, the bound is only likely."""
@@ -268,22 +264,15 @@ class WavePlanner:
             cosine = min(cosine, self._highest_cosine + slack)
         return self._visual.nats(cosine)
 
-
-def _split_tiers(
-    tasks: Sequence[str],
-    reaches: npt.NDArray[np.floating],
-    searchable: Set[str],
-    routes: Routes,
-    tasks_in_first_page: int | None,
-) -> list[npt.NDArray[np.int64]]:
-    """Split the places of the selected tasks, highest reach first, into tiers: a tier's hits precede the next one's."""
-    selected = cut = len(tasks)
-    if isinstance(routes, int):
-        selected = cut = int((reaches >= reaches[min(routes, cut) - 1]).sum())
-    elif routes == "auto" and tasks_in_first_page is not None:
-        cut = tasks_in_first_page
-    tiers = (
-        np.array([place for place in part if tasks[place] in searchable], np.int64)
-        for part in (range(min(cut, selected)), range(cut, selected))
-    )
-    return [tier for tier in tiers if len(tier)] or [np.empty(0, np.int64)]
+    def _split_tiers(self, routes: Routes, tasks_in_first_page: int | None) -> list[npt.NDArray[np.int64]]:
+        """Split the ranks of the selected tasks into tiers: a tier's hits precede the next one's."""
+        selected = cut = len(self._ranked)
+        if isinstance(routes, int):
+            selected = cut = int((self._bounds >= self._bounds[min(routes, cut) - 1]).sum())
+        elif routes == "auto" and tasks_in_first_page is not None:
+            cut = tasks_in_first_page
+        tiers = (
+            np.array([rank for rank in part if self._ranked[rank] in self._orders], np.int64)
+            for part in (range(min(cut, selected)), range(cut, selected))
+        )
+        return [tier for tier in tiers if len(tier)] or [np.empty(0, np.int64)]

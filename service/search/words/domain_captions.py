@@ -1,19 +1,67 @@
-"""Caption statistics of a snapshot's domains, and the videos that have no caption."""
+"""A snapshot's videos by task, the videos without captions, and caption statistics of the domains."""
 
 from __future__ import annotations
 
-from threading import Lock
-from weakref import WeakKeyDictionary
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
 
 from index.arrays import Ids
+from index.vector_ids import find_ids
 from index.words.word_index import WordIndex
-from models.routing.word_evidence import CaptionStatistics
-from service.search.words.video_positions import VideoPositions
+from service.search.words.word_evidence import CaptionStatistics
 
+_MAX_SPARSITY = 16  # table entries per video; more widely scattered IDs are searched instead
+_FREE_ENTRIES = 1 << 20
 _RECOUNTED = 50  # recount once one in this many library texts has changed
+
+
+class VideoPositions:
+    """Maps videos to their tasks' positions.
+
+    Args:
+        videos: Each task's video vector IDs, without moments; a video belongs to one task.
+
+    Attributes:
+        videos: ``int64 [n]``, ascending; vector IDs of all videos.
+        by_task: ``int64 [n]``; vector IDs task by task, ascending within each.
+        starts: ``int64 [T + 1]``; start of each of T tasks in ``by_task``.
+        counts: ``int64 [T]``; number of videos in each task.
+    """
+
+    def __init__(self, videos: Sequence[Ids]) -> None:
+        ids: Ids = np.concatenate([np.empty(0, np.int64), *videos])
+        self.by_task = ids
+        self.starts: Ids = np.cumsum([0, *(len(own) for own in videos)], dtype=np.int64)
+        self.counts: npt.NDArray[np.int64] = np.diff(self.starts)
+        tasks = np.repeat(np.arange(len(videos), dtype=np.int32), self.counts)
+        order = np.argsort(ids, kind="stable")
+        self._order = order
+        self.videos: Ids = ids[order]
+        self._tasks = tasks[order]
+        self._first = int(self.videos[0]) if len(ids) else 0
+        span = int(self.videos[-1]) - self._first + 1 if len(ids) else 0
+        self._table: npt.NDArray[np.int32] | None = None
+        if span <= _MAX_SPARSITY * len(ids) + _FREE_ENTRIES:
+            # The last entry is for all IDs outside the table.
+            self._table = np.full(span + 1, -1, np.int32)
+            self._table[self.videos - self._first] = self._tasks
+
+    def places(self, ids: Ids) -> npt.NDArray[np.int64]:
+        """Find the places in ``by_task`` of those IDs that it contains."""
+        return self._order[find_ids(self.videos, ids)[1]]
+
+    def locate(self, ids: Ids) -> npt.NDArray[np.int32]:
+        """Find each video's task position, ``int32 [len(ids)]``; -1 for unknown IDs."""
+        if self._table is not None:
+            places = ids - self._first
+            last = len(self._table) - 1
+            return self._table[np.where((places < 0) | (places > last), last, places)]
+        is_known, places = find_ids(self.videos, ids)
+        positions = np.full(len(ids), -1, np.int32)
+        positions[is_known] = self._tasks[places]
+        return positions
 
 
 class DomainCaptions:
@@ -87,7 +135,13 @@ class DomainCaptions:
             is_captioned = self._is_captioned.copy()
             places = self._positions.places(words.newly_changed)
             is_captioned[places] = ~is_captioned[places]
-        return DomainCaptions(words, self._positions, self.statistics, is_captioned, self._counted)
+        return DomainCaptions(
+            words,
+            self._positions,
+            statistics=self.statistics,
+            is_captioned=is_captioned,
+            counted=self._counted,
+        )
 
     def _count(self, words: WordIndex) -> CaptionStatistics:
         captions, lengths = words.count_captions(self._positions.locate, len(self._positions.counts))
@@ -98,20 +152,3 @@ class DomainCaptions:
             self._positions.counts - uncaptioned,
             uncaptioned,
         )
-
-
-class CaptionsOfSnapshots:
-    """Caches caption facts for every snapshot in use. Thread-safe."""
-
-    def __init__(self) -> None:
-        self._known: WeakKeyDictionary[VideoPositions, DomainCaptions] = WeakKeyDictionary()
-        self._lock = Lock()
-
-    def of(self, words: WordIndex, positions: VideoPositions) -> DomainCaptions:
-        """Get the facts for a snapshot's videos."""
-        with self._lock:
-            known = self._known.get(positions)
-            current = DomainCaptions(words, positions) if known is None else known.updated(words)
-            if current is not known:
-                self._known[positions] = current
-            return current

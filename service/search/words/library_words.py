@@ -3,38 +3,67 @@
 The index is computed from catalog rows alone, so a killed process or a restored backup cannot make it differ from them.
 Videos are added before the first snapshot that contains them is served. Edits show in the next search: each search
 compares the last edit's number with the index's, which reads one row.
+
+Transcripts are indexed apart from other texts: two hours of subtitles have as many words as a thousand captions. In a
+shared index, they would make caption words look common, and lookups would stop at the first passages.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from threading import Lock
-from typing import NamedTuple
+from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 import numpy as np
+import numpy.typing as npt
 import structlog
-from sqlalchemy import select
+from sqlalchemy import Select, bindparam, select
+from sqlalchemy.orm import Session
+from sqlalchemy.sql.elements import KeyedColumnElement
 
 from index.arrays import Ids, batches
-from index.words.word_index import VideoText, WordIndex
+from index.vector_ids import moment_ids
+from index.words.word_forms import words_key
+from index.words.word_index import TextKind, VideoText, WordIndex
 from service.catalog.catalog_reads import CatalogReads
 from service.catalog.column_types import is_damaged
-from service.catalog.database import session_scope
+from service.catalog.database import id_chunks, session_scope
 from service.catalog.domain_videos import read_edited_videos, read_last_edit
-from service.catalog.tables import Passage, Video
-from service.catalog.transcripts import TimedText
+from service.catalog.tables import Feedback, Passage, Video
+from service.catalog.transcripts import TimedText, with_following
 from service.core.errors import Unavailable
-from service.search.words.domain_captions import CaptionsOfSnapshots
-from service.search.words.judged_texts import JudgedTexts, read_judged_texts
-from service.search.words.rows_by_video import RowsByVideo
-from service.search.words.transcript_words import TranscriptWords
-from service.search.words.video_positions import VideoPositions
+from service.search.words.domain_captions import DomainCaptions, VideoPositions
 from service.search.words.video_texts import texts_of
 
 log = structlog.get_logger(__name__)
 
+MAX_VOTES = 15  # more do not change the weight
+MAX_FEEDBACK_TEXTS = 256  # per video
 _CHUNK = 10_000  # videos whose texts are held in memory at a time
 _IDS_PER_QUERY = 500
+
+
+class RowsByVideo:
+    """A query for rows by video, compiled once. Consecutive IDs are read as a range.
+
+    Args:
+        query: Selects the rows of all videos, as table columns, which are faster to read than objects.
+        video: Column with the vector ID.
+    """
+
+    def __init__(self, query: Select[Any], video: KeyedColumnElement[Any]) -> None:
+        self._of_ids = query.where(video.in_(bindparam("ids", expanding=True)))
+        self._between = query.where(video.between(bindparam("first"), bindparam("last")))
+
+    def read(self, session: Session, videos: Sequence[int]) -> Iterable[Any]:
+        """Read the rows of videos, given by ascending vector IDs; at most as many IDs as fit in a query."""
+        connection = session.connection()
+        if videos and videos[-1] - videos[0] == len(videos) - 1:
+            return connection.execute(self._between, {"first": videos[0], "last": videos[-1]})
+        return connection.execute(self._of_ids, {"ids": list(videos)})
+
+
 _VIDEOS = Video.__table__.c
 _TEXTS = RowsByVideo(
     select(_VIDEOS.vector_id, _VIDEOS.uri, _VIDEOS.captions, _VIDEOS["metadata"]), _VIDEOS.vector_id
@@ -44,6 +73,111 @@ _CUES = RowsByVideo(
     select(_PASSAGES.video_vector_id, _PASSAGES.cues).order_by(_PASSAGES.video_vector_id, _PASSAGES.number),
     _PASSAGES.video_vector_id,
 )
+_FEEDBACK = Feedback.__table__.c
+_VERDICTS = RowsByVideo(
+    select(_FEEDBACK.video_vector_id, _FEEDBACK.verdict, _FEEDBACK.text).order_by(_FEEDBACK.id),
+    _FEEDBACK.video_vector_id,
+)
+_NONE = np.empty(0, np.int64)
+
+
+class RelevanceFeedback:
+    """The positive and negative feedback of a library: texts that people confirmed or refused; immutable.
+
+    Args:
+        texts: Texts by vector ID, for videos that have any; negative ones have negative votes.
+        negative: Votes against each video, by the key of the words, then by vector ID.
+    """
+
+    def __init__(
+        self,
+        texts: Mapping[int, Sequence[VideoText]] | None = None,
+        negative: Mapping[str, Mapping[int, int]] | None = None,
+    ) -> None:
+        self._texts = texts or {}
+        self._negative = negative or {}
+
+    def replace(self, texts: Mapping[int, Sequence[VideoText]]) -> RelevanceFeedback:
+        """Replace the texts of videos. Other kinds of texts among them are ignored."""
+        voted = {video: [text for text in group if text.votes] for video, group in texts.items()}
+        changed = {video: group for video, group in voted.items() if group or video in self._texts}
+        if not changed:
+            return self
+        before = {key for video in changed for key in map(_key, self._texts.get(video, ()))}
+        now = {
+            (_key(text), video): -text.votes
+            for video, group in changed.items()
+            for text in group
+            if text.votes < 0
+        }
+        # Copy each set of votes once, however many of these videos it contains.
+        copies = {
+            key: {
+                video: votes for video, votes in self._negative.get(key, {}).items() if video not in changed
+            }
+            for key in before | {key for key, _ in now}
+        }
+        for (key, video), votes in now.items():
+            copies[key][video] = votes
+        negative = {key: videos for key, videos in {**self._negative, **copies}.items() if videos}
+        merged = {**self._texts, **changed}
+        return RelevanceFeedback({video: group for video, group in merged.items() if group}, negative)
+
+    def positive_texts(self, video: int) -> list[VideoText]:
+        """List a video's texts with positive feedback."""
+        return [text for text in self._texts.get(video, ()) if text.votes > 0]
+
+    def negative_videos(self, queries: Sequence[str]) -> tuple[Ids, npt.NDArray[np.int64]]:
+        """Find the videos with negative feedback for any of some texts: ascending IDs, and the votes against each."""
+        if not self._negative:
+            return _NONE, _NONE
+        votes: dict[int, int] = {}
+        for key in {words_key(query) for query in queries}:
+            for video, against in self._negative.get(key or "", {}).items():
+                votes[video] = max(against, votes.get(video, 0))
+        videos = np.array(sorted(votes), np.int64)
+        return videos, np.array([votes[video] for video in videos.tolist()], np.int64)
+
+
+class TranscriptWords:
+    """An index of transcript passages. Immutable.
+
+    Attributes:
+        index: Words of passages, which use the IDs of moments (:mod:`index.vector_ids`).
+    """
+
+    def __init__(self, index: WordIndex, counts: Mapping[int, int]) -> None:
+        self.index = index
+        self._counts = counts  # passages of each video with a transcript
+
+    @classmethod
+    def empty(cls) -> TranscriptWords:
+        """Create an empty index."""
+        return cls(WordIndex.empty(), {})
+
+    def replace(self, passages: Mapping[int, Sequence[Sequence[TimedText]]]) -> TranscriptWords:
+        """Replace the transcripts of videos.
+
+        Args:
+            passages: Cues of each video's passages, by vector ID; a video without passages is removed.
+        """
+        texts: dict[int, list[VideoText]] = {}
+        counts = dict(self._counts)
+        for video, parts in passages.items():
+            texts |= {passage: [] for passage in moment_ids(video, counts.pop(video, 0)).tolist()}
+            if parts:
+                counts[video] = len(parts)
+                spoken = zip(moment_ids(video, len(parts)).tolist(), parts, [*parts[1:], []], strict=True)
+                texts |= {
+                    passage: [VideoText(TextKind.TRANSCRIPT, spoken_text(with_following(cues, following)))]
+                    for passage, cues, following in spoken
+                }
+        return TranscriptWords(self.index.replace(texts.items()), counts) if texts else self
+
+
+def spoken_text(cues: Sequence[TimedText]) -> str:
+    """Join cues' texts."""
+    return " ".join(text for *_, text in cues)
 
 
 class ReadTexts(NamedTuple):
@@ -63,30 +197,43 @@ class ReadTexts(NamedTuple):
         return cls(dict.fromkeys(videos.tolist(), ()), {video: [] for video in videos.tolist()})
 
 
-class _State(NamedTuple):
-    """The words as of one time; replaced as a whole.
+class LibraryTexts(NamedTuple):
+    """The texts of a library as of one time; replaced as a whole.
 
     Attributes:
         words: Index of the videos' texts.
         transcripts: Index of their transcripts.
-        judged: Confirmed and refused texts.
+        feedback: Texts that people confirmed or refused.
         videos: ``int64``, ascending; vector IDs of the videos.
         edit: Number of the last edit in the index; None before the first videos.
     """
 
     words: WordIndex
     transcripts: TranscriptWords
-    judged: JudgedTexts
+    feedback: RelevanceFeedback
     videos: Ids
     edit: int | None
 
-    def replace(self, read: ReadTexts) -> _State:
-        """Replace the texts of videos. A refused text is not a text of its video."""
-        own = ((video, [text for text in found if text.votes >= 0]) for video, found in read.texts.items())
+    @classmethod
+    def empty(cls) -> LibraryTexts:
+        """Start without videos."""
+        return cls(
+            words=WordIndex.empty(),
+            transcripts=TranscriptWords.empty(),
+            feedback=RelevanceFeedback(),
+            videos=_NONE,
+            edit=None,
+        )
+
+    def replace(self, read: ReadTexts) -> LibraryTexts:
+        """Replace the texts of videos. A text with negative feedback is not a text of its video."""
+        indexed = (
+            (video, [text for text in texts if text.votes >= 0]) for video, texts in read.texts.items()
+        )
         return self._replace(
-            words=self.words.replace(own),
+            words=self.words.replace(indexed),
             transcripts=self.transcripts.replace(read.passages),
-            judged=self.judged.replace(read.texts),
+            feedback=self.feedback.replace(read.texts),
         )
 
 
@@ -95,17 +242,13 @@ class LibraryWords:
 
     Args:
         reads: Catalog reads, whose wait is bounded.
-
-    Attributes:
-        captions: Caption facts by snapshot.
     """
 
     def __init__(self, reads: CatalogReads | None = None) -> None:
         self._reads = reads or CatalogReads()
-        self.captions = CaptionsOfSnapshots()
-        self._state = _State(
-            WordIndex.empty(), TranscriptWords.empty(), JudgedTexts(), np.empty(0, np.int64), None
-        )
+        self._state = LibraryTexts.empty()
+        self._captions: WeakKeyDictionary[VideoPositions, DomainCaptions] = WeakKeyDictionary()
+        self._captions_lock = Lock()
         self._preparation = Lock()  # one at a time
         self._replacement = Lock()  # for the state; not held while many videos are read
 
@@ -126,25 +269,35 @@ class LibraryWords:
             for chunk in batches(missing, _CHUNK):
                 read = read_texts(chunk)
                 with self._replacement:
-                    known, edit = self._state.videos, self._state.edit
-                    # Edits since then concern videos that the index did not know: read those again.
+                    indexed, edit = self._state.videos, self._state.edit
+                    # Edits since then concern videos that the index did not have: read those again.
                     self._state = self._state.replace(read)._replace(
-                        videos=np.insert(known, np.searchsorted(known, chunk), chunk),
+                        videos=np.insert(indexed, np.searchsorted(indexed, chunk), chunk),
                         edit=since if edit is None else min(edit, since),
                     )
 
-    def count_captions(self, positions: VideoPositions) -> None:
-        """Count the captions of a snapshot about to be served, so that no search waits for it."""
-        self.captions.of(self._state.words, positions)
+    def captions_of(self, positions: VideoPositions, words: WordIndex | None = None) -> DomainCaptions:
+        """Get the caption facts for a snapshot's videos; counted before it is served, no search waits for them.
+
+        Args:
+            words: Words that the facts are for; the newest by default.
+        """
+        words = words or self._state.words
+        with self._captions_lock:
+            counted = self._captions.get(positions)
+            current = DomainCaptions(words, positions) if counted is None else counted.updated(words)
+            if current is not counted:
+                self._captions[positions] = current
+            return current
 
     def retain(self, videos: Ids) -> None:
         """Drop the words of all other videos, once the snapshot of the given ones is served."""
         with self._preparation, self._replacement:
-            known = self._state.videos
-            gone = np.setdiff1d(known, videos, assume_unique=True)
+            indexed = self._state.videos
+            gone = np.setdiff1d(indexed, videos, assume_unique=True)
             if len(gone):
-                removed = self._state.replace(ReadTexts.none(gone))
-                self._state = removed._replace(videos=np.setdiff1d(known, gone, assume_unique=True))
+                remaining = np.setdiff1d(indexed, gone, assume_unique=True)
+                self._state = self._state.replace(ReadTexts.none(gone))._replace(videos=remaining)
 
     def follow_edits(self) -> int | None:
         """Read all edits committed before the call.
@@ -170,29 +323,19 @@ class LibraryWords:
         return self._state.words
 
     @property
-    def index(self) -> WordIndex:
-        """Words of the videos, at least as new as the last :meth:`follow_edits`."""
-        return self._state.words
-
-    @property
-    def transcripts(self) -> TranscriptWords:
-        """Transcript words, likewise."""
-        return self._state.transcripts
-
-    @property
-    def judged(self) -> JudgedTexts:
-        """Confirmed and refused texts, likewise."""
-        return self._state.judged
+    def texts(self) -> LibraryTexts:
+        """Texts of the videos, at least as new as the last :meth:`follow_edits`."""
+        return self._state
 
     def _apply_edits(self, number: int) -> None:
         with self._replacement:
             state = self._state
-            known, edit = state.videos, state.edit
+            indexed, edit = state.videos, state.edit
             if edit is None or number <= edit:  # another search read them
                 return
             edited = np.sort(np.array(self._reads.read(lambda: read_edited_videos(edit)), np.int64))
-            # numpy's set operations would sort all known IDs.
-            first, end = (np.searchsorted(known, edited, side) for side in ("left", "right"))
+            # numpy's set operations would sort all IDs.
+            first, end = (np.searchsorted(indexed, edited, side) for side in ("left", "right"))
             for chunk in batches(edited[end > first], _IDS_PER_QUERY):
                 read = self._reads.read(lambda chunk=chunk: read_texts(chunk))  # type: ignore[misc]
                 state = state.replace(read)
@@ -223,10 +366,48 @@ def _read_batch(videos: Sequence[int], found: ReadTexts) -> None:
             if is_damaged(captions) or is_damaged(metadata):
                 log.warning("texts_not_read", vector_id=video)
             texts[video] = texts_of(uri, captions, metadata)
-        for video, judged in read_judged_texts(session, videos).items():
-            texts.get(video, []).extend(judged)
+        for video, voted in read_feedback_texts(session, videos).items():
+            texts.get(video, []).extend(voted)
         for video, passage in _CUES.read(session, videos):
             if is_damaged(passage):
                 log.warning("passage_not_read", vector_id=video)
             found.passages[video].append(passage)
     found.texts.update(texts)
+
+
+def read_feedback_texts(session: Session, videos: Sequence[int]) -> dict[int, list[VideoText]]:
+    """Read the texts of videos that people confirmed or refused, most votes first; refused ones have negative votes.
+
+    A text's votes are the callers who confirmed it minus those who refused it. A text without a majority is left out.
+
+    Args:
+        videos: Vector IDs, ascending.
+    """
+    votes: dict[tuple[int, str], int] = {}
+    texts: dict[tuple[int, str, str], str] = {}
+    for video, verdict, text in _VERDICTS.read(session, videos):
+        key = words_key(text) or ""  # rows of an earlier version have another one
+        votes[video, key] = votes.get((video, key), 0) + (1 if verdict == "right" else -1)
+        texts.setdefault((video, key, verdict), text)
+    voted: dict[int, list[VideoText]] = {}
+    for (video, key), sum_of_votes in sorted(votes.items(), key=lambda entry: -abs(entry[1])):
+        listed = voted.setdefault(video, [])
+        if sum_of_votes and len(listed) < MAX_FEEDBACK_TEXTS:
+            text = texts[video, key, "right" if sum_of_votes > 0 else "wrong"]
+            counted = max(-MAX_VOTES, min(sum_of_votes, MAX_VOTES))
+            listed.append(VideoText(TextKind.CONFIRMED, text, votes=counted))
+    return voted
+
+
+def read_positive_texts(session: Session, videos: Sequence[int]) -> dict[int, list[str]]:
+    """Read the texts of videos with positive feedback, given by vector ID; videos without any are left out."""
+    positive_texts: dict[int, list[str]] = {}
+    for chunk in id_chunks(sorted(videos)):
+        for video, texts in read_feedback_texts(session, chunk).items():
+            if positive := [text.text for text in texts if text.votes > 0]:
+                positive_texts[video] = positive
+    return positive_texts
+
+
+def _key(text: VideoText) -> str:
+    return words_key(text.text) or ""

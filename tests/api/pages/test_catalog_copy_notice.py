@@ -24,15 +24,15 @@ def test_results_of_a_copy_have_its_time(
     browser.get(f"{address}/?q=a+bus")
     wait_for(browser, RESULT)
     assert "cannot be reached" not in _message(browser)
-    mirror = client.app.state.query_service.mirror  # type: ignore[attr-defined]
-    wait_until(browser, lambda _: mirror.as_of and mirror.as_of > opened)
+    read_cache = client.app.state.query_service.read_cache  # type: ignore[attr-defined]
+    wait_until(browser, lambda _: read_cache.as_of and read_cache.as_of > opened)
     lose_database()
     _search(browser, "a bus at night")
     wait_until(browser, lambda _: "catalog database can't be reached" in _message(browser))
     assert texts(browser, RESULT)
     stated = browser.execute_script(
         "return new Date(arguments[0]).toLocaleString(undefined, {dateStyle: 'medium', timeStyle: 'medium'})",
-        mirror.as_of.isoformat(),
+        read_cache.as_of.isoformat(),
     )
     assert f"captions are from {stated}, and later videos are missing." in _message(browser)
     browser.get_log("browser")  # other requests of the page get 503

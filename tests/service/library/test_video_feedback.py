@@ -23,8 +23,7 @@ from service.core.errors import InvalidInput, NotFound
 from service.core.settings import Settings
 from service.library import video_feedback
 from service.library.video_feedback import give_feedback, list_feedback, take_back
-from service.search.words.judged_texts import MAX_VOTES
-from service.search.words.library_words import LibraryWords, read_texts
+from service.search.words.library_words import MAX_VOTES, LibraryWords, read_texts
 
 Post = Callable[..., TaskDetails]
 
@@ -229,11 +228,11 @@ def test_words_of_every_process_follow_feedback(video: int) -> None:
         index = words.current()
         assert index.lookup(parse_query("dogs")).votes.tolist() == [1]
         assert len(index.lookup(parse_query("cat")).videos) == 0, "a refused text is none of the video"
-        assert words.judged.refused(["cats"])[0].tolist() == [video]
+        assert words.texts.feedback.negative_videos(["cats"])[0].tolist() == [video]
     take_back(dog.id)
     _give("ada", "a cat")
     for words in processes:
         index = words.current()
         assert len(index.lookup(parse_query("dog")).videos) == 0
         assert index.lookup(parse_query("cat")).votes.tolist() == [1]
-        assert len(words.judged.refused(["cats"])[0]) == 0
+        assert len(words.texts.feedback.negative_videos(["cats"])[0]) == 0

@@ -54,7 +54,7 @@ def settled(folder: Path, backbone: Backbone, **overrides: Any) -> Iterator[Sett
 
 def copy_rows(service: SearchEngine) -> None:
     """Copy the catalog's rows to the engine's memory."""
-    while not service.mirror.update(service.snapshots.current()):  # takes at most a share of the time
+    while not service.read_cache.update(service.snapshots.current()):  # takes at most a share of the time
         _PAUSE.wait(0.01)
 
 

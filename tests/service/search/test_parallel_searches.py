@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from service.search.parallel_searches import search_in_parallel
+from service.search.snapshots.search_snapshot import search_in_parallel
 
 LARGE, SMALL = 1024**3, 1024
 

@@ -17,7 +17,7 @@ from models.routing.router import COSINE_LIMIT
 from models.routing.visual_score import VisualScore
 from service.search.search_request import Routes, parse_routes
 from service.search.snapshots.video_grouping import best_per_video, nearest_videos
-from service.search.text_search.planner import SEPARATE_ENCODINGS, SHARED_ENCODING, WavePlanner
+from service.search.text_search.planner import SEPARATE_ENCODINGS, SHARED_ENCODING, RoundPlanner
 
 Shards = dict[str, list[tuple[int, float]]]  # task → IDs and cosines
 
@@ -28,14 +28,14 @@ def _nearest(shard: list[tuple[int, float]], k: int) -> Hits:
     return Hits(np.array([i for i, _ in best], np.int64), np.array([c for _, c in best], np.float32))
 
 
-def _planner(routing: Sequence[tuple[str, float]], *arguments: Any, **options: Any) -> WavePlanner:
+def _planner(routing: Sequence[tuple[str, float]], *arguments: Any, **options: Any) -> RoundPlanner:
     tasks, lifts = [task for task, _ in routing], np.array([lift for _, lift in routing])
-    return WavePlanner(tasks, lifts, *arguments, visual=VisualScore(1.0, 0.0), **options)
+    return RoundPlanner(tasks, lifts, *arguments, visual=VisualScore(1.0, 0.0), **options)
 
 
-def _search(planner: WavePlanner, shards: Shards, k: int) -> list[list[str]]:
+def _search(planner: RoundPlanner, shards: Shards, k: int) -> list[list[str]]:
     waves = []
-    while wave := planner.next_wave():
+    while wave := planner.next_round():
         waves.append(wave)
         planner.add_hits({task: _nearest(shards[task], k) for task in wave}.items())
     return waves
@@ -225,11 +225,11 @@ def test_pages_with_moments_equal_pages_of_each_videos_best_vector(
             )
             for _ in range(2)
         )
-        while wave := planner.next_wave():
-            assert plain.next_wave() == wave, "the bound counts videos, not vectors"
+        while wave := planner.next_round():
+            assert plain.next_round() == wave, "the bound counts videos, not vectors"
             planner.add_hits({task: _nearest_by_moments(scenes[task], end + 1) for task in wave}.items())
             plain.add_hits({task: _nearest(best[task], end + 1) for task in wave}.items())
-        assert plain.next_wave() == []
+        assert plain.next_round() == []
         found += planner.hits()[offset:end]
         has_later_page = offset > 0
         first_page_tasks, offset = (
@@ -328,7 +328,7 @@ def test_encoders_with_a_shared_encoding_search_in_few_large_waves() -> None:
     for limits in (SEPARATE_ENCODINGS, SHARED_ENCODING):
         planner = _planner(_routing(lifts), list(lifts), 5, routes="all", limits=limits)
         sizes.append([])
-        while wave := planner.next_wave():
+        while wave := planner.next_round():
             sizes[-1].append(len(wave))
             planner.add_hits([])
     assert sizes == [[8, 8, 16, 32, 56], [24, 96]]
@@ -337,10 +337,10 @@ def test_encoders_with_a_shared_encoding_search_in_few_large_waves() -> None:
 def test_first_wave_of_a_shared_encoding_takes_a_few_tasks_that_are_less_likely() -> None:
     lifts = {f"t{n}": -float(n) for n in range(20)}
     planner = _planner(_routing(lifts), list(lifts), 5, routes="all", limits=SHARED_ENCODING)
-    assert planner.next_wave() == list(lifts)[: SHARED_ENCODING.min_first_wave]
+    assert planner.next_round() == list(lifts)[: SHARED_ENCODING.min_first_round]
 
 
-ONE_TASK_AT_FIRST = replace(SHARED_ENCODING, min_first_wave=1)
+ONE_TASK_AT_FIRST = replace(SHARED_ENCODING, min_first_round=1)
 
 
 def test_encoders_with_a_shared_encoding_search_more_likely_tasks() -> None:
@@ -349,9 +349,9 @@ def test_encoders_with_a_shared_encoding_search_more_likely_tasks() -> None:
     searched = []
     for limits in (SEPARATE_ENCODINGS, ONE_TASK_AT_FIRST):
         planner = _planner([("near", 0.0), ("far", lift)], ["near", "far"], 2, routes="auto", limits=limits)
-        assert planner.next_wave() == ["near"]
+        assert planner.next_round() == ["near"]
         planner.add_hits({"near": hits}.items())
-        searched.append(planner.next_wave())
+        searched.append(planner.next_round())
     assert searched == [[], ["far"]]
 
 
@@ -364,9 +364,9 @@ def test_auto_expects_no_higher_cosine_while_complete_videos_fill_the_list(
     planner = _planner(
         [("near", 0.0), ("far", lift)], ["near", "far"], 2, routes="auto", limits=ONE_TASK_AT_FIRST
     )
-    assert planner.next_wave() == ["near"]
-    planner.add_hits({"near": hits}.items(), are_complete=lambda videos: np.isin(videos, complete))
-    assert planner.next_wave() == expected
+    assert planner.next_round() == ["near"]
+    planner.add_hits({"near": hits}.items(), match_all_terms=lambda videos: np.isin(videos, complete))
+    assert planner.next_round() == expected
 
 
 @pytest.mark.parametrize("step", [0.0, 0.0001])
@@ -374,11 +374,11 @@ def test_auto_searches_fewer_likely_tasks_once_complete_videos_fill_the_list(ste
     lifts = {f"t{n}": -n * step for n in range(40)}
     planner = _planner(_routing(lifts), list(lifts), 16, routes="auto", limits=SHARED_ENCODING)
     number, searched = 1, 0
-    while wave := planner.next_wave():
+    while wave := planner.next_round():
         searched += len(wave)
         hits = {
             task: Hits(np.array([number + n]), np.float32([0.5 - n / 100])) for n, task in enumerate(wave)
         }
-        planner.add_hits(hits.items(), are_complete=lambda videos: np.ones(len(videos), np.bool_))
+        planner.add_hits(hits.items(), match_all_terms=lambda videos: np.ones(len(videos), np.bool_))
         number += len(wave)
     assert searched == 24

@@ -113,13 +113,13 @@ def test_captions_are_searched_once_until_they_change(
     served: SearchEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started: list[int] = []
-    start = query_reports.start_searches
+    execute = query_reports.execute
 
     def count(snapshot: Any, requests: Any, *others: Any, **options: Any) -> Any:
         started.append(len(requests))
-        return start(snapshot, requests, *others, **options)
+        return execute(snapshot, requests, *others, **options)
 
-    monkeypatch.setattr(query_reports, "start_searches", count)
+    monkeypatch.setattr(query_reports, "execute", count)
     first = served.report_queries("tsk_birds")
     assert served.report_queries("tsk_birds") == first
     assert started == [3]

@@ -21,7 +21,7 @@ from service.catalog.domain_videos import replace_moments
 from service.catalog.tables import Task, Video
 from service.core.settings import Settings
 from service.search import captioning
-from service.search.catalog_mirror import CatalogMirror
+from service.search.catalog_read_cache import CatalogReadCache
 from service.search.snapshots.appended_captions import appended_profiles
 from service.search.video_metadata_cache import VideoMetadataCache
 from service.search.words.library_words import LibraryWords
@@ -91,14 +91,14 @@ def _profile_tokens(shard: SearchableShard) -> list[int]:
     return appended_profiles({"tsk_0": shard}, encoder, 10, {})["tsk_0"].tokens.tolist()
 
 
-def _mirrored_captions(shard: SearchableShard) -> list[str]:
+def _cached_captions(shard: SearchableShard) -> list[str]:
     reads = CatalogReads()
-    mirror = CatalogMirror(reads)
+    read_cache = CatalogReadCache(reads)
     try:
-        assert mirror.update(cast(Any, SimpleNamespace(shards={"tsk_0": shard})))
+        assert read_cache.update(cast(Any, SimpleNamespace(shards={"tsk_0": shard})))
     finally:
         reads.close()
-    return [caption for _, row in mirror.videos("tsk_0")[1] for caption in row.captions]
+    return [caption for _, row in read_cache.videos("tsk_0")[1] for caption in row.captions]
 
 
 def _indexed_words(shard: SearchableShard) -> list[str]:
@@ -117,7 +117,7 @@ def _indexed_words(shard: SearchableShard) -> list[str]:
     ("read", "expected"),
     [
         (_profile_tokens, [3, 5]),
-        (_mirrored_captions, ["a heron", "a taxi"]),
+        (_cached_captions, ["a heron", "a taxi"]),
         (_indexed_words, ["heron", "taxi"]),
     ],
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from service.search.catalog_mirror import VideoRow, VideoRows
+from service.search.catalog_read_cache import VideoRow, VideoRows
 
 ROWS = [
     (

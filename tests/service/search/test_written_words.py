@@ -23,7 +23,7 @@ from service.library.video_feedback import give_feedback, take_back
 from service.search.engine import SearchEngine
 from service.search.search_request import parse_requests
 from service.search.snapshots.search_snapshot import ShardScan
-from service.search.text_search.executor import advance_searches, start_searches
+from service.search.text_search.executor import execute
 from tests.service.search.caption_library import BIRDS, CARS, SEA, Library, settled
 
 torch.set_num_threads(1)
@@ -222,23 +222,19 @@ def test_list_is_that_of_all_scores(
 
 def _check_list(served: SearchEngine, query: SearchQuery) -> None:
     snapshot = served.snapshots.current()
-    (state,) = start_searches(
-        snapshot, parse_requests([query], served.settings), served.settings, served.metadata_cache
-    )
+    (search,) = execute(snapshot, parse_requests([query], served.settings), served.metadata_cache)
     expected: list[tuple[float, int]] = []
     for task, shard in snapshot.shards.items():
-        allowed = state.allowed_ids.get(task, np.empty(0, np.int64))
+        allowed = search.allowed_ids.get(task, np.empty(0, np.int64))
         ids = shard.ids if allowed is None else allowed
         if not len(ids):
             continue
-        (vector,) = snapshot.query_vectors([(state.words.query.text, state.mode, task)])
+        (vector,) = snapshot.query_vectors([(search.words.text, search.mode, task)])
         (hits,) = snapshot.scan([ShardScan(task, vector, len(ids), ids)])
         visual = snapshot.visual_score.nats(hits.scores)
-        scores = visual + state.planner.lifts[task] + state.words.nats(hits.ids)
+        scores = visual + search.planner.prior_bonuses[task] + search.words.log_odds(hits.ids)
         expected += zip(scores.tolist(), hits.ids.tolist(), strict=True)
-    while state.wave:
-        advance_searches(snapshot, [state])
-    ranked = [(hit.score, hit.id) for hit in state.planner.hits()]
+    ranked = [(hit.score, hit.id) for hit in search.planner.hits()]
     expected.sort(key=lambda entry: -entry[0])
     assert len(ranked) == min(query.k + 1, len(expected))
     assert [video for _, video in ranked] == [video for _, video in expected[: len(ranked)]]

@@ -141,7 +141,7 @@ def test_confirmed_texts_of_training_videos_are_learned_and_move_to_the_copies(
     words.prepare(copies)
     assert find_words(words, "kite") == copies.tolist()
     assert find_words(words, "boat") == []
-    assert words.judged.refused(["boats"])[0].tolist() == copies.tolist()
+    assert words.texts.feedback.negative_videos(["boats"])[0].tolist() == copies.tolist()
     assert {entry.video_id for entry in list_feedback(text="kite").feedback} == {f"new-{c}" for c in COLORS}
 
 

@@ -13,7 +13,7 @@ from index.hits import Hit
 from service.catalog.database import session_scope
 from service.catalog.tables import Task, Video
 from service.core.errors import Unavailable
-from service.search.catalog_mirror import CatalogMirror
+from service.search.catalog_read_cache import CatalogReadCache
 from service.search.engine import SearchEngine
 from tests.service.search.caption_library import BIRDS, CARS, SEA, Library, copy_rows
 
@@ -22,12 +22,12 @@ FACTS = [{"duration": 10.0 * n, "extra": {"place": place}} for n, place in enume
 
 
 @pytest.fixture
-def mirrored(library: Library, service: SearchEngine) -> Iterator[SearchEngine]:
+def cached(library: Library, service: SearchEngine) -> Iterator[SearchEngine]:
     """Engine of birds, cars and the sea, with a copy of their rows."""
     library.add_task("sea", SEA, facts=FACTS, moments={1: SEA})
     assert service.snapshots.refresh()
     snapshot = service.snapshots.current()
-    assert service.mirror.update(snapshot)
+    assert service.read_cache.update(snapshot)
     service.metadata_cache.preload(snapshot)
     yield service
     service.catalog_reads.close()
@@ -39,26 +39,26 @@ def _without_times(response: SearchResponse) -> SearchResponse:
 
 def test_copy_answers_as_the_catalog_does(
     library: Library,
-    mirrored: SearchEngine,
+    cached: SearchEngine,
     lose_database: Callable[[], None],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def search() -> list[SearchResponse]:
         return [
-            mirrored.search(SEA[1], k=20),
-            mirrored.search("something turns", k=3, task=["birds", "SEA"]),
-            mirrored.search("waves", where={"place": {"any": ["sky", "tree"]}}, task="sea"),
-            mirrored.search("waves", max_duration=10, routes="all", task="sea"),
-            mirrored.search("waves", arrived_after=datetime(2000, 1, 1, tzinfo=UTC)),
+            cached.search(SEA[1], k=20),
+            cached.search("something turns", k=3, task=["birds", "SEA"]),
+            cached.search("waves", where={"place": {"any": ["sky", "tree"]}}, task="sea"),
+            cached.search("waves", max_duration=10, routes="all", task="sea"),
+            cached.search("waves", arrived_after=datetime(2000, 1, 1, tzinfo=UTC)),
         ]
 
     expected = search()
     assert [response.metadata_as_of for response in expected] == [None] * 5
     assert {result.video_id for result in expected[2].results} == {"sea-1", "sea-2"}
     assert expected[0].results[0].moments
-    mirrored.metadata_cache.metadata_by_task.clear()
-    snapshot = mirrored.snapshots.current()
-    small = CatalogMirror(mirrored.catalog_reads, max_bytes=mirrored.mirror.videos("tsk_birds")[1].nbytes)
+    cached.metadata_cache.metadata_by_task.clear()
+    snapshot = cached.snapshots.current()
+    small = CatalogReadCache(cached.catalog_reads, max_bytes=cached.read_cache.videos("tsk_birds")[1].nbytes)
     assert small.update(snapshot)
     started_later = SearchEngine(library.settings)
     assert started_later.snapshots.refresh()
@@ -66,17 +66,17 @@ def test_copy_answers_as_the_catalog_does(
 
     found = search()
     assert [_without_times(response) for response in found] == [_without_times(r) for r in expected]
-    assert mirrored.mirror.as_of is not None
-    assert {response.metadata_as_of for response in found} == {mirrored.mirror.as_of}
-    assert mirrored.catalog_reads.is_interrupted
+    assert cached.read_cache.as_of is not None
+    assert {response.metadata_as_of for response in found} == {cached.read_cache.as_of}
+    assert cached.catalog_reads.is_interrupted
     with pytest.raises(Unavailable):
-        mirrored.search("a bird", task="nowhere")
+        cached.search("a bird", task="nowhere")
 
     # A copy without space for all domains names the others.
     hits = [Hit(task, int(shard.ids[0]), 0.5) for task, shard in snapshot.shards.items()]
     rows = small.read_results(hits, snapshot)
     assert [row.video_id for row in rows.rows.values()] == ["birds-0"]
-    assert rows.not_copied.keys() == {"tsk_cars", "tsk_sea"}
+    assert rows.not_cached.keys() == {"tsk_cars", "tsk_sea"}
     with pytest.raises(Unavailable):
         small.videos("tsk_cars")
 
@@ -87,9 +87,9 @@ def test_copy_answers_as_the_catalog_does(
     started_later.catalog_reads.close()
 
     monkeypatch.undo()
-    while mirrored.catalog_reads.is_interrupted:
+    while cached.catalog_reads.is_interrupted:
         PAUSE.wait(0.01)
-    assert mirrored.search(SEA[1]).metadata_as_of is None
+    assert cached.search(SEA[1]).metadata_as_of is None
 
 
 def test_results_have_redacted_uris(
@@ -99,7 +99,7 @@ def test_results_have_redacted_uris(
         address = "https://user:hunter2@media.example.com/taxi.mp4?token=hunter2"
         session.query(Video).filter(Video.id == "cars-0").one().uri = address
     assert service.snapshots.refresh()
-    assert service.mirror.update(service.snapshots.current())
+    assert service.read_cache.update(service.snapshots.current())
     service.metadata_cache.preload(service.snapshots.current())
 
     def uris() -> dict[str, str]:
@@ -114,26 +114,26 @@ def test_results_have_redacted_uris(
 
 
 def test_deletions_and_edits_apply_and_later_videos_are_left_out(
-    library: Library, mirrored: SearchEngine, lose_database: Callable[[], None]
+    library: Library, cached: SearchEngine, lose_database: Callable[[], None]
 ) -> None:
     with session_scope(write=True) as session:
         session.query(Video).filter(Video.id == "birds-0").one().captions = ["a grey heron"]
         session.get_one(Task, "tsk_birds").caption_edits += 1
-    copy_rows(mirrored)
+    copy_rows(cached)
     library.add_task("night", ["a dark road"])
-    mirrored.snapshots.refresh()
+    cached.snapshots.refresh()
     # The last deletion before the outage; this process has not read the new manifest.
     with session_scope(write=True) as session:
         video = session.query(Video).filter(Video.id == "cars-1").one()
         library.store.delete([video.vector_id], task="tsk_cars")
         session.delete(video)
     lose_database()
-    response = mirrored.search(CARS[1], k=20)
+    response = cached.search(CARS[1], k=20)
     names = {f"{name}-{n}" for name in ("birds", "cars", "sea") for n in range(3)}
     assert {result.video_id for result in response.results} == names - {"cars-1"}
     assert response.degraded == {}
-    assert mirrored.search(BIRDS[0]).results[0].captions == ["a grey heron"]
+    assert cached.search(BIRDS[0]).results[0].captions == ["a grey heron"]
 
     library.store.manifest_path.write_text("{")  # later deletions cannot be read
     with pytest.raises(Unavailable, match="deletions in the index can't be read"):
-        mirrored.search(CARS[1])
+        cached.search(CARS[1])

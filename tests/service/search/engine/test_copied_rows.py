@@ -12,25 +12,24 @@ from cinestrata_schemas.videos import VideoPatch
 from service.library.deletion import delete_videos
 from service.library.video_editing import edit_video
 from service.library.video_feedback import give_feedback
-from service.search import catalog_mirror
+from service.search import catalog_read_cache
 from service.search.engine import SearchEngine
 from service.search.search_request import parse_requests
-from service.search.text_search.executor import advance_searches, start_searches
-from service.search.text_search.search_responses import finish_searches
-from service.search.text_search.search_state import SearchState
+from service.search.text_search.executor import TextSearch, execute
+from service.search.text_search.search_responses import answer_searches
 from tests.service.search.caption_library import BIRDS, CARS, Library, copy_rows
 
 
 @pytest.fixture
 def catalog_reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Number of rows that each read of the catalog asked for."""
-    read_rows, counts = catalog_mirror.read_rows, list[int]()
+    read_rows, counts = catalog_read_cache.read_rows, list[int]()
 
-    def read(ids: Collection[int]) -> dict[int, catalog_mirror.VideoRow]:
+    def read(ids: Collection[int]) -> dict[int, catalog_read_cache.VideoRow]:
         counts.append(len(ids))
         return read_rows(ids)
 
-    monkeypatch.setattr(catalog_mirror, "read_rows", read)
+    monkeypatch.setattr(catalog_read_cache, "read_rows", read)
     return counts
 
 
@@ -64,15 +63,13 @@ def test_searches_that_end_together_show_the_edits_before_each(
     snapshot, cache = copied.snapshots.current(), copied.metadata_cache
     requests = parse_requests([SearchQuery(q=BIRDS[0], k=20)], copied.settings)
 
-    def start() -> SearchState:
-        (state,) = start_searches(snapshot, requests, copied.settings, cache)
-        while state.wave:
-            advance_searches(snapshot, [state])
-        return state
+    def run() -> TextSearch:
+        (search,) = execute(snapshot, requests, cache)
+        return search
 
-    first = start()
+    first = run()
     edit_video("birds-0", VideoPatch(captions=["a grey heron"]))
-    responses = finish_searches(snapshot, [first, start()], cache)
+    responses = answer_searches(snapshot, [first, run()], cache)
     assert catalog_reads == [6]
     for response in responses:
         assert ["a grey heron"] in [result.captions for result in response.results]
@@ -81,9 +78,9 @@ def test_searches_that_end_together_show_the_edits_before_each(
 def test_a_verdict_leaves_the_copy_as_it_is(
     copied: SearchEngine, catalog_reads: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(catalog_mirror, "_read_videos", None)
+    monkeypatch.setattr(catalog_read_cache, "_read_videos", None)
     give_feedback(FeedbackSpec(text=BIRDS[0], video_id="birds-0", verdict="right"))
-    assert copied.mirror.update(copied.snapshots.current()), "at once, because no row is read"
+    assert copied.read_cache.update(copied.snapshots.current()), "at once, because no row is read"
     assert "birds-0" in _find(copied, BIRDS[0])
     assert catalog_reads == []
 

@@ -23,7 +23,7 @@ from service.search.engine import SearchEngine
 from service.search.search_request import parse_requests
 from service.search.snapshots import snapshot_manager
 from service.search.snapshots.search_snapshot import SearchSnapshot
-from service.search.text_search.request_resolution import resolve_tasks
+from service.search.text_search.executor import resolve_tasks
 from tests.service.search.caption_library import BIRDS, SEA, Library
 
 
@@ -60,9 +60,11 @@ def test_ready_task_is_searchable_before_the_next_poll(lagging: SearchEngine, ki
 def test_clip_search_in_a_ready_task_loads_its_snapshot(
     lagging: SearchEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def search(snapshot: SearchSnapshot, backbone: Backbone, upload: Any, query: SearchQuery, _: Any) -> Any:
+    def search(
+        snapshot: SearchSnapshot, backbone: Backbone, upload: Any, query: SearchQuery, **_: Any
+    ) -> Any:
         (request,) = parse_requests([query], lagging.settings)
-        return resolve_tasks(snapshot, request, lagging.mirror)
+        return resolve_tasks(snapshot, request, lagging.read_cache)
 
     monkeypatch.setattr(lagging.clips, "search", search)
     assert lagging.search_clip(io.BytesIO(b"clip"), task="sea") == ("tsk_sea",)

@@ -14,6 +14,7 @@ from service.core.errors import InvalidInput
 from service.core.settings import Settings
 from service.search import engine as engine_module
 from service.search.engine import SearchEngine
+from service.search.search_request import SearchRequest
 from service.search.snapshots.search_snapshot import SearchSnapshot
 from service.search.text_search import executor
 from service.search.text_search.planner import SEPARATE_ENCODINGS
@@ -35,11 +36,11 @@ def test_queued_queries_share_a_step_and_a_failing_one_does_not_affect_the_other
     search_engine.snapshots.refresh()
     started, release, batches = Event(), Event(), []
 
-    def start_slowly(snapshot: SearchSnapshot, requests: Any, *rest: Any) -> Any:
-        batches.append([request.text for request in requests])
+    def execute_slowly(snapshot: SearchSnapshot, searches: Any, *rest: Any, **options: Any) -> Any:
+        batches.append([search.text for search in searches if isinstance(search, SearchRequest)])
         started.set()
         assert release.wait(10)
-        return start_searches(snapshot, requests, *rest)
+        return execute(snapshot, searches, *rest, **options)
 
     async def search() -> None:
         pending = [asyncio.create_task(search_engine.search_async(SearchQuery(q="a red bird")))]
@@ -55,8 +56,8 @@ def test_queued_queries_share_a_step_and_a_failing_one_does_not_affect_the_other
         with pytest.raises(InvalidInput, match="unknown"):
             await wrong
 
-    start_searches = engine_module.start_searches
-    monkeypatch.setattr(engine_module, "start_searches", start_slowly)
+    execute = engine_module.execute
+    monkeypatch.setattr(engine_module, "execute", execute_slowly)
     asyncio.run(search())
     shared_batch = sorted(batches[1])
     assert (batches[0], shared_batch) == (["a red bird"], ["a blue car", "a boat", "a taxi"])
@@ -68,8 +69,8 @@ def test_queued_queries_share_a_step_and_a_failing_one_does_not_affect_the_other
 def test_running_search_finishes_on_its_snapshot_and_delays_no_later_search(
     library: Library, configured: Settings, monkeypatch: pytest.MonkeyPatch, one_lane: None
 ) -> None:
-    """A search of all domains, one per wave, while a newer release is loaded."""
-    monkeypatch.setattr(executor, "SEPARATE_ENCODINGS", replace(SEPARATE_ENCODINGS, max_first_wave=1))
+    """A search of all domains, one per round, while a newer release is loaded."""
+    monkeypatch.setattr(executor, "SEPARATE_ENCODINGS", replace(SEPARATE_ENCODINGS, max_first_round=1))
     library.add_task("sea", SEA)
     search_engine = SearchEngine(configured)
     assert search_engine.snapshots.refresh()
@@ -78,11 +79,13 @@ def test_running_search_finishes_on_its_snapshot_and_delays_no_later_search(
     before = search_engine.search("a red bird", 20, routes="all")
     started, release, steps, finished = Event(), Event(), list[tuple[str, list[str]]](), list[str]()
 
-    def advance_slowly(snapshot: SearchSnapshot, states: Any) -> None:
-        steps.append((snapshot.release_id, [state.request.text for state in states]))
-        started.set()
-        assert release.wait(10)
-        advance_searches(snapshot, states)
+    def execute_slowly(snapshot: SearchSnapshot, searches: Any, *rest: Any, **options: Any) -> Any:
+        running = execute(snapshot, searches, *rest, rounds=0)  # an invalid search fails here
+        if running:
+            steps.append((snapshot.release_id, [search.request.text for search in running]))
+            started.set()
+            assert release.wait(10)
+        return execute(snapshot, running, *rest, **options)
 
     async def search(query: SearchQuery) -> Any:
         response = await search_engine.search_async(query)
@@ -103,8 +106,8 @@ def test_running_search_finishes_on_its_snapshot_and_delays_no_later_search(
             await wrong
         return await asyncio.wait_for(asyncio.gather(first, later), 10)
 
-    advance_searches = engine_module.advance_searches
-    monkeypatch.setattr(engine_module, "advance_searches", advance_slowly)
+    execute = engine_module.execute
+    monkeypatch.setattr(engine_module, "execute", execute_slowly)
     first, later = asyncio.run(main())
     after = search_engine.search("a taxi", 20, task="cars")
     assert finished == ["a taxi", "a red bird"], "the later search needs only one step"

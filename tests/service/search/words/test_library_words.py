@@ -99,7 +99,7 @@ def test_edits_are_seen_by_the_next_search_in_all_processes(
 def _said(words: LibraryWords, query: str) -> list[int]:
     """Return the IDs of the videos in which a word is said."""
     words.current()
-    found = words.transcripts.index.lookup(parse_query(query)).videos
+    found = words.texts.transcripts.index.lookup(parse_query(query)).videos
     return sorted(set(video_ids_of(found).tolist()))
 
 
@@ -121,7 +121,7 @@ def test_transcripts_follow_edits_and_snapshots(
     assert _found(later, "minute") == []
     later.retain(videos[1:])
     assert [_said(later, word) for word in ("m0", "m4")] == [[], [owl]]
-    assert later.transcripts.index.videos == 2  # the passages of the owl
+    assert later.texts.transcripts.index.videos == 2  # the passages of the owl
 
 
 def test_edits_of_other_videos_are_ignored(sqlite_catalog: Settings, post: Post, words: LibraryWords) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from service.search.words.video_positions import VideoPositions
+from service.search.words.domain_captions import VideoPositions
 
 
 @pytest.mark.parametrize("scale", [1, 10**9])

@@ -9,11 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.routing.transcript_evidence import passage_evidence, required_units, with_transcripts
-from models.routing.word_evidence import (
+from index.words.word_index import TextKind, WordMatches
+from service.search.words.word_evidence import (
     CaptionStatistics,
-    MatchedDocuments,
     WordEvidence,
+    passage_evidence,
+    required_units,
     word_evidence,
 )
 
@@ -25,21 +26,24 @@ def _nats(strengths: list[float], frequencies: list[int], passages: int = 60_000
 
 def _caption(units: int) -> float:
     """Compute the evidence of a caption that has all of some rare words."""
-    matches = MatchedDocuments(
+    matches = WordMatches(
         videos=np.array([1]),
-        domains=np.array([0]),
-        is_caption=np.array([True]),
-        is_captioned=np.array([True]),
-        lengths=np.array([units]),
+        kinds=np.array([TextKind.CAPTION], np.uint8),
+        votes=np.array([0], np.int16),
+        lengths=np.array([units], np.int32),
         strengths=np.ones((1, units), np.float32),
-        votes=np.array([0]),
-        is_partial=np.zeros(units, np.bool_),
         frequencies=np.ones(units, np.int64),
-        caption_frequencies=np.ones(units, np.int64),
         documents=100_000,
     )
-    statistics = CaptionStatistics(100_000, np.array([8.0]), np.array([100_000.0]), np.zeros(1))
-    return float(word_evidence(matches, statistics).nats[0])
+    evidence = word_evidence(
+        matches,
+        CaptionStatistics(100_000, np.array([8.0]), np.array([100_000.0]), np.zeros(1)),
+        domains=np.array([0]),
+        is_captioned=np.array([True]),
+        is_partial=np.zeros(units, np.bool_),
+        caption_frequencies=np.ones(units, np.int64),
+    )
+    return float(evidence.log_odds[0])
 
 
 @pytest.mark.parametrize("units", [1, 2, 5, 20])
@@ -115,8 +119,7 @@ def test_transcripts_raise_evidence_and_never_lower_it() -> None:
         np.array([-1, -2], np.float32),
         np.array([0, 0], np.float32),
     )
-    joined = with_transcripts(
-        evidence,
+    joined = evidence.with_transcripts(
         np.array([2, 5, 7]),
         np.array([0, 1, 1]),
         np.array([15, 10, 5], np.float32),
@@ -124,5 +127,5 @@ def test_transcripts_raise_evidence_and_never_lower_it() -> None:
     )
     assert joined.videos.tolist() == [2, 5, 7]
     assert joined.domains.tolist() == [0, 1, 1]
-    assert joined.nats.tolist() == [30, 10, 5]
-    assert joined.is_complete.tolist() == [True, True, False]
+    assert joined.log_odds.tolist() == [30, 10, 5]
+    assert joined.has_all_terms.tolist() == [True, True, False]

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.routing.word_evidence import (
+from index.words.word_index import TextKind, WordMatches
+from service.search.words.word_evidence import (
     CaptionStatistics,
-    MatchedDocuments,
     WordEvidence,
     inverse_document_frequency,
     word_evidence,
@@ -44,22 +44,22 @@ def _evidence(
     is_caption = np.array([text[1] for text in texts], np.bool_)
     counts = np.array([CAPTIONS] * domains if captions is None else captions, np.float64)
     return word_evidence(
-        MatchedDocuments(
-            videos,
-            videos // 100,
-            is_caption,
-            np.broadcast_to(np.array(captioned), len(texts)),
-            np.array([text[2] for text in texts], np.int64),
-            strengths,
-            np.array(votes or [0] * len(texts), np.int64),
-            np.array(partial or [False] * len(frequencies)),
-            np.array(frequencies, np.int64),
-            np.count_nonzero(strengths[is_caption], axis=0),
-            CAPTIONS * domains,
+        WordMatches(
+            videos=videos,
+            kinds=np.where(is_caption, TextKind.CAPTION, TextKind.NAME).astype(np.uint8),
+            votes=np.array(votes or [0] * len(texts), np.int16),
+            lengths=np.array([text[2] for text in texts], np.int32),
+            strengths=strengths,
+            frequencies=np.array(frequencies, np.int64),
+            documents=CAPTIONS * domains,
         ),
         CaptionStatistics(
             int(counts.sum()), np.full(domains, 9.0), counts, np.full(domains, float(uncaptioned))
         ),
+        domains=videos // 100,
+        is_captioned=np.broadcast_to(np.array(captioned), len(texts)),
+        is_partial=np.array(partial or [False] * len(frequencies)),
+        caption_frequencies=np.count_nonzero(strengths[is_caption], axis=0),
     )
 
 
@@ -89,8 +89,8 @@ def test_evidence_is_the_sum_of_its_units() -> None:
         for row in rows
     ]
     assert found.absent.tolist() == pytest.approx([base], abs=1e-5)
-    assert not found.is_complete[1:].any()
-    assert found.nats[1:].tolist() == pytest.approx(expected[1:], abs=1e-4)
+    assert not found.has_all_terms[1:].any()
+    assert found.log_odds[1:].tolist() == pytest.approx(expected[1:], abs=1e-4)
 
 
 def test_videos_without_captions_have_the_mean_of_their_domain() -> None:
@@ -118,9 +118,9 @@ def test_unit_that_no_text_has_changes_nothing() -> None:
     plain, longer = _evidence(texts, [2, 1]), _evidence(more, [2, 1, 0])
     assert longer.absent.tolist() == plain.absent.tolist()
     assert longer.unknown.tolist() == plain.unknown.tolist()
-    assert longer.nats[0] == plain.nats[0]
-    assert plain.is_complete.tolist() == [False, True]
-    assert not longer.is_complete.any()
+    assert longer.log_odds[0] == plain.log_odds[0]
+    assert plain.has_all_terms.tolist() == [False, True]
+    assert not longer.has_all_terms.any()
 
 
 def test_complete_videos_precede_all_others_and_the_closest_text_is_first() -> None:
@@ -139,22 +139,22 @@ def test_complete_videos_precede_all_others_and_the_closest_text_is_first() -> N
         first,
     ]
     expected = [_absent(4) + _absent(3) + nats for nats in gained]
-    assert found.nats.tolist() == pytest.approx(expected, abs=1e-4)
-    assert found.is_complete.tolist() == [True, True, True, False]
-    assert (np.diff(found.nats) < -1).all()
+    assert found.log_odds.tolist() == pytest.approx(expected, abs=1e-4)
+    assert found.has_all_terms.tolist() == [True, True, True, False]
+    assert (np.diff(found.log_odds) < -1).all()
 
 
 def test_words_of_several_texts_complete_a_video() -> None:
     found = _evidence([(3, True, 4, [1, 0]), (3, False, 2, [0, 1]), (4, True, 4, [1, 0])], [3, 1])
-    assert found.is_complete.tolist() == [True, False]
+    assert found.has_all_terms.tolist() == [True, False]
 
 
 def test_best_text_of_a_video_counts() -> None:
     good, poor = (True, 1, [1, 0]), (True, 9, [1, 0])
-    best, worst = _evidence([(1, *good), (2, *poor)], [9, 9]).nats.tolist()
+    best, worst = _evidence([(1, *good), (2, *poor)], [9, 9]).log_odds.tolist()
     assert best > worst
     for texts in ([good, poor], [poor, good]):
-        assert _evidence([(1, *text) for text in texts], [9, 9]).nats.tolist() == pytest.approx(
+        assert _evidence([(1, *text) for text in texts], [9, 9]).log_odds.tolist() == pytest.approx(
             [best], abs=0.01
         )
 
@@ -175,31 +175,31 @@ def test_short_caption_loses_less_for_each_word_of_a_long_description() -> None:
 def test_phrase_raises_its_videos() -> None:
     found = _evidence([(1, True, 4, [1, 1]), (2, True, 4, [1, 1])], [2, 2])
     raised = found.with_phrase(np.array([2, 9]))
-    assert (raised.nats - found.nats).tolist() == [0, 5]
+    assert (raised.log_odds - found.log_odds).tolist() == [0, 5]
 
 
 def test_name_speaks_for_a_video_without_captions_and_never_against_it() -> None:
     texts: list[Text] = [(1, False, 3, [1, 0, 0]), (2, False, 1, [1, 1, 1]), (3, True, 4, [0, 1, 0])]
     found = _evidence(texts, [2, 2, 1], captioned=[False, False, True])
-    assert found.nats[0] >= found.unknown[0] > found.absent[0]
-    assert found.nats[1] > 20
+    assert found.log_odds[0] >= found.unknown[0] > found.absent[0]
+    assert found.log_odds[1] > 20
 
 
 def test_word_weighs_the_same_in_every_domain() -> None:
     """One caption of the first domain and half of the second one's have the word."""
     texts: list[Text] = [(1, True, 4, [1, 0]), *((100 + video, True, 4, [1, 0]) for video in range(50))]
     found = _evidence(texts, [51, 0], domains=2)
-    assert np.ptp(found.nats) == 0
-    assert found.nats[0] == pytest.approx(_absent(51, 200) + _weight(51, 200) / 1.6, abs=1e-5)
+    assert np.ptp(found.log_odds) == 0
+    assert found.log_odds[0] == pytest.approx(_absent(51, 200) + _weight(51, 200) / 1.6, abs=1e-5)
     assert found.unknown[1] > found.unknown[0]
 
 
 def test_word_of_every_caption_does_not_distinguish_the_videos_of_its_domain() -> None:
     everywhere: list[Text] = [(video, True, 4, [1.0, 0.0]) for video in range(99)]
     found = _evidence([*everywhere, (99, True, 4, [0.0, 1.0])], [99, 1], domains=1)
-    assert found.nats[-1] > 1
-    assert np.ptp(found.nats[:-1]) == 0
-    assert abs(found.nats[0] - found.absent[0]) < 0.1
+    assert found.log_odds[-1] > 1
+    assert np.ptp(found.log_odds[:-1]) == 0
+    assert abs(found.log_odds[0] - found.absent[0]) < 0.1
 
 
 texts_of_three_domains = st.lists(
@@ -218,9 +218,9 @@ def test_evidence_is_finite_and_of_each_video_once(texts: list[Text], frequencie
     found = _evidence(texts, frequencies, domains=3)
     assert found.videos.tolist() == sorted({text[0] for text in texts})
     assert (found.domains == found.videos // 100).all()
-    for nats in (found.nats, found.absent, found.unknown):
+    for nats in (found.log_odds, found.absent, found.unknown):
         assert np.isfinite(nats).all()
-    assert (found.nats >= found.absent[found.domains] - 1e-4).all()
+    assert (found.log_odds >= found.absent[found.domains] - 1e-4).all()
     assert (found.unknown > found.absent).all()
 
 
@@ -234,7 +234,7 @@ def test_another_unit_in_a_text_never_lowers_its_video(texts: list[Text], chosen
     known = {*np.flatnonzero(np.array([other[3] for other in [*names, (0, 0, 0, units)]]).any(axis=0))}
     if 0 in known:
         (place,) = np.flatnonzero(less.videos == video)
-        assert more.nats[place] >= less.nats[place] - 1e-4
+        assert more.log_odds[place] >= less.log_odds[place] - 1e-4
 
 
 def test_many_texts_have_the_evidence_that_each_has_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -250,13 +250,13 @@ def test_many_texts_have_the_evidence_that_each_has_alone(monkeypatch: pytest.Mo
     for chosen in (range(2000), np.unique(videos, return_index=True)[1]):  # all texts, and one of each video
         own = [texts[place] for place in chosen]
         facts = {"votes": votes[chosen].tolist(), "captioned": [captioned[place] for place in chosen]}
-        monkeypatch.setattr("models.routing.word_evidence._TABLE_SHARE", 8)
+        monkeypatch.setattr("service.search.words.word_evidence._TABLE_SHARE", 8)
         together = _evidence(own, [1200], domains=2, **facts)
-        monkeypatch.setattr("models.routing.word_evidence._TABLE_SHARE", 0)
+        monkeypatch.setattr("service.search.words.word_evidence._TABLE_SHARE", 0)
         alone = _evidence(own, [1200], domains=2, **facts)
-        for name in ("videos", "domains", "is_complete"):
+        for name in ("videos", "domains", "has_all_terms"):
             np.testing.assert_array_equal(getattr(together, name), getattr(alone, name))
-        for name in ("nats", "absent", "unknown"):
+        for name in ("log_odds", "absent", "unknown"):
             np.testing.assert_allclose(getattr(together, name), getattr(alone, name), rtol=1e-5)
 
 
@@ -271,10 +271,10 @@ def test_confirmed_text_says_more_with_votes_and_less_than_a_caption() -> None:
     found = _evidence(
         [(video, not count, 2, [1, 1]) for video, count in enumerate(votes)], [5, 5], votes=votes
     )
-    assert (np.diff(found.nats) > 0).all()
-    assert found.is_complete.all()
+    assert (np.diff(found.log_odds) > 0).all()
+    assert found.has_all_terms.all()
     named = _evidence([(1, False, 2, [1, 1])], [5, 5])
-    assert found.nats[0] < named.nats[0], "one person says less than a name"
+    assert found.log_odds[0] < named.log_odds[0], "one person says less than a name"
 
 
 @given(
@@ -285,11 +285,11 @@ def test_refusals_lower_their_videos_alone_and_are_bounded(refused: Sequence[tup
     refused = sorted(refused)
     videos = np.array([video for video, _ in refused], np.int64)
     votes = np.array([count for _, count in refused], np.int64)
-    lowered = found.with_refused(videos, videos // 100, votes, np.full(len(videos), -1.0))
+    lowered = found.with_negative_feedback(videos, videos // 100, votes, np.full(len(videos), -1.0))
     assert lowered.videos.tolist() == sorted({*found.videos.tolist(), *videos.tolist()})
-    before = dict(zip(found.videos.tolist(), found.nats.tolist(), strict=True))
+    before = dict(zip(found.videos.tolist(), found.log_odds.tolist(), strict=True))
     against = dict(refused)
-    for video, nats in zip(lowered.videos.tolist(), lowered.nats.tolist(), strict=True):
+    for video, nats in zip(lowered.videos.tolist(), lowered.log_odds.tolist(), strict=True):
         change = before.get(video, -1.0) - nats
         assert change == pytest.approx(12 * (1 - 0.5 ** against.get(video, 0)), abs=1e-4)
-    assert set(lowered.videos[lowered.is_complete]) == set(found.videos[found.is_complete])
+    assert set(lowered.videos[lowered.has_all_terms]) == set(found.videos[found.has_all_terms])

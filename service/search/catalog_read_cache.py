@@ -1,11 +1,11 @@
-"""Copy the catalog rows that text searches need to memory, which is faster to read and always reachable.
+"""Cache the catalog rows that text searches need in memory, which is faster to read and always reachable.
 
-A background thread copies the searched domains' rows. Every search reads the number of the last edit or deletion. If
-the copy has it, its rows are current; otherwise, the search reads the catalog, so edits and deletions apply at once.
+A background thread reads the searched domains' rows. Every search reads the number of the last edit or deletion. If
+the cache has it, its rows are current; otherwise, the search reads the catalog, so edits and deletions apply at once.
 
-While the catalog is unreachable, searches use the copy: results then show captions as of the copy, and lack videos
+While the catalog is unreachable, searches use the cache: results then show captions as of its time, and lack videos
 added since. Deleted videos stay hidden, because a deletion is written to the index before it is acknowledged, and the
-index manifest is read before the copy is used.
+index manifest is read before the cache is used.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ Ids = npt.NDArray[np.int64]
 
 log = structlog.get_logger(__name__)
 
-MAX_BYTES = 256 * 1024**2  # of all copied rows
+MAX_BYTES = 256 * 1024**2  # of all cached rows
 _POLL_SECONDS = 1.0
 _MAX_SHARE = 0.1  # of the thread's time: reading a large domain takes seconds
 _IDS_PER_QUERY = 500
-_NOT_COPIED = "the catalog database can't be reached, and the copy of its rows has no room for this domain"
+_NOT_CACHED = "the catalog database can't be reached, and the copy of its rows has no room for this domain"
 # Table columns instead of mapped objects, compiled once: this halves the time per search.
 _VIDEOS = Video.__table__.c
 _BY_VECTOR_ID = select(
@@ -58,13 +58,13 @@ class ResultRows(NamedTuple):
 
     Attributes:
         rows: Rows by vector ID; deleted videos are missing.
-        as_of: Time of the copy that the rows came from; None if they are current.
-        not_copied: Reason by task, for tasks missing from the copy.
+        as_of: Time of the cached rows; None if the rows are current.
+        not_cached: Reason by task, for tasks missing from the cache.
     """
 
     rows: Mapping[int, VideoRow]
     as_of: datetime | None = None
-    not_copied: Mapping[str, str] = {}
+    not_cached: Mapping[str, str] = {}
 
 
 class _TaskRow(NamedTuple):
@@ -76,8 +76,8 @@ class _TaskRow(NamedTuple):
 
 
 @dataclass(frozen=True)
-class _Copy:
-    """The copy as of one time; replaced as a whole.
+class _CachedRows:
+    """The rows as of one time; replaced as a whole.
 
     Attributes:
         edit: Number of an edit; the rows show it and all before it. Some may be newer.
@@ -89,12 +89,12 @@ class _Copy:
     tasks: Mapping[str, _TaskRow]
     videos: Mapping[str, VideoRows]
     versions: Mapping[str, tuple[str, str]]
-    not_copied: frozenset[str]
+    not_cached: frozenset[str]
 
     def find_current(
         self, hits: Sequence[Hit], snapshot: SearchSnapshot, edit: int | None
     ) -> dict[int, VideoRow] | None:
-        """Look up the rows of hits as :meth:`CatalogMirror.read_results`; None if the catalog may have newer ones."""
+        """Look up rows as :meth:`CatalogReadCache.read_results` does; None if the catalog may have newer ones."""
         by_task = _by_task(hits)
         # Until an append is published, changes of its rows are no edits: its shard's version tells that it was.
         if self.edit != edit or any(
@@ -114,13 +114,13 @@ class _Copy:
         return rows
 
 
-class CatalogMirror:
-    """Reads result rows from a copy of the catalog if it is current, or from the catalog. Thread-safe.
+class CatalogReadCache:
+    """Reads result rows from memory if they are current, or from the catalog. Thread-safe.
 
     Args:
         changed_ids: Reads the current manifest's IDs of tasks that differ from a snapshot's; see
             :meth:`SnapshotManager.changed_ids`. None: the index does not change.
-        max_bytes: Maximum memory of copied rows. Domains that do not fit are not copied.
+        max_bytes: Maximum memory of cached rows. Domains that do not fit are not cached.
     """
 
     def __init__(
@@ -132,7 +132,7 @@ class CatalogMirror:
         self._reads = reads
         self._changed_ids = changed_ids
         self._max_bytes = max_bytes
-        self._copy: _Copy | None = None
+        self._cached: _CachedRows | None = None
         self._due = 0.0  # monotonic time
         self._is_stopped = Event()
         self._thread: Thread | None = None
@@ -140,15 +140,15 @@ class CatalogMirror:
     def start(
         self, current: Callable[[], SearchSnapshot | None], preload: Callable[[SearchSnapshot], None]
     ) -> None:
-        """Copy rows in a background thread until :meth:`close`.
+        """Read rows in a background thread until :meth:`close`.
 
         Args:
             current: Gets the current snapshot; None if there is none.
-            preload: Called with that snapshot after each copy.
+            preload: Called with that snapshot after each update.
         """
         self._is_stopped.clear()
         self._thread = Thread(
-            target=self._follow, args=(current, preload), name="mirror-catalog", daemon=True
+            target=self._follow, args=(current, preload), name="catalog-read-cache", daemon=True
         )
         self._thread.start()
 
@@ -160,34 +160,34 @@ class CatalogMirror:
 
     @property
     def as_of(self) -> datetime | None:
-        """When the copy last matched the catalog; None without a copy."""
-        return self._copy.as_of if self._copy else None
+        """When the cache last matched the catalog; None without cached rows."""
+        return self._cached.as_of if self._cached else None
 
     def read_results(
         self, hits: Sequence[Hit], snapshot: SearchSnapshot, edit: int | None = None
     ) -> ResultRows:
-        """Read the rows for a list of hits, from the copy if it has current ones for all of them.
+        """Read the rows for a list of hits, from the cache if it has current ones for all of them.
 
         Args:
             snapshot: Snapshot that found them.
             edit: Number of the last edit before the search; None if unknown.
 
         Raises:
-            Unavailable: The catalog is unreachable, and there is no copy or the index's deletions cannot be read.
+            Unavailable: The catalog is unreachable, and no rows are cached or the index's deletions cannot be read.
         """
-        copy = self._copy
-        current = None if copy is None else copy.find_current(hits, snapshot, edit)
+        cached = self._cached
+        current = None if cached is None else cached.find_current(hits, snapshot, edit)
         if current is not None:
             return ResultRows(current)
         try:
             return ResultRows(self._reads.read(lambda: read_rows({hit.id for hit in hits})))
         except Unavailable:
-            if copy is None:
+            if cached is None:
                 raise
         return ResultRows(
-            copy.find(self._live_ids(hits, snapshot)),
-            copy.as_of,
-            {task: _NOT_COPIED for task in snapshot.shards if task in copy.not_copied},
+            cached.find(self._live_ids(hits, snapshot)),
+            cached.as_of,
+            {task: _NOT_CACHED for task in snapshot.shards if task in cached.not_cached},
         )
 
     def read_passages(self, passages: Sequence[int]) -> Mapping[int, Sequence[TimedText]]:
@@ -203,12 +203,12 @@ class CatalogMirror:
         """Look up a task by ID, name or slug and return its ID; None if there is none.
 
         Raises:
-            Unavailable: The catalog is unreachable, and the copy lacks the task.
+            Unavailable: The catalog is unreachable, and the cache lacks the task.
         """
         try:
             return self._reads.read(lambda: _find_task_id(name))
         except Unavailable:
-            tasks = self._copy.tasks if self._copy else {}
+            tasks = self._cached.tasks if self._cached else {}
             by_key = [task for task, row in tasks.items() if row.name_key == name_key(name)]
             by_slug = [task for task, row in tasks.items() if row.slug == name]
             if not by_key and not by_slug:
@@ -216,21 +216,21 @@ class CatalogMirror:
             return (by_key or by_slug)[0]
 
     def videos(self, task: str) -> tuple[tuple[str, str], VideoRows]:
-        """Get a domain's versions and rows from the copy.
+        """Get a domain's versions and rows from the cache.
 
         Raises:
-            Unavailable: The domain is not copied.
+            Unavailable: The domain is not cached.
         """
-        copy = self._copy
-        if copy is None or task not in copy.videos:
+        cached = self._cached
+        if cached is None or task not in cached.videos:
             raise Unavailable("The catalog database can't be reached, and the filter needs it; try again.", 5)
-        return copy.versions[task], copy.videos[task]
+        return cached.versions[task], cached.videos[task]
 
     def update(self, snapshot: SearchSnapshot) -> bool:
-        """Copy the rows that changed.
+        """Read the rows that changed.
 
         Returns:
-            Whether the copy is current; False if reading changed rows is not due yet.
+            Whether the cache is current; False if reading changed rows is not due yet.
 
         Raises:
             Unavailable: The catalog cannot be reached.
@@ -239,19 +239,19 @@ class CatalogMirror:
         as_of = datetime.now(UTC)
         edit = self._reads.read(read_last_edit)
         tasks = self._reads.read(_read_tasks)
-        before = self._copy
+        before = self._cached
         versions = {
             task: (shard.state, tasks[task].version)
             for task, shard in snapshot.shards.items()
             if task in tasks and shard.count
         }
         if before is not None and before.versions == versions:
-            self._copy = replace(before, as_of=as_of, edit=edit, tasks=tasks)
+            self._cached = replace(before, as_of=as_of, edit=edit, tasks=tasks)
             return True
         if started < self._due:
             return False
         videos: dict[str, VideoRows] = {}
-        not_copied: set[str] = set()
+        not_cached: set[str] = set()
         total = 0
         for task, version in versions.items():
             if before is not None and before.versions.get(task) == version and task in before.videos:
@@ -261,13 +261,20 @@ class CatalogMirror:
             else:
                 rows = _read_videos(task)
             if total + rows.nbytes > self._max_bytes:
-                not_copied.add(task)
+                not_cached.add(task)
                 continue
             videos[task] = rows
             total += rows.nbytes
-        if not_copied and (before is None or not_copied != before.not_copied):
-            log.warning("catalog_mirror_full", domains=len(not_copied), max_bytes=self._max_bytes)
-        self._copy = _Copy(as_of, edit, tasks, videos, versions, frozenset(not_copied))
+        if not_cached and (before is None or not_cached != before.not_cached):
+            log.warning("catalog_read_cache_full", domains=len(not_cached), max_bytes=self._max_bytes)
+        self._cached = _CachedRows(
+            as_of=as_of,
+            edit=edit,
+            tasks=tasks,
+            videos=videos,
+            versions=versions,
+            not_cached=frozenset(not_cached),
+        )
         finished = time.monotonic()
         self._due = finished + (finished - started) * (1 / _MAX_SHARE - 1)
         return True
@@ -292,8 +299,8 @@ class CatalogMirror:
             try:
                 if self.update(snapshot):
                     preload(snapshot)
-            except Exception as error:  # the previous copy stays
-                log.warning("catalog_not_copied", error=str(error), kind=type(error).__name__)
+            except Exception as error:  # the previous rows stay
+                log.warning("catalog_not_cached", error=str(error), kind=type(error).__name__)
 
 
 def _by_task(hits: Sequence[Hit]) -> dict[str, list[int]]:

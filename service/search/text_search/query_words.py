@@ -1,0 +1,403 @@
+"""The words of a query, and the evidence that they give for the videos whose texts contain them."""
+
+from __future__ import annotations
+
+import math
+import unicodedata
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+from typing import get_args
+
+import numpy as np
+import numpy.typing as npt
+
+from cinestrata_schemas.choice_types import TextKind as TextKindName
+from cinestrata_schemas.search import MatchedText
+from index.arrays import Ids
+from index.vector_ids import find_ids, video_ids_of
+from index.words.text_analysis import COMPOUND, QUOTE, QueryUnit, parse_query, split_words, words_by_position
+from index.words.word_index import TextKind, VideoText, WordMatches
+from service.catalog.transcripts import TimedText
+from service.search.catalog_read_cache import VideoRow
+from service.search.snapshots.search_snapshot import SearchSnapshot
+from service.search.words.domain_captions import DomainCaptions
+from service.search.words.library_words import LibraryTexts, spoken_text
+from service.search.words.video_texts import texts_of
+from service.search.words.word_evidence import (
+    WordEvidence,
+    inverse_document_frequency,
+    passage_evidence,
+    required_units,
+    word_evidence,
+)
+
+_FEW = 256  # videos of a domain that one scan finds in full
+_MAX_SCORED = 2048  # the same, where their evidence differs
+_MAX_LEVELS = 4  # distinct evidence values with a group each
+_STEP = 0.5  # beyond these limits, groups have evidence that is this similar
+_KINDS: dict[int, TextKindName] = dict(enumerate(get_args(TextKindName)))
+_MAX_TEXTS = 3  # per result
+_MIN_TEXT_SHARE = 0.2  # share of the query's IDF weight that a shown text must have
+_IN_A_QUARTER_OF_THE_TEXTS = math.log(4)  # IDF weight of such a word; half of the texts are names
+_SHOWN_CHARS = 240  # of a long text, around its first matched word
+_MAX_CORRECTED = 8  # units from the start of a query to correct
+
+_Mark = tuple[int, int, int]  # start and end in a text, and index of the query's unit there
+
+
+class QueryWords:
+    """The words of a query, corrected where they are misspelled, and their evidence for the videos of a snapshot.
+
+    Args:
+        typed: The query as typed.
+        texts: Texts of the library; its words are the possible corrections.
+        captions: Caption facts for the snapshot's tasks.
+        tasks: Tasks to search.
+
+    Attributes:
+        units: Words and quoted phrases.
+        text: The text to encode: with corrected words and without punctuation.
+        corrected: The query with corrected words; None if nothing was corrected.
+    """
+
+    def __init__(
+        self,
+        typed: str,
+        texts: LibraryTexts,
+        captions: DomainCaptions,
+        snapshot: SearchSnapshot,
+        tasks: Sequence[str],
+    ) -> None:
+        self._texts, self._captions, self._snapshot = texts, captions, snapshot
+        self._tasks = snapshot.positions  # indices by task ID
+        self.units = parse_query(typed)
+        matches = texts.words.lookup(self.units)
+        self.corrected = self._correct(typed, matches)
+        if self.corrected is not None:
+            self.units = parse_query(self.corrected)
+            matches = texts.words.lookup(self.units)
+        text = self.corrected or typed
+        self.text = _without_punctuation(QUOTE.sub(" ", text)) or text
+        self._weights: list[float] = inverse_document_frequency(
+            matches.frequencies, matches.documents
+        ).tolist()
+        is_searched = np.zeros(len(snapshot.shards) + 1, np.bool_)  # the last entry is for unknown videos
+        is_searched[self._indices(tasks)] = True
+        self._passages: dict[int, int] = {}  # video → its passage with the words
+        self._rejected = np.empty(0, np.int32)  # domains of the videos with negative feedback
+        self._evidence = self._find_evidence(matches, is_searched)
+        self._add_transcripts(is_searched)
+        self._add_negative_feedback([typed, self.text], is_searched)
+        evidence = self._evidence
+        self._highest = np.where(captions.uncaptioned_counts > 0, evidence.unknown, evidence.absent)
+        np.maximum.at(self._highest, evidence.domains, evidence.log_odds)
+        (better,) = np.nonzero(evidence.log_odds > evidence.absent[evidence.domains])
+        better = better[np.argsort(evidence.domains[better], kind="stable")]  # ascending within each domain
+        self._better_videos, self._better_log_odds = evidence.videos[better], evidence.log_odds[better]
+        domains = np.arange(len(snapshot.shards) + 1)
+        self._starts = np.searchsorted(evidence.domains[better], domains).tolist()
+
+    # -- evidence -----------------------------------------------------------------------------------------------
+
+    def absent(self, task: str) -> float:
+        """Get the evidence for a task's captioned videos without a matched text."""
+        return float(self._evidence.absent[self._tasks[task]])
+
+    def highest(self, tasks: Sequence[str]) -> npt.NDArray[np.float32]:
+        """Get the highest evidence that a video in each task can have, ``[len(tasks)]``."""
+        return self._highest[self._indices(tasks)]
+
+    def log_odds(self, videos: Ids) -> npt.NDArray[np.float32]:
+        """Look up the evidence for videos of the snapshot by vector ID, ``[len(videos)]``."""
+        log_odds = self._unmatched(videos)
+        is_matched, rows = find_ids(self._evidence.videos, videos)
+        log_odds[is_matched] = self._evidence.log_odds[rows]
+        return np.asarray(log_odds, np.float32)
+
+    def log_odds_without_captions(self, videos: Ids) -> npt.NDArray[np.float32]:
+        """Look up what lack of captions adds to the evidence for videos; 0 with captions, ``[len(videos)]``."""
+        domains = self._snapshot.locate(videos)
+        are_captioned = self._captions.are_captioned(videos, domains)
+        return np.where(are_captioned, np.float32(0), self._evidence.unknown[domains])
+
+    def videos_with_all_terms(self) -> tuple[Ids, npt.NDArray[np.integer]]:
+        """Find the videos whose texts match all terms: vector IDs, and the indices of their tasks."""
+        has_all_terms = self._evidence.has_all_terms
+        return self._evidence.videos[has_all_terms], self._evidence.domains[has_all_terms]
+
+    def match_all_terms(self, videos: Ids) -> npt.NDArray[np.bool_]:
+        """Check for each video, by vector ID, whether its texts match all terms, ``[len(videos)]``."""
+        match_all, rows = find_ids(self._evidence.videos, videos)
+        match_all[match_all] = self._evidence.has_all_terms[rows]  # of those with a matched text
+        return match_all
+
+    def negative_count(self, task: str) -> int:
+        """Count a task's videos with negative feedback. As many more are found, in case these fall in rank."""
+        return int(np.count_nonzero(self._rejected == self._tasks[task])) if len(self._rejected) else 0
+
+    def groups(self, task: str, depth: int) -> list[tuple[Ids, int]]:
+        """Group a task's videos to scan besides the whole task, with the number of nearest videos to find in each.
+
+        The groups hold the videos with more evidence than captioned videos without a matched text. A few videos form
+        one group, and all are found. Many are grouped by equal evidence, because a word is the same evidence for most
+        videos that have it, and only the nearest in each group are found. If there are more values, groups have similar
+        evidence. The best groups that fill a list suffice.
+
+        Args:
+            depth: Length of the list.
+        """
+        index = self._tasks[task]
+        matched = slice(self._starts[index], self._starts[index + 1])
+        videos, steps = self._better_videos[matched], self._better_log_odds[matched]
+        uncaptioned = self._captions.uncaptioned(index)
+        if self._evidence.absent[index] >= self._evidence.unknown[index]:
+            uncaptioned = uncaptioned[:0]
+        count = len(videos) + len(uncaptioned)
+        levels = np.unique(steps) if count > _FEW else steps[:0]
+        if count <= (_MAX_SCORED if len(levels) > _MAX_LEVELS else _FEW):
+            together = np.union1d(videos, uncaptioned) if len(uncaptioned) else videos
+            return [(together, len(together))] if len(together) else []
+        if len(levels) > _MAX_LEVELS:
+            steps = np.floor(steps / _STEP)
+            levels = np.unique(steps)
+        groups = [(uncaptioned, depth + self.negative_count(task))] if len(uncaptioned) else []
+        grouped = 0
+        for level in levels[::-1]:
+            group = videos[steps == level]
+            groups.append((group, min(depth, len(group))))
+            grouped += len(group)
+            if grouped >= max(depth, _MAX_SCORED):
+                break
+        return groups
+
+    def _indices(self, tasks: Sequence[str]) -> npt.NDArray[np.intp]:
+        """Look up tasks' indices in the snapshot, ``[len(tasks)]``."""
+        return np.fromiter(map(self._tasks.__getitem__, tasks), np.intp, len(tasks))
+
+    def _find_evidence(self, matches: WordMatches, is_searched: npt.NDArray[np.bool_]) -> WordEvidence:
+        is_partial = np.count_nonzero(matches.strengths, axis=0) < matches.frequencies
+        captions = np.count_nonzero(matches.strengths[matches.kinds == TextKind.CAPTION], axis=0)
+        # Of a unit so common that some of its texts are not matches, captions have their share.
+        share = self._captions.statistics.captions / max(1, matches.documents)
+        captions[is_partial] = np.maximum(captions, matches.frequencies * share)[is_partial]
+        domains = self._snapshot.locate(matches.videos)
+        matches, domains = matches.select(is_searched[domains]), domains[is_searched[domains]]
+        evidence = word_evidence(
+            matches,
+            self._captions.statistics,
+            domains=domains,
+            is_captioned=self._captions.are_captioned(matches.videos, domains),
+            is_partial=np.asarray(is_partial),
+            caption_frequencies=captions,
+        )
+        if is_partial.any() and evidence.may_have_all_terms:
+            # Another text of the video may contain a common unit.
+            videos, domains = self._searched(self._texts.words.containing(self.units), is_searched)
+            evidence = evidence.with_all_terms(videos, domains, self._unmatched(videos, evidence))
+        if evidence.has_all_terms.any() and len(self.units) > 1:
+            terms = tuple(term for unit in self.units for term in unit.terms)
+            phrase = QueryUnit(terms, True, self.units[0].start, self.units[-1].end)
+            evidence = evidence.with_phrase(self._texts.words.lookup([phrase]).videos)
+        return evidence
+
+    def _add_transcripts(self, is_searched: npt.NDArray[np.bool_]) -> None:
+        """Add the evidence from transcripts, and remember each video's best passage."""
+        transcripts = self._texts.transcripts.index
+        if not transcripts.documents or not self.units:
+            return
+        matches = transcripts.lookup(self.units, required_units)
+        log_odds, says_all = passage_evidence(matches.strengths, matches.frequencies, matches.documents)
+        videos = video_ids_of(matches.videos)
+        domains = self._snapshot.locate(videos)
+        (rows,) = np.nonzero((log_odds > 0) & is_searched[domains])
+        # Each video's best passage; on a tie, the first.
+        rows = rows[np.lexsort((matches.videos[rows], -log_odds[rows], videos[rows]))]
+        rows = rows[np.diff(videos[rows], prepend=-1) != 0]
+        if len(rows):
+            self._passages = dict(zip(videos[rows].tolist(), matches.videos[rows].tolist(), strict=True))
+            self._evidence = self._evidence.with_transcripts(
+                videos[rows], domains[rows], log_odds[rows], says_all[rows]
+            )
+
+    def _add_negative_feedback(self, queries: Sequence[str], is_searched: npt.NDArray[np.bool_]) -> None:
+        """Lower the evidence for videos with negative feedback for these words."""
+        all_videos, all_votes = self._texts.feedback.negative_videos(queries)
+        if not len(all_videos):
+            return
+        videos, self._rejected = self._searched(all_videos, is_searched)
+        votes = all_votes[np.isin(all_videos, videos)]
+        log_odds = self.log_odds(videos).astype(np.float64)
+        self._evidence = self._evidence.with_negative_feedback(videos, self._rejected, votes, log_odds)
+
+    def _searched(self, videos: Ids, is_searched: npt.NDArray[np.bool_]) -> tuple[Ids, npt.NDArray[np.int32]]:
+        """Select the videos of searched tasks, with the indices of their tasks."""
+        domains = self._snapshot.locate(videos)
+        return videos[is_searched[domains]], domains[is_searched[domains]]
+
+    def _unmatched(self, videos: Ids, evidence: WordEvidence | None = None) -> npt.NDArray[np.float32]:
+        """Look up the evidence for videos of the snapshot if no text of theirs matched, ``[len(videos)]``."""
+        evidence = evidence or self._evidence
+        domains = self._snapshot.locate(videos)
+        are_captioned = self._captions.are_captioned(videos, domains)
+        return np.where(are_captioned, evidence.absent[domains], evidence.unknown[domains])
+
+    # -- spelling -----------------------------------------------------------------------------------------------
+
+    def _correct(self, typed: str, matches: WordMatches) -> str | None:
+        """Correct words by one letter that no text contains and the tokenizer does not know; None if all are right."""
+        words, transcripts = self._texts.words, self._texts.transcripts.index
+        missing = [
+            self.units[index].terms[0]
+            for index in np.flatnonzero(matches.frequencies == 0)[:_MAX_CORRECTED].tolist()
+            if len(self.units[index].terms) == 1
+            and not QUOTE.match(typed[max(0, self.units[index].start - 1)])
+        ]
+        missing = [term for term in missing if not transcripts.contains(term)]
+        if not missing or not words.documents:
+            return None
+        are_known = self._snapshot.query_vectors.are_words(missing)
+        is_known = dict(zip(missing, are_known, strict=True)).__getitem__
+        corrections = {term: words.correct(term, is_known) for term in missing}
+        corrected = typed
+        for word in reversed(split_words(typed)):
+            if correction := corrections.get(word.term.removeprefix(COMPOUND)):
+                corrected = corrected[: word.start] + correction + corrected[word.end :]
+        return corrected if any(corrections.values()) else None
+
+    # -- matched texts ------------------------------------------------------------------------------------------
+
+    def matched_videos(self, ids: Sequence[int]) -> set[int]:
+        """Select the videos that have a text with a word of the query."""
+        wanted = np.array(ids, np.int64)
+        return set(wanted[find_ids(self._evidence.videos, wanted)[0]].tolist())
+
+    def passages(self, videos: Iterable[int]) -> list[int]:
+        """List the transcript passages that have the words by ID, one per video with such a passage."""
+        return [self._passages[video] for video in videos if video in self._passages]
+
+    def matched_texts(
+        self, video: int, row: VideoRow, passage: Sequence[TimedText] = ()
+    ) -> list[MatchedText]:
+        """Show a video's matching texts, best first; at most :data:`_MAX_TEXTS`.
+
+        Args:
+            passage: Cues of its transcript passage with the words.
+        """
+        matching: list[tuple[float, int, int, VideoText, list[tuple[int, int]]]] = []
+        part = self._shortest_part(passage) if passage else ()
+        spoken = [VideoText(TextKind.TRANSCRIPT, spoken_text(part))] if part else []
+        positive = self._texts.feedback.positive_texts(video)
+        texts = [*texts_of(row.uri, row.captions, row.metadata), *positive, *spoken]
+        least = _MIN_TEXT_SHARE * sum(self._weights)
+        for number, text in enumerate(texts):
+            marks = self._mark(text.text)
+            if not marks:
+                continue
+            weight = sum(self._weights[unit] for unit in {unit for *_, unit in marks})
+            if weight >= least:
+                matching.append((-weight, text.kind, number, text, _join_spans(marks)))
+        shown: dict[str, MatchedText] = {}
+        for *_, text, spans in sorted(matching, key=lambda match: match[:3]):
+            shown.setdefault(text.text.casefold(), _show(text, spans, part))
+        return list(shown.values())[:_MAX_TEXTS]
+
+    def _shortest_part(self, cues: Sequence[TimedText]) -> Sequence[TimedText]:
+        """Find the shortest run of cues that has all query words found in the cues; empty without any."""
+        marks = sorted(self._mark(spoken_text(cues)))
+        ends = np.cumsum([len(text) + 1 for *_, text in cues])
+        firsts = np.searchsorted(ends, [start for start, _, _ in marks], side="right").tolist()
+        lasts = np.searchsorted(ends, [end - 1 for _, end, _ in marks], side="right").tolist()
+        units = [unit for *_, unit in marks]
+        inside: Counter[int] = Counter()
+        best: Sequence[TimedText] = cues[:0]
+        left = 0
+        for right, unit in enumerate(units):
+            inside[unit] += 1
+            while inside[units[left]] > 1:
+                inside[units[left]] -= 1
+                left += 1
+            part = cues[firsts[left] : lasts[right] + 1]
+            if len(inside) == len(set(units)) and (not best or len(part) < len(best)):
+                best = part
+        return best
+
+    def _mark(self, text: str) -> list[_Mark]:
+        """Locate query units in a text; the words of a phrase, or of a word written as several, must be adjacent."""
+        spellings = self._spellings_of_term
+        if not any(others for of_term in spellings.values() for _, others in of_term):
+            return [
+                (word.start, word.end, unit)
+                for word in split_words(text, spellings)
+                for unit, _ in spellings[word.term]
+            ]
+        placed = words_by_position(text)
+        marks: list[_Mark] = []
+        for position, words in placed.items():
+            for word in words:
+                for unit, others in spellings.get(word.term, ()):
+                    following = [
+                        next((other for other in placed.get(place, ()) if other.term in terms), None)
+                        for place, terms in enumerate(others, position + 1)
+                    ]
+                    last = following[-1] if following else word
+                    if last is not None and None not in following:
+                        marks.append((word.start, last.end, unit))
+        return marks
+
+    @cached_property
+    def _spellings_of_term(self) -> dict[str, set[tuple[int, tuple[frozenset[str], ...]]]]:
+        """Which units' spellings begin with each term, and the terms of their other words.
+
+        Units that most texts have, such as articles, are left out.
+        """
+        spellings: dict[str, set[tuple[int, tuple[frozenset[str], ...]]]] = {}
+        least = min(_IN_A_QUARTER_OF_THE_TEXTS, max(self._weights, default=0.0))
+        transcripts = self._texts.transcripts.index
+        for number, unit in enumerate(self.units):
+            if self._weights[number] >= least:
+                for first, *others in self._texts.words.expand(unit) | transcripts.expand(unit):
+                    for term in first:
+                        spellings.setdefault(term, set()).add((number, tuple(others)))
+        return spellings
+
+
+def _without_punctuation(text: str) -> str:
+    """Replace punctuation by spaces, except inside a word, so that "snow" and "snow!" are one query."""
+    characters = [
+        " " if unicodedata.category(char)[0] == "P" and not (before + after).isalnum() else char
+        for before, char, after in zip(" " + text, text, text[1:] + " ", strict=False)
+    ]
+    return " ".join("".join(characters).split())
+
+
+def _join_spans(marks: Sequence[_Mark]) -> list[tuple[int, int]]:
+    """Merge marks into ascending, non-overlapping spans."""
+    joined: list[tuple[int, int]] = []
+    for start, end, _ in sorted(marks):
+        if joined and start < joined[-1][1]:
+            joined[-1] = joined[-1][0], max(end, joined[-1][1])
+        else:
+            joined.append((start, end))
+    return joined
+
+
+def _show(text: VideoText, marks: Sequence[tuple[int, int]], spoken: Sequence[TimedText]) -> MatchedText:
+    """Show a text with its matched words; of a long text, the part around the first one.
+
+    Args:
+        spoken: Cues of the text, if it comes from a transcript.
+    """
+    is_spoken = text.kind == TextKind.TRANSCRIPT
+    start, end = 0, len(text.text)
+    if end > _SHOWN_CHARS:
+        start = max(0, min(marks[0][0] - _SHOWN_CHARS // 3, end - _SHOWN_CHARS))
+        end = start + _SHOWN_CHARS
+    return MatchedText(
+        kind=_KINDS[text.kind],
+        field=text.field,
+        start=spoken[0][0] if is_spoken else None,
+        end=max(cue_end for _, cue_end, _ in spoken) if is_spoken else None,
+        text=text.text[start:end],
+        marks=[(first - start, last - start) for first, last in marks if first >= start and last <= end],
+    )

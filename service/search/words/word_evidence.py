@@ -1,0 +1,449 @@
+"""Evidence of words for each video: how much likelier a query is if it means a video with these texts.
+
+Evidence is a log-likelihood ratio in nats, like the routing evidence of a domain (:mod:`models.routing.router`). A
+query consists of *units*: words and quoted phrases. If p is the share of the library's other captions with a unit, the
+evidence of the unit is
+
+    ln(1 + λ (1 - p)² / p)  for a text that has it,    ln(1 - λ (1 - p))  for one that lacks it.
+
+p is that of the library, not of the domain: routing is bounded, so it could not make up for words that are rare in one
+domain and common in another. λ is 0.9, but less for a query with more units than the domain's captions have words,
+since a short caption cannot say a long description.
+
+A text's evidence for the query is the sum over its units: a constant of the domain, for a text that has none of them,
+and a positive weight for each unit that the text has. The weights count less in a text that is longer than the query,
+in a name or a metadata value, and in another form of the word. Units that no text has change no ranking. A video has
+the evidence of its best text.
+
+A video *without captions* might have any caption of its domain. Its evidence is therefore that of the domain as a
+whole, a + ln((u + Σ exp(e)) / (u + n)) with the sum over its n captioned videos. The query means nothing to its u
+videos without captions, so the more there are, the less they come before captioned ones. Learned videos are nearer to
+their own captions than videos without captions are to theirs; a corrects for this. A domain without captions has the
+mean over the library.
+
+A video whose texts together *match all terms* of the query, whatever their frequencies, precedes all others; the closer
+its text is to the query, the earlier. Another form of a word, a name, or a text with few votes counts less.
+
+Relevance feedback: a positive text counts as one of the video's, with a share of the evidence that grows with the votes
+for it but stays below a caption's. Negative feedback is bounded evidence against one video for one text.
+
+A transcript of two hours has most common words somewhere, so a query's words count together only within one *passage*,
+about half a minute of speech, and a video has the evidence of its best passage. A passage with less than four fifths of
+the query's IDF weight Q says something else. For one with the weight B, and the share c of the last fifth, the evidence
+is 0.6 c (0.5 B + 25 f min(1, Q / 6)), where f is 1 for the words as typed and less for other forms of them. A query
+whose words are said all the time tells little: its weight, computed from their frequencies among passages, is small.
+The evidence of a transcript is never negative, since nobody says everything that a video shows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from index.arrays import Ids
+from index.words.word_index import TextKind, WordMatches
+
+Ints = npt.NDArray[np.integer]
+Floats = npt.NDArray[np.float64]
+
+# Chosen on half of the domains of real clips; benchmarks/RESULTS.md says which, and has the figures of the other half.
+_CERTAINTY = 0.9  # highest λ, how surely a text about a video has a unit of a query that means the video
+_PRIOR_SHARE = 0.1  # of one more caption, that has a unit
+_LONGER = 0.2  # what the weights lose in a text twice as long as the query, relative to the rest
+_UNCAPTIONED = 1.5  # a, in nats
+_COMPLETE, _CLOSEST = 25.0, 10.0  # log-odds for all terms, and for one text that is exactly the query
+_IS_COMPLETE = 0.95  # share of the IDF weight that counts as all terms
+_PHRASE = 5.0  # log-odds for the words of the query in a row
+_SAME_STEM = 0.3  # share of the log-odds for all terms that another form of a word has
+_NOT_A_CAPTION = 0.8  # share of the evidence for a word in a name or a value, and highest for a positive text
+_REFUSED = 12.0  # highest log-odds against a video with negative feedback for the query
+_SPOKEN = 0.6  # of a passage's evidence, relative to a caption's
+_HIGHEST_SPOKEN = 40.0  # log-odds before this share, as for a caption
+_SPOKEN_PER_WEIGHT, _ALL_SPOKEN = 0.5, 25.0
+_SPOKEN_FROM = 0.8  # share of a query's IDF weight
+_RARE = 6.0  # IDF weight of a word in one of 400 passages
+_OTHER_FORM = 0.6
+_SAYS_ALL_TERMS = 6.0  # log-odds from which a passage with all words of the query is a match
+# Passages without the words, added so that the few passages of a small library do not make all words common.
+_PRIOR_PASSAGES = 1000
+_MAX_PASSAGES = 20_000  # that are compared with a query
+_TABLE_SHARE = 8  # texts are grouped if there are at most this many possible classes for each
+
+
+@dataclass(frozen=True)
+class CaptionStatistics:
+    """Caption statistics of T domains.
+
+    Attributes:
+        captions: Number of captions in all domains.
+        lengths: Mean number of words in a caption, ``[T]``.
+        captioned: Number of videos with captions, ``[T]``.
+        uncaptioned: Number of videos without captions, ``[T]``.
+    """
+
+    captions: int
+    lengths: Floats
+    captioned: Floats
+    uncaptioned: Floats
+
+
+@dataclass(frozen=True)
+class WordEvidence:
+    """How strongly the words of a query speak for the videos of T domains.
+
+    Attributes:
+        videos: Vector IDs of the videos with a matched text, ascending, ``[V]``.
+        domains: Position of each one's domain, ``[V]``.
+        log_odds: Evidence for each, ``float32 [V]``.
+        has_all_terms: Whether each video's texts match all terms of the query, ``[V]``.
+        absent: Evidence for a captioned video without a matched text, by domain, ``float32 [T]``.
+        unknown: Evidence for a video without captions and without a matched text, by domain, ``float32 [T]``.
+        may_have_all_terms: Whether a video contains all units except those too common for all their texts to be known.
+    """
+
+    videos: Ids
+    domains: Ints
+    log_odds: npt.NDArray[np.float32]
+    has_all_terms: npt.NDArray[np.bool_]
+    absent: npt.NDArray[np.float32]
+    unknown: npt.NDArray[np.float32]
+    may_have_all_terms: bool = True
+
+    def including(self, videos: Ids, domains: Ints, log_odds: npt.NDArray[np.floating]) -> WordEvidence:
+        """Add the videos, ascending, that have no evidence yet; they do not match all terms.
+
+        Args:
+            videos: Vector IDs.
+            domains: Position of each one's domain.
+            log_odds: Evidence for those that are added.
+        """
+        added = np.isin(videos, self.videos, assume_unique=True, invert=True)
+        if not added.any():
+            return self
+        order = np.argsort(np.concatenate([self.videos, videos[added]]), kind="stable")
+
+        def join(known: npt.NDArray[Any], new: npt.ArrayLike) -> npt.NDArray[Any]:
+            own = np.broadcast_to(np.asarray(new, known.dtype), videos.shape)[added]
+            return np.concatenate([known, own])[order]
+
+        return replace(
+            self,
+            videos=join(self.videos, videos),
+            domains=join(self.domains, domains),
+            log_odds=join(self.log_odds, log_odds),
+            has_all_terms=join(self.has_all_terms, False),
+        )
+
+    def with_negative_feedback(
+        self, videos: Ids, domains: Ints, votes: Ints, unmatched: Floats
+    ) -> WordEvidence:
+        """Lower the evidence for videos, ascending, with negative feedback for the query.
+
+        Args:
+            videos: Vector IDs.
+            domains: Position of each one's domain.
+            votes: Negative votes less positive ones for each.
+            unmatched: Evidence for each if no text of it matches.
+        """
+        found = self.including(videos, domains, unmatched)
+        log_odds = found.log_odds.copy()
+        log_odds[np.searchsorted(found.videos, videos)] -= (_REFUSED * _saturated(votes)).astype(np.float32)
+        return replace(found, log_odds=log_odds)
+
+    def with_all_terms(self, videos: Ids, domains: Ints, unmatched: npt.NDArray[np.floating]) -> WordEvidence:
+        """Mark these videos, ascending, which are all that match all terms.
+
+        Args:
+            videos: Vector IDs.
+            domains: Position of each one's domain.
+            unmatched: Evidence for each if no text of it matches.
+        """
+        found = self.including(videos, domains, unmatched)
+        is_new = np.isin(found.videos, videos, assume_unique=True) & ~found.has_all_terms
+        return replace(
+            found,
+            log_odds=(found.log_odds + _COMPLETE * is_new).astype(np.float32),
+            has_all_terms=found.has_all_terms | is_new,
+        )
+
+    def with_transcripts(
+        self,
+        videos: Ids,
+        domains: Ints,
+        log_odds: npt.NDArray[np.float32],
+        says_all_terms: npt.NDArray[np.bool_],
+    ) -> WordEvidence:
+        """Raise the evidence to that of transcripts where it is higher.
+
+        Args:
+            videos: Vector IDs of the videos with evidence from transcripts, ascending, ``[V]``.
+            domains: Index of each one's domain, ``[V]``.
+            log_odds: Evidence of their transcripts, ``[V]``.
+            says_all_terms: Whether a passage says all terms of the query, ``[V]``.
+        """
+        found = self.including(videos, domains, log_odds)
+        rows = np.searchsorted(found.videos, videos)
+        best, has_all_terms = found.log_odds.copy(), found.has_all_terms.copy()
+        best[rows] = np.maximum(best[rows], log_odds)
+        has_all_terms[rows] |= says_all_terms
+        return replace(found, log_odds=best, has_all_terms=has_all_terms)
+
+    def with_phrase(self, videos: Ids) -> WordEvidence:
+        """Raise the evidence for videos whose texts have the words of the query in a row; of those found already."""
+        has_phrase = np.isin(self.videos, videos)
+        return replace(self, log_odds=(self.log_odds + _PHRASE * has_phrase).astype(np.float32))
+
+
+def word_evidence(
+    matches: WordMatches,
+    statistics: CaptionStatistics,
+    *,
+    domains: Ints,
+    is_captioned: npt.NDArray[np.bool_],
+    is_partial: npt.NDArray[np.bool_],
+    caption_frequencies: Ints,
+) -> WordEvidence:
+    """Compute how strongly the words of a query speak for each video; see the module.
+
+    Args:
+        matches: Texts that contain units of the query, which has at least one; without texts there is no evidence.
+        statistics: Caption statistics of the domains.
+        domains: Index of the domain of each text's video, ``[D]``.
+        is_captioned: Whether its video has a caption, ``[D]``.
+        is_partial: Whether some texts with a unit are left out because it is too common, ``[U]``.
+        caption_frequencies: Number of captions in the library with each unit, ``[U]``.
+    """
+    is_captioned_domain = statistics.captioned > 0
+    uncaptioned = _UNCAPTIONED if is_captioned_domain.any() else 0.0
+    if not len(matches.videos):
+        none, no = np.empty(0, np.int64), np.empty(0, np.bool_)
+        zeros = np.zeros(len(statistics.captioned), np.float32)
+        unknown = zeros + np.float32(uncaptioned)
+        absent = np.where(is_captioned_domain, zeros, unknown)
+        return WordEvidence(
+            videos=none,
+            domains=none,
+            log_odds=none.astype(np.float32),
+            has_all_terms=no,
+            absent=absent,
+            unknown=unknown,
+        )
+    is_caption = matches.kinds == TextKind.CAPTION
+    chosen, class_of = _group_texts(
+        matches,
+        domains,
+        is_caption=is_caption,
+        is_captioned=is_captioned,
+        domain_count=len(is_captioned_domain),
+    )
+    owners, is_caption, is_captioned = domains[chosen], is_caption[chosen], is_captioned[chosen]
+    votes, lengths, of_texts = matches.votes[chosen], matches.lengths[chosen], matches.strengths[chosen]
+    rows, units = of_texts.nonzero()  # of few units, most texts contain one
+    strengths = of_texts[rows, units].astype(np.float64)
+    is_known = np.bincount(units, minlength=of_texts.shape[1]) > 0
+    weights, base = _unit_weights(caption_frequencies, is_known, statistics)
+    positive = np.where(votes > 0, _NOT_A_CAPTION * _saturated(votes), 1.0)
+    sources = np.where(is_caption | (votes > 0), positive, _NOT_A_CAPTION)
+    shared = np.bincount(rows, strengths * weights[owners[rows], units], len(owners))
+    brevity = 1 / (1 + _LONGER * np.maximum(0.0, lengths / max(1, int(is_known.sum())) - 1))
+    evidence: Floats = sources * brevity * shared
+    # One column more, for how close a text that matches all terms is.
+    contained = np.zeros((len(owners), of_texts.shape[1] + 1))
+    contained[rows, units] = np.where(strengths >= 1, 1.0, _SAME_STEM) * sources[rows]
+    idf = inverse_document_frequency(matches.frequencies, matches.documents)
+    enough = _IS_COMPLETE * max(float(idf.sum()), 1e-6)
+    is_whole = (contained[:, :-1] > 0) @ idf >= enough
+    contained[:, -1] = _CLOSEST * is_whole * sources * brevity
+    videos, first_class, best, contained, row_of = _best_per_video(
+        matches.videos, class_of, evidence, contained
+    )
+    closest, forms = contained[:, -1], contained[:, :-1]
+    has_all_terms = (forms > 0) @ idf >= enough
+    likeness = np.where(forms > 0, forms, 1.0).min(axis=1)
+    owner, is_captioned = owners[first_class], is_captioned[first_class]
+    may_have_all_terms = bool((forms[:, ~is_partial] > 0).all(axis=1).any())
+    gained = best[row_of]
+    unknown = _mean_evidence(gained[is_captioned], owner[is_captioned], base, statistics)
+    log_odds = base[owner] + gained
+    # A name or a value does not speak against a video without captions.
+    of_any = uncaptioned + np.maximum(log_odds, unknown[owner])
+    log_odds = np.where(is_captioned, log_odds, of_any)
+    log_odds += (has_all_terms * (_COMPLETE * likeness + closest))[row_of]
+    of_unknown = uncaptioned + unknown
+    return WordEvidence(
+        videos=videos,
+        domains=owner,
+        log_odds=log_odds.astype(np.float32),
+        has_all_terms=has_all_terms[row_of],
+        absent=np.where(is_captioned_domain, base, of_unknown).astype(np.float32),
+        unknown=of_unknown.astype(np.float32),
+        may_have_all_terms=may_have_all_terms,
+    )
+
+
+def _saturated(votes: Ints) -> Floats:
+    """Compute what share of the highest evidence votes have: a half for one, three quarters for two, and so on."""
+    return np.asarray(1 - 0.5 ** np.asarray(votes, np.float64))
+
+
+def _mean_evidence(gained: Floats, owners: Ints, base: Floats, statistics: CaptionStatistics) -> Floats:
+    """Compute the evidence for any video of each domain, ``[T]``: the mean over its captioned videos; see the module.
+
+    Args:
+        gained: Evidence for the captioned videos with a matched text, without ``base``, ``[V]``.
+        owners: Position of each one's domain, ``[V]``.
+        base: Evidence for a captioned video without a matched text, by domain, ``[T]``.
+    """
+    counts = np.bincount(owners, minlength=len(base))
+    captioned = np.maximum(statistics.captioned, counts)
+    others = np.maximum(1.0, statistics.uncaptioned)
+    log_odds = np.minimum(base[owners] + gained, 600.0)  # of a very long text
+    likelihoods = np.bincount(owners, np.exp(log_odds), len(base)) + (captioned - counts) * np.exp(base)
+    means = np.log((others + likelihoods) / (others + captioned))
+    overall = np.log((others.sum() + likelihoods.sum()) / (others + captioned).sum())
+    return np.asarray(np.where(captioned > 0, means, overall))
+
+
+def inverse_document_frequency(
+    frequencies: npt.NDArray[np.integer] | Floats, documents: float | Floats
+) -> Floats:
+    """Weigh units by the number of documents with each, in nats; see the module."""
+    return np.asarray(np.log1p((documents - frequencies + 0.5) / (frequencies + 0.5)))
+
+
+def _group_texts(
+    matches: WordMatches,
+    domains: Ints,
+    is_caption: npt.NDArray[np.bool_],
+    is_captioned: npt.NDArray[np.bool_],
+    domain_count: int,
+) -> tuple[Ints | slice, Ints]:
+    """Group the texts that differ only in their videos, whose evidence is therefore equal.
+
+    Returns:
+        One text of each of C classes, and the class of each text, ``[D]``. If few texts can be equal, each is a class.
+    """
+    count = len(matches.videos)
+    lengths, votes = _rank_values(matches.lengths), _rank_values(matches.votes)
+    most_lengths, most_votes = int(lengths.max()) + 1, int(votes.max()) + 1
+    size = domain_count * most_lengths * most_votes * 4 * 3 ** matches.strengths.shape[1]
+    if size > _TABLE_SHARE * count:
+        return slice(None), np.arange(count)
+    keys = (domains * most_lengths + lengths) * most_votes + votes
+    keys = 4 * keys + 2 * is_caption + is_captioned
+    for unit in matches.strengths.T:
+        keys = 3 * keys + (unit > 0) + (unit >= 1)
+    table = np.full(size, -1, np.int32)
+    table[keys] = np.arange(count, dtype=np.int32)  # the last text of each class
+    (used,) = np.nonzero(table >= 0)
+    chosen = table[used]
+    table[used] = np.arange(len(used), dtype=np.int32)
+    return chosen, table[keys]
+
+
+def _rank_values(values: Ints) -> Ints:
+    """Replace small numbers by their ranks among those that occur."""
+    return (np.cumsum(np.bincount(values) > 0, dtype=np.int32) - 1)[values]
+
+
+def _best_per_video(
+    videos: Ids, class_of: Ints, evidence: Floats, contained: Floats
+) -> tuple[Ids, Ints, Floats, Floats, Ints | slice]:
+    """Choose among the texts of each of V videos.
+
+    Args:
+        videos: Video of each text, ``[D]``.
+        class_of: Class of each text, ``[D]``.
+        evidence: Evidence of a text of each class, ``[C]``.
+        contained: Form of each unit in it, ``[C, U]``; 0 where it is absent.
+
+    Returns:
+        The videos, ascending, ``[V]``, and the class of a text of each, ``[V]``; highest evidence of a text ``[R]``,
+        and best form of each unit ``[R, U]``, in one row for each video or, if each has one text, for each class; and
+        the row of each video, ``[V]``, or the slice of all rows.
+    """
+    if not (videos[1:] >= videos[:-1]).all():
+        order = np.argsort(videos, kind="stable")
+        videos, class_of = videos[order], class_of[order]
+    is_first = np.ones(len(videos), np.bool_)
+    np.not_equal(videos[1:], videos[:-1], out=is_first[1:])
+    if is_first.all():
+        return videos, class_of, evidence, contained, class_of
+    distinct, first_class = videos[is_first], class_of[is_first]
+    best, forms = evidence[first_class], contained[first_class]
+    others = class_of[~is_first]
+    video_of = np.searchsorted(distinct, videos[~is_first])
+    np.maximum.at(best, video_of, evidence[others])
+    rows, units = contained[others].nonzero()
+    flat = forms.reshape(-1)
+    np.maximum.at(flat, video_of[rows] * forms.shape[1] + units, contained[others[rows], units])
+    return distinct, first_class, best, forms, slice(None)
+
+
+def _unit_weights(
+    frequencies: Ints, is_known: npt.NDArray[np.bool_], statistics: CaptionStatistics
+) -> tuple[Floats, Floats]:
+    """Compute what each unit adds to a text's evidence, ``[T, U]``, and the evidence of a text without any, ``[T]``.
+
+    Args:
+        frequencies: Number of captions in the library with each unit, ``[U]``.
+        is_known: Whether a text has each unit, ``[U]``.
+    """
+    captions = max(statistics.captions, int(frequencies.max()), 1)
+    shares = _share(frequencies, captions)
+    others = _share(np.maximum(frequencies - 1, 0), captions - 1)
+    length = max(1, int(is_known.sum()))
+    certainty = _CERTAINTY * np.minimum(1.0, statistics.lengths / length)[:, None]
+    present = np.log1p(certainty * (1 - others) ** 2 / others)
+    absent = np.log1p(-certainty * (1 - shares))
+    base = np.where(statistics.captioned > 0, absent[:, is_known].sum(axis=1), 0.0)
+    return present - absent, base
+
+
+def _share(counts: Ints, captions: int) -> Floats:
+    """Estimate the share of captions that have a unit from how many have it."""
+    return np.asarray((counts + _PRIOR_SHARE) / (captions + 1))
+
+
+def required_units(frequencies: Ints, passages: int) -> list[int]:
+    """Choose the rarest units of a query so that every passage with evidence has one; none if they are too common.
+
+    Args:
+        frequencies: Number of passages in the library with each unit, ``[U]``.
+        passages: Number of passages in the library.
+    """
+    weights = inverse_document_frequency(frequencies, passages + _PRIOR_PASSAGES)
+    order = np.argsort(-weights, kind="stable")
+    # A passage without any of these lacks more than it may.
+    most = (1 - _SPOKEN_FROM) * weights.sum()
+    count = int(np.searchsorted(np.cumsum(weights[order]), most, side="right")) + 1
+    required: list[int] = order[:count].tolist()
+    return required if frequencies[required].sum() <= _MAX_PASSAGES else []
+
+
+def passage_evidence(
+    strengths: npt.NDArray[np.floating], frequencies: Ints, passages: int
+) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.bool_]]:
+    """Compute how strongly passages of transcripts speak for their videos; see the module.
+
+    Args:
+        strengths: How well each of D passages contains each of U units, ``[D, U]``: 1 as written, below 1 in another
+            form of the word, 0 not at all.
+        frequencies: Number of passages in the library with each unit, ``[U]``.
+        passages: Number of passages in the library.
+
+    Returns:
+        The evidence, ``float32 [D]``, and whether each passage says all terms of the query, ``bool [D]``.
+    """
+    weights = inverse_document_frequency(frequencies, passages + _PRIOR_PASSAGES)
+    weight = max(float(weights.sum()), 1e-6)
+    has = strengths > 0
+    shared = has @ weights
+    completeness = np.clip((shared / weight - _SPOKEN_FROM) / (1 - _SPOKEN_FROM), 0, 1)
+    form = np.where((strengths < 1) & has, _OTHER_FORM, 1.0).min(axis=1, initial=1.0)
+    evidence = _SPOKEN_PER_WEIGHT * shared + _ALL_SPOKEN * form * min(1.0, weight / _RARE)
+    evidence = (_SPOKEN * completeness * np.minimum(evidence, _HIGHEST_SPOKEN)).astype(np.float32)
+    return evidence, has.all(axis=1) & (evidence >= _SAYS_ALL_TERMS)
