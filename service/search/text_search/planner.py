@@ -74,8 +74,8 @@ SEPARATE_ENCODINGS = RoundLimits(
 # All tasks share one text tower pass, which takes as long as scanning many small shards. A few more of them in the
 # first round cost less than the second round that they often save.
 SHARED_ENCODING = RoundLimits(
-    cosine_slack=0.15,
-    max_likely_tasks=128,
+    cosine_slack=0.1,
+    max_likely_tasks=48,
     first_round_margin=0.2,
     min_first_round=5,
     max_first_round=_MAX_LIKELY_TASKS_IF_FULL,

@@ -49,7 +49,7 @@ from index.words.word_index import TextKind, WordMatches
 Ints = npt.NDArray[np.integer]
 Floats = npt.NDArray[np.float64]
 
-# Chosen on half of the domains of real clips; benchmarks/RESULTS.md says which, and has the figures of the other half.
+# Chosen on clips of sixteen domains; benchmarks/RESULTS.md has figures of these and of thirteen others.
 _CERTAINTY = 0.9  # highest λ, how surely a text about a video has a unit of a query that means the video
 _PRIOR_SHARE = 0.1  # of one more caption, that has a unit
 _LONGER = 0.2  # what the weights lose in a text twice as long as the query, relative to the rest

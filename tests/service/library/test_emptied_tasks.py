@@ -15,7 +15,7 @@ import pytest
 import torch
 from sqlalchemy import select
 
-from cinestrata_schemas.search import SearchResponse
+from cinestrata_schemas.search import SearchQuery, SearchResponse
 from cinestrata_schemas.tasks import TaskDetails
 from cli.commands.library_checks import check_catalog, check_releases
 from index.integrity_audit import audit
@@ -31,7 +31,9 @@ from service.library.deletion import delete_task, delete_videos
 from service.library.library_status import library_status
 from service.library.release_listing import list_shards
 from service.search.engine import SearchEngine
+from service.search.search_request import parse_requests
 from service.search.snapshots.query_vector_cache import QueryVectorCache
+from service.search.text_search.executor import execute
 from service.tasks import lifecycle
 from tests.audited_changes import audit_entries
 from tests.catalog_rows import add_release_and_shard
@@ -72,8 +74,15 @@ def _age_files(folder: Path) -> None:
         os.utime(path, (time.time() - 7200,) * 2)
 
 
-def _ids_and_scores(answer: SearchResponse) -> list[tuple[str, float]]:
-    return [(result.video_id, result.score) for result in answer.results]
+def _ids(answer: SearchResponse) -> list[str]:
+    return [result.video_id for result in answer.results]
+
+
+def _visual_hits(server: SearchEngine, text: str, **parameters: Any) -> list[tuple[int, float]]:
+    """Search without words: the weight of a word depends on all captions of the library."""
+    requests = parse_requests([SearchQuery(q=text, k=50, **parameters)], server.settings)
+    (search,) = execute(server.snapshots.current(), requests, server.metadata_cache, with_words=False)
+    return [(hit.id, hit.score) for hit in search.planner.hits()]
 
 
 @pytest.mark.slow
@@ -81,9 +90,11 @@ def test_other_tasks_are_unchanged_and_vectors_of_the_deleted_task_are_erased(se
     library, service = served
     texts = ["an owl", *CARS, *BIRDS]
     before = {
-        mode: [_ids_and_scores(service.search(text, 50, task="cars", mode=mode)) for text in texts]
+        mode: [_visual_hits(service, text, task="cars", mode=mode) for text in texts]
         for mode in ("pinned", "latest")
     }
+    own = ["an owl", *CARS]  # words that only birds had weigh more without them
+    order = [_ids(service.search(text, 50, task="cars")) for text in own]
     alike = service.search_similar("cars-0", 50)
     rows = [row.astype(kind).tobytes() for row in library.stored(BIRDS) for kind in (np.float16, np.float32)]
     page = service.search("an owl", 1)
@@ -96,8 +107,9 @@ def test_other_tasks_are_unchanged_and_vectors_of_the_deleted_task_are_erased(se
         ready = server.snapshots.readiness()
         assert (server.snapshots.degraded(), ready.degraded, ready.tasks) == ({}, {}, 2)
         for mode, expected in before.items():
-            assert [_ids_and_scores(server.search(t, 50, task="cars", mode=mode)) for t in texts] == expected
-            assert [_ids_and_scores(server.search(t, 50, mode=mode)) for t in texts] == expected
+            assert [_visual_hits(server, text, task="cars", mode=mode) for text in texts] == expected
+            assert [_visual_hits(server, text, mode=mode) for text in texts] == expected
+        assert [_ids(server.search(text, 50)) for text in own] == order
         assert server.search("an owl", 50, task="tsk_birds").results == []
         assert server.search("an owl", 50, task="tsk_birds").degraded == {}
         everywhere = server.search_similar("cars-0", 50, scope="all")
@@ -127,7 +139,7 @@ def test_other_tasks_are_unchanged_and_vectors_of_the_deleted_task_are_erased(se
 
 def test_searches_continue_during_deletion_and_compaction(served: Served) -> None:
     library, service = served
-    expected = [video for video, _ in _ids_and_scores(service.search(CARS[0], 50, task="cars"))]
+    expected = _ids(service.search(CARS[0], 50, task="cars"))
     answers: list[tuple[list[str], dict[str, str]]] = []
     failed: list[Exception] = []
     done = threading.Event()
@@ -163,7 +175,7 @@ def test_cursors_of_earlier_releases_omit_the_deleted_task(served: Served) -> No
     """The server keeps the earlier snapshot and its folders."""
     library, service = served
     text = CARS[0]
-    page, whole = service.search(text, 1), [video for video, _ in _ids_and_scores(service.search(text, 50))]
+    page, whole = service.search(text, 1), _ids(service.search(text, 50))
     assert whole[0] == "cars-0"
     library.add_task("sea", SEA)
     assert service.snapshots.refresh(), service.snapshots.last_error
@@ -382,13 +394,14 @@ def test_task_with_a_damaged_shard_can_be_deleted(served: Served, harm: str | No
         shutil.rmtree(folder)
     else:
         (folder / harm).write_bytes(b"")
-    expected = _ids_and_scores(service.search(CARS[0], 50, task="cars"))
+    expected = _visual_hits(service, CARS[0], task="cars"), _ids(service.search(CARS[0], 50, task="cars"))
     assert len(delete_task("tsk_birds").deleted) == 3
     assert delete_task("tsk_birds").deleted == []
     compaction.compact("tsk_birds")
     fresh = SearchEngine(library.settings)
     assert fresh.snapshots.refresh(), fresh.snapshots.last_error
-    assert (fresh.snapshots.degraded(), _ids_and_scores(fresh.search(CARS[0], 50))) == ({}, expected)
+    assert fresh.snapshots.degraded() == {}
+    assert (_visual_hits(fresh, CARS[0]), _ids(fresh.search(CARS[0], 50))) == expected
     assert (library_status().degraded, audit(library.store).problems) == ({}, [])
     fresh.close()
 
