@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from cli.commands import sync_command
-from cli.console import console
 from service.catalog.database import now, session_scope
 from service.catalog.tables import Feedback
 from service.core.settings import Settings
@@ -38,7 +37,6 @@ def finished(folder: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(sync_command, "follow", follow)
     monkeypatch.setattr(broker, "send_probe", lambda task: True)
-    monkeypatch.setattr(console, "quiet", False)  # also after the last command with --json
 
 
 @pytest.fixture(params=["uploaded", "in place"])

@@ -23,9 +23,9 @@ from tests.models.encoders.small_releases import small_release
 
 def test_families_have_the_kinds_of_stored_releases() -> None:
     """The kinds are part of the file format: libraries on disk name them."""
-    rivals = {"mapped", "proxies", "moe", "progressive"}
-    assert set(encoder_kinds()) == {"analytic", "frozen", "tower", "tame", "low_rank"} | rivals
-    for kind in encoder_kinds():
+    kinds = {"analytic", "frozen", "tower", "tame", "low_rank"}
+    assert kinds <= set(encoder_kinds())  # benchmarks may have registered others
+    for kind in kinds:
         family = encoder_family(kind)
         assert encoder_family(kind) is family
         assert family.kind == kind
@@ -40,9 +40,7 @@ def test_unknown_kind_is_an_error_that_names_the_known_ones(backbone: Backbone, 
         lambda: select_query_tensors(release),
         lambda: select_video_tensors(release),
     ):
-        with pytest.raises(
-            ReleaseError, match=r"kind 'hologram' is unknown .* frozen, low_rank, mapped, moe"
-        ):
+        with pytest.raises(ReleaseError, match=r"kind 'hologram' is unknown .* analytic, frozen, low_rank"):
             use()
     write_release(tmp_path, release)
     for read in (read_query_release, read_video_release):
