@@ -14,6 +14,7 @@ from benchmarks.clips.caption_tfidf import caption_words
 from benchmarks.queries.library_videos import Library
 from benchmarks.queries.query_kinds import Query, is_content_word
 from benchmarks.queries.unknown_texts import SENTENCES, foreign_words
+from service.core.request_limits import MAX_QUERY_CHARS
 
 _LENGTHS = (1, 2, 3, 5, 8)  # content words of a caption, from its first one
 RETYPED_KINDS = (
@@ -93,7 +94,7 @@ def retyped_queries(library: Library, count: int, rng: random.Random) -> list[Qu
         if len(content) < _MIN_CONTENT:
             continue
         for kind, query, kept in _retype(text, words, content, unknown, other, rng):
-            if len(found[kind]) < count:
+            if len(query) <= MAX_QUERY_CHARS and len(found[kind]) < count:
                 needed = set(kept)
                 holders = [
                     video
