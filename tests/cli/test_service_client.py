@@ -157,7 +157,7 @@ def address(client: TestClient, library: list[str]) -> Iterator[str]:
         lambda c, task: [c.get_forgetting()],
         lambda c, task: [c.list_audit_entries(limit=5)],
         lambda c, task: [c.find_similar(next(c.iter_videos(task=task)).id, k=2)],
-        lambda c, task: c.search("a car", k=3, task=[task], where={"duration": {"min": 1}}).results,
+        lambda c, task: c.search("a car", k=3, task=[task], where={"color": "red"}).results,
         lambda c, task: c.search("a red car", k=3, mode="pinned").results,
         lambda c, task: [c.serve_release("newest", body=ServeSpec(dry_run=True))],
     ],

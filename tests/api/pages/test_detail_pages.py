@@ -312,11 +312,11 @@ def test_captions_and_metadata_are_edited_by_keyboard(
     browser.execute_script("document.activeElement.select()")
     _press(browser, HOSTILE)
     _find(browser, "#edit-dialog fieldset:nth-of-type(2) .add-row").click()
-    _press(browser, "place", Keys.TAB, "7", Keys.ENTER)
+    _press(browser, "year", Keys.TAB, "7", Keys.ENTER)
     wait_until(browser, lambda b: not b.find_elements(By.ID, "edit-dialog"))
     saved = client.get(f"/videos/{video}").json()
     assert saved["captions"] == [HOSTILE, *before["captions"][1:]]
-    assert saved["metadata"] == {**before["metadata"], "place": 7}
+    assert saved["metadata"] == {**before["metadata"], "year": 7}
     wait_until(browser, lambda b: HOSTILE in _find(b, f"[data-video='{video}'] .caption").text)
     assert (
         browser.execute_script("return document.activeElement.getAttribute('aria-label')")
@@ -324,7 +324,7 @@ def test_captions_and_metadata_are_edited_by_keyboard(
     )
     assert not browser.find_elements(By.CSS_SELECTOR, "img[src=x]")
     assert "was saved" in _find(browser, "#done").text
-    client.patch(f"/videos/{video}", json={"captions": before["captions"], "metadata": {"place": None}})
+    client.patch(f"/videos/{video}", json={"captions": before["captions"], "metadata": {"year": None}})
     assert client.get(f"/videos/{video}").json() == before
 
 

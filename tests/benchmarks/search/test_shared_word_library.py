@@ -77,8 +77,8 @@ def test_searches_encode_each_text_once(
     libraries: list[SyntheticLibrary], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = start_engine(libraries[1])
-    one_task_per_wave = replace(SHARED_ENCODING, max_first_wave=1, growth=1)
-    monkeypatch.setattr(executor, "SHARED_ENCODING", one_task_per_wave)
+    one_task_per_round = replace(SHARED_ENCODING, max_first_round=1, growth=1)
+    monkeypatch.setattr(executor, "SHARED_ENCODING", one_task_per_round)
     passes: list[int] = []
     encode = BertEngine.__call__
 
