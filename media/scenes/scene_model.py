@@ -48,12 +48,10 @@ class Backdrop:
     """A place.
 
     Attributes:
-        phrases: Phrases for captions, plainest first.
         paint: Draws it; the random generator varies details.
         weather: Moving foreground.
     """
 
-    phrases: tuple[str, str, str]
     paint: Callable[[Canvas, np.random.Generator], None]
     weather: Literal["none", "snow", "rain", "bubbles", "sparks"] = "none"
 
@@ -63,7 +61,6 @@ class Companion:
     """A second object in a scene.
 
     Attributes:
-        phrases: Phrases for captions, plainest first.
         size: Width and height of its canvas in units.
         paint: Draws it at a phase of its movement, 0 ≤ phase < 1.
         x: Horizontal position of its center in the frame, in units.
@@ -74,14 +71,13 @@ class Companion:
         subject_x: Center of a swimming or standing subject, in units.
     """
 
-    phrases: tuple[str, str, str]
     size: tuple[float, float]
     paint: Callable[[Canvas, float], None]
     x: float
     y: float
     stop: float | None = None
     drift: float = 0.0
-    in_front: bool = False
+    in_front: bool = True
     subject_x: float = 144.0
 
 
