@@ -135,8 +135,13 @@ def search(
         console.print(answer_line(response))
     for name, reason in response.degraded.items():
         console.print(f"Not searched: {name}: {reason}", style="yellow")
-    for line in _search_facts(response):
-        console.print(line, style="dim", soft_wrap=True)
+    searched = sum(task.searched for task in response.routing)
+    console.print(
+        f"{searched:,} {'domain' if searched == 1 else 'domains'} searched in "
+        f"{response.timing_ms.total:,.0f} ms, mode {response.mode}, release {str(response.release)[:12]}",
+        style="dim",
+        soft_wrap=True,
+    )
     if response.next_cursor is not None:
         console.print(f"For the next page, add --page {page + 1}", style="dim")
     if open_first:
@@ -230,15 +235,17 @@ def result_table(
         table.add_column("best moment", no_wrap=True)
     table.add_column("caption")
     for result in response.results[:first]:
+        is_refused = result.matches is False
+        word = "" if is_refused else "likely" if (result.confidence or 0) >= _LIKELY else "possible"
         table.add_row(
             str(result.rank),
             f"{result.score:.3f}",
-            *([_match_word(result)] if has_confidence else []),
+            *([word] if has_confidence else []),
             result.task,
             video_cell(result.video_id, result.uri),
             *([_best_moment(result)] if has_moments else []),
             _caption_cell(result),
-            style=_row_style(result, highlight),
+            style="bold green" if result.video_id in highlight else "dim" if is_refused else "",
         )
     return table
 
@@ -257,18 +264,6 @@ def answer_line(response: SearchResponse) -> str:
     return "1 video matches." if response.matching == 1 else f"{response.matching:,} videos match."
 
 
-def _search_facts(response: SearchResponse) -> tuple[str, str]:
-    """Describe a search's extent and timing, in lines of at most 80 columns."""
-    timing, searched = response.timing_ms, sum(task.searched for task in response.routing)
-    domains = "domain" if searched == 1 else "domains"
-    return (
-        f"{searched:,} {domains} searched in {timing.total:,.0f} ms, mode {response.mode}, "
-        f"release {str(response.release)[:12]}",
-        f"encode {timing.encode:,.1f} ms, route {timing.route:,.1f} ms, search {timing.search:,.1f} ms, "
-        f"merge {timing.merge:,.1f} ms",
-    )
-
-
 def _caption_cell(result: SearchResult) -> Text:
     """Return the matched text with the query's words emphasized, or else the first caption."""
     from rich.text import Text
@@ -282,20 +277,6 @@ def _caption_cell(result: SearchResult) -> Text:
     named = {"metadata": best.field or "metadata", "name": "file name"}
     origin = best.kind if best.kind in ("transcript", "confirmed") else named.get(best.kind)
     return cell if origin is None else Text.assemble((f"{origin}: ", "dim"), cell)
-
-
-def _match_word(result: SearchResult) -> str:
-    """Word a result's confidence; empty below the cut-off."""
-    if result.matches is False:
-        return ""
-    return "likely" if (result.confidence or 0) >= _LIKELY else "possible"
-
-
-def _row_style(result: SearchResult, highlight: Collection[str]) -> str:
-    """Choose a result's style: emphasized, dimmed below the cut-off, or plain."""
-    if result.video_id in highlight:
-        return "bold green"
-    return "dim" if result.matches is False else ""
 
 
 def _best_moment(result: SearchResult) -> str:

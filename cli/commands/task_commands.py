@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Annotated
 
@@ -126,17 +126,8 @@ def retry(
     print_notice(client)
 
 
-def follow(
-    client: ServiceClient, task_ids: Sequence[str], on_update: Callable[[TaskDetails], None] = lambda _: None
-) -> list[TaskDetails]:
-    """Show the progress of tasks until all reach a final state, or no service is running to process them.
-
-    Args:
-        on_update: Called with each task after each poll.
-
-    Returns:
-        The tasks in their final states.
-    """
+def follow(client: ServiceClient, task_ids: Sequence[str]) -> list[TaskDetails]:
+    """Show the progress of tasks until all have ended, or no service runs to process them; return them."""
     from rich.live import Live
 
     # A pipe or log file gets a line per change at once; a terminal gets a table that is updated in place.
@@ -144,8 +135,6 @@ def follow(
     with Live(console=console, auto_refresh=False) if console.is_terminal else nullcontext() as live:
         while True:
             tasks = [client.get_task(task_id) for task_id in task_ids]
-            for task in tasks:
-                on_update(task)
             if live is not None:
                 live.update(task_table(tasks), refresh=True)
             else:

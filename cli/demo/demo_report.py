@@ -11,7 +11,6 @@ from cli.console import console, plain_table
 if TYPE_CHECKING:
     from cinestrata_schemas.library import RecallFigures, RecallMatrix
     from cinestrata_schemas.search import SearchResponse
-    from cinestrata_schemas.tasks import TaskDetails
     from cli.demo.demo_videos import SampleSearch
 
 
@@ -127,22 +126,6 @@ def search_record(sample: SampleSearch, response: SearchResponse) -> dict[str, A
         "matching": response.matching,
         "timing_ms": response.timing_ms.model_dump(),
         "results": [result.model_dump(mode="json") for result in response.results],
-    }
-
-
-def task_record(task: TaskDetails, seconds_by_state: dict[str, float]) -> dict[str, Any]:
-    """Convert a task for the JSON report; ``seconds`` has the observed seconds per state."""
-    duration = (
-        (task.finished_at - task.started_at).total_seconds() if task.finished_at and task.started_at else None
-    )
-    return {
-        **task.model_dump(
-            mode="json",
-            include={"id", "name", "state", "method", "counts", "error", "learned_order", "release"},
-        ),
-        "rejected": [rejected.model_dump() for rejected in task.rejected],
-        "seconds_from_start_to_end": duration,
-        "seconds": {state: round(seconds, 2) for state, seconds in seconds_by_state.items()},
     }
 
 

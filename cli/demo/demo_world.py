@@ -5,10 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import signal
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
@@ -61,7 +57,7 @@ class DemoWorld:
             name: make_scenes(name, train=self.train, val=self.val, test=self.test) for name in self.domains
         }
         count = sum(map(len, scenes.values()))
-        with interrupt_parent_only(), progress_bar("videos") as bar:
+        with progress_bar("videos") as bar:
             if not console.is_terminal:
                 console.print(f"Rendering {count} videos to {media_root} …", soft_wrap=True)
             progress = bar.add_task("Rendering videos", total=count)
@@ -103,28 +99,3 @@ class DemoWorld:
 
 def _names(video: VideoSpec, word: str) -> bool:
     return any(found.term == word for found in split_words("\n".join(video.captions)))
-
-
-@contextmanager
-def interrupt_parent_only() -> Iterator[None]:
-    """Deliver Ctrl-C to this process only, as SIGTERM; children inherit the blocked SIGINT and end normally.
-
-    SIGTERM must raise KeyboardInterrupt here, as inside :func:`cli.demo.demo_command.interruptible`.
-    """
-    main, done = threading.main_thread().ident, threading.Event()
-
-    def forward() -> None:
-        while not done.is_set():
-            if signal.sigtimedwait({signal.SIGINT}, 0.2) is not None and main is not None:
-                # Only a real signal wakes a blocked main thread.
-                signal.pthread_kill(main, signal.SIGTERM)
-
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    forwarder = threading.Thread(target=forward, daemon=True)
-    forwarder.start()
-    try:
-        yield
-    finally:
-        done.set()
-        forwarder.join()
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cinestrata_schemas.tasks import TaskDetails, VideoSpec
-from cli.commands.ingest_command import default_name
+from cli.commands.domain_naming import default_name
 from cli.commands.video_sending import fail_if_missing, pack_videos
 from cli.commands.video_sources import read_videos
 from cli.console import console, fail

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from cli.console import console, error_console, fail
 from cli.embedded.data_folder import FolderBusy, FolderLock, data_folder_settings, hold_data_folder
@@ -131,46 +131,32 @@ def _service_processes(
         "PYTHONUNBUFFERED": "1",
     }
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    one_thread = _single_thread_environment() if cores <= _SMALL_MACHINE_CORES else {}
+    is_small = cores <= _SMALL_MACHINE_CORES and "CINESTRATA_TORCH_THREADS" not in os.environ
+    one_thread = {"CINESTRATA_TORCH_THREADS": "1", "OMP_NUM_THREADS": "1"} if is_small else {}
     command = [sys.executable, "-P", "-m", "cli.main"]
 
-    def child(
-        name: str, argv: list[str], env: Mapping[str, str], stop_order: int, nice: int = 0
-    ) -> ChildProcess:
+    def child(name: str, argv: list[str], env: Mapping[str, str], **options: Any) -> ChildProcess:
         log = settings.run_dir / f"{name}.log"
         return ChildProcess(
-            name,
-            [*command, *argv],
-            log,
-            {**common, **env},
-            fds=(lock.descriptor,),
-            stop_order=stop_order,
-            nice=nice,
+            name, [*command, *argv], log, {**common, **env}, **{"fds": [lock.descriptor], **options}
         )
 
-    api = child("api", ["serve", "--fd", str(listener.fileno())], one_thread, _API)
-    api.fds = (lock.descriptor, listener.fileno())
-    probing = [
-        child(name, ["worker", "--queue", "cpu"], one_thread, _WORKERS, nice=_WORKER_NICE)
-        for name in probing_worker_names(cores)
+    descriptors = [lock.descriptor, listener.fileno()]
+    worker: dict[str, Any] = {"stop_order": _WORKERS, "nice": _WORKER_NICE}
+    return [
+        child("api", ["serve", "--fd", str(listener.fileno())], one_thread, stop_order=_API, fds=descriptors),
+        *(
+            child(name, ["worker", "--queue", "cpu"], one_thread, **worker)
+            for name in probing_worker_names(cores)
+        ),
+        child("worker-gpu", ["worker", "--queue", "gpu"], {}, **worker),
     ]
-    return [api, *probing, child("worker-gpu", ["worker", "--queue", "gpu"], {}, _WORKERS, nice=_WORKER_NICE)]
 
 
 def probing_worker_names(cores: int) -> list[str]:
-    """Name the probing workers that share a task's videos: one per two cores, leaving the rest to searches and
-    training.
-    """
+    """Name the probing workers: one per two cores, which leaves the others to searches and training."""
     count = min(max(cores // 2, 1), _MAX_PROBING_WORKERS)
     return ["worker-cpu", *(f"worker-cpu-{number}" for number in range(2, count + 1))]
-
-
-def _single_thread_environment() -> dict[str, str]:
-    return (
-        {}
-        if "CINESTRATA_TORCH_THREADS" in os.environ
-        else {"CINESTRATA_TORCH_THREADS": "1", "OMP_NUM_THREADS": "1"}
-    )
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -19,7 +19,7 @@ from rich.text import Text
 from cinestrata_schemas.search import MomentMatch
 from cinestrata_schemas.tasks import VideoCounts, VideoSpec
 from cli.commands import process_commands, task_commands
-from cli.commands.ingest_command import default_name
+from cli.commands.domain_naming import default_name
 from cli.commands.search_commands import parse_conditions, result_table
 from cli.commands.task_commands import report_created
 from cli.commands.video_sending import pack_videos

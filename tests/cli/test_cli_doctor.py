@@ -14,7 +14,7 @@ import torch
 from sqlalchemy import delete, text, update
 
 from cli.commands import doctor, library_checks
-from index.files.manifest_format import AnnStructure, Manifest
+from index.files.manifest_format import Manifest
 from index.integrity_audit import audit
 from index.shard_store import ShardStore
 from models.releases.release_lineage import ParentRelease
@@ -319,15 +319,6 @@ def test_uploads_that_were_not_restored_are_counted(uploads: list[Path], folder:
     uploads[1].write_bytes(b"video")
     with pytest.raises(doctor.CheckFailed, match=r"(?s)video a-0 .*video a-2 .*video a-3 "):
         doctor.check_stored_files(folder)
-
-
-def test_ann_structures_are_described() -> None:
-    ivf = AnnStructure("ivf", 9, 0.9951, 0.99, 100, 500, 300_000, 0.04, {})
-    flat = AnnStructure("flat", 0, 1.0, 0.99, 100, 500, 300_000, 1.0, {"ivf": 0.9, "hnsw": 0.8, "sq8": 0.98})
-    assert (
-        doctor.describe_structures([ivf, flat])
-        == "ivf (recall 0.995), exact scan (no structure reached the required recall)"
-    )
 
 
 def test_backbone_check_names_the_engine(folder: Settings) -> None:

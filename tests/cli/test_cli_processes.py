@@ -237,25 +237,6 @@ def test_killed_supervisor_leaves_no_process(tmp_path: Path) -> None:
     until(lambda: not alive(orphan))
 
 
-@pytest.mark.slow
-def test_interrupt_during_rendering_stops_the_demo() -> None:
-    code = (
-        "import os, signal, time\n"
-        "from cli.demo.demo_command import interruptible\n"
-        "from cli.demo.demo_world import interrupt_parent_only\n"
-        "with interruptible():\n"
-        "    try:\n"
-        "        with interrupt_parent_only():\n"
-        "            os.kill(os.getpid(), signal.SIGINT)\n"
-        "            for _ in range(500):\n"  # a signal just before a sleep does not shorten it
-        "                time.sleep(0.1)\n"
-        "    except KeyboardInterrupt:\n"
-        "        print('in order')\n"
-    )
-    outcome = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
-    assert (outcome.returncode, outcome.stdout) == (0, "in order\n"), outcome.stderr
-
-
 def test_demo_reports_the_end_of_its_service(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
