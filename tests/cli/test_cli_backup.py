@@ -24,11 +24,10 @@ from sqlalchemy import select
 from cli.commands import doctor
 from index.index_snapshot import IndexSnapshot
 from index.shard_store import ShardStore
-from service.backups import backup_catalog, snapshot_writing
+from service.backups import backup_catalog
 from service.catalog.database import dispose, session_scope
 from service.catalog.tables import Task
 from service.core.settings import Settings, settings
-from service.storage.disk_budget import RESERVE_BYTES
 from tests.audited_changes import audit_entries
 from tests.cli.invocation import run
 
@@ -189,26 +188,6 @@ def test_backup_larger_than_the_free_space_is_not_started(
     assert "100 bytes free" in outcome.output
 
 
-def test_backup_on_the_disk_of_the_library_leaves_its_reserve(
-    two: ShardStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    usage, catalog = shutil.disk_usage(tmp_path), settings().data_dir / "catalog.sqlite3"
-
-    def set_free(beyond: int) -> None:
-        free = RESERVE_BYTES + beyond
-        monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=free))
-
-    # Without space for the copy of the catalog, and with space for it, but not for the whole backup.
-    for beyond in (0, catalog.stat().st_size + 1):
-        set_free(beyond)
-        outcome = run("snapshot", tmp_path / "copies" / "copy")
-        assert (outcome.exit_code, list((tmp_path / "copies").iterdir())) == (1, [])
-        assert "134,217,728 bytes that stay free" in " ".join(outcome.output.split())
-    set_free(-1)
-    monkeypatch.setattr(snapshot_writing, "_is_same_disk", lambda first, second: False)
-    assert run("snapshot", tmp_path / "copies" / "copy").exit_code == 0
-
-
 def test_damaged_library_is_not_backed_up(two: ShardStore, tmp_path: Path) -> None:
     path = two.shard_folder(two.manifest().shards["tsk_a"].id) / "ids.npy"
     path.write_bytes(path.read_bytes()[:-1] + b"\7")
@@ -269,17 +248,6 @@ def test_damaged_backup_restores_nothing(
     assert outcome.exit_code == 1
     assert [path.name for path in (tmp_path / "other").iterdir()] == ["run"]
     assert re.search(message, " ".join(outcome.output.split()))
-
-
-def test_truncated_archive_restores_nothing(two: ShardStore, tmp_path: Path) -> None:
-    assert run("snapshot", tmp_path / "copy.tar").exit_code == 0
-    whole = (tmp_path / "copy.tar").read_bytes()
-    for length in (0, 100, 2000, len(whole) // 2):
-        (tmp_path / "cut.tar").write_bytes(whole[:length])
-        outcome = run("restore", tmp_path / "cut.tar", "--data", tmp_path / "other")
-        assert outcome.exit_code == 1, length
-        assert "Nothing was restored" in outcome.output
-        assert not (tmp_path / "other" / "index").exists()
 
 
 def test_archive_cannot_write_through_a_link(two: ShardStore, tmp_path: Path) -> None:

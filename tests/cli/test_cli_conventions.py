@@ -74,13 +74,6 @@ def test_version_is_printed() -> None:
     assert (outcome.exit_code, outcome.output.startswith("cinestrata ")) == (0, True)
 
 
-def test_exit_status_tells_a_wrong_call_from_an_error(folder: Settings) -> None:
-    assert run("search").exit_code == 2
-    assert run("search", "cat", "-k", "0").exit_code == 2
-    assert run("tasks", "retry", "nobody", "--set", "epochs").exit_code == 2
-    assert run("tasks", "show", "nobody").exit_code == 1
-
-
 def test_json_output_is_one_document(folder: Settings, publish_task: Callable[..., Manifest]) -> None:
     publish_task("a", 2)
     assert [task["name"] for task in json.loads(run("tasks", "list", "--json").output)] == ["a"]

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import itertools
 import os
 import signal
 import stat
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -21,7 +19,6 @@ import pytest
 import typer
 
 from cli.demo import demo_command
-from cli.demo.demo_command import embedded_service
 from cli.embedded.data_folder import FolderBusy, data_folder_settings, hold_data_folder, read_lock_holder
 from cli.embedded.process_supervisor import ChildProcess, StartFailed, Supervisor
 from cli.embedded.up_command import probing_worker_names, run_up
@@ -86,17 +83,6 @@ def test_log_of_a_running_process_is_rotated(tmp_path: Path) -> None:
         supervisor.stop()
 
 
-def test_process_has_its_niceness(tmp_path: Path) -> None:
-    child = ChildProcess("part", ["sleep", "60"], tmp_path / "part.log", nice=3)
-    child.start()
-    try:
-        assert child.process is not None
-        expected = min(os.getpriority(os.PRIO_PROCESS, 0) + 3, 19)
-        assert os.getpriority(os.PRIO_PROCESS, child.process.pid) == expected
-    finally:
-        child.kill()
-
-
 @pytest.fixture
 def start_service(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Path], list[ChildProcess]]]:
     """Returns the processes that a service on a data folder would start."""
@@ -154,22 +140,6 @@ def test_process_whose_log_cannot_be_opened_is_started_later(tmp_path: Path) -> 
     absent.rename(folder)
     assert supervisor.wait_until(lambda: child.exit_status is None, 20)
     supervisor.stop()
-
-
-def test_log_that_cannot_be_truncated_does_not_stop_the_supervision(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(*_: object) -> None:
-        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
-
-    child = ChildProcess("part", script("pass"), tmp_path / "part.log", max_log_bytes=10)
-    child.log.write_text("x" * 11)
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "truncate", refuse)
-        child.rotate_log()
-    assert child.log.stat().st_size == 11
-    child.rotate_log()
-    assert child.log.stat().st_size == 0
 
 
 @pytest.mark.slow
@@ -273,17 +243,6 @@ def test_lock_of_a_held_folder_names_the_holder(tmp_path: Path) -> None:
     assert read_lock_holder(run) is None
     with hold_data_folder(run, tmp_path):
         pass
-
-
-def test_reader_does_not_prevent_the_lock(tmp_path: Path) -> None:
-    with hold_data_folder(tmp_path / "run", tmp_path):
-        pass
-    with (tmp_path / "run" / "up.lock").open() as looking:
-        fcntl.flock(looking, fcntl.LOCK_SH)
-        looked = threading.Timer(0.05, fcntl.flock, (looking, fcntl.LOCK_UN))
-        looked.start()
-        with hold_data_folder(tmp_path / "run", tmp_path):
-            looked.join()
 
 
 @pytest.fixture
@@ -408,17 +367,6 @@ def test_service_after_a_killed_one_has_a_broker_of_its_own(
     started = {child.name: child for child in start_service(tmp_path)}
     assert "redis" in started
     assert started["worker-gpu"].env["CINESTRATA_REDIS_URL"].startswith("redis+socket://")
-
-
-def test_demo_does_not_use_a_killed_service(
-    tmp_path: Path, orphan: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("CINESTRATA_REDIS_URL", raising=False)
-    spawn = subprocess.Popen
-    code = "print('Cinestrata is up at http://127.0.0.1:' + __import__('os').environ.get('CINESTRATA_REDIS_URL', '8'))"
-    monkeypatch.setattr(subprocess, "Popen", lambda _command, **how: spawn(script(code), **how))
-    with embedded_service(tmp_path, None) as url:
-        assert url == "http://127.0.0.1:8"
 
 
 def test_processes_of_a_killed_holder_that_stay_are_named(
