@@ -161,7 +161,9 @@ def check_catalog(settings: Settings, audit: Audit) -> list[str]:
         return [f"there is no catalog; {_HINT}"] if audit.manifest.shards else []
     faults: list[str] = []
     with session_scope() as session:
-        states = dict(session.execute(select(Task.id, Task.state).where(Task.target_id.is_(None))).tuples())
+        states = dict(
+            session.execute(select(Task.id, Task.state).where(Task.target_id.is_(None))).tuples().all()
+        )
         rows = {
             row.task_id: (row.release_id, row.fingerprint, row.dim) for row in session.scalars(select(Shard))
         }

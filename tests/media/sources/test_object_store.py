@@ -135,3 +135,12 @@ def test_objects_below_a_folder_are_listed_with_their_versions(bucket: Any) -> N
     with pytest.raises(SourceOutage, match="does not exist"):
         ObjectStore().list_files(SourceUri.parse("s3://gone/videos/"))
     assert ObjectStore().list_files(SourceUri.parse("s3://films/empty/")) == []
+
+
+@pytest.mark.slow  # writes more objects than a page has
+def test_all_pages_of_a_listing_are_read(bucket: Any) -> None:
+    for number in range(1001):
+        bucket.put_object(Bucket="films", Key=f"many/{number:04}.mp4", Body=b"x")
+    reports: list[None] = []
+    files = ObjectStore().list_files(SourceUri.parse("s3://films/many/"), lambda: reports.append(None))
+    assert (len(files), files[-1].name, len(reports)) == (1001, "1000.mp4", 2)
