@@ -29,12 +29,7 @@ def mark_learned(task_id: str, order: int = 1) -> str:
 
 
 def add_release_and_shard(
-    task_id: str,
-    shard: SegmentEntry | Shard,
-    *,
-    order: int = 1,
-    kind: str = "tame",
-    release_bytes: int = 1,
+    task_id: str, shard: SegmentEntry | Shard, *, order: int = 1, kind: str = "tame", release_bytes: int = 1
 ) -> None:
     """Write the rows of a published shard and of the release that embedded it, as a worker does.
 

@@ -38,8 +38,7 @@ def ingest(
         str | None, typer.Option("--name", help="Name of the domain (default: from the path).")
     ] = None,
     into: Annotated[
-        str | None,
-        typer.Option("--into", help="Append the videos to this learned domain (name or ID)."),
+        str | None, typer.Option("--into", help="Append the videos to this learned domain (name or ID).")
     ] = None,
     method: Annotated[
         str | None, typer.Option("--method", help="Learning method (default: the service's default).")

@@ -16,11 +16,7 @@ import typer
 
 from cli.console import console, fail, print_json, progress_bar, refuse_call, report_errors
 from cli.embedded.data_folder import FolderBusy, data_folder_settings, hold_data_folder
-from cli.shared_options import (
-    AsJson,
-    Data,
-    Url,
-)
+from cli.shared_options import AsJson, Data, Url
 from index.files.durable_files import sync
 from service.backups.backup_catalog import find_catalog_rows, install_catalog, reserve_vector_ids
 from service.backups.backup_files import (

@@ -112,10 +112,7 @@ def _list_protocols() -> None:
 @app.command()
 @report_errors
 def routing(
-    splits: Annotated[
-        list[Path],
-        typer.Argument(help="Published splits as JSON, such as actnet-10.json."),
-    ],
+    splits: Annotated[list[Path], typer.Argument(help="Published splits as JSON, such as actnet-10.json.")],
     backbone: Annotated[
         str, typer.Option("--backbone", help="Backbone that supplies tokens and text vectors.")
     ] = "small",

@@ -341,10 +341,7 @@ def _check_ledger(settings: Settings, report: FileReport) -> None:
     if path.exists():
         problem = _seal_problem(path)
         _record(
-            settings,
-            report,
-            path,
-            problem and f"{problem}: remove it; the next task recomputes the ranks",
+            settings, report, path, problem and f"{problem}: remove it; the next task recomputes the ranks"
         )
 
 

@@ -8,10 +8,7 @@ import typer
 
 from cli.console import console, fail, print_json, progress_bar, report_errors
 from cli.embedded.data_folder import data_folder_settings
-from cli.shared_options import (
-    AsJson,
-    Data,
-)
+from cli.shared_options import AsJson, Data
 
 app = typer.Typer()
 

@@ -10,21 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cinestrata_schemas.choice_types import QueryMode
-from cli.console import (
-    NOTHING_FOUND,
-    console,
-    fail,
-    plain_table,
-    print_json,
-    report_errors,
-    video_cell,
-)
-from cli.shared_options import (
-    AsJson,
-    Data,
-    Url,
-    parse_value,
-)
+from cli.console import NOTHING_FOUND, console, fail, plain_table, print_json, report_errors, video_cell
+from cli.shared_options import AsJson, Data, Url, parse_value
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -50,8 +37,7 @@ def search(
         typer.Option("--task", help="Domain to search (name or ID); may be repeated (default: all)."),
     ] = None,
     mode: Annotated[
-        QueryMode | None,
-        typer.Option("--mode", help="Query mode (default: the release's own)."),
+        QueryMode | None, typer.Option("--mode", help="Query mode (default: the release's own).")
     ] = None,
     where: Annotated[
         list[str] | None,
@@ -73,16 +59,14 @@ def search(
     before: Annotated[datetime | None, typer.Option("--before", help="Added before this time (UTC).")] = None,
     min_score: Annotated[float | None, typer.Option("--min-score", help="Minimum score of a result.")] = None,
     min_confidence: Annotated[
-        float | None,
-        typer.Option("--min-confidence", help="Minimum confidence of a result, 0..1."),
+        float | None, typer.Option("--min-confidence", help="Minimum confidence of a result, 0..1.")
     ] = None,
     routes: Annotated[
         str | None, typer.Option("--routes", help="auto, all, or the number of likeliest domains to search.")
     ] = None,
     page: Annotated[int, typer.Option("--page", min=1, help="Page of results.")] = 1,
     cursor: Annotated[
-        str | None,
-        typer.Option("--cursor", help="Cursor: next_cursor from the previous search with --json."),
+        str | None, typer.Option("--cursor", help="Cursor: next_cursor from the previous search with --json.")
     ] = None,
     open_first: Annotated[
         bool, typer.Option("--open", help="Open the first result in the browser or player.")

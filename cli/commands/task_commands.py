@@ -11,15 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cinestrata_schemas.domain_names import normalize_name
-from cli.console import (
-    action_command,
-    console,
-    fail,
-    plain_table,
-    print_json,
-    report_errors,
-    strip_upload,
-)
+from cli.console import action_command, console, fail, plain_table, print_json, report_errors, strip_upload
 from cli.missing_workers import WorkerWatch, print_notice
 from cli.service_client import FINAL_STATES
 from cli.shared_options import AsJson, Data, MethodSettings, Url, parse_settings

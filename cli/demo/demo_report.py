@@ -14,22 +14,6 @@ if TYPE_CHECKING:
     from cli.demo.demo_videos import SampleSearch
 
 
-_FORGETTING_FIELDS = {
-    "tasks",
-    "mode",
-    "matrix_local",
-    "matrix_global",
-    "bwf_local",
-    "bwf_global",
-    "fr",
-    "hm",
-    "zero_shot",
-    "router_accuracy",
-    "newest",
-    "matrix_local_all",
-    "matrix_global_all",
-    "held_out",
-}
 _PRINTED_RESULTS = 3
 _TITLES = {"word": "A word", "sentence": "A sentence", "nothing": "A query that nothing matches"}
 _GALLERIES = {
@@ -107,7 +91,7 @@ def print_search(sample: SampleSearch, response: SearchResponse) -> None:
 
 def forgetting_record(view: RecallMatrix) -> dict[str, Any]:
     """Convert measures of forgetting for the JSON report; recalls are fractions, 0..1."""
-    return view.model_dump(mode="json", include=_FORGETTING_FIELDS)
+    return view.model_dump(mode="json")
 
 
 def search_record(sample: SampleSearch, response: SearchResponse) -> dict[str, Any]:

@@ -102,11 +102,7 @@ def _start_broker(supervisor: Supervisor, run_dir: Path, lock: FolderLock) -> st
 
     path = socket_path(run_dir)
     broker = ChildProcess(
-        "redis",
-        redis_argv(run_dir, path),
-        run_dir / "redis.log",
-        fds=(lock.descriptor,),
-        stop_order=_BROKER,
+        "redis", redis_argv(run_dir, path), run_dir / "redis.log", fds=(lock.descriptor,), stop_order=_BROKER
     )
     supervisor.start(broker)
     if not wait_until_up(path, _BROKER_SECONDS):

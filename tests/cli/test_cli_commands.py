@@ -271,12 +271,8 @@ def test_invalid_task_name_is_not_reported_as_a_setting(tmp_path: Path) -> None:
 
 
 def test_settings_are_parsed_as_json() -> None:
-    assert parse_settings(["epochs=5", "scale=1.5", "gate=true", "mode=fast"]) == {
-        "epochs": 5,
-        "scale": 1.5,
-        "gate": True,
-        "mode": "fast",
-    }
+    settings = {"epochs": 5, "scale": 1.5, "gate": True, "mode": "fast"}
+    assert parse_settings(["epochs=5", "scale=1.5", "gate=true", "mode=fast"]) == settings
     assert parse_settings([]) is None
     with pytest.raises(typer.Exit):
         parse_settings(["epochs"])

@@ -69,10 +69,7 @@ DAMAGES: dict[str, tuple[Damage, str]] = {
         lambda s: _flip(_release(s, "tsk_a") / "weights.safetensors"),
         r"release \w{12}: weights\.safetensors was altered; restore releases/\w{64}",
     ),
-    "a missing release": (
-        lambda s: shutil.rmtree(_release(s, "tsk_b")),
-        r"release \w{12}: .*is missing",
-    ),
+    "a missing release": (lambda s: shutil.rmtree(_release(s, "tsk_b")), r"release \w{12}: .*is missing"),
     "a manifest of another schema": (_change_schema, "schema 9.*use the version that wrote it"),
     "an altered manifest": (lambda s: _flip(s.manifest_path), r"manifest\.json"),
     "no manifest": (lambda s: s.manifest_path.unlink(), "task tsk_a is ready, but the manifest has no shard"),
@@ -112,10 +109,7 @@ def test_damage_is_reported(two: ShardStore, folder: Settings, damage: str) -> N
 @pytest.mark.parametrize(
     ("before", "message"),
     [
-        (
-            lambda manifest: ParentRelease("0" * 64, 2),
-            r"release \w{12}: its parent release 0{12} is missing",
-        ),
+        (lambda manifest: ParentRelease("0" * 64, 2), r"release \w{12}: its parent release 0{12} is missing"),
         (
             lambda manifest: ParentRelease(manifest.shards["tsk_a"].release, 2),
             "knows 1 tasks, but a later release continues it after 2",

@@ -103,19 +103,13 @@ def start_service(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Path], 
 
 
 def test_searches_have_priority_over_the_workers(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    start_service: Callable[[Path], list[ChildProcess]],
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start_service: Callable[[Path], list[ChildProcess]]
 ) -> None:
     monkeypatch.setenv("CINESTRATA_REDIS_URL", "redis://127.0.0.1:9")
     started = start_service(tmp_path / "data")
     assert {
         child.name: child.nice for child in started if child.name in ("api", "worker-cpu", "worker-gpu")
-    } == {
-        "api": 0,
-        "worker-cpu": 10,
-        "worker-gpu": 10,
-    }
+    } == {"api": 0, "worker-cpu": 10, "worker-gpu": 10}
 
 
 def test_process_whose_log_cannot_be_opened_is_started_later(tmp_path: Path) -> None:

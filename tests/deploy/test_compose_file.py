@@ -45,10 +45,7 @@ def test_services_have_no_more_rights_than_they_need(compose: dict[str, Any]) ->
         name: service["ports"][0].rpartition("}:$")[0]
         for name, service in services.items()
         if "ports" in service
-    } == {
-        "api": "${CINESTRATA_BIND:-127.0.0.1",
-        "grafana": "${GRAFANA_BIND:-127.0.0.1",
-    }
+    } == {"api": "${CINESTRATA_BIND:-127.0.0.1", "grafana": "${GRAFANA_BIND:-127.0.0.1"}
 
 
 def test_every_volume_has_a_name(compose: dict[str, Any]) -> None:

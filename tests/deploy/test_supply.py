@@ -82,11 +82,7 @@ def test_hashes_of_wheels_cover_the_pins_of_images() -> None:
 
 @pytest.mark.parametrize(
     ("archive", "status"),
-    [
-        ({"hashes": {"sha256": "a" * 64}}, 0),
-        ({"hashes": {"sha256": "b" * 64}}, 1),
-        ({}, 1),
-    ],
+    [({"hashes": {"sha256": "a" * 64}}, 0), ({"hashes": {"sha256": "b" * 64}}, 1), ({}, 1)],
 )
 def test_build_ends_at_a_wheel_with_another_hash(
     archive: dict[str, Any], status: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -139,9 +139,7 @@ def test_timeout_raises_and_next_video_is_decoded(make_video: MakeVideo, tmp_pat
     assert not (tmp_path / "t.jpg").exists()
 
 
-def test_child_killed_while_decoding_is_replaced(
-    make_video: MakeVideo,
-) -> None:
+def test_child_killed_while_decoding_is_replaced(make_video: MakeVideo) -> None:
     path = make_video("clip.mp4")
     with VideoDecoder() as decoder:
         first = decoder.decode(path, frames=1, size=8)
