@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -83,40 +82,6 @@ def names(domain: str) -> dict[str, str]:
 def note(video: str, text: str) -> None:
     """Write a caption."""
     assert run("api", "PATCH", f"/videos/{video}", f"captions={json.dumps([text])}").exit_code == 0
-
-
-def test_folders_rings_and_chains_of_names(place: Path) -> None:
-    """A subfolder with its subtitles is moved, three names are swapped in a ring, and two in a chain."""
-    folder = write(place / "s", old___x__mp4="X", a__mp4="A", b__mp4="B", c__mp4="C", d__mp4="D", e__mp4="E")
-    write(folder, old___x__srt=SUBTITLE.format("photodiode"))
-    sync(folder)
-    before = {content: video["id"] for content, video in videos("s").items()}
-    (folder / "old").rename(folder / "2024 Trip")
-    for source, target in (("a", "t"), ("b", "a"), ("c", "b"), ("t", "c"), ("e", "e2"), ("d", "e")):
-        (folder / f"{source}.mp4").rename(folder / f"{target}.mp4")
-    plan = sync(folder, "--vanished", "delete")
-    assert (plan["new"], plan["changed"], plan["vanished"], len(plan["moved"])) == ([], [], [], 6)
-    after = videos("s")
-    assert {content: video["id"] for content, video in after.items()} == before
-    expected = {"X": "x.mp4", "A": "c.mp4", "B": "a.mp4", "C": "b.mp4", "D": "e.mp4", "E": "e2.mp4"}
-    assert names("s") == expected
-    shown = json.loads(run("videos", "show", before["X"], "--json").stdout or "{}")
-    assert "photodiode" in str(shown) or not shown
-    assert sync(folder, "--dry-run")["unchanged"] == 6
-
-
-def test_copies_are_one_video_as_long_as_a_file_exists(place: Path) -> None:
-    folder = write(place / "s", a__mp4="A", b__mp4="B")
-    sync(folder)
-    shutil.copy(folder / "a.mp4", folder / "copy.mp4")
-    plan = sync(folder, "--vanished", "delete")
-    assert (plan["new"], plan["rejected"], plan["unchanged"]) == ([], {}, 3)
-    (folder / "a.mp4").unlink()
-    sync(folder, "--vanished", "delete")
-    assert names("s") == {"A": "copy.mp4", "B": "b.mp4"}
-    (folder / "copy.mp4").rename(folder / "a.mp4")
-    sync(folder, "--vanished", "keep")
-    assert names("s") == {"A": "a.mp4", "B": "b.mp4"}
 
 
 def test_new_version_of_a_file_keeps_what_people_wrote(place: Path) -> None:
@@ -264,28 +229,6 @@ def test_deleted_video_whose_file_is_renamed_is_added_again(place: Path) -> None
     (folder / "a.mp4").rename(folder / "n.mp4")
     sync(folder)
     assert names("s") == {"A": "n.mp4", "B": "b.mp4"}
-
-
-@pytest.mark.parametrize("first", ["in", "archive"])
-def test_new_file_takes_the_name_of_one_that_was_archived(place: Path, first: str) -> None:
-    folder = write(place / "in", latest__mp4="A", b__mp4="B", c__mp4="C")
-    archive = write(place / "archive", z__mp4="Z")
-    for followed in (folder, archive):
-        sync(followed)
-    video = videos("in")["A"]["id"]
-    note(video, "night fog")
-    (folder / "latest.mp4").rename(archive / "old.mp4")
-    write(folder, latest__mp4="a new one")
-    order = [folder, archive] if first == "in" else [archive, folder]
-    for followed in (*order, *order):
-        sync(followed, "--vanished", "delete")
-    assert videos("in")["a new one"]["captions"] == []
-    moved = videos("archive")["A"]
-    assert (moved["id"], moved["captions"], sorted(videos("in"))) == (
-        video,
-        ["night fog"],
-        ["B", "C", "a new one"],
-    )
 
 
 def test_texts_of_an_interrupted_sync_are_edited_by_the_next(

@@ -173,7 +173,3 @@ def test_videos_that_are_not_uploaded_have_no_limit(
     monkeypatch.setattr(video_sending, "pack_videos", refuse_packing)
     assert run("ingest", inside, "--url", service, "--in-place", "--no-wait").exit_code == 0
     assert run("ingest", inside, "--name", "again", "--no-wait").exit_code == 0
-
-
-def test_local_folders_have_no_upload_limit(service: str, folder: Path) -> None:
-    assert run("ingest", fill(folder, 3 * LIMIT), "--no-wait").exit_code == 0
