@@ -18,19 +18,22 @@ from cinestrata_schemas.tasks import RetrySpec, TaskDetails
 from cli.commands.task_commands import follow
 from cli.console import console, error_console, fail
 from cli.demo.demo_report import (
+    SampleSearch,
     forgetting_record,
     print_forgetting,
     print_recall,
     print_search,
     search_record,
 )
-from cli.demo.demo_videos import DemoVideos, SampleSearch
+from cli.demo.demo_world import DemoWorld
+from cli.demo.own_videos import OwnVideos
 from cli.embedded.data_folder import data_folder_settings, has_ended, read_lock_holder
 from cli.embedded.process_supervisor import die_with_parent
 from cli.service_client import ServiceClient
 from service.core.settings import DEFAULT_BACKBONE
 from service.storage.library_backbone import library_backbone
 
+DemoVideos = DemoWorld | OwnVideos
 _RESULTS, _MAX_RESULTS = 10, 100  # per sample search
 _SNAPSHOT_SECONDS = 30
 _TASK_FIELDS = {"id", "name", "state", "method", "counts", "error", "learned_order", "release", "rejected"}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from cli.commands.search_commands import answer_line, result_table
 from cli.console import console, plain_table
@@ -11,7 +11,6 @@ from cli.console import console, plain_table
 if TYPE_CHECKING:
     from cinestrata_schemas.library import RecallFigures, RecallMatrix
     from cinestrata_schemas.search import SearchResponse
-    from cli.demo.demo_videos import SampleSearch
 
 
 _PRINTED_RESULTS = 3
@@ -22,6 +21,14 @@ _GALLERIES = {
     "global": "all shards,\nheld-out videos",
     "global_all": "all shards,\nall videos",
 }
+
+
+class SampleSearch(NamedTuple):
+    """A word, a sentence or a query that nothing matches, and the IDs of the right videos."""
+
+    kind: Literal["word", "sentence", "nothing"]
+    text: str
+    videos: frozenset[str] = frozenset()
 
 
 def print_recall(view: RecallMatrix) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Self
 
 from cinestrata_schemas.tasks import TaskDetails, TaskSpec, VideoSpec
 from cli.console import console, progress_bar
-from cli.demo.demo_videos import SampleSearch
+from cli.demo.demo_report import SampleSearch
 from index.words.text_analysis import split_words
 from media.scenes.scene_domains import SCENE_DOMAINS, make_scenes
 from media.scenes.scene_files import write_scenes
