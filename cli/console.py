@@ -84,12 +84,7 @@ def fail(message: str, hint: str = "", *, status: int = 1) -> NoReturn:
 
 
 def action_command(action: Action, name: str | None = None) -> str:
-    """Return the command for an action.
-
-    Args:
-        action: An action that an error recommends.
-        name: Shell argument that names the task; None uses its ID.
-    """
+    """Return the command for an action."""
     command = _COMMANDS.get(action.name, "cinestrata --help").format(
         name=name or shlex.quote(action.id or "")
     )
@@ -107,11 +102,7 @@ def refuse_call(message: str, hint: str = "") -> NoReturn:
 
 
 def print_json(document: Any) -> None:
-    """Print a JSON document to standard output if the command has --json, which silences the console.
-
-    Args:
-        document: Response model, or lists and dictionaries of models and plain values.
-    """
+    """Print a JSON document to standard output if the command has --json, which silences the console."""
     from pydantic_core import to_json
 
     if console.quiet:

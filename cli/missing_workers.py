@@ -16,11 +16,7 @@ _START_SECONDS = 60.0  # workers of a starting service import torch before they 
 
 
 class WorkerWatch:
-    """Notices when no worker does the work that a command waits for.
-
-    Args:
-        client: Client of the command.
-    """
+    """Notices when no worker does the work that a command waits for."""
 
     def __init__(self, client: ServiceClient) -> None:
         self._client = client

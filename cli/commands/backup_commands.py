@@ -147,13 +147,7 @@ def restore(
 
 
 def run_snapshot(target: Path, data: Path | None, index_only: bool) -> None:
-    """Write a backup and verify it. An error leaves nothing behind.
-
-    Args:
-        target: New folder, or new file that ends in ``.tar``.
-        data: Data folder; None: from the environment.
-        index_only: Whether to omit the catalog.
-    """
+    """Write a backup and verify it. An error leaves nothing behind."""
     from service.access.audit_log import command_line_actor, set_process_actor
     from service.backups.snapshot_writing import write_snapshot
 

@@ -200,12 +200,7 @@ def result_table(
     first: int | None = None,
     highlight: Collection[str] = (),
 ) -> Table:
-    """Build a table of results, best first.
-
-    Args:
-        first: Number of results to show; None shows all.
-        highlight: IDs of videos to emphasize.
-    """
+    """Build a table of results, best first."""
     table = plain_table()
     table.add_column("", justify="right")
     table.add_column("score", justify="right")

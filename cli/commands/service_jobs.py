@@ -20,12 +20,7 @@ _POLL_SECONDS = 0.5
 
 
 def run_remote_snapshot(url: str, target: Path | None) -> None:
-    """Ask a worker of the service to write a snapshot, and optionally download it.
-
-    Args:
-        url: URL of the running service.
-        target: New file; None leaves the snapshot in the service's data folder only.
-    """
+    """Ask a worker of the service to write a snapshot, and optionally download it."""
     from cinestrata_schemas.operations import JobSpec
 
     client = connect(url, None)
@@ -53,12 +48,7 @@ def run_remote_snapshot(url: str, target: Path | None) -> None:
 
 
 def run_remote_compaction(url: str, task: str | None) -> None:
-    """Ask a worker of the service to free the disk space of deleted vectors.
-
-    Args:
-        url: URL of the running service.
-        task: Name or ID of a domain; None compacts all domains.
-    """
+    """Ask a worker of the service to free the disk space of deleted vectors."""
     from rich.filesize import decimal
 
     from cinestrata_schemas.operations import JobSpec

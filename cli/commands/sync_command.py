@@ -20,6 +20,7 @@ from cli.commands.video_sending import LearnedDomain, NewDomain
 from cli.commands.video_sources import VideoSource, open_source, print_left_out
 from cli.console import LEFT_OUT, console, fail, print_json, refuse_call
 from cli.service_client import FINAL_STATES, PAGE, ServiceClient, connect
+from index.arrays import batches
 from service.core.domain_names import name_key
 from service.core.errors import NotFound
 from service.syncs.followed_library import FollowedLibrary
@@ -117,9 +118,7 @@ def run_sync(
     for video in sent:
         by_target.setdefault(homes.get(video.replaces or "", newest), []).append(video)
     appends = [
-        (target, videos[start : start + MAX_APPENDED])
-        for target, videos in by_target.items()
-        for start in range(0, len(videos), MAX_APPENDED)
+        (target, batch) for target, videos in by_target.items() for batch in batches(videos, MAX_APPENDED)
     ]
     for target, videos in appends:
         task = opened.send(LearnedDomain(client, target), videos)

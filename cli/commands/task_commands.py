@@ -175,12 +175,7 @@ def report_created(client: ServiceClient, task: TaskDetails, wait: bool) -> None
 
 
 def task_table(tasks: Sequence[TaskDetails], *, show_ids: bool = False) -> Group:
-    """Build a table of tasks that fits 80 columns, and a line for each error and piece of advice.
-
-    Args:
-        tasks: Tasks, one per row.
-        show_ids: Whether to show IDs instead of progress bars and losses.
-    """
+    """Build a table of tasks that fits 80 columns, and a line for each error and piece of advice."""
     from rich.console import Group
     from rich.progress_bar import ProgressBar
     from rich.text import Text

@@ -42,14 +42,7 @@ _TASK_FIELDS = {"id", "name", "state", "method", "counts", "error", "learned_ord
 def run_demo(
     videos: DemoVideos, data: Path, port: int | None, exit_after_report: bool, report: Path | None
 ) -> None:
-    """Run the demo. Videos and tasks from an earlier run on the same folder are reused.
-
-    Args:
-        videos: Domains to learn.
-        port: Port of the service; None takes it from the settings.
-        exit_after_report: Whether to stop the service after the report.
-        report: File to also write the report to, as JSON.
-    """
+    """Run the demo. Videos and tasks from an earlier run on the same folder are reused."""
     start = time.monotonic()
     with interruptible(), embedded_service(data, port) as url:
         console.print(f"Cinestrata is up at {url} (dashboard: {url}/admin)", soft_wrap=True)
@@ -169,11 +162,7 @@ _DUPLICATE_SIGNAL_SECONDS = 1.0
 
 @contextmanager
 def embedded_service(data: Path, port: int | None) -> Iterator[str]:
-    """Yield the URL of a service on a data folder: a running one, or a new one that stops with the block.
-
-    Args:
-        port: Port of a new service; None takes it from the settings.
-    """
+    """Yield the URL of a service on a data folder: a running one, or a new one that stops with the block."""
     holder = read_lock_holder(data_folder_settings(data, uses_running_broker=False).run_dir)
     if holder and "url" in holder and not has_ended(holder):
         console.print(f"Using the service already running on {data}.")

@@ -27,14 +27,7 @@ _UNKNOWN = "an astronaut repairs a satellite"
 
 @dataclass(frozen=True)
 class DemoWorld:
-    """The demo's domains and their sizes.
-
-    Attributes:
-        domains: Domain names.
-        train: Training videos per domain.
-        val: Validation videos per domain.
-        test: Held-out videos per domain.
-    """
+    """The demo's domains and their sizes."""
 
     domains: tuple[str, ...] = tuple(SCENE_DOMAINS)
     train: int = 45

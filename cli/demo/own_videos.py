@@ -50,11 +50,7 @@ class OwnVideos:
 
     @classmethod
     def read(cls, root: Path) -> OwnVideos:
-        """Read the captions of all domains. Exits with status 1 and names the file if a folder cannot be learned.
-
-        Args:
-            root: Folder with one subfolder per domain, or the folder of a single domain.
-        """
+        """Read the captions of all domains. Exits with status 1 and names the file if a folder cannot be learned."""
         if not root.is_dir():
             problem = "is not a folder" if root.exists() else "does not exist"
             fail(f"--videos: {root} {problem}.", "Name a folder with one subfolder of videos per domain.")

@@ -156,9 +156,6 @@ def die_with_parent(nice: int = 0) -> Callable[[], None]:
     """Return a ``preexec_fn`` after which the kernel kills the new process when its parent ends.
 
     The signal follows the *thread* that started the process, so that thread must live as long as the parent.
-
-    Args:
-        nice: Increment of the scheduling priority.
     """
     parent = os.getpid()
 

@@ -19,17 +19,11 @@ _RADIAL, _LINEAR = Image.radial_gradient("L"), Image.linear_gradient("L")
 
 @dataclass(frozen=True)
 class Gradient:
-    """A fill that changes from one color to another.
+    """A fill that changes from one color to another."""
 
-    Attributes:
-        start: Color at the top, on the left, or of the highlight.
-        end: Color at the bottom, on the right, or of the rim.
-        kind: Direction; ``ball`` has its highlight at the upper left.
-    """
-
-    start: Color
+    start: Color  # at the top, on the left, or of the highlight
     end: Color
-    kind: Literal["down", "across", "ball"] = "down"
+    kind: Literal["down", "across", "ball"] = "down"  # a ball has its highlight at the upper left
 
 
 Fill = Color | Gradient
@@ -82,14 +76,7 @@ class _Shape:
 
 
 class Canvas:
-    """A transparent picture with its own unit of length.
-
-    Args:
-        width: Width in units.
-        height: Height in units.
-        detail: Pixels per unit in the finished picture.
-        oversampling: Drawn pixels per side of a finished pixel; 2 or more give smooth edges.
-    """
+    """A transparent picture of a size in units, with ``detail`` pixels per unit; drawn larger, for smooth edges."""
 
     def __init__(self, width: float, height: float, detail: float, oversampling: int = 2) -> None:
         self._oversampling = oversampling

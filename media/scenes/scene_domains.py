@@ -79,9 +79,6 @@ def make_scenes(name: str, *, train: int, val: int, test: int) -> list[Scene]:
     Any two scenes differ in at least two of subject, color, place and companion, so that a person can tell them apart;
     this limits a domain to 144 scenes. The test scenes do not depend on the number of training scenes.
 
-    Args:
-        train, val, test: Number of scenes for each use.
-
     Raises:
         ValueError: The domain has fewer scenes.
     """

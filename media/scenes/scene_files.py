@@ -51,13 +51,7 @@ def write_scenes(
     workers: int,
     progress: Callable[[int, int], None] | None = None,
 ) -> None:
-    """Write ``root/<domain>/<scene ID>.mp4`` and ``root/<domain>/manifest.jsonl``; existing videos are kept.
-
-    Args:
-        root: Folder of the domains, created if missing.
-        workers: Number of processes that draw.
-        progress: Called with the numbers of finished and of all videos.
-    """
+    """Write ``root/<domain>/<scene ID>.mp4`` and ``root/<domain>/manifest.jsonl``; existing videos are kept."""
     missing = []
     for name, members in scenes.items():
         folder = root / name

@@ -71,11 +71,7 @@ class Call(Generic[_T]):
         )
 
     def options(self, timeout: float) -> dict[str, Any]:
-        """Return the request options for httpx.
-
-        Args:
-            timeout: Seconds until the request fails; longer for requests with many videos or an archive.
-        """
+        """Return the request options for httpx."""
         query = {name: _query_value(value) for name, value in self.query.items() if value is not None}
         headers = {name: value for name, value in self.headers.items() if value is not None}
         content, videos = self.content, getattr(self.body, "videos", None) or ()
@@ -149,12 +145,7 @@ class RetryPolicy:
     def pause(
         self, call: Call[_T], attempt: int, outcome: httpx.Response | httpx.RequestError
     ) -> float | None:
-        """Return the seconds until a retry; None: do not retry.
-
-        Args:
-            attempt: Number of the failed attempt, from 0.
-            outcome: The response, or the connection error.
-        """
+        """Return the seconds until a retry; None: do not retry."""
         response = outcome if isinstance(outcome, httpx.Response) else None
         if attempt >= self.max_retries or (response is not None and call.is_answered_by(response)):
             return None
@@ -243,11 +234,7 @@ class AsyncStepClient(StepClient):
 
 
 class Method(Generic[_P, _T]):
-    """A method of both clients, whose function yields its steps.
-
-    Args:
-        function: Generator function, whose first parameter is the client.
-    """
+    """A method of both clients, whose function yields its steps."""
 
     def __init__(self, function: Callable[Concatenate[Any, _P], Steps[_T]]) -> None:
         self._function = function
@@ -310,11 +297,7 @@ class Operation(Method[_P, _T]):
 
 
 class Pages(Generic[_P, _Item]):
-    """A method of both clients that iterates over a list, page by page.
-
-    Args:
-        operation: Operation that returns one page.
-    """
+    """A method of both clients that iterates over a list, page by page."""
 
     def __init__(self, operation: Operation[_P, Any], item: type[_Item]) -> None:
         self._operation = operation
@@ -341,14 +324,7 @@ class Pages(Generic[_P, _Item]):
 def operation(
     verb: str, path: str, *, headers: Mapping[str, str] | None = None, accepted: tuple[int, ...] = ()
 ) -> Callable[[Callable[Concatenate[Any, _P], _T]], Operation[_P, _T]]:
-    """Declare an operation by a function with a signature and docstring, but no body.
-
-    Args:
-        verb: HTTP method.
-        path: Path below ``/v1``, with parameter names in braces.
-        headers: Fixed headers.
-        accepted: Error statuses whose body is also a result.
-    """
+    """Declare an operation by a function with a signature and docstring, but no body."""
 
     def declare(function: Callable[Concatenate[Any, _P], _T]) -> Operation[_P, _T]:
         return Operation(Call(verb, path, headers=headers or {}, accepted=accepted), function)
