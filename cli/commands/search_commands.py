@@ -68,9 +68,6 @@ def search(
     cursor: Annotated[
         str | None, typer.Option("--cursor", help="Cursor: next_cursor from the previous search with --json.")
     ] = None,
-    open_first: Annotated[
-        bool, typer.Option("--open", help="Open the first result in the browser or player.")
-    ] = False,
     as_json: AsJson = False,
     url: Url = None,
     data: Data = None,
@@ -128,8 +125,6 @@ def search(
     )
     if response.next_cursor is not None:
         console.print(f"For the next page, add --page {page + 1}", style="dim")
-    if open_first:
-        typer.launch(client.playback_address(response.results[0].video_id))
     if response.matches is False:
         raise typer.Exit(NOTHING_FOUND)
 

@@ -11,7 +11,6 @@ import resource
 import shutil
 import stat
 import tarfile
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -68,42 +67,6 @@ def test_restored_library_equals_the_original(two: ShardStore, tmp_path: Path, n
         "cli",
         str(tmp_path / "deep" / name),
     )
-
-
-def test_backup_during_publishing_is_one_generation(
-    two: ShardStore, tmp_path: Path, publish_task: Callable
-) -> None:
-    # Before the catalog and the manifest's files are copied, more tasks are published.
-    began, stop = threading.Event(), threading.Event()
-
-    def publish() -> None:
-        number = 0
-        while not stop.is_set():
-            publish_task(f"more{number}")
-            began.set()
-            number += 1
-
-    writer = threading.Thread(target=publish)
-    writer.start()
-    try:
-        began.wait()
-        for number in range(3):
-            outcome = run("snapshot", tmp_path / f"copy{number}")
-            assert outcome.exit_code == 0, outcome.output
-    finally:
-        stop.set()
-        writer.join()
-    last = two.manifest().generation
-    generations = []
-    for number in range(3):
-        outcome = run("restore", tmp_path / f"copy{number}", "--data", tmp_path / f"restored{number}")
-        assert outcome.exit_code == 0, outcome.output
-        dispose()
-        manifest = ShardStore(settings().index_dir).manifest()
-        assert _ready() <= set(manifest.shards)  # acknowledged tasks are stored
-        assert IndexSnapshot.open(ShardStore(settings().index_dir)).degraded == {}
-        generations.append(manifest.generation)
-    assert 2 < generations[0] <= generations[1] <= generations[2] <= last
 
 
 @pytest.mark.parametrize(("name", "mode"), [("copy", 0o700), ("copy.tar", 0o600)])
@@ -330,20 +293,6 @@ def test_backup_of_an_empty_library_fails(folder: Settings, tmp_path: Path) -> N
     outcome = run("snapshot", tmp_path / "copies" / "copy")
     assert (outcome.exit_code, list((tmp_path / "copies").iterdir())) == (1, [])
     assert "The library is empty" in outcome.output
-
-
-def test_database_with_tasks_is_not_overwritten(
-    two: ShardStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fresh_postgres_url: str
-) -> None:
-    assert run("snapshot", tmp_path / "copy").exit_code == 0
-    monkeypatch.setenv("CINESTRATA_DATABASE_URL", fresh_postgres_url)
-    assert run("restore", tmp_path / "copy", "--data", tmp_path / "other").exit_code == 0
-    outcome = run("restore", tmp_path / "copy", "--data", tmp_path / "third")
-    assert (
-        outcome.exit_code,
-        "CINESTRATA_DATABASE_URL is not empty" in " ".join(outcome.output.split()),
-    ) == (1, True)
-    assert not (tmp_path / "third" / "index").exists()
 
 
 def test_unreachable_database_fails_without_files(

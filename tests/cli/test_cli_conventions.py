@@ -8,7 +8,6 @@ import re
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler
-from pathlib import Path
 from types import SimpleNamespace
 from typing import get_args
 
@@ -150,9 +149,7 @@ def test_rejected_files_are_printed_with_their_reasons() -> None:
     assert shown_name(task.model_copy(update={"name": "--yes"})) == "tsk_1"
 
 
-def test_search_of_a_data_folder_asks_the_service_that_runs_on_it(
-    folder: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_search_of_a_data_folder_asks_the_service_that_runs_on_it(folder: Settings) -> None:
     answer = search_answer(results=[search_result(captions=["a cat"])]).model_dump(mode="json")
 
     def search(request: BaseHTTPRequestHandler) -> None:
@@ -162,16 +159,13 @@ def test_search_of_a_data_folder_asks_the_service_that_runs_on_it(
         request.end_headers()
         request.wfile.write(body)
 
-    opened: list[str] = []
-    monkeypatch.setattr(typer, "launch", opened.append)
     with WebFiles() as web, hold_data_folder(folder.run_dir, folder.data_dir) as lock:
         web.files["/v1/readyz"] = b'{"ready": true}'
         web.files["/v1/access/current"] = b'{"kind": "anonymous", "name": "", "scope": "admin"}'
         web.handlers["/v1/search"] = search
         lock.write_record(url=web.url)
-        outcome = run("search", "a cat", "--data", folder.data_dir, "--open")
+        outcome = run("search", "a cat", "--data", folder.data_dir)
         assert (outcome.exit_code, "a cat" in outcome.output) == (0, True), outcome.output
-        assert opened == [f"{web.url}/watch/v1"]
         answer["results"] = []
         empty = run("search", "a cat", "--data", folder.data_dir, "--json")
         assert (empty.exit_code, json.loads(empty.output)["results"]) == (3, [])
