@@ -57,6 +57,10 @@ _CONTROLS = re.compile(rf"(?![\t\n])[{CONTROL_CHARACTERS}]")
 class _InertConsole(Console):
     """A console on which printed text, such as a service's response, cannot control the terminal."""
 
+    def say(self, text: RenderableType, *, style: str | None = None) -> None:
+        """Print a text whose lines the terminal wraps, so that copied commands and paths have no line breaks."""
+        self.print(text, style=style, soft_wrap=True)
+
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         """Yield a renderable's segments, without controls except those of styles and progress bars."""
         for segment in super().render(renderable, options):
@@ -77,9 +81,9 @@ _R = TypeVar("_R")
 
 def fail(message: str, hint: str = "", *, status: int = 1) -> NoReturn:
     """Print an error and its hint to standard error, and exit with a status."""
-    error_console.print(message, style="red", soft_wrap=True)
+    error_console.say(message, style="red")
     if hint:
-        error_console.print(hint, soft_wrap=True)
+        error_console.say(hint)
     raise typer.Exit(status)
 
 

@@ -49,7 +49,7 @@ def print_notice(client: ServiceClient) -> None:
     """Print to standard error that queued work is waiting, if no worker runs."""
     if client.lacks_workers():
         for line in _notice(client):
-            error_console.print(line, soft_wrap=True)
+            error_console.say(line)
 
 
 def _notice(client: ServiceClient) -> tuple[str, str]:

@@ -116,7 +116,7 @@ def _read(name: str) -> bytes:
 def _write(response: httpx.Response, output: Path | None) -> None:
     if output is not None:
         write_new_file(response, output)
-        console.print(f"{output}: {output.stat().st_size:,} bytes", soft_wrap=True)
+        console.say(f"{output}: {output.stat().st_size:,} bytes")
         return
     content = response.read()
     if "json" in response.headers.get("Content-Type", ""):

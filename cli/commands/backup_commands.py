@@ -135,14 +135,13 @@ def restore(
     ) as error:
         fail(f"Nothing was restored from {source}: {error}", "Use another backup, or another data folder.")
     print_json({"path": str(settings.data_dir), "files": len(files), "has_catalog": CATALOG in files})
-    console.print(f"{settings.data_dir}: {len(files)} files, all checksums correct", soft_wrap=True)
+    console.say(f"{settings.data_dir}: {len(files)} files, all checksums correct")
     if CATALOG not in files:
         console.print("The backup has no catalog: restore your catalog dump with its own tool.")
     if unstored := find_unstored_uploads() if uploads and CATALOG in files else uploads:
-        console.print(
+        console.say(
             f"{settings.uploads_dir}: {len(unstored)} uploads belong to no task in the catalog and will "
-            "be removed after a day; copy any files you need.",
-            soft_wrap=True,
+            "be removed after a day; copy any files you need."
         )
 
 
@@ -162,12 +161,11 @@ def run_snapshot(target: Path, data: Path | None, index_only: bool) -> None:
             progress=lambda copied, total: bar.update(task, completed=copied, total=total),
         )
     print_json(asdict(report))
-    console.print(f"{report.path}: {report.files} files, {report.bytes:,} bytes, verified", soft_wrap=True)
+    console.say(f"{report.path}: {report.files} files, {report.bytes:,} bytes, verified")
     if report.external_tasks:
-        console.print(
+        console.say(
             f"The vectors of {report.external_tasks} domains are in Milvus, so the backup has only their "
-            "IDs and digests. Back them up with milvus-backup now, and restore them before this backup.",
-            soft_wrap=True,
+            "IDs and digests. Back them up with milvus-backup now, and restore them before this backup."
         )
 
 

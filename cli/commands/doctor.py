@@ -68,7 +68,7 @@ def doctor(
         for color, word, lines in (("green", "restored", report.restored), ("red", "lost", report.lost)):
             for line in lines:
                 console.print(f"{word:<8}", style=color, end="")
-                console.print(f"  {line}", soft_wrap=True, markup=False)
+                console.say(f"  {line}")
     results: list[dict[str, str | bool]] = []
     for name, check in CHECKS.items():
         with error_console.status(f"Checking {name} …"):
@@ -79,7 +79,7 @@ def doctor(
         results.append({"check": name, "ok": ok, "detail": detail})
         if not as_json:
             console.print("ok    " if ok else "failed", style="green" if ok else "red", end="")
-            console.print(f"  {name:<12} {detail}", soft_wrap=True, markup=False)
+            console.say(f"  {name:<12} {detail}")
     all_ok = all(result["ok"] for result in results)
     if as_json:
         body = {"ok": all_ok, "checks": results, "restored": report.restored, "lost": report.lost}

@@ -66,7 +66,7 @@ def export(
     for (domain, target), table in zip(targets, tables, strict=True):
         count = _export_domain(client, domain, target, table, videos)
         written.append({"domain": domain.name, "table": str(table), "videos": count})
-        console.print(f"{domain.name}: {count} videos in {table}", markup=False, soft_wrap=True)
+        console.say(f"{domain.name}: {count} videos in {table}")
     print_json(written)
 
 

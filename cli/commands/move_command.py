@@ -58,10 +58,6 @@ def move(
             "Fix the reported cause and run the command again; it continues with the next domain.",
         )
     print_json({"store": to, "moved": moved, "already_there": len(nonempty) - len(pending)})
-    console.print(
-        f"{moved} domains moved to {to}; {len(nonempty) - len(pending)} were already there.", soft_wrap=True
-    )
+    console.say(f"{moved} domains moved to {to}; {len(nonempty) - len(pending)} were already there.")
     if settings.vector_store != to:
-        console.print(
-            f"New domains still use the other store: set CINESTRATA_VECTOR_STORE={to}.", soft_wrap=True
-        )
+        console.say(f"New domains still use the other store: set CINESTRATA_VECTOR_STORE={to}.")

@@ -100,14 +100,13 @@ def search(
             response = client.search(query, **fields)
     print_json(response)
     if response.metadata_as_of is not None:
-        console.print(
+        console.say(
             "The catalog database can't be reached. Results are from "
             f"{response.metadata_as_of.astimezone():%Y-%m-%d %H:%M:%S}, without videos added since.",
             style="yellow",
-            soft_wrap=True,
         )
     if response.corrected is not None:
-        console.print(f"Searched for: {response.corrected}", style="yellow", soft_wrap=True)
+        console.say(f"Searched for: {response.corrected}", style="yellow")
     if not response.results:
         console.print("Nothing is indexed yet." if response.release is None else "No results.")
         raise typer.Exit(NOTHING_FOUND)
@@ -117,11 +116,10 @@ def search(
     for name, reason in response.degraded.items():
         console.print(f"Not searched: {name}: {reason}", style="yellow")
     searched = sum(task.searched for task in response.routing)
-    console.print(
+    console.say(
         f"{searched:,} {'domain' if searched == 1 else 'domains'} searched in "
         f"{response.timing_ms.total:,.0f} ms, mode {response.mode}, release {str(response.release)[:12]}",
         style="dim",
-        soft_wrap=True,
     )
     if response.next_cursor is not None:
         console.print(f"For the next page, add --page {page + 1}", style="dim")
@@ -153,7 +151,7 @@ def similar(
     console.print(result_table(response) if response.results else "No results.")
     if response.not_compared:
         names = ", ".join(response.not_compared)
-        console.print(f"Not compared, because they use another encoder: {names}", style="dim", soft_wrap=True)
+        console.say(f"Not compared, because they use another encoder: {names}", style="dim")
     if not response.results:
         raise typer.Exit(NOTHING_FOUND)
 

@@ -33,17 +33,14 @@ def run_remote_snapshot(url: str, target: Path | None) -> None:
         with client.stream("GET", f"/snapshots/{name}") as response:
             write_new_file(response, target)
     print_json(job)
-    console.print(
-        f"{name}: {result.get('files')} files, {result.get('bytes', 0):,} bytes, verified", soft_wrap=True
-    )
+    console.say(f"{name}: {result.get('files')} files, {result.get('bytes', 0):,} bytes, verified")
     if target is None:
-        console.print(f"To download it: cinestrata api GET /snapshots/{name} --output {name}", soft_wrap=True)
+        console.say(f"To download it: cinestrata api GET /snapshots/{name} --output {name}")
     else:
-        console.print(f"Downloaded to {target}", soft_wrap=True)
+        console.say(f"Downloaded to {target}")
     if result.get("external_tasks"):
-        console.print(
-            f"The vectors of {result['external_tasks']} domains are in Milvus and not part of the snapshot.",
-            soft_wrap=True,
+        console.say(
+            f"The vectors of {result['external_tasks']} domains are in Milvus and not part of the snapshot."
         )
 
 
@@ -59,10 +56,9 @@ def run_remote_compaction(url: str, task: str | None) -> None:
     result = job.result or {}
     before, after = (decimal(result.get(name, 0)) for name in ("bytes_before", "bytes_after"))
     print_json(job)
-    console.print(
+    console.say(
         f"{result.get('domains', 0)} domains: {result.get('deleted', 0)} vectors dropped, {before} before, "
-        f"{after} now; the old files are removed within an hour",
-        soft_wrap=True,
+        f"{after} now; the old files are removed within an hour"
     )
 
 

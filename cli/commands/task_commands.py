@@ -152,7 +152,7 @@ class _ChangeLines:
             step = _step(task)
             if self._shown.get(task.id) != step:
                 self._shown[task.id] = step
-                console.print(f"{_title(task)}: {step}", soft_wrap=True)
+                console.say(f"{_title(task)}: {step}")
 
 
 def report_created(client: ServiceClient, task: TaskDetails, wait: bool) -> None:

@@ -151,12 +151,12 @@ def _report_captions(listing: VideoListing) -> None:
         text = f"No manifest: {counted}, from their own files."
     else:
         text = "No manifest: the videos have no captions, and are indexed without training."
-    console.print(text, style=None if captioned else "yellow", markup=False)
+    console.print(text, style=None if captioned else "yellow")
     _report_paths("no row in the caption tables and are included", listing.without_row, "video")
     _report_paths("no file in the folder and are left out", list(listing.missing), "row")
     _report_omitted(listing.omitted)
     for path, note in list(listing.notes.items())[:_MAX_NAMED]:
-        console.print(f"{shown_path(path)} {note}.", style="yellow", markup=False)
+        console.print(f"{shown_path(path)} {note}.", style="yellow")
     if len(listing.notes) > _MAX_NAMED:
         console.print(f"{len(listing.notes) - _MAX_NAMED} more files are like these.", style="yellow")
 
@@ -169,7 +169,7 @@ def _report_paths(what: str, paths: Sequence[str], kind: str) -> None:
         if len(paths) == 1
         else f"{len(paths)} {kind}s have {what}"
     )
-    console.print(f"{counted}: {_name_some(paths)}.", style="yellow", markup=False)
+    console.print(f"{counted}: {_name_some(paths)}.", style="yellow")
 
 
 def _report_omitted(omitted: Mapping[str, str]) -> None:
@@ -177,7 +177,7 @@ def _report_omitted(omitted: Mapping[str, str]) -> None:
     for reason in dict.fromkeys(omitted.values()):
         paths = [shown_path(path) for path, why in omitted.items() if why == reason]
         kind = "file or folder is" if len(paths) == 1 else "files or folders are"
-        console.print(f"{len(paths)} {reason} {kind} left out: {_name_some(paths)}.", markup=False)
+        console.print(f"{len(paths)} {reason} {kind} left out: {_name_some(paths)}.")
 
 
 def _name_some(paths: Sequence[str]) -> str:
@@ -188,6 +188,6 @@ def _name_some(paths: Sequence[str]) -> str:
 def print_left_out(reasons: Mapping[str, str]) -> None:
     """Print why files cannot be used, by path."""
     for path in sorted(reasons)[:_MAX_LEFT_OUT]:
-        error_console.print(f"  left out: {shown_path(path)}: {reasons[path]}", soft_wrap=True)
+        error_console.say(f"  left out: {shown_path(path)}: {reasons[path]}")
     if len(reasons) > _MAX_LEFT_OUT:
         error_console.print(f"  left out: {len(reasons) - _MAX_LEFT_OUT} more")

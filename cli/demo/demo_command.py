@@ -45,14 +45,13 @@ def run_demo(
     """Run the demo. Videos and tasks from an earlier run on the same folder are reused."""
     start = time.monotonic()
     with interruptible(), embedded_service(data, port) as url:
-        console.print(f"Cinestrata is up at {url} (dashboard: {url}/admin)", soft_wrap=True)
+        console.say(f"Cinestrata is up at {url} (dashboard: {url}/admin)")
         settings = data_folder_settings(data)
         media_root = settings.media_root
         if settings.backbone is None and (backbone := library_backbone(settings)) != DEFAULT_BACKBONE:
-            console.print(
+            console.say(
                 f"The library in {data} was learned with the backbone {backbone}. To use the default, "
-                f"{DEFAULT_BACKBONE}, run the demo with another folder: --data FOLDER.",
-                soft_wrap=True,
+                f"{DEFAULT_BACKBONE}, run the demo with another folder: --data FOLDER."
             )
         try:
             results = _learn_and_search(videos, ServiceClient(url), media_root)

@@ -58,7 +58,7 @@ def print_recall(view: RecallMatrix) -> None:
         low, high = min(counts), max(counts)
         number = f"{low} to {high}" if low < high else str(low)
         queries = "query" if high == 1 else "queries"
-        console.print(f"{number} {queries} per domain: too few to compare methods.", soft_wrap=True)
+        console.say(f"{number} {queries} per domain: too few to compare methods.")
     console.print()
 
 
@@ -83,7 +83,7 @@ def print_forgetting(view: RecallMatrix) -> None:
 
 def print_search(sample: SampleSearch, response: SearchResponse) -> None:
     """Print the first results of a sample search, with right videos emphasized, and a summary."""
-    console.print(f"{_TITLES[sample.kind]}: “{sample.text}”", style="bold", soft_wrap=True)
+    console.say(f"{_TITLES[sample.kind]}: “{sample.text}”", style="bold")
     console.print(result_table(response, first=_PRINTED_RESULTS, highlight=sample.videos))
     facts = [answer_line(response)]
     if sample.kind == "word":

@@ -52,7 +52,7 @@ class DemoWorld:
         count = sum(map(len, scenes.values()))
         with progress_bar("videos") as bar:
             if not console.is_terminal:
-                console.print(f"Rendering {count} videos to {media_root} …", soft_wrap=True)
+                console.say(f"Rendering {count} videos to {media_root} …")
             progress = bar.add_task("Rendering videos", total=count)
             write_scenes(
                 media_root / _FOLDER,

@@ -45,9 +45,7 @@ def run_up(data: Path | None, host: str | None, port: int | None) -> None:
         os.environ["CINESTRATA_HOST"] = host  # the API process reads its settings from the environment
     settings = data_folder_settings(data, uses_running_broker=False)
     _require_key_or_loopback(settings)
-    supervisor = Supervisor(
-        on_restart=lambda message: error_console.print(message, soft_wrap=True), on_exit=release_leases
-    )
+    supervisor = Supervisor(on_restart=lambda message: error_console.say(message), on_exit=release_leases)
     try:
         with (
             hold_data_folder(settings.run_dir, settings.data_dir) as lock,
@@ -57,7 +55,7 @@ def run_up(data: Path | None, host: str | None, port: int | None) -> None:
             try:
                 url = _start(supervisor, settings, lock, listener)
                 if url:
-                    console.print(f"Cinestrata is up at {url}", soft_wrap=True)
+                    console.say(f"Cinestrata is up at {url}")
                     sys.stdout.flush()
                     supervisor.watch()
             finally:
@@ -108,9 +106,7 @@ def _start_broker(supervisor: Supervisor, run_dir: Path, lock: FolderLock) -> st
     if not wait_until_up(path, _BROKER_SECONDS):
         broker.kill()
         quarantine = quarantine_store(run_dir)
-        error_console.print(
-            f"The broker couldn't read its stored messages; they were moved to {quarantine}.", soft_wrap=True
-        )
+        error_console.say(f"The broker couldn't read its stored messages; they were moved to {quarantine}.")
         (run_dir / "redis").mkdir()
         broker.start()
         if not wait_until_up(path, _BROKER_SECONDS):
