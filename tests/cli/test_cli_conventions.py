@@ -68,11 +68,6 @@ def test_every_command_has_help_with_a_summary() -> None:
         assert (shown.exit_code, bool(command.help)) == (0, True), path
 
 
-def test_version_is_printed() -> None:
-    outcome = run("--version")
-    assert (outcome.exit_code, outcome.output.startswith("cinestrata ")) == (0, True)
-
-
 def test_json_output_is_one_document(folder: Settings, publish_task: Callable[..., Manifest]) -> None:
     publish_task("a", 2)
     assert [task["name"] for task in json.loads(run("tasks", "list", "--json").output)] == ["a"]
