@@ -81,12 +81,8 @@ def _learn_and_search(videos: DemoVideos, client: ServiceClient, media_root: Pat
     _wait_for_release(client, newest.release)
     record = _report_forgetting(client)
     searches = [_report_search(client, sample) for sample in videos.sample_searches(client, media_root)]
-    return {
-        "tasks": [task.model_dump(mode="json", include=_TASK_FIELDS) for task in tasks],
-        "domains": record.pop("tasks"),
-        **record,
-        "searches": searches,
-    }
+    learned = [task.model_dump(mode="json", include=_TASK_FIELDS) for task in tasks]
+    return {**record, "domains": record["tasks"], "tasks": learned, "searches": searches}
 
 
 def _report_forgetting(client: ServiceClient) -> dict[str, Any]:
