@@ -123,14 +123,18 @@ def follow(client: ServiceClient, task_ids: Sequence[str]) -> list[TaskDetails]:
     from rich.live import Live
 
     # A pipe or log file gets a line per change at once; a terminal gets a table that is updated in place.
-    changes, workers = _ChangeLines(), WorkerWatch(client)
+    steps: dict[str, str] = {}
+    workers = WorkerWatch(client)
     with Live(console=console, auto_refresh=False) if console.is_terminal else nullcontext() as live:
         while True:
             tasks = [client.get_task(task_id) for task_id in task_ids]
             if live is not None:
                 live.update(task_table(tasks), refresh=True)
             else:
-                changes.print(tasks)
+                for task in tasks:
+                    if steps.get(task.id) != _step(task):
+                        steps[task.id] = _step(task)
+                        console.say(f"{_title(task)}: {_step(task)}")
             if all(task.state in FINAL_STATES for task in tasks):
                 break
             workers.check()
@@ -138,21 +142,6 @@ def follow(client: ServiceClient, task_ids: Sequence[str]) -> list[TaskDetails]:
     if not console.is_terminal:
         console.print(task_table(tasks))
     return tasks
-
-
-class _ChangeLines:
-    """Prints a line when a task reaches a new state, stage or epoch."""
-
-    def __init__(self) -> None:
-        self._shown: dict[str, str] = {}
-
-    def print(self, tasks: Sequence[TaskDetails]) -> None:
-        """Print the changes since the last call."""
-        for task in tasks:
-            step = _step(task)
-            if self._shown.get(task.id) != step:
-                self._shown[task.id] = step
-                console.say(f"{_title(task)}: {step}")
 
 
 def report_created(client: ServiceClient, task: TaskDetails, wait: bool) -> None:
