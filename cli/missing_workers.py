@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 import time
 from typing import TYPE_CHECKING
@@ -22,7 +23,6 @@ class WorkerWatch:
         self._client = client
         self._next_check = 0.0
         self._missing_since: float | None = None
-        self._is_told = False
 
     def check(self) -> None:
         """Look for workers every few seconds.
@@ -31,7 +31,7 @@ class WorkerWatch:
         later, prints one line.
         """
         now = time.monotonic()
-        if self._is_told or now < self._next_check:
+        if now < self._next_check:
             return
         self._next_check = now + _CHECK_SECONDS
         if not self._client.lacks_workers():
@@ -41,7 +41,7 @@ class WorkerWatch:
             fail(*_notice(self._client))
         self._missing_since = self._missing_since or now
         if now - self._missing_since >= _START_SECONDS:
-            self._is_told = True
+            self._next_check = math.inf  # one line is enough
             print_notice(self._client)
 
 

@@ -9,7 +9,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
@@ -19,7 +19,6 @@ from cli.commands.task_commands import follow
 from cli.console import console, error_console, fail
 from cli.demo.demo_report import (
     SampleSearch,
-    forgetting_record,
     print_forgetting,
     print_recall,
     print_search,
@@ -69,8 +68,9 @@ def run_demo(
             f"\nSearch page: [bold]{url}[/bold], dashboard: [bold]{url}/admin[/bold]. Press Ctrl-C to stop.",
             markup=True,
         )
-        with _until_interrupt():
+        with suppress(KeyboardInterrupt):
             wait_while_running(data_folder_settings(data).run_dir)
+        console.print()
 
 
 def _learn_and_search(videos: DemoVideos, client: ServiceClient, media_root: Path) -> dict[str, Any]:
@@ -79,19 +79,13 @@ def _learn_and_search(videos: DemoVideos, client: ServiceClient, media_root: Pat
     tasks = _learn(videos, client, media_root)
     newest = max(tasks, key=lambda task: task.learned_order or 0)
     _wait_for_release(client, newest.release)
-    record = _report_forgetting(client)
-    searches = [_report_search(client, sample) for sample in videos.sample_searches(client, media_root)]
-    learned = [task.model_dump(mode="json", include=_TASK_FIELDS) for task in tasks]
-    return {**record, "domains": record["tasks"], "tasks": learned, "searches": searches}
-
-
-def _report_forgetting(client: ServiceClient) -> dict[str, Any]:
     view = client.get_forgetting()
-    record = forgetting_record(view)
     console.print()
     print_recall(view)
     print_forgetting(view)
-    return record
+    searches = [_report_search(client, sample) for sample in videos.sample_searches(client, media_root)]
+    learned = [task.model_dump(mode="json", include=_TASK_FIELDS) for task in tasks]
+    return {**view.model_dump(mode="json"), "domains": view.tasks, "tasks": learned, "searches": searches}
 
 
 def _report_search(client: ServiceClient, sample: SampleSearch) -> dict[str, Any]:
@@ -140,14 +134,6 @@ def wait_while_running(run_dir: Path) -> NoReturn:
     while read_lock_holder(run_dir) is not None:
         time.sleep(1)
     fail("The service has ended.", f"Its logs are in {run_dir}. Run the demo again to continue.")
-
-
-@contextmanager
-def _until_interrupt() -> Iterator[None]:
-    try:
-        yield
-    except KeyboardInterrupt:
-        console.print()
 
 
 _READY_PREFIX = "Cinestrata is up at "

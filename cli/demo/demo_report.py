@@ -96,11 +96,6 @@ def print_search(sample: SampleSearch, response: SearchResponse) -> None:
     console.print(*facts, f"{response.timing_ms.total:.0f} ms\n", soft_wrap=True)
 
 
-def forgetting_record(view: RecallMatrix) -> dict[str, Any]:
-    """Convert measures of forgetting for the JSON report; recalls are fractions, 0..1."""
-    return view.model_dump(mode="json")
-
-
 def search_record(sample: SampleSearch, response: SearchResponse) -> dict[str, Any]:
     """Convert a sample search for the JSON report.
 
