@@ -18,9 +18,6 @@ class ApplicationTransport(httpx.BaseTransport):
 
     The first interrupt (Ctrl-C) during a request has no effect: a thread that is storing something can't be
     interrupted, and the response says what was stored. A second one cancels the request.
-
-    Args:
-        load: Creates the application for the first request.
     """
 
     def __init__(self, load: Callable[[], ASGIApp]) -> None:

@@ -57,6 +57,10 @@ _CONTROLS = re.compile(rf"(?![\t\n])[{CONTROL_CHARACTERS}]")
 class _InertConsole(Console):
     """A console on which printed text, such as a service's response, cannot control the terminal."""
 
+    def say(self, text: RenderableType, *, style: str | None = None) -> None:
+        """Print a text whose lines the terminal wraps, so that copied commands and paths have no line breaks."""
+        self.print(text, style=style, soft_wrap=True)
+
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         """Yield a renderable's segments, without controls except those of styles and progress bars."""
         for segment in super().render(renderable, options):
@@ -77,19 +81,14 @@ _R = TypeVar("_R")
 
 def fail(message: str, hint: str = "", *, status: int = 1) -> NoReturn:
     """Print an error and its hint to standard error, and exit with a status."""
-    error_console.print(message, style="red", soft_wrap=True)
+    error_console.say(message, style="red")
     if hint:
-        error_console.print(hint, soft_wrap=True)
+        error_console.say(hint)
     raise typer.Exit(status)
 
 
 def action_command(action: Action, name: str | None = None) -> str:
-    """Return the command for an action.
-
-    Args:
-        action: An action that an error recommends.
-        name: Shell argument that names the task; None uses its ID.
-    """
+    """Return the command for an action."""
     command = _COMMANDS.get(action.name, "cinestrata --help").format(
         name=name or shlex.quote(action.id or "")
     )
@@ -107,11 +106,7 @@ def refuse_call(message: str, hint: str = "") -> NoReturn:
 
 
 def print_json(document: Any) -> None:
-    """Print a JSON document to standard output if the command has --json, which silences the console.
-
-    Args:
-        document: Response model, or lists and dictionaries of models and plain values.
-    """
+    """Print a JSON document to standard output if the command has --json, which silences the console."""
     from pydantic_core import to_json
 
     if console.quiet:

@@ -11,7 +11,6 @@ from cinestrata_schemas import __version__
 from cli.commands import (
     access_commands,
     adding_commands,
-    agent_command,
     api_command,
     backup_commands,
     bench_commands,
@@ -50,7 +49,6 @@ for module in (
     backup_commands,
     export_command,
     move_command,
-    agent_command,
     api_command,
 ):
     app.add_typer(module.app)

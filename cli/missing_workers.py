@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 import time
 from typing import TYPE_CHECKING
@@ -16,17 +17,12 @@ _START_SECONDS = 60.0  # workers of a starting service import torch before they 
 
 
 class WorkerWatch:
-    """Notices when no worker does the work that a command waits for.
-
-    Args:
-        client: Client of the command.
-    """
+    """Notices when no worker does the work that a command waits for."""
 
     def __init__(self, client: ServiceClient) -> None:
         self._client = client
         self._next_check = 0.0
         self._missing_since: float | None = None
-        self._is_told = False
 
     def check(self) -> None:
         """Look for workers every few seconds.
@@ -35,7 +31,7 @@ class WorkerWatch:
         later, prints one line.
         """
         now = time.monotonic()
-        if self._is_told or now < self._next_check:
+        if now < self._next_check:
             return
         self._next_check = now + _CHECK_SECONDS
         if not self._client.lacks_workers():
@@ -45,7 +41,7 @@ class WorkerWatch:
             fail(*_notice(self._client))
         self._missing_since = self._missing_since or now
         if now - self._missing_since >= _START_SECONDS:
-            self._is_told = True
+            self._next_check = math.inf  # one line is enough
             print_notice(self._client)
 
 
@@ -53,7 +49,7 @@ def print_notice(client: ServiceClient) -> None:
     """Print to standard error that queued work is waiting, if no worker runs."""
     if client.lacks_workers():
         for line in _notice(client):
-            error_console.print(line, soft_wrap=True)
+            error_console.say(line)
 
 
 def _notice(client: ServiceClient) -> tuple[str, str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import quote
 
 import httpx
 
@@ -84,14 +83,6 @@ class ServiceClient(Client):
     def lacks_workers(self) -> bool:
         """Return whether no worker has reported recently."""
         return not self.get_library().live_workers
-
-    def playback_address(self, video_id: str) -> str:
-        """Return an address at which a browser or player opens a video: its page, or its file in a data folder."""
-        if self.is_remote:
-            return f"{str(self.base_url).rstrip('/')}/watch/{quote(video_id, safe='')}"
-        from service.library.video_listing import stream_path
-
-        return stream_path(video_id).as_uri()
 
 
 def connect(url: str | None, data: Path | None, *, ask_running: bool = False) -> ServiceClient:

@@ -74,11 +74,7 @@ def content_hash(path: Path) -> str:
 
 
 def frame_cache_path(cache_dir: Path, frames: int, size: int, content: str) -> Path:
-    """Name the cache file of a video's sampled frames.
-
-    Args:
-        size: Side of a frame in pixels.
-    """
+    """Name the cache file of a video's sampled frames."""
     return cache_dir / f"{frames}x{size}" / f"{content}.npy"
 
 

@@ -28,9 +28,6 @@ class FrameConverter:
     """Converter of a stream's frames to RGB pictures with square pixels, rotated and mirrored as the file states.
 
     Transparent areas become black.
-
-    Args:
-        aspect: Width over height of a stored pixel.
     """
 
     def __init__(self, aspect: Fraction) -> None:

@@ -102,17 +102,17 @@ class VideoDecoder:
             raise ValueError(f"frames and size must be at least 1, not {frames} and {size}")
         name = name or path.name
         request = {
-            "path": str(path.absolute()),  # the child has another working directory
-            "name": name,
-            "frames": frames,
-            "size": size,
+            **self._decode_request(path, name, frames, size),
             "thumbnail": str(thumbnail.absolute()) if thumbnail else None,
             "cache": str(cache.absolute()) if cache else None,
             "pictures": pictures,
-            "limits": asdict(self.limits),
         }
-        response = self._request(request, name)
-        return VideoInfo(**response["info"])
+        return VideoInfo(**self._request(request, name)["info"])
+
+    def _decode_request(self, path: Path, name: str, frames: int, size: int) -> dict[str, Any]:
+        """Describe a video to decode without writing a file; the child has another working directory."""
+        shape = {"frames": frames, "size": size, "thumbnail": None, "cache": None, "pictures": False}
+        return {"path": str(path.absolute()), "name": name, **shape, "limits": asdict(self.limits)}
 
     def sample(
         self, path: Path, *, times: Sequence[float], size: int, into: Path, name: str | None = None
@@ -182,16 +182,7 @@ class VideoDecoder:
         with tempfile.NamedTemporaryFile(suffix=".gif") as picture:
             picture.write(_PIXEL)
             picture.flush()
-            request = {
-                "path": picture.name,
-                "name": "test picture",
-                "frames": 1,
-                "size": 8,
-                "thumbnail": None,
-                "cache": None,
-                "pictures": False,
-                "limits": asdict(self.limits),
-            }
+            request = self._decode_request(Path(picture.name), "test picture", 1, 8)
             try:
                 return "info" in _exchange(self._start(), request, self.limits.timeout_seconds)
             except (_ChildDied, _ChildHangs):

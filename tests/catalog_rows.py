@@ -29,22 +29,9 @@ def mark_learned(task_id: str, order: int = 1) -> str:
 
 
 def add_release_and_shard(
-    task_id: str,
-    shard: SegmentEntry | Shard,
-    *,
-    order: int = 1,
-    kind: str = "tame",
-    release_bytes: int = 1,
+    task_id: str, shard: SegmentEntry | Shard, *, order: int = 1, kind: str = "tame", release_bytes: int = 1
 ) -> None:
-    """Write the rows of a published shard and of the release that embedded it, as a worker does.
-
-    Args:
-        task_id: Identifier of the task.
-        shard: The shard.
-        order: Learned order of the task, from 1.
-        kind: Kind of the release.
-        release_bytes: Size of the release.
-    """
+    """Write the rows of a published shard and of the release that embedded it, as a worker does."""
     release = shard.release_id if isinstance(shard, Shard) else shard.release
     with session_scope(write=True) as session:
         at = now(session)

@@ -7,11 +7,7 @@ from service.tasks import commands, lifecycle, probing
 
 
 def probe(task_id: str) -> TaskDetails:
-    """Claim a task, and probe its videos to the end, or to an outage of their source.
-
-    Returns:
-        The task afterwards.
-    """
+    """Claim a task, and probe its videos to the end, or to an outage of their source."""
     claim = lifecycle.claim_probing(task_id, "prober")
     assert claim is not None
     with claim:

@@ -38,15 +38,7 @@ def add_measured_domains(
     queries: Callable[[int, int], int] = lambda i, t: 10 * t,
     has_outcomes: bool = True,
 ) -> None:
-    """Add learned tasks without videos, and cells of their releases.
-
-    Args:
-        cells: Recall@1 of release i on the queries of task t, by (i, t).
-        mode: Query mode.
-        gallery: Gallery; that of all shards has the recall as its router accuracy, too.
-        queries: Number of queries of a cell.
-        has_outcomes: Whether the outcome of each query is stored.
-    """
+    """Add learned tasks without videos, and cells of their releases."""
     with session_scope(write=True) as session:
         for t in sorted({t for _, t in cells} | {i for i, _ in cells if i}):
             if session.get(Task, f"t{t}") is None:

@@ -12,13 +12,7 @@ import pytest
 
 
 def shared_folder(factory: pytest.TempPathFactory, name: str, write: Callable[[Path], None]) -> Path:
-    """Return the folder ``name`` of this test run. The first process that asks for it writes it; others wait.
-
-    Args:
-        factory: Factory of temporary folders.
-        name: Name of the folder within those of the run.
-        write: Writes the content to an empty folder, which is then renamed.
-    """
+    """Return the folder ``name`` of this test run. The first process that asks for it writes it; others wait."""
     root = factory.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:
         root = root.parent  # contains the folders of all processes

@@ -27,7 +27,7 @@ CHEAP_MODULES = (
     "service.tasks.broker",
     "cli.main",
     "cli.service_client",
-    "cli.commands.ingest_command",
+    "cli.commands.domain_naming",
     "cli.commands.search_commands",
     "cli.commands.deletion_commands",
 )

@@ -21,13 +21,7 @@ class _QuietServer(ThreadingHTTPServer):
 
 
 class WebFiles:
-    """Files and handlers by path; requests are recorded. With ``tls``, the server speaks HTTPS.
-
-    Attributes:
-        files: Content by path, served with an ETag and byte ranges.
-        handlers: Functions that answer requests of a path in another way.
-        requests: Path of each request, in order.
-    """
+    """Files and handlers by path; requests are recorded. With ``tls``, the server speaks HTTPS."""
 
     def __init__(self, tls: ssl.SSLContext | None = None) -> None:
         self.files: dict[str, bytes] = {}

@@ -46,14 +46,13 @@ def create_key(
     closes = scope != "admin" and not _has_administrator(client)
     created = client.create_key(KeySpec(name=name, scope=scope, expires_in_days=days))
     print_json(created)
-    console.print(created.key, soft_wrap=True)
+    console.say(created.key)
     console.print("Save this key now: it can't be shown again.", style="dim")
     if closes:
-        console.print(
+        console.say(
             "The service now requires a key, and no key or user has the scope admin. On the machine "
             "with the data folder, run: cinestrata keys create NAME --scope admin --data FOLDER",
             style="yellow",
-            soft_wrap=True,
         )
 
 

@@ -1,4 +1,4 @@
-"""``cinestrata ingest``, ``sync`` and ``relearn``: names and options; the implementations load pydantic and numpy."""
+"""``cinestrata ingest``, ``sync`` and ``relearn``; pydantic and numpy are loaded when a command runs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import typer
 
 from cinestrata_schemas.choice_types import VanishedVideos
 from cli.commands import registered_sync_commands
-from cli.console import refuse_call, report_errors
+from cli.console import LEFT_OUT, console, refuse_call, report_errors
 from cli.shared_options import (
     AsJson,
     CaptionsFromNames,
@@ -19,6 +19,7 @@ from cli.shared_options import (
     Strict,
     Url,
     Wait,
+    parse_settings,
 )
 
 app = typer.Typer()
@@ -37,8 +38,7 @@ def ingest(
         str | None, typer.Option("--name", help="Name of the domain (default: from the path).")
     ] = None,
     into: Annotated[
-        str | None,
-        typer.Option("--into", help="Append the videos to this learned domain (name or ID)."),
+        str | None, typer.Option("--into", help="Append the videos to this learned domain (name or ID).")
     ] = None,
     method: Annotated[
         str | None, typer.Option("--method", help="Learning method (default: the service's default).")
@@ -53,23 +53,53 @@ def ingest(
     url: Url = None,
     data: Data = None,
 ) -> None:
-    """Add a domain of videos, or append videos to a domain."""
-    from cli.commands.ingest_command import run_ingest
+    """Add a domain of videos, or append videos to a domain.
 
-    run_ingest(
-        source,
-        name,
-        into,
-        method,
-        assignments or (),
-        wait,
-        in_place,
-        encoding,
-        captions_from_names,
-        strict,
-        url,
-        data,
-    )
+    Exits with status 1 if the task does not become ready, and with status 3 if files were left out.
+    """
+    from pathlib import Path
+
+    from cli.commands.domain_naming import ARCHIVE_SUFFIXES, default_name
+    from cli.commands.task_commands import find_task, report_created
+    from cli.commands.video_sending import LearnedDomain, NewDomain, VideoTarget
+    from cli.commands.video_sources import open_source, print_left_out
+    from cli.service_client import connect
+    from media.sources.media_source import is_source_uri
+    from service.syncs.source_listing import explain_left_out
+
+    if into and (name or method or assignments):
+        refuse_call(
+            "--into cannot be combined with --name, --method or --set.",
+            "The domain keeps its name and its release.",
+        )
+    path = None if is_source_uri(source) else Path(source)
+    is_archive = path is not None and path.is_file() and path.name.endswith(ARCHIVE_SUFFIXES)
+    if is_archive and (encoding or captions_from_names):
+        refuse_call(
+            "--encoding and --captions-from-names cannot be combined with an archive.",
+            "Unpack it and pass the folder.",
+        )
+    settings = parse_settings(assignments or ())
+    client = connect(url, data)
+    target: VideoTarget
+    if into:
+        target = LearnedDomain(client, find_task(client, into).id)
+    else:
+        target = NewDomain(client, name or default_name(source), method, settings)
+    left_out: dict[str, str] = {}
+    if path is not None and is_archive:
+        with path.open("rb") as archive, console.status("Sending the archive …"):
+            task = target.send_archive(archive, path.name)
+    else:
+        opened = open_source(source, encoding, captions_from_names, in_place, is_remote=url is not None)
+        if strict:
+            opened.listing.require_all()
+        left_out = explain_left_out(opened.listing.left_out)
+        print_left_out(left_out)
+        task = opened.send(target, opened.listing.videos)
+    report_created(client, task, wait)
+    if left_out:
+        raise typer.Exit(LEFT_OUT)
 
 
 @app.command()

@@ -1,4 +1,4 @@
-"""``cinestrata api``: send any request of the HTTP API to a service or a data folder."""
+"""``cinestrata api``: send any request of the HTTP API; ``cinestrata mcp``: serve the library to an agent."""
 
 from __future__ import annotations
 
@@ -75,6 +75,18 @@ def api(
         target = None if following is None else f"{target.partition('?')[0]}?{following.partition('?')[2]}"
 
 
+@app.command()
+@report_errors
+def mcp(data: Data = None, url: Url = None) -> None:
+    """Serve the library to an agent over standard input and output (Model Context Protocol)."""
+    from api.agents.library_tools import create_agent_server
+    from cli.service_client import open_agent_api
+    from service.core.logging import configure_logging
+
+    configure_logging("console", "WARNING")  # to standard error: standard output belongs to the protocol
+    create_agent_server(open_agent_api(url, data)).run("stdio")
+
+
 def _parse_fields(assignments: Sequence[str]) -> dict[str, str | list[str]]:
     """Parse ``NAME=VALUE``; a name that is repeated has a list of values."""
     fields: dict[str, str | list[str]] = {}
@@ -104,7 +116,7 @@ def _read(name: str) -> bytes:
 def _write(response: httpx.Response, output: Path | None) -> None:
     if output is not None:
         write_new_file(response, output)
-        console.print(f"{output}: {output.stat().st_size:,} bytes", soft_wrap=True)
+        console.say(f"{output}: {output.stat().st_size:,} bytes")
         return
     content = response.read()
     if "json" in response.headers.get("Content-Type", ""):

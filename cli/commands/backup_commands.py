@@ -16,11 +16,7 @@ import typer
 
 from cli.console import console, fail, print_json, progress_bar, refuse_call, report_errors
 from cli.embedded.data_folder import FolderBusy, data_folder_settings, hold_data_folder
-from cli.shared_options import (
-    AsJson,
-    Data,
-    Url,
-)
+from cli.shared_options import AsJson, Data, Url
 from index.files.durable_files import sync
 from service.backups.backup_catalog import find_catalog_rows, install_catalog, reserve_vector_ids
 from service.backups.backup_files import (
@@ -139,25 +135,18 @@ def restore(
     ) as error:
         fail(f"Nothing was restored from {source}: {error}", "Use another backup, or another data folder.")
     print_json({"path": str(settings.data_dir), "files": len(files), "has_catalog": CATALOG in files})
-    console.print(f"{settings.data_dir}: {len(files)} files, all checksums correct", soft_wrap=True)
+    console.say(f"{settings.data_dir}: {len(files)} files, all checksums correct")
     if CATALOG not in files:
         console.print("The backup has no catalog: restore your catalog dump with its own tool.")
     if unstored := find_unstored_uploads() if uploads and CATALOG in files else uploads:
-        console.print(
+        console.say(
             f"{settings.uploads_dir}: {len(unstored)} uploads belong to no task in the catalog and will "
-            "be removed after a day; copy any files you need.",
-            soft_wrap=True,
+            "be removed after a day; copy any files you need."
         )
 
 
 def run_snapshot(target: Path, data: Path | None, index_only: bool) -> None:
-    """Write a backup and verify it. An error leaves nothing behind.
-
-    Args:
-        target: New folder, or new file that ends in ``.tar``.
-        data: Data folder; None: from the environment.
-        index_only: Whether to omit the catalog.
-    """
+    """Write a backup and verify it. An error leaves nothing behind."""
     from service.access.audit_log import command_line_actor, set_process_actor
     from service.backups.snapshot_writing import write_snapshot
 
@@ -172,12 +161,11 @@ def run_snapshot(target: Path, data: Path | None, index_only: bool) -> None:
             progress=lambda copied, total: bar.update(task, completed=copied, total=total),
         )
     print_json(asdict(report))
-    console.print(f"{report.path}: {report.files} files, {report.bytes:,} bytes, verified", soft_wrap=True)
+    console.say(f"{report.path}: {report.files} files, {report.bytes:,} bytes, verified")
     if report.external_tasks:
-        console.print(
+        console.say(
             f"The vectors of {report.external_tasks} domains are in Milvus, so the backup has only their "
-            "IDs and digests. Back them up with milvus-backup now, and restore them before this backup.",
-            soft_wrap=True,
+            "IDs and digests. Back them up with milvus-backup now, and restore them before this backup."
         )
 
 

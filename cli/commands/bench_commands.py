@@ -112,10 +112,7 @@ def _list_protocols() -> None:
 @app.command()
 @report_errors
 def routing(
-    splits: Annotated[
-        list[Path],
-        typer.Argument(help="Published splits as JSON, such as actnet-10.json."),
-    ],
+    splits: Annotated[list[Path], typer.Argument(help="Published splits as JSON, such as actnet-10.json.")],
     backbone: Annotated[
         str, typer.Option("--backbone", help="Backbone that supplies tokens and text vectors.")
     ] = "small",
@@ -137,8 +134,8 @@ def routing(
     table = routing_table(results)
     out.mkdir(parents=True, exist_ok=True)
     (out / "table.md").write_text(f"    {_command_line()}\n\n{table}", encoding="utf-8")
-    console.print(table, soft_wrap=True)
-    console.print(f"Written to {out}.", soft_wrap=True)
+    console.say(table)
+    console.say(f"Written to {out}.")
 
 
 class _Display(NamedTuple):
@@ -211,8 +208,8 @@ def clips(
             options |= _comparison_options(display, device)
             points = measure_caption_curve(domains, variants[0], limits, **options)
     table = write_caption_report(out, points, _command_line(), variants[0].label, backbone)
-    console.print(table, soft_wrap=True)
-    console.print(f"Written to {out}.", soft_wrap=True)
+    console.say(table)
+    console.say(f"Written to {out}.")
 
 
 @app.command()
@@ -301,8 +298,8 @@ def queries(
                 )
         folder = out if len(shares) == 1 else out / f"uncaptioned-{share:g}"
         table = write_query_report(folder, results, _command_line(), url or backbone)
-        console.print(table, soft_wrap=True)
-        console.print(f"Written to {folder}.", soft_wrap=True)
+        console.say(table)
+        console.say(f"Written to {folder}.")
 
 
 def _parse_shares(text: str) -> list[float]:
@@ -327,8 +324,8 @@ def _compare(
         shared = _comparison_options(display, options.pop("device"))
         for methods, rivals in compare_on_clips(domains, variants, **options, **shared):
             table = write_clip_report(out, methods, rivals, _command_line(), options["backbone"])
-    console.print(table, soft_wrap=True)
-    console.print(f"Written to {out}.", soft_wrap=True)
+    console.say(table)
+    console.say(f"Written to {out}.")
 
 
 def _comparison_options(display: _Display, device: str) -> dict[str, Any]:

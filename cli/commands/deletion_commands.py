@@ -11,11 +11,7 @@ from cli.commands.task_commands import find_task
 from cli.console import console, error_console, fail, plain_table, print_json, refuse_call, report_errors
 from cli.embedded.data_folder import data_folder_settings
 from cli.service_client import FINAL_STATES
-from cli.shared_options import (
-    AsJson,
-    Data,
-    Url,
-)
+from cli.shared_options import AsJson, Data, Url
 
 if TYPE_CHECKING:
     from service.library.compaction import StorageUsage
@@ -31,8 +27,7 @@ def delete(
         list[str] | None, typer.Argument(metavar="VIDEO_ID...", help="IDs of the videos.", show_default=False)
     ] = None,
     task: Annotated[
-        str | None,
-        typer.Option("--task", help="Delete this task (name or ID) instead of single videos."),
+        str | None, typer.Option("--task", help="Delete this task (name or ID) instead of single videos.")
     ] = None,
     confirmed: Annotated[bool, typer.Option("--yes", "-y", help="Skip the confirmation prompt.")] = False,
     as_json: AsJson = False,

@@ -19,13 +19,10 @@ from cli.commands import library_checks
 from cli.console import console, error_console, fail, report_errors
 from cli.embedded.data_folder import data_folder_settings, read_lock_holder
 from cli.embedded.private_broker import redis_argv
-from cli.shared_options import (
-    Data,
-)
+from cli.shared_options import Data
 from service.backups.backup_files import BackupDamaged
 
 if TYPE_CHECKING:
-    from index.files.manifest_format import AnnStructure
     from service.core.settings import Settings
 
 _DECODERS = ("h264", "hevc", "vp9", "av1", "mpeg4", "mpeg2video", "mjpeg")
@@ -71,7 +68,7 @@ def doctor(
         for color, word, lines in (("green", "restored", report.restored), ("red", "lost", report.lost)):
             for line in lines:
                 console.print(f"{word:<8}", style=color, end="")
-                console.print(f"  {line}", soft_wrap=True, markup=False)
+                console.say(f"  {line}")
     results: list[dict[str, str | bool]] = []
     for name, check in CHECKS.items():
         with error_console.status(f"Checking {name} …"):
@@ -82,7 +79,7 @@ def doctor(
         results.append({"check": name, "ok": ok, "detail": detail})
         if not as_json:
             console.print("ok    " if ok else "failed", style="green" if ok else "red", end="")
-            console.print(f"  {name:<12} {detail}", soft_wrap=True, markup=False)
+            console.say(f"  {name:<12} {detail}")
     all_ok = all(result["ok"] for result in results)
     if as_json:
         body = {"ok": all_ok, "checks": results, "restored": report.restored, "lost": report.lost}
@@ -189,14 +186,10 @@ def check_index(settings: Settings) -> str:
     if faults:
         raise CheckFailed("\n".join([*faults, f"All other shards are searchable. {_RESTORE_HINT}"]))
     manifest = result.manifest
-    structures = [
-        part.structure for task in manifest.shards for part in manifest.segments(task) if part.structure
-    ]
-    measured = f"; {len(structures)} large shards: {describe_structures(structures)}" if structures else ""
     leftovers = f"; {len(result.leftovers)} folders are not in use (yet)" if result.leftovers else ""
     return (
         f"generation {manifest.generation}, {len(manifest.shards)} shards, {len(manifest.releases)} releases, "
-        f"all checksums correct, consistent with the catalog{measured}{leftovers}"
+        f"all checksums correct, consistent with the catalog{leftovers}"
     )
 
 
@@ -211,31 +204,14 @@ def check_stored_files(settings: Settings) -> str:
             "backups don't contain them."
         )
         raise CheckFailed("\n".join([*report.faults, *([hint] if report.missing_videos else [])]))
-    notes = [
-        (
-            report.unrestored_uploads,
-            "uploaded videos are missing because backups contain no videos: they can be searched, but "
-            "not played until you copy media/uploads from the previous data folder",
-        ),
-        (len(report.previews), "previews are missing (doctor --restore-from BACKUP recreates them)"),
-        (
-            report.impossible_previews,
-            "previews are missing and can't be recreated, because their videos are missing",
-        ),
-    ]
-    return f"{report.verified} files with correct checksums" + "".join(
-        f"; {count} {note}" for count, note in notes if count
-    )
-
-
-def describe_structures(structures: list[AnnStructure]) -> str:
-    """Describe the ANN structures of large shards, with their measured recall."""
-    return ", ".join(
-        "exact scan (no structure reached the required recall)"
-        if structure.kind == "flat"
-        else f"{structure.kind} (recall {structure.recall:.3f})"
-        for structure in structures
-    )
+    notes = {
+        "uploaded videos are missing because backups contain no videos: they can be searched, but "
+        "not played until you copy media/uploads from the previous data folder": report.unrestored_uploads,
+        "previews are missing (doctor --restore-from BACKUP recreates them)": len(report.previews),
+        "previews are missing and can't be recreated, because their videos are missing": report.impossible_previews,
+    }
+    counted = "".join(f"; {count} {note}" for note, count in notes.items() if count)
+    return f"{report.verified} files with correct checksums{counted}"
 
 
 def check_backbone(_: Settings) -> str:

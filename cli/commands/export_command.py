@@ -33,8 +33,7 @@ _SPLITS = ("train", "val", "test")  # of a table; the others follow from the lib
 def export(
     folder: Annotated[Path, typer.Argument(help="Folder to write to, with one subfolder per domain.")],
     task: Annotated[
-        str | None,
-        typer.Option("--task", help="Export only this domain (name or ID), without a subfolder."),
+        str | None, typer.Option("--task", help="Export only this domain (name or ID), without a subfolder.")
     ] = None,
     table_format: Annotated[
         TableFormat, typer.Option("--format", help="Write metadata.jsonl or metadata.csv.")
@@ -67,7 +66,7 @@ def export(
     for (domain, target), table in zip(targets, tables, strict=True):
         count = _export_domain(client, domain, target, table, videos)
         written.append({"domain": domain.name, "table": str(table), "videos": count})
-        console.print(f"{domain.name}: {count} videos in {table}", markup=False, soft_wrap=True)
+        console.say(f"{domain.name}: {count} videos in {table}")
     print_json(written)
 
 

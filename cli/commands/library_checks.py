@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -41,30 +41,10 @@ class FileReport:
     verified: int = 0
 
 
-@dataclass
-class _UploadReport:
-    """Uploads of accepted videos.
-
-    Attributes:
-        first_present: Smallest vector ID of a video whose upload exists; None if there is none.
-        missing: Faults of the missing uploads by vector ID, ascending.
-    """
-
-    first_present: int | None = None
-    missing: dict[int, str] = field(default_factory=dict)
-
-
 def check_releases(settings: Settings, audit: Audit) -> list[str]:
     """Find faults in the releases: each must be readable, and the current one must know every shard.
 
     Skips releases with damaged files, because the audit reports them.
-
-    Args:
-        settings: Settings of the library.
-        audit: Result of the integrity audit of its files.
-
-    Returns:
-        One sentence per fault.
     """
     from index.shard_store import ShardStore
     from models.encoders.encoder_registry import read_query_release
@@ -167,13 +147,6 @@ def check_catalog(settings: Settings, audit: Audit) -> list[str]:
     """Find contradictions between the catalog and the manifest.
 
     May run while tasks are published: the manifest is replaced first, then the catalog.
-
-    Args:
-        settings: Settings of the library.
-        audit: Result of the integrity audit of its files.
-
-    Returns:
-        One sentence per contradiction.
     """
     import numpy as np
     from sqlalchemy import select
@@ -188,10 +161,9 @@ def check_catalog(settings: Settings, audit: Audit) -> list[str]:
         return [f"there is no catalog; {_HINT}"] if audit.manifest.shards else []
     faults: list[str] = []
     with session_scope() as session:
-        states = {
-            task: state
-            for task, state in session.execute(select(Task.id, Task.state).where(Task.target_id.is_(None)))
-        }
+        states = dict(
+            session.execute(select(Task.id, Task.state).where(Task.target_id.is_(None))).tuples().all()
+        )
         rows = {
             row.task_id: (row.release_id, row.fingerprint, row.dim) for row in session.scalars(select(Shard))
         }
@@ -242,84 +214,73 @@ def check_files(settings: Settings) -> FileReport:
     Video files outside the data folder belong to the user and are not read. Users may also remove files that videos
     name by path, so only uploads count as missing. Files of running uploads and trainings that no catalog row or
     checksum describes are not checked.
-
-    Args:
-        settings: Settings of the library.
     """
     from service.catalog.database import sqlite_path
 
-    report, uploads = FileReport(), _UploadReport()
+    report = FileReport()
     file = sqlite_path(settings.database_url)
     if file is None or file.exists():
-        for video in _accepted_videos():
-            has_video = _check_video(settings, report, uploads, video)
-            _check_preview(settings, report, video.id, has_video=has_video)
-        _add_missing_uploads(report, uploads)
+        _check_videos(settings, report)
     _check_ledger(settings, report)
     _check_checkpoints(settings, report)
     return report
 
 
-@dataclass(frozen=True)
-class _AcceptedVideo:
-    vector_id: int
-    id: str
-    uri: str
-    content_hash: str
-
-
-def _accepted_videos() -> Iterator[_AcceptedVideo]:
+def _accepted_videos() -> Iterator[Any]:
     from sqlalchemy import select
 
     from service.catalog.database import session_scope
     from service.catalog.tables import Video
 
+    columns = (Video.vector_id, Video.id, Video.uri, Video.content_hash, Video.added_at)
+    accepted = select(*columns).where(Video.status == "accepted").order_by(Video.vector_id).limit(_PAGE_ROWS)
     last = 0
     while True:
         with session_scope() as session:
-            rows = session.execute(
-                select(Video.vector_id, Video.id, Video.uri, Video.content_hash)
-                .where(Video.status == "accepted", Video.vector_id > last)
-                .order_by(Video.vector_id)
-                .limit(_PAGE_ROWS)
-            ).all()
+            rows = session.execute(accepted.where(Video.vector_id > last)).all()
         if not rows:
             return
         last = rows[-1].vector_id
-        for row in rows:
-            yield _AcceptedVideo(row.vector_id, row.id, row.uri, row.content_hash or "")
+        yield from rows
 
 
-def _check_video(
-    settings: Settings, report: FileReport, uploads: _UploadReport, video: _AcceptedVideo
-) -> bool:
-    """Check a video's file, and return whether it exists, or is remote and may exist."""
+def _check_videos(settings: Settings, report: FileReport) -> None:
+    """Check the files and previews of accepted videos."""
     from media.errors import MediaError
-    from media.media_paths import content_hash as read_hash
     from media.sources.media_source import is_source_uri
     from service.storage.library_paths import UPLOAD_SCHEME, resolve_video_path
 
-    if is_source_uri(video.uri):
-        return True
-    is_upload = video.uri.startswith(UPLOAD_SCHEME)
-    try:
-        path = resolve_video_path(video.uri)
-    except (MediaError, OSError):
-        if is_upload:
-            uploads.missing[video.vector_id] = _missing_upload(settings, video)
-        return False
-    if is_upload and uploads.first_present is None:
-        uploads.first_present = video.vector_id
-    if video.content_hash and path.is_relative_to(settings.data_dir):
+    first_present: datetime | None = None  # among the uploads, in order of time
+    missing: dict[int, tuple[datetime, str]] = {}  # time and fault by vector ID
+    for video in _accepted_videos():
+        is_upload, has_video = video.uri.startswith(UPLOAD_SCHEME), True
         try:
-            problem = None if read_hash(path) == video.content_hash else "was altered since it was learned"
+            if not is_source_uri(video.uri):
+                path = resolve_video_path(video.uri)
+                first_present = first_present or (video.added_at if is_upload else None)
+                _check_content(settings, report, path, video.content_hash)
+        except (MediaError, OSError):
+            has_video = False
+            if is_upload:
+                missing[video.vector_id] = video.added_at, _missing_upload(settings, video)
+        _check_preview(settings, report, video.id, has_video=has_video)
+    if missing:
+        _add_missing_uploads(report, missing, first_present)
+
+
+def _check_content(settings: Settings, report: FileReport, path: Path, content: str | None) -> None:
+    """Compare a video file of the data folder with its checksum."""
+    from media.media_paths import content_hash
+
+    if content and path.is_relative_to(settings.data_dir):
+        try:
+            problem = None if content_hash(path) == content else "was altered since it was learned"
         except OSError as error:
             problem = f"cannot be read ({error.strerror})"
         _record(settings, report, path, problem)
-    return True
 
 
-def _missing_upload(settings: Settings, video: _AcceptedVideo) -> str:
+def _missing_upload(settings: Settings, video: Any) -> str:
     from service.storage.library_paths import UPLOAD_SCHEME
 
     path = settings.uploads_dir / video.uri.removeprefix(UPLOAD_SCHEME).lstrip("/")
@@ -330,11 +291,12 @@ def _missing_upload(settings: Settings, video: _AcceptedVideo) -> str:
         problem = "is missing"
     except (OSError, ValueError) as error:
         problem = f"cannot be read ({getattr(error, 'strerror', error)})"
-    name = path.relative_to(settings.data_dir)
-    return f"{name} {problem}: the file of video {video.id} ({video.uri})"
+    return f"{path.relative_to(settings.data_dir)} {problem}: the file of video {video.id} ({video.uri})"
 
 
-def _add_missing_uploads(report: FileReport, uploads: _UploadReport) -> None:
+def _add_missing_uploads(
+    report: FileReport, missing: dict[int, tuple[datetime, str]], first_present: datetime | None
+) -> None:
     """Add the missing uploads to a report: as faults, or as a count if a backup was restored without them."""
     from sqlalchemy import func, select
 
@@ -342,32 +304,23 @@ def _add_missing_uploads(report: FileReport, uploads: _UploadReport) -> None:
     from service.catalog.operation_tables import AuditEntry
     from service.catalog.tables import Video
 
-    if not uploads.missing:
-        return
-    first = uploads.first_present
-    added: dict[int, datetime] = {}
     with session_scope() as session:
         restored = session.scalar(
             select(func.max(AuditEntry.at)).where(AuditEntry.action == "snapshot.restore")
         )
-        # A video deleted since its row was read is not missing.
-        for ids in id_chunks([*uploads.missing, *([] if first is None else [first])]):
-            accepted = select(Video.vector_id, Video.added_at).where(
-                Video.vector_id.in_(ids), Video.status == "accepted"
-            )
-            added.update({row.vector_id: row.added_at for row in session.execute(accepted)})
-    faults = {vector_id: fault for vector_id, fault in uploads.missing.items() if vector_id in added}
-    if restored is not None:
-        older = {vector_id for vector_id, time in added.items() if time < restored}
-        if first not in older:  # IDs grow with time, so no upload from before the restore exists
-            report.unrestored_uploads = len(older)
-            faults = {vector_id: fault for vector_id, fault in faults.items() if vector_id not in older}
-    if first is None and not report.unrestored_uploads and len(faults) > _MAX_NAMED:
-        example = next(iter(faults.values()))
-        report.faults.append(f"all {len(faults)} uploaded videos are missing, for example {example}")
-    else:
-        report.faults += faults.values()
+        existing: set[int] = set()  # without videos that were deleted during the check
+        for ids in id_chunks([*missing]):
+            existing.update(session.scalars(select(Video.vector_id).where(Video.vector_id.in_(ids))))
+    uploads = [missing[vector_id] for vector_id in sorted(existing)]
+    faults = [fault for _, fault in uploads]
+    # Without an upload from before the restore, the backup's videos were not copied.
+    if restored is not None and (first_present is None or first_present >= restored):
+        faults = [fault for added, fault in uploads if added >= restored]
+        report.unrestored_uploads = len(uploads) - len(faults)
     report.missing_videos = len(faults)
+    if first_present is None and not report.unrestored_uploads and len(faults) > _MAX_NAMED:
+        faults = [f"all {len(faults)} uploaded videos are missing, for example {faults[0]}"]
+    report.faults += faults
 
 
 def _check_preview(settings: Settings, report: FileReport, video_id: str, *, has_video: bool) -> None:
@@ -388,10 +341,7 @@ def _check_ledger(settings: Settings, report: FileReport) -> None:
     if path.exists():
         problem = _seal_problem(path)
         _record(
-            settings,
-            report,
-            path,
-            problem and f"{problem}: remove it; the next task recomputes the ranks",
+            settings, report, path, problem and f"{problem}: remove it; the next task recomputes the ranks"
         )
 
 

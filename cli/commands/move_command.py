@@ -8,10 +8,7 @@ import typer
 
 from cli.console import console, fail, print_json, progress_bar, report_errors
 from cli.embedded.data_folder import data_folder_settings
-from cli.shared_options import (
-    AsJson,
-    Data,
-)
+from cli.shared_options import AsJson, Data
 
 app = typer.Typer()
 
@@ -61,10 +58,6 @@ def move(
             "Fix the reported cause and run the command again; it continues with the next domain.",
         )
     print_json({"store": to, "moved": moved, "already_there": len(nonempty) - len(pending)})
-    console.print(
-        f"{moved} domains moved to {to}; {len(nonempty) - len(pending)} were already there.", soft_wrap=True
-    )
+    console.say(f"{moved} domains moved to {to}; {len(nonempty) - len(pending)} were already there.")
     if settings.vector_store != to:
-        console.print(
-            f"New domains still use the other store: set CINESTRATA_VECTOR_STORE={to}.", soft_wrap=True
-        )
+        console.say(f"New domains still use the other store: set CINESTRATA_VECTOR_STORE={to}.")

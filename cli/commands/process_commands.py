@@ -15,11 +15,7 @@ import typer
 
 from cli.console import console, explain_error, fail, report_errors
 from cli.embedded.data_folder import data_folder_settings
-from cli.shared_options import (
-    Data,
-    Host,
-    Port,
-)
+from cli.shared_options import Data, Host, Port
 
 if TYPE_CHECKING:
     from fastapi import FastAPI

@@ -74,19 +74,9 @@ def run_register(
     url: str | None,
     data: Path | None,
 ) -> None:
-    """Register a sync that workers run at an interval.
-
-    Args:
-        source: Folder of videos, or its manifest, below the service's media root or in an allowed source.
-        name: Name of the domain; None: derived from the path.
-        every: Interval, such as ``15m``.
-        vanished: Whether to keep or delete videos whose file is gone.
-        captions_from_names: Whether to use the file name as the caption of a video without captions.
-        url: URL of a running service; None: use the data folder in this process.
-        data: Data folder; None: from the environment.
-    """
+    """Register a sync that workers run at an interval, such as ``15m``."""
     from cinestrata_schemas.syncs import SyncSpec
-    from cli.commands.ingest_command import default_name
+    from cli.commands.domain_naming import default_name
     from cli.missing_workers import print_notice
     from cli.service_client import connect
 

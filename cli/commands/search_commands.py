@@ -10,21 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cinestrata_schemas.choice_types import QueryMode
-from cli.console import (
-    NOTHING_FOUND,
-    console,
-    fail,
-    plain_table,
-    print_json,
-    report_errors,
-    video_cell,
-)
-from cli.shared_options import (
-    AsJson,
-    Data,
-    Url,
-    parse_value,
-)
+from cli.console import NOTHING_FOUND, console, fail, plain_table, print_json, report_errors, video_cell
+from cli.shared_options import AsJson, Data, Url, parse_value
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -50,8 +37,7 @@ def search(
         typer.Option("--task", help="Domain to search (name or ID); may be repeated (default: all)."),
     ] = None,
     mode: Annotated[
-        QueryMode | None,
-        typer.Option("--mode", help="Query mode (default: the release's own)."),
+        QueryMode | None, typer.Option("--mode", help="Query mode (default: the release's own).")
     ] = None,
     where: Annotated[
         list[str] | None,
@@ -73,20 +59,15 @@ def search(
     before: Annotated[datetime | None, typer.Option("--before", help="Added before this time (UTC).")] = None,
     min_score: Annotated[float | None, typer.Option("--min-score", help="Minimum score of a result.")] = None,
     min_confidence: Annotated[
-        float | None,
-        typer.Option("--min-confidence", help="Minimum confidence of a result, 0..1."),
+        float | None, typer.Option("--min-confidence", help="Minimum confidence of a result, 0..1.")
     ] = None,
     routes: Annotated[
         str | None, typer.Option("--routes", help="auto, all, or the number of likeliest domains to search.")
     ] = None,
     page: Annotated[int, typer.Option("--page", min=1, help="Page of results.")] = 1,
     cursor: Annotated[
-        str | None,
-        typer.Option("--cursor", help="Cursor: next_cursor from the previous search with --json."),
+        str | None, typer.Option("--cursor", help="Cursor: next_cursor from the previous search with --json.")
     ] = None,
-    open_first: Annotated[
-        bool, typer.Option("--open", help="Open the first result in the browser or player.")
-    ] = False,
     as_json: AsJson = False,
     url: Url = None,
     data: Data = None,
@@ -119,14 +100,13 @@ def search(
             response = client.search(query, **fields)
     print_json(response)
     if response.metadata_as_of is not None:
-        console.print(
+        console.say(
             "The catalog database can't be reached. Results are from "
             f"{response.metadata_as_of.astimezone():%Y-%m-%d %H:%M:%S}, without videos added since.",
             style="yellow",
-            soft_wrap=True,
         )
     if response.corrected is not None:
-        console.print(f"Searched for: {response.corrected}", style="yellow", soft_wrap=True)
+        console.say(f"Searched for: {response.corrected}", style="yellow")
     if not response.results:
         console.print("Nothing is indexed yet." if response.release is None else "No results.")
         raise typer.Exit(NOTHING_FOUND)
@@ -135,12 +115,14 @@ def search(
         console.print(answer_line(response))
     for name, reason in response.degraded.items():
         console.print(f"Not searched: {name}: {reason}", style="yellow")
-    for line in _search_facts(response):
-        console.print(line, style="dim", soft_wrap=True)
+    searched = sum(task.searched for task in response.routing)
+    console.say(
+        f"{searched:,} {'domain' if searched == 1 else 'domains'} searched in "
+        f"{response.timing_ms.total:,.0f} ms, mode {response.mode}, release {str(response.release)[:12]}",
+        style="dim",
+    )
     if response.next_cursor is not None:
         console.print(f"For the next page, add --page {page + 1}", style="dim")
-    if open_first:
-        typer.launch(client.playback_address(response.results[0].video_id))
     if response.matches is False:
         raise typer.Exit(NOTHING_FOUND)
 
@@ -169,7 +151,7 @@ def similar(
     console.print(result_table(response) if response.results else "No results.")
     if response.not_compared:
         names = ", ".join(response.not_compared)
-        console.print(f"Not compared, because they use another encoder: {names}", style="dim", soft_wrap=True)
+        console.say(f"Not compared, because they use another encoder: {names}", style="dim")
     if not response.results:
         raise typer.Exit(NOTHING_FOUND)
 
@@ -211,12 +193,7 @@ def result_table(
     first: int | None = None,
     highlight: Collection[str] = (),
 ) -> Table:
-    """Build a table of results, best first.
-
-    Args:
-        first: Number of results to show; None shows all.
-        highlight: IDs of videos to emphasize.
-    """
+    """Build a table of results, best first."""
     table = plain_table()
     table.add_column("", justify="right")
     table.add_column("score", justify="right")
@@ -230,15 +207,17 @@ def result_table(
         table.add_column("best moment", no_wrap=True)
     table.add_column("caption")
     for result in response.results[:first]:
+        is_refused = result.matches is False
+        word = "" if is_refused else "likely" if (result.confidence or 0) >= _LIKELY else "possible"
         table.add_row(
             str(result.rank),
             f"{result.score:.3f}",
-            *([_match_word(result)] if has_confidence else []),
+            *([word] if has_confidence else []),
             result.task,
             video_cell(result.video_id, result.uri),
             *([_best_moment(result)] if has_moments else []),
             _caption_cell(result),
-            style=_row_style(result, highlight),
+            style="bold green" if result.video_id in highlight else "dim" if is_refused else "",
         )
     return table
 
@@ -257,18 +236,6 @@ def answer_line(response: SearchResponse) -> str:
     return "1 video matches." if response.matching == 1 else f"{response.matching:,} videos match."
 
 
-def _search_facts(response: SearchResponse) -> tuple[str, str]:
-    """Describe a search's extent and timing, in lines of at most 80 columns."""
-    timing, searched = response.timing_ms, sum(task.searched for task in response.routing)
-    domains = "domain" if searched == 1 else "domains"
-    return (
-        f"{searched:,} {domains} searched in {timing.total:,.0f} ms, mode {response.mode}, "
-        f"release {str(response.release)[:12]}",
-        f"encode {timing.encode:,.1f} ms, route {timing.route:,.1f} ms, search {timing.search:,.1f} ms, "
-        f"merge {timing.merge:,.1f} ms",
-    )
-
-
 def _caption_cell(result: SearchResult) -> Text:
     """Return the matched text with the query's words emphasized, or else the first caption."""
     from rich.text import Text
@@ -282,20 +249,6 @@ def _caption_cell(result: SearchResult) -> Text:
     named = {"metadata": best.field or "metadata", "name": "file name"}
     origin = best.kind if best.kind in ("transcript", "confirmed") else named.get(best.kind)
     return cell if origin is None else Text.assemble((f"{origin}: ", "dim"), cell)
-
-
-def _match_word(result: SearchResult) -> str:
-    """Word a result's confidence; empty below the cut-off."""
-    if result.matches is False:
-        return ""
-    return "likely" if (result.confidence or 0) >= _LIKELY else "possible"
-
-
-def _row_style(result: SearchResult, highlight: Collection[str]) -> str:
-    """Choose a result's style: emphasized, dimmed below the cut-off, or plain."""
-    if result.video_id in highlight:
-        return "bold green"
-    return "dim" if result.matches is False else ""
 
 
 def _best_moment(result: SearchResult) -> str:

@@ -20,12 +20,7 @@ _POLL_SECONDS = 0.5
 
 
 def run_remote_snapshot(url: str, target: Path | None) -> None:
-    """Ask a worker of the service to write a snapshot, and optionally download it.
-
-    Args:
-        url: URL of the running service.
-        target: New file; None leaves the snapshot in the service's data folder only.
-    """
+    """Ask a worker of the service to write a snapshot, and optionally download it."""
     from cinestrata_schemas.operations import JobSpec
 
     client = connect(url, None)
@@ -38,27 +33,19 @@ def run_remote_snapshot(url: str, target: Path | None) -> None:
         with client.stream("GET", f"/snapshots/{name}") as response:
             write_new_file(response, target)
     print_json(job)
-    console.print(
-        f"{name}: {result.get('files')} files, {result.get('bytes', 0):,} bytes, verified", soft_wrap=True
-    )
+    console.say(f"{name}: {result.get('files')} files, {result.get('bytes', 0):,} bytes, verified")
     if target is None:
-        console.print(f"To download it: cinestrata api GET /snapshots/{name} --output {name}", soft_wrap=True)
+        console.say(f"To download it: cinestrata api GET /snapshots/{name} --output {name}")
     else:
-        console.print(f"Downloaded to {target}", soft_wrap=True)
+        console.say(f"Downloaded to {target}")
     if result.get("external_tasks"):
-        console.print(
-            f"The vectors of {result['external_tasks']} domains are in Milvus and not part of the snapshot.",
-            soft_wrap=True,
+        console.say(
+            f"The vectors of {result['external_tasks']} domains are in Milvus and not part of the snapshot."
         )
 
 
 def run_remote_compaction(url: str, task: str | None) -> None:
-    """Ask a worker of the service to free the disk space of deleted vectors.
-
-    Args:
-        url: URL of the running service.
-        task: Name or ID of a domain; None compacts all domains.
-    """
+    """Ask a worker of the service to free the disk space of deleted vectors."""
     from rich.filesize import decimal
 
     from cinestrata_schemas.operations import JobSpec
@@ -69,10 +56,9 @@ def run_remote_compaction(url: str, task: str | None) -> None:
     result = job.result or {}
     before, after = (decimal(result.get(name, 0)) for name in ("bytes_before", "bytes_after"))
     print_json(job)
-    console.print(
+    console.say(
         f"{result.get('domains', 0)} domains: {result.get('deleted', 0)} vectors dropped, {before} before, "
-        f"{after} now; the old files are removed within an hour",
-        soft_wrap=True,
+        f"{after} now; the old files are removed within an hour"
     )
 
 

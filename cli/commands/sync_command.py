@@ -14,12 +14,13 @@ from cinestrata_client import NotFoundError
 from cinestrata_schemas.choice_types import VanishedVideos
 from cinestrata_schemas.syncs import StoredFile
 from cinestrata_schemas.tasks import TaskDetails, VideoSpec
-from cli.commands.ingest_command import default_name
+from cli.commands.domain_naming import default_name
 from cli.commands.task_commands import follow
 from cli.commands.video_sending import LearnedDomain, NewDomain
 from cli.commands.video_sources import VideoSource, open_source, print_left_out
 from cli.console import LEFT_OUT, console, fail, print_json, refuse_call
 from cli.service_client import FINAL_STATES, PAGE, ServiceClient, connect
+from index.arrays import batches
 from service.core.domain_names import name_key
 from service.core.errors import NotFound
 from service.syncs.followed_library import FollowedLibrary
@@ -54,21 +55,7 @@ def run_sync(
     """Append new files from a folder to a domain, replace changed ones, and report or delete vanished ones.
 
     Creates the domain if it does not exist. Exits with status 1 if a task or append does not become ready, and with
-    status 3 if files were left out.
-
-    Args:
-        source: Path or URI of a folder of videos, or of its manifest.
-        name: Name of the domain; None: derived from the path.
-        vanished: Whether to keep or delete videos whose file is gone.
-        dry_run: Whether to only print the plan.
-        in_place: Whether to send paths instead of file contents.
-        encoding: Encoding of the manifest or the sidecar files; None is UTF-8.
-        captions_from_names: Whether to use the file name as the caption of a video without captions.
-        compare_contents: Whether to read all files, also those whose size and times are unchanged.
-        yes: Whether to delete without a question even if most files are gone.
-        strict: Whether to change nothing if a file cannot be used.
-        url: URL of a running service; None: use the data folder in this process.
-        data: Data folder; None: from the environment.
+    status 3 if files were left out. The arguments are the options of ``cinestrata sync``.
     """
     opened = open_source(source, encoding, captions_from_names, in_place, is_remote=url is not None)
     found = opened.files()
@@ -95,7 +82,17 @@ def run_sync(
             f"Nothing was changed. Choose another name with --name, or add to this domain with --name {name!r}.",
         )
     _print_plan(name, plan, vanished)
-    document = _plan_document(name, plan)
+    document = {
+        "domain": name,
+        "new": [video.uri for video in plan.new],
+        "changed": [video.uri for video in plan.changed],
+        "moved": plan.renamed,
+        "recaptioned": plan.recaptioned,
+        "vanished": plan.vanished,
+        "unchanged": plan.unchanged,
+        "rejected": plan.rejected,
+        "left_out": dict(plan.left_out_lines(len(plan.left_out))),
+    }
     if dry_run:
         print_json(document)
         return
@@ -121,9 +118,7 @@ def run_sync(
     for video in sent:
         by_target.setdefault(homes.get(video.replaces or "", newest), []).append(video)
     appends = [
-        (target, videos[start : start + MAX_APPENDED])
-        for target, videos in by_target.items()
-        for start in range(0, len(videos), MAX_APPENDED)
+        (target, batch) for target, videos in by_target.items() for batch in batches(videos, MAX_APPENDED)
     ]
     for target, videos in appends:
         task = opened.send(LearnedDomain(client, target), videos)
@@ -248,21 +243,6 @@ def _finish_tasks(client: ServiceClient, library: FollowedLibrary, domain: TaskD
     for append in abandoned_appends(client.list_tasks(), videos, library.list_files(domain.id, ())):
         client.delete_task(append)
     return client.get_task(domain.id)
-
-
-def _plan_document(name: str, plan: SyncPlan) -> dict[str, Any]:
-    """Convert a plan to a document for --json; videos are named by URI or ID."""
-    return {
-        "domain": name,
-        "new": [video.uri for video in plan.new],
-        "changed": [video.uri for video in plan.changed],
-        "moved": plan.renamed,
-        "recaptioned": plan.recaptioned,
-        "vanished": plan.vanished,
-        "unchanged": plan.unchanged,
-        "rejected": plan.rejected,
-        "left_out": dict(plan.left_out_lines(len(plan.left_out))),
-    }
 
 
 def _print_plan(name: str, plan: SyncPlan, vanished: VanishedVideos) -> None:

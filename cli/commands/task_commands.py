@@ -4,22 +4,14 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from cinestrata_schemas.domain_names import normalize_name
-from cli.console import (
-    action_command,
-    console,
-    fail,
-    plain_table,
-    print_json,
-    report_errors,
-    strip_upload,
-)
+from cli.console import action_command, console, fail, plain_table, print_json, report_errors, strip_upload
 from cli.missing_workers import WorkerWatch, print_notice
 from cli.service_client import FINAL_STATES
 from cli.shared_options import AsJson, Data, MethodSettings, Url, parse_settings
@@ -126,30 +118,23 @@ def retry(
     print_notice(client)
 
 
-def follow(
-    client: ServiceClient, task_ids: Sequence[str], on_update: Callable[[TaskDetails], None] = lambda _: None
-) -> list[TaskDetails]:
-    """Show the progress of tasks until all reach a final state, or no service is running to process them.
-
-    Args:
-        on_update: Called with each task after each poll.
-
-    Returns:
-        The tasks in their final states.
-    """
+def follow(client: ServiceClient, task_ids: Sequence[str]) -> list[TaskDetails]:
+    """Show the progress of tasks until all have ended, or no service runs to process them; return them."""
     from rich.live import Live
 
     # A pipe or log file gets a line per change at once; a terminal gets a table that is updated in place.
-    changes, workers = _ChangeLines(), WorkerWatch(client)
+    steps: dict[str, str] = {}
+    workers = WorkerWatch(client)
     with Live(console=console, auto_refresh=False) if console.is_terminal else nullcontext() as live:
         while True:
             tasks = [client.get_task(task_id) for task_id in task_ids]
-            for task in tasks:
-                on_update(task)
             if live is not None:
                 live.update(task_table(tasks), refresh=True)
             else:
-                changes.print(tasks)
+                for task in tasks:
+                    if steps.get(task.id) != _step(task):
+                        steps[task.id] = _step(task)
+                        console.say(f"{_title(task)}: {_step(task)}")
             if all(task.state in FINAL_STATES for task in tasks):
                 break
             workers.check()
@@ -157,21 +142,6 @@ def follow(
     if not console.is_terminal:
         console.print(task_table(tasks))
     return tasks
-
-
-class _ChangeLines:
-    """Prints a line when a task reaches a new state, stage or epoch."""
-
-    def __init__(self) -> None:
-        self._shown: dict[str, str] = {}
-
-    def print(self, tasks: Sequence[TaskDetails]) -> None:
-        """Print the changes since the last call."""
-        for task in tasks:
-            step = _step(task)
-            if self._shown.get(task.id) != step:
-                self._shown[task.id] = step
-                console.print(f"{_title(task)}: {step}", soft_wrap=True)
 
 
 def report_created(client: ServiceClient, task: TaskDetails, wait: bool) -> None:
@@ -194,12 +164,7 @@ def report_created(client: ServiceClient, task: TaskDetails, wait: bool) -> None
 
 
 def task_table(tasks: Sequence[TaskDetails], *, show_ids: bool = False) -> Group:
-    """Build a table of tasks that fits 80 columns, and a line for each error and piece of advice.
-
-    Args:
-        tasks: Tasks, one per row.
-        show_ids: Whether to show IDs instead of progress bars and losses.
-    """
+    """Build a table of tasks that fits 80 columns, and a line for each error and piece of advice."""
     from rich.console import Group
     from rich.progress_bar import ProgressBar
     from rich.text import Text

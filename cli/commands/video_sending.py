@@ -72,11 +72,7 @@ VideoTarget = NewDomain | LearnedDomain
 
 
 def fail_if_missing(base: Path, videos: Sequence[VideoSpec]) -> None:
-    """Exit with status 1 if video files are missing, and list up to 20 of them.
-
-    Args:
-        base: Folder that the URIs of the videos are relative to.
-    """
+    """Exit with status 1 if video files below the folder ``base`` are missing, and list up to 20 of them."""
     missing = [video.uri for video in videos if not os.path.isfile(base / video.uri)]
     if missing:
         more = f" and {len(missing) - _MAX_LISTED} more" if len(missing) > _MAX_LISTED else ""
@@ -90,14 +86,7 @@ def fail_if_missing(base: Path, videos: Sequence[VideoSpec]) -> None:
 def send_videos(
     target: VideoTarget, base: Path, videos: Sequence[VideoSpec], in_place: bool, *, is_remote: bool
 ) -> TaskDetails:
-    """Send videos as paths if the service reads the same files, otherwise as an archive.
-
-    Args:
-        target: Destination.
-        base: Folder that the URIs of the videos are relative to.
-        in_place: Whether to always send paths.
-        is_remote: Whether the service runs elsewhere, so that its media root is unknown.
-    """
+    """Send videos as paths if the service reads the same files, otherwise as an archive."""
     local = [video for video in videos if not is_source_uri(video.uri)]
     fail_if_missing(base, local)
     files = {video.uri: (base / video.uri).resolve() for video in local}
@@ -174,10 +163,6 @@ def pack_videos(archive: BinaryIO, videos: Sequence[VideoSpec], files: dict[str,
 
     Members are named after the files, because the reasons for rejection repeat these names. URIs in a manifest may
     point to any folder, so folders that an archive cannot contain are omitted, and equal names are numbered.
-
-    Args:
-        archive: Target file.
-        files: Path of each video by URI.
     """
     from service.tasks.uploads.uploaded_videos import storable_paths  # imports FAISS
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from cinestrata_schemas.tasks import TaskDetails, VideoSpec
 from cli.commands.video_sending import VideoTarget, send_videos
@@ -24,36 +24,20 @@ _MAX_NAMED = 5
 _MAX_LEFT_OUT = 20
 
 
-class VideoSource(Protocol):
-    """Videos from a source, with URIs relative to it."""
-
-    @property
-    def listing(self) -> VideoListing:
-        """The videos, and the files that are left out."""
-
-    def files(self) -> SourceFiles:
-        """Return the files of the videos; raises InvalidInput if all are left out."""
-
-    def find_problem(self, video: VideoSpec) -> str | None:
-        """Return why a video cannot be sent; None if nothing is known."""
-
-    def place(self, videos: Sequence[VideoSpec]) -> list[VideoSpec]:
-        """Complete the URIs of videos that the service reads in place."""
-
-    def send(self, target: VideoTarget, videos: Sequence[VideoSpec]) -> TaskDetails:
-        """Send videos from the source."""
-
-
 @dataclass(frozen=True)
 class _LocalSource:
+    """A folder of this machine, or a manifest in it; URIs are relative to the folder."""
+
     listing: FolderVideos
     in_place: bool
     is_remote: bool
 
     def files(self) -> SourceFiles:
+        """Return the files of the videos; raises InvalidInput if all are left out."""
         return local_files(self.listing)
 
     def find_problem(self, video: VideoSpec) -> str | None:
+        """Return why a video cannot be sent; None if nothing is known."""
         from service.core.settings import settings
 
         if not self.in_place or self.is_remote or is_source_uri(video.uri):
@@ -62,6 +46,7 @@ class _LocalSource:
         return None if is_inside else "It is a link or a path that leads outside the media root."
 
     def place(self, videos: Sequence[VideoSpec]) -> list[VideoSpec]:
+        """Complete the URIs of videos that the service reads in place."""
         files = ((video, (self.listing.base / video.uri).resolve()) for video in videos)
         return [video.model_copy(update={"uri": str(file)}) for video, file in files]
 
@@ -71,6 +56,8 @@ class _LocalSource:
 
 @dataclass(frozen=True)
 class _RemoteSource:
+    """The listing of a web server or bucket, with the methods of :class:`_LocalSource`."""
+
     listing: RemoteVideos
 
     def files(self) -> SourceFiles:
@@ -86,6 +73,9 @@ class _RemoteSource:
         return target.send(self.place(videos))
 
 
+VideoSource = _LocalSource | _RemoteSource
+
+
 def open_source(
     source: str | Path, encoding: str | None, captions_from_names: bool, in_place: bool, *, is_remote: bool
 ) -> VideoSource:
@@ -94,10 +84,6 @@ def open_source(
     This process lists a remote source, with the credentials from its environment.
 
     Args:
-        source: Path or URI.
-        encoding: Encoding of the manifest or the sidecar files; None is UTF-8.
-        captions_from_names: Whether to use the file name as the caption of a video without captions.
-        in_place: Whether to always send paths of local files.
         is_remote: Whether the service runs elsewhere, so that its media root is unknown.
 
     Raises:
@@ -165,12 +151,12 @@ def _report_captions(listing: VideoListing) -> None:
         text = f"No manifest: {counted}, from their own files."
     else:
         text = "No manifest: the videos have no captions, and are indexed without training."
-    console.print(text, style=None if captioned else "yellow", markup=False)
+    console.print(text, style=None if captioned else "yellow")
     _report_paths("no row in the caption tables and are included", listing.without_row, "video")
     _report_paths("no file in the folder and are left out", list(listing.missing), "row")
     _report_omitted(listing.omitted)
     for path, note in list(listing.notes.items())[:_MAX_NAMED]:
-        console.print(f"{shown_path(path)} {note}.", style="yellow", markup=False)
+        console.print(f"{shown_path(path)} {note}.", style="yellow")
     if len(listing.notes) > _MAX_NAMED:
         console.print(f"{len(listing.notes) - _MAX_NAMED} more files are like these.", style="yellow")
 
@@ -183,7 +169,7 @@ def _report_paths(what: str, paths: Sequence[str], kind: str) -> None:
         if len(paths) == 1
         else f"{len(paths)} {kind}s have {what}"
     )
-    console.print(f"{counted}: {_name_some(paths)}.", style="yellow", markup=False)
+    console.print(f"{counted}: {_name_some(paths)}.", style="yellow")
 
 
 def _report_omitted(omitted: Mapping[str, str]) -> None:
@@ -191,7 +177,7 @@ def _report_omitted(omitted: Mapping[str, str]) -> None:
     for reason in dict.fromkeys(omitted.values()):
         paths = [shown_path(path) for path, why in omitted.items() if why == reason]
         kind = "file or folder is" if len(paths) == 1 else "files or folders are"
-        console.print(f"{len(paths)} {reason} {kind} left out: {_name_some(paths)}.", markup=False)
+        console.print(f"{len(paths)} {reason} {kind} left out: {_name_some(paths)}.")
 
 
 def _name_some(paths: Sequence[str]) -> str:
@@ -202,6 +188,6 @@ def _name_some(paths: Sequence[str]) -> str:
 def print_left_out(reasons: Mapping[str, str]) -> None:
     """Print why files cannot be used, by path."""
     for path in sorted(reasons)[:_MAX_LEFT_OUT]:
-        error_console.print(f"  left out: {shown_path(path)}: {reasons[path]}", soft_wrap=True)
+        error_console.say(f"  left out: {shown_path(path)}: {reasons[path]}")
     if len(reasons) > _MAX_LEFT_OUT:
         error_console.print(f"  left out: {len(reasons) - _MAX_LEFT_OUT} more")

@@ -8,9 +8,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import defaultdict
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
@@ -19,96 +18,74 @@ from cinestrata_schemas.tasks import RetrySpec, TaskDetails
 from cli.commands.task_commands import follow
 from cli.console import console, error_console, fail
 from cli.demo.demo_report import (
-    forgetting_record,
+    SampleSearch,
     print_forgetting,
     print_recall,
     print_search,
     search_record,
-    task_record,
 )
-from cli.demo.demo_videos import DemoVideos, SampleSearch
+from cli.demo.demo_world import DemoWorld
+from cli.demo.own_videos import OwnVideos
 from cli.embedded.data_folder import data_folder_settings, has_ended, read_lock_holder
 from cli.embedded.process_supervisor import die_with_parent
 from cli.service_client import ServiceClient
 from service.core.settings import DEFAULT_BACKBONE
 from service.storage.library_backbone import library_backbone
 
+DemoVideos = DemoWorld | OwnVideos
 _RESULTS, _MAX_RESULTS = 10, 100  # per sample search
 _SNAPSHOT_SECONDS = 30
+_TASK_FIELDS = {"id", "name", "state", "method", "counts", "error", "learned_order", "release", "rejected"}
 
 
 def run_demo(
     videos: DemoVideos, data: Path, port: int | None, exit_after_report: bool, report: Path | None
 ) -> None:
-    """Run the demo. Videos and tasks from an earlier run on the same folder are reused.
-
-    Args:
-        videos: Domains to learn.
-        port: Port of the service; None takes it from the settings.
-        exit_after_report: Whether to stop the service after the report.
-        report: File to also write the report to, as JSON.
-    """
-    timer = StageTimer()
+    """Run the demo. Videos and tasks from an earlier run on the same folder are reused."""
+    start = time.monotonic()
     with interruptible(), embedded_service(data, port) as url:
-        timer.finish_stage("start")
-        console.print(f"Cinestrata is up at {url} (dashboard: {url}/admin)", soft_wrap=True)
+        console.say(f"Cinestrata is up at {url} (dashboard: {url}/admin)")
         settings = data_folder_settings(data)
         media_root = settings.media_root
         if settings.backbone is None and (backbone := library_backbone(settings)) != DEFAULT_BACKBONE:
-            console.print(
+            console.say(
                 f"The library in {data} was learned with the backbone {backbone}. To use the default, "
-                f"{DEFAULT_BACKBONE}, run the demo with another folder: --data FOLDER.",
-                soft_wrap=True,
+                f"{DEFAULT_BACKBONE}, run the demo with another folder: --data FOLDER."
             )
         try:
-            results = _learn_and_search(videos, ServiceClient(url), media_root, timer)
+            results = _learn_and_search(videos, ServiceClient(url), media_root)
         except KeyboardInterrupt:
             error_console.print("\nInterrupted. Run the demo again to continue.")
             raise
-        results = {"url": url, **results, "wall_seconds": timer.seconds()}
+        seconds = time.monotonic() - start
         if report:
-            report.write_text(json.dumps(results, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-        console.print(f"The demo took {timer.total():.0f} s.")
+            document = {"url": url, **results, "seconds": round(seconds, 2)}
+            report.write_text(json.dumps(document, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+        console.print(f"The demo took {seconds:.0f} s.")
         if exit_after_report:
             return
         console.print(
             f"\nSearch page: [bold]{url}[/bold], dashboard: [bold]{url}/admin[/bold]. Press Ctrl-C to stop.",
             markup=True,
         )
-        with _until_interrupt():
+        with suppress(KeyboardInterrupt):
             wait_while_running(data_folder_settings(data).run_dir)
+        console.print()
 
 
-def _learn_and_search(
-    videos: DemoVideos, client: ServiceClient, media_root: Path, timer: StageTimer
-) -> dict[str, Any]:
+def _learn_and_search(videos: DemoVideos, client: ServiceClient, media_root: Path) -> dict[str, Any]:
     """Prepare, learn and search all domains, print the results, and return them for the JSON report."""
     videos.prepare(media_root)
-    timer.finish_stage("render")
-
-    tasks, seconds = _learn(videos, client, media_root)
+    tasks = _learn(videos, client, media_root)
     newest = max(tasks, key=lambda task: task.learned_order or 0)
     _wait_for_release(client, newest.release)
-    timer.finish_stage("learn")
-
-    record = _report_forgetting(client)
-    searches = [_report_search(client, sample) for sample in videos.sample_searches(client, media_root)]
-    timer.finish_stage("search")
-    return {
-        "tasks": [task_record(task, seconds[task.id]) for task in tasks],
-        "domains": record.pop("tasks"),
-        **record,
-        "searches": searches,
-    }
-
-
-def _report_forgetting(client: ServiceClient) -> dict[str, Any]:
     view = client.get_forgetting()
-    record = forgetting_record(view)
     console.print()
     print_recall(view)
     print_forgetting(view)
-    return record
+    searches = [_report_search(client, sample) for sample in videos.sample_searches(client, media_root)]
+    learned = [task.model_dump(mode="json", include=_TASK_FIELDS) for task in tasks]
+    return {**view.model_dump(mode="json"), "domains": view.tasks, "tasks": learned, "searches": searches}
 
 
 def _report_search(client: ServiceClient, sample: SampleSearch) -> dict[str, Any]:
@@ -118,14 +95,8 @@ def _report_search(client: ServiceClient, sample: SampleSearch) -> dict[str, Any
     return search_record(sample, response)
 
 
-def _learn(
-    videos: DemoVideos, client: ServiceClient, media_root: Path
-) -> tuple[list[TaskDetails], dict[str, dict[str, float]]]:
-    """Create missing tasks and follow all of them until they are ready.
-
-    Returns:
-        The tasks, and the seconds that each spent in each state, by task ID.
-    """
+def _learn(videos: DemoVideos, client: ServiceClient, media_root: Path) -> list[TaskDetails]:
+    """Create missing tasks and follow all of them until they are ready."""
     existing = {task.name: task for task in client.list_tasks()}
     ids = []
     for domain in videos.domains:
@@ -141,26 +112,14 @@ def _learn(
             task = client.retry_task(task.id, body=RetrySpec())
         ids.append(task.id)
 
-    seconds: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
-    previous: dict[str, tuple[str, float]] = {}
-
-    def record_state(task: TaskDetails) -> None:
-        now = time.monotonic()
-        state, since = previous.get(task.id, (None, now))
-        if state is not None:
-            seconds[task.id][state] += now - since
-        if state != task.state and not console.is_terminal:
-            console.print(f"{task.name}: {task.state}")
-        previous[task.id] = (task.state, now)
-
-    tasks = follow(client, ids, record_state)
+    tasks = follow(client, ids)
     unsuccessful = [task for task in tasks if task.state != "ready"]
     if unsuccessful:
         fail(
             "\n".join(f"{task.name} is {task.state}: {task.error}" for task in unsuccessful),
             unsuccessful[0].error_hint or "",
         )
-    return tasks, seconds
+    return tasks
 
 
 def _wait_for_release(client: ServiceClient, release: str | None) -> None:
@@ -177,38 +136,6 @@ def wait_while_running(run_dir: Path) -> NoReturn:
     fail("The service has ended.", f"Its logs are in {run_dir}. Run the demo again to continue.")
 
 
-@contextmanager
-def _until_interrupt() -> Iterator[None]:
-    try:
-        yield
-    except KeyboardInterrupt:
-        console.print()
-
-
-class StageTimer:
-    """Measures the seconds between calls of :meth:`finish_stage`."""
-
-    def __init__(self) -> None:
-        self._start = self._stage_start = time.monotonic()
-        self._seconds: dict[str, float] = {}
-
-    def finish_stage(self, stage: str) -> None:
-        """Record the seconds since the previous stage under this name."""
-        now = time.monotonic()
-        self._seconds[stage], self._stage_start = now - self._stage_start, now
-
-    def total(self) -> float:
-        """Return the seconds since the timer was created."""
-        return time.monotonic() - self._start
-
-    def seconds(self) -> dict[str, float]:
-        """Return the seconds per stage and in total, rounded for a report."""
-        return {
-            **{stage: round(seconds, 2) for stage, seconds in self._seconds.items()},
-            "total": round(self.total(), 2),
-        }
-
-
 _READY_PREFIX = "Cinestrata is up at "
 _STOP_SECONDS = 30
 _DUPLICATE_SIGNAL_SECONDS = 1.0
@@ -216,11 +143,7 @@ _DUPLICATE_SIGNAL_SECONDS = 1.0
 
 @contextmanager
 def embedded_service(data: Path, port: int | None) -> Iterator[str]:
-    """Yield the URL of a service on a data folder: a running one, or a new one that stops with the block.
-
-    Args:
-        port: Port of a new service; None takes it from the settings.
-    """
+    """Yield the URL of a service on a data folder: a running one, or a new one that stops with the block."""
     holder = read_lock_holder(data_folder_settings(data, uses_running_broker=False).run_dir)
     if holder and "url" in holder and not has_ended(holder):
         console.print(f"Using the service already running on {data}.")

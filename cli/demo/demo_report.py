@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from cli.commands.search_commands import answer_line, result_table
 from cli.console import console, plain_table
@@ -11,26 +11,8 @@ from cli.console import console, plain_table
 if TYPE_CHECKING:
     from cinestrata_schemas.library import RecallFigures, RecallMatrix
     from cinestrata_schemas.search import SearchResponse
-    from cinestrata_schemas.tasks import TaskDetails
-    from cli.demo.demo_videos import SampleSearch
 
 
-_FORGETTING_FIELDS = {
-    "tasks",
-    "mode",
-    "matrix_local",
-    "matrix_global",
-    "bwf_local",
-    "bwf_global",
-    "fr",
-    "hm",
-    "zero_shot",
-    "router_accuracy",
-    "newest",
-    "matrix_local_all",
-    "matrix_global_all",
-    "held_out",
-}
 _PRINTED_RESULTS = 3
 _TITLES = {"word": "A word", "sentence": "A sentence", "nothing": "A query that nothing matches"}
 _GALLERIES = {
@@ -39,6 +21,14 @@ _GALLERIES = {
     "global": "all shards,\nheld-out videos",
     "global_all": "all shards,\nall videos",
 }
+
+
+class SampleSearch(NamedTuple):
+    """A word, a sentence or a query that nothing matches, and the IDs of the right videos."""
+
+    kind: Literal["word", "sentence", "nothing"]
+    text: str
+    videos: frozenset[str] = frozenset()
 
 
 def print_recall(view: RecallMatrix) -> None:
@@ -68,7 +58,7 @@ def print_recall(view: RecallMatrix) -> None:
         low, high = min(counts), max(counts)
         number = f"{low} to {high}" if low < high else str(low)
         queries = "query" if high == 1 else "queries"
-        console.print(f"{number} {queries} per domain: too few to compare methods.", soft_wrap=True)
+        console.say(f"{number} {queries} per domain: too few to compare methods.")
     console.print()
 
 
@@ -93,7 +83,7 @@ def print_forgetting(view: RecallMatrix) -> None:
 
 def print_search(sample: SampleSearch, response: SearchResponse) -> None:
     """Print the first results of a sample search, with right videos emphasized, and a summary."""
-    console.print(f"{_TITLES[sample.kind]}: “{sample.text}”", style="bold", soft_wrap=True)
+    console.say(f"{_TITLES[sample.kind]}: “{sample.text}”", style="bold")
     console.print(result_table(response, first=_PRINTED_RESULTS, highlight=sample.videos))
     facts = [answer_line(response)]
     if sample.kind == "word":
@@ -104,11 +94,6 @@ def print_search(sample: SampleSearch, response: SearchResponse) -> None:
         found = f"has rank {rank}" if rank else f"is not among the first {len(response.results)} results"
         facts.append(f"The one with this caption {found}.")
     console.print(*facts, f"{response.timing_ms.total:.0f} ms\n", soft_wrap=True)
-
-
-def forgetting_record(view: RecallMatrix) -> dict[str, Any]:
-    """Convert measures of forgetting for the JSON report; recalls are fractions, 0..1."""
-    return view.model_dump(mode="json", include=_FORGETTING_FIELDS)
 
 
 def search_record(sample: SampleSearch, response: SearchResponse) -> dict[str, Any]:
@@ -127,22 +112,6 @@ def search_record(sample: SampleSearch, response: SearchResponse) -> dict[str, A
         "matching": response.matching,
         "timing_ms": response.timing_ms.model_dump(),
         "results": [result.model_dump(mode="json") for result in response.results],
-    }
-
-
-def task_record(task: TaskDetails, seconds_by_state: dict[str, float]) -> dict[str, Any]:
-    """Convert a task for the JSON report; ``seconds`` has the observed seconds per state."""
-    duration = (
-        (task.finished_at - task.started_at).total_seconds() if task.finished_at and task.started_at else None
-    )
-    return {
-        **task.model_dump(
-            mode="json",
-            include={"id", "name", "state", "method", "counts", "error", "learned_order", "release"},
-        ),
-        "rejected": [rejected.model_dump() for rejected in task.rejected],
-        "seconds_from_start_to_end": duration,
-        "seconds": {state: round(seconds, 2) for state, seconds in seconds_by_state.items()},
     }
 
 

@@ -5,17 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import signal
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from cinestrata_schemas.tasks import TaskDetails, TaskSpec, VideoSpec
 from cli.console import console, progress_bar
-from cli.demo.demo_videos import SampleSearch
+from cli.demo.demo_report import SampleSearch
 from index.words.text_analysis import split_words
 from media.scenes.scene_domains import SCENE_DOMAINS, make_scenes
 from media.scenes.scene_files import write_scenes
@@ -31,14 +27,7 @@ _UNKNOWN = "an astronaut repairs a satellite"
 
 @dataclass(frozen=True)
 class DemoWorld:
-    """The demo's domains and their sizes.
-
-    Attributes:
-        domains: Domain names.
-        train: Training videos per domain.
-        val: Validation videos per domain.
-        test: Held-out videos per domain.
-    """
+    """The demo's domains and their sizes."""
 
     domains: tuple[str, ...] = tuple(SCENE_DOMAINS)
     train: int = 45
@@ -61,9 +50,9 @@ class DemoWorld:
             name: make_scenes(name, train=self.train, val=self.val, test=self.test) for name in self.domains
         }
         count = sum(map(len, scenes.values()))
-        with interrupt_parent_only(), progress_bar("videos") as bar:
+        with progress_bar("videos") as bar:
             if not console.is_terminal:
-                console.print(f"Rendering {count} videos to {media_root} …", soft_wrap=True)
+                console.say(f"Rendering {count} videos to {media_root} …")
             progress = bar.add_task("Rendering videos", total=count)
             write_scenes(
                 media_root / _FOLDER,
@@ -103,28 +92,3 @@ class DemoWorld:
 
 def _names(video: VideoSpec, word: str) -> bool:
     return any(found.term == word for found in split_words("\n".join(video.captions)))
-
-
-@contextmanager
-def interrupt_parent_only() -> Iterator[None]:
-    """Deliver Ctrl-C to this process only, as SIGTERM; children inherit the blocked SIGINT and end normally.
-
-    SIGTERM must raise KeyboardInterrupt here, as inside :func:`cli.demo.demo_command.interruptible`.
-    """
-    main, done = threading.main_thread().ident, threading.Event()
-
-    def forward() -> None:
-        while not done.is_set():
-            if signal.sigtimedwait({signal.SIGINT}, 0.2) is not None and main is not None:
-                # Only a real signal wakes a blocked main thread.
-                signal.pthread_kill(main, signal.SIGTERM)
-
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    forwarder = threading.Thread(target=forward, daemon=True)
-    forwarder.start()
-    try:
-        yield
-    finally:
-        done.set()
-        forwarder.join()
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)

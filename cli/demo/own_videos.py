@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cinestrata_schemas.tasks import TaskDetails, VideoSpec
-from cli.commands.ingest_command import default_name
+from cli.commands.domain_naming import default_name
 from cli.commands.video_sending import fail_if_missing, pack_videos
 from cli.commands.video_sources import read_videos
 from cli.console import console, fail
-from cli.demo.demo_videos import SampleSearch
+from cli.demo.demo_report import SampleSearch
 from index.words.text_analysis import COMPOUND, split_words
 from service.core.domain_names import name_key, unused_slug
 from service.tasks.manifests.caption_tables import find_tables
@@ -50,11 +50,7 @@ class OwnVideos:
 
     @classmethod
     def read(cls, root: Path) -> OwnVideos:
-        """Read the captions of all domains. Exits with status 1 and names the file if a folder cannot be learned.
-
-        Args:
-            root: Folder with one subfolder per domain, or the folder of a single domain.
-        """
+        """Read the captions of all domains. Exits with status 1 and names the file if a folder cannot be learned."""
         if not root.is_dir():
             problem = "is not a folder" if root.exists() else "does not exist"
             fail(f"--videos: {root} {problem}.", "Name a folder with one subfolder of videos per domain.")

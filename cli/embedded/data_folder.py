@@ -43,11 +43,7 @@ class FolderBusy(Exception):
 
 
 class FolderLock:
-    """A lock held by this process and the processes that inherit its descriptor.
-
-    Attributes:
-        descriptor: File descriptor that child processes inherit.
-    """
+    """A lock held by this process and the processes that inherit its descriptor."""
 
     def __init__(self, file: IO[str]) -> None:
         self._file = file
@@ -64,10 +60,6 @@ class FolderLock:
 @contextmanager
 def hold_data_folder(run_dir: Path, data_dir: Path) -> Iterator[FolderLock]:
     """Hold a data folder's lock for this process and those that inherit it.
-
-    Args:
-        run_dir: Folder of the lock file.
-        data_dir: Data folder, named in the error.
 
     Raises:
         FolderBusy: Another process holds the lock.

@@ -10,10 +10,9 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from itertools import groupby
 from pathlib import Path
 from types import FrameType
 
@@ -48,8 +47,6 @@ class Supervisor:
         self._on_exit = on_exit
         self._signal_count = 0
         self._first_signal = 0.0
-        self._exit_counts: dict[str, int] = {}
-        self._restart_times: dict[str, float] = {}
 
     @property
     def stopping(self) -> bool:
@@ -95,7 +92,7 @@ class Supervisor:
         while not self.stopping and time.monotonic() < deadline:
             self._restart_ended()
             for child in self._children:
-                if self._exit_counts.get(child.name, 0) >= _MAX_START_ATTEMPTS:
+                if child.failures >= _MAX_START_ATTEMPTS:
                     raise StartFailed(
                         f"{child.name} doesn't start. Last lines of {child.log}:\n{child.log_tail()}"
                     )
@@ -112,25 +109,17 @@ class Supervisor:
 
     def stop(self) -> None:
         """Stop all processes in their order; a process that exceeds its grace period is killed with its children."""
-        ordered = sorted(self._children, key=lambda child: child.stop_order)
-        for _, group in groupby(ordered, key=lambda child: child.stop_order):
-            self._stop_group(list(group))
+        for order in sorted({child.stop_order for child in self._children}):
+            self._stop_group([child for child in self._children if child.stop_order == order])
         self._children.clear()
 
-    def _stop_group(self, children: Iterable[ChildProcess]) -> None:
-        children = list(children)
-        signals_before = self._signal_count
-        start = time.monotonic()
+    def _stop_group(self, children: Sequence[ChildProcess]) -> None:
+        signals_before, start = self._signal_count, time.monotonic()
         for child in children:
             child.terminate()
-        while any(
-            child.process is not None
-            and child.exit_status is None
-            and time.monotonic() - start < child.grace_seconds
-            for child in children
+        while self._signal_count <= max(signals_before, 1) and any(
+            child.is_running and time.monotonic() - start < child.grace_seconds for child in children
         ):
-            if self._signal_count > max(signals_before, 1):
-                break
             time.sleep(0.05)
         for child in children:
             child.kill()
@@ -141,33 +130,22 @@ class Supervisor:
             status = child.exit_status
             if status is None:
                 child.rotate_log()
-                continue
-            if child.name not in self._restart_times:
+            elif child.restart_at is None:
                 child.kill()  # processes that it started and left running
                 if child.process is not None:
                     self._on_exit(child.process.pid)
                 if now - child.started > _HEALTHY_SECONDS:
-                    self._exit_counts[child.name] = 0
-                wait = self._schedule_start(child, now)
+                    child.failures = 0
+                wait = child.schedule_start(now)
                 self._on_restart(
                     f"{child.name} ended with status {status} and restarts in {wait:g} s (see {child.log})."
                 )
-            elif now >= self._restart_times[child.name]:
+            elif now >= child.restart_at:
                 try:
                     child.start()
-                except OSError as error:
-                    # its log cannot be opened, or the machine is out of memory
-                    wait = self._schedule_start(child, now)
+                except OSError as error:  # its log cannot be opened, or the machine is out of memory
+                    wait = child.schedule_start(now)
                     self._on_restart(f"{child.name} cannot be started ({error}); next attempt in {wait:g} s.")
-                else:
-                    del self._restart_times[child.name]
-
-    def _schedule_start(self, child: ChildProcess, now: float) -> float:
-        """Count a failure and return the seconds until the next start, which grow with each failure."""
-        failures = self._exit_counts[child.name] = self._exit_counts.get(child.name, 0) + 1
-        wait = min(0.5 * 2 ** (failures - 1), _MAX_BACK_OFF_SECONDS)
-        self._restart_times[child.name] = now + wait
-        return wait
 
 
 _PR_SET_PDEATHSIG = 1
@@ -178,9 +156,6 @@ def die_with_parent(nice: int = 0) -> Callable[[], None]:
     """Return a ``preexec_fn`` after which the kernel kills the new process when its parent ends.
 
     The signal follows the *thread* that started the process, so that thread must live as long as the parent.
-
-    Args:
-        nice: Increment of the scheduling priority.
     """
     parent = os.getpid()
 
@@ -216,6 +191,8 @@ class ChildProcess:
     max_log_bytes: int = 16 * 1024**2
     process: subprocess.Popen[bytes] | None = None
     started: float = 0.0
+    failures: int = 0
+    restart_at: float | None = None
 
     def start(self) -> None:
         """Start the process, appending its output to the log."""
@@ -231,7 +208,14 @@ class ChildProcess:
                 process_group=0,  # Ctrl-C in the terminal reaches only the supervisor
                 preexec_fn=die_with_parent(self.nice),
             )
-        self.started = time.monotonic()
+        self.started, self.restart_at = time.monotonic(), None
+
+    def schedule_start(self, now: float) -> float:
+        """Count a failure and return the seconds until the next start, which grow with each failure."""
+        self.failures += 1
+        wait = min(0.5 * 2 ** (self.failures - 1), _MAX_BACK_OFF_SECONDS)
+        self.restart_at = now + wait
+        return wait
 
     def rotate_log(self) -> None:
         """Copy a log above the size limit to ``.log.1`` and truncate it.
@@ -253,9 +237,14 @@ class ChildProcess:
         """Exit status of the process; None while it runs and before its first start."""
         return None if self.process is None else self.process.poll()
 
+    @property
+    def is_running(self) -> bool:
+        """Whether the process runs."""
+        return self.process is not None and self.process.poll() is None
+
     def terminate(self) -> None:
         """Send SIGTERM to the process alone; it stops its own children."""
-        if self.process is not None and self.process.poll() is None:
+        if self.process is not None and self.is_running:
             self.process.terminate()
 
     def kill(self) -> None:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from cli.console import console, error_console, fail
 from cli.embedded.data_folder import FolderBusy, FolderLock, data_folder_settings, hold_data_folder
@@ -45,9 +45,7 @@ def run_up(data: Path | None, host: str | None, port: int | None) -> None:
         os.environ["CINESTRATA_HOST"] = host  # the API process reads its settings from the environment
     settings = data_folder_settings(data, uses_running_broker=False)
     _require_key_or_loopback(settings)
-    supervisor = Supervisor(
-        on_restart=lambda message: error_console.print(message, soft_wrap=True), on_exit=release_leases
-    )
+    supervisor = Supervisor(on_restart=lambda message: error_console.say(message), on_exit=release_leases)
     try:
         with (
             hold_data_folder(settings.run_dir, settings.data_dir) as lock,
@@ -57,7 +55,7 @@ def run_up(data: Path | None, host: str | None, port: int | None) -> None:
             try:
                 url = _start(supervisor, settings, lock, listener)
                 if url:
-                    console.print(f"Cinestrata is up at {url}", soft_wrap=True)
+                    console.say(f"Cinestrata is up at {url}")
                     sys.stdout.flush()
                     supervisor.watch()
             finally:
@@ -102,19 +100,13 @@ def _start_broker(supervisor: Supervisor, run_dir: Path, lock: FolderLock) -> st
 
     path = socket_path(run_dir)
     broker = ChildProcess(
-        "redis",
-        redis_argv(run_dir, path),
-        run_dir / "redis.log",
-        fds=(lock.descriptor,),
-        stop_order=_BROKER,
+        "redis", redis_argv(run_dir, path), run_dir / "redis.log", fds=(lock.descriptor,), stop_order=_BROKER
     )
     supervisor.start(broker)
     if not wait_until_up(path, _BROKER_SECONDS):
         broker.kill()
         quarantine = quarantine_store(run_dir)
-        error_console.print(
-            f"The broker couldn't read its stored messages; they were moved to {quarantine}.", soft_wrap=True
-        )
+        error_console.say(f"The broker couldn't read its stored messages; they were moved to {quarantine}.")
         (run_dir / "redis").mkdir()
         broker.start()
         if not wait_until_up(path, _BROKER_SECONDS):
@@ -131,46 +123,32 @@ def _service_processes(
         "PYTHONUNBUFFERED": "1",
     }
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    one_thread = _single_thread_environment() if cores <= _SMALL_MACHINE_CORES else {}
+    is_small = cores <= _SMALL_MACHINE_CORES and "CINESTRATA_TORCH_THREADS" not in os.environ
+    one_thread = {"CINESTRATA_TORCH_THREADS": "1", "OMP_NUM_THREADS": "1"} if is_small else {}
     command = [sys.executable, "-P", "-m", "cli.main"]
 
-    def child(
-        name: str, argv: list[str], env: Mapping[str, str], stop_order: int, nice: int = 0
-    ) -> ChildProcess:
+    def child(name: str, argv: list[str], env: Mapping[str, str], **options: Any) -> ChildProcess:
         log = settings.run_dir / f"{name}.log"
         return ChildProcess(
-            name,
-            [*command, *argv],
-            log,
-            {**common, **env},
-            fds=(lock.descriptor,),
-            stop_order=stop_order,
-            nice=nice,
+            name, [*command, *argv], log, {**common, **env}, **{"fds": [lock.descriptor], **options}
         )
 
-    api = child("api", ["serve", "--fd", str(listener.fileno())], one_thread, _API)
-    api.fds = (lock.descriptor, listener.fileno())
-    probing = [
-        child(name, ["worker", "--queue", "cpu"], one_thread, _WORKERS, nice=_WORKER_NICE)
-        for name in probing_worker_names(cores)
+    descriptors = [lock.descriptor, listener.fileno()]
+    worker: dict[str, Any] = {"stop_order": _WORKERS, "nice": _WORKER_NICE}
+    return [
+        child("api", ["serve", "--fd", str(listener.fileno())], one_thread, stop_order=_API, fds=descriptors),
+        *(
+            child(name, ["worker", "--queue", "cpu"], one_thread, **worker)
+            for name in probing_worker_names(cores)
+        ),
+        child("worker-gpu", ["worker", "--queue", "gpu"], {}, **worker),
     ]
-    return [api, *probing, child("worker-gpu", ["worker", "--queue", "gpu"], {}, _WORKERS, nice=_WORKER_NICE)]
 
 
 def probing_worker_names(cores: int) -> list[str]:
-    """Name the probing workers that share a task's videos: one per two cores, leaving the rest to searches and
-    training.
-    """
+    """Name the probing workers: one per two cores, which leaves the others to searches and training."""
     count = min(max(cores // 2, 1), _MAX_PROBING_WORKERS)
     return ["worker-cpu", *(f"worker-cpu-{number}" for number in range(2, count + 1))]
-
-
-def _single_thread_environment() -> dict[str, str]:
-    return (
-        {}
-        if "CINESTRATA_TORCH_THREADS" in os.environ
-        else {"CINESTRATA_TORCH_THREADS": "1", "OMP_NUM_THREADS": "1"}
-    )
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -122,10 +122,6 @@ def contents_problems(names: set[str], shipped: set[str]) -> list[str]:
 def build_distributions(root: Path, out: Path) -> list[Path]:
     """Build the distributions of a clean commit, write the release notes, and return all files.
 
-    Args:
-        root: Folder of the repository.
-        out: Folder for the files; it must be empty or missing.
-
     Raises:
         NotReleasable: The commit cannot be released, or a distribution has wrong contents.
     """

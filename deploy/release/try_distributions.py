@@ -44,12 +44,7 @@ print(json.dumps({
 
 
 class Environment:
-    """A new virtual environment whose commands see nothing of this one.
-
-    Args:
-        folder: Folder to create it in.
-        requirements: What to install from the configured index, with the pinned versions.
-    """
+    """A new virtual environment whose commands see nothing of this one."""
 
     def __init__(self, folder: Path, *requirements: str) -> None:
         self.folder = folder
@@ -100,10 +95,6 @@ class Environment:
 
 def try_distributions(out: Path, folder: Path) -> None:
     """Install and use a release's wheels.
-
-    Args:
-        out: Folder with the wheels.
-        folder: Empty folder for environments, videos and data.
 
     Raises:
         NotReleasable: A step fails.

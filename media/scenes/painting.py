@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 import numpy as np
 from PIL import Image, ImageChops, ImageDraw, ImageFilter
 
 Color = tuple[int, int, int]
 Point = tuple[float, float]
-_Ink = int | tuple[int, int, int, int]
-_ToPixels = Callable[[Sequence[Point]], list[float]]
-_Draw = Callable[[ImageDraw.ImageDraw, _Ink, _ToPixels], None]
+Points = Sequence[Point] | str  # as for :func:`place`
 
 # Both go from black, in the center or at the top, to white.
 _RADIAL, _LINEAR = Image.radial_gradient("L"), Image.linear_gradient("L")
@@ -22,17 +19,11 @@ _RADIAL, _LINEAR = Image.radial_gradient("L"), Image.linear_gradient("L")
 
 @dataclass(frozen=True)
 class Gradient:
-    """A fill that changes from one color to another.
+    """A fill that changes from one color to another."""
 
-    Attributes:
-        start: Color at the top, on the left, or of the highlight.
-        end: Color at the bottom, on the right, or of the rim.
-        kind: Direction; ``ball`` has its highlight at the upper left.
-    """
-
-    start: Color
+    start: Color  # at the top, on the left, or of the highlight
     end: Color
-    kind: Literal["down", "across", "ball"] = "down"
+    kind: Literal["down", "across", "ball"] = "down"  # a ball has its highlight at the upper left
 
 
 Fill = Color | Gradient
@@ -64,26 +55,28 @@ def polish(color: Color) -> Gradient:
     return Gradient(lighten(color, 0.3), darken(color, 0.22))
 
 
-def star_points(x: float, y: float, radius: float, points: int = 5, inner: float = 0.45) -> list[Point]:
-    """Compute the corners of a star around a center."""
-    return [
-        (
-            x + radius * (1 if n % 2 == 0 else inner) * math.sin(n * math.pi / points),
-            y - radius * (1 if n % 2 == 0 else inner) * math.cos(n * math.pi / points),
-        )
-        for n in range(2 * points)
-    ]
+def place(points: str, x: float, y: float = 0.0, scale_x: float = 1.0, scale_y: float = 1.0) -> list[Point]:
+    """Scale and move the points of a shape, written as in SVG: ``"0,0 8,-11 15,-15"``."""
+    pairs = (point.split(",") for point in points.split())
+    return [(x + scale_x * float(px), y + scale_y * float(py)) for px, py in pairs]
+
+
+@dataclass(frozen=True)
+class _Shape:
+    """A shape by the name of Pillow's method that draws it; a box or an ellipse by two corners."""
+
+    method: Literal["polygon", "ellipse", "rounded_rectangle", "line"]
+    points: Sequence[Point]
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def draw(self, image: Image.Image, ink: Any, scale: float, left: int, top: int) -> None:
+        """Draw the shape in a picture whose upper left corner is at ``(left, top)``, in pixels."""
+        pixels = [value for x, y in self.points for value in (x * scale - left, y * scale - top)]
+        getattr(ImageDraw.Draw(image), self.method)(pixels, fill=ink, **self.options)
 
 
 class Canvas:
-    """A transparent picture with its own unit of length.
-
-    Args:
-        width: Width in units.
-        height: Height in units.
-        detail: Pixels per unit in the finished picture.
-        oversampling: Drawn pixels per side of a finished pixel; 2 or more give smooth edges.
-    """
+    """A transparent picture of a size in units, with ``detail`` pixels per unit; drawn larger, for smooth edges."""
 
     def __init__(self, width: float, height: float, detail: float, oversampling: int = 2) -> None:
         self._oversampling = oversampling
@@ -95,50 +88,34 @@ class Canvas:
         """Reduce the drawing to the finished picture, RGBA."""
         return self._image if self._oversampling == 1 else self._image.reduce(self._oversampling)
 
-    def polygon(self, points: Sequence[Point], fill: Fill, alpha: float = 1.0) -> None:
+    def polygon(self, points: Points, fill: Fill, alpha: float = 1.0) -> None:
         """Draw a polygon."""
-        self._fill(lambda pen, ink, to_pixels: pen.polygon(to_pixels(points), fill=ink), points, fill, alpha)
+        self._fill([_Shape("polygon", _points(points))], fill, alpha)
 
-    def blob(self, points: Sequence[Point], fill: Fill, alpha: float = 1.0) -> None:
+    def blob(self, points: Points, fill: Fill, alpha: float = 1.0) -> None:
         """Draw a smooth closed shape through points (Catmull-Rom spline)."""
         self.polygon(_smooth(points, closed=True), fill, alpha)
 
     def ellipse(self, x: float, y: float, rx: float, ry: float, fill: Fill, alpha: float = 1.0) -> None:
         """Draw an ellipse around a center."""
-        corners = [(x - rx, y - ry), (x + rx, y + ry)]
-        self._fill(
-            lambda pen, ink, to_pixels: pen.ellipse(to_pixels(corners), fill=ink), corners, fill, alpha
-        )
+        self._fill([_Shape("ellipse", [(x - rx, y - ry), (x + rx, y + ry)])], fill, alpha)
 
     def box(
         self, x0: float, y0: float, x1: float, y1: float, fill: Fill, radius: float = 0.0, alpha: float = 1.0
     ) -> None:
         """Draw a rectangle, with rounded corners if ``radius`` is positive."""
-        corners = [(x0, y0), (x1, y1)]
-        self._fill(
-            lambda pen, ink, to_pixels: pen.rounded_rectangle(
-                to_pixels(corners), radius * self._scale, fill=ink
-            ),
-            corners,
-            fill,
-            alpha,
-        )
+        options = {"radius": radius * self._scale}
+        self._fill([_Shape("rounded_rectangle", [(x0, y0), (x1, y1)], options)], fill, alpha)
 
-    def line(self, points: Sequence[Point], color: Color, width: float, alpha: float = 1.0) -> None:
+    def line(self, points: Points, color: Color, width: float, alpha: float = 1.0) -> None:
         """Draw a line with round ends through points."""
-        half = width / 2
-        ends = [[(x - half, y - half), (x + half, y + half)] for x, y in (points[0], points[-1])]
+        half, corners = width / 2, _points(points)
+        options = {"width": max(1, round(width * self._scale)), "joint": "curve"}
+        ends = (corners[0], corners[-1])
+        rounded = [_Shape("ellipse", [(x - half, y - half), (x + half, y + half)]) for x, y in ends]
+        self._fill([_Shape("line", corners, options), *rounded], color, alpha, margin=width)
 
-        def draw(pen: ImageDraw.ImageDraw, ink: _Ink, to_pixels: _ToPixels) -> None:
-            pen.line(to_pixels(points), fill=ink, width=max(1, round(width * self._scale)), joint="curve")
-            for end in ends:
-                pen.ellipse(to_pixels(end), fill=ink)
-
-        xs, ys = [x for x, _ in points], [y for _, y in points]
-        corners = [(min(xs) - width, min(ys) - width), (max(xs) + width, max(ys) + width)]
-        self._fill(draw, corners, color, alpha)
-
-    def curve(self, points: Sequence[Point], color: Color, width: float, alpha: float = 1.0) -> None:
+    def curve(self, points: Points, color: Color, width: float, alpha: float = 1.0) -> None:
         """Draw a smooth open line through points."""
         self.line(_smooth(points, closed=False), color, width, alpha)
 
@@ -165,36 +142,26 @@ class Canvas:
         layer.putalpha(fade.resize(size))
         self._compose(layer, round((x - rx) * self._scale), round((y - ry) * self._scale))
 
-    def _fill(self, draw: _Draw, points: Sequence[Point], fill: Fill, alpha: float) -> None:
-        """Draw a shape inside the bounding box of ``points``."""
+    def _fill(self, shapes: Sequence[_Shape], fill: Fill, alpha: float, margin: float = 0.0) -> None:
+        """Draw shapes in one color or gradient, which covers their bounding box."""
         if alpha >= 1 and not isinstance(fill, Gradient):
-            draw(ImageDraw.Draw(self._image), (*fill, 255), self._to_pixels(0, 0))
+            for shape in shapes:
+                shape.draw(self._image, (*fill, 255), self._scale, 0, 0)
             return
-        xs, ys = [x * self._scale for x, _ in points], [y * self._scale for _, y in points]
-        left, top = round(min(xs)), round(min(ys))
-        size = (round(max(xs)) + 2 - left, round(max(ys)) + 2 - top)
-        mask = Image.new("L", size)
-        draw(ImageDraw.Draw(mask), round(255 * alpha), self._to_pixels(left, top))
-        layer = _paint(fill, size)
+        corners = np.array([point for shape in shapes for point in shape.points])
+        left, top = np.rint((corners.min(0) - margin) * self._scale).astype(int).tolist()
+        right, bottom = np.rint((corners.max(0) + margin) * self._scale).astype(int).tolist()
+        mask = Image.new("L", (right + 2 - left, bottom + 2 - top))
+        for shape in shapes:
+            shape.draw(mask, round(255 * alpha), self._scale, left, top)
+        layer = _paint(fill, mask.size)
         layer.putalpha(mask)
         self._compose(layer, left, top)
 
-    def _to_pixels(self, left: int, top: int) -> _ToPixels:
-        """Create a function that converts points to the flat pixel coordinates that Pillow takes."""
-        return lambda points: [
-            value for x, y in points for value in (x * self._scale - left, y * self._scale - top)
-        ]
-
     def _compose(self, layer: Image.Image, left: int, top: int) -> None:
-        source = (max(0, -left), max(0, -top))
-        if source[0] < layer.width and source[1] < layer.height:
-            place = (max(0, left), max(0, top))
-            if place[0] < self._image.width and place[1] < self._image.height:
-                room = (
-                    min(layer.width, source[0] + self._image.width - place[0]),
-                    min(layer.height, source[1] + self._image.height - place[1]),
-                )
-                self._image.alpha_composite(layer.crop((*source, *room)), place)
+        whole = Image.new("RGBA", self._image.size)
+        whole.paste(layer, (left, top))
+        self._image.alpha_composite(whole)
 
 
 def grain(seed: int, size: tuple[int, int], strength: float, coarse: tuple[int, int] = (1, 1)) -> Image.Image:
@@ -235,8 +202,12 @@ def _blend(fill: Gradient, share: Image.Image) -> Image.Image:
     return Image.composite(end, start, share)
 
 
-def _smooth(points: Sequence[Point], *, closed: bool) -> list[Point]:
-    knots = np.asarray(points, np.float64)
+def _points(points: Points) -> Sequence[Point]:
+    return place(points, 0) if isinstance(points, str) else points
+
+
+def _smooth(points: Points, *, closed: bool) -> list[Point]:
+    knots = np.asarray(_points(points), np.float64)
     padded = np.vstack([knots[-1:], knots, knots[:2]] if closed else [knots[:1], knots, knots[-1:]])
     t = np.linspace(0, 1, 10, endpoint=False)[:, None]
     pieces = []

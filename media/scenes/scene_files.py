@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
+import signal
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
@@ -50,13 +51,7 @@ def write_scenes(
     workers: int,
     progress: Callable[[int, int], None] | None = None,
 ) -> None:
-    """Write ``root/<domain>/<scene ID>.mp4`` and ``root/<domain>/manifest.jsonl``; existing videos are kept.
-
-    Args:
-        root: Folder of the domains, created if missing.
-        workers: Number of processes that draw.
-        progress: Called with the numbers of finished and of all videos.
-    """
+    """Write ``root/<domain>/<scene ID>.mp4`` and ``root/<domain>/manifest.jsonl``; existing videos are kept."""
     missing = []
     for name, members in scenes.items():
         folder = root / name
@@ -66,7 +61,8 @@ def write_scenes(
     total = sum(map(len, scenes.values()))
     done = total - len(missing)
     # Spawn, since torch may have threads and locks that do not survive a fork.
-    executor = ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn"))
+    context = multiprocessing.get_context("spawn")
+    executor = ProcessPoolExecutor(workers, context, initializer=_leave_interrupts_to_parent)
     try:
         for _ in executor.map(partial(_write_video, root), missing, chunksize=4):
             done += 1
@@ -76,6 +72,10 @@ def write_scenes(
         executor.shutdown(cancel_futures=True)
     if progress:
         progress(total, total)
+
+
+def _leave_interrupts_to_parent() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _write_video(root: Path, scene: Scene) -> None:

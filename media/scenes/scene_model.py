@@ -26,97 +26,53 @@ Paint = Callable[[Canvas, Color, float], None]
 
 @dataclass(frozen=True)
 class Subject:
-    """The colored object that a video is about.
+    """The colored object that a video is about."""
 
-    Attributes:
-        size: Width and height of its canvas in units.
-        paint: Draws it in a color at a phase of its movement, 0 ≤ phase < 1.
-        verb: Its action in captions.
-        synonym: Another noun for it, for paraphrases.
-        low: How far its lower edge lies below that of other subjects, in units.
-    """
-
-    size: tuple[float, float]
-    paint: Paint
-    verb: str
-    synonym: str
-    low: float = 0.0
+    size: tuple[float, float]  # of its canvas, in units
+    paint: Paint  # draws it in a color at a phase of its movement, 0 ≤ phase < 1
+    verb: str  # its action in captions
+    synonym: str  # another noun for it, for paraphrases
+    low: float = 0.0  # how far its lower edge lies below that of other subjects, in units
 
 
 @dataclass(frozen=True)
 class Backdrop:
-    """A place.
+    """A place."""
 
-    Attributes:
-        phrases: Phrases for captions, plainest first.
-        paint: Draws it; the random generator varies details.
-        weather: Moving foreground.
-    """
-
-    phrases: tuple[str, str, str]
-    paint: Callable[[Canvas, np.random.Generator], None]
+    paint: Callable[[Canvas, np.random.Generator], None]  # the random generator varies details
     weather: Literal["none", "snow", "rain", "bubbles", "sparks"] = "none"
 
 
 @dataclass(frozen=True)
 class Companion:
-    """A second object in a scene.
+    """A second object in a scene."""
 
-    Attributes:
-        phrases: Phrases for captions, plainest first.
-        size: Width and height of its canvas in units.
-        paint: Draws it at a phase of its movement, 0 ≤ phase < 1.
-        x: Horizontal position of its center in the frame, in units.
-        y: Vertical position of its lower edge in the frame, in units.
-        stop: Where the subject's front stops, in units; None if the subject passes.
-        drift: Movement to the right during the video, in units.
-        in_front: Whether it covers the subject.
-        subject_x: Center of a swimming or standing subject, in units.
-    """
-
-    phrases: tuple[str, str, str]
-    size: tuple[float, float]
-    paint: Callable[[Canvas, float], None]
-    x: float
-    y: float
-    stop: float | None = None
-    drift: float = 0.0
-    in_front: bool = False
-    subject_x: float = 144.0
+    size: tuple[float, float]  # of its canvas, in units
+    paint: Callable[[Canvas, float], None]  # draws it at a phase of its movement, 0 ≤ phase < 1
+    x: float  # center in the frame, in units
+    y: float  # lower edge in the frame
+    stop: float | None = None  # where the subject's front stops; None: the subject passes
+    drift: float = 0.0  # movement to the right during the video
+    in_front: bool = True  # of the subject
+    subject_x: float = 144.0  # center of a swimming or standing subject
 
 
 @dataclass(frozen=True)
 class SceneDomain:
-    """Parts to combine into a domain's scenes.
-
-    Attributes:
-        subjects: Subjects by noun.
-        backdrops: Places by name.
-        companions: Companions by name.
-        path: How subjects move: along a road, freely, or not at all.
-        floor: Vertical position of the subjects' lower edge, in units.
-        zoom: Smallest and largest factor on the size of subjects.
-    """
+    """Parts to combine into a domain's scenes, by their names."""
 
     name: str
     subjects: Mapping[str, Subject]
     backdrops: Mapping[str, Backdrop]
     companions: Mapping[str, Companion]
-    path: Literal["drive", "swim", "stand"]
-    floor: float
-    zoom: tuple[float, float] = (0.95, 1.1)
+    path: Literal["drive", "swim", "stand"]  # how subjects move
+    floor: float  # vertical position of the subjects' lower edge, in units
+    zoom: tuple[float, float] = (0.95, 1.1)  # smallest and largest factor on the size of subjects
 
 
 @dataclass(frozen=True)
 class Scene:
-    """A drawn video.
-
-    Attributes:
-        split: ``train``, ``val`` or ``test``.
-        subject, color, backdrop, companion: Names of its parts.
-        seed: Seed for its details.
-        captions: Captions, the plain one first.
-    """
+    """A drawn video, with the names of its parts; its plain caption is the first."""
 
     domain: str
     split: str

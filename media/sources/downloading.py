@@ -36,9 +36,6 @@ class CachedFile:
     def reserve(self, size: int) -> None:
         """Reserve space, waiting for other files to be removed.
 
-        Args:
-            size: Size of the whole file in bytes.
-
         Raises:
             MediaError: The file is larger than the cache.
             SourceOutage: Not enough space became free in time.
@@ -56,12 +53,7 @@ class CachedFile:
 
 
 class SourceCache:
-    """Folder of downloaded files.
-
-    Attributes:
-        max_bytes: Maximum total size of the files.
-        wait_seconds: Maximum time that a download waits for space.
-    """
+    """Folder of downloaded files."""
 
     def __init__(self, folder: Path, max_bytes: int, wait_seconds: float = 60.0) -> None:
         self.folder = folder

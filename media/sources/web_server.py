@@ -30,12 +30,7 @@ _CONTENT_RANGE = re.compile(r"bytes (\d{1,18})-(\d{1,18})/(\d{1,18}|\*)")
 
 
 class WebServer:
-    """Source of files on web servers.
-
-    Args:
-        find_prefix: Returns the prefix that allows a URI, or raises MediaError.
-        network: Creates a network, given whether hosts may have private addresses.
-    """
+    """Source of files on web servers."""
 
     def __init__(
         self,

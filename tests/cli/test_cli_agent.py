@@ -127,12 +127,6 @@ def test_service_that_does_not_answer_is_an_error_of_the_call() -> None:
     asyncio.run(use())
 
 
-@pytest.mark.parametrize("url", ["localhost:8000", "ftp://host"])
-def test_malformed_url_is_refused(url: str) -> None:
-    outcome = run("mcp", "--url", url)
-    assert (outcome.exit_code, outcome.stdout) == (2, "")
-
-
 @pytest.mark.parametrize(
     ("host", "proxied"),
     [

@@ -11,7 +11,6 @@ import resource
 import shutil
 import stat
 import tarfile
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,11 +23,10 @@ from sqlalchemy import select
 from cli.commands import doctor
 from index.index_snapshot import IndexSnapshot
 from index.shard_store import ShardStore
-from service.backups import backup_catalog, snapshot_writing
+from service.backups import backup_catalog
 from service.catalog.database import dispose, session_scope
 from service.catalog.tables import Task
 from service.core.settings import Settings, settings
-from service.storage.disk_budget import RESERVE_BYTES
 from tests.audited_changes import audit_entries
 from tests.cli.invocation import run
 
@@ -69,42 +67,6 @@ def test_restored_library_equals_the_original(two: ShardStore, tmp_path: Path, n
         "cli",
         str(tmp_path / "deep" / name),
     )
-
-
-def test_backup_during_publishing_is_one_generation(
-    two: ShardStore, tmp_path: Path, publish_task: Callable
-) -> None:
-    # Before the catalog and the manifest's files are copied, more tasks are published.
-    began, stop = threading.Event(), threading.Event()
-
-    def publish() -> None:
-        number = 0
-        while not stop.is_set():
-            publish_task(f"more{number}")
-            began.set()
-            number += 1
-
-    writer = threading.Thread(target=publish)
-    writer.start()
-    try:
-        began.wait()
-        for number in range(3):
-            outcome = run("snapshot", tmp_path / f"copy{number}")
-            assert outcome.exit_code == 0, outcome.output
-    finally:
-        stop.set()
-        writer.join()
-    last = two.manifest().generation
-    generations = []
-    for number in range(3):
-        outcome = run("restore", tmp_path / f"copy{number}", "--data", tmp_path / f"restored{number}")
-        assert outcome.exit_code == 0, outcome.output
-        dispose()
-        manifest = ShardStore(settings().index_dir).manifest()
-        assert _ready() <= set(manifest.shards)  # acknowledged tasks are stored
-        assert IndexSnapshot.open(ShardStore(settings().index_dir)).degraded == {}
-        generations.append(manifest.generation)
-    assert 2 < generations[0] <= generations[1] <= generations[2] <= last
 
 
 @pytest.mark.parametrize(("name", "mode"), [("copy", 0o700), ("copy.tar", 0o600)])
@@ -189,26 +151,6 @@ def test_backup_larger_than_the_free_space_is_not_started(
     assert "100 bytes free" in outcome.output
 
 
-def test_backup_on_the_disk_of_the_library_leaves_its_reserve(
-    two: ShardStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    usage, catalog = shutil.disk_usage(tmp_path), settings().data_dir / "catalog.sqlite3"
-
-    def set_free(beyond: int) -> None:
-        free = RESERVE_BYTES + beyond
-        monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=free))
-
-    # Without space for the copy of the catalog, and with space for it, but not for the whole backup.
-    for beyond in (0, catalog.stat().st_size + 1):
-        set_free(beyond)
-        outcome = run("snapshot", tmp_path / "copies" / "copy")
-        assert (outcome.exit_code, list((tmp_path / "copies").iterdir())) == (1, [])
-        assert "134,217,728 bytes that stay free" in " ".join(outcome.output.split())
-    set_free(-1)
-    monkeypatch.setattr(snapshot_writing, "_is_same_disk", lambda first, second: False)
-    assert run("snapshot", tmp_path / "copies" / "copy").exit_code == 0
-
-
 def test_damaged_library_is_not_backed_up(two: ShardStore, tmp_path: Path) -> None:
     path = two.shard_folder(two.manifest().shards["tsk_a"].id) / "ids.npy"
     path.write_bytes(path.read_bytes()[:-1] + b"\7")
@@ -269,17 +211,6 @@ def test_damaged_backup_restores_nothing(
     assert outcome.exit_code == 1
     assert [path.name for path in (tmp_path / "other").iterdir()] == ["run"]
     assert re.search(message, " ".join(outcome.output.split()))
-
-
-def test_truncated_archive_restores_nothing(two: ShardStore, tmp_path: Path) -> None:
-    assert run("snapshot", tmp_path / "copy.tar").exit_code == 0
-    whole = (tmp_path / "copy.tar").read_bytes()
-    for length in (0, 100, 2000, len(whole) // 2):
-        (tmp_path / "cut.tar").write_bytes(whole[:length])
-        outcome = run("restore", tmp_path / "cut.tar", "--data", tmp_path / "other")
-        assert outcome.exit_code == 1, length
-        assert "Nothing was restored" in outcome.output
-        assert not (tmp_path / "other" / "index").exists()
 
 
 def test_archive_cannot_write_through_a_link(two: ShardStore, tmp_path: Path) -> None:
@@ -362,20 +293,6 @@ def test_backup_of_an_empty_library_fails(folder: Settings, tmp_path: Path) -> N
     outcome = run("snapshot", tmp_path / "copies" / "copy")
     assert (outcome.exit_code, list((tmp_path / "copies").iterdir())) == (1, [])
     assert "The library is empty" in outcome.output
-
-
-def test_database_with_tasks_is_not_overwritten(
-    two: ShardStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fresh_postgres_url: str
-) -> None:
-    assert run("snapshot", tmp_path / "copy").exit_code == 0
-    monkeypatch.setenv("CINESTRATA_DATABASE_URL", fresh_postgres_url)
-    assert run("restore", tmp_path / "copy", "--data", tmp_path / "other").exit_code == 0
-    outcome = run("restore", tmp_path / "copy", "--data", tmp_path / "third")
-    assert (
-        outcome.exit_code,
-        "CINESTRATA_DATABASE_URL is not empty" in " ".join(outcome.output.split()),
-    ) == (1, True)
-    assert not (tmp_path / "third" / "index").exists()
 
 
 def test_unreachable_database_fails_without_files(

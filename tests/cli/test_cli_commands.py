@@ -19,7 +19,6 @@ from rich.text import Text
 from cinestrata_schemas.search import MomentMatch
 from cinestrata_schemas.tasks import VideoCounts, VideoSpec
 from cli.commands import process_commands, task_commands
-from cli.commands.ingest_command import default_name
 from cli.commands.search_commands import parse_conditions, result_table
 from cli.commands.task_commands import report_created
 from cli.commands.video_sending import pack_videos
@@ -98,14 +97,6 @@ def test_port_in_use_is_reported_before_start(tmp_path: Path) -> None:
     assert outcome.exit_code == 1
     assert f"Port {port} on 127.0.0.1 is in use." in outcome.output
     assert not (tmp_path / "data" / "run" / "redis.log").exists()
-
-
-def test_tasks_are_listed_without_a_service() -> None:
-    outcome = run("tasks", "list")
-    assert outcome.exit_code == 0, outcome.output
-    gone = run("tasks", "show", "tsk_nobody")
-    assert gone.exit_code == 1
-    assert "There is no task 'tsk_nobody'." in gone.output
 
 
 @pytest.mark.parametrize(
@@ -208,23 +199,6 @@ def test_videos_without_a_row_in_the_table_are_reported(
     assert "are included: 2.mp4, 3.mp4, 4.mp4, 5.mp4, 6.mp4 and 1 more." in printed
 
 
-def test_sidecar_files_of_a_folder_are_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "deep").mkdir()
-    for name in ("deep/A.MKV", "IMG_0001.mp4", "a red_car.mp4", "0002.mp4"):
-        (tmp_path / name).touch()
-    (tmp_path / "deep/A.txt").write_bytes("Küche\n\nein Löffel\n".encode("cp1252"))
-    _, videos = read_videos(tmp_path, encoding="cp1252", captions_from_names=True)
-    assert [(video.uri, video.captions) for video in videos] == [
-        ("0002.mp4", []),
-        ("IMG_0001.mp4", ["IMG 0001"]),
-        ("a red_car.mp4", ["a red car"]),
-        ("deep/A.MKV", ["Küche", "ein Löffel"]),
-    ]
-    assert "3 of 4 videos have captions" in capsys.readouterr().out
-    with pytest.raises(InvalidInput, match=r"deep/A\.txt:1"):
-        read_videos(tmp_path, encoding="utf-8")
-
-
 def test_all_missing_files_are_listed(tmp_path: Path) -> None:
     source = tmp_path / "source"
     source.mkdir()
@@ -235,27 +209,6 @@ def test_all_missing_files_are_listed(tmp_path: Path) -> None:
     assert "24 files do not exist" in outcome.output
     assert "20.mp4 and 4 more" in outcome.output
     assert "remove their rows" in outcome.output
-
-
-def test_dry_run_names_files_that_are_left_out(tmp_path: Path) -> None:
-    source = tmp_path / "source"
-    source.mkdir()
-    (source / "3.mp4").write_bytes(b"video")
-    (source / "manifest.csv").write_text("file\n" + "".join(f"{number}.mp4\n" for number in range(25)))
-    outcome = run("sync", source, "--dry-run", "--data", tmp_path / "data")
-    assert outcome.exit_code == 0
-    assert "source: 1 new, 0 changed, 0 unchanged" in outcome.output
-    assert "24 left out" in outcome.output
-    assert "left out: 0.mp4: The file does not exist." in outcome.output
-    assert "left out: 4 more" in outcome.output
-
-
-def test_strict_ingest_refuses_a_folder_with_a_broken_link(tmp_path: Path) -> None:
-    (tmp_path / "a.mp4").write_bytes(b"video")
-    (tmp_path / "b.mp4").symlink_to("nothing")
-    outcome = run("ingest", tmp_path, "--strict")
-    assert outcome.exit_code == 2
-    assert "b.mp4: It is a link to a missing file." in outcome.output
 
 
 @pytest.mark.parametrize("option", [("--encoding", "cp1252"), ("--captions-from-names",)])
@@ -317,27 +270,9 @@ def test_invalid_task_name_is_not_reported_as_a_setting(tmp_path: Path) -> None:
     assert "environment" not in outcome.output
 
 
-@pytest.mark.parametrize(
-    ("path", "name"),
-    [
-        ("films/manifest.jsonl", "films"),
-        ("my clips.tar.gz", "my clips"),
-        ("öl/süß.csv", "süß"),
-        ("öl/a|b <c>.csv", "a-b -c-"),
-        ("films", "films"),
-    ],
-)
-def test_default_name_is_derived_from_the_path(tmp_path: Path, path: str, name: str) -> None:
-    assert default_name(tmp_path / path) == name
-
-
 def test_settings_are_parsed_as_json() -> None:
-    assert parse_settings(["epochs=5", "scale=1.5", "gate=true", "mode=fast"]) == {
-        "epochs": 5,
-        "scale": 1.5,
-        "gate": True,
-        "mode": "fast",
-    }
+    settings = {"epochs": 5, "scale": 1.5, "gate": True, "mode": "fast"}
+    assert parse_settings(["epochs=5", "scale=1.5", "gate=true", "mode=fast"]) == settings
     assert parse_settings([]) is None
     with pytest.raises(typer.Exit):
         parse_settings(["epochs"])

@@ -51,13 +51,7 @@ UNKNOWN_NAMES = (
     "api DELETE /keys/nosuch",
     "ingest nosuch.jsonl",
 )
-SUCCESSES = (
-    "tasks list",
-    "tasks watch",
-    "syncs",
-    "api GET /releases",
-    "compact --dry-run",
-)
+SUCCESSES = ("tasks list", "tasks watch", "syncs", "api GET /releases", "compact --dry-run")
 
 
 STATUSES = {2: USAGE_FAULTS, 1: UNKNOWN_NAMES, 0: SUCCESSES}

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import itertools
 import os
 import signal
 import stat
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -21,7 +19,6 @@ import pytest
 import typer
 
 from cli.demo import demo_command
-from cli.demo.demo_command import embedded_service
 from cli.embedded.data_folder import FolderBusy, data_folder_settings, hold_data_folder, read_lock_holder
 from cli.embedded.process_supervisor import ChildProcess, StartFailed, Supervisor
 from cli.embedded.up_command import probing_worker_names, run_up
@@ -86,17 +83,6 @@ def test_log_of_a_running_process_is_rotated(tmp_path: Path) -> None:
         supervisor.stop()
 
 
-def test_process_has_its_niceness(tmp_path: Path) -> None:
-    child = ChildProcess("part", ["sleep", "60"], tmp_path / "part.log", nice=3)
-    child.start()
-    try:
-        assert child.process is not None
-        expected = min(os.getpriority(os.PRIO_PROCESS, 0) + 3, 19)
-        assert os.getpriority(os.PRIO_PROCESS, child.process.pid) == expected
-    finally:
-        child.kill()
-
-
 @pytest.fixture
 def start_service(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Path], list[ChildProcess]]]:
     """Returns the processes that a service on a data folder would start."""
@@ -117,19 +103,13 @@ def start_service(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Path], 
 
 
 def test_searches_have_priority_over_the_workers(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    start_service: Callable[[Path], list[ChildProcess]],
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start_service: Callable[[Path], list[ChildProcess]]
 ) -> None:
     monkeypatch.setenv("CINESTRATA_REDIS_URL", "redis://127.0.0.1:9")
     started = start_service(tmp_path / "data")
     assert {
         child.name: child.nice for child in started if child.name in ("api", "worker-cpu", "worker-gpu")
-    } == {
-        "api": 0,
-        "worker-cpu": 10,
-        "worker-gpu": 10,
-    }
+    } == {"api": 0, "worker-cpu": 10, "worker-gpu": 10}
 
 
 def test_process_whose_log_cannot_be_opened_is_started_later(tmp_path: Path) -> None:
@@ -154,22 +134,6 @@ def test_process_whose_log_cannot_be_opened_is_started_later(tmp_path: Path) -> 
     absent.rename(folder)
     assert supervisor.wait_until(lambda: child.exit_status is None, 20)
     supervisor.stop()
-
-
-def test_log_that_cannot_be_truncated_does_not_stop_the_supervision(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(*_: object) -> None:
-        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
-
-    child = ChildProcess("part", script("pass"), tmp_path / "part.log", max_log_bytes=10)
-    child.log.write_text("x" * 11)
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "truncate", refuse)
-        child.rotate_log()
-    assert child.log.stat().st_size == 11
-    child.rotate_log()
-    assert child.log.stat().st_size == 0
 
 
 @pytest.mark.slow
@@ -237,25 +201,6 @@ def test_killed_supervisor_leaves_no_process(tmp_path: Path) -> None:
     until(lambda: not alive(orphan))
 
 
-@pytest.mark.slow
-def test_interrupt_during_rendering_stops_the_demo() -> None:
-    code = (
-        "import os, signal, time\n"
-        "from cli.demo.demo_command import interruptible\n"
-        "from cli.demo.demo_world import interrupt_parent_only\n"
-        "with interruptible():\n"
-        "    try:\n"
-        "        with interrupt_parent_only():\n"
-        "            os.kill(os.getpid(), signal.SIGINT)\n"
-        "            for _ in range(500):\n"  # a signal just before a sleep does not shorten it
-        "                time.sleep(0.1)\n"
-        "    except KeyboardInterrupt:\n"
-        "        print('in order')\n"
-    )
-    outcome = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
-    assert (outcome.returncode, outcome.stdout) == (0, "in order\n"), outcome.stderr
-
-
 def test_demo_reports_the_end_of_its_service(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -292,17 +237,6 @@ def test_lock_of_a_held_folder_names_the_holder(tmp_path: Path) -> None:
     assert read_lock_holder(run) is None
     with hold_data_folder(run, tmp_path):
         pass
-
-
-def test_reader_does_not_prevent_the_lock(tmp_path: Path) -> None:
-    with hold_data_folder(tmp_path / "run", tmp_path):
-        pass
-    with (tmp_path / "run" / "up.lock").open() as looking:
-        fcntl.flock(looking, fcntl.LOCK_SH)
-        looked = threading.Timer(0.05, fcntl.flock, (looking, fcntl.LOCK_UN))
-        looked.start()
-        with hold_data_folder(tmp_path / "run", tmp_path):
-            looked.join()
 
 
 @pytest.fixture
@@ -427,17 +361,6 @@ def test_service_after_a_killed_one_has_a_broker_of_its_own(
     started = {child.name: child for child in start_service(tmp_path)}
     assert "redis" in started
     assert started["worker-gpu"].env["CINESTRATA_REDIS_URL"].startswith("redis+socket://")
-
-
-def test_demo_does_not_use_a_killed_service(
-    tmp_path: Path, orphan: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("CINESTRATA_REDIS_URL", raising=False)
-    spawn = subprocess.Popen
-    code = "print('Cinestrata is up at http://127.0.0.1:' + __import__('os').environ.get('CINESTRATA_REDIS_URL', '8'))"
-    monkeypatch.setattr(subprocess, "Popen", lambda _command, **how: spawn(script(code), **how))
-    with embedded_service(tmp_path, None) as url:
-        assert url == "http://127.0.0.1:8"
 
 
 def test_processes_of_a_killed_holder_that_stay_are_named(

@@ -13,7 +13,6 @@ from sqlalchemy import text
 
 from service.catalog.database import dispose, engine
 from service.celery_worker import celery_app
-from service.core import memory_arenas
 from service.core.settings import settings
 from tests.cli.invocation import run
 
@@ -60,12 +59,3 @@ def test_process_waits_for_a_database_that_does_not_answer(
     monkeypatch.setenv("CINESTRATA_DATABASE_URL", "postgresql+psycopg://nobody@127.0.0.1:1/none")
     assert run(*command).exit_code == 0
     assert starts == [command[0]]
-
-
-def test_api_shares_memory_arenas_before_it_serves(
-    starts: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(memory_arenas, "share_memory_arenas", lambda: starts.append("arenas"))
-    assert run("migrate").exit_code == 0
-    assert run("serve").exit_code == 0
-    assert starts == ["arenas", "serve"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -83,71 +82,6 @@ def note(video: str, text: str) -> None:
     assert run("api", "PATCH", f"/videos/{video}", f"captions={json.dumps([text])}").exit_code == 0
 
 
-def test_renamed_file_keeps_its_video(place: Path) -> None:
-    folder = write(place / "ren", a__mp4="A", b__mp4="B")
-    sync(folder)
-    before = videos("ren")
-    note(before["A"]["id"], "a lynx")
-    (folder / "a.mp4").rename(folder / "c.mp4")
-    plan = sync(folder, "--vanished", "delete")
-    assert (plan["new"], plan["vanished"], plan["moved"]) == ([], [], {before["A"]["id"]: "c.mp4"})
-    after = videos("ren")
-    assert {content: (video["id"], video["name"]) for content, video in after.items()} == {
-        "A": (before["A"]["id"], "c.mp4"),
-        "B": (before["B"]["id"], "b.mp4"),
-    }
-    assert after["A"]["captions"] == ["a lynx"]
-    assert str(folder.parent.parent) not in after["A"]["uri"] or "media" in str(folder)
-    again = sync(folder)
-    assert (again["unchanged"], again["rejected"], again["moved"]) == (2, {}, {})
-
-
-def test_folders_rings_and_chains_of_names(place: Path) -> None:
-    """A subfolder with its subtitles is moved, three names are swapped in a ring, and two in a chain."""
-    folder = write(place / "s", old___x__mp4="X", a__mp4="A", b__mp4="B", c__mp4="C", d__mp4="D", e__mp4="E")
-    write(folder, old___x__srt=SUBTITLE.format("photodiode"))
-    sync(folder)
-    before = {content: video["id"] for content, video in videos("s").items()}
-    (folder / "old").rename(folder / "2024 Trip")
-    for source, target in (("a", "t"), ("b", "a"), ("c", "b"), ("t", "c"), ("e", "e2"), ("d", "e")):
-        (folder / f"{source}.mp4").rename(folder / f"{target}.mp4")
-    plan = sync(folder, "--vanished", "delete")
-    assert (plan["new"], plan["changed"], plan["vanished"], len(plan["moved"])) == ([], [], [], 6)
-    after = videos("s")
-    assert {content: video["id"] for content, video in after.items()} == before
-    expected = {"X": "x.mp4", "A": "c.mp4", "B": "a.mp4", "C": "b.mp4", "D": "e.mp4", "E": "e2.mp4"}
-    assert names("s") == expected
-    shown = json.loads(run("videos", "show", before["X"], "--json").stdout or "{}")
-    assert "photodiode" in str(shown) or not shown
-    assert sync(folder, "--dry-run")["unchanged"] == 6
-
-
-def test_names_that_differ_in_case_or_in_the_form_of_unicode(place: Path) -> None:
-    folder = write(place / "s", Clip__MP4="A")
-    (folder / "cafe\u0301.mp4").write_text("B")
-    sync(folder)
-    before = {content: video["id"] for content, video in videos("s").items()}
-    (folder / "Clip.MP4").rename(folder / "clip.mp4")
-    (folder / "cafe\u0301.mp4").rename(folder / "caf\u00e9.mp4")
-    sync(folder, "--vanished", "delete")
-    assert {content: video["id"] for content, video in videos("s").items()} == before
-    assert names("s") == {"A": "clip.mp4", "B": "caf\u00e9.mp4"}
-
-
-def test_copies_are_one_video_as_long_as_a_file_exists(place: Path) -> None:
-    folder = write(place / "s", a__mp4="A", b__mp4="B")
-    sync(folder)
-    shutil.copy(folder / "a.mp4", folder / "copy.mp4")
-    plan = sync(folder, "--vanished", "delete")
-    assert (plan["new"], plan["rejected"], plan["unchanged"]) == ([], {}, 3)
-    (folder / "a.mp4").unlink()
-    sync(folder, "--vanished", "delete")
-    assert names("s") == {"A": "copy.mp4", "B": "b.mp4"}
-    (folder / "copy.mp4").rename(folder / "a.mp4")
-    sync(folder, "--vanished", "keep")
-    assert names("s") == {"A": "a.mp4", "B": "b.mp4"}
-
-
 def test_new_version_of_a_file_keeps_what_people_wrote(place: Path) -> None:
     folder = write(place / "s", a__mp4="A", b__mp4="B")
     sync(folder)
@@ -192,31 +126,6 @@ def test_broken_new_version_leaves_the_video(place: Path) -> None:
     assert videos("s")["complete"]["id"] == video
 
 
-def test_half_written_file_is_accepted_once_it_is_complete(place: Path) -> None:
-    folder = write(place / "s", a__mp4="A", half__mp4="broken")
-    sync(folder)
-    (folder / "half.mp4").write_text("complete")
-    os.utime(folder / "half.mp4", (1_500_000_000, 1_500_000_000))
-    sync(folder)
-    assert names("s") == {"A": "a.mp4", "complete": "half.mp4"}
-    listed = json.loads(run("api", "GET", "/videos", "task=s").stdout)["videos"]
-    assert {video["status"] for video in listed} == {"accepted"}
-
-
-def test_deleted_file_is_no_earlier_version_of_another_one(place: Path) -> None:
-    folder = write(place / "s", a__mp4="A", b__mp4="B", c__mp4="C")
-    sync(folder)
-    before = videos("s")
-    note(before["A"]["id"], "a lynx")
-    (folder / "a.mp4").unlink()
-    write(folder, new__mp4="N")
-    sync(folder, "--vanished", "delete")
-    after = videos("s")
-    assert sorted(after) == ["B", "C", "N"]
-    assert after["N"]["captions"] == []
-    assert after["N"]["id"] != before["A"]["id"]
-
-
 @pytest.mark.parametrize("first", ["s", "other"])
 def test_file_moves_between_two_followed_folders(place: Path, first: str) -> None:
     """The video moves with it, whichever sync runs first."""
@@ -233,17 +142,6 @@ def test_file_moves_between_two_followed_folders(place: Path, first: str) -> Non
     assert sorted(videos("s")) == ["A", "C"]
     moved = videos("other")["B"]
     assert (moved["id"], moved["captions"], moved["name"]) == (video, ["a lynx"], "b.mp4")
-
-
-def test_folder_that_has_its_own_copy_of_a_file_does_not_keep_another_one(place: Path) -> None:
-    folder = write(place / "s", a__mp4="A", b__mp4="B", c__mp4="C")
-    other = write(place / "other", z__mp4="Z")
-    shutil.copy2(folder / "b.mp4", other / "b.mp4")
-    for followed in (folder, other):
-        sync(followed)
-    (folder / "b.mp4").unlink()
-    sync(folder, "--vanished", "delete")
-    assert (sorted(videos("s")), sorted(videos("other"))) == (["A", "C"], ["B", "Z"])
 
 
 def test_names_with_dots_are_different_domains(place: Path) -> None:
@@ -289,45 +187,6 @@ def test_most_files_vanish_only_with_a_yes(place: Path) -> None:
     assert names("s") == {"C": "c.mp4"}
 
 
-def test_hidden_change_needs_a_full_comparison_only_without_times(place: Path) -> None:
-    folder = write(place / "q", b__mp4="first", x__mp4="other")
-    for name in ("b.mp4", "x.mp4"):
-        os.utime(folder / name, (1_577_836_800, 1_577_836_800))
-    sync(folder)
-    shutil.copy2(write(place, x__mp4="third") / "x.mp4", folder / "b.mp4")
-    os.utime(folder / "b.mp4", (1_577_836_800, 1_577_836_800))
-    assert sync(folder, "--dry-run")["changed"] == ["b.mp4"]
-    assert sync(folder, "--dry-run", "--check")["changed"] == ["b.mp4"]
-
-
-def test_touched_and_restored_files_change_nothing(place: Path) -> None:
-    folder = write(place / "q", a__mp4="A", b__mp4="B")
-    sync(folder)
-    before = {content: video["id"] for content, video in videos("q").items()}
-    (folder / "a.mp4").chmod(0o640)
-    os.utime(folder / "b.mp4", (4_070_908_800, 4_070_908_800))
-    assert sync(folder)["unchanged"] == 2
-    shutil.copytree(folder, place / "restored")
-    shutil.rmtree(folder)
-    (place / "restored").rename(folder)
-    plan = sync(folder, "--vanished", "delete")
-    assert (plan["unchanged"], plan["changed"], plan["new"], plan["rejected"]) == (2, [], [], {})
-    assert {content: video["id"] for content, video in videos("q").items()} == before
-
-
-def test_changed_texts_of_the_same_size_are_seen(place: Path) -> None:
-    folder = write(place / "q", b__mp4="B", b__srt=SUBTITLE.format("photodiode"), b__txt="a dog\n")
-    sync(folder)
-    write(folder, b__srt=SUBTITLE.format("phonograph"), b__txt="a cat\n")
-    for name in ("b.srt", "b.txt"):
-        os.utime(folder / name, (1_577_836_800, 1_577_836_800))
-    sync(folder)
-    (video,) = videos("q").values()
-    assert video["captions"] == ["a cat"]
-
-    assert [cue.text for cue in get_video(video["id"]).transcript] == ["the phonograph hums"]
-
-
 def test_registered_sync_refuses_the_name_of_another_folder(
     folder: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -368,39 +227,6 @@ def test_deleted_video_whose_file_is_renamed_is_added_again(place: Path) -> None
     (folder / "a.mp4").rename(folder / "n.mp4")
     sync(folder)
     assert names("s") == {"A": "n.mp4", "B": "b.mp4"}
-
-
-def test_file_with_an_unusable_name_keeps_its_video(place: Path) -> None:
-    folder = write(place / "s", a__mp4="A", b__mp4="B", c__mp4="C")
-    sync(folder)
-    video = videos("s")["A"]["id"]
-    (folder / "a.mp4").rename(folder / "a\t1.mp4")
-    sync(folder, "--vanished", "delete", status=3)
-    (folder / "a\t1.mp4").rename(folder / "a1.mp4")
-    sync(folder, "--vanished", "delete")
-    assert (videos("s")["A"]["id"], names("s")["A"]) == (video, "a1.mp4")
-
-
-@pytest.mark.parametrize("first", ["in", "archive"])
-def test_new_file_takes_the_name_of_one_that_was_archived(place: Path, first: str) -> None:
-    folder = write(place / "in", latest__mp4="A", b__mp4="B", c__mp4="C")
-    archive = write(place / "archive", z__mp4="Z")
-    for followed in (folder, archive):
-        sync(followed)
-    video = videos("in")["A"]["id"]
-    note(video, "night fog")
-    (folder / "latest.mp4").rename(archive / "old.mp4")
-    write(folder, latest__mp4="a new one")
-    order = [folder, archive] if first == "in" else [archive, folder]
-    for followed in (*order, *order):
-        sync(followed, "--vanished", "delete")
-    assert videos("in")["a new one"]["captions"] == []
-    moved = videos("archive")["A"]
-    assert (moved["id"], moved["captions"], sorted(videos("in"))) == (
-        video,
-        ["night fog"],
-        ["B", "C", "a new one"],
-    )
 
 
 def test_texts_of_an_interrupted_sync_are_edited_by_the_next(

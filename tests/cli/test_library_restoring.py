@@ -303,17 +303,6 @@ def _replace(path: Path, kind: str) -> None:
         path.symlink_to("/dev/zero")
 
 
-@pytest.mark.parametrize("kind", ["pipe", "folder", "device"])
-@pytest.mark.parametrize(
-    "pattern", ["index/ledger.npz", "checkpoints/*/epoch-*", "checkpoints/*/epoch-*/*.json"]
-)
-def test_entry_other_than_a_file_is_found(library: Path, pattern: str, kind: str) -> None:
-    """A pipe blocks its reader, and a device has no end."""
-    path = _find(library, pattern)
-    _replace(path, kind)
-    assert "remove it" in _faults()
-
-
 @pytest.mark.parametrize("kind", ["pipe", "device"])
 @pytest.mark.parametrize("name", ["index/manifest.json", "index/shards/*/vectors.faiss"])
 def test_pipe_or_device_is_replaced_by_the_file_of_the_backup(

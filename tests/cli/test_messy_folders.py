@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -11,7 +10,7 @@ import pytest
 from click.testing import Result
 
 from cli.commands import sync_command
-from cli.commands.ingest_command import default_name
+from cli.commands.domain_naming import default_name
 from service.core.settings import Settings
 from tests.cli.invocation import run
 
@@ -228,15 +227,6 @@ def test_manifest_that_cannot_be_read_stops(tmp_path: Path, name: str) -> None:
     assert f"{name}:3" in said(outcome)
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may read every file")
-def test_unreadable_side_file_is_named(tmp_path: Path) -> None:
-    source = fill(tmp_path / "n", "a.mp4", a__srt="")
-    (source / "a.srt").chmod(0)
-    outcome, videos = ingest(source)
-    assert (outcome.exit_code, [*videos]) == (3, ["a.mp4"])
-    assert "a.srt: The file cannot be read (Permission denied)." in said(outcome)
-
-
 FOLDERS = (
     *("2024.05.01", "v1.2 clips", "S01E02.The.Name", "The.Office.S01E02.1080p.WEB-DL.x264", "10.0.0.5"),
     *("100.MEDIA", "St. Louis", "cam.mp4.d", "clips.zip", ".cache2", "Vol. 1.", "a..b"),
@@ -251,11 +241,6 @@ def test_domain_has_the_whole_name_of_its_folder(
     monkeypatch.chdir(tmp_path / name)
     assert default_name(".") == default_name(f"../{name}/") == name
     assert default_name(f"s3://bucket/{name}") == (name if name != "clips.zip" else "clips")
-
-
-def test_folders_with_dots_become_domains_of_their_names(tmp_path: Path) -> None:
-    for name in ("2024.05.01", "2024.05.02"):
-        assert f"{name}: tsk_" in run("ingest", fill(tmp_path / name, "a.mp4"), "--no-wait").output
 
 
 @pytest.mark.parametrize(

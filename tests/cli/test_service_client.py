@@ -133,11 +133,6 @@ def test_malformed_key_is_reported_without_it(monkeypatch: pytest.MonkeyPatch, k
     assert key.strip() not in outcome.stderr
 
 
-def test_page_of_a_video_is_below_the_url_of_the_service() -> None:
-    address = ServiceClient("https://a.example/search/").playback_address("a/b c")
-    assert address == "https://a.example/search/watch/a%2Fb%20c"
-
-
 @pytest.fixture(scope="module")
 def address(client: TestClient, library: list[str]) -> Iterator[str]:
     """URL of a service with two learned domains."""

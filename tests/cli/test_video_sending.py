@@ -73,12 +73,6 @@ def test_archive_above_the_limit_is_refused_before_it_is_sent(service: str, tmp_
     require_refusal(run("ingest", tmp_path / "a.zip", "--url", service), "2.0 MB", "1.0 MB")
 
 
-def test_folder_just_below_the_limit_is_sent(service: str, folder: Path) -> None:
-    outcome = run("ingest", fill(folder, 490_000, 490_000), "--url", service, "--no-wait")
-    assert (outcome.exit_code, "2 videos" in outcome.output) == (0, True)
-    assert list((folder.parent / "tmp").iterdir()) == []
-
-
 def test_folder_that_only_its_archive_lifts_above_the_limit_is_refused(service: str, folder: Path) -> None:
     require_refusal(run("ingest", fill(folder, LIMIT - 100), "--url", service), "1.0 MB")
     assert list((folder.parent / "tmp").iterdir()) == []
@@ -179,7 +173,3 @@ def test_videos_that_are_not_uploaded_have_no_limit(
     monkeypatch.setattr(video_sending, "pack_videos", refuse_packing)
     assert run("ingest", inside, "--url", service, "--in-place", "--no-wait").exit_code == 0
     assert run("ingest", inside, "--name", "again", "--no-wait").exit_code == 0
-
-
-def test_local_folders_have_no_upload_limit(service: str, folder: Path) -> None:
-    assert run("ingest", fill(folder, 3 * LIMIT), "--no-wait").exit_code == 0

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import copy
 import pickle
-import sys
 from collections.abc import Callable, Iterator
 from html.parser import HTMLParser
 
@@ -13,8 +11,8 @@ import httpx
 import pytest
 from fastapi.testclient import TestClient
 
-from cinestrata_client import AsyncClient, Client
-from cinestrata_client.shown_answers import Connection, SearchResponse, VideoPage
+from cinestrata_client import Client
+from cinestrata_client.shown_answers import Connection, SearchResponse
 from cinestrata_schemas.search import MatchedText
 from cinestrata_schemas.videos import VideoPatch
 from tests.api.browser import serve
@@ -65,16 +63,6 @@ def test_search_shows_pictures_and_marks_words(url: str) -> None:
     assert "a purple <mark>xylophone</mark> &amp; a drum" in html
     assert _Tags(html).tags.count("img") == 3
     assert 'src="data:image/jpeg;base64,/9j/' in html
-
-
-def test_answers_of_the_asynchronous_client_show_pictures(url: str) -> None:
-    async def show() -> str:
-        async with AsyncClient(url) as client:
-            return (
-                await client.search("a clip", k=2)
-            )._repr_html_()  # as a notebook does, within its event loop
-
-    assert _Tags(asyncio.run(show())).tags.count("img") == 2
 
 
 def test_lists_and_similar_videos_show_themselves(url: str) -> None:
@@ -157,9 +145,3 @@ def test_page_becomes_a_table_of_pandas(url: str) -> None:
     assert list(found.to_pandas()["score"]) == [result.score for result in found.results]
     empty = client.list_videos(text="no such video").to_pandas()
     assert (len(empty), list(empty.columns)) == (0, list(table.columns))
-
-
-def test_without_pandas_the_error_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "pandas", None)
-    with pytest.raises(ImportError, match="pandas"):
-        VideoPage(videos=[], next_cursor=None).to_pandas()

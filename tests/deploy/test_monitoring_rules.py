@@ -47,17 +47,3 @@ def test_expressions_use_exported_metrics(expressions: list[str]) -> None:
     used = {name for expression in expressions for name in re.findall(r"cinestrata_\w+", expression)}
     assert used >= MEASURE_GAUGES
     assert {re.sub(r"_(bucket|sum|count)$", "", name) for name in used} <= exported
-
-
-def test_rates_are_taken_of_counters_only(expressions: list[str]) -> None:
-    counter = re.compile(r"cinestrata_\w+_(total|bucket|sum|count)\b")
-    for expression in expressions:
-        for function, name in re.findall(r"\b(rate|increase|delta)\((\w+)", expression):
-            assert bool(counter.match(name)) is (function != "delta"), expression
-
-
-def test_gauges_of_the_catalog_are_aggregated_over_replicas(expressions: list[str]) -> None:
-    """Every API replica exports the same counts of the catalog."""
-    for expression in expressions:
-        if re.search(r"cinestrata_(active_tasks|tasks|shards|vectors|shard_bytes|alerts)\b", expression):
-            assert re.match(r"(max|sum)\b", expression), expression

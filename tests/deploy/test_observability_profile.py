@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -21,14 +20,6 @@ def mounted(root: Path, compose: dict[str, Any]) -> dict[str, dict[str, Path]]:
         }
         for name in ("prometheus", "grafana")
     }
-
-
-def test_every_file_is_mounted_and_exists(
-    compose: dict[str, Any], mounted: dict[str, dict[str, Path]]
-) -> None:
-    sources = [entry["source"] for name in mounted for entry in compose["services"][name]["configs"]]
-    assert sorted(sources) == sorted(compose["configs"])
-    assert all(path.is_file() for files in mounted.values() for path in files.values())
 
 
 def test_prometheus_reads_its_rules_and_scrapes_the_api_with_a_key_of_its_own(
@@ -81,25 +72,3 @@ def test_grafana_does_not_start_without_a_password(
     )
     assert started.returncode == status
     assert ("GRAFANA_PASSWORD" in started.stderr) is bool(status)
-
-
-def test_grafana_is_provisioned_with_the_dashboard_and_its_data_source(
-    compose: dict[str, Any], mounted: dict[str, dict[str, Path]]
-) -> None:
-    files = mounted["grafana"]
-    folders = {path.rpartition("/")[0]: path for path in files}
-    (source,) = yaml.safe_load(files[folders["/etc/grafana/provisioning/datasources"]].read_text())[
-        "datasources"
-    ]
-    (provider,) = yaml.safe_load(files[folders["/etc/grafana/provisioning/dashboards"]].read_text())[
-        "providers"
-    ]
-    dashboard_path = folders[provider["options"]["path"]]
-    dashboard = json.loads(files[dashboard_path].read_text())
-    (variable,) = dashboard["templating"]["list"]
-    assert (variable["type"], variable["query"]) == ("datasource", source["type"])
-    assert source["isDefault"] is True
-    assert {panel["datasource"]["uid"] for panel in dashboard["panels"]} == {f"${{{variable['name']}}}"}
-    assert source["url"] == "http://prometheus:9090"
-    environment = compose["services"]["grafana"]["environment"]
-    assert environment["GF_DASHBOARDS_DEFAULT_HOME_DASHBOARD_PATH"] == dashboard_path

@@ -43,18 +43,6 @@ def _requirements(*arguments: str) -> list[str]:
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
 
 
-@pytest.mark.parametrize("accelerator", ["cpu", "gpu"])
-def test_requirements_of_an_image_are_pinned(accelerator: str) -> None:
-    lines = (ROOT / "constraints.txt").read_text().lower().replace("_", "-").splitlines()
-    pinned = {line.partition("==")[0] for line in lines}
-    required = {
-        re.split(r"[=<>~!; \[]", line)[0].lower().replace("_", "-")
-        for line in _requirements(accelerator, "s3", "gs", "milvus")
-    }
-    assert f"faiss-{accelerator}" in required
-    assert required <= pinned
-
-
 def test_packages_of_an_image_are_pinned_and_contain_no_development_tool() -> None:
     packages = _load("runtime_packages").runtime_packages(ROOT / "pyproject.toml", ["cpu", "s3", "gs"])
     lines = (ROOT / "constraints.txt").read_text().lower().replace("_", "-").splitlines()
@@ -82,11 +70,7 @@ def test_hashes_of_wheels_cover_the_pins_of_images() -> None:
 
 @pytest.mark.parametrize(
     ("archive", "status"),
-    [
-        ({"hashes": {"sha256": "a" * 64}}, 0),
-        ({"hashes": {"sha256": "b" * 64}}, 1),
-        ({}, 1),
-    ],
+    [({"hashes": {"sha256": "a" * 64}}, 0), ({"hashes": {"sha256": "b" * 64}}, 1), ({}, 1)],
 )
 def test_build_ends_at_a_wheel_with_another_hash(
     archive: dict[str, Any], status: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -17,24 +16,12 @@ from cinestrata_schemas import __version__
 from cli.main import app
 
 
-@pytest.mark.parametrize("folder", [".", "clients/python"])
-def test_distributions_read_the_version(root: Path, folder: str) -> None:
-    content = tomllib.loads((root / folder / "pyproject.toml").read_text())
-    assert "version" in content["project"]["dynamic"]
-    assert content["tool"]["setuptools"]["dynamic"]["version"] == {"attr": "cinestrata_schemas.__version__"}
-
-
 def test_interfaces_show_the_version() -> None:
     assert re.fullmatch(r"\d+\.\d+\.\d+", __version__)
     assert create_app().openapi()["info"]["version"] == __version__
     assert CliRunner().invoke(app, ["--version"]).output == f"cinestrata {__version__}\n"
     assert cinestrata_client.__version__ == __version__
     assert create_agent_server(lambda _: pytest.fail("no request")).version == __version__
-
-
-def test_readme_of_the_client_names_its_wheel(root: Path) -> None:
-    text = (root / "clients/python/README.md").read_text()
-    assert re.findall(r"cinestrata_client-([\w.]+)-py3", text) == [__version__]
 
 
 def test_images_have_the_version(root: Path, manifests: list[dict[str, Any]]) -> None:

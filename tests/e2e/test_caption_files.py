@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -85,17 +84,3 @@ def test_export_of_the_formats_becomes_the_same_library(
     assert _library(url) == first
     process.terminate()
     process.wait()
-
-
-def test_strict_command_changes_nothing_for_an_unknown_table(
-    machine: Machine, clips: Path, tmp_path: Path
-) -> None:
-    folder = shutil.copytree(clips, tmp_path / "pets")
-    (folder / "words.json").write_text(json.dumps({"clips": [{"vid": "a", "words": "a dog"}]}))
-    data = tmp_path / "data"
-    for command in ("ingest", "sync"):
-        done = machine.run(command, folder, "--strict", "--data", data, env=FAST)
-        assert done.returncode == 2, done.stdout
-        said = " ".join((done.stdout + done.stderr).split())
-        assert "words.json: The keys 'clips' match no known caption format." in said
-    assert not list(data.rglob("*.mp4"))

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 
 from tests.e2e.conftest import Machine
@@ -92,71 +89,3 @@ def test_repeated_demo_learns_no_task_twice(machine: Machine, data: Path, report
         assert again[key] == report[key]
     for before, after in zip(report["searches"], again["searches"], strict=True):
         assert [r["video_id"] for r in before["results"]] == [r["video_id"] for r in after["results"]]
-
-
-@pytest.mark.endurance  # the tests of the Celery workers kill a learning worker, too
-def test_killed_learning_worker_loses_nothing(machine: Machine, data: Path, report: dict[str, Any]) -> None:
-    up, url = machine.up(data)
-    refused = machine.run("up", "--data", data, "--port", 0)
-    assert refused.returncode == 1
-    assert f"process {up.pid}" in refused.stderr
-    assert url in refused.stderr
-
-    media = data / "media" / "world" / "third"
-    _write_third_domain(media)
-    query = {"q": "a car moves", "k": 5}
-    with httpx.Client(base_url=url, timeout=60) as client:
-        before = client.get("/search", params={**query, "task": DOMAINS[0]}).raise_for_status().json()
-        videos = [
-            {**json.loads(line), "uri": f"world/third/kitchen-table/{json.loads(line)['uri']}"}
-            for line in (media / "kitchen-table" / "manifest.jsonl").read_text().splitlines()
-        ]
-        body = {"name": "third", "videos": videos}
-        posted = client.post("/tasks", json=body, headers={"Idempotency-Key": "third"})
-        assert posted.status_code == 202, posted.text
-        location = posted.headers["Location"]
-
-        def task() -> dict[str, Any]:
-            view: dict[str, Any] = client.get(location).raise_for_status().json()
-            return view
-
-        machine.until(lambda: task()["state"] == "training", "training")
-        (worker,) = machine.processes(data, "--queue gpu")
-        os.kill(worker, signal.SIGKILL)
-        after = client.get("/search", params={**query, "task": DOMAINS[0]}).raise_for_status().json()
-        assert after["results"] == before["results"]
-
-        machine.until(lambda: task()["state"] == "ready", "the task continues in another worker")
-        assert len(_learners(client, location)) == 2, "two workers have learned the task"
-        machine.until(
-            lambda: len(client.get("/forgetting").json()["tasks"]) == 3, "three tasks are evaluated"
-        )
-
-        def kept() -> dict[str, Any]:
-            view: dict[str, Any] = client.get("/search", params={**query, "task": DOMAINS[0]}).json()
-            return view
-
-        machine.until(lambda: kept()["generation"] > before["generation"], "the new release answers")
-        assert _rank(kept()) == _rank(before), "only the confidence is that of the new release"
-
-    up.send_signal(signal.SIGINT)
-    assert up.wait(60) == 0
-    machine.until(lambda: machine.processes(data) == [], "all processes have ended", 5)
-
-
-def _rank(answer: dict[str, Any]) -> list[tuple[str, float]]:
-    return [(result["video_id"], result["score"]) for result in answer["results"]]
-
-
-def _learners(client: httpx.Client, location: str) -> set[str]:
-    lines = client.get(f"{location}/events").text.splitlines()
-    events = [json.loads(line.removeprefix("data: ")) for line in lines if line.startswith("data: ")]
-    messages = [event["data"].get("message", "") for event in events if event["kind"] == "log"]
-    # The first worker that takes the task examines its videos.
-    return set([message for message in messages if message.startswith("Taken by ")][1:])
-
-
-def _write_third_domain(folder: Path) -> None:
-    from tests.drawn_videos import write_domains
-
-    write_domains(folder, domains=["kitchen-table"], train=24, val=2, test=4)

@@ -58,18 +58,6 @@ def test_moment_windows_cover_video_evenly(
         assert fewer > seconds * (1 - 1e-6)
 
 
-def test_moment_windows_of_round_numbers() -> None:
-    assert moment_windows(40, 20, 0.5, 512) == [(0, 20), (10, 30), (20, 40)]
-    assert moment_windows(60, 20, 0, 512) == [(0, 20), (20, 40), (40, 60)]
-    assert moment_windows(90, 20, 0.5, 2) == [(0, 60), (30, 90)]
-    assert (
-        moment_windows(90, 20, 0.5, 1)
-        == moment_windows(90, 20, 0.5, 0)
-        == moment_windows(20, 20, 0.5, 9)
-        == []
-    )
-
-
 # -- frames -------------------------------------------------------------------------------------------------
 
 GRAYS = range(100)  # one frame a second

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from media import MediaError, content_hash, frame_cache_path, load_frames, resolve_uri
+from media import MediaError, load_frames, resolve_uri
 
 
 @pytest.fixture
@@ -35,14 +34,6 @@ def test_relative_absolute_and_file_uris_resolve_to_same_file(root: Path) -> Non
         soup.as_uri(),
     ):
         assert resolve_uri(uri, root) == soup.resolve()
-
-
-def test_percent_signs_are_only_decoded_in_uris(root: Path) -> None:
-    plain = root / "100%25.mp4"
-    assert resolve_uri("100%25.mp4", root) == plain.resolve()
-    assert resolve_uri(f"file://{root}/100%2525.mp4", root) == plain.resolve()
-    with pytest.raises(MediaError, match="not a file below"):
-        resolve_uri("cooking/soup%20of%20the%20day.mp4", root)
 
 
 @pytest.mark.parametrize(
@@ -119,17 +110,6 @@ def test_devices_and_pipes_raise(root: Path) -> None:
     os.mkfifo(root / "pipe.mp4")
     with pytest.raises(MediaError, match="not a file below"):
         resolve_uri("pipe.mp4", root)
-
-
-def test_content_hash_is_the_sha256_of_the_bytes(tmp_path: Path) -> None:
-    path = tmp_path / "clip"
-    path.write_bytes(b"clip" * 100_000)
-    assert content_hash(path) == hashlib.sha256(b"clip" * 100_000).hexdigest()
-
-
-def test_cache_paths_differ_by_shape(tmp_path: Path) -> None:
-    places = {frame_cache_path(tmp_path, frames, size, "ab") for frames in (4, 8) for size in (32, 64)}
-    assert len(places) == 4
 
 
 def test_load_frames_returns_written_frames_and_rejects_others(tmp_path: Path) -> None:

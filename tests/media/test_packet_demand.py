@@ -67,22 +67,6 @@ def test_frames_on_display_equal_those_of_complete_decoding(
         assert all(np.array_equal(one, other) for one, other in zip(found, expected, strict=True))
 
 
-def test_frames_of_unequal_length_equal_those_of_complete_decoding(make_video: Callable[..., Path]) -> None:
-    lengths = np.random.default_rng(2).integers(20, 900, COUNT)
-    starts = [int(start) for start in np.cumsum(lengths) - lengths[0]]
-    path = make_video(
-        "clip.mkv", range(COUNT), milliseconds=starts, paint=_noise, codec_options=BIDIRECTIONAL
-    )
-    with av.open(str(path)) as container:
-        extent = StreamExtent(starts[-1] / 1000, COUNT, container.streams.video[0].start_time)
-    times = sample_times(extent.duration, 8)
-    with _opened(path) as (container, stream, _):
-        found = [
-            f.to_ndarray(format="rgb24") for f in frames_on_display(container, stream, extent, times, "clip")
-        ]
-    assert all(np.array_equal(one, other) for one, other in zip(found, _expected(path, times), strict=True))
-
-
 def test_frames_without_references_are_omitted(make_video: Callable[..., Path]) -> None:
     path = make_video("clip.mp4", range(COUNT), fps=FPS, paint=_noise, codec_options=BIDIRECTIONAL)
     decoded = []

@@ -47,11 +47,6 @@ def test_two_scenes_differ_in_at_least_two_parts(domain: str) -> None:
     assert all(sum(a != b for a, b in zip(*pair, strict=True)) >= 2 for pair in combinations(scenes, 2))
 
 
-def test_video_ids_are_unique_in_a_library() -> None:
-    ids = [scene.id for domain in DOMAINS for scene in make_scenes(domain, train=100, val=8, test=36)]
-    assert len(set(ids)) == len(ids)
-
-
 def test_held_out_scenes_do_not_depend_on_the_number_of_training_scenes() -> None:
     few, many = (make_scenes("sea", train=train, val=2, test=5) for train in (3, 50))
     assert [s for s in few if s.split == "test"] == [s for s in many if s.split == "test"]

@@ -39,35 +39,20 @@ _HEADERS = {"idempotency_key": "Idempotency-Key", "if_match": "If-Match"}
 
 @dataclass(frozen=True)
 class Call(Generic[_T]):
-    """A request and the type of its response.
-
-    Attributes:
-        method: HTTP method.
-        template: Path below ``/v1``, with parameter names in braces.
-        result: Type of the response: a model, a list of models, ``str``, ``bytes`` or None.
-        path: Path parameters.
-        query: Query parameters; None is left out.
-        headers: Headers; None is left out.
-        body: JSON body; unset fields are left out.
-        files: Form files by name.
-        data: Form fields.
-        content: Body as bytes.
-        accepted: Error statuses whose JSON body also has the type ``result``.
-        is_unbounded: Whether the response may take arbitrarily long, because the service reads an archive first.
-    """
+    """A request and the type of its response. Query parameters and headers that are None are left out."""
 
     method: str
-    template: str
-    result: Any = None
+    template: str  # path below /v1, with parameter names in braces
+    result: Any = None  # a model, a list of models, str, bytes or None
     path: Mapping[str, str | int] = field(default_factory=dict)
     query: Mapping[str, Any] = field(default_factory=dict)
     headers: Mapping[str, str | None] = field(default_factory=dict)
-    body: BaseModel | None = None
-    files: Mapping[str, Any] | None = None
+    body: BaseModel | None = None  # without its unset fields
+    files: Mapping[str, Any] | None = None  # of a form
     data: Mapping[str, str] | None = None
     content: bytes | None = None
-    accepted: tuple[int, ...] = ()
-    is_unbounded: bool = False
+    accepted: tuple[int, ...] = ()  # error statuses whose JSON body also has the type of the result
+    is_unbounded: bool = False  # the service reads an archive before it responds
 
     @property
     def url(self) -> str:
@@ -86,14 +71,10 @@ class Call(Generic[_T]):
         )
 
     def options(self, timeout: float) -> dict[str, Any]:
-        """Return the request options for httpx.
-
-        Args:
-            timeout: Seconds until the request fails; longer for requests with many videos or an archive.
-        """
+        """Return the request options for httpx."""
         query = {name: _query_value(value) for name, value in self.query.items() if value is not None}
         headers = {name: value for name, value in self.headers.items() if value is not None}
-        content = self.content
+        content, videos = self.content, getattr(self.body, "videos", None) or ()
         if self.body is not None:
             content = self.body.model_dump_json(exclude_unset=True).encode()
             headers["Content-Type"] = "application/json"
@@ -103,14 +84,10 @@ class Call(Generic[_T]):
             "content": content,
             "files": self.files,
             "data": self.data,
-            "timeout": self._timeout(timeout),
+            "timeout": httpx.Timeout(None, connect=timeout, pool=timeout)
+            if self.is_unbounded
+            else httpx.Timeout(timeout, read=timeout + len(videos) * _SECONDS_PER_VIDEO),
         }
-
-    def _timeout(self, seconds: float) -> httpx.Timeout:
-        if self.is_unbounded:
-            return httpx.Timeout(None, connect=seconds, pool=seconds)
-        videos = getattr(self.body, "videos", None) or ()
-        return httpx.Timeout(seconds, read=seconds + len(videos) * _SECONDS_PER_VIDEO)
 
     def is_answered_by(self, response: httpx.Response) -> bool:
         """Return whether a response has the type ``result`` and so is not an error."""
@@ -168,12 +145,7 @@ class RetryPolicy:
     def pause(
         self, call: Call[_T], attempt: int, outcome: httpx.Response | httpx.RequestError
     ) -> float | None:
-        """Return the seconds until a retry; None: do not retry.
-
-        Args:
-            attempt: Number of the failed attempt, from 0.
-            outcome: The response, or the connection error.
-        """
+        """Return the seconds until a retry; None: do not retry."""
         response = outcome if isinstance(outcome, httpx.Response) else None
         if attempt >= self.max_retries or (response is not None and call.is_answered_by(response)):
             return None
@@ -262,11 +234,7 @@ class AsyncStepClient(StepClient):
 
 
 class Method(Generic[_P, _T]):
-    """A method of both clients, whose function yields its steps.
-
-    Args:
-        function: Generator function, whose first parameter is the client.
-    """
+    """A method of both clients, whose function yields its steps."""
 
     def __init__(self, function: Callable[Concatenate[Any, _P], Steps[_T]]) -> None:
         self._function = function
@@ -314,24 +282,12 @@ class Operation(Method[_P, _T]):
         bound = self._signature.bind(None, *args, **kwargs)
         bound.apply_defaults()
         _, *values = bound.arguments.items()  # without the client
-        path: dict[str, str | int] = {}
-        query: dict[str, Any] = {}
-        headers: dict[str, str | None] = dict(self._template.headers)
-        for name, value in values:
-            if f"{{{name}}}" in self._template.template:
-                path[name] = value
-            elif name in _HEADERS:
-                headers[_HEADERS[name]] = value
-            elif name != "body":
-                query[name] = value
-        return replace(
-            self._template,
-            result=self.result,
-            path=path,
-            query=query,
-            headers=headers,
-            body=bound.arguments.get("body"),
-        )
+        query = dict(values)
+        body = query.pop("body", None)
+        path = {name: query.pop(name) for name in [*query] if f"{{{name}}}" in self._template.template}
+        headers = {header: query.pop(name) for name, header in _HEADERS.items() if name in query}
+        headers = {**self._template.headers, **headers}
+        return replace(self._template, result=self.result, path=path, query=query, headers=headers, body=body)
 
     @functools.cached_property
     def result(self) -> Any:
@@ -341,11 +297,7 @@ class Operation(Method[_P, _T]):
 
 
 class Pages(Generic[_P, _Item]):
-    """A method of both clients that iterates over a list, page by page.
-
-    Args:
-        operation: Operation that returns one page.
-    """
+    """A method of both clients that iterates over a list, page by page."""
 
     def __init__(self, operation: Operation[_P, Any], item: type[_Item]) -> None:
         self._operation = operation
@@ -372,14 +324,7 @@ class Pages(Generic[_P, _Item]):
 def operation(
     verb: str, path: str, *, headers: Mapping[str, str] | None = None, accepted: tuple[int, ...] = ()
 ) -> Callable[[Callable[Concatenate[Any, _P], _T]], Operation[_P, _T]]:
-    """Declare an operation by a function with a signature and docstring, but no body.
-
-    Args:
-        verb: HTTP method.
-        path: Path below ``/v1``, with parameter names in braces.
-        headers: Fixed headers.
-        accepted: Error statuses whose body is also a result.
-    """
+    """Declare an operation by a function with a signature and docstring, but no body."""
 
     def declare(function: Callable[Concatenate[Any, _P], _T]) -> Operation[_P, _T]:
         return Operation(Call(verb, path, headers=headers or {}, accepted=accepted), function)

@@ -20,11 +20,7 @@ _STYLE = "max-width:160px;max-height:120px"
 
 
 class Connection:
-    """Opens connections to the service; a pickled response has none, because it would contain the key.
-
-    Attributes:
-        options: Options of an httpx client.
-    """
+    """Opens connections to the service; a pickled response has none, because it would contain the key."""
 
     def __init__(self, options: Mapping[str, Any] | None = None) -> None:
         self.options = options

@@ -25,12 +25,7 @@ _FIRST_POLL_SECONDS, _POLL_SECONDS = 0.25, 5.0
 
 @dataclass(frozen=True)
 class FileUpload:
-    """A complete upload.
-
-    Attributes:
-        id: ID of the upload.
-        uri: URI of the file in ``VideoSpec.uri``.
-    """
+    """A complete upload."""
 
     id: str
 
@@ -57,28 +52,20 @@ class Transfers:
         where: Mapping[str, Any] | None = None,
         min_score: float | None = None,
     ) -> Steps[ClipSearchResponse]:
-        """Search with a video clip or image, which the service does not store.
+        """Search with a video clip or image, which the service does not store; filters are those of ``search``.
 
         Args:
-            clip: Content of the file.
             name: File name, whose extension tells the format.
-            k: Maximum number of results.
-            task: Names or IDs of domains; default: all.
             captions: Number of library captions to return that describe the clip.
-            min_duration: Minimum duration of a result in seconds.
-            max_duration: Maximum duration of a result in seconds.
-            where: Conditions on metadata.
-            min_score: Minimum score of a result.
         """
-        query = {
+        query: dict[str, Any] = {
             "k": k,
             "task": task,
             "captions": captions,
-            "min_duration": min_duration,
-            "max_duration": max_duration,
             "where": where,
             "min_score": min_score,
         }
+        query |= {"min_duration": min_duration, "max_duration": max_duration}
         call = Call[ClipSearchResponse](
             "POST", "/search/clip", ClipSearchResponse, query=query, files={"clip": (name, clip)}
         )

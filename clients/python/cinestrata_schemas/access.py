@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from pydantic import Field, PlainSerializer, SecretStr
 
 from cinestrata_schemas.choice_types import AccessScope
-from cinestrata_schemas.model_types import Name, RequestModel, ResponseModel
+from cinestrata_schemas.model_types import Name, RequestModel, ResponseModel, optional
 
 # Masked in output, and sent in plain text.
 Password = Annotated[
@@ -26,9 +26,7 @@ class KeySpec(RequestModel):
     expires_in_days: int | None = Field(
         default=None, ge=1, le=3660, description="Days until the key expires."
     )
-    expires_at: datetime | None = Field(
-        default=None, description="Expiry time; UTC unless it has a time zone."
-    )
+    expires_at: datetime | None = optional("Expiry time; UTC unless it has a time zone.")
 
 
 class KeyDetails(ResponseModel):
@@ -41,7 +39,7 @@ class KeyDetails(ResponseModel):
     created_at: datetime
     created_by: str = Field(description="Actor that created the key.")
     expires_at: datetime | None = None
-    last_used_at: datetime | None = Field(default=None, description="Accurate to a minute.")
+    last_used_at: datetime | None = optional("Accurate to a minute.")
     revoked_at: datetime | None = None
 
 
@@ -62,10 +60,8 @@ class UserSpec(RequestModel):
 class UserPatch(RequestModel):
     """Changes to a user; omitted fields stay unchanged."""
 
-    password: Password | None = Field(
-        default=None, description="New password. Ends all of the user's sessions."
-    )
-    scope: AccessScope | None = Field(default=None, description="New role, effective at once.")
+    password: Password | None = optional("New password. Ends all of the user's sessions.")
+    scope: AccessScope | None = optional("New role, effective at once.")
 
 
 class UserDetails(ResponseModel):
@@ -74,9 +70,7 @@ class UserDetails(ResponseModel):
     id: str
     name: str
     scope: str
-    provider: str | None = Field(
-        default=None, description="The user's OpenID provider; null: signs in with a password."
-    )
+    provider: str | None = optional("The user's OpenID provider; null: signs in with a password.")
     created_at: datetime
     last_sign_in_at: datetime | None = None
     sessions: int = Field(default=0, description="Number of active sessions.")
@@ -86,12 +80,12 @@ class SessionDetails(ResponseModel):
     """A session of a signed-in browser."""
 
     id: str
-    user: str | None = Field(default=None, description="Name of the user; null: signed in with a key.")
-    key: str | None = Field(default=None, description="Name of the key; null: signed in as a user.")
+    user: str | None = optional("Name of the user; null: signed in with a key.")
+    key: str | None = optional("Name of the key; null: signed in as a user.")
     created_at: datetime
     expires_at: datetime
     last_seen_at: datetime = Field(description="Accurate to a minute.")
-    address: str | None = Field(default=None, description="Network address at sign-in.")
+    address: str | None = optional("Network address at sign-in.")
     user_agent: str = Field(description="User agent of the browser.")
     current: bool = Field(default=False, description="Whether this request uses the session.")
 
@@ -113,10 +107,10 @@ class AuditRecord(ResponseModel):
     actor_kind: str = Field(
         description="user, key, environment (the key in the environment), anonymous, cli, worker or system."
     )
-    action: str = Field(description="Resource and verb.", examples=["task.cancel"])
+    action: str = Field(examples=["task.cancel"], description="Resource and verb.")
     target: str = Field(description="ID of the changed resource; empty if there is none.")
-    address: str | None = Field(default=None, description="Network address of the client.")
-    request_id: str | None = Field(default=None, description="ID of the HTTP request.")
+    address: str | None = optional("Network address of the client.")
+    request_id: str | None = optional("ID of the HTTP request.")
     details: dict[str, Any] = Field(default_factory=dict, description="Details of the change.")
 
 
@@ -124,4 +118,4 @@ class AuditPage(ResponseModel):
     """A page of the audit log."""
 
     entries: list[AuditRecord]
-    next_cursor: str | None = Field(default=None, description="Cursor of the next page; null on the last.")
+    next_cursor: str | None = optional("Cursor of the next page; null on the last.")

@@ -7,7 +7,7 @@ from typing import Literal, get_args
 
 from pydantic import Field
 
-from cinestrata_schemas.model_types import Open, ResponseModel
+from cinestrata_schemas.model_types import Open, ResponseModel, optional
 
 AlertKind = Literal["forgetting_local", "forgetting_global"]
 ALERT_KINDS: tuple[AlertKind, ...] = get_args(AlertKind)
@@ -24,6 +24,4 @@ class AlertDetails(ResponseModel):
     threshold: float
     message: str
     raised_at: datetime
-    cleared_at: datetime | None = Field(
-        default=None, description="When the recall recovered; only in `alert.cleared`."
-    )
+    cleared_at: datetime | None = optional("When the recall recovered; only in `alert.cleared`.")

@@ -96,8 +96,8 @@ class ResultExplanation(ResponseModel):
     score: float
     cosine: float = Field(description="Cosine between the query vector and the video's best vector.")
     video_cosine: float | None = Field(
-        description="Cosine between the query vector and the whole video's vector; lower than `cosine` "
-        "if a moment is nearer."
+        description="Cosine between the query vector and the whole video's vector; lower than `cosine` if a moment is "
+        "nearer."
     )
     visual_term: float = Field(description="Evidence of the similarity.")
     visual_weight: float = Field(description="Nats per cosine.")
@@ -115,8 +115,8 @@ class ResultExplanation(ResponseModel):
     texts: list[MatchedText] = Field(description="Matching texts of the video, best first.")
     routing: list[TaskRouting] = Field(description="The likeliest domains, largest weight first.")
     confidence: float | None = Field(
-        description="Probability that the video is right for the query; null outside the first `k` "
-        "results, or if neither the release nor a text of the video can tell."
+        description="Probability that the video is right for the query; null outside the first `k` results, or if "
+        "neither the release nor a text of the video can tell."
     )
     matches: bool | None = Field(
         description="Whether the result is above the cut-off; null if `confidence` is."

@@ -7,7 +7,7 @@ from datetime import datetime
 from pydantic import Field
 
 from cinestrata_schemas.choice_types import ActorKind, Verdict
-from cinestrata_schemas.model_types import Open, RequestModel, ResponseModel
+from cinestrata_schemas.model_types import Open, RequestModel, ResponseModel, optional
 
 
 class FeedbackSpec(RequestModel):
@@ -34,4 +34,4 @@ class FeedbackPage(ResponseModel):
     """A page of feedback."""
 
     feedback: list[FeedbackDetails]
-    next_cursor: str | None = Field(default=None, description="Cursor of the next page; null on the last.")
+    next_cursor: str | None = optional("Cursor of the next page; null on the last.")

@@ -53,8 +53,8 @@ class MeasuredLoss(ResponseModel):
     learned: float
     now: float
     worst: DomainLoss | None = Field(
-        description="Domain with the largest loss, among those with 20 or more queries if there are "
-        "any; null if none has lost."
+        description="Domain with the largest loss, among those with 20 or more queries if there are any; null if none "
+        "has lost."
     )
 
 
@@ -206,8 +206,8 @@ class LibraryStatus(ResponseModel):
     domains: int = Field(description="Number of learned domains with videos.")
     searchable_domains: int = Field(description="Number of these domains that the served release can search.")
     trained_domains: int = Field(
-        description="Number of these domains that the encoders have learned from; others, such as domains "
-        "without captions, were indexed without training."
+        description="Number of these domains that the encoders have learned from; others, such as domains without "
+        "captions, were indexed without training."
     )
     first_domains: list[DomainVectors] = Field(
         description="The first 8 searchable domains with vectors, in learning order."

@@ -78,6 +78,11 @@ RequestList = Annotated[list[_Item], Field(fail_fast=True)]  # only the first in
 RequestSettings = Annotated[dict[str, Scalar], BeforeValidator(_limit_fields)]
 
 
+def optional(description: str) -> Any:
+    """Declare a described field that is null unless it is given."""
+    return Field(default=None, description=description)
+
+
 class RequestModel(BaseModel):
     """A request body. Unknown fields are refused."""
 

@@ -43,7 +43,7 @@ class JobDetails(ResponseModel):
 class SnapshotDetails(ResponseModel):
     """A backup written by a worker."""
 
-    name: str = Field(description="Name of the archive.", examples=["cinestrata-20261123T080000Z-1.tar"])
+    name: str = Field(examples=["cinestrata-20261123T080000Z-1.tar"], description="Name of the archive.")
     bytes: int = Field(description="Size of the archive.")
     created_at: datetime
 

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pydantic import Field, computed_field
 
-from cinestrata_schemas.model_types import Open, ResponseModel
+from cinestrata_schemas.model_types import Open, ResponseModel, optional
 
 ActionName = Literal[
     "add_domain",
@@ -36,9 +36,7 @@ class Action(ResponseModel):
 
     name: Open[ActionName]
     id: str = Field(default="", description="ID of the task or release that it concerns.")
-    body: dict[str, Any] | None = Field(
-        default=None, description="Request body; without it, the action would fail again."
-    )
+    body: dict[str, Any] | None = optional("Request body; without it, the action would fail again.")
 
     @computed_field(description="API request.")  # type: ignore[prop-decorator]
     @property
@@ -64,4 +62,4 @@ class Problem(ResponseModel):
     detail: str = Field(description="Description of this error; if several fields are invalid, of the first.")
     instance: str = Field(description="Request path.")
     errors: list[ProblemField] = Field(default=[], description="Invalid fields, at most 100.")
-    remedy: Action | None = Field(default=None, description="What the caller may do next.")
+    remedy: Action | None = optional("What the caller may do next.")

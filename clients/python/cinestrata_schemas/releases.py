@@ -6,7 +6,7 @@ from datetime import datetime
 
 from pydantic import Field
 
-from cinestrata_schemas.model_types import RequestModel, ResponseModel
+from cinestrata_schemas.model_types import RequestModel, ResponseModel, optional
 
 
 class ServeSpec(RequestModel):
@@ -83,9 +83,8 @@ class ReleaseSummary(ResponseModel):
     bytes: int
     created_at: datetime
     current: bool
-    calibration_error: float | None = Field(
-        default=None,
-        description="Expected calibration error of its confidences, cross-validated, 0..1; null without calibration.",
+    calibration_error: float | None = optional(
+        "Expected calibration error of its confidences, cross-validated, 0..1; null without calibration."
     )
 
 

@@ -8,7 +8,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from cinestrata_schemas.choice_types import QueryMode, TextKind
-from cinestrata_schemas.model_types import Open, RequestList, RequestModel, ResponseModel, ShownUri
+from cinestrata_schemas.model_types import Open, RequestList, RequestModel, ResponseModel, ShownUri, optional
 from cinestrata_schemas.videos import VideoMoment
 
 MAX_BATCH_QUERIES = 256
@@ -22,41 +22,28 @@ class SearchQuery(RequestModel):
 
     q: str = Field(description="Description of the scene.")
     k: int = Field(default=10, description="Maximum number of results.")
-    task: str | RequestList[str] | None = Field(
-        default=None, description="Names or IDs of the domains to search; all by default."
+    task: str | RequestList[str] | None = optional("Names or IDs of the domains to search; all by default.")
+    mode: str | None = optional("Query encoders: 'pinned' or 'latest'.")
+    min_duration: float | None = optional("Minimum duration of a video in seconds.")
+    max_duration: float | None = optional("Maximum duration of a video in seconds.")
+    arrived_after: datetime | None = optional("Added at this time or later; UTC unless it has a time zone.")
+    arrived_before: datetime | None = optional("Added before this time; UTC unless it has a time zone.")
+    where: dict[str, Any] | None = optional(
+        "Metadata conditions by field, all of which must match: a value, {min, max}, {any: [values]} or {all: "
+        "[strings]}. A list of strings matches each of its strings."
     )
-    mode: str | None = Field(default=None, description="Query encoders: 'pinned' or 'latest'.")
-    min_duration: float | None = Field(default=None, description="Minimum duration of a video in seconds.")
-    max_duration: float | None = Field(default=None, description="Maximum duration of a video in seconds.")
-    arrived_after: datetime | None = Field(
-        default=None, description="Added at this time or later; UTC unless it has a time zone."
-    )
-    arrived_before: datetime | None = Field(
-        default=None, description="Added before this time; UTC unless it has a time zone."
-    )
-    where: dict[str, Any] | None = Field(
-        default=None,
-        description=(
-            "Metadata conditions by field, all of which must match: a value, {min, max}, "
-            "{any: [values]} or {all: [strings]}. A list of strings matches each of its strings."
-        ),
-    )
-    min_score: float | None = Field(default=None, description="Minimum score of a result.")
-    min_confidence: float | None = Field(default=None, description="Minimum confidence of a result, 0..1.")
-    routes: int | str | None = Field(
-        default=None,
-        description=(
-            "Domains to search: 'all', 'auto' (likely domains that can still contribute to the top k), or a "
-            "number of the likeliest domains."
-        ),
+    min_score: float | None = optional("Minimum score of a result.")
+    min_confidence: float | None = optional("Minimum confidence of a result, 0..1.")
+    routes: int | str | None = optional(
+        "Domains to search: 'all', 'auto' (likely domains that can still contribute to the top k), or a number of the "
+        "likeliest domains."
     )
     moments: int = Field(default=3, description="Maximum number of moments per long video.")
     facets: bool = Field(
         default=False, description="Whether to count the domains and metadata values of the results."
     )
-    cursor: str | None = Field(
-        default=None,
-        description="`next_cursor` from the previous page; parameters other than k and moments must not change.",
+    cursor: str | None = optional(
+        "`next_cursor` from the previous page; parameters other than k and moments must not change."
     )
 
 
@@ -76,14 +63,12 @@ class MatchedText(ResponseModel):
     """A text of a video that contains words of the query."""
 
     kind: Open[TextKind]
-    field: str | None = Field(default=None, description="Metadata field of the text; null for other kinds.")
-    start: float | None = Field(
-        default=None,
-        description="For a transcript: start of the matching text, in seconds; null for other kinds.",
+    field: str | None = optional("Metadata field of the text; null for other kinds.")
+    start: float | None = optional(
+        "For a transcript: start of the matching text, in seconds; null for other kinds."
     )
-    end: float | None = Field(
-        default=None,
-        description="For a transcript: end of the matching text, in seconds; null for other kinds.",
+    end: float | None = optional(
+        "For a transcript: end of the matching text, in seconds; null for other kinds."
     )
     text: str = Field(description="The text; if it is long, the part around the first matched word.")
     marks: list[tuple[int, int]] = Field(
@@ -114,16 +99,13 @@ class SearchResult(ResponseModel):
     task: str
     task_id: str
     score: float = Field(description="Best score among the whole video and its moments.")
-    confidence: float | None = Field(
-        default=None,
-        description="Probability that the video is right for the query, 0..1; several videos may be "
-        "right. Null if the release is not calibrated and no text of the video contains the "
-        "words.",
+    confidence: float | None = optional(
+        "Probability that the video is right for the query, 0..1; several videos may be right. Null if the release is "
+        "not calibrated and no text of the video contains the words."
     )
-    matches: bool | None = Field(
-        default=None,
-        description="Whether the video is right for the query: its texts contain the words, or it looks "
-        "right and scores close to the first result. Null if the release can't tell.",
+    matches: bool | None = optional(
+        "Whether the video is right for the query: its texts contain the words, or it looks right and scores close to "
+        "the first result. Null if the release can't tell."
     )
     words: list[MatchedText] = Field(
         default_factory=list,
@@ -132,8 +114,8 @@ class SearchResult(ResponseModel):
     captions: list[str]
     thumbnail_url: str
     stream_url: str = Field(
-        description="URL of the video file. A fragment `#t=start,end` selects the part whose transcript has "
-        "the words, or the best moment, if there is one."
+        description="URL of the video file. A fragment `#t=start,end` selects the part whose transcript has the "
+        "words, or the best moment, if there is one."
     )
     moments: list[MomentMatch] = Field(
         default_factory=list, description="Moments of a long video, best first."
@@ -167,26 +149,20 @@ class SearchResponse(ResponseModel):
     generation: int
     mode: Open[QueryMode]
     results: list[SearchResult]
-    confidence: float | None = Field(
-        default=None,
-        description="Probability that a searched video is right for the query, 0..1; null if neither "
-        "the release nor any text can tell. Depends on filters, but not on thresholds and "
-        "pages.",
+    confidence: float | None = optional(
+        "Probability that a searched video is right for the query, 0..1; null if neither the release nor any text can "
+        "tell. Depends on filters, but not on thresholds and pages."
     )
-    matches: bool | None = Field(
-        default=None,
-        description="Whether a searched video is right for the query; null if the release can't tell.",
+    matches: bool | None = optional(
+        "Whether a searched video is right for the query; null if the release can't tell."
     )
-    matching: int | None = Field(
-        default=None,
-        description="Number of searched videos that match: all whose texts contain the query, and those "
-        "among the first ten results that look right. Depends on filters, but not on "
-        "thresholds and pages. Null if `matches` is.",
+    matching: int | None = optional(
+        "Number of searched videos that match: all whose texts contain the query, and those among the first ten "
+        "results that look right. Depends on filters, but not on thresholds and pages. Null if `matches` is."
     )
-    corrected: str | None = Field(
-        default=None,
-        description="The text searched instead of the query, because one of its words is not in the "
-        "library but differs by one letter from one that is; null without a correction.",
+    corrected: str | None = optional(
+        "The text searched instead of the query, because one of its words is not in the library but differs by one "
+        "letter from one that is; null without a correction."
     )
     facets: list[Facet] = Field(
         default_factory=list,
@@ -200,15 +176,11 @@ class SearchResponse(ResponseModel):
     degraded: dict[str, str] = Field(
         default_factory=dict, description="Reasons by domain name, for domains that could not be searched."
     )
-    metadata_as_of: datetime | None = Field(
-        default=None,
-        description="Time of the catalog copy used for captions and filters while the catalog database "
-        "is unreachable: videos added since are left out. Null while it is reachable.",
+    metadata_as_of: datetime | None = optional(
+        "Time of the catalog copy used for captions and filters while the catalog database is unreachable: videos "
+        "added since are left out. Null while it is reachable."
     )
-    next_cursor: str | None = Field(
-        default=None,
-        description="`cursor` of the next page; null on the last page.",
-    )
+    next_cursor: str | None = optional("`cursor` of the next page; null on the last page.")
 
 
 class Suggestion(ResponseModel):
@@ -300,9 +272,8 @@ class ClipSearchResponse(ResponseModel):
     generation: int
     results: list[SearchResult]
     searched: list[str] = Field(description="Names of the searched domains.")
-    captions: list[CaptionMatch] | None = Field(
-        default=None,
-        description="Captions from the best result's task that are nearest to the clip; null unless requested.",
+    captions: list[CaptionMatch] | None = optional(
+        "Captions from the best result's task that are nearest to the clip; null unless requested."
     )
     timing_ms: ClipTiming
     degraded: dict[str, str] = Field(

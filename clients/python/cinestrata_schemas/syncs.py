@@ -15,6 +15,7 @@ from cinestrata_schemas.model_types import (
     RequestModel,
     ResponseModel,
     Uri,
+    optional,
 )
 from cinestrata_schemas.uploads import OmittedPath
 
@@ -49,13 +50,12 @@ class SyncCounts(ResponseModel):
     deleted: int = Field(default=0, description="Deleted videos whose file is gone.")
     rejected: int = Field(default=0, description="Previously rejected files that have not changed.")
     left_out: int = Field(
-        default=0,
-        description="Unusable files, such as links to other folders; their videos are not deleted.",
+        default=0, description="Unusable files, such as links to other folders; their videos are not deleted."
     )
     left_out_files: list[OmittedPath] = Field(
         default=[], description="The first left-out files, with reasons."
     )
-    notice: str | None = Field(default=None, description="What needs a person; null if nothing does.")
+    notice: str | None = optional("What needs a person; null if nothing does.")
 
 
 class SyncDetails(ResponseModel):
@@ -94,16 +94,16 @@ class SyncedFile(RequestModel):
         description="Relative to the source; null: only the key is known.",
     )
     bytes: Stored = None
-    modified: Stored = Field(default=None, description="In nanoseconds since the epoch; null: an object.")
-    changed: Stored = Field(default=None, description="Change of the inode, like `modified`.")
+    modified: Stored = optional("In nanoseconds since the epoch; null: an object.")
+    changed: Stored = optional("Change of the inode, like `modified`.")
     file_id: str | None = Field(
         default=None, max_length=64, pattern=_NO_NUL, description="Device and inode, or version."
     )
     sha256: str | None = Field(
         default=None, max_length=64, pattern=_NO_NUL, description="Digest of content or version."
     )
-    video_id: Identifier | None = Field(default=None, description="Null: another command added the video.")
-    captions: RequestList[str] | None = Field(default=None, description="Captions in the source.")
+    video_id: Identifier | None = optional("Null: another command added the video.")
+    captions: RequestList[str] | None = optional("Captions in the source.")
     transcript: str | None = Field(
         default=None, max_length=64, pattern=_NO_NUL, description="Digest of the transcript."
     )

@@ -20,6 +20,7 @@ from cinestrata_schemas.model_types import (
     Scalar,
     ShownUri,
     Uri,
+    optional,
 )
 from cinestrata_schemas.problems import Action
 from cinestrata_schemas.videos import MAX_CUES, Cue
@@ -37,20 +38,14 @@ class VideoSpec(RequestModel):
         max_length=MAX_CUES,
         description="Timed texts: subtitles, or captions for parts of the video. Searched as words, but not learned.",
     )
-    id: Identifier | None = Field(default=None, description="ID of the video; generated if omitted.")
-    split: Split | None = Field(
-        default=None, description="Split of the video; test videos are held out for evaluation."
+    id: Identifier | None = optional("ID of the video; generated if omitted.")
+    split: Split | None = optional("Split of the video; test videos are held out for evaluation.")
+    replaces: Identifier | None = optional(
+        "For an append: ID of the video of which this is a new version, or to which this file was moved. Once "
+        "published, this one takes over ID, captions, metadata, transcript and feedback."
     )
-    replaces: Identifier | None = Field(
-        default=None,
-        description="For an append: ID of the video of which this is a new version, or to which this file was moved. "
-        "Once published, this one takes over ID, captions, metadata, transcript and feedback.",
-    )
-    metadata: dict[str, Any] | None = Field(
-        default=None,
-        description=(
-            "Metadata returned with the video. Searches can filter by strings, numbers, booleans and lists of strings."
-        ),
+    metadata: dict[str, Any] | None = optional(
+        "Metadata returned with the video. Searches can filter by strings, numbers, booleans and lists of strings."
     )
 
 
@@ -58,8 +53,8 @@ class TaskSpec(RequestModel):
     """A domain of videos to learn and index."""
 
     name: Name
-    method: str | None = Field(default=None, description="Learning method; the server's default if omitted.")
-    settings: RequestSettings | None = Field(default=None, description="Method settings.")
+    method: str | None = optional("Learning method; the server's default if omitted.")
+    settings: RequestSettings | None = optional("Method settings.")
     videos: RequestList[VideoSpec] = Field(min_length=1)
 
 
@@ -72,18 +67,14 @@ class AppendSpec(RequestModel):
 class RetrySpec(RequestModel):
     """Changes to a retried task; without any, it keeps its method and settings."""
 
-    method: str | None = Field(
-        default=None, description="Another method, with the settings given here or its defaults."
-    )
-    settings: RequestSettings | None = Field(default=None, description="Settings that replace the task's.")
+    method: str | None = optional("Another method, with the settings given here or its defaults.")
+    settings: RequestSettings | None = optional("Settings that replace the task's.")
 
 
 class RelearnSpec(RequestModel):
     """A new domain that learns the appended videos of a domain."""
 
-    name: Name | None = Field(
-        default=None, description="Name of the new domain; derived from the domain's name if omitted."
-    )
+    name: Name | None = optional("Name of the new domain; derived from the domain's name if omitted.")
 
 
 class Drift(ResponseModel):
@@ -105,8 +96,8 @@ class Drift(ResponseModel):
     low: float = Field(description="Lower end of the 99 % confidence interval of domain − appended.")
     high: float = Field(description="Upper end of the interval.")
     relearn: bool = Field(
-        description="Whether a new domain is recommended: domain − appended is at least 0.1, and both "
-        "the interval and an exact test rule out chance. See POST /tasks/{id}/relearn."
+        description="Whether a new domain is recommended: domain − appended is at least 0.1, and both the interval "
+        "and an exact test rule out chance. See POST /tasks/{id}/relearn."
     )
 
 
@@ -135,28 +126,21 @@ class TaskProgress(ResponseModel):
     epochs: int | None = None
     loss: float | None = None
     videos_per_second: float | None = None
-    eta_seconds: float | None = Field(
-        default=None,
-        description="Estimated seconds until the stage ends, from its rate in this attempt; null without "
-        "a rate.",
+    eta_seconds: float | None = optional(
+        "Estimated seconds until the stage ends, from its rate in this attempt; null without a rate."
     )
-    peak_memory: int | None = Field(
-        default=None,
-        description="Peak memory in bytes that the worker has used for the task: tensors on a GPU, "
-        "otherwise its process; null before the first report.",
+    peak_memory: int | None = optional(
+        "Peak memory in bytes that the worker has used for the task: tensors on a GPU, otherwise its process; null "
+        "before the first report."
     )
-    times: StageTimes | None = Field(default=None, description="Durations of the stages.")
-    outages: int | None = Field(
-        default=None,
-        description="Consecutive attempts that ended because the videos' source was unavailable.",
+    times: StageTimes | None = optional("Durations of the stages.")
+    outages: int | None = optional(
+        "Consecutive attempts that ended because the videos' source was unavailable."
     )
-    unmeasured: str | None = Field(
-        default=None, description="For a ready task: why the recall matrix has no row for its release."
-    )
-    drift: Drift | None = Field(
-        default=None,
-        description="For a ready append, and for its domain: how well the domain's encoder finds the appended videos; "
-        "null with too few captions.",
+    unmeasured: str | None = optional("For a ready task: why the recall matrix has no row for its release.")
+    drift: Drift | None = optional(
+        "For a ready append, and for its domain: how well the domain's encoder finds the appended videos; null with "
+        "too few captions."
     )
 
 
@@ -186,29 +170,27 @@ class TaskDetails(ResponseModel):
 
     id: str
     name: str
-    slug: str | None = Field(
-        default=None,
-        description="Name in ASCII, accepted wherever a name is; null for an append or a deleted domain.",
+    slug: str | None = optional(
+        "Name in ASCII, accepted wherever a name is; null for an append or a deleted domain."
     )
     into: str | None = Field(description="For an append: ID of the task whose domain receives the videos.")
-    relearns: str | None = Field(
-        default=None,
-        description="For a relearned domain: ID of the task whose appended videos it takes over.",
+    relearns: str | None = optional(
+        "For a relearned domain: ID of the task whose appended videos it takes over."
     )
     method: str
     settings: dict[str, Scalar]
     state: Open[TaskState]
     progress: TaskProgress
     eta_seconds: float | None = Field(
-        description="Estimated seconds until the task is ready, including time in the queue, from the "
-        "median of finished tasks of the same kind and method; null if there are none."
+        description="Estimated seconds until the task is ready, including time in the queue, from the median of "
+        "finished tasks of the same kind and method; null if there are none."
     )
     rejected: list[RejectedVideo] = Field(
         description="The first 100 rejected videos; GET /videos?status=rejected lists all of them."
     )
     error: str | None
     error_hint: str | None
-    remedy: Action | None = Field(default=None, description="How to recover, once the cause is corrected.")
+    remedy: Action | None = optional("How to recover, once the cause is corrected.")
     counts: VideoCounts
     learned_order: int | None = Field(
         description="Position t in learning order: 1 for the first published task."
@@ -225,9 +207,8 @@ class TaskDetails(ResponseModel):
     created_at: datetime
     started_at: datetime | None
     finished_at: datetime | None
-    request_id: str | None = Field(
-        default=None,
-        description="`X-Request-ID` of the request that created the task, as in the workers' log lines.",
+    request_id: str | None = optional(
+        "`X-Request-ID` of the request that created the task, as in the workers' log lines."
     )
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import Base64Bytes, Field
 
-from cinestrata_schemas.model_types import RequestList, RequestModel, ResponseModel
+from cinestrata_schemas.model_types import RequestList, RequestModel, ResponseModel, optional
 from cinestrata_schemas.tasks import VideoSpec
 
 
@@ -16,9 +16,7 @@ class LocalFile(RequestModel):
     path: str = Field(min_length=1, max_length=4096, description="Path, relative to the selected folder.")
     size: int = Field(ge=0, le=2**53, description="Size in bytes.")
     upload: str | None = Field(
-        default=None,
-        max_length=64,
-        description="ID of an upload of this file to continue, if any.",
+        default=None, max_length=64, description="ID of an upload of this file to continue, if any."
     )
 
 
@@ -32,18 +30,16 @@ class LocalText(RequestModel):
 class PreviewRequest(RequestModel):
     """Selected files, and the domain for their videos."""
 
-    name: str | None = Field(default=None, description="Name of a new domain.")
-    into: str | None = Field(default=None, description="ID of the task whose domain receives the videos.")
-    method: str | None = Field(default=None, description="Learning method of a new domain.")
-    settings: dict[str, Any] | None = Field(default=None, description="Method settings.")
+    name: str | None = optional("Name of a new domain.")
+    into: str | None = optional("ID of the task whose domain receives the videos.")
+    method: str | None = optional("Learning method of a new domain.")
+    settings: dict[str, Any] | None = optional("Method settings.")
     files: RequestList[LocalFile] = Field(max_length=200_000, description="All selected files.")
     texts: RequestList[LocalText] = Field(
         default_factory=list, max_length=200_000, description="Caption table and sidecar files."
     )
-    table: str | None = Field(
-        default=None,
-        description="Path of the caption table in `texts` (`.csv`, `.tsv`, `.json` or `.jsonl`); all selected tables "
-        "if omitted.",
+    table: str | None = optional(
+        "Path of the caption table in `texts` (`.csv`, `.tsv`, `.json` or `.jsonl`); all selected tables if omitted."
     )
     encoding: str = Field(default="utf-8", max_length=50, description="Encoding of the text files.")
     captions_from_names: bool = Field(

@@ -15,6 +15,7 @@ from cinestrata_schemas.model_types import (
     RequestModel,
     ResponseModel,
     ShownUri,
+    optional,
 )
 
 MAX_CUES = 20_000  # of a transcript
@@ -27,9 +28,7 @@ class Cue(RequestModel):
         ge=0, allow_inf_nan=False, description="Start in seconds from the start of the video."
     )
     end: float = Field(
-        ge=0,
-        allow_inf_nan=False,
-        description="End in seconds, after the start; may exceed the video's end.",
+        ge=0, allow_inf_nan=False, description="End in seconds, after the start; may exceed the video's end."
     )
     text: str = Field(description="Plain text on one line; markup is shown as is.")
 
@@ -69,10 +68,9 @@ class VideoDetails(ResponseModel):
         default_factory=list, description="Moments of a long video, in order of time."
     )
     transcript: list[Cue] = Field(default_factory=list, description="Timed texts, in order of time.")
-    replaced_at: datetime | None = Field(
-        default=None,
-        description="When a new version of the file replaced the previous one; captions, transcript and feedback may "
-        "be of an earlier version. Null again after an edit.",
+    replaced_at: datetime | None = optional(
+        "When a new version of the file replaced the previous one; captions, transcript and feedback may be of an "
+        "earlier version. Null again after an edit."
     )
 
 
@@ -91,9 +89,7 @@ class VideoSummary(ResponseModel):
     bytes: int | None
     duration: float | None
     added_at: datetime
-    replaces: str | None = Field(
-        default=None, description="ID of the video that this one takes over once it is published."
-    )
+    replaces: str | None = optional("ID of the video that this one takes over once it is published.")
     thumbnail_url: str
     stream_url: str
 
@@ -108,18 +104,15 @@ class VideoPage(ResponseModel):
 class VideoPatch(RequestModel):
     """Changes to a video as a JSON Merge Patch (RFC 7396). Omitted fields keep their value."""
 
-    captions: RequestList[str] | None = Field(
-        default=None, description="All captions of the video, replacing the current ones; null removes them."
+    captions: RequestList[str] | None = optional(
+        "All captions of the video, replacing the current ones; null removes them."
     )
-    metadata: dict[str, Any] | None = Field(
-        default=None,
-        description=(
-            "Metadata fields to change. A field with null is removed, objects are merged field by "
-            "field, and null instead of the object removes all metadata."
-        ),
+    metadata: dict[str, Any] | None = optional(
+        "Metadata fields to change. A field with null is removed, objects are merged field by field, and null instead "
+        "of the object removes all metadata."
     )
-    transcript: Annotated[RequestList[Cue], Field(max_length=MAX_CUES)] | None = Field(
-        default=None, description="The whole transcript, replacing the current one; null removes it."
+    transcript: Annotated[RequestList[Cue], Field(max_length=MAX_CUES)] | None = optional(
+        "The whole transcript, replacing the current one; null removes it."
     )
 
 

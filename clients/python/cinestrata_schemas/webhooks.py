@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import Field, StringConstraints
 
 from cinestrata_schemas.alerts import AlertDetails
-from cinestrata_schemas.model_types import Open, RequestModel, ResponseModel
+from cinestrata_schemas.model_types import Open, RequestModel, ResponseModel, optional
 
 WebhookEvent = Literal[
     "task.ready",
@@ -42,9 +42,8 @@ class WebhookPatch(RequestModel):
     """Changes to a webhook; omitted fields stay unchanged."""
 
     events: _Events | None = None
-    enabled: bool | None = Field(
-        default=None,
-        description="Whether to send events. A disabled webhook's messages wait for up to 7 days.",
+    enabled: bool | None = optional(
+        "Whether to send events. A disabled webhook's messages wait for up to 7 days."
     )
 
 

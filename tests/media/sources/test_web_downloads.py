@@ -42,13 +42,6 @@ def test_file_exists_until_the_block_ends(
     assert list(cache.folder.glob("*.download")) == []
 
 
-def test_file_is_removed_after_an_error_in_the_block(web_files: WebFiles, download: Download) -> None:
-    web_files.files["/a.mp4"] = b"video"
-    with pytest.raises(RuntimeError), download(f"{web_files.url}/a.mp4") as path:
-        raise RuntimeError
-    assert not path.exists()
-
-
 @pytest.mark.parametrize(
     ("status", "match"), [(404, "does not exist"), (410, "exist"), (403, "forbidden"), (302, "target")]
 )
