@@ -58,16 +58,8 @@ def calibrate_release(
     With too few captions, the model is None.
 
     Args:
-        method: Method that has learned the task.
         task: The new task as it was learned; some videos may be deleted since.
-        library: Published library.
         state: Release; its last task is the new one.
-        vectors: Vectors of the new task.
-        excluded: Vector IDs of videos that calibration must not find, by task ID.
-        captions: Vector IDs and captions of videos that were not learned, by task ID.
-        appended: Captions of tasks with appended videos, by task ID.
-        prior: Cosine per nat of routing evidence.
-        report_alive: Called after each task.
     """
     pinned = {**library.pinned_releases(), task.task_id: state}
     earlier = library.current.calibration if library.current else ()
@@ -107,15 +99,11 @@ def fit_library_confidence(
     searches, appended captions count in their domain's routing profile.
 
     Args:
-        encoder: Query encoder of the release.
-        library: Published library.
         state: Release, with its calibration captions.
         newest: ID and vectors of the task whose shard is not published yet.
         excluded: Vector IDs of videos that calibration must not find, by task ID.
         captions: Vector IDs and captions of videos that were not learned, by task ID.
         appended: Captions of tasks with appended videos, by task ID.
-        prior: Cosine per nat of routing evidence.
-        report_alive: Called after each task.
     """
     tasks: list[CalibrationTask] = []
     rows: list[int] = []

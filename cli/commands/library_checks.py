@@ -255,7 +255,6 @@ def check_files(settings: Settings) -> FileReport:
             has_video = _check_video(settings, report, uploads, video)
             _check_preview(settings, report, video.id, has_video=has_video)
         _add_missing_uploads(report, uploads)
-    _check_ledger(settings, report)
     _check_checkpoints(settings, report)
     return report
 
@@ -381,18 +380,6 @@ def _check_preview(settings: Settings, report: FileReport, video_id: str, *, has
         report.previews.append(video_id)
     else:
         report.impossible_previews += 1
-
-
-def _check_ledger(settings: Settings, report: FileReport) -> None:
-    path = settings.index_dir / "ledger.npz"
-    if path.exists():
-        problem = _seal_problem(path)
-        _record(
-            settings,
-            report,
-            path,
-            problem and f"{problem}: remove it; the next task recomputes the ranks",
-        )
 
 
 def _check_checkpoints(settings: Settings, report: FileReport) -> None:

@@ -162,12 +162,7 @@ class AnswerModel:
         return float(logistic(answer_features(scores, evidence) @ np.array(self.weights) + self.bias))
 
     def within_reach(self, scores: Floats, first: float) -> npt.NDArray[np.bool_]:
-        """Check which results are close enough to the first one to belong to the answer, ``[n]``.
-
-        Args:
-            scores: Scores ``[n]``.
-            first: Score of the first result.
-        """
+        """Check which results are close enough to the first one to belong to the answer, ``[n]``."""
         return np.asarray(scores >= first - self.reach)
 
     def to_json(self) -> dict[str, Any]:

@@ -120,8 +120,8 @@ def test_cached_tokens_give_the_loss_and_gradients_of_frames(
     parameters = [p for group in method.parameter_groups() for p in group["params"]]
     found = []
     with mixed_precision(enabled=mixed), open_video_loader(method, None) as load:
-        load.complete(load.read(task.clips))  # fills the cache, which is read below
-        for videos in (load_frames(task.clips), load.complete(load.read(task.clips))):
+        load.load(task.clips)  # fills the cache, which is read below
+        for videos in (load_frames(task.clips), load.load(task.clips)):
             runs.clear()
             loss = method.loss(videos, texts, None)
             found.append([loss, *torch.autograd.grad(loss, parameters)])

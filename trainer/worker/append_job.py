@@ -41,7 +41,7 @@ from service.tasks import lifecycle
 from service.tasks.broker import APPEND, celery_app
 from service.tasks.lifecycle import Claim, send_due
 from trainer.errors import LibraryDamaged, VectorIdsTaken
-from trainer.evaluation.append_drift import DRIFT_MARGIN, DriftMeasurement, measure_drift
+from trainer.evaluation.append_drift import measure_drift
 from trainer.evaluation.gallery import Query, ShardVectors
 from trainer.published_library import Library
 from trainer.release_calibration import fit_library_confidence
@@ -90,9 +90,7 @@ def measure_append(
     """Compare how well the domain's encoder finds appended videos and its own, and calibrate the release again.
 
     Args:
-        domain: ID of the domain's task.
         shard: The domain's shard with the appended videos.
-        report_alive: Called after each part of the measurement.
 
     Returns:
         An empty measurement if there are too few captions, or if measuring failed, which must not fail the append.
@@ -121,17 +119,15 @@ def measure_append(
         report_alive()
         drift, confidence = None, None
         if has_drift:
-            drift = _drift_record(
-                measure_drift(
-                    encoder,
-                    domain,
-                    shard,
-                    own,
-                    appended,
-                    is_learned=is_learned,
-                    fold=fold,
-                    report_alive=report_alive,
-                )
+            drift = measure_drift(
+                encoder,
+                domain,
+                shard,
+                own,
+                appended,
+                is_learned=is_learned,
+                fold=fold,
+                report_alive=report_alive,
             )
         if is_calibrated:
             confidence = fit_library_confidence(
@@ -175,23 +171,6 @@ def _domain_captions(domain: str, ids: Ids, splits: Sequence[str]) -> list[Query
         )
         .order_by(Video.vector_id),
         ids,
-    )
-
-
-def _drift_record(found: DriftMeasurement | None) -> Drift | None:
-    if found is None:
-        return None
-    low, high = found.interval
-    return Drift(
-        k=found.k,
-        domain=round(found.domain, 4),
-        appended=round(found.appended, 4),
-        domain_captions=found.domain_captions,
-        appended_captions=found.appended_captions,
-        learned=found.is_learned,
-        low=round(low, 4),
-        high=round(high, 4),
-        relearn=found.exceeds(DRIFT_MARGIN),
     )
 
 

@@ -38,7 +38,6 @@ def restore_frames(
 
     Args:
         clips: Clips whose ``frames_path`` is where ``cache`` keeps their accepted content.
-        frames: Frames per video.
         size: Height and width of a frame in pixels.
         cache: Folder of the frame cache.
         open_video: Provides a clip's video file during a ``with`` statement; may raise MediaError.
@@ -73,11 +72,7 @@ MOMENT_OVERLAP = 0.5  # share of its length that a moment shares with the next
 
 
 def restore_task_frames(claim: Claim, task: TaskData, backbone: Backbone) -> None:
-    """Decode the task's videos whose frames are missing from the cache.
-
-    Raises:
-        FramesMissing: A video is gone, cannot be decoded, or differs from the accepted one.
-    """
+    """Decode the task's videos whose frames are missing from the cache."""
     uris = video_uris(task.task_id)
     restore_frames(
         [clip for clip in task.clips if clip.id in uris],

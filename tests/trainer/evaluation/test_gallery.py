@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -77,16 +76,6 @@ def test_gallery_holds_out_test_videos(tmp_path: Path) -> None:
     ]
 
 
-def test_gallery_has_the_classes_of_the_data(tmp_path: Path) -> None:
-    task = _task(tmp_path, "day", 0, [0, 30, 60])
-    shard = MemoryShard(np.arange(3), np.eye(3, 2, dtype=np.float32))
-    assert task_gallery(task, shard).labels is None
-    named = [
-        replace(clip, category=name) for clip, name in zip(task.clips, ("cat", None, "dog"), strict=True)
-    ]
-    assert task_gallery(replace(task, clips=tuple(named)), shard).labels == {0: "cat", 2: "dog"}
-
-
 def test_reindexed_galleries_follow_the_encoder(tmp_path: Path) -> None:
     """Queries turn by 15°: stored vectors lose them, re-embedded vectors turn as well."""
     tasks = [_task(tmp_path, "day", 10, [5, 20, 40]), _task(tmp_path, "night", 20, [60, 70, 85])]
@@ -99,7 +88,7 @@ def test_reindexed_galleries_follow_the_encoder(tmp_path: Path) -> None:
 
     def found(galleries: object) -> list[float]:
         row = evaluate_row(Encoder(15), galleries, profiles)  # type: ignore[arg-type]
-        return [recall.r1 for recall in row.recalls["latest"]["global"].values() if recall]
+        return [figures.recalls["global"].r1 for figures in row.tasks.values()]
 
     assert found(fresh) == [1, 1]
     assert found(stored) == [0, 0.5]  # 85° + 15° is nearest to the last video

@@ -28,10 +28,7 @@ from tests.trainer.worker.library_state import (
     run_job,
     shard_vectors,
 )
-from trainer import task_pipeline
 from trainer.evaluation import recall_row
-from trainer.evaluation.rank_ledger import RankLedger, read_ledger
-from trainer.evaluation.recall_row import RecallRow
 from trainer.methods.ffa_tame import FfaTame
 from trainer.training_checkpoint import Checkpoint, CheckpointStore
 from trainer.worker import learning_job
@@ -113,34 +110,6 @@ def test_row_of_a_large_library_measures_a_sample(
     view = read_recall_matrix()
     assert [cell is None for cell in view.matrix_local[2]] == [False, True, False]
     assert view.bwf_local is not None
-
-
-@pytest.mark.slow
-def test_rows_with_rank_ledger_equal_rows_without(post_videos: Post, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Five tasks; the ledger file is cut before the fourth and cannot be written after the fifth."""
-    path, reused = settings().index_dir / "ledger.npz", []
-    original = task_pipeline.evaluate_row
-
-    def evaluate_row(*args: Any, ledger: RankLedger, **fields: Any) -> RecallRow:
-        reused.append(len(ledger["pinned"].task_ranks) if ledger else 0)
-        row = original(*args, ledger=ledger, **fields)
-        assert row == original(*args, **fields)
-        full_row = original(*args, **{**fields, "full": True})
-        for gallery, recalls in row.recalls["pinned"].items():
-            assert recalls == full_row.recalls["pinned"][gallery]
-        assert row.routing == full_row.routing
-        return row
-
-    monkeypatch.setattr(task_pipeline, "evaluate_row", evaluate_row)
-    for number in range(5):
-        if number == 3:
-            path.write_bytes(path.read_bytes()[:-9])
-        if number == 4:
-            path.with_suffix(".new").mkdir()
-        learn(post_videos(f"domain-{number}", videos=4))
-    assert reused == [0, 1, 2, 0, 4]
-    assert len(read_ledger(path)["pinned"].task_ranks) == 4
-    assert {(i, t) for i, t, _, _ in recall_cells() if i == 5} == {(5, t) for t in (1, 2, 3, 4, 5)}
 
 
 def test_videos_of_earlier_tasks_are_not_read(learned_task: str, post_videos: Post) -> None:

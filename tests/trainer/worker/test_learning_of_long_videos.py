@@ -161,7 +161,6 @@ def test_compaction_does_not_change_the_next_row(
             manifest = ShardStore(settings().index_dir).compact(day)
             assert len(manifest.segments(day)) == 1
             assert all(np.array_equal(vector, before[i]) for i, vector in shard_vectors(day).items())
-            (settings().index_dir / "ledger.npz").unlink()
         learn(post_videos("night", videos=4))
         return figures_without_ids(read_recall_matrix())
 
