@@ -114,18 +114,3 @@ def test_adapted_text_does_not_depend_on_padding(name: str) -> None:
     together = encoder.encode(texts, ["one"])
     alone = encoder.encode(texts[:1], ["one"])
     np.testing.assert_allclose(together[:1], alone, atol=1e-5)
-
-
-@pytest.mark.parametrize("name", ["bmu_moco", "ctp"])
-def test_momentum_networks_share_the_frozen_network(name: str) -> None:
-    backbone = small_like()
-    method = create_method(name, backbone)
-    learn_steps(method, "one", range(2))
-    pairs = (
-        [pair.encoders for pair in method.momentum.values()]
-        if name == "bmu_moco"
-        else [method.momentum.towers]
-    )
-    for encoders in [method.model, *pairs]:
-        assert encoders.clip.visual.cnn[0].weight is backbone.clip.visual.cnn[0].weight
-    assert backbone.compute_fingerprint() == backbone.fingerprint

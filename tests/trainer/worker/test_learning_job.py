@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from sqlalchemy import select
 
 from models.releases.release_files import read_lineage
@@ -29,7 +27,6 @@ from tests.trainer.worker.library_state import (
     shard_vectors,
 )
 from trainer.evaluation import recall_row
-from trainer.methods.ffa_tame import FfaTame
 from trainer.training_checkpoint import Checkpoint, CheckpointStore
 from trainer.worker import learning_job
 
@@ -120,37 +117,6 @@ def test_videos_of_earlier_tasks_are_not_read(learned_task: str, post_videos: Po
     learn(post_videos("night"))
     assert all(np.array_equal(vector, before[i]) for i, vector in shard_vectors(learned_task).items())
     assert recall_cells()[2, 1, "pinned", "global_all"].queries == 2
-
-
-@pytest.mark.slow
-def test_cross_task_negatives_are_training_vectors_of_earlier_tasks(
-    post_videos: Post, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    one = post_videos("day", videos=9, tests=4)
-    learn(one)
-    references_seen: list[torch.Tensor | None] = []
-    original = FfaTame.loss
-
-    def loss(self: FfaTame, frames: Any, texts: Any, references: torch.Tensor | None) -> torch.Tensor:
-        references_seen.append(references)
-        return original(self, frames, texts, references)
-
-    monkeypatch.setattr(FfaTame, "loss", loss)
-    # As many stored vectors as the batch size are drawn, here all of them.
-    learn(post_videos("night", settings={**TWO_EPOCHS, "epochs": 1, "batch_size": 5}))
-    with session_scope() as session:
-        split = {v.vector_id: v.effective_split for v in session.scalars(select(Video))}
-    stored = shard_vectors(one)
-    training = {vector.tobytes() for i, vector in stored.items() if split[i] == "train"}
-    used = {
-        row.numpy().tobytes()
-        for references in references_seen
-        if references is not None
-        for row in references
-    }
-    assert len(references_seen) == 2  # the memory of a pair is measured before the step
-    assert used == training
-    assert len(training) == 5
 
 
 @pytest.mark.slow
