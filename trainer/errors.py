@@ -1,14 +1,4 @@
-"""Errors of training and evaluation.
-
-TrainingError
-├── FramesMissing         a video's decoded frames are missing or unusable
-├── NothingToLearn        a task has no accepted videos left
-├── TrainingDiverged      loss or gradient is not finite
-├── CheckpointNotWritten  the checkpoint folder is read-only, or its disk is full
-├── LibraryDamaged        a release that the task builds on differs from the published one
-├── VectorIdsTaken        a shard already uses the vector IDs of an append
-└── EvaluationError       no ranks can be computed from scores or galleries
-"""
+"""Errors of training and evaluation."""
 
 from __future__ import annotations
 

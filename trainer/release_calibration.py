@@ -50,7 +50,6 @@ def calibrate_release(
     captions: Mapping[str, Sequence[tuple[int, str]]],
     appended: Mapping[str, AppendedCaptions],
     *,
-    prior: float = DEFAULT_PRIOR,
     report_alive: Callable[[], object] = lambda: None,
 ) -> ReleaseState:
     """Add calibration captions, a confidence model and the fold to a release.
@@ -74,7 +73,6 @@ def calibrate_release(
         excluded,
         captions,
         appended,
-        prior=prior,
         report_alive=report_alive,
     )
     state = replace(state, confidence=confidence, calibration=calibration)
@@ -90,7 +88,6 @@ def fit_library_confidence(
     captions: Mapping[str, Sequence[tuple[int, str]]],
     appended: Mapping[str, AppendedCaptions],
     *,
-    prior: float,
     report_alive: Callable[[], object] = lambda: None,
 ) -> ConfidenceModel | None:
     """Fit a confidence model to the library as searches see it; None with too few captions.
@@ -135,7 +132,7 @@ def fit_library_confidence(
         encoder,
         tasks,
         profiles,
-        prior=prior,
+        prior=DEFAULT_PRIOR,
         fitted=draw_sample(fitted, MAX_CAPTIONS),
         unrelated=unrelated_texts(),
         report_alive=report_alive,

@@ -25,7 +25,6 @@ from models.releases.measured_fold import MeasuredFold
 from models.releases.probe_queries import MAX_PROBED_OLDER_TASKS, ProbeQueries, write_probes
 from models.releases.release_files import write_release
 from models.releases.release_state import ReleaseState
-from models.routing import DEFAULT_PRIOR
 from trainer.evaluation.gallery import FoldShard, Gallery, Query, ShardVectors, WholeVideoShard
 from trainer.evaluation.recall_row import RecallRow, evaluate_row, select_measured_tasks
 from trainer.evaluation.retrieval_metrics import Recall, rank_by_id, summarize
@@ -266,7 +265,6 @@ def evaluate_release(
     written: WrittenRelease,
     held_out: Mapping[str, HeldOutVideos],
     *,
-    prior: float = DEFAULT_PRIOR,
     report: Callable[[float], None] = lambda share: None,
 ) -> RecallRow:
     """Measure a written release's row of the recall matrix, with the figures that a library user experiences.
@@ -308,7 +306,6 @@ def evaluate_release(
         encoder,
         galleries,
         state.profiles.replace_rows(profiles).to_dense(rows),
-        prior=prior,
         report=report,
     )
 

@@ -63,13 +63,15 @@ class GraphBuilder:
         self._constants.append(tensor)
         return name
 
-    def apply(self, operator: str, *inputs: str, **attributes: Any) -> str:
+    def apply(self, operator: str, *inputs: str, domain: str = "", **attributes: Any) -> str:
         """Apply an ONNX operator to named tensors and return the name of its result."""
-        return self._apply("", operator, inputs, attributes)
+        name = f"result_{len(self._nodes)}"
+        self._nodes.append(helper.make_node(operator, inputs, [name], domain=domain, **attributes))
+        return name
 
     def apply_fused(self, operator: str, *inputs: str, **attributes: Any) -> str:
         """Apply one of ONNX Runtime's own operators."""
-        return self._apply("com.microsoft", operator, inputs, attributes)
+        return self.apply(operator, *inputs, domain="com.microsoft", **attributes)
 
     def multiply_rounded(self, rows: str, weight: npt.NDArray[np.float32]) -> str:
         """Multiply rows ``[..., in]`` by ``weight [out, in]``, both rounded to 8 bits in blocks of 64 numbers.
@@ -91,11 +93,6 @@ class GraphBuilder:
             block_size=_BLOCK,
             accuracy_level=4,  # the rows are rounded, too
         )
-
-    def _apply(self, domain: str, operator: str, inputs: Sequence[str], attributes: Mapping[str, Any]) -> str:
-        name = f"result_{len(self._nodes)}"
-        self._nodes.append(helper.make_node(operator, inputs, [name], domain=domain, **attributes))
-        return name
 
     def compile(self, result: str, shape: Sequence[int | str]) -> CompiledGraph:
         """Compile the graph that computes a ``float32`` result of the given shape."""

@@ -82,26 +82,6 @@ class PackedLinear(nn.Module):
         return product.float()
 
 
-class PackedPerceptron(nn.Module):
-    """The layers that follow a block's attention, applied to each token; rows are padded once for all layers."""
-
-    def __init__(self, layers: nn.Sequential, precision: Precision) -> None:
-        super().__init__()
-        self._layers = nn.Sequential(
-            *(
-                PackedLinear(layer.weight, layer.bias, precision) if isinstance(layer, nn.Linear) else layer
-                for layer in layers
-            )
-        )
-        self._widest = max(layer.out_features for layer in layers if isinstance(layer, nn.Linear))
-
-    def forward(self, x: Tensor) -> Tensor:
-        if x.numel() * self._widest < MIN_MULTIPLICATIONS:  # no layer uses oneDNN
-            applied: Tensor = self._layers(x)
-            return applied
-        return _apply_to_padded_rows(self._layers, x)
-
-
 class PackedAttention(nn.Module):
     """The four projections of an ``nn.MultiheadAttention`` with packed matrices."""
 
@@ -119,7 +99,12 @@ class PackedBlock(nn.Module):
         super().__init__()
         self.ln_1, self.ls_1, self.ln_2, self.ls_2 = block.ln_1, block.ls_1, block.ln_2, block.ls_2
         self.attn = PackedAttention(block.attn, precision)
-        self.mlp = PackedPerceptron(block.mlp, precision)
+        self.mlp = nn.Sequential(
+            *(
+                PackedLinear(layer.weight, layer.bias, precision) if isinstance(layer, nn.Linear) else layer
+                for layer in block.mlp
+            )
+        )
 
 
 def _apply_to_padded_rows(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:

@@ -161,7 +161,7 @@ def _fit(searches: Sequence[LabeledResults]) -> tuple[Floats, float]:
 
 
 def _cross_validate(searches: Sequence[LabeledResults]) -> tuple[Floats, npt.NDArray[np.bool_]]:
-    """Predict how likely each whole-library search's first result is relevant, by a model fitted without its caption."""
+    """Predict whether each whole-library search's first result is relevant, by a model fitted without its caption."""
     predicted: list[float] = []
     outcomes: list[bool] = []
     for fold in range(_FOLDS):

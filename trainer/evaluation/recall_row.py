@@ -45,6 +45,7 @@ GalleryName = Literal["local", "global", "local_all", "global_all", "global_raw"
 Ranks = Mapping[GalleryName, Floats]  # rank of each query's video, from 1, by gallery
 
 MAX_QUERY_VECTORS = 2048  # encoded at a time, so that memory is bounded for any number of queries and tasks
+_MAX_SCORES = 2**24  # computed at a time
 MAX_MEASURED_TASKS = 64
 _TEXTS = 256  # texts per chunk of token presence, which is as wide as the vocabulary
 
@@ -169,6 +170,8 @@ def rank_queries(
         raw: Whether to rank in ``global_raw`` too, for which every query is encoded for every shard.
     """
     total = max(1, sum(len(task.columns) for task in tasks))
+    largest = max((len(task.is_held_out) for task in tasks), default=1)
+    size = max(1, min(MAX_QUERY_VECTORS, _MAX_SCORES // max(1, largest)))
     done = 0
     results: list[Ranks] = []
     for position, task in enumerate(tasks):
@@ -186,8 +189,8 @@ def rank_queries(
         }
         if raw:
             counts["global_raw"] = RankCount(truth)
-        for part in batches(np.arange(len(queries)), max(1, MAX_QUERY_VECTORS // len(tasks))):
-            rows = slice(int(part[0]), int(part[-1]) + 1)
+        for start in range(0, len(queries), size):
+            rows = slice(start, min(start + size, len(queries)))
             needed = None if raw else counts["global"].truth[rows] - TIE_TOLERANCE
             for index, vectors in _query_vectors(encoder, tasks, position, queries, rows, prior, needed):
                 other = tasks[index]
@@ -201,7 +204,7 @@ def rank_queries(
                     counts["local_all"].add(scores, rows)
                 if raw:
                     counts["global_raw"].add(held_out, rows)
-            done += len(part)
+            done += rows.stop - start
             report(done / total)
         results.append({name: count.ranks() for name, count in counts.items()})
     return results

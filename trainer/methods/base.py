@@ -273,7 +273,7 @@ class Method(ABC):
         """Append a task's fingerprint and routing profile; called once, after :meth:`end_task`."""
         self.learned_tasks.append(ReleaseTask(task_id, name, self.fingerprint()))
         profile = RoutingProfiles.from_dense(self._profile(captions)[None])
-        self.profiles = self.profiles.append_tasks(profile)
+        self.profiles = RoutingProfiles.concatenate([self.profiles, profile])
 
     def release(self) -> ReleaseState:
         """Copy the current state into a release."""

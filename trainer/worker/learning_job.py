@@ -13,15 +13,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from functools import partial
 
-import numpy as np
-import numpy.typing as npt
 import structlog
 
 from index.files.manifest_format import ReleaseEntry, SegmentEntry
 from models.backbones.backbone import Backbone
 from models.backbones.device_memory import peak_bytes, reset_peak
 from models.releases.release_state import ReleaseState
-from models.routing import DEFAULT_PRIOR
 from service.catalog.column_types import is_damaged
 from service.catalog.tables import Recall, Release, Shard
 from service.celery_worker import worker_name
@@ -34,7 +31,7 @@ from service.tasks.lifecycle import Claim, send_due, state_machine
 from trainer.errors import LibraryDamaged, NothingToLearn
 from trainer.evaluation import retrieval_metrics
 from trainer.evaluation.recall_row import RecallRow
-from trainer.methods import METHODS, Method
+from trainer.methods import METHODS
 from trainer.published_library import Library
 from trainer.release_calibration import calibrate_release
 from trainer.task_data import TaskData
@@ -181,11 +178,16 @@ def _learn(claim: Claim, backbone: Backbone, library: Library, task: TaskData) -
             excluded,
             captions,
             appended,
-            prior=DEFAULT_PRIOR,
             report_alive=claim.tick,  # the lease is renewed only by progress reports
         ),
         moments=group_segments(embed_task_moments(claim, method.encode_videos, backbone)),
-        embed=partial(_embed, claim, method, task),
+        embed=lambda: embed_shared(
+            claim,
+            task.clips,
+            method.encode_videos,
+            method.fingerprint(),
+            write_encoder(method.release()),
+        ),
         report=report_indexing,
         report_alive=claim.tick,
     )
@@ -202,12 +204,6 @@ def _learn(claim: Claim, backbone: Backbone, library: Library, task: TaskData) -
         moments=written.moments,
         trained=trained,
     )
-
-
-def _embed(claim: Claim, method: Method, task: TaskData) -> npt.NDArray[np.float32]:
-    """Embed the task's videos together with other learning workers."""
-    encoder = write_encoder(method.release())
-    return embed_shared(claim, task.clips, method.encode_videos, method.fingerprint(), encoder)
 
 
 def _log_small_domain(claim: Claim, task: TaskData) -> None:
@@ -339,7 +335,6 @@ def evaluate_task(
         library,
         written,
         held_out,
-        prior=DEFAULT_PRIOR,
         report=lambda share: claim.progress("evaluating", share),
     )
     return list(_matrix_cells(row, task.task_id, zero_shot))

@@ -31,23 +31,8 @@ from models.releases.probe_queries import PROBE_TEXTS
 from service.search.snapshots.release_validation import PROBE_TOLERANCE
 from tests.random_frames import random_frames
 
-WORDS = [
-    "a",
-    "red",
-    "dog",
-    "cooks",
-    "pasta",
-    "near",
-    "two",
-    "quick",
-    "cars",
-    "while",
-    "the",
-    "old",
-    "unbelievable",
-    "jellyfish",
-    "sings",
-]
+_SENTENCE = "a red dog cooks pasta near two quick cars while the old unbelievable jellyfish sings"
+WORDS = _SENTENCE.split()
 TORCH = f"torch {torch.__version__}"
 
 
