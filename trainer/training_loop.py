@@ -57,16 +57,12 @@ class TrainingProgress:
     videos_per_second: float
 
 
-def _ignore(progress: TrainingProgress) -> None:
-    """Do nothing; the default callback."""
-
-
 def learn_task(
     method: Method,
     task: TaskData,
     memory: StoredVectors | None = None,
     *,
-    report: Callable[[TrainingProgress], None] = _ignore,
+    report: Callable[[TrainingProgress], None] = lambda progress: None,
     checkpoints: CheckpointStore | None = None,
 ) -> list[float]:
     """Learn a task: call all of the method's hooks from ``begin_task`` to ``record_task``.
@@ -102,7 +98,7 @@ def fit(
     task: TaskData,
     memory: StoredVectors | None = None,
     *,
-    report: Callable[[TrainingProgress], None] = _ignore,
+    report: Callable[[TrainingProgress], None] = lambda progress: None,
     checkpoints: CheckpointStore | None = None,
 ) -> list[float]:
     """Train the parameters that :meth:`~trainer.methods.base.Method.begin_task` has unfrozen, for all epochs.

@@ -23,8 +23,7 @@ from tests.models.encoders.small_releases import small_release
 
 def test_families_have_the_kinds_of_stored_releases() -> None:
     """The kinds are part of the file format: libraries on disk name them."""
-    rivals = {"mapped", "proxies", "moe", "progressive"}
-    assert set(encoder_kinds()) == {"analytic", "frozen", "tower", "tame", "low_rank"} | rivals
+    assert set(encoder_kinds()) == {"analytic", "frozen", "tower", "tame", "low_rank", "mapped"}
     for kind in encoder_kinds():
         family = encoder_family(kind)
         assert encoder_family(kind) is family
@@ -40,9 +39,7 @@ def test_unknown_kind_is_an_error_that_names_the_known_ones(backbone: Backbone, 
         lambda: select_query_tensors(release),
         lambda: select_video_tensors(release),
     ):
-        with pytest.raises(
-            ReleaseError, match=r"kind 'hologram' is unknown .* frozen, low_rank, mapped, moe"
-        ):
+        with pytest.raises(ReleaseError, match=r"kind 'hologram' is unknown .* frozen, low_rank, mapped"):
             use()
     write_release(tmp_path, release)
     for read in (read_query_release, read_video_release):
