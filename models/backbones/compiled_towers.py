@@ -1,13 +1,11 @@
 """Frozen towers as ONNX graphs, compiled by ONNX Runtime for the CPU. Nothing here imports torch or transformers.
 
 A graph runs in the calling thread. :func:`~models.backbones.tower_threads.map_in_threads` divides a batch among threads
-instead, which needs no synchronization within an operator and no thread that spins while it waits for work.
+instead, which needs no synchronization within an operator.
 
-BERT: texts of equal length form a batch, so no product is wasted on padding and attention needs no mask. Word
-embeddings stay outside the graph: the table is not copied, and a text reads a few of its rows. Layers multiply numbers
-that are rounded to 8 bits: a short text reads each weight for a few products only, so reading float32 weights would
-take most of the time. Vectors have a cosine of about 0.999 with those of float32. Processors add in different orders,
-and a difference in the last bit can change a rounded number, so vectors from two processors also differ slightly.
+BERT: texts of equal length form a batch, so attention needs no mask. Layers multiply numbers that are rounded to 8
+bits: a short text reads each weight for a few products only, so reading float32 weights would take most of the time.
+Vectors have a cosine of about 0.999 with those of float32, and differ slightly between processors.
 
 EfficientNet-Lite0: strides, padding and activations follow Tan and Le, EfficientNet, ICML 2019, and the authors' Lite
 variant, which replaces SiLU by ReLU6 and has no squeeze-and-excitation.

@@ -1,12 +1,8 @@
 """Packed text towers for queries: the same function as a tower's own blocks, two to four times as fast on a CPU.
 
-A query has few tokens, so it costs a dozen small products with frozen matrices. Two properties of torch make them slow:
-it packs a matrix again for every product, and its library for single precision leaves half the vector unit idle on
-processors that its vendor does not make. oneDNN, which torch includes, has neither problem with a matrix that is packed
-once, and computes in bfloat16 without converting all weights for every query.
-
-oneDNN generates code for each number of rows it multiplies, and never frees it: about half a MiB per matrix shape and
-number of rows. Rows (texts × tokens) are therefore padded to a few sizes, eight per power of two.
+For a query's few tokens, torch packs a frozen matrix again for every product. oneDNN, which torch includes, multiplies
+by a matrix that is packed once, also in bfloat16. It generates code for each number of rows, and never frees it: about
+half a MiB per matrix shape. Rows (texts × tokens) are therefore padded to a few sizes, eight per power of two.
 """
 
 from __future__ import annotations

@@ -175,17 +175,6 @@ def test_interrupted_task_resumes_to_the_same_bits(
     assert resumed.learned_tasks == library.releases[1].tasks
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", CORE_STEPPED)
-def test_seed_determines_the_result(name: str) -> None:
-    library = learned_library(name)
-    for seed, is_equal in ((42, True), (43, False)):
-        method = create_method(name, contract_backbone(), **TRAINING, seed=seed)
-        losses = learn_task(method, library.tasks[0], stored_vectors(0))
-        assert (losses == library.losses[0]) == is_equal
-        assert (method.fingerprint() == library.releases[0].fingerprint) == is_equal
-
-
 # -- training -------------------------------------------------------------------------------------------
 
 
