@@ -35,13 +35,16 @@ def usable_bytes(device: torch.device, *, proc: Path = _PROC, cgroups: Path = _C
     return int(_USABLE * max(0, min([*_free_bytes(proc, cgroups), sys.maxsize])))
 
 
-def reset_peak(device: torch.device) -> None:
-    """Start a new measurement of :func:`peak_bytes`, unless the kernel can only measure since the process began."""
+def reset_peak(device: torch.device) -> bool:
+    """Start a new measurement of :func:`peak_bytes`; False if the kernel can only measure since the process began."""
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
-        return
-    with suppress(OSError):
+        return True
+    try:
         (_PROC / "self" / "clear_refs").write_text("5")
+    except OSError:
+        return False
+    return True
 
 
 def peak_bytes(device: torch.device) -> int:
