@@ -1,11 +1,4 @@
-"""Errors raised while building, loading and saving models.
-
-ModelError
-├── BackboneUnavailable   the named backbone, or its weights, are not available on this machine
-├── BackboneUnsupported   the weights are available, but the architecture has no towers to adapt
-├── NotEnoughMemory       the device has less memory than the computation needs
-└── ReleaseError          a release is incomplete, invalid, or does not fit
-"""
+"""Errors raised while building, loading and saving models."""
 
 from __future__ import annotations
 

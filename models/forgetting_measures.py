@@ -50,28 +50,6 @@ def harmonic_mean(matrix: Matrix) -> float | None:
     return 2 * c * f / (c + f) if c + f else 0.0
 
 
-def learning_gain(matrix: Matrix, zero_shot: Sequence[float | None]) -> float | None:
-    """Compute the mean over t of A[t][t] − Z[t]: the gain in recall from learning a task.
-
-    Args:
-        zero_shot: Recall Z of the backbone before learning, for each task.
-    """
-    return _mean([_difference(now, before) for now, before in zip(_current(matrix), zero_shot, strict=True)])
-
-
-def forward_transfer(before: Sequence[float | None], zero_shot: Sequence[float | None]) -> float | None:
-    """Compute FWT: mean over t > 1 of A[t−1][t] − Z[t], the effect of earlier tasks on a task not yet learned.
-
-    Lopez-Paz and Ranzato, "Gradient episodic memory for continual learning" (NeurIPS 2017), with the backbone before
-    learning instead of a random initialization. None before the second task.
-
-    Args:
-        before: Recall just before the task was learned, for each task; the value of the first task is ignored.
-        zero_shot: Recall Z of the backbone before learning, for each task.
-    """
-    return _mean([_difference(b, z) for b, z in zip(before, zero_shot, strict=True)][1:])
-
-
 def _current(matrix: Matrix) -> list[float | None]:
     return [row[task] for task, row in enumerate(matrix)]
 

@@ -11,7 +11,6 @@ import numpy.typing as npt
 class WordRouting:
     """Routing without evidence in addition to that of the words."""
 
-    routing_identity = ""
     shares_text_encoding = False
 
     def tokenize(self, texts: Sequence[str]) -> list[npt.NDArray[np.int64]]:
@@ -24,7 +23,3 @@ class WordRouting:
     def is_task_independent(self, mode: str) -> bool:
         """Vectors differ between tasks."""
         return False
-
-    def encoding_identity(self, task: str, mode: str) -> str | None:
-        """Vectors may change with each release."""
-        return None

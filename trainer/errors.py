@@ -1,15 +1,4 @@
-"""Errors of training and evaluation.
-
-TrainingError
-├── FramesMissing         a video's decoded frames are missing or unusable
-├── NothingToLearn        a task has no accepted videos left
-├── TrainingDiverged      loss or gradient is not finite
-├── ReplicaKilled         one of several training processes was killed
-├── CheckpointNotWritten  the checkpoint folder is read-only, or its disk is full
-├── LibraryDamaged        a release that the task builds on differs from the published one
-├── VectorIdsTaken        a shard already uses the vector IDs of an append
-└── EvaluationError       no ranks can be computed from scores or galleries
-"""
+"""Errors of training and evaluation."""
 
 from __future__ import annotations
 
@@ -28,10 +17,6 @@ class NothingToLearn(TrainingError):
 
 class TrainingDiverged(TrainingError):
     """The loss or its gradient became infinite or NaN."""
-
-
-class ReplicaKilled(TrainingError):
-    """One of several training processes was killed; training can resume from its checkpoint."""
 
 
 class CheckpointNotWritten(TrainingError):

@@ -13,12 +13,12 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import structlog
 import torch
 from torch import Tensor
 
+from index.arrays import Frames
 from models.backbones.backbone import Backbone
 from models.encoders.tower_forward import run_first_blocks
 from trainer.methods.base import Method
@@ -32,7 +32,6 @@ def open_video_loader(method: Method, folder: Path | None) -> Iterator[VideoLoad
     """Open a loader of frames or, if part of the image tower is frozen, of the tokens after it.
 
     Args:
-        method: Method, whose settings limit the size of the cache.
         folder: Folder for the cache file, on a disk with room; by default the system's temporary folder.
     """
     blocks, budget = method.frozen_image_block_count, method.config.feature_cache_bytes
@@ -48,31 +47,18 @@ def open_video_loader(method: Method, folder: Path | None) -> Iterator[VideoLoad
 
 
 class VideoLoader:
-    """Loader of a step's videos in two parts: a thread reads the next step's files during the current one."""
+    """Loader of a step's videos from their frame files."""
 
     def __init__(self, backbone: Backbone) -> None:
         self._backbone = backbone
 
-    def read(self, clips: Sequence[Clip]) -> Any:
-        """Read videos, in any thread, without computing on the device.
+    def load(self, clips: Sequence[Clip]) -> Tensor:
+        """Load frames ``uint8 [n, M, H, W, 3]`` or tokens ``[n, M, P+1, width]`` onto the device.
 
         Raises:
             FramesMissing: See :func:`trainer.task_data.open_frames`.
         """
-        return self._pinned(load_frames(clips))
-
-    def complete(self, read: Any) -> Tensor:
-        """Move to the device frames ``uint8 [n, M, H, W, 3]`` or tokens ``[n, M, P+1, width]``.
-
-        Args:
-            read: Result of :meth:`read`.
-        """
-        frames: Tensor = read
-        return frames.to(self._backbone.device, non_blocking=True)
-
-    def _pinned(self, tensor: Tensor) -> Tensor:
-        """Copy to pinned pages, which the GPU reads by itself, so that the step does not wait for the transfer."""
-        return tensor.pin_memory() if self._backbone.device.type == "cuda" else tensor
+        return load_frames(clips).to(self._backbone.device)
 
 
 class _TokenCache(VideoLoader):
@@ -85,33 +71,11 @@ class _TokenCache(VideoLoader):
         self._places: dict[Path, tuple[int, Tensor]] = {}  # offset, and an empty tensor with shape and type
         self._end = 0
 
-    def read(self, clips: Sequence[Clip]) -> Tensor | list[tuple[Path, Tensor, bool]]:
-        """Read the tokens of all videos or, if some are not cached, each video's tokens (True) or frames (False)."""
-        read = []
+    def load(self, clips: Sequence[Clip]) -> Tensor:
         # Open cached videos too: missing frames may belong to a deleted video, which must end the training.
-        for clip, frames in zip(clips, open_frames(clips), strict=True):
-            tokens = self._cached(clip.frames_path)
-            is_cached = tokens is not None
-            read.append(
-                (
-                    clip.frames_path,
-                    torch.from_numpy(frames[None].copy()) if tokens is None else tokens,
-                    is_cached,
-                )
-            )
-        if all(is_cached for *_, is_cached in read):
-            return self._pinned(torch.stack([tokens for _, tokens, _ in read]))
-        return read
-
-    def complete(self, read: Tensor | list[tuple[Path, Tensor, bool]]) -> Tensor:
-        if isinstance(read, Tensor):
-            return super().complete(read)
-        device = self._backbone.device
+        opened = open_frames(clips)
         return torch.stack(
-            [
-                tensor.to(device) if is_cached else self._tokens(path, tensor)
-                for path, tensor, is_cached in read
-            ]
+            [self._tokens(clip.frames_path, frames) for clip, frames in zip(clips, opened, strict=True)]
         )
 
     def _cached(self, path: Path) -> Tensor | None:
@@ -122,11 +86,12 @@ class _TokenCache(VideoLoader):
                 return tokens
         return None
 
-    def _tokens(self, path: Path, frames: Tensor) -> Tensor:
-        tokens = self._cached(path)  # a step may have stored them after the frames were read
+    def _tokens(self, path: Path, frames: Frames) -> Tensor:
+        tokens = self._cached(path)
         if tokens is not None:
             return tokens.to(self._backbone.device)
-        tokens = run_first_blocks(self._backbone, frames, self._blocks)[0].contiguous()
+        video = torch.from_numpy(frames[None].copy())
+        tokens = run_first_blocks(self._backbone, video, self._blocks)[0].contiguous()
         if path not in self._places and self._end + tokens.nbytes <= self._budget:
             self._store(path, tokens)
         return tokens

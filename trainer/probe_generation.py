@@ -24,7 +24,6 @@ def make_probes(
     This costs one scan of the new vectors, and reads a few rows of each older shard.
 
     Args:
-        newest: ID of the task that the release was trained for.
         ids: Vector IDs ``[G]`` of the task's videos.
         vectors: Vectors ``[G, dim]`` of these videos, as they are stored.
         older: Shards of earlier tasks by ID, oldest first.

@@ -50,7 +50,6 @@ def calibrate_release(
     captions: Mapping[str, Sequence[tuple[int, str]]],
     appended: Mapping[str, AppendedCaptions],
     *,
-    prior: float = DEFAULT_PRIOR,
     report_alive: Callable[[], object] = lambda: None,
 ) -> ReleaseState:
     """Add calibration captions, a confidence model and the fold to a release.
@@ -58,16 +57,8 @@ def calibrate_release(
     With too few captions, the model is None.
 
     Args:
-        method: Method that has learned the task.
         task: The new task as it was learned; some videos may be deleted since.
-        library: Published library.
         state: Release; its last task is the new one.
-        vectors: Vectors of the new task.
-        excluded: Vector IDs of videos that calibration must not find, by task ID.
-        captions: Vector IDs and captions of videos that were not learned, by task ID.
-        appended: Captions of tasks with appended videos, by task ID.
-        prior: Cosine per nat of routing evidence.
-        report_alive: Called after each task.
     """
     pinned = {**library.pinned_releases(), task.task_id: state}
     earlier = library.current.calibration if library.current else ()
@@ -82,7 +73,6 @@ def calibrate_release(
         excluded,
         captions,
         appended,
-        prior=prior,
         report_alive=report_alive,
     )
     state = replace(state, confidence=confidence, calibration=calibration)
@@ -98,7 +88,6 @@ def fit_library_confidence(
     captions: Mapping[str, Sequence[tuple[int, str]]],
     appended: Mapping[str, AppendedCaptions],
     *,
-    prior: float,
     report_alive: Callable[[], object] = lambda: None,
 ) -> ConfidenceModel | None:
     """Fit a confidence model to the library as searches see it; None with too few captions.
@@ -107,15 +96,11 @@ def fit_library_confidence(
     searches, appended captions count in their domain's routing profile.
 
     Args:
-        encoder: Query encoder of the release.
-        library: Published library.
         state: Release, with its calibration captions.
         newest: ID and vectors of the task whose shard is not published yet.
         excluded: Vector IDs of videos that calibration must not find, by task ID.
         captions: Vector IDs and captions of videos that were not learned, by task ID.
         appended: Captions of tasks with appended videos, by task ID.
-        prior: Cosine per nat of routing evidence.
-        report_alive: Called after each task.
     """
     tasks: list[CalibrationTask] = []
     rows: list[int] = []
@@ -147,7 +132,7 @@ def fit_library_confidence(
         encoder,
         tasks,
         profiles,
-        prior=prior,
+        prior=DEFAULT_PRIOR,
         fitted=draw_sample(fitted, MAX_CAPTIONS),
         unrelated=unrelated_texts(),
         report_alive=report_alive,

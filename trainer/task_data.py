@@ -23,13 +23,10 @@ class Clip:
     """An accepted video.
 
     Attributes:
-        id: ID that the user sees.
         vector_id: ID of its vector in the shard.
         frames_path: ``.npy`` file with its decoded frames, ``uint8 [M, H, W, 3]``.
-        captions: Its captions; may be empty.
         split: Use of the video: ``test`` videos are never trained on; ``fold`` videos are, and are measured by a
             solution without them; videos without a split are only indexed.
-        category: Class, for mAP; None if the data has no classes.
     """
 
     id: str
@@ -37,7 +34,6 @@ class Clip:
     frames_path: Path
     captions: tuple[str, ...]
     split: Split | None
-    category: str | None = None
 
 
 class Pair(NamedTuple):
@@ -163,21 +159,13 @@ def _return_videos(levels: list[list[list[Pair]]], taken: list[list[Pair]]) -> l
 
 
 def load_examples(pairs: Sequence[Pair], size: int) -> Iterator[tuple[Tensor, list[str]]]:
-    """Yield the pairs in order, n ≤ ``size`` at a time, as frames ``uint8 [n, M, H, W, 3]`` and captions.
-
-    Raises:
-        FramesMissing: See :func:`load_frames`.
-    """
+    """Yield the pairs in order, n ≤ ``size`` at a time, as frames ``uint8 [n, M, H, W, 3]`` and captions."""
     for chunk in batches(pairs, size):
         yield load_frames([pair.clip for pair in chunk]), [pair.caption for pair in chunk]
 
 
 def load_frames(clips: Sequence[Clip]) -> Tensor:
-    """Read the cached frames of several videos, ``uint8 [n, M, H, W, 3]``.
-
-    Raises:
-        FramesMissing: The frames of a video are gone; the message names the video and the remedy.
-    """
+    """Read the cached frames of several videos, ``uint8 [n, M, H, W, 3]``."""
     return torch.from_numpy(np.stack(open_frames(clips)))
 
 
@@ -198,13 +186,7 @@ def open_frames(clips: Sequence[Clip]) -> list[Frames]:
 
 
 def clips_without_frames(clips: Sequence[Clip], frames: int, size: int) -> list[Clip]:
-    """List the clips whose cache does not hold frames ``[frames, size, size, 3]``; reads only file headers.
-
-    Args:
-        clips: Clips to check.
-        frames: Frames per video.
-        size: Height and width of a frame in pixels.
-    """
+    """List the clips whose cache does not hold frames ``[frames, size, size, 3]``; reads only file headers."""
     missing = []
     for clip in clips:
         try:

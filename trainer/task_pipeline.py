@@ -25,18 +25,15 @@ from models.releases.measured_fold import MeasuredFold
 from models.releases.probe_queries import MAX_PROBED_OLDER_TASKS, ProbeQueries, write_probes
 from models.releases.release_files import write_release
 from models.releases.release_state import ReleaseState
-from models.routing import DEFAULT_PRIOR
 from trainer.evaluation.gallery import FoldShard, Gallery, Query, ShardVectors, WholeVideoShard
-from trainer.evaluation.rank_ledger import RankLedger
-from trainer.evaluation.recall_row import RecallRow, compute_recall, evaluate_row, select_measured_tasks
-from trainer.evaluation.retrieval_metrics import Recall
+from trainer.evaluation.recall_row import RecallRow, evaluate_row, select_measured_tasks
+from trainer.evaluation.retrieval_metrics import Recall, rank_by_id, summarize
 from trainer.methods import Method, start_method
 from trainer.probe_generation import make_probes
 from trainer.published_library import Library
 from trainer.task_data import Clip, TaskData, draw_sample, vector_ids
 from trainer.training_checkpoint import CheckpointStore, run_identity
 from trainer.training_loop import TrainingProgress, learn_task
-from trainer.training_replicas import training_group
 from trainer.video_embedding import MemoryShard, embed_clips
 
 _MAX_GATE_QUERIES = 1000
@@ -112,9 +109,6 @@ def prepare_method(
     A task without training captions is only indexed: with the newest release as it is, whatever method the task names,
     or with the unchanged backbone if the library is empty.
 
-    Args:
-        settings: Settings of the method that the task overrides.
-
     Raises:
         MethodError: A setting is unknown, or the method cannot continue the release.
     """
@@ -135,24 +129,18 @@ def train_task(
     checkpoints: Path,
     fencing_token: int,
     report: Callable[[TrainingProgress], None],
-    processes: int = 1,
 ) -> bool:
     """Train a method on a task.
 
     Args:
-        method: Method from :func:`prepare_method`.
         training: Vector IDs of each earlier task's training videos, by task ID.
-        checkpoints: Folder of the task's checkpoints.
         fencing_token: Fencing token of the claim; see :class:`~trainer.training_checkpoint.CheckpointStore`.
-        report: Called after every step.
-        processes: Number of processes that train together.
 
     Returns:
         Whether any weights were trained.
 
     Raises:
         TrainingDiverged, FramesMissing: See :func:`trainer.training_loop.fit`.
-        MethodError: See :func:`trainer.training_replicas.training_group`.
     """
     run = run_identity(
         task.task_id,
@@ -162,15 +150,13 @@ def train_task(
         method.config.model_dump(mode="json"),
         [(pair.clip.vector_id, pair.clip.frames_path.name, pair.caption) for pair in task.pairs],
     )
-    with training_group(method, library.current, task, processes) as group:
-        learn_task(
-            method,
-            task,
-            library.stored_vectors(training),
-            report=report,
-            checkpoints=CheckpointStore(checkpoints, run, fencing_token),
-            group=group,
-        )
+    learn_task(
+        method,
+        task,
+        library.stored_vectors(training),
+        report=report,
+        checkpoints=CheckpointStore(checkpoints, run, fencing_token),
+    )
     return method.is_trainable and bool(task.pairs)
 
 
@@ -192,13 +178,11 @@ def index_task(
     Nothing is published yet.
 
     Args:
-        method: Trained method.
         calibrate: Adds the calibration to the release, from its query encoder and the task's vectors; see
             :func:`trainer.release_calibration.calibrate_release`.
         moments: IDs and vectors of each moment segment; read after the whole videos are embedded.
         embed: Embeds the task's videos as vectors ``[n, dim]``; by default they are embedded here.
         report: Called at the beginning of each stage with 0, then with the number of embedded videos.
-        report_alive: Called while shards are written.
 
     Raises:
         FramesMissing: The frames of a video are gone.
@@ -281,8 +265,6 @@ def evaluate_release(
     written: WrittenRelease,
     held_out: Mapping[str, HeldOutVideos],
     *,
-    prior: float = DEFAULT_PRIOR,
-    ledger: RankLedger | None = None,
     report: Callable[[float], None] = lambda share: None,
 ) -> RecallRow:
     """Measure a written release's row of the recall matrix, with the figures that a library user experiences.
@@ -291,11 +273,7 @@ def evaluate_release(
     :mod:`trainer.evaluation.recall_row`. A task that has learned its queries is measured with the fold of its release.
 
     Args:
-        written: Release and shard to evaluate.
         held_out: Held-out videos by task ID; other tasks have no figures.
-        prior: See :func:`trainer.evaluation.recall_row.evaluate_row`.
-        ledger: See :func:`trainer.evaluation.recall_row.evaluate_row`.
-        report: Called with the completed share, 0..1.
     """
     state = written.state.as_measured()
     pinned = {**library.pinned_releases(), written.shard.task: state}
@@ -328,10 +306,6 @@ def evaluate_release(
         encoder,
         galleries,
         state.profiles.replace_rows(profiles).to_dense(rows),
-        prior=prior,
-        modes=encoder.modes[-1:],
-        full=False,  # skip the measures that only compare methods
-        ledger=ledger,
         report=report,
     )
 
@@ -345,9 +319,6 @@ def zero_shot_recall(
 ) -> Recall | None:
     """Measure the unchanged backbone's recall on a task's held-out videos, local gallery; None without queries.
 
-    Args:
-        report: Called with the number of videos embedded so far.
-
     Raises:
         FramesMissing: The frames of a video are gone.
     """
@@ -360,6 +331,5 @@ def zero_shot_recall(
     texts = open_query_encoder(backbone, frozen.release(), {}).encode_with_backbone(
         [q.text for q in held_out.queries]
     )
-    return compute_recall(
-        texts, [q.vector_id for q in held_out.queries], videos, [clip.vector_id for clip in chosen]
-    )
+    ids, truth = [clip.vector_id for clip in chosen], [query.vector_id for query in held_out.queries]
+    return summarize(rank_by_id(texts @ videos.T, ids, truth))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -25,12 +25,9 @@ from models.backbones.tower_computation import (
     micro_batches,
     mixed_precision,
 )
-from models.encoders.tower_forward import distributed_batches
-from trainer.batch_prefetching import prefetch_batches
 from trainer.errors import TrainingDiverged
 from trainer.frozen_prefix_cache import open_video_loader
 from trainer.methods.base import Method
-from trainer.process_group import ALONE, ProcessGroup
 from trainer.task_data import StoredVectors, TaskData, load_frames
 from trainer.training_checkpoint import Checkpoint, CheckpointStore
 from trainer.training_memory import plan_memory
@@ -39,7 +36,6 @@ log = structlog.get_logger(__name__)
 
 CLIP_NORM = 1.0
 BETAS, EPSILON = (0.9, 0.999), 1e-6  # ctvr-ffa-tame, published code
-_READ_SECONDS = 0.25  # between reads of a GPU's losses, which wait for it
 
 
 @dataclass(frozen=True)
@@ -61,18 +57,13 @@ class TrainingProgress:
     videos_per_second: float
 
 
-def _ignore(progress: TrainingProgress) -> None:
-    """Do nothing; the default callback."""
-
-
 def learn_task(
     method: Method,
     task: TaskData,
     memory: StoredVectors | None = None,
     *,
-    report: Callable[[TrainingProgress], None] = _ignore,
+    report: Callable[[TrainingProgress], None] = lambda progress: None,
     checkpoints: CheckpointStore | None = None,
-    group: ProcessGroup = ALONE,
 ) -> list[float]:
     """Learn a task: call all of the method's hooks from ``begin_task`` to ``record_task``.
 
@@ -83,7 +74,6 @@ def learn_task(
         memory: Stored vectors of earlier tasks.
         report: Called after every step; an exception that it raises ends the training.
         checkpoints: Store to save a checkpoint to after every epoch, and to resume from.
-        group: Processes that train together, of which this one is process 0.
 
     Returns:
         The mean loss of each epoch; empty without training.
@@ -96,7 +86,7 @@ def learn_task(
     method.begin_task(task.task_id, task.name, trained=trained)
     losses = []
     if trained:
-        losses = fit(method, task, memory, report=report, checkpoints=checkpoints, group=group)
+        losses = fit(method, task, memory, report=report, checkpoints=checkpoints)
     with micro_batches(method.micro_batch):
         method.end_task(task.pairs if trained else ())
     method.record_task(task.task_id, task.name, captions)
@@ -108,9 +98,8 @@ def fit(
     task: TaskData,
     memory: StoredVectors | None = None,
     *,
-    report: Callable[[TrainingProgress], None] = _ignore,
+    report: Callable[[TrainingProgress], None] = lambda progress: None,
     checkpoints: CheckpointStore | None = None,
-    group: ProcessGroup = ALONE,
 ) -> list[float]:
     """Train the parameters that :meth:`~trainer.methods.base.Method.begin_task` has unfrozen, for all epochs.
 
@@ -122,7 +111,6 @@ def fit(
         memory: Stored vectors of earlier tasks; each step draws as many as the batch size.
         report: Called after every step; an exception that it raises ends the training.
         checkpoints: Store to save a checkpoint to after every epoch, and to resume from.
-        group: Processes that train together; only process 0 uses stored vectors and checkpoints.
 
     Returns:
         The mean loss of each epoch.
@@ -142,11 +130,10 @@ def fit(
     steps_per_epoch = task.batch_count(size)
     if config.max_steps is not None:
         steps_per_epoch = min(steps_per_epoch, math.ceil(config.max_steps / config.epochs))
-    resumed = group.share(checkpoints.load() if checkpoints else None)
+    resumed = checkpoints.load() if checkpoints else None
     if resumed:
         method.load_state_dict(resumed.method)
     optimizer = torch.optim.AdamW(method.parameter_groups(), betas=BETAS, eps=EPSILON)
-    compute_loss = group.parallel_loss(method.loss, _optimized(optimizer))
     rates = [parameters["lr"] for parameters in optimizer.param_groups]
     if resumed:
         optimizer.load_state_dict(resumed.optimizer)
@@ -166,33 +153,33 @@ def fit(
                 seed = np.random.SeedSequence([config.seed, len(method.learned_tasks), epoch])
                 torch.manual_seed(int(seed.generate_state(1, np.uint64)[0]))
                 rng = np.random.default_rng(seed)
-                results = _EpochResults(epoch, clock, optimizer, report)
                 method.begin_epoch(epoch, pairs)
-                batches = task.draw_batches(size, rng)[:steps_per_epoch]
-                for batch, frames in prefetch_batches(loader, batches):
+                total = trained = 0.0
+                for batch in task.draw_batches(size, rng)[:steps_per_epoch]:
+                    frames = loader.load([pair.clip for pair in batch])
                     factor = learning_rate_factor(
-                        clock.step + len(results),
-                        clock.steps,
-                        warmup=config.warmup,
-                        first_epoch=first_epoch_steps,
+                        clock.step, clock.steps, warmup=config.warmup, first_epoch=first_epoch_steps
                     )
                     for parameter_group, rate in zip(optimizer.param_groups, rates, strict=True):
                         parameter_group["lr"] = rate * factor
-                    references = group.share(memory.sample(config.batch_size, rng))
+                    references = memory.sample(config.batch_size, rng)
                     inputs = (
                         frames,
                         [pair.caption for pair in batch],
                         None if references is None else references.to(device),
                     )
                     if not is_planned:
-                        planned = group.share(_plan(method, optimizer, inputs, task, group))
-                        method.micro_batch = _smaller(planned, resumed.micro_batch if resumed else None)
+                        planned = _plan(method, optimizer, inputs, task)
+                        sizes = [planned, resumed.micro_batch if resumed else None]
+                        method.micro_batch = min((part for part in sizes if part is not None), default=None)
                         is_planned = True
                         if method.micro_batch and device.type == "cpu":
                             return_freed_memory()
-                    results.add(_step(method, compute_loss, optimizer, inputs, group), len(batch))
-                results.read()
-                losses.append(results.mean_loss)
+                    loss = _step(method, optimizer, inputs, clock.step)
+                    total += loss * len(batch)
+                    trained += len(batch)
+                    report(clock.tick(epoch, loss, len(batch)))
+                losses.append(total / trained)
                 with micro_batches(method.micro_batch):
                     method.after_epoch(task.val)
                 if checkpoints:
@@ -230,7 +217,6 @@ def learning_rate_factor(
 
     Args:
         step: Number of the step, from 0.
-        steps: Number of steps in the task.
         warmup: Share of steps with a rising rate, 0..1.
         first_epoch: Number of steps in the first epoch, for the step schedule.
     """
@@ -245,22 +231,28 @@ def learning_rate_factor(
 _Inputs = tuple[Tensor, list[str], Tensor | None]  # videos, captions, references
 
 
-def _step(
-    method: Method,
-    compute_loss: Callable[..., Tensor],
-    optimizer: torch.optim.Optimizer,
-    inputs: _Inputs,
-    group: ProcessGroup,
-) -> Tensor:
-    """Take a step, and return its loss and gradient norm, ``[2]``, without waiting for the device."""
+def _step(method: Method, optimizer: torch.optim.Optimizer, inputs: _Inputs, step: int) -> float:
+    """Take a step, and return its loss.
+
+    Raises:
+        TrainingDiverged: The loss or the gradient is not finite.
+    """
     optimizer.zero_grad(set_to_none=True)
-    with _precision(method), micro_batches(method.micro_batch), distributed_batches(group.distribution):
-        loss = compute_loss(*inputs)
+    with _precision(method), micro_batches(method.micro_batch):
+        loss = method.loss(*inputs)
     loss.backward()
     norm = nn.utils.clip_grad_norm_(_optimized(optimizer), CLIP_NORM)
     optimizer.step()
     method.after_step()
-    return torch.stack([loss.detach().float(), norm.float()])
+    for quantity, value in (("loss", loss.item()), ("gradient", norm.item())):
+        if not math.isfinite(value):
+            rates = sorted({group["lr"] for group in optimizer.param_groups}, reverse=True)
+            raise TrainingDiverged(
+                f"the {quantity} became {value} at step {step + 1} with learning rate "
+                f"{' / '.join(f'{rate:.3g}' for rate in rates)}; retry with a smaller learning rate, or look for "
+                "broken videos in the task"
+            )
+    return loss.item()
 
 
 @contextmanager
@@ -273,16 +265,8 @@ def _precision(method: Method) -> Iterator[None]:
         yield
 
 
-def _plan(
-    method: Method,
-    optimizer: torch.optim.Optimizer,
-    inputs: _Inputs,
-    task: TaskData,
-    group: ProcessGroup,
-) -> int | None:
-    """Choose the micro-batch, in process 0 only."""
-    if group.rank:
-        return None
+def _plan(method: Method, optimizer: torch.optim.Optimizer, inputs: _Inputs, task: TaskData) -> int | None:
+    """Choose the micro-batch."""
     with _precision(method):
         plan = plan_memory(
             method.loss,
@@ -290,86 +274,13 @@ def _plan(
             trained=_optimized(optimizer),
             has_moments=bool(optimizer.state),
             kept=method.bytes_after_epoch(task.val),
-            processes=group.size,
         )
     log.info("training_memory", method=method.name, **vars(plan))
     return plan.micro_batch
 
 
-def _smaller(one: int | None, other: int | None) -> int | None:
-    sizes = [size for size in (one, other) if size is not None]
-    return min(sizes, default=None)
-
-
-class _EpochResults:
-    """Losses and gradient norms of an epoch's steps.
-
-    Reading them waits for the device, so on a GPU they are read only when a report is due. On a CPU there is nothing to
-    wait for, and each step is read and reported at once.
-    """
-
-    def __init__(
-        self,
-        epoch: int,
-        clock: _Clock,
-        optimizer: torch.optim.Optimizer,
-        report: Callable[[TrainingProgress], None],
-    ) -> None:
-        self._epoch, self._clock, self._optimizer, self._report = epoch, clock, optimizer, report
-        self._unread: list[tuple[Tensor, int, list[float]]] = []
-        self._due = 0.0
-        self._total, self._trained = 0.0, 0
-
-    def __len__(self) -> int:
-        """Count the unread steps."""
-        return len(self._unread)
-
-    @property
-    def mean_loss(self) -> float:
-        """Mean loss per pair over the steps read so far."""
-        return self._total / self._trained
-
-    def add(self, result: Tensor, videos: int) -> None:
-        """Add a step's loss and gradient norm, and read all unread steps if a report is due.
-
-        Raises:
-            TrainingDiverged: See :meth:`read`.
-        """
-        rates = sorted({group["lr"] for group in self._optimizer.param_groups}, reverse=True)
-        self._unread.append((result, videos, rates))
-        if result.device.type == "cpu" or time.monotonic() >= self._due:
-            self.read()
-
-    def read(self) -> None:
-        """Read the unread steps and report each.
-
-        Raises:
-            TrainingDiverged: A loss or a gradient is not finite.
-        """
-        unread, self._unread = self._unread, []
-        if not unread:
-            return
-        values = torch.stack([result for result, *_ in unread]).tolist()
-        for (loss, norm), (_, videos, rates) in zip(values, unread, strict=True):
-            for quantity, value in (("loss", loss), ("gradient", norm)):
-                if not math.isfinite(value):
-                    raise _diverged(quantity, value, self._clock.step, rates)
-            self._total += loss * videos
-            self._trained += videos
-            self._report(self._clock.tick(self._epoch, loss, videos))
-        self._due = time.monotonic() + _READ_SECONDS
-
-
 def _optimized(optimizer: torch.optim.Optimizer) -> list[nn.Parameter]:
     return [parameter for group in optimizer.param_groups for parameter in group["params"]]
-
-
-def _diverged(quantity: str, value: float, step: int, rates: Sequence[float]) -> TrainingDiverged:
-    return TrainingDiverged(
-        f"the {quantity} became {value} at step {step + 1} with learning rate "
-        f"{' / '.join(f'{rate:.3g}' for rate in rates)}; retry with a smaller learning rate, or look for "
-        "broken videos in the task"
-    )
 
 
 class _Clock:

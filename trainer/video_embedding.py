@@ -35,7 +35,6 @@ def embed_clips(
 
     Args:
         encode: Video encoder, ``uint8 [n, M, H, W, 3]`` to ``[n, dim]``.
-        clips: Clips with cached frames.
         report: Called after each batch with the number of videos embedded so far.
 
     Raises:
@@ -110,7 +109,6 @@ def embed_moments(
         size: Height and width of a frame in pixels.
         open_video: Provides a video's file during a ``with`` statement; may raise MediaError or OSError.
         scratch: File for decoded frames; removed at the end.
-        limits: Limits of the decoder.
         on_skip: Called with each skipped video and the reason.
         report: Called with the number of moments processed so far.
 

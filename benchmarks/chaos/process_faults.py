@@ -58,7 +58,7 @@ KILL_POINTS: dict[str, KillPoint] = {
     "manifest to be replaced": KillPoint("learn", _FOLDER, "StoreFolder.replace_manifest", before=True),
     "release in manifest": KillPoint("learn", _STORE, "ShardStore.publish"),
     "release in catalog rows": KillPoint("learn", _PUBLISHING, "Publication.complete"),
-    "release committed": KillPoint("learn", _LEARNING, "save_ledger", before=True),
+    "release committed": KillPoint("learn", _LEARNING, "clean_up", before=True),
     "learning cleaned up": KillPoint("learn", _LEARNING, "clean_up"),
     "append claimed": KillPoint("append", _APPENDING, "load_task", before=True),
     "segments sealed": KillPoint("append", _APPENDING, "_write_segments"),

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from models.forgetting_measures import backward_forgetting, forgetting_rate, harmonic_mean
-from trainer.evaluation.rank_ledger import GalleryName
+from trainer.evaluation.recall_row import GalleryName
 
 Matrix = list[list[float | None]]
 

@@ -12,9 +12,8 @@ from benchmarks.learning.sequential_learning import SequentialLearner
 from benchmarks.rivals import start_method
 from models.backbones.backbone import Backbone
 from models.routing import DEFAULT_PRIOR
-from trainer.evaluation.evaluation_task import EvaluationTask, build_evaluation_tasks
 from trainer.evaluation.gallery import Gallery, task_gallery
-from trainer.evaluation.mode_evaluation import ModeEvaluation
+from trainer.evaluation.recall_row import EvaluationTask, Ranks, build_evaluation_tasks, rank_queries
 from trainer.evaluation.retrieval_metrics import rank_by_id, recall_at
 from trainer.task_data import TaskData
 
@@ -69,16 +68,14 @@ def run_variant(
             else:
                 galleries += [task_gallery(task, learner.index(task)) for task in part]
         with meter.phase("evaluation"):
-            _, measured = _evaluate(learner, galleries, prior, full=False)
+            _, measured = _evaluate(learner, galleries, prior)
         for gallery in ("local", "global"):
-            row: list[float | None] = [
-                100 * recall_at(ranks.ranks[gallery].ranks(), 1) for ranks in measured.task_ranks
-            ]
+            row: list[float | None] = [100 * recall_at(ranks[gallery], 1) for ranks in measured]
             matrices[gallery].append(row + [None] * (len(ordered) - len(row)))
         spent = sum(durations[-1] for durations in meter.seconds.values())
         names = "all domains" if is_joint else f"domain {number} of {len(ordered)} ({part[0].name})"
         report(f"{names} in {spent:.1f} s")
-    evaluated, final = _evaluate(learner, galleries, prior, full=True)
+    evaluated, final = _evaluate(learner, galleries, prior, raw=True)
     assert learner.method is not None
     assert learner.release is not None
     return ClipRun(
@@ -87,8 +84,7 @@ def run_variant(
         order=tuple(task.task_id for task in ordered),
         ranks={
             gallery: {
-                task.task_id: ranks.ranks[gallery].ranks().tolist()
-                for task, ranks in zip(ordered, final.task_ranks, strict=True)
+                task.task_id: ranks[gallery].tolist() for task, ranks in zip(ordered, final, strict=True)
             }
             for gallery in GALLERIES
         },
@@ -118,18 +114,11 @@ def _count_trained(variant: MethodVariant, backbone: Backbone) -> int:
 
 
 def _evaluate(
-    learner: SequentialLearner,
-    galleries: Sequence[Gallery],
-    prior: float,
-    *,
-    full: bool,
-) -> tuple[list[EvaluationTask], ModeEvaluation]:
-    """Rank the queries of all learned domains in the default mode; ``full`` adds the gallery of raw cosines."""
+    learner: SequentialLearner, galleries: Sequence[Gallery], prior: float, *, raw: bool = False
+) -> tuple[list[EvaluationTask], list[Ranks]]:
+    """Rank the queries of all learned domains; ``raw`` adds the gallery of raw cosines."""
     assert learner.release is not None
     encoder = learner.query_encoder()
     profiles = learner.release.profiles.to_dense()[: len(galleries)]
-    tasks = build_evaluation_tasks(encoder, galleries, profiles, prior)
-    evaluation = ModeEvaluation(encoder, tasks, encoder.modes[-1], full, ())
-    for _ in evaluation.run():
-        pass
-    return tasks, evaluation
+    tasks = build_evaluation_tasks(encoder, galleries, profiles)
+    return tasks, rank_queries(encoder, tasks, prior, raw=raw)

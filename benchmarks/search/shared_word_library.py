@@ -94,7 +94,7 @@ def make_shared_word_library(
         scatter = scatter.add(frozen[:_CAPTIONS, : layout.semantic])
         presence = token_presence(ids[:_CAPTIONS], backbone.vocabulary)
         profile = token_profile(presence.sum(axis=0), config.word_evidence)
-        profiles = profiles.append_tasks(RoutingProfiles.from_dense(profile[None]))
+        profiles = RoutingProfiles.concatenate([profiles, RoutingProfiles.from_dense(profile[None])])
         tensors = {f"query.{name}": tensor for name, tensor in query_map.tensors().items()}
         if number == tasks - 1:  # the newest release has the evidence of all tasks
             tensors |= {f"evidence.{name}": tensor for name, tensor in scatter.tensors().items()}

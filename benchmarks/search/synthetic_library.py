@@ -129,7 +129,7 @@ def make_library(
         task = ReleaseTask(f"{folder.name}-{number}", f"{folder.name} {number}", f"{number:064x}")
         learned.append(task)
         texts = _captions(task_words, common, min(rows, max(8, -(-captions // tasks))), rng)
-        profiles = profiles.append_tasks(_profile(backbone, texts))
+        profiles = RoutingProfiles.concatenate([profiles, _profile(backbone, texts)])
         state = _release(backbone, learned, profiles, texts, seed + number)
         with store.staging() as staged:
             write_release(staged, state, parent=parent)

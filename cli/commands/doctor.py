@@ -194,7 +194,7 @@ def check_index(settings: Settings) -> str:
 
 
 def check_stored_files(settings: Settings) -> str:
-    """Verify the checksums of videos in the data folder, thumbnails, rank ledger and checkpoints; report missing
+    """Verify the checksums of videos in the data folder, thumbnails and checkpoints; report missing
     uploads.
     """
     report = library_checks.check_files(settings)

@@ -221,7 +221,6 @@ def check_files(settings: Settings) -> FileReport:
     file = sqlite_path(settings.database_url)
     if file is None or file.exists():
         _check_videos(settings, report)
-    _check_ledger(settings, report)
     _check_checkpoints(settings, report)
     return report
 
@@ -334,15 +333,6 @@ def _check_preview(settings: Settings, report: FileReport, video_id: str, *, has
         report.previews.append(video_id)
     else:
         report.impossible_previews += 1
-
-
-def _check_ledger(settings: Settings, report: FileReport) -> None:
-    path = settings.index_dir / "ledger.npz"
-    if path.exists():
-        problem = _seal_problem(path)
-        _record(
-            settings, report, path, problem and f"{problem}: remove it; the next task recomputes the ranks"
-        )
 
 
 def _check_checkpoints(settings: Settings, report: FileReport) -> None:

@@ -9,13 +9,10 @@ cosine between a query q and a video v is
 where κ(q) is the share of the query's words, by TF-IDF weight, that the domain knows. The lexical part occupies the
 backbone's reserved coordinates; without any, a vector has only the semantic part.
 
-:class:`AnalyticMapSet` applies the query maps of many tasks to many pairs of text and task in one batch. A pair's
-semantic part is the frozen vector minus the task's center; its lexical part adds up the lexicon rows of the known
-tokens, weighted by TF-IDF over known and unknown tokens. A set is a range of tasks in a *storage*: concatenated arrays
-with spare capacity, so the number of operations does not grow with the number of tasks. Sets are immutable and share
-storages. An extended set writes its new tasks after those of the previous set; the maps are copied only if that place
-is taken or the capacity is used up. A pair's vector is the same bit for bit in any batch and any set: all steps are
-elementwise, sums over a row of fixed length, or sums over a text's tokens in their order.
+:class:`AnalyticMapSet` applies the query maps of many tasks to many pairs of text and task in one batch. A set is a
+range of tasks in a *storage*: concatenated arrays with spare capacity. Sets are immutable and share storages; the maps
+are copied only if another set has taken the next place, or the capacity is used up. A pair's vector is the same bit for
+bit in any batch and any set.
 """
 
 from __future__ import annotations

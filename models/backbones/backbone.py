@@ -247,10 +247,6 @@ class Backbone(nn.Module, ABC):
         shared = {id(p): p for p in self.parameters() if id(p) not in image_tower}
         return self._copy(shared)
 
-    def clone_text_tower(self) -> Backbone:
-        """Copy the text tower, and share the image tower."""
-        return self._copy({id(parameter): parameter for parameter in self.clip.visual.parameters()})
-
     def _copy(self, shared: dict[int, Any]) -> Backbone:
         """Copy deeply, except ``shared`` by ID and the tokenizer, which takes longer to copy than the weights."""
         return copy.deepcopy(self, {**shared, id(self._tokenizer): self._tokenizer})
@@ -268,11 +264,7 @@ class Backbone(nn.Module, ABC):
         self._load(self.clip, {name.removeprefix("clip."): value for name, value in tensors.items()})
 
     def load_image_tensors(self, tensors: Mapping[str, Tensor]) -> None:
-        """Load the weights of the image tower, named as within it.
-
-        Raises:
-            ReleaseError: The names or shapes do not fit this architecture.
-        """
+        """Load the weights of the image tower, named as within it."""
         self._load(self.clip.visual, tensors)
 
     def _load(self, module: nn.Module, tensors: Mapping[str, Tensor]) -> None:

@@ -1,13 +1,11 @@
 """Frozen towers as ONNX graphs, compiled by ONNX Runtime for the CPU. Nothing here imports torch or transformers.
 
 A graph runs in the calling thread. :func:`~models.backbones.tower_threads.map_in_threads` divides a batch among threads
-instead, which needs no synchronization within an operator and no thread that spins while it waits for work.
+instead, which needs no synchronization within an operator.
 
-BERT: texts of equal length form a batch, so no product is wasted on padding and attention needs no mask. Word
-embeddings stay outside the graph: the table is not copied, and a text reads a few of its rows. Layers multiply numbers
-that are rounded to 8 bits: a short text reads each weight for a few products only, so reading float32 weights would
-take most of the time. Vectors have a cosine of about 0.999 with those of float32. Processors add in different orders,
-and a difference in the last bit can change a rounded number, so vectors from two processors also differ slightly.
+BERT: texts of equal length form a batch, so attention needs no mask. Layers multiply numbers that are rounded to 8
+bits: a short text reads each weight for a few products only, so reading float32 weights would take most of the time.
+Vectors have a cosine of about 0.999 with those of float32, and differ slightly between processors.
 
 EfficientNet-Lite0: strides, padding and activations follow Tan and Le, EfficientNet, ICML 2019, and the authors' Lite
 variant, which replaces SiLU by ReLU6 and has no squeeze-and-excitation.
@@ -63,13 +61,15 @@ class GraphBuilder:
         self._constants.append(tensor)
         return name
 
-    def apply(self, operator: str, *inputs: str, **attributes: Any) -> str:
+    def apply(self, operator: str, *inputs: str, domain: str = "", **attributes: Any) -> str:
         """Apply an ONNX operator to named tensors and return the name of its result."""
-        return self._apply("", operator, inputs, attributes)
+        name = f"result_{len(self._nodes)}"
+        self._nodes.append(helper.make_node(operator, inputs, [name], domain=domain, **attributes))
+        return name
 
     def apply_fused(self, operator: str, *inputs: str, **attributes: Any) -> str:
         """Apply one of ONNX Runtime's own operators."""
-        return self._apply("com.microsoft", operator, inputs, attributes)
+        return self.apply(operator, *inputs, domain="com.microsoft", **attributes)
 
     def multiply_rounded(self, rows: str, weight: npt.NDArray[np.float32]) -> str:
         """Multiply rows ``[..., in]`` by ``weight [out, in]``, both rounded to 8 bits in blocks of 64 numbers.
@@ -91,11 +91,6 @@ class GraphBuilder:
             block_size=_BLOCK,
             accuracy_level=4,  # the rows are rounded, too
         )
-
-    def _apply(self, domain: str, operator: str, inputs: Sequence[str], attributes: Mapping[str, Any]) -> str:
-        name = f"result_{len(self._nodes)}"
-        self._nodes.append(helper.make_node(operator, inputs, [name], domain=domain, **attributes))
-        return name
 
     def compile(self, result: str, shape: Sequence[int | str]) -> CompiledGraph:
         """Compile the graph that computes a ``float32`` result of the given shape."""

@@ -1,12 +1,8 @@
 """Packed text towers for queries: the same function as a tower's own blocks, two to four times as fast on a CPU.
 
-A query has few tokens, so it costs a dozen small products with frozen matrices. Two properties of torch make them slow:
-it packs a matrix again for every product, and its library for single precision leaves half the vector unit idle on
-processors that its vendor does not make. oneDNN, which torch includes, has neither problem with a matrix that is packed
-once, and computes in bfloat16 without converting all weights for every query.
-
-oneDNN generates code for each number of rows it multiplies, and never frees it: about half a MiB per matrix shape and
-number of rows. Rows (texts × tokens) are therefore padded to a few sizes, eight per power of two.
+For a query's few tokens, torch packs a frozen matrix again for every product. oneDNN, which torch includes, multiplies
+by a matrix that is packed once, also in bfloat16. It generates code for each number of rows, and never frees it: about
+half a MiB per matrix shape. Rows (texts × tokens) are therefore padded to a few sizes, eight per power of two.
 """
 
 from __future__ import annotations
@@ -82,26 +78,6 @@ class PackedLinear(nn.Module):
         return product.float()
 
 
-class PackedPerceptron(nn.Module):
-    """The layers that follow a block's attention, applied to each token; rows are padded once for all layers."""
-
-    def __init__(self, layers: nn.Sequential, precision: Precision) -> None:
-        super().__init__()
-        self._layers = nn.Sequential(
-            *(
-                PackedLinear(layer.weight, layer.bias, precision) if isinstance(layer, nn.Linear) else layer
-                for layer in layers
-            )
-        )
-        self._widest = max(layer.out_features for layer in layers if isinstance(layer, nn.Linear))
-
-    def forward(self, x: Tensor) -> Tensor:
-        if x.numel() * self._widest < MIN_MULTIPLICATIONS:  # no layer uses oneDNN
-            applied: Tensor = self._layers(x)
-            return applied
-        return _apply_to_padded_rows(self._layers, x)
-
-
 class PackedAttention(nn.Module):
     """The four projections of an ``nn.MultiheadAttention`` with packed matrices."""
 
@@ -119,7 +95,12 @@ class PackedBlock(nn.Module):
         super().__init__()
         self.ln_1, self.ls_1, self.ln_2, self.ls_2 = block.ln_1, block.ls_1, block.ln_2, block.ls_2
         self.attn = PackedAttention(block.attn, precision)
-        self.mlp = PackedPerceptron(block.mlp, precision)
+        self.mlp = nn.Sequential(
+            *(
+                PackedLinear(layer.weight, layer.bias, precision) if isinstance(layer, nn.Linear) else layer
+                for layer in block.mlp
+            )
+        )
 
 
 def _apply_to_padded_rows(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:

@@ -24,30 +24,16 @@ Vectors = npt.NDArray[np.float32]
 _CACHED_TEXTS = 8192
 
 
-class TextVectorCache:
-    """The most recently used text vectors, by token IDs. Threads may share it."""
-
-    def __init__(self, size: int = _CACHED_TEXTS) -> None:
-        self._vectors: LRUCache[bytes, Vectors] = LRUCache(size)
-        self._lock = Lock()
-
-    def find(self, key: bytes) -> Vectors | None:
-        """Look up a text's vector ``[dim]``; None if it is not in the cache."""
-        with self._lock:
-            return self._vectors.get(key)
-
-    def put(self, key: bytes, vector: Vectors) -> Vectors:
-        """Keep a text's vector, and return it."""
-        with self._lock:
-            self._vectors[key] = vector
-        return vector
-
-
 class TextVectorCaches:
-    """Separate caches for texts encoded alone (searches) and in batches (evaluation): rounding differs."""
+    """The most recently used text vectors, by token IDs, of texts encoded alone (searches) and in batches (evaluation).
+
+    Rounding differs between the two. Threads may share the caches.
+    """
 
     def __init__(self) -> None:
-        self.single, self.batched = TextVectorCache(), TextVectorCache()
+        self.single: LRUCache[bytes, Vectors] = LRUCache(_CACHED_TEXTS)
+        self.batched: LRUCache[bytes, Vectors] = LRUCache(_CACHED_TEXTS)
+        self.lock = Lock()
 
 
 class QueryBackbone(ABC):
@@ -113,16 +99,20 @@ class QueryBackbone(ABC):
     def _encode_missing(
         self,
         texts: Sequence[TokenIds],
-        cache: TextVectorCache,
+        cache: LRUCache[bytes, Vectors],
         encode: Callable[[Sequence[TokenIds]], Iterable[Vectors]],
     ) -> Vectors:
         keys = [text.tobytes() for text in texts]
-        found = {key: vector for key in keys if (vector := cache.find(key)) is not None}
+        with self._caches.lock:
+            found = {key: cache[key] for key in keys if key in cache}
         missing = {key: text for key, text in zip(keys, texts, strict=True) if key not in found}
         if missing:
-            for key, vector in zip(missing, encode(list(missing.values())), strict=True):
-                # Without a copy, a row would keep its whole batch in memory.
-                found[key] = cache.put(key, vector.copy())
+            # Without a copy, a row would keep its whole batch in memory.
+            vectors = [vector.copy() for vector in encode(list(missing.values()))]
+            encoded = dict(zip(missing, vectors, strict=True))
+            with self._caches.lock:
+                cache.update(encoded)
+            found |= encoded
         return np.array([found[key] for key in keys]) if keys else np.empty((0, self.dim), np.float32)
 
 

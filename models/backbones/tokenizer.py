@@ -5,23 +5,21 @@ from __future__ import annotations
 import functools
 import gzip
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import open_clip
-from open_clip.tokenizer import SimpleTokenizer, default_bpe, get_clean_fn
+from open_clip.tokenizer import SimpleTokenizer, default_bpe
 
 # 256 bytes, each inside a word and at its end, plus the start-of-text and end-of-text tokens.
 _BASE_TOKENS = 2 * 256 + 2
 MAX_CACHED_WORDS = 100_000  # words whose tokens are cached; some 20 MB
-_clean: Callable[[str], str] = get_clean_fn("lower")
 
 
 def clip_tokenizer(model: str, context_length: int) -> Any:
     """Build the tokenizer that open_clip uses for a model."""
     tokenizer = open_clip.get_tokenizer(model, context_length=context_length)
-    return _adapt_to_service(tokenizer) if type(tokenizer) is SimpleTokenizer else tokenizer
+    return _bound_cache(tokenizer) if type(tokenizer) is SimpleTokenizer else tokenizer
 
 
 @functools.lru_cache(maxsize=4)
@@ -40,25 +38,13 @@ def small_tokenizer(vocabulary: int, context_length: int) -> SimpleTokenizer:
         tokenizer = SimpleTokenizer(bpe_path=file.name, context_length=context_length)
     if tokenizer.vocab_size != vocabulary:
         raise AssertionError(f"the tokenizer has {tokenizer.vocab_size} tokens, expected {vocabulary}")
-    return _adapt_to_service(tokenizer)
+    return _bound_cache(tokenizer)
 
 
-def _adapt_to_service(tokenizer: SimpleTokenizer) -> SimpleTokenizer:
-    """Bound the word cache, which grows with user input, and clean texts faster; the tokens stay the same."""
-    if tokenizer.clean_fn is _clean:
-        tokenizer.clean_fn = _clean_text
+def _bound_cache(tokenizer: SimpleTokenizer) -> SimpleTokenizer:
+    """Bound the word cache, which grows with user input; the tokens stay the same."""
     tokenizer.cache = _WordCache(tokenizer.cache)
     return tokenizer
-
-
-def _clean_text(text: str) -> str:
-    """Clean a text as open_clip does.
-
-    Plain ASCII skips the repair of broken encodings, which takes half the time.
-    """
-    if text.isascii() and text.isprintable() and "&" not in text:
-        return " ".join(text.split()).lower()
-    return _clean(text)
 
 
 class _WordCache(dict[str, str]):

@@ -1,17 +1,12 @@
 """How towers compute: device, precision, attention and gradient checkpointing.
 
-With mixed precision, the towers' matrix products run in bfloat16: in training, and for queries if the settings say so.
-Weights, gradients, losses, and all vectors that are stored or searched stay float32.
+With mixed precision, the towers' matrix products run in bfloat16. Weights, gradients, losses, and all vectors that are
+stored or searched stay float32. With gradient checkpointing, the backward pass recomputes everything but a block's
+input (Chen et al., Training Deep Nets with Sublinear Memory Cost, 2016).
 
-With gradient checkpointing, a block stores only its input and recomputes everything else in the backward pass. Memory
-then grows with the width of a block's input instead of with all its activations, at the cost of one more forward pass
-(Chen et al., Training Deep Nets with Sublinear Memory Cost, 2016).
-
-Within :func:`micro_batches`, towers encode a batch in parts, yet the loss is that of the whole batch: each part's
-forward pass keeps only its input and its vectors, and the backward pass computes the part again to propagate the
-gradient of its vectors (Gao et al., Scaling Deep Contrastive Learning Batch Size under Memory Limited Setup, 2021).
-Memory grows with the part instead of the batch, at the cost of one more forward pass; gradients are equal up to
-rounding. Dropout and noise of a part start from the same generator state in both passes.
+Within :func:`micro_batches`, towers encode a batch in parts, yet the loss is that of the whole batch: the backward pass
+computes each part again (Gao et al., Scaling Deep Contrastive Learning Batch Size under Memory Limited Setup, 2021).
+Memory grows with the part instead of the batch; gradients are equal up to rounding.
 """
 
 from __future__ import annotations

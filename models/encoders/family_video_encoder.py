@@ -40,11 +40,7 @@ class FamilyVideoEncoder(ABC):
 
     @staticmethod
     def fingerprint_tensors(release: ReleaseState) -> dict[str, Array]:
-        """Select the arrays that fingerprint the release's video encoder; by default all that it needs.
-
-        Args:
-            release: Release with only the tensors that its video encoder needs.
-        """
+        """Select the arrays that fingerprint the release's video encoder; by default all that it needs."""
         return release.tensors
 
     def _encode_with_backbone(self, frames: Tensor) -> Tensor:
@@ -60,11 +56,7 @@ class FrozenVideoEncoder(FamilyVideoEncoder):
 
 
 class AnalyticVideoEncoder(FamilyVideoEncoder):
-    """The frozen image tower and an affine map on its features.
-
-    Args:
-        prefix: Name prefix of the map's tensors.
-    """
+    """The frozen image tower and an affine map on its features."""
 
     def __init__(self, backbone: Backbone, prefix: str) -> None:
         super().__init__(backbone)

@@ -103,17 +103,6 @@ class FusionEncoder(nn.Module):
 
         return encode_in_parts(encode, embedded, end, tokens)[0]
 
-    def fuse_pairs(self, backbone: Backbone, ids: Tensor, tokens: Tensor) -> Tensor:
-        """Compute unit vectors ``[n, width]`` of pairs: the fused states at the ends of the texts.
-
-        Args:
-            ids: Token IDs ``[n, L]``.
-            tokens: Frame states from :func:`frame_states`.
-        """
-        end = backbone.end_of_text(ids)
-        fused = self.fuse(backbone, backbone.embed_tokens(ids), end, tokens)
-        return F.normalize(fused[torch.arange(len(ids), device=ids.device), end], dim=-1)
-
 
 def create_fusion_encoder(backbone: Backbone, layers: int) -> FusionEncoder:
     """Initialize a multi-modal encoder at random, with sizes that fit a backbone.

@@ -114,11 +114,7 @@ class QueryEncoder(ABC):
 
     @abstractmethod
     def encode_pairs(self, texts: Sequence[TokenIds], tasks: Sequence[str], mode: str = "latest") -> Vectors:
-        """Encode text i for task i, to unit vectors ``[n, dim]`` equal to those from :meth:`encode`.
-
-        Raises:
-            ReleaseError: See :meth:`encode`.
-        """
+        """Encode text i for task i, to unit vectors ``[n, dim]`` equal to those from :meth:`encode`."""
 
     def prepare_texts(self, texts: Sequence[TokenIds]) -> None:  # noqa: B027 (optional hook)
         """Encode texts ahead of :meth:`routing_evidence` and :meth:`encode_pairs`, where tasks share an encoding."""
@@ -130,11 +126,6 @@ class QueryEncoder(ABC):
             Evidence in nats, ``[n, len(tasks)]``; None if the family has no such evidence.
         """
         return None
-
-    @property
-    def routing_identity(self) -> str:
-        """Digest of the weights behind :meth:`routing_evidence`; empty if the family has no such evidence."""
-        return ""
 
     @property
     def pinned_bytes(self) -> int:

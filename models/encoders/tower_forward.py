@@ -4,16 +4,11 @@ Open blocks run with the backbone's own weights, and adapters change their atten
 open_clip's ``encode_image`` and ``encode_text`` up to rounding. A backbone with closed blocks runs them unchanged, or
 raises an error if adapters are given. After the attention in an open tower's last block, only class tokens or, in a
 causal tower, the ends of the texts are computed, since the vectors depend on nothing else.
-
-Within :func:`distributed_batches`, each process encodes a part of a batch, and all processes get the vectors of the
-whole batch. Losses over these vectors, and all state that follows from them, are the same as in one process.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -82,92 +77,33 @@ class PerTextCondition:
         each: Condition with one candidate per text, C = n.
     """
 
+    candidates = 1
+
     def __init__(self, each: TextCondition) -> None:
         self._each = each
 
-    @property
-    def candidates(self) -> int:
-        """Always 1."""
-        return 1
-
     def embedding_delta(self, ids: Tensor) -> Tensor | None:
-        """Compute the change ``[1, n, L, d]`` of the token embeddings for IDs ``[n, L]``."""
+        """See :meth:`TextCondition.embedding_delta`; IDs are ``[n, L]``."""
         delta = self._each.embedding_delta(ids.unsqueeze(1))
         return None if delta is None else delta.transpose(0, 1)
 
     def input_deltas(self, layer: int, hidden: Tensor, end: Tensor) -> Sequence[Tensor]:
-        """Compute the changes of query, key and value, each ``[1, n, L, d]``, for ``hidden [1, n, L, d]``."""
+        """See :meth:`TextCondition.input_deltas`."""
         deltas = self._each.input_deltas(layer, hidden.transpose(0, 1), end.unsqueeze(1))
         return [delta.transpose(0, 1) for delta in deltas]
 
     def output_delta(self, layer: int, hidden: Tensor, end: Tensor) -> Tensor:
-        """Compute the change of the out-projection, ``[1, n, L, d]``, for ``hidden [1, n, L, d]``."""
+        """See :meth:`TextCondition.output_delta`."""
         return self._each.output_delta(layer, hidden.transpose(0, 1), end.unsqueeze(1)).transpose(0, 1)
 
 
 class WordCondition:
-    """Adapters from one condition, with changed token embeddings from another.
-
-    Args:
-        words: Condition that changes the token embeddings, with C candidates.
-    """
+    """Adapters from one condition, with changed token embeddings from another, of as many candidates."""
 
     def __init__(self, adapters: TextCondition, words: TextCondition) -> None:
-        self._adapters, self._words = adapters, words
-
-    @property
-    def candidates(self) -> int:
-        """Number of candidates C."""
-        return self._adapters.candidates
-
-    def embedding_delta(self, ids: Tensor) -> Tensor | None:
-        """Compute the change ``[C, n, L, d]`` of the token embeddings for IDs ``[n, L]`` or ``[C, n, L]``."""
-        return self._words.embedding_delta(ids)
-
-    def input_deltas(self, layer: int, hidden: Tensor, end: Tensor) -> Sequence[Tensor]:
-        """Compute the adapters' changes of query, key and value, each ``[C, n, L, d]``."""
-        return self._adapters.input_deltas(layer, hidden, end)
-
-    def output_delta(self, layer: int, hidden: Tensor, end: Tensor) -> Tensor:
-        """Compute the adapters' change of the out-projection, ``[C, n, L, d]``."""
-        return self._adapters.output_delta(layer, hidden, end)
-
-
-class BatchDistribution(Protocol):
-    """Division of a batch among processes."""
-
-    def slice(self, batch: Tensor) -> Tensor:
-        """Select the rows that this process encodes; every process gets the same number."""
-        ...
-
-    def gather(self, part: Tensor, count: int) -> Tensor:
-        """Join the parts of all processes to ``count`` rows, with gradients for the part of this process."""
-        ...
-
-
-_current: ContextVar[BatchDistribution | None] = ContextVar("batch_distribution", default=None)
-
-
-@contextmanager
-def distributed_batches(distribution: BatchDistribution | None) -> Iterator[None]:
-    """Divide the towers' batches among processes within this context; None leaves them whole."""
-    token = _current.set(distribution)
-    try:
-        yield
-    finally:
-        _current.reset(token)
-
-
-def slice_batch(batch: Tensor) -> Tensor:
-    """Select the rows that this process encodes: all of them outside :func:`distributed_batches`."""
-    distribution = _current.get()
-    return batch if distribution is None else distribution.slice(batch)
-
-
-def gather_batch(part: Tensor, count: int) -> Tensor:
-    """Gather the whole batch of ``count`` rows from the rows that each process encoded."""
-    distribution = _current.get()
-    return part if distribution is None else distribution.gather(part, count)
+        self.candidates = adapters.candidates
+        self.input_deltas, self.output_delta = adapters.input_deltas, adapters.output_delta
+        self.embedding_delta = words.embedding_delta
 
 
 def encode_frames(
@@ -194,9 +130,8 @@ def encode_frames(
             )
         return backbone.pool_frames(tokens.float())
 
-    count = len(frames)
-    videos, of_frames = encode_in_parts(encode, slice_batch(frames))
-    return gather_batch(videos, count), gather_batch(of_frames, count)
+    videos, of_frames = encode_in_parts(encode, frames)
+    return videos, of_frames
 
 
 def frame_tokens(backbone: Backbone, frames: Tensor) -> Tensor:
@@ -243,9 +178,8 @@ def encode_texts(backbone: Backbone, ids: Tensor, condition: TextCondition | Non
         vectors = backbone.pool_text(hidden.float(), torch.zeros_like(end) if causal else end)
         return (vectors.transpose(0, 1),)
 
-    count = len(ids)
-    (vectors,) = encode_in_parts(encode, slice_batch(ids.to(backbone.device, non_blocking=True)))
-    return gather_batch(vectors, count).transpose(0, 1)
+    (vectors,) = encode_in_parts(encode, ids.to(backbone.device, non_blocking=True))
+    return vectors.transpose(0, 1)
 
 
 def run_text_blocks(

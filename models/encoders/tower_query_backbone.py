@@ -121,10 +121,6 @@ def unpad(ids: Tensor, end: Tensor) -> list[TokenIds]:
     return [row[: last + 1].copy() for row, last in zip(rows, end.tolist(), strict=True)]
 
 
-# Multiplications in the text tower per thread, some milliseconds of work; a smaller share is not worth a thread.
-MIN_MULTIPLICATIONS_PER_THREAD = 15 * 10**7
-
-
 class AdaptedQueryEncoder(QueryEncoder):
     """Encodes texts with adapters in the text tower, or with a text tower of its own."""
 
@@ -159,7 +155,12 @@ class AdaptedQueryEncoder(QueryEncoder):
                 device = self._backbone.device
                 return self.encode_each(ids.to(device, non_blocking=True), positions[rows], mode)
 
-        threads = self._thread_count(int(lengths.sum()))
+        backbone = self._backbone
+        # Torch parallelizes the products itself if it may use several threads.
+        is_parallel = (
+            backbone.device.type != "cpu" or not backbone.has_causal_text or torch.get_num_threads() > 1
+        )
+        threads = 1 if is_parallel else core_count()
         # Each part has texts of similar length, and each thread about equal work.
         rounds = -(-len(texts) // (threads * batch_size(self._backbone.device, len(texts))))
         order = np.argsort(lengths, kind="stable")
@@ -180,18 +181,3 @@ class AdaptedQueryEncoder(QueryEncoder):
         This default is for encoders that ignore the task.
         """
         return self.encode_for_tasks(ids, (), mode)[0]
-
-    def _thread_count(self, tokens: int) -> int:
-        """Decide how many threads encode this many tokens.
-
-        One if torch parallelizes the products itself; otherwise up to one per core, each with enough work.
-        """
-        backbone = self._backbone
-        if backbone.device.type != "cpu" or not backbone.has_causal_text or torch.get_num_threads() > 1:
-            return 1
-        shares = self._multiplications(tokens) // MIN_MULTIPLICATIONS_PER_THREAD
-        return max(1, min(core_count(), shares))
-
-    def _multiplications(self, tokens: int) -> int:
-        """Count the multiplications in a text tower for this many tokens."""
-        return 12 * self._backbone.text_width**2 * len(self._backbone.text_blocks) * tokens

@@ -30,7 +30,6 @@ class VideoEncoder:
     """Encodes frames with the video encoders of shards. Threads can share it; it runs one forward pass at a time.
 
     Args:
-        backbone: Backbone that the releases were learned on. It is not modified.
         fingerprints: Fingerprint of the video encoder that embedded each task's shard, by task.
         pinned: Release that made each task's shard, by task; read on first use.
         cache_bytes: Maximum size of the weights that stay in memory, over all releases.

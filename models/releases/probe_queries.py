@@ -1,13 +1,8 @@
 """Probe queries, which a reader of a release must reproduce before it serves the release.
 
-Checksums verify that a release's files are the ones that were written. Probe queries verify that the reader encodes the
-same query vectors from them as the worker that wrote them: they detect other library versions, another kernel, or a
-reader that leaves out some of the weights.
-
-The texts are constants, the same for every release. Captions would work too, but a release is immutable, and deleting a
-video must delete its captions.
-
-A release stores its probe queries in ``probes.safetensors``, checksummed like its other files.
+Checksums verify a release's files. Probe queries verify that the reader encodes the same query vectors from them as the
+worker that wrote them: they detect other library versions, another kernel, or weights that are left out. The texts are
+constants, since a release is immutable, and deleting a video must delete its captions.
 """
 
 from __future__ import annotations

@@ -126,11 +126,7 @@ def read_release(
 
 
 def read_lineage(folder: Path) -> TaskLineage:
-    """Read the tasks and routing profiles that a release adds.
-
-    Raises:
-        ReleaseError: See :func:`read_release`.
-    """
+    """Read the tasks and routing profiles that a release adds."""
     return _parse_lineage(folder, _read_description(folder))
 
 

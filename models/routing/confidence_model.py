@@ -1,19 +1,15 @@
 """Confidence in search results: a logistic regression from the scores of a result list to a probability.
 
-A score alone is not a probability: which scores are good depends on the backbone, the domain and the text. Two more
-facts help: how far a score is from the other scores in its list, and whether the library's routing profiles contain the
-tokens of the text. Logistic regression maps a few such features to the probability that a result is relevant (Platt,
+Which scores are good depends on the backbone, the domain and the text, so the features also tell how far a score is
+from the others in its list, and whether the library's routing profiles contain the tokens of the text (Platt,
 "Probabilistic outputs for support vector machines", Advances in Large Margin Classifiers, 1999). The model is fitted
 when a release is made (``trainer.evaluation.confidence_fitting``) and stored in the release.
 
 Confidence never rises down a list: the score is the only feature that differs between two results, and no feature
 derived from it has a negative weight. A minimum confidence therefore cuts a list just as a minimum score does.
 
-A second model estimates whether the library contains the described video at all. It is a logistic regression on facts
-about the whole list: its best score, and how well the library knows the subject and the words of the text. It is fitted
-to captions whose video is in the library and to texts without a video.
-
-Two thresholds turn it into plain statements. A text has no match if its probability is below one half and below that of
+A second model estimates whether the library contains the described video at all, from the best score and how well the
+library knows the subject and the words. A text has no match if its probability is below one half and below that of
 all but a twentieth of the texts with a video, or not above that of all but a twentieth of unrelated texts. The answer
 ends where a score is further behind the first one than a described video is in nine tenths of the searches (a split
 conformal prediction set: Vovk, Gammerman and Shafer, *Algorithmic Learning in a Random World*, 2005).
@@ -162,12 +158,7 @@ class AnswerModel:
         return float(logistic(answer_features(scores, evidence) @ np.array(self.weights) + self.bias))
 
     def within_reach(self, scores: Floats, first: float) -> npt.NDArray[np.bool_]:
-        """Check which results are close enough to the first one to belong to the answer, ``[n]``.
-
-        Args:
-            scores: Scores ``[n]``.
-            first: Score of the first result.
-        """
+        """Check which results are close enough to the first one to belong to the answer, ``[n]``."""
         return np.asarray(scores >= first - self.reach)
 
     def to_json(self) -> dict[str, Any]:

@@ -77,11 +77,7 @@ def log_probabilities(evidence: npt.NDArray[np.floating]) -> Floats:
 
 
 class Router:
-    """Routing profiles of all tasks, indexed by token: the cost of a query grows with its length, not with V.
-
-    Args:
-        profiles: Routing profiles of T tasks.
-    """
+    """Routing profiles of all tasks, indexed by token: the cost of a query grows with its length, not with V."""
 
     def __init__(self, profiles: RoutingProfiles) -> None:
         self.profiles = profiles
@@ -109,9 +105,6 @@ class Router:
 
         With some probability, the text has the task that the evidence says; otherwise, any task is equally likely. So
         the bound rises with the logarithm of the number of tasks, as does the evidence that the right one needs.
-
-        Args:
-            words, tasks, captions: See :meth:`evidence`.
         """
         close = None if captions is None else np.maximum(captions - captions.max(), -_CAPTIONS_BOUND)
         weights = log_probabilities(self.evidence(words, tasks, close))

@@ -85,10 +85,6 @@ class RoutingProfiles:
         """Whether each task is silent (has no entries), ``[T]``."""
         return np.asarray(np.diff(self.ends, prepend=0) == 0)
 
-    def append_tasks(self, other: RoutingProfiles) -> RoutingProfiles:
-        """Append the tasks of ``other``."""
-        return RoutingProfiles.concatenate([self, other])
-
     def first(self, count: int) -> RoutingProfiles:
         """Keep the first ``count`` tasks."""
         end = int(self.ends[count - 1]) if count else 0

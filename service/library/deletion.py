@@ -19,8 +19,7 @@ copies of catalog rows are out of date, and searches drop results without a row.
 * The vector stays in its immutable shard until the task is compacted, but searches do not return it; the same holds for
   moments. What releases have learned from the video cannot be removed, nor can existing backups be changed.
 * A worker that trains the task skips the video: it is not embedded, or is published with a tombstone.
-* The recall matrix keeps rows that were evaluated with the video; later rows have a smaller gallery. The evaluation
-  ledger is deleted, because it contains query vectors of captions, and the next task recomputes it.
+* The recall matrix keeps rows that were evaluated with the video; later rows have a smaller gallery.
 * A learned task without videos keeps its position, since later releases build on it, but its column of the matrix is
   deleted. Once compacted, it has an empty shard. A task deleted as a whole gives up its name and refuses appends.
 """
@@ -183,7 +182,7 @@ def _remove(
     try:
         library_paths.recall_cache_path().unlink(missing_ok=True)
     except OSError as error:
-        raise Unavailable(f"The evaluation ledger can't be deleted: {error}", 30) from error
+        raise Unavailable(f"The recall cache of version 1.0.0 can't be deleted: {error}", 30) from error
     _delete_events(session, task.id, set(gone))
     task.counts = count_task_videos(session, task.id)
     if not task.counts["accepted"]:

@@ -10,8 +10,7 @@ search in every process finds the new words and shows the new captions. Search c
   held-out videos (:mod:`service.search.snapshots.appended_captions`).
 * Captions that describe videos are encoded again by the next request for them.
 
-Calibration and the recall matrix stay as measured until the next task. The evaluation ledger is deleted, because it
-contains query vectors of captions.
+Calibration and the recall matrix stay as measured until the next task.
 """
 
 from __future__ import annotations
@@ -30,9 +29,8 @@ from service.catalog.database import session_scope
 from service.catalog.domain_videos import count_edit
 from service.catalog.tables import Task, Video
 from service.catalog.transcripts import read_transcript, store_transcripts
-from service.core.errors import Conflict, NotFound, PreconditionFailed, Unavailable
+from service.core.errors import Conflict, NotFound, PreconditionFailed
 from service.library.video_listing import read_video
-from service.storage import library_paths
 from service.tasks.ingestion_checks import validate_edit
 from service.tasks.lifecycle.state_machine import lock_task
 from service.tasks.task_events import record
@@ -102,8 +100,6 @@ def edit_video(
             )
             record_change(session, "video.edit", video_id, {"task": task.id, "fields": list(changed)})
             session.flush()
-        if "captions" in changed:
-            _delete_ledger()
         details = read_video(session, video_id)
     if changed:
         log.info("video_edited", video=video_id, task=task.id, fields=list(changed), caller=caller)
@@ -159,10 +155,3 @@ def _merge(stored: Mapping[str, Any], patch: Mapping[str, Any]) -> dict[str, Any
         else:
             merged[name] = value
     return merged
-
-
-def _delete_ledger() -> None:
-    try:
-        library_paths.recall_cache_path().unlink(missing_ok=True)
-    except OSError as error:
-        raise Unavailable(f"The evaluation ledger can't be deleted: {error}", 30) from error

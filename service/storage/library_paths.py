@@ -45,7 +45,7 @@ def thumbnail_path(video_id: str) -> Path:
 
 
 def recall_cache_path() -> Path:
-    """Name the file of the evaluation ledger, which may be deleted at any time."""
+    """Name the file in which version 1.0.0 kept query vectors of captions; nothing reads it."""
     return settings().index_dir / "ledger.npz"
 
 

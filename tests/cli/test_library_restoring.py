@@ -24,7 +24,6 @@ from cli.commands.library_restoring import restore_files
 from index.files.manifest_format import Manifest
 from index.shard_store import ShardStore
 from media import VideoDecoder, content_hash
-from media.media_paths import append_seal
 from service.catalog.database import dispose, session_scope
 from service.catalog.tables import Shard, Video
 from service.core.settings import Settings, settings
@@ -45,7 +44,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def library(publish_task: Callable[..., Manifest], folder: Settings, saved: Path) -> Path:
-    """The data folder of a library with an uploaded video, previews, a ledger and a checkpoint."""
+    """The data folder of a library with an uploaded video, previews and a checkpoint."""
     copy = saved / "library"
     if copy.exists():
         dispose()
@@ -82,10 +81,6 @@ def _write_library(publish_task: Callable[..., Manifest], folder: Settings) -> N
                 row.content_hash = content_hash(video)
             else:
                 shutil.copy(preview, folder.thumbnails_dir / f"{row.id}.jpg")
-    ledger = folder.index_dir / "ledger.npz"
-    with ledger.open("wb") as file:
-        np.savez(file, ranks=np.arange(5))
-    append_seal(ledger)
     store = CheckpointStore(folder.checkpoints_dir / "tsk_x", "run", 3)
     store.save(Checkpoint(2, [1.0, 0.5], {"weight": torch.ones(3)}, {"state": {}, "param_groups": []}))
 
@@ -141,7 +136,7 @@ def _find(folder: Path, pattern: str) -> Path:
 def test_every_changed_byte_is_found(library: Path) -> None:
     files = _checked_files(library)
     kinds = {path.suffix for path in files}
-    assert kinds == {".npy", ".json", ".faiss", ".safetensors", ".jpg", ".npz", ".mp4", ".pt"}
+    assert kinds == {".npy", ".json", ".faiss", ".safetensors", ".jpg", ".mp4", ".pt"}
     assert _faults() == ""
 
     @hypothesis_settings(

@@ -18,7 +18,6 @@ from benchmarks.rivals import METHODS, start_method
 from models.backbones.backbone import Backbone
 from models.backbones.tower_computation import mixed_precision
 from models.encoders.tower_forward import encode_frames, run_first_blocks
-from tests.trainer.methods.method_driver import InterruptedTraining, interrupt_at
 from trainer.errors import FramesMissing
 from trainer.frozen_prefix_cache import VideoLoader, open_video_loader
 from trainer.methods import Method
@@ -120,8 +119,8 @@ def test_cached_tokens_give_the_loss_and_gradients_of_frames(
     parameters = [p for group in method.parameter_groups() for p in group["params"]]
     found = []
     with mixed_precision(enabled=mixed), open_video_loader(method, None) as load:
-        load.complete(load.read(task.clips))  # fills the cache, which is read below
-        for videos in (load_frames(task.clips), load.complete(load.read(task.clips))):
+        load.load(task.clips)  # fills the cache, which is read below
+        for videos in (load_frames(task.clips), load.load(task.clips)):
             runs.clear()
             loss = method.loss(videos, texts, None)
             found.append([loss, *torch.autograd.grad(loss, parameters)])
@@ -147,33 +146,6 @@ def test_frozen_blocks_run_once_per_video(backbone: Backbone, task: TaskData, ru
     runs.clear()
     assert learn_task(_start(backbone, feature_cache_bytes=0), task) == pytest.approx(losses, rel=1e-3)
     assert [runs[block] for block in range(DEPTH)] == [every] * DEPTH
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("step", [2, 3, 5])
-def test_resumed_run_with_cache_ends_with_the_same_bits(
-    backbone: Backbone, task: TaskData, tmp_path: Path, step: int
-) -> None:
-    whole = _learned(backbone, task)
-    checkpoints = CheckpointStore(tmp_path / "checkpoints", "run")
-    broken = _start(backbone)
-    with pytest.raises(InterruptedTraining):
-        learn_task(broken, task, checkpoints=checkpoints, report=interrupt_at(step))
-    assert not _same(broken, whole)
-    assert _same(_learned(backbone, task, checkpoints=checkpoints), whole)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("room", [0, 1, 2.5])
-def test_videos_beyond_the_cache_size_are_computed_at_every_step(
-    backbone: Backbone, task: TaskData, runs: Counter[int], room: float
-) -> None:
-    whole = _learned(backbone, task)
-    runs.clear()
-    part = _learned(backbone, task, feature_cache_bytes=max(1, int(room * TOKENS)))
-    uses, kept = SETTINGS["epochs"] * CAPTIONS, int(room)
-    assert runs[0] == kept + (VIDEOS - kept) * uses
-    assert _same(part, whole)
 
 
 def test_cache_leaves_half_of_the_disk_free(
@@ -212,27 +184,6 @@ def test_tokens_that_cannot_be_stored_or_read_are_computed_again(
     monkeypatch.setattr(os, call, fails)
     assert _same(_learned(backbone, task), whole)
     assert runs[0] == SETTINGS["epochs"] * VIDEOS * CAPTIONS
-
-
-def test_cache_file_is_never_visible(backbone: Backbone, task: TaskData, tmp_path: Path) -> None:
-    """No file can be left over, however training ends."""
-    folder = tmp_path / "checkpoints"
-    seen: set[str] = set()
-
-    def look(progress: TrainingProgress) -> None:
-        seen.update(path.name for path in folder.iterdir())
-
-    learn_task(_start(backbone), task, checkpoints=CheckpointStore(folder, "run"), report=look)
-    assert seen == {"epoch-00001.0", "epoch-00002.0"}
-    open_files = [
-        os.readlink(f"/proc/self/fd/{name}") for name in os.listdir("/proc/self/fd") if _is_open(name)
-    ]
-    assert not [name for name in open_files if name.startswith(str(folder))]
-
-
-def _is_open(descriptor: str) -> bool:
-    """Return whether a file descriptor is still open; that of the listing itself is closed."""
-    return os.path.lexists(f"/proc/self/fd/{descriptor}")
 
 
 def test_missing_frames_of_a_cached_video_end_training(backbone: Backbone, task: TaskData) -> None:

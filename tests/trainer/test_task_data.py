@@ -91,12 +91,6 @@ def test_separate_tasks_share_no_batch() -> None:
     assert len(mixed.draw_batches(4, np.random.default_rng(0))) == mixed.batch_count(4) == 8
 
 
-@pytest.mark.slow
-def test_batches_of_a_large_task_are_complete() -> None:
-    pairs = _pairs(*([2] * 20_000))
-    assert len(draw_batches(pairs, 8, np.random.default_rng(0))) == 5_000
-
-
 def test_frames_are_read_from_the_cache(tmp_path: Path) -> None:
     frames = np.random.default_rng(0).integers(0, 256, (2, 3, 4, 4, 3), dtype=np.uint8)
     clips = []

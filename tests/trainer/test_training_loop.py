@@ -105,22 +105,6 @@ def test_interrupted_run_ends_with_the_same_bits(
     assert not torch.equal(first.shift, uninterrupted.shift)
 
 
-@pytest.mark.slow
-def test_two_threads_learn_the_same_bits_every_time(backbone: Backbone, task: TaskData) -> None:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(2)
-    try:
-        learned = []
-        for _ in range(2):
-            method = start_method("strata", backbone, {"epochs": 1, "batch_size": 4}, None)
-            learn_task(method, task)
-            learned.append(method.state_dict())
-    finally:
-        torch.set_num_threads(threads)
-    for again in learned[1:]:
-        assert all(learned[0][key].equal(again[key]) for key in learned[0])
-
-
 def test_gradient_checkpointing_learns_the_same_bits(backbone: Backbone, task: TaskData) -> None:
     settings = {"epochs": 1, "batch_size": 4, "learning_rate": 1e-3, "first_learning_rate": 1e-3}
     learned = []

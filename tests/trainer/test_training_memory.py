@@ -67,25 +67,6 @@ def test_a_batch_that_does_not_fit_is_encoded_in_parts_with_the_same_result(
     assert 1 <= parts.micro_batch < BATCH
 
 
-@pytest.mark.slow
-def test_less_memory_gives_smaller_parts(
-    backbone: Backbone, task: TaskData, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    needed = _needed(backbone, task, monkeypatch)
-    sizes = []
-    for share in (0.9, 0.7, 0.5):
-        _limit(monkeypatch, int(share * needed))
-        method = _method(backbone)
-        try:
-            learn_task(method, task)
-        except NotEnoughMemory:
-            sizes.append(0)
-        else:
-            sizes.append(method.micro_batch or BATCH)
-    assert sizes == sorted(sizes, reverse=True)
-    assert sizes[0] > sizes[-1]
-
-
 def test_too_little_memory_ends_the_training_before_its_first_step(
     backbone: Backbone, task: TaskData, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
+from cinestrata_schemas.tasks import Drift
 from index.arrays import Floats, Vectors, batches
 from models.releases.measured_fold import MeasuredFold
 from trainer.evaluation.gallery import Encoder, FoldShard, Query, ShardVectors, WholeVideoShard
@@ -28,58 +28,33 @@ _Z = 2.5758  # 99 %: appends are measured often, and a recommendation must not b
 _MAX_CHANCE = 0.005  # one-sided
 
 
-@dataclass(frozen=True)
-class DriftMeasurement:
-    """Recall of appended videos beside the domain's own.
+def compare_hits(
+    domain: tuple[int, int], appended: tuple[int, int], *, k: int = 1, is_learned: bool = False
+) -> Drift:
+    """Compare the recalls of a domain's captions and of appended ones.
 
-    Attributes:
-        k: The smallest of 1, 5 and 10 at which the domain finds half of its own videos, otherwise 10: recalls far from
-            0 and 1 show differences best.
-        domain: Recall@k of the domain's captions, 0..1.
-        appended: Recall@k of the appended videos' captions, 0..1.
+    A new domain is recommended if the recall falls by the margin, and neither the interval nor Fisher's exact test
+    explains it by chance: with few captions, the interval alone is too narrow.
+
+    Args:
+        domain: Number of the domain's captions whose video is among the first ``k``, and of all, at least 1.
+        appended: The same for appended videos.
         is_learned: Whether the encoder has learned from the domain's captions.
-        interval: 99 % confidence interval of ``domain - appended``.
-        chance: Probability of a difference at least this large if both recalls were the same (Fisher's exact test,
-            one-sided). With few captions, the interval alone is too narrow.
     """
-
-    k: int
-    domain: float
-    appended: float
-    domain_captions: int
-    appended_captions: int
-    is_learned: bool
-    interval: tuple[float, float]
-    chance: float
-
-    @classmethod
-    def of_hits(
-        cls, domain: tuple[int, int], appended: tuple[int, int], *, k: int = 1, is_learned: bool = False
-    ) -> DriftMeasurement:
-        """Derive a measurement from hit counts.
-
-        Args:
-            domain: Number of the domain's captions whose video is among the first ``k``, and of all, at least 1.
-            appended: The same for appended videos.
-            is_learned: Whether the encoder has learned from the domain's captions.
-        """
-        return cls(
-            k=k,
-            domain=domain[0] / domain[1],
-            appended=appended[0] / appended[1],
-            domain_captions=domain[1],
-            appended_captions=appended[1],
-            is_learned=is_learned,
-            interval=difference_interval(*domain, *appended),
-            chance=_chance(*domain, *appended),
-        )
-
-    def exceeds(self, margin: float) -> bool:
-        """Check whether appended videos have a recall lower by ``margin``, and not by chance."""
-        least = margin if self.is_learned else 0.0
-        return (
-            self.domain - self.appended >= margin and self.interval[0] > least and self.chance <= _MAX_CHANCE
-        )
+    difference = domain[0] / domain[1] - appended[0] / appended[1]
+    low, high = difference_interval(*domain, *appended)
+    is_clear = low > (DRIFT_MARGIN if is_learned else 0.0) and _chance(*domain, *appended) <= _MAX_CHANCE
+    return Drift(
+        k=k,
+        domain=round(domain[0] / domain[1], 4),
+        appended=round(appended[0] / appended[1], 4),
+        domain_captions=domain[1],
+        appended_captions=appended[1],
+        learned=is_learned,
+        low=round(low, 4),
+        high=round(high, 4),
+        relearn=difference >= DRIFT_MARGIN and is_clear,
+    )
 
 
 def measure_drift(
@@ -92,13 +67,14 @@ def measure_drift(
     is_learned: bool = False,
     fold: MeasuredFold | None = None,
     report_alive: Callable[[], object] = lambda: None,
-) -> DriftMeasurement | None:
+) -> Drift | None:
     """Compare the recalls of appended videos and the domain's own; None unless both have captions.
 
+    The depth k is the smallest of 1, 5 and 10 at which the domain finds half of its own videos, otherwise 10: recalls
+    far from 0 and 1 show differences best.
+
     Args:
-        is_learned: Whether the encoder has learned from the domain's captions.
         fold: Fold that contains the domain's captions, to rank them as if they had not been learned.
-        report_alive: Called after each part of the gallery.
     """
     if not domain or not appended:
         return None
@@ -112,7 +88,7 @@ def measure_drift(
     own, others = ranks[: len(domain)], ranks[len(domain) :]
     k = next((depth for depth in _DEPTHS if recall_at(own, depth) >= 0.5), _DEPTHS[-1])
     hits = int((own <= k).sum()), int((others <= k).sum())
-    return DriftMeasurement.of_hits((hits[0], len(own)), (hits[1], len(others)), k=k, is_learned=is_learned)
+    return compare_hits((hits[0], len(own)), (hits[1], len(others)), k=k, is_learned=is_learned)
 
 
 def difference_interval(
@@ -124,10 +100,6 @@ def difference_interval(
     Statistics in Medicine, 1998, method 10.
 
     Args:
-        first: Hits of the first sample.
-        first_total: Size of the first sample, at least 1.
-        second: Hits of the second sample.
-        second_total: Size of the second sample, at least 1.
         z: Quantile of the normal distribution; the default gives 99 %.
     """
     p, q = first / first_total, second / second_total

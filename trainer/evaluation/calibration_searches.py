@@ -117,13 +117,10 @@ def label_results(
     """Search for each caption in the whole library, without its video, and without its task.
 
     Args:
-        encoder: Query encoder of the release.
-        tasks: All learned tasks, in order.
         profiles: Routing profiles ``[T, V]`` of the tasks, in the same order.
         prior: Cosine per nat of routing evidence.
         fitted: Captions of training videos in these tasks, with their results in their own task.
         unrelated: Texts without a video, searched in the whole library.
-        report_alive: Called after each task.
     """
     texts = _collect_texts(tasks, fitted, unrelated)
     if not texts or not tasks:

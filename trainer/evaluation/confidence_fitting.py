@@ -77,14 +77,8 @@ def fit_confidence(
     Cross-validation over captions estimates its calibration error.
 
     Args:
-        encoder: Query encoder of the release.
-        tasks: All learned tasks, in order.
-        profiles: Routing profiles ``[T, V]`` of the tasks, in the same order.
-        prior: Cosine per nat of routing evidence.
         fitted: Captions of training videos, with their results in their own task. Without others that were not learned,
             they do not count in the visual score.
-        unrelated: Texts without a video.
-        report_alive: Called after each task.
     """
     fitted = remaining_captions(tasks, fitted)
     searches = list(
@@ -117,9 +111,6 @@ def fit_answer(searches: Sequence[LabeledResults]) -> AnswerModel | None:
 
     Searches with and without an answer weigh the same in total. Among those without one, so do captions without their
     task and unrelated texts. Searches without only the caption's video are not used, since another video may match.
-
-    Args:
-        searches: Labeled searches; at least one in the whole library.
     """
     used = [search for search in searches if search.searched != "without video" and len(search.features)]
     features = np.array([search.answer for search in used])
@@ -170,11 +161,7 @@ def _fit(searches: Sequence[LabeledResults]) -> tuple[Floats, float]:
 
 
 def _cross_validate(searches: Sequence[LabeledResults]) -> tuple[Floats, npt.NDArray[np.bool_]]:
-    """Predict how likely each whole-library search's first result is relevant, by a model fitted without its caption.
-
-    Returns:
-        Predicted probabilities and actual relevances.
-    """
+    """Predict whether each whole-library search's first result is relevant, by a model fitted without its caption."""
     predicted: list[float] = []
     outcomes: list[bool] = []
     for fold in range(_FOLDS):

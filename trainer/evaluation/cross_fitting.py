@@ -51,12 +51,7 @@ def cross_fit(
     Test videos are neither searched nor learned.
 
     Args:
-        method: Method that has learned the task as its last one.
-        task: The task as it was learned.
-        encoder: Query encoder of the method's release.
-        pinned: Release that each task's shard pins, by task ID.
         deleted: Vector IDs of videos deleted since; they are not searched.
-        report_alive: Called after each fold.
 
     Returns:
         The captions; none with fewer than two videos, or if the method takes gradient steps.
@@ -107,11 +102,7 @@ def _search_fold(
     """Search the task for captions whose videos were not learned.
 
     Args:
-        part: Method that has learned the task without these videos.
-        captions: Vector ID and text of each caption.
         left_out: Vector IDs of all captioned videos that it has not learned.
-        encoder: Query encoder of the release that has learned the whole task.
-        pinned: Release that each task's shard pins, by task ID.
     """
     state, queries = _open_part(part, task, encoder, pinned)
     ids = vector_ids(gallery)
@@ -224,12 +215,8 @@ def calibrate_appended(
     """Search a task for a sample of its appended captions.
 
     Args:
-        encoder: Query encoder of the release.
-        shard: Shard with the appended videos.
         searched: Vector IDs of the videos that can be retrieved.
-        learned: Captions of training videos.
         appended: Vector ID and text of each appended caption.
-        vocabulary: Size of the tokenizer's vocabulary.
     """
     counts = np.zeros(vocabulary, np.float32)
     for chunk in batches([*learned, *(text for _, text in appended)], _TOKENIZED_CAPTIONS):

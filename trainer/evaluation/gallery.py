@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
@@ -29,16 +29,11 @@ class Encoder(Protocol):
     def routing_evidence(self, texts: Sequence[TokenIds], tasks: Sequence[str]) -> Vectors | None: ...
 
     @property
-    def routing_identity(self) -> str: ...
-
-    @property
     def profile_factor(self) -> float: ...
 
     def encode(self, texts: Sequence[str], tasks: Sequence[str], mode: str) -> Vectors: ...
 
     def is_task_independent(self, mode: str) -> bool: ...
-
-    def encoding_identity(self, task: str, mode: str) -> str | None: ...
 
 
 class ShardVectors(Protocol):
@@ -97,7 +92,6 @@ class Gallery:
         shard: Vectors of all the task's videos.
         held_out: Vector IDs of the videos that were kept from training, or are in the fold.
         queries: Captions of held-out videos; by convention the first of each, but several are possible.
-        labels: Class of each video by vector ID, for mAP; None if the data has no classes.
         query_vectors: Vectors of the queries for their own task, ``[Q, dim]``; None if the encoder computes them.
 
     Raises:
@@ -108,7 +102,6 @@ class Gallery:
     shard: ShardVectors
     held_out: Ids
     queries: tuple[Query, ...]
-    labels: Mapping[int, str] | None = None
     query_vectors: Vectors | None = None
 
     def __post_init__(self) -> None:
@@ -123,14 +116,12 @@ def task_gallery(task: TaskData, shard: ShardVectors, captions: int | None = 1) 
     """Build a task's gallery, with its ``test`` videos held out.
 
     Args:
-        shard: Vectors of the task's videos.
         captions: Maximum number of captions per held-out video, in order; None for all.
     """
     return Gallery(
         task=task.task_id,
         shard=shard,
         held_out=vector_ids(task.test),
-        labels={clip.vector_id: clip.category for clip in task.clips if clip.category is not None} or None,
         queries=tuple(
             Query(caption, clip.vector_id) for clip in task.test for caption in clip.captions[:captions]
         ),

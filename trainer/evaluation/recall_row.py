@@ -1,25 +1,14 @@
 """A row of the recall matrix: how well a release retrieves the videos of each learned task.
 
-Row i of the matrix holds release i's recall for the tasks t ≤ i, in five galleries. *Local*: the task's own
-shard, known task, one query vector. *Global*: the union of all shards, unknown task; each shard is scored with its own
-query vector, and cosines are merged after each task's routing prior is added. Both galleries hold only the held-out
-videos, as in the papers, or all videos (``local_all``, ``global_all``). ``global_raw`` merges raw cosines, as the
-papers do, so that methods can be compared without routing, which helps all of them.
+Row i of the matrix holds release i's recall for the tasks t ≤ i, in four galleries. *Local*: the task's own shard,
+known task, one query vector. *Global*: the union of all shards, unknown task; each shard is scored with its own query
+vector, and cosines are merged after each task's routing prior is added. Both galleries hold only the held-out
+videos, as in the papers, or all videos (``local_all``, ``global_all``). Benchmarks also rank in ``global_raw``, which
+merges raw cosines, as the papers do, so that methods can be compared without routing, which helps all of them.
 
-A row can be evaluated without the measures that only compare methods; it then holds the figures that a user of the
-library experiences (text to video, with routing). This rarely needs a query vector for every shard: if the routing
-prior leaves a shard's videos no chance to reach the score of a query's own video
-(:func:`models.routing.router.can_reach_score`), the query is not encoded for that shard, and the figures stay the same.
-Where words separate the tasks, a query costs one encoding for any number of tasks.
-
-Each caption is scored against each video once per row, or, if neither can change, once ever: in the row of the later
-of their two tasks (:mod:`trainer.evaluation.rank_ledger`). Rows of these scores rank videos for a caption, columns rank
-captions for a video.
-
-Other tasks change neither the difference in a text's routing evidence between two tasks nor a video's rank among the
-videos of both. In a column, however, competing texts are normalized separately, and another task would change them
-all. A caption therefore counts with its log weight among the tasks up to its own, like an entry in a caption catalog
-that is never recomputed.
+A row rarely needs a query vector for every shard: if the routing prior leaves a shard's videos no chance to reach the
+score of a query's own video (:func:`models.routing.router.can_reach_score`), the query is not encoded for that shard,
+and the figures stay the same. Where words separate the tasks, a query costs one encoding for any number of tasks.
 
 In a library of up to :data:`MAX_MEASURED_TASKS` tasks, a row measures all of them. In a larger one it measures evenly
 spaced tasks and the newest, so that its cost grows linearly with the number of tasks, not quadratically: each query may
@@ -30,56 +19,87 @@ Only stored vectors are read, since videos of earlier tasks may be gone.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from index.arrays import Floats, Vectors
+from index.arrays import Floats, Ids, Vectors, batches
 from models.routing import DEFAULT_PRIOR
-from models.routing.router import silent_tasks
-from trainer.evaluation.evaluation_task import build_evaluation_tasks, evaluation_digests
+from models.routing.router import can_reach_score, fill_silent, silent_tasks
 from trainer.evaluation.gallery import Encoder, Gallery
-from trainer.evaluation.mode_evaluation import ModeEvaluation, QueryMemory
-from trainer.evaluation.rank_ledger import GalleryName, LedgerPage, RankLedger, Scope, TaskDigest
-from trainer.evaluation.retrieval_metrics import Recall, rank_by_id, recall_at, summarize
+from trainer.evaluation.retrieval_metrics import (
+    TIE_TOLERANCE,
+    RankCount,
+    Recall,
+    rank_by_id,
+    recall_at,
+    summarize,
+)
 
-_ROUTED_TASKS = (1, 2, 4)  # m of routing accuracy@m
+GalleryName = Literal["local", "global", "local_all", "global_all", "global_raw"]
+Ranks = Mapping[GalleryName, Floats]  # rank of each query's video, from 1, by gallery
+
+MAX_QUERY_VECTORS = 2048  # encoded at a time, so that memory is bounded for any number of queries and tasks
+_MAX_SCORES = 2**24  # computed at a time
+MAX_MEASURED_TASKS = 64
+_TEXTS = 256  # texts per chunk of token presence, which is as wide as the vocabulary
 
 
-@dataclass
-class RecallRow:
-    """Measures of one release. Recalls and shares are 0..1; None for a task without queries.
+@dataclass(frozen=True)
+class TaskRecall:
+    """Figures of a release for a task with queries.
 
     Attributes:
-        recalls: Text-to-video recall by mode, gallery and task ID.
-        first_hits: Whether each query ranks its video first, one bit per query, most significant bit first; by mode,
-            gallery and task ID.
-        query_sets: Digest of the queries in their order, by task ID.
-        pooled: Text-to-video recall over all tasks' queries together, by mode and gallery.
-        to_text: Video-to-text recall by mode, gallery and task ID: rank of a held-out video's best caption among the
-            captions of the same gallery.
-        mean_ap: Text-to-video mAP@1, @5 and @10, by mode, gallery, task ID and k; all videos with the class of the
-            query's video are relevant. None for a task without classes.
-        hubness: Skewness of N_10 over all held-out videos, for all tasks' queries, by mode.
-        drift: Mean angle in degrees between a task's queries now and when it was learned, by mode and task ID; only
-            tasks that were in the query memory.
-        routing: Routing accuracy@1 by task ID: the share of queries with the most evidence for their own task, among
-            the tasks with captions. A task whose training videos have no captions is never first.
-        routing_at: Routing accuracy@m by task ID and m = 1, 2, 4: the own task is among the first m.
+        recalls: Text-to-video recall by gallery.
+        first_hits: Whether each query ranks its video first, one bit per query, most significant bit first; by gallery.
+        query_set: Digest of the queries' texts and videos, in their order.
+        routing: Routing accuracy: the share of queries, 0..1, with the most evidence for their own task, among the
+            tasks with captions. A task whose training videos have no captions is never first.
     """
 
-    recalls: dict[str, dict[GalleryName, dict[str, Recall | None]]] = field(default_factory=dict)
-    first_hits: dict[str, dict[GalleryName, dict[str, bytes]]] = field(default_factory=dict)
-    query_sets: dict[str, str] = field(default_factory=dict)
-    pooled: dict[str, dict[GalleryName, Recall | None]] = field(default_factory=dict)
-    to_text: dict[str, dict[Scope, dict[str, Recall | None]]] = field(default_factory=dict)
-    mean_ap: dict[str, dict[Scope, dict[str, dict[int, float] | None]]] = field(default_factory=dict)
-    hubness: dict[str, float | None] = field(default_factory=dict)
-    drift: dict[str, dict[str, float | None]] = field(default_factory=dict)
-    routing: dict[str, float | None] = field(default_factory=dict)
-    routing_at: dict[str, dict[int, float] | None] = field(default_factory=dict)
+    recalls: Mapping[GalleryName, Recall]
+    first_hits: Mapping[GalleryName, bytes]
+    query_set: str
+    routing: float
+
+
+@dataclass(frozen=True)
+class RecallRow:
+    """Figures of a release, by the ID of each task with queries."""
+
+    mode: str
+    tasks: Mapping[str, TaskRecall]
+
+
+@dataclass(frozen=True)
+class EvaluationTask:
+    """A gallery as arrays, and the routing evidence of its queries.
+
+    Attributes:
+        columns: Column of each query's video in the shard, ``[Q]``.
+        is_held_out: Whether each video of the shard is held out, ``[G]``.
+        evidence: Log weight in nats of each query for each of T tasks, up to a constant per query, ``[Q, T]``.
+    """
+
+    gallery: Gallery
+    columns: Ids
+    is_held_out: npt.NDArray[np.bool_]
+    evidence: Floats
+
+    @property
+    def texts(self) -> list[str]:
+        """Texts of the queries."""
+        return [query.text for query in self.gallery.queries]
+
+    @property
+    def vectors(self) -> Vectors:
+        """Vectors of the shard, ``[G, dim]``; read on every access, since all shards may not fit into memory."""
+        return self.gallery.shard.vectors(self.gallery.shard.ids)
 
 
 def evaluate_row(
@@ -88,118 +108,190 @@ def evaluate_row(
     profiles: Vectors,
     *,
     prior: float = DEFAULT_PRIOR,
-    modes: Sequence[str] | None = None,
-    full: bool = True,
-    memory: QueryMemory | None = None,
-    ledger: RankLedger | None = None,
     report: Callable[[float], None] = lambda share: None,
 ) -> RecallRow:
-    """Evaluate a release on the galleries of all learned tasks.
+    """Evaluate a release on the galleries of all learned tasks, in its default query mode.
 
     Args:
-        encoder: Query encoder of the release.
-        galleries: Gallery of each learned task, in order.
         profiles: Routing profiles ``[T, V]`` of the tasks, in the same order.
         prior: Cosine per nat of routing evidence, added to the scores in a union gallery; 0 merges raw cosines.
-        modes: Query modes; by default all that the release has.
-        full: Whether to compute every measure. Otherwise skip ``global_raw``, ``to_text``, ``mean_ap`` and ``hubness``,
-            which need a score for most pairs of a query and a shard. The other measures need few pairs and do not
-            change.
-        memory: Query vectors for drift, passed from row to row. A task's queries are added in the first row that
-            includes the task, which must be the row of the release that learned it; old encoders are not used.
-        ledger: Rank ledger, passed from row to row and updated with the ranks that later rows reuse. The figures equal
-            those without a ledger; entries whose inputs have changed are recomputed.
-        report: Called with the completed share, 0..1.
 
     Raises:
         EvaluationError: A score is not finite.
     """
-    row = RecallRow()
-    tasks = build_evaluation_tasks(encoder, galleries, profiles, prior)
+    tasks = build_evaluation_tasks(encoder, galleries, profiles)
     silent = silent_tasks(profiles)
-    for position, task in enumerate(tasks):
-        name = task.gallery.task
-        at = _routing_at(task.evidence, position, silent) if task.texts else None
-        row.query_sets[name] = task.query_set
-        row.routing_at[name], row.routing[name] = at, at[1] if at else None
-    # A task without captions has the evidence of the likeliest other task, which another task may change.
-    has_stable_evidence = ledger is not None and not silent.any()
-    evaluations: list[tuple[ModeEvaluation, tuple[TaskDigest, ...] | None]] = []
-    for mode in encoder.modes if modes is None else modes:
-        digests = evaluation_digests(encoder, tasks, mode, full) if has_stable_evidence else None
-        page = ledger.pop(mode, None) if ledger else None  # put back once the mode is complete
-        is_valid = page is not None and digests is not None and page.is_continued_by(digests, full=full)
-        known_ranks = page.task_ranks if page and is_valid else ()
-        evaluations.append((ModeEvaluation(encoder, tasks, mode, full, known_ranks), digests))
-    work = max(1, sum(evaluation.work for evaluation, _ in evaluations))
+    ranks_by_task = rank_queries(encoder, tasks, prior, report=report)
+    figures = {}
+    for position, (task, ranks) in enumerate(zip(tasks, ranks_by_task, strict=True)):
+        recalls = {name: recall for name, each in ranks.items() if (recall := summarize(each)) is not None}
+        if recalls:
+            figures[task.gallery.task] = TaskRecall(
+                recalls=recalls,
+                first_hits={name: np.packbits(each <= 1).tobytes() for name, each in ranks.items()},
+                query_set=_digest_queries(task.gallery),
+                routing=_routing_accuracy(task.evidence, position, silent),
+            )
+    return RecallRow(encoder.modes[-1], figures)
+
+
+def build_evaluation_tasks(
+    encoder: Encoder, galleries: Sequence[Gallery], profiles: Vectors
+) -> list[EvaluationTask]:
+    """Build one :class:`EvaluationTask` per gallery; arguments as in :func:`evaluate_row`."""
+    names = [gallery.task for gallery in galleries]
+    tasks: list[EvaluationTask] = []
+    for gallery in galleries:
+        column_of = {video: column for column, video in enumerate(gallery.shard.ids.tolist())}
+        texts = [query.text for query in gallery.queries]
+        parts = [_evidence(encoder, chunk, names, profiles) for chunk in batches(texts, _TEXTS)]
+        tasks.append(
+            EvaluationTask(
+                gallery=gallery,
+                columns=np.array([column_of[query.vector_id] for query in gallery.queries], np.int64),
+                is_held_out=np.isin(gallery.shard.ids, gallery.held_out),
+                evidence=np.concatenate(parts) if parts else np.empty((0, len(galleries))),
+            )
+        )
+    return tasks
+
+
+def rank_queries(
+    encoder: Encoder,
+    tasks: Sequence[EvaluationTask],
+    prior: float,
+    *,
+    raw: bool = False,
+    report: Callable[[float], None] = lambda share: None,
+) -> list[Ranks]:
+    """Rank the video of each task's queries ``[Q]``, by gallery; every video that can affect a rank is scored.
+
+    Args:
+        raw: Whether to rank in ``global_raw`` too, for which every query is encoded for every shard.
+    """
+    total = max(1, sum(len(task.columns) for task in tasks))
+    largest = max((len(task.is_held_out) for task in tasks), default=1)
+    size = max(1, min(MAX_QUERY_VECTORS, _MAX_SCORES // max(1, largest)))
     done = 0
-    for evaluation, digests in evaluations:
-        for count in evaluation.run():
-            done += count
-            report(done / work)
-        _add_mode(row, evaluation, full, memory)
-        if ledger is not None and digests is not None:
-            ledger[evaluation.mode] = LedgerPage(digests, tuple(evaluation.task_ranks))
-    return row
+    results: list[Ranks] = []
+    for position, task in enumerate(tasks):
+        if not task.texts:
+            results.append({})
+            continue
+        queries = _encode_queries(encoder, task)
+        truth = np.einsum("qd,qd->q", queries, task.vectors[task.columns], dtype=np.float64)
+        own_prior = prior * task.evidence[:, position]
+        counts: dict[GalleryName, RankCount] = {
+            "local": RankCount(truth),
+            "global": RankCount(truth + own_prior),
+            "local_all": RankCount(truth),
+            "global_all": RankCount(truth + own_prior),
+        }
+        if raw:
+            counts["global_raw"] = RankCount(truth)
+        for start in range(0, len(queries), size):
+            rows = slice(start, min(start + size, len(queries)))
+            needed = None if raw else counts["global"].truth[rows] - TIE_TOLERANCE
+            for index, vectors in _query_vectors(encoder, tasks, position, queries, rows, prior, needed):
+                other = tasks[index]
+                scores = vectors @ other.vectors.T
+                held_out = scores[:, other.is_held_out]
+                bonus = prior * task.evidence[rows, index : index + 1]
+                counts["global"].add(held_out + bonus, rows)
+                counts["global_all"].add(scores + bonus, rows)
+                if index == position:
+                    counts["local"].add(held_out, rows)
+                    counts["local_all"].add(scores, rows)
+                if raw:
+                    counts["global_raw"].add(held_out, rows)
+            done += rows.stop - start
+            report(done / total)
+        results.append({name: count.ranks() for name, count in counts.items()})
+    return results
 
 
-def compute_recall(
-    texts: Vectors, truth: Sequence[int], videos: Vectors, ids: Sequence[int]
-) -> Recall | None:
-    """Compute the recall of query vectors in a gallery; None without queries.
+def _encode_queries(encoder: Encoder, task: EvaluationTask) -> Vectors:
+    """Encode a task's queries for its own shard, ``[Q, dim]``."""
+    if task.gallery.query_vectors is not None:
+        return task.gallery.query_vectors
+    parts = [
+        encoder.encode(chunk, [task.gallery.task], encoder.modes[-1])[:, 0]
+        for chunk in batches(task.texts, MAX_QUERY_VECTORS)
+    ]
+    return np.concatenate(parts)
+
+
+def _query_vectors(
+    encoder: Encoder,
+    tasks: Sequence[EvaluationTask],
+    position: int,
+    queries: Vectors,
+    rows: slice,
+    prior: float,
+    needed: Floats | None,
+) -> Iterator[tuple[int, Vectors]]:
+    """Yield each task that some of a task's queries are scored against, with their vectors ``[n, dim]``.
+
+    Where no video of a shard can reach the score of a query's own video, the query is not encoded: its vector is zero,
+    with which no video reaches that score either.
 
     Args:
-        texts: Query vectors ``[Q, dim]``.
-        truth: Video ID of each query.
-        videos: Video vectors ``[G, dim]``.
-        ids: Video ID of each video vector.
+        needed: Lowest score of each query that can change its rank, ``[n]``; None if every score counts.
     """
-    return summarize(rank_by_id(texts @ videos.T, ids, truth)) if len(truth) else None
+    task, own, mode = tasks[position], queries[rows], encoder.modes[-1]
+    yield position, own
+    for index, other in enumerate(tasks):
+        if index == position:
+            continue
+        if encoder.is_task_independent(mode):
+            yield index, own
+            continue
+        reached = np.arange(len(own))
+        if needed is not None:
+            reached = np.flatnonzero(can_reach_score(prior * task.evidence[rows, index], needed))
+        if len(reached):
+            vectors = np.zeros_like(own)
+            texts = [task.gallery.queries[rows.start + row].text for row in reached]
+            vectors[reached] = encoder.encode(texts, [other.gallery.task], mode)[:, 0]
+            yield index, vectors
 
 
-def routing_accuracy(weights: Floats, own: int, m: int = 1) -> float:
-    """Compute routing accuracy@m, the share of texts, 0..1, whose own task is among the m with the largest weight.
+def _evidence(encoder: Encoder, queries: Sequence[str], names: Sequence[str], profiles: Vectors) -> Floats:
+    """Compute log weights ``[n, T]`` as :func:`models.routing.router.log_weights` does, not normalized over tasks."""
+    presence = encoder.token_presence(queries)
+    texts, tokens = presence.nonzero()
+    values = presence[texts, tokens].astype(np.float64)
+    scores: Floats = np.stack(
+        [np.bincount(texts, values * profile[tokens], len(presence)) for profile in profiles], axis=1
+    )
+    other = encoder.routing_evidence(encoder.tokenize(queries), names)
+    if other is not None:
+        scores += other
+    fill_silent(scores, silent_tasks(profiles))
+    return scores
 
-    A tie with an equally likely task counts as a miss.
 
-    Args:
-        weights: Weight of each text for each task ``[Q, T]``, in any unit.
-        own: Position of the texts' own task.
-    """
-    return recall_at(rank_by_id(weights, range(weights.shape[1]), [own] * len(weights)), m)
+def _routing_accuracy(evidence: Floats, own: int, silent: npt.NDArray[np.bool_]) -> float:
+    """Compute the share of queries whose own task has the most evidence ``[Q, T]`` among the tasks with captions.
 
-
-def _routing_at(evidence: Floats, own: int, silent: npt.NDArray[np.bool_]) -> dict[int, float]:
-    """Compute routing accuracy@m among the tasks with captions.
-
-    A task without captions takes the evidence of the likeliest other task, and would tie with it.
+    A tie counts as a miss. A task without captions takes the evidence of the likeliest other task, which it would tie
+    with.
     """
     rivals = np.flatnonzero(~silent | (np.arange(len(silent)) == own))
-    position = int(np.searchsorted(rivals, own))
-    return {m: routing_accuracy(evidence[:, rivals], position, m) for m in _ROUTED_TASKS}
+    ranks = rank_by_id(evidence[:, rivals], rivals.tolist(), [own] * len(evidence))
+    return recall_at(ranks, 1)
 
 
-def _add_mode(row: RecallRow, evaluation: ModeEvaluation, full: bool, memory: QueryMemory | None) -> None:
-    mode = evaluation.mode
-    if memory is not None:
-        row.drift[mode] = evaluation.query_drift(memory)
-    row.recalls[mode] = evaluation.recalls()
-    row.first_hits[mode] = evaluation.first_hits()
-    row.pooled[mode] = evaluation.pooled_recalls()
-    if full:
-        row.to_text[mode] = evaluation.caption_recalls()
-        row.mean_ap[mode] = evaluation.mean_average_precisions()
-        row.hubness[mode] = evaluation.hubness()
-
-
-MAX_MEASURED_TASKS = 64
+def _digest_queries(gallery: Gallery) -> str:
+    queries = [[query.text, int(query.vector_id)] for query in gallery.queries]
+    return hashlib.sha256(json.dumps(queries).encode()).hexdigest()
 
 
 def select_measured_tasks(tasks: Sequence[str]) -> frozenset[str]:
     """Select at most :data:`MAX_MEASURED_TASKS` evenly spaced tasks, and the newest.
 
     The distance is a power of two, so a growing library stops measuring tasks but never resumes one: the remaining
-    tasks' columns are complete, and their queries' ranks continue.
+    tasks' columns are complete.
 
     Args:
         tasks: IDs of the tasks with queries, in order of learning.

@@ -119,10 +119,6 @@ class Method(ABC):
     :meth:`encode_videos`) and exposes its trained parameters (:meth:`parameter_groups`) and state
     (:meth:`state_dict`, :meth:`load_state_dict`, :meth:`video_tensors`).
 
-    Args:
-        backbone: Shared, frozen backbone; a method that trains whole towers clones it.
-        config: Validated settings.
-
     Attributes:
         name: Name of the method, its module and its recipe.
         family: Encoder family that encodes queries and videos with its releases.
@@ -130,8 +126,6 @@ class Method(ABC):
         is_closed_form: Whether the method observes each training video once (:meth:`observe`) instead of taking
             gradient steps.
         needs_frames: Whether the loss needs frames even where a frozen network could supply their tokens.
-        draws_noise: Whether training uses dropout or other noise, which rules out training by several processes.
-        config_class: Class of its settings.
         architecture_settings: Settings that shape the learned weights; a library's first task fixes them.
         caption_tensors: Names of the tensors that hold the last task's captions in its routing evidence.
         learned_tasks: Tasks so far, oldest first.
@@ -144,7 +138,6 @@ class Method(ABC):
     is_trainable: ClassVar[bool] = True
     is_closed_form: ClassVar[bool] = False
     needs_frames: ClassVar[bool] = False
-    draws_noise: ClassVar[bool] = False
     config_class: ClassVar[type[MethodConfig]] = MethodConfig
     architecture_settings: ClassVar[tuple[str, ...]] = ()
     caption_tensors: ClassVar[tuple[str, ...]] = ()
@@ -191,10 +184,6 @@ class Method(ABC):
 
         Training may resume from a checkpoint at any epoch, so state that the checkpoint does not contain must follow
         from the checkpoint and the arguments.
-
-        Args:
-            epoch: Number of the epoch, from 0.
-            pairs: All training examples of the task.
         """
 
     def relearn(self, rows: Sequence[int], captions: Sequence[str]) -> Method | None:
@@ -216,11 +205,7 @@ class Method(ABC):
         """Update state after an optimizer step."""
 
     def after_epoch(self, validation: Sequence[Clip]) -> None:  # noqa: B027 (optional hook)
-        """Update state after an epoch, before its checkpoint is written.
-
-        Args:
-            validation: Videos of the task's ``val`` split.
-        """
+        """Update state after an epoch, before its checkpoint is written."""
 
     def bytes_after_epoch(self, validation: Sequence[Clip]) -> int:
         """Estimate the device memory in bytes that :meth:`after_epoch` will allocate and keep."""
@@ -262,23 +247,6 @@ class Method(ABC):
     def encode_videos(self, frames: Tensor) -> Tensor:
         """Encode videos ``uint8 [n, M, H, W, 3]`` as unit vectors ``[n, dim]``."""
 
-    @property
-    def encodes_pairs(self) -> bool:
-        """Whether the method has a multi-modal encoder, which fuses a video and a text into one vector."""
-        return False
-
-    def encode_pairs(self, frames: Tensor, texts: Sequence[str]) -> Tensor:
-        """Encode pairs as unit vectors ``[n, width]``, for multi-modal retrieval (ctp, section 5.1).
-
-        Args:
-            frames: ``uint8 [n, M, H, W, 3]``.
-            texts: n captions.
-
-        Raises:
-            MethodError: The method has no multi-modal encoder.
-        """
-        raise MethodError(f"{self.name} has no multi-modal encoder; ctp has one")
-
     @abstractmethod
     def video_tensors(self) -> dict[str, Tensor]:
         """Collect the learned weights that :meth:`encode_videos` depends on, by name."""
@@ -302,14 +270,10 @@ class Method(ABC):
     # -- releases ---------------------------------------------------------------------------------------
 
     def record_task(self, task_id: str, name: str, captions: Sequence[str]) -> None:
-        """Append a task's fingerprint and routing profile; called once, after :meth:`end_task`.
-
-        Args:
-            captions: Training captions.
-        """
+        """Append a task's fingerprint and routing profile; called once, after :meth:`end_task`."""
         self.learned_tasks.append(ReleaseTask(task_id, name, self.fingerprint()))
         profile = RoutingProfiles.from_dense(self._profile(captions)[None])
-        self.profiles = self.profiles.append_tasks(profile)
+        self.profiles = RoutingProfiles.concatenate([self.profiles, profile])
 
     def release(self) -> ReleaseState:
         """Copy the current state into a release."""
@@ -329,11 +293,6 @@ class Method(ABC):
     @classmethod
     def resume(cls, backbone: Backbone, config: MethodConfig, previous: ReleaseState | None) -> Self:
         """Construct a method that continues a release or, without one, starts from the backbone.
-
-        Args:
-            backbone: Backbone of the library.
-            config: Validated settings.
-            previous: Release to continue; None for an empty library.
 
         Raises:
             MethodError: The release was made with another backbone or another number of frames.
@@ -409,10 +368,7 @@ def cross_task_loss(texts: Tensor, videos: Tensor, references: Tensor, scale: fl
     """Compute L_CT, text to video with earlier tasks' stored videos as negatives (ctvr-ffa-tame, eq. 8).
 
     Args:
-        texts: Query vectors ``[B, D]``; row i belongs to video i.
-        videos: Video vectors ``[B, D]``.
         references: Stored vectors ``[R, D]`` of earlier tasks; they receive no gradient.
-        scale: Inverse temperature 1/τ.
     """
     similarity = scale * texts @ torch.cat([videos, references.detach()]).T
     return F.cross_entropy(similarity, torch.arange(len(texts), device=similarity.device))

@@ -252,7 +252,6 @@ def ranking_loss(own: Tensor, negatives: Tensor, margin: float, hard: int = 0) -
     Args:
         own: ``[B]`` distances from queries to their positives.
         negatives: ``[B, N]`` distances from queries to their negatives.
-        margin: m.
         hard: Number of nearest negatives in the loss; 0: all.
     """
     if hard:

@@ -31,7 +31,6 @@ from models.backbones.backbone import Backbone
 from models.encoders.fusion_encoder import FusionEncoder, create_fusion_encoder, frame_states
 from models.encoders.tower_forward import encode_texts
 from models.releases.release_tensors import tensors_with_prefix
-from trainer.methods.base import MethodError
 from trainer.methods.finetune import Finetune, FinetuneConfig
 from trainer.methods.shared.momentum import KeyQueues
 from trainer.task_data import Pair
@@ -207,31 +206,6 @@ class Ctp(Finetune):
         if momentum:
             self.momentum.load_tensors(momentum)
 
-    # -- encoding ---------------------------------------------------------------------------------------
-
-    @property
-    def encodes_pairs(self) -> bool:
-        return self.online.fusion is not None
-
-    @torch.inference_mode()
-    def encode_pairs(self, frames: Tensor, texts: Sequence[str]) -> Tensor:
-        """Encode pairs as unit vectors ``[n, width]``, for multi-modal retrieval (ctp, section 5.1).
-
-        Args:
-            frames: ``uint8 [n, M, H, W, 3]``.
-            texts: n captions.
-
-        Raises:
-            MethodError: The library has no multi-modal encoder.
-        """
-        if self.online.fusion is None:
-            raise MethodError(
-                "the library has no multi-modal encoder, because its first task set masked_language: false; "
-                "start a new library with masked_language: true to encode pairs"
-            )
-        ids = self.model.tokenize(texts).to(self.model.device)
-        return self.online.fusion.fuse_pairs(self.model, ids, frame_states(self.model, frames))
-
     # -- internal ---------------------------------------------------------------------------------------
 
     def _topology_losses(
@@ -273,7 +247,6 @@ def momentum_contrast_loss(
         videos: ``[B, D]`` video vectors from the trained networks.
         query_keys: ``[B+K, D]`` text keys from the momentum networks; the first B belong to the batch.
         video_keys: ``[B+K, D]`` video keys from the momentum networks; the first B belong to the batch.
-        scale: 1/τ.
     """
     truth = torch.arange(len(queries), device=queries.device)
     to_text = F.cross_entropy(scale * videos @ query_keys.T, truth)
@@ -289,7 +262,6 @@ def topology_loss(current: Tensor, previous: Tensor, scale: float, *, suppress: 
     Args:
         current: ``[B, B]`` similarities from the trained networks.
         previous: ``[B, B]`` similarities from the previous networks.
-        scale: 1/τ.
         suppress: Exclude each sample's similarity to itself (section 4.3).
     """
     if suppress:

@@ -12,7 +12,7 @@ Before an append is published, the drift of its videos from the domain is measur
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -27,7 +27,6 @@ from index.errors import ShardStoreError
 from index.files.manifest_format import SegmentEntry
 from models.backbones.backbone import Backbone
 from models.encoders.encoder_registry import open_query_encoder
-from models.routing import DEFAULT_PRIOR
 from models.routing.confidence_model import ConfidenceModel
 from service.catalog.database import session_scope
 from service.catalog.domain_videos import store_calibration
@@ -41,8 +40,8 @@ from service.tasks import lifecycle
 from service.tasks.broker import APPEND, celery_app
 from service.tasks.lifecycle import Claim, send_due
 from trainer.errors import LibraryDamaged, VectorIdsTaken
-from trainer.evaluation.append_drift import DRIFT_MARGIN, DriftMeasurement, measure_drift
-from trainer.evaluation.gallery import Query, ShardVectors
+from trainer.evaluation.append_drift import measure_drift
+from trainer.evaluation.gallery import Query
 from trainer.published_library import Library
 from trainer.release_calibration import fit_library_confidence
 from trainer.task_data import TaskData, vector_ids
@@ -79,80 +78,6 @@ class AppendMeasurement(NamedTuple):
     confidence: ConfidenceModel | None = None
 
 
-def measure_append(
-    library: Library,
-    backbone: Backbone,
-    append: TaskData,
-    domain: str,
-    shard: ShardVectors,
-    report_alive: Callable[[], object],
-) -> AppendMeasurement:
-    """Compare how well the domain's encoder finds appended videos and its own, and calibrate the release again.
-
-    Args:
-        domain: ID of the domain's task.
-        shard: The domain's shard with the appended videos.
-        report_alive: Called after each part of the measurement.
-
-    Returns:
-        An empty measurement if there are too few captions, or if measuring failed, which must not fail the append.
-
-    Raises:
-        LeaseLost, TaskCancelled, WorkerStopping: See ``Claim.progress``.
-    """
-    state = library.current
-    if state is None:
-        return AppendMeasurement()
-    try:
-        ids = shard.ids
-        appended = _appended_captions(append.task_id, domain, ids)
-        fold = library.fold(domain)
-        own = _domain_captions(domain, ids, ("fold",) if fold else ("test", "val"))
-        if fold is not None:
-            own = [query for query in own if fold.has_caption(query.vector_id, query.text)]
-        if is_learned := len(own) < MIN_CAPTIONS:
-            own, fold = _domain_captions(domain, ids, ("test", "val", *LEARNED_SPLITS)), None
-        # Captions of earlier appends count too: many small appends change a library as much as a large one.
-        is_calibrated = len(appended) >= MIN_CAPTIONS
-        has_drift = bool(own) and len(appended) >= _MIN_DRIFTED
-        if not (is_calibrated or has_drift):
-            return AppendMeasurement()
-        encoder = open_query_encoder(backbone, state, library.pinned_releases())
-        report_alive()
-        drift, confidence = None, None
-        if has_drift:
-            drift = _drift_record(
-                measure_drift(
-                    encoder,
-                    domain,
-                    shard,
-                    own,
-                    appended,
-                    is_learned=is_learned,
-                    fold=fold,
-                    report_alive=report_alive,
-                )
-            )
-        if is_calibrated:
-            confidence = fit_library_confidence(
-                encoder,
-                library,
-                state,
-                (domain, shard),
-                uncalibrated_videos(domain),
-                calibration_captions(domain),
-                appended_captions(library.manifest.shards, append.task_id),
-                prior=DEFAULT_PRIOR,
-                report_alive=report_alive,
-            )
-        return AppendMeasurement(drift, confidence)
-    except CinestrataError:
-        raise
-    except Exception:
-        log.exception("append_not_measured", task=append.task_id, domain=domain)
-        return AppendMeasurement()
-
-
 def _appended_captions(append: str, domain: str, ids: Ids) -> list[Query]:
     """Read the first captions of a domain's newest appended videos, including earlier appends."""
     of_domain = (Video.task_id == domain) & (Video.effective_split == "appended")
@@ -175,23 +100,6 @@ def _domain_captions(domain: str, ids: Ids, splits: Sequence[str]) -> list[Query
         )
         .order_by(Video.vector_id),
         ids,
-    )
-
-
-def _drift_record(found: DriftMeasurement | None) -> Drift | None:
-    if found is None:
-        return None
-    low, high = found.interval
-    return Drift(
-        k=found.k,
-        domain=round(found.domain, 4),
-        appended=round(found.appended, 4),
-        domain_captions=found.domain_captions,
-        appended_captions=found.appended_captions,
-        learned=found.is_learned,
-        low=round(low, 4),
-        high=round(high, 4),
-        relearn=found.exceeds(DRIFT_MARGIN),
     )
 
 
@@ -330,13 +238,59 @@ def _measure(
     domain: str,
     segments: Sequence[SegmentEntry],
 ) -> AppendMeasurement:
-    """Measure an append in the shard that will be published with these segments."""
-    if not any(clip.captions for clip in task.clips):
+    """Compare how well the domain's encoder finds appended videos and its own, and calibrate the release again.
+
+    The shard is the one that will be published with these segments. If measuring fails, the append does not.
+
+    Raises:
+        LeaseLost, TaskCancelled, WorkerStopping: See ``Claim.progress``.
+    """
+    state, manifest = library.current, library.manifest
+    if state is None or not any(clip.captions for clip in task.clips):
         return AppendMeasurement()
-    manifest = library.manifest
     published = [entry for entry in manifest.segments(domain) if entry.count]
     shard = library.store.open([*published, *segments], library.store.tombstones(manifest, domain))
-    return measure_append(library, backbone, task, domain, shard, claim.tick)
+    try:
+        # Captions of earlier appends count too: many small appends change a library as much as a large one.
+        appended = _appended_captions(task.task_id, domain, shard.ids)
+        if len(appended) < _MIN_DRIFTED:
+            return AppendMeasurement()
+        fold = library.fold(domain)
+        own = _domain_captions(domain, shard.ids, ("fold",) if fold else ("test", "val"))
+        if fold is not None:
+            own = [query for query in own if fold.has_caption(query.vector_id, query.text)]
+        if is_learned := len(own) < MIN_CAPTIONS:
+            own, fold = _domain_captions(domain, shard.ids, ("test", "val", *LEARNED_SPLITS)), None
+        encoder = open_query_encoder(backbone, state, library.pinned_releases())
+        claim.tick()
+        drift = measure_drift(
+            encoder,
+            domain,
+            shard,
+            own,
+            appended,
+            is_learned=is_learned,
+            fold=fold,
+            report_alive=claim.tick,
+        )
+        if len(appended) < MIN_CAPTIONS:
+            return AppendMeasurement(drift)
+        confidence = fit_library_confidence(
+            encoder,
+            library,
+            state,
+            (domain, shard),
+            uncalibrated_videos(domain),
+            calibration_captions(domain),
+            appended_captions(library.manifest.shards, task.task_id),
+            report_alive=claim.tick,
+        )
+        return AppendMeasurement(drift, confidence)
+    except CinestrataError:
+        raise
+    except Exception:
+        log.exception("append_not_measured", task=task.task_id, domain=domain)
+        return AppendMeasurement()
 
 
 def _store_calibration(

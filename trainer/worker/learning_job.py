@@ -13,31 +13,25 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from functools import partial
 
-import numpy as np
-import numpy.typing as npt
 import structlog
 
-from index.errors import ShardStoreError
 from index.files.manifest_format import ReleaseEntry, SegmentEntry
 from models.backbones.backbone import Backbone
 from models.backbones.device_memory import peak_bytes, reset_peak
 from models.releases.release_state import ReleaseState
-from models.routing import DEFAULT_PRIOR
 from service.catalog.column_types import is_damaged
 from service.catalog.tables import Recall, Release, Shard
 from service.celery_worker import worker_name
 from service.core.errors import CatalogDamaged, CinestrataError
 from service.core.settings import settings
-from service.storage import library_paths
 from service.storage.index_manifest import index_lock
 from service.tasks import lifecycle
 from service.tasks.broker import LEARN, celery_app
 from service.tasks.lifecycle import Claim, send_due, state_machine
 from trainer.errors import LibraryDamaged, NothingToLearn
 from trainer.evaluation import retrieval_metrics
-from trainer.evaluation.rank_ledger import RankLedger, read_ledger, write_ledger
 from trainer.evaluation.recall_row import RecallRow
-from trainer.methods import METHODS, Method
+from trainer.methods import METHODS
 from trainer.published_library import Library
 from trainer.release_calibration import calibrate_release
 from trainer.task_data import TaskData
@@ -146,7 +140,6 @@ def _learn(claim: Claim, backbone: Backbone, library: Library, task: TaskData) -
         checkpoints=settings().checkpoints_dir / task.task_id,
         fencing_token=claim.token,
         report=report_training,
-        processes=settings().training_processes,
     )
     if trained:
         _log_small_domain(claim, task)
@@ -185,16 +178,21 @@ def _learn(claim: Claim, backbone: Backbone, library: Library, task: TaskData) -
             excluded,
             captions,
             appended,
-            prior=DEFAULT_PRIOR,
             report_alive=claim.tick,  # the lease is renewed only by progress reports
         ),
         moments=group_segments(embed_task_moments(claim, method.encode_videos, backbone)),
-        embed=partial(_embed, claim, method, task),
+        embed=lambda: embed_shared(
+            claim,
+            task.clips,
+            method.encode_videos,
+            method.fingerprint(),
+            write_encoder(method.release()),
+        ),
         report=report_indexing,
         report_alive=claim.tick,
     )
     claim.advance("evaluating")
-    recalls, ledger = evaluate_task(claim, backbone, library, written, task)
+    recalls = evaluate_task(claim, backbone, library, written, task)
     publish_task(
         claim,
         library,
@@ -206,13 +204,6 @@ def _learn(claim: Claim, backbone: Backbone, library: Library, task: TaskData) -
         moments=written.moments,
         trained=trained,
     )
-    save_ledger(library, ledger)
-
-
-def _embed(claim: Claim, method: Method, task: TaskData) -> npt.NDArray[np.float32]:
-    """Embed the task's videos together with other learning workers."""
-    encoder = write_encoder(method.release())
-    return embed_shared(claim, task.clips, method.encode_videos, method.fingerprint(), encoder)
 
 
 def _log_small_domain(claim: Claim, task: TaskData) -> None:
@@ -232,7 +223,6 @@ def _complete_catalog(claim: Claim, backbone: Backbone, library: Library, task: 
     release = library.manifest.releases[shard.release]
     state = library.release(shard.release)
     recalls: list[tuple[str, Recall]] = []
-    ledger: RankLedger | None = None
     evaluation_error: str | None = None
     claim.advance("evaluating")
     # A published task becomes ready even without figures: the last attempt skips the evaluation, in case it was what
@@ -246,7 +236,7 @@ def _complete_catalog(claim: Claim, backbone: Backbone, library: Library, task: 
                 raise LibraryDamaged("The shard cannot be read.")
             restore_task_frames(claim, task, backbone)
             written = WrittenRelease(state, release, shard, vectors)
-            recalls, ledger = evaluate_task(claim, backbone, library, written, task)
+            recalls = evaluate_task(claim, backbone, library, written, task)
         except CinestrataError:
             raise
         except Exception as error:
@@ -267,8 +257,6 @@ def _complete_catalog(claim: Claim, backbone: Backbone, library: Library, task: 
         trained=trained,
         evaluation_error=evaluation_error,
     )
-    if ledger is not None:
-        save_ledger(library, ledger)
 
 
 def publish_task(
@@ -287,13 +275,8 @@ def publish_task(
     """Publish release and shard in the manifest, and record both in the catalog.
 
     Args:
-        claim: Claim on the task; publishing checks its fencing token.
-        library: Library that the task built on.
         task: Videos of the shard; those deleted since are published as tombstones.
-        state: Release after the task.
         recalls: Cells of the recall matrix.
-        moments: Manifest entries of the shard's moment segments.
-        trained: Whether the task changed any weights.
         evaluation_error: Why ``recalls`` is empty.
     """
     with index_lock(claim.tick), claim.publishing() as publication:
@@ -335,8 +318,8 @@ def publish_task(
 
 def evaluate_task(
     claim: Claim, backbone: Backbone, library: Library, written: WrittenRelease, task: TaskData
-) -> tuple[list[tuple[str, Recall]], RankLedger]:
-    """Measure the release's cells of the recall matrix, and return them with the updated rank ledger."""
+) -> list[tuple[str, Recall]]:
+    """Measure the release's cells of the recall matrix, each with its task's ID."""
     held_out = held_out_videos(task.task_id)
     own = held_out.get(task.task_id, HeldOutVideos.from_captions([])).measured_by(written.state.fold)
     total = max(len(own.ids), 1)
@@ -347,54 +330,29 @@ def evaluate_task(
         report=lambda done: claim.progress("baseline", done / total, done=done, total=total),
     )
     claim.progress("evaluating")
-    ledger = read_ledger(library_paths.recall_cache_path())
     row = evaluate_release(
         backbone,
         library,
         written,
         held_out,
-        prior=DEFAULT_PRIOR,
-        ledger=ledger,
         report=lambda share: claim.progress("evaluating", share),
     )
-    return list(_matrix_cells(row, task.task_id, zero_shot)), ledger
-
-
-def save_ledger(library: Library, ledger: RankLedger) -> None:
-    """Save the rank ledger after its release is published, unless videos were deleted meanwhile.
-
-    A ledger that counts a deleted video would match no later row, and would keep data derived from the video's caption.
-    A deletion marks the index before it removes the ledger, so the index is compared after the ledger is written: both
-    tombstones and shards, since compaction replaces a shard and removes its tombstones.
-    """
-    before = library.manifest
-    try:
-        write_ledger(library_paths.recall_cache_path(), ledger)
-        after = library.store.manifest()
-        unchanged = all(after.segments(task) == before.segments(task) for task in before.shards)
-        if not unchanged or after.tombstones != before.tombstones:
-            library_paths.recall_cache_path().unlink(missing_ok=True)
-    except (OSError, ShardStoreError) as error:
-        log.warning("rank_ledger_not_saved", error=str(error))
+    return list(_matrix_cells(row, task.task_id, zero_shot))
 
 
 def _matrix_cells(
     row: RecallRow, task_id: str, zero_shot: retrieval_metrics.Recall | None
 ) -> Iterator[tuple[str, Recall]]:
-    for mode, galleries in row.recalls.items():
-        for gallery, recalls in galleries.items():
-            for task, recall in recalls.items():
-                if recall is not None:
-                    yield (
-                        task,
-                        Recall(
-                            mode=mode,
-                            gallery=gallery,
-                            routing1=row.routing[task] if gallery == "global" else None,
-                            query_set=row.query_sets[task],
-                            first_hits=row.first_hits[mode][gallery][task],
-                            **vars(recall),
-                        ),
-                    )
-        if zero_shot is not None:
-            yield task_id, Recall(release_order=0, mode=mode, gallery="local", **vars(zero_shot))
+    for task, figures in row.tasks.items():
+        for gallery, recall in figures.recalls.items():
+            cell = Recall(
+                mode=row.mode,
+                gallery=gallery,
+                routing1=figures.routing if gallery == "global" else None,
+                query_set=figures.query_set,
+                first_hits=figures.first_hits[gallery],
+                **vars(recall),
+            )
+            yield task, cell
+    if zero_shot is not None:
+        yield task_id, Recall(release_order=0, mode=row.mode, gallery="local", **vars(zero_shot))

@@ -112,7 +112,6 @@ class PartFolder:
         """Write a part durably.
 
         Args:
-            number: Number of the chunk.
             token: Fencing token of the chunk's claim.
             ids: Vector IDs ``int64 [n]``.
             vectors: Vectors ``float32 [n, dim]``.

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
-from pathlib import Path
+from collections.abc import Callable, Iterator
 
 from sqlalchemy import select
 from torch import Tensor
@@ -19,42 +17,31 @@ from service.core.settings import settings
 from service.storage.video_access import local_video
 from service.tasks.lifecycle import Claim
 from trainer.errors import FramesMissing
-from trainer.task_data import Clip, TaskData, clips_without_frames
+from trainer.task_data import TaskData, clips_without_frames
 from trainer.video_embedding import LongVideo, embed_moments
 from trainer.worker.catalog_reader import video_uris
 
+MAX_MOMENTS = 512  # per video; longer videos have longer moments
+MOMENT_OVERLAP = 0.5  # share of its length that a moment shares with the next
 
-def restore_frames(
-    clips: Sequence[Clip],
-    frames: int,
-    size: int,
-    *,
-    cache: Path,
-    open_video: Callable[[Clip], AbstractContextManager[Path]],
-    limits: VideoLimits,
-    report: Callable[[int, int], None] = lambda done, total: None,
-) -> None:
-    """Decode the videos whose frame cache is missing or broken; if there are none, start no decoder.
 
-    Args:
-        clips: Clips whose ``frames_path`` is where ``cache`` keeps their accepted content.
-        frames: Frames per video.
-        size: Height and width of a frame in pixels.
-        cache: Folder of the frame cache.
-        open_video: Provides a clip's video file during a ``with`` statement; may raise MediaError.
-        report: Called before each video with the numbers of restored and of missing videos.
+def restore_task_frames(claim: Claim, task: TaskData, backbone: Backbone) -> None:
+    """Decode the task's videos whose frames are missing from the cache or broken; without any, start no decoder.
 
     Raises:
         FramesMissing: A video is gone, cannot be decoded, or differs from the accepted one.
     """
-    missing = clips_without_frames(clips, frames, size)
+    uris, cache = video_uris(task.task_id), settings().cache_dir
+    frames, size = backbone.spec
+    missing = clips_without_frames([clip for clip in task.clips if clip.id in uris], frames, size)
     if not missing:
         return
-    with VideoDecoder(limits) as decoder:
+    total = len(missing)
+    with VideoDecoder(VideoLimits(max_bytes=request_limits.MAX_VIDEO_BYTES)) as decoder:
         for number, clip in enumerate(missing):
-            report(number, len(missing))
+            claim.progress("decoding", number / total, done=number, total=total)
             try:
-                with open_video(clip) as path:
+                with local_video(uris[clip.id]) as path:
                     if frame_cache_path(cache, frames, size, content_hash(path)) != clip.frames_path:
                         raise FramesMissing(
                             f"video {clip.id!r}: the file differs from the accepted one; restore the accepted file, or "
@@ -66,27 +53,6 @@ def restore_frames(
                 raise FramesMissing(
                     f"video {clip.id!r}: its decoded frames are gone, and it cannot be decoded again: {error}"
                 ) from error
-
-
-MAX_MOMENTS = 512  # per video; longer videos have longer moments
-MOMENT_OVERLAP = 0.5  # share of its length that a moment shares with the next
-
-
-def restore_task_frames(claim: Claim, task: TaskData, backbone: Backbone) -> None:
-    """Decode the task's videos whose frames are missing from the cache.
-
-    Raises:
-        FramesMissing: A video is gone, cannot be decoded, or differs from the accepted one.
-    """
-    uris = video_uris(task.task_id)
-    restore_frames(
-        [clip for clip in task.clips if clip.id in uris],
-        *backbone.spec,
-        cache=settings().cache_dir,
-        open_video=lambda clip: local_video(uris[clip.id]),
-        limits=VideoLimits(max_bytes=request_limits.MAX_VIDEO_BYTES),
-        report=lambda done, total: claim.progress("decoding", done / total, done=done, total=total),
-    )
 
 
 def plan_moments(claim: Claim) -> list[tuple[LongVideo, str]]:

@@ -1,8 +1,8 @@
 """EfficientNet-Lite0 as the image tower of ``small``, with batch normalization folded into the convolutions.
 
-The published weights are a pickle with the names of another implementation. They are converted once, by torch's
-restricted unpickler, and cached as safetensors. Folding computes in float64 with operations that IEEE 754 rounds
-correctly, so the folded weights, and with them the backbone's fingerprint, are equal on every machine.
+The published weights are a pickle with the names of another implementation, read by torch's restricted unpickler.
+Folding computes in float64 with operations that IEEE 754 rounds correctly, so the folded weights, and with them the
+backbone's fingerprint, are equal on every machine.
 
 The published network ends with its feature map, so no pre-trained weights exist for the blocks on top. A frozen block
 has no weights and returns its input; adapters inside it see the normalized tokens. A trained block starts as the same
@@ -11,19 +11,13 @@ function: its projections are identities, and those back to the tokens are zero.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
-import os
-import tempfile
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 import timm
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load, save
 from timm.layers.norm_act import BatchNormAct2d
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -92,7 +86,6 @@ class FrameBlock(nn.Module, OpenBlock):
 
 
 FEATURES = 1280  # channels in the last feature map
-_FOLDED_DIGEST = "92271e8143632930729a8505422c81cd135888a14b15371bc0ddb56672827599"
 _EPSILON = 1e-3  # of the batch normalization
 _BLOCKS = 2  # one for the previous frame and one for the next
 _CHUNK = 8  # frames per forward pass on a CPU: more activations would not fit its caches
@@ -121,20 +114,14 @@ class ImageTower(nn.Module):
 
 
 def folded_weights() -> dict[str, Tensor]:
-    """Load the convolutions' weights, from the cache or the installed package.
+    """Load the convolutions' weights from the installed package.
 
     Raises:
         BackboneUnavailable: The package is missing or altered.
     """
-    path = _cache_path()
-    cached = _read_cached(path) if path is not None else None
-    if cached is not None:
-        return cached
-    folded = _fold(_published_weights())
-    if path is not None:
-        with contextlib.suppress(OSError):  # without a writable cache, the next process converts again
-            _write_atomically(path, save(folded))
-    return folded
+    folder = verified_folder(IMAGE_PACKAGE)
+    (file,) = IMAGE_PACKAGE.digests
+    return _fold(torch.load(folder / file, map_location="cpu", weights_only=True))
 
 
 def tensor_digest(tensors: Mapping[str, Tensor]) -> str:
@@ -160,13 +147,6 @@ def _architecture() -> Any:
     return cnn
 
 
-def _published_weights() -> dict[str, Tensor]:
-    folder = verified_folder(IMAGE_PACKAGE)
-    (file,) = IMAGE_PACKAGE.digests
-    weights: dict[str, Tensor] = torch.load(folder / file, map_location="cpu", weights_only=True)
-    return weights
-
-
 def _fold(published: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Fold the published weights, and name them as :func:`_architecture` does.
 
@@ -186,34 +166,3 @@ def _fold(published: Mapping[str, Tensor]) -> dict[str, Tensor]:
         folded[f"{target}.weight"] = torch.from_numpy(np.ascontiguousarray(kernel, np.float32))
         folded[f"{target}.bias"] = torch.from_numpy((bias - mean * scale).astype(np.float32))
     return folded
-
-
-def _cache_path() -> Path | None:
-    """Locate the cached weights; None if the user has no home folder."""
-    configured = Path(os.environ.get("XDG_CACHE_HOME", ""))
-    try:
-        folder = configured if configured.is_absolute() else Path.home() / ".cache"
-    except RuntimeError:
-        return None
-    return folder / "cinestrata" / "small-image-tower.safetensors"
-
-
-def _read_cached(path: Path) -> dict[str, Tensor] | None:
-    """Load the cached weights; None if there are none, or their digest is wrong."""
-    try:
-        tensors = load(path.read_bytes())
-    except (OSError, SafetensorError):
-        return None
-    return tensors if tensor_digest(tensors) == _FOLDED_DIGEST else None
-
-
-def _write_atomically(path: Path, content: bytes) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
-        try:
-            file.write(content)
-            file.close()
-            Path(file.name).replace(path)
-        except OSError:
-            Path(file.name).unlink(missing_ok=True)
-            raise

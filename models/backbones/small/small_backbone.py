@@ -185,11 +185,7 @@ def load_small(frames: int | None = None) -> SmallBackbone:
 
 
 def build_small(constants: DerivedConstants, frames: int | None = None) -> SmallBackbone:
-    """Build ``small`` with the given constants.
-
-    Raises:
-        BackboneUnavailable: A package with weights is missing or altered.
-    """
+    """Build ``small`` with the given constants."""
     image = ImageTower(folded_weights(), F.pad(torch.from_numpy(constants.projection), (0, RESERVED)))
     source = verified_folder(TEXT_PACKAGE)
     with silent_library():

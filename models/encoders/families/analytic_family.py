@@ -107,22 +107,16 @@ class AnalyticQueryEncoder(QueryEncoder):
         return self._profile_factor
 
     @property
-    def routing_identity(self) -> str:
-        return self._routing_identity
-
-    @property
     def pinned_bytes(self) -> int:
         return self._pinned.bytes
 
     def _open_caption_evidence(self, release: ReleaseState) -> CaptionEvidence | None:
-        background, self._routing_identity = self._texts.text_background, ""
-        if background is None:
+        background = self._texts.text_background
+        if background is None or not self.tasks:
             return None
-        tensors = arrays_with_prefix(_ROUTING, release.tensors)
-        scatter, factor = CaptionScatter.from_tensors(tensors), release.config["caption_evidence"]
-        self._routing_identity = adapter_identity([self._texts.fingerprint, factor], tensors)
-        return (
-            CaptionEvidence(scatter, background, *self._pinned.caption_means, factor) if self.tasks else None
+        scatter = CaptionScatter.from_tensors(arrays_with_prefix(_ROUTING, release.tensors))
+        return CaptionEvidence(
+            scatter, background, *self._pinned.caption_means, release.config["caption_evidence"]
         )
 
     def _maps(self, mode: str) -> AnalyticMapSet:

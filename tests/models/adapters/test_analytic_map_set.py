@@ -132,12 +132,6 @@ def test_tensors_of_a_task_do_not_depend_on_its_place() -> None:
     assert grown.tensors(1) is None
 
 
-def test_half_precision_takes_half_the_memory() -> None:
-    half, single = (_set([_map(seed, dtype) for seed in range(20)]) for dtype in (np.float16, np.float32))
-    rows = sum(len(_map(seed).tokens) for seed in range(20))
-    assert single.bytes - half.bytes == 2 * rows * LAYOUT.lexical
-
-
 def test_caption_means_are_those_of_the_maps() -> None:
     maps = [_map(1), None, _map(3), _map(4)]  # the third has none
     means, has_mean = _set(maps).part(0, 4).caption_means

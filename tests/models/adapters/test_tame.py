@@ -123,18 +123,6 @@ def test_initial_noise_deviation() -> None:
     assert deviation == pytest.approx(float(F.softplus(torch.zeros(()))) + 0.01, rel=0.05)
 
 
-def test_only_the_newest_prototype_is_trainable() -> None:
-    tame = Tame(WIDTH, 1)
-    tame.add_task()
-    tame.add_task()
-    assert [p.requires_grad for p in tame.prototypes] == [False, True]
-
-
-def test_spread_expert_copies_one_to_all(tame: Tame) -> None:
-    tame.spread_expert(0)
-    assert all(torch.equal(tame.b[:, :, e], tame.b[:, :, 0]) for e in range(EXPERTS))
-
-
 def test_tensors_round_trip(tame: Tame) -> None:
     copy = Tame(WIDTH, LAYERS, experts=EXPERTS, rank=RANK)
     copy.load_tensors(tame.tensors())

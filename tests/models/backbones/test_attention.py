@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import pytest
 import torch
@@ -70,27 +69,6 @@ def test_causal_attention_of_candidates_equals_that_of_each(dtype: torch.dtype) 
         found = scaled_dot_product_attention(*leaves, causal=True)
         for each, *parts in zip(found, *leaves, strict=True):
             torch.testing.assert_close(each, scaled_dot_product_attention(*parts, causal=True))
-
-
-@pytest.mark.parametrize("trained", [False, True])
-@pytest.mark.parametrize("masked", [False, True])
-def test_accelerators_fuse_the_attention_of_video_frames(
-    monkeypatch: pytest.MonkeyPatch, masked: bool, trained: bool
-) -> None:
-    fused = torch.nn.functional.scaled_dot_product_attention
-    dimensions = []
-
-    def observed(query: Tensor, *others: Tensor, **how: Any) -> Tensor:
-        dimensions.append(query.dim())
-        return fused(query, *others, **how)
-
-    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", observed)
-    shape = (3, 2, HEADS, LENGTH, SIZE)
-    leaves = [torch.empty(shape, device="meta", requires_grad=trained) for _ in range(3)]
-    mask = torch.empty(2, 1, 1, LENGTH, dtype=torch.bool, device="meta") if masked else None
-    found = scaled_dot_product_attention(*leaves, mask=mask)
-    assert (found.shape, found.requires_grad) == (shape, trained)
-    assert dimensions == [4]
 
 
 def test_merge_heads_inverts_split_heads() -> None:

@@ -15,7 +15,6 @@ from models.backbones.backbone import Backbone
 from models.backbones.backbone_loading import tiny_backbone
 from models.backbones.tower_computation import (
     encode_in_parts,
-    forward_precision,
     gradient_checkpointing,
     micro_batches,
     mixed_precision,
@@ -75,22 +74,6 @@ def test_checkpointing_gives_bitwise_equal_gradients(
     assert len(plain) == len(checkpointed)
     assert all(map(torch.equal, plain, checkpointed))
     assert sum(gradient.abs().sum() > 0 for gradient in plain) > 100
-
-
-def test_recomputation_uses_the_precision_of_the_first_pass() -> None:
-    """A context selects the attention kernel, and it has ended by the time of the backward pass."""
-    torch.manual_seed(0)
-    attention = nn.MultiheadAttention(32, 4, batch_first=True)
-    device, tokens = torch.device("cpu"), torch.randn(2, 5, 32)
-
-    def gradients(enabled: bool) -> list[Tensor]:
-        with gradient_checkpointing(enabled=enabled), mixed_precision(), forward_precision(device):
-            hidden = run_checkpointed(
-                lambda x: attention(x, x, x, need_weights=False)[0], tokens, device=device
-            )
-        return list(torch.autograd.grad(hidden.float().square().sum(), list(attention.parameters())))
-
-    assert all(map(torch.equal, gradients(False), gradients(True)))
 
 
 def test_blocks_are_not_recomputed_without_gradients(

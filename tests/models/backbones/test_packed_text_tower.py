@@ -91,17 +91,6 @@ def test_number_of_products_with_different_rows_is_bounded(monkeypatch: pytest.M
         assert next(size for size in sizes if size >= rows) <= rows * 9 / 8
 
 
-def test_tower_multiplies_few_shapes(backbone: Backbone, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(packed_text_tower, "MIN_MULTIPLICATIONS", 0)
-    tower = pack_text_tower(backbone)
-    with ProductRecorder() as recorder:
-        for texts in (9, 17, 18, 19, 20):
-            for tokens in range(13, 17):
-                encode_texts(tower, torch.ones(texts, tokens, dtype=torch.int64))
-    # 19 products of texts and tokens, and five numbers of texts after the attention of the last block.
-    assert len(recorder.rows) <= 14
-
-
 @pytest.mark.parametrize("precision", ["float32", pytest.param("bfloat16", marks=needs_bfloat16)])
 def test_small_products_use_torch(precision: Precision) -> None:
     layer, x = nn.Linear(48, 80), torch.randn(3, 48)

@@ -28,15 +28,6 @@ def test_dense_matrix_round_trips() -> None:
     assert profiles.rows.tolist() == dense.nonzero()[0].tolist()
 
 
-def test_append_tasks_stacks_rows() -> None:
-    dense = _dense()
-    joined = RoutingProfiles.from_dense(dense[:0])
-    for row in dense:
-        joined = joined.append_tasks(RoutingProfiles.from_dense(row[None]))
-    np.testing.assert_array_equal(joined.to_dense(), dense)
-    assert RoutingProfiles.from_dense(dense[:0]).to_dense().shape == (0, 30)
-
-
 @pytest.mark.parametrize(
     "damage",
     [

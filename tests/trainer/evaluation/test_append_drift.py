@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from cinestrata_schemas.tasks import Drift
 from index.vector_ids import moment_ids
-from trainer.evaluation.append_drift import DriftMeasurement, difference_interval, measure_drift
+from trainer.evaluation.append_drift import compare_hits, difference_interval, measure_drift
 from trainer.evaluation.gallery import Query
 
 DIM = 16
@@ -42,7 +43,7 @@ def _unit(rows: np.ndarray) -> np.ndarray:
 
 def measure(
     appended: Sequence[Query], *, videos: int = 200, own: int = 40, is_learned: bool = False
-) -> DriftMeasurement:
+) -> Drift:
     """Measure drift in a gallery of random videos, of which the domain's captions find the first ``own``."""
     rows = _unit(np.random.default_rng(0).normal(size=(videos, DIM)))
     ids = np.arange(videos, dtype=np.int64)
@@ -61,15 +62,15 @@ def measure(
 def test_videos_that_are_found_do_not_drift() -> None:
     found = measure([Query(str(video), video) for video in range(100, 160)])
     assert (found.k, found.domain, found.appended) == (1, 1.0, 1.0)
-    assert found.interval[0] < 0 < found.interval[1]
-    assert not found.exceeds(0.1)
+    assert found.low < 0 < found.high
+    assert not found.relearn
 
 
 def test_videos_that_are_not_found_drift() -> None:
     found = measure([Query(f"?{video}", video) for video in range(100, 160)])
     assert found.appended < 0.2
     assert (found.domain_captions, found.appended_captions) == (40, 60)
-    assert found.exceeds(0.1)
+    assert found.relearn
 
 
 def test_few_captions_are_no_proof() -> None:
@@ -77,25 +78,25 @@ def test_few_captions_are_no_proof() -> None:
     captions = [Query("100", 100), Query("?1", 101), Query("?2", 102)]
     found = measure(captions, own=3)
     assert found.domain - found.appended > 0.1
-    assert not found.exceeds(0.1)
+    assert not found.relearn
 
 
 def test_small_append_drifts_from_a_large_domain() -> None:
-    assert measure([Query(f"?{video}", video) for video in range(100, 104)]).exceeds(0.1)
-    assert not measure([Query("100", 100), Query("101", 101), Query("?102", 102)]).exceeds(0.1)
+    assert measure([Query(f"?{video}", video) for video in range(100, 104)]).relearn
+    assert not measure([Query("100", 100), Query("101", 101), Query("?102", 102)]).relearn
 
 
 def test_small_domain_is_compared_by_its_learned_captions() -> None:
     """Sixteen videos appended to a domain of thirteen: unrelated ones drift, similar ones do not."""
     unrelated = [Query(f"?{video}", video) for video in range(13, 29)]
     found = measure(unrelated, videos=29, own=13, is_learned=True)
-    assert (found.is_learned, found.domain_captions, found.appended_captions) == (True, 13, 16)
-    assert found.exceeds(0.1)
+    assert (found.learned, found.domain_captions, found.appended_captions) == (True, 13, 16)
+    assert found.relearn
     similar = [Query(str(video), video) for video in range(13, 29)]
-    assert not measure(similar, videos=29, own=13, is_learned=True).exceeds(0.1)
+    assert not measure(similar, videos=29, own=13, is_learned=True).relearn
     # An encoder finds learned captions more often than others of the same kind.
     partly = [*similar[:10], *unrelated[10:]]
-    assert not measure(partly, videos=29, own=13, is_learned=True).exceeds(0.1)
+    assert not measure(partly, videos=29, own=13, is_learned=True).relearn
 
 
 @pytest.mark.parametrize(
@@ -107,7 +108,7 @@ def test_chance_is_seldom_taken_for_drift(own: int, appended: int) -> None:
         (hits, others)
         for hits in range(own + 1)
         for others in range(appended + 1)
-        if DriftMeasurement.of_hits((hits, own), (others, appended)).exceeds(0.1)
+        if compare_hits((hits, own), (others, appended)).relearn
     ]
     for share in np.linspace(0.02, 0.98, 25):
         chance = sum(

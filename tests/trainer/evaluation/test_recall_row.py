@@ -3,45 +3,55 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from unittest.mock import patch
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from models.routing.router import log_weights
+from index.arrays import Vectors
+from models.routing.router import COSINE_LIMIT, log_weights
 from tests.word_routing import WordRouting
-from trainer.errors import EvaluationError
-from trainer.evaluation import mode_evaluation
+from trainer.evaluation import recall_row
 from trainer.evaluation.gallery import Gallery, Query
-from trainer.evaluation.mode_evaluation import QueryMemory
-from trainer.evaluation.rank_ledger import GALLERIES
 from trainer.evaluation.recall_row import (
     MAX_MEASURED_TASKS,
-    compute_recall,
+    Ranks,
+    RecallRow,
+    build_evaluation_tasks,
     evaluate_row,
-    routing_accuracy,
+    rank_queries,
     select_measured_tasks,
 )
-from trainer.evaluation.retrieval_metrics import summarize
 from trainer.video_embedding import MemoryShard
+
+GALLERIES = ("local", "global", "local_all", "global_all", "global_raw")
 
 
 class Encoder(WordRouting):
-    """An encoder that looks texts up: ``tables[mode][text]`` is ``[T, dim]``."""
+    """An encoder that looks texts up: ``table[text]`` is ``[T, dim]``; counts the encoded vectors."""
 
     modes = ("latest", "pinned")
 
-    def __init__(self, tasks: Sequence[str], tables: dict[str, dict[str, np.ndarray]]) -> None:
-        self._tasks = list(tasks)
-        self._tables = tables
-        self.widest = 0
+    def __init__(self, tasks: Sequence[str], table: dict[str, Vectors]) -> None:
+        self._tasks, self.table = list(tasks), table
+        self.words = {text: vectors[0] for text, vectors in table.items()}
+        self.widest = self.encoded = 0
+        self.is_shared = False
 
-    def token_presence(self, texts: Sequence[str]) -> np.ndarray:
-        return np.stack([self._tables["latest"][text][0] for text in texts]).astype(np.float32)
+    def is_task_independent(self, mode: str) -> bool:
+        return self.is_shared
 
-    def encode(self, texts: Sequence[str], tasks: Sequence[str], mode: str) -> np.ndarray:
+    def token_presence(self, texts: Sequence[str]) -> Vectors:
+        return np.stack([self.words[text] for text in texts]).astype(np.float32)
+
+    def encode(self, texts: Sequence[str], tasks: Sequence[str], mode: str) -> Vectors:
+        assert mode == "pinned"
         self.widest = max(self.widest, len(texts) * len(tasks))
+        self.encoded += len(texts) * len(tasks)
         rows = [self._tasks.index(task) for task in tasks]
-        return np.stack([self._tables[mode][text][rows] for text in texts]).astype(np.float32)
+        return np.stack([self.table[text][rows] for text in texts]).astype(np.float32)
 
 
 def _shard(ids: Sequence[int], vectors: np.ndarray) -> MemoryShard:
@@ -51,6 +61,10 @@ def _shard(ids: Sequence[int], vectors: np.ndarray) -> MemoryShard:
 def _unit(*degrees: float) -> np.ndarray:
     angle = np.radians(degrees)
     return np.stack([np.cos(angle), np.sin(angle)], axis=-1)
+
+
+def _mean_ranks(row: RecallRow, gallery: str) -> dict[str, float]:
+    return {task: figures.recalls[gallery].meanr for task, figures in row.tasks.items()}  # type: ignore[index]
 
 
 def test_row_equals_figures_computed_by_hand() -> None:
@@ -73,310 +87,229 @@ def test_row_equals_figures_computed_by_hand() -> None:
         "noon": _unit(19, 60),  # day: 11 (1°), 12, 10; night: 20 (30°), 21 (57°)
         "moon": _unit(10, 45),  # day: 12 (5°), 10 and 11 (10°); night: 21 (42°), 20 (45°)
     }
-    encoder = Encoder(["day", "night"], {"latest": table, "pinned": table})
-    row = evaluate_row(encoder, [day, night], _unit(10, 80), prior=0, modes=["latest"])
-    assert set(row.recalls) == {"latest"}
+    shares: list[float] = []
+    row = evaluate_row(
+        Encoder(["day", "night"], table), [day, night], _unit(10, 80), prior=0, report=shares.append
+    )
+    assert (row.mode, shares[-1]) == ("pinned", 1)
     ranks = {
-        name: {task: (r.meanr, r.r1, r.queries) for task, r in row.recalls["latest"][name].items() if r}
-        for name in GALLERIES
+        name: {task: (r.recalls[name].meanr, r.recalls[name].r1, r.recalls[name].queries)}  # type: ignore[index]
+        for name in GALLERIES[:4]
+        for task, r in row.tasks.items()
+        if task == "day"
     }
-    assert ranks["local"] == {"day": (1, 1, 2), "night": (2, 0, 1)}
-    assert ranks["local_all"] == {"day": (1.5, 0.5, 2), "night": (2, 0, 1)}  # sun: 12 comes before 10
-    assert ranks["global"] == {"day": (1.5, 0.5, 2), "night": (4, 0, 1)}  # sun: 21; moon: 10, 11 and 21
-    assert ranks["global_all"] == {"day": (2, 0.5, 2), "night": (5, 0, 1)}
+    # sun: 12 comes before 10 among all videos, and 21 in the union
+    assert ranks["local"] == {"day": (1, 1, 2)}
+    assert ranks["local_all"] == ranks["global"] == {"day": (1.5, 0.5, 2)}
+    assert ranks["global_all"] == {"day": (2, 0.5, 2)}
+    # moon: 21 in its own shard; 10, 11 and 12 in the union
+    assert [_mean_ranks(row, name)["night"] for name in GALLERIES[:4]] == [2, 4, 2, 5]
     # "sun" at 4°, "noon" at 19° and "moon" at 10° have the largest evidence for the profile at 10°
-    assert row.routing == {"day": 1, "night": 0}
-    assert row.routing_at == {"day": {1: 1, 2: 1, 4: 1}, "night": {1: 0, 2: 1, 4: 1}}
-    assert row.first_hits["latest"]["global"] == {"day": b"\x40", "night": b"\x00"}  # noon
-    assert row.query_sets["day"] != row.query_sets["night"]
-    assert row.pooled["latest"]["global"] == summarize(np.array([2, 1, 4]))
-    # Video 10 (0°): sun 4°, noon 19°, moon 10° for its shard. Video 11 (20°): noon 1°, moon 10°, sun 16°.
-    # Video 20 (90°): noon 30°, moon 45°, sun 90°.
-    to_text = {
-        scope: {task: r.meanr for task, r in found.items() if r}
-        for scope, found in row.to_text["latest"].items()
-    }
-    assert to_text == {"local": {"day": 1, "night": 1}, "global": {"day": 1, "night": 2}}
-    assert row.mean_ap["latest"] == {scope: {"day": None, "night": None} for scope in ("local", "global")}
-    assert row.hubness["latest"] is None  # four videos, so each is among the ten nearest of every query
-    assert row.drift == {}
+    assert {task: figures.routing for task, figures in row.tasks.items()} == {"day": 1, "night": 0}
+    assert row.tasks["day"].first_hits["global"] == b"\x40"  # noon
+    assert row.tasks["night"].first_hits["global"] == b"\x00"
+    assert row.tasks["day"].query_set != row.tasks["night"].query_set
 
 
 def _random(
-    tasks: int, seed: int, queries: int = 9
-) -> tuple[Encoder, list[Gallery], dict[str, dict[str, np.ndarray]]]:
+    tasks: int,
+    seed: int,
+    queries: int = 9,
+    *,
+    grid: bool = False,
+    apart: float | None = None,
+    silent: Sequence[int] = (),
+) -> tuple[Encoder, list[Gallery], Vectors]:
+    """Build tasks of random vectors.
+
+    Args:
+        grid: Coordinates are −1, 0 and 1 alone, so that many cosines are equal, or exactly 1.
+        apart: Nats by which every text sounds like its own task; None: random words.
+        silent: Tasks without words of their own.
+    """
     rng = np.random.default_rng(seed)
 
-    def unit(*shape: int) -> np.ndarray:
-        vectors = rng.normal(size=shape)
-        return (vectors / np.linalg.norm(vectors, axis=-1, keepdims=True)).astype(np.float32)
+    def unit(*shape: int) -> Vectors:
+        vectors = rng.integers(-1, 2, (*shape, 4)) if grid else rng.normal(size=(*shape, 4))
+        vectors = np.where(vectors.any(axis=-1, keepdims=True), vectors, 1)
+        return np.asarray(vectors / np.linalg.norm(vectors, axis=-1, keepdims=True), np.float32)
 
     galleries: list[Gallery] = []
-    tables: dict[str, dict[str, np.ndarray]] = {"latest": {}, "pinned": {}}
+    table: dict[str, Vectors] = {}
     free = rng.permutation(1000)
     for task in range(tasks):
         ids, free = free[:15], free[15:]
         held_out = rng.permutation(ids)[:8]
-        task_queries = [
-            Query(f"task {task} query {number}", int(held_out[number % 8])) for number in range(queries)
-        ]
-        labels = {int(video): "abc"[int(video) % 3] for video in ids if video % 7}  # the others have no class
-        for table in tables.values():
-            table.update({query.text: unit(tasks, 4) for query in task_queries})
-        galleries.append(
-            Gallery(str(task), _shard(ids.tolist(), unit(15, 4)), held_out, tuple(task_queries), labels)
-        )
-    return Encoder([g.task for g in galleries], tables), galleries, tables
+        texts = [f"task {task} query {number}" for number in range(queries)]
+        own = tuple(Query(text, int(held_out[number % 8])) for number, text in enumerate(texts))
+        table |= {text: unit(tasks) for text in texts}
+        galleries.append(Gallery(str(task), _shard(ids.tolist(), unit(15)), held_out, own))
+    encoder = Encoder([gallery.task for gallery in galleries], table)
+    encoder.words = {text: rng.integers(0, 2, 12).astype(np.float32) for text in table}
+    profiles = (12 * rng.random((tasks, 12))).astype(np.float32)
+    if apart is not None:
+        encoder.words = {text: np.eye(12)[int(text.split()[1])] for text in table}
+        profiles = apart * np.eye(tasks, 12, dtype=np.float32)
+    profiles[list(silent)] = 0
+    return encoder, galleries, profiles
 
 
+def _rank(
+    encoder: Encoder, galleries: Sequence[Gallery], profiles: Vectors, prior: float, *, raw: bool = False
+) -> list[Ranks]:
+    return rank_queries(encoder, build_evaluation_tasks(encoder, galleries, profiles), prior, raw=raw)
+
+
+@pytest.mark.parametrize("prior", [0, 0.1])
 @pytest.mark.parametrize("budget", [1, 7, 2048])
-def test_text_to_video_recall_equals_a_slow_reference(monkeypatch: pytest.MonkeyPatch, budget: int) -> None:
-    monkeypatch.setattr(mode_evaluation, "MAX_QUERY_VECTORS", budget)
-    encoder, galleries, tables = _random(tasks=3, seed=1)
-    row = evaluate_row(encoder, galleries, np.eye(3, 4, dtype=np.float32), prior=0)
+def test_ranks_equal_a_slow_reference(monkeypatch: pytest.MonkeyPatch, budget: int, prior: float) -> None:
+    """Each video's score is the cosine with its shard's query plus, in a union, the log weight of its task."""
+    monkeypatch.setattr(recall_row, "MAX_QUERY_VECTORS", budget)
+    encoder, galleries, profiles = _random(tasks=3, seed=1)
+    profiles[2] = 0  # without captions
+    computed = _rank(encoder, galleries, profiles, prior, raw=True)
     assert encoder.widest <= max(budget, 2)
-    for mode, table in tables.items():
-        for own in galleries:
-            ranks: dict[str, list[int]] = {name: [] for name in GALLERIES}
-            for query in own.queries:
-                scored = [
-                    (float(table[query.text][t] @ gallery.shard.vectors(np.array([video]))[0]), t, int(video))
-                    for t, gallery in enumerate(galleries)
-                    for video in gallery.shard.ids
-                ]
-                scored.sort(reverse=True)
-                for name in GALLERIES:
-                    kept = [
-                        video
-                        for _, t, video in scored
-                        if (name.startswith("global") or galleries[t] is own)
-                        and (name.endswith("all") or video in galleries[t].held_out)
-                    ]
-                    ranks[name].append(1 + kept.index(query.vector_id))
+    for own, ranks in zip(galleries, computed, strict=True):
+        expected: dict[str, list[int]] = {name: [] for name in GALLERIES}
+        for query in own.queries:
+            weights = log_weights(encoder.words[query.text][None].astype(np.float32), profiles)[0]
+            cosines = {
+                (t, int(video)): float(
+                    encoder.table[query.text][t] @ gallery.shard.vectors(np.array([video]))[0]
+                )
+                for t, gallery in enumerate(galleries)
+                for video in gallery.shard.ids
+            }
             for name in GALLERIES:
-                recall = row.recalls[mode][name][own.task]
-                assert recall is not None
-                assert recall.meanr == pytest.approx(np.mean(ranks[name]))
-                assert recall.medr == np.median(ranks[name])
-                assert recall.r1 == pytest.approx(np.mean([r <= 1 for r in ranks[name]]))
-                assert recall.r5 == pytest.approx(np.mean([r <= 5 for r in ranks[name]]))
-                assert recall.r10 == pytest.approx(np.mean([r <= 10 for r in ranks[name]]))
+                bonus = prior if name in ("global", "global_all") else 0
+                scores = {
+                    video: cosine + bonus * weights[t]
+                    for (t, video), cosine in cosines.items()
+                    if (name.startswith("global") or galleries[t] is own)
+                    and (name.endswith("all") or video in galleries[t].held_out)
+                }
+                expected[name].append(1 + sum(s > scores[query.vector_id] + 1e-6 for s in scores.values()))
+        assert {name: each.tolist() for name, each in ranks.items()} == expected
 
 
-def _cosines(
-    galleries: Sequence[Gallery], table: dict[str, np.ndarray], wanted: Sequence[int]
-) -> dict[tuple[str, int], float]:
-    """Score each query text with each held-out video of the given tasks."""
-    return {
-        (query.text, int(video)): float(
-            table[query.text][t] @ galleries[t].shard.vectors(np.array([video]))[0]
-        )
-        for gallery in galleries
-        for query in gallery.queries
-        for t in wanted
-        for video in galleries[t].held_out
-    }
+@pytest.mark.slow
+@settings(max_examples=40, deadline=None)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    tasks=st.integers(1, 4),
+    queries=st.integers(0, 9),
+    grid=st.booleans(),
+    apart=st.sampled_from([None, None, 1, 26, 40, 300]),
+    silent=st.lists(st.integers(0, 3), max_size=1),
+    prior=st.sampled_from([0, 0.02, 0.04, 1.0]),
+    budget=st.sampled_from([1, 5, 2048]),
+)
+def test_skipped_encodings_change_no_rank(
+    seed: int,
+    tasks: int,
+    queries: int,
+    grid: bool,
+    apart: float | None,
+    silent: list[int],
+    prior: float,
+    budget: int,
+) -> None:
+    library = _random(tasks, seed, queries, grid=grid, apart=apart, silent=[t for t in silent if t < tasks])
+    with patch.object(recall_row, "MAX_QUERY_VECTORS", budget):
+        _assert_same(_rank(*library, prior), _rank(*library, prior, raw=True))
 
 
-@pytest.mark.parametrize("budget", [1, 2048])
-def test_video_to_text_recall_equals_a_slow_reference(monkeypatch: pytest.MonkeyPatch, budget: int) -> None:
-    monkeypatch.setattr(mode_evaluation, "MAX_QUERY_VECTORS", budget)
-    encoder, galleries, tables = _random(tasks=3, seed=3, queries=11)  # three videos have two captions
-    row = evaluate_row(encoder, galleries, np.eye(3, 4, dtype=np.float32), prior=0)
-    for mode, table in tables.items():
-        scores = _cosines(galleries, table, range(3))
-        for own in galleries:
-            for scope in ("local", "global"):
-                texts = [q.text for g in galleries if scope == "global" or g is own for q in g.queries]
-                ranks = []
-                for video in {query.vector_id for query in own.queries}:
-                    right = {query.text for query in own.queries if query.vector_id == video}
-                    best = max(scores[text, video] for text in right)
-                    ranks.append(1 + sum(scores[text, video] > best for text in texts if text not in right))
-                assert row.to_text[mode][scope][own.task] == summarize(np.array(ranks))
+def _assert_same(ranks: list[Ranks], complete: list[Ranks]) -> None:
+    for some, every in zip(ranks, complete, strict=True):
+        assert {name: each.tolist() for name, each in some.items()} == {
+            name: each.tolist() for name, each in every.items() if name != "global_raw"
+        }
 
 
-def test_precision_and_hubness_equal_a_slow_reference() -> None:
-    encoder, galleries, tables = _random(tasks=3, seed=4)
-    row = evaluate_row(encoder, galleries, np.eye(3, 4, dtype=np.float32), prior=0)
-    classes = {video: label for gallery in galleries for video, label in (gallery.labels or {}).items()}
-    for mode, table in tables.items():
-        scores = _cosines(galleries, table, range(3))
-        nearest: dict[int, int] = {int(video): 0 for gallery in galleries for video in gallery.held_out}
-        for own in galleries:
-            for scope in ("local", "global"):
-                videos = [int(v) for g in galleries if scope == "global" or g is own for v in g.held_out]
-                found: dict[int, list[float]] = {1: [], 5: [], 10: []}
-                for query in own.queries:
-                    ranked = sorted(videos, key=lambda video, text=query.text: -scores[text, video])
-                    if scope == "global":
-                        for video in ranked[:10]:
-                            nearest[video] += 1
-                    if query.vector_id not in classes:
-                        continue
-                    hits = [classes.get(video) == classes[query.vector_id] for video in ranked]
-                    for k, values in found.items():
-                        precisions = [
-                            sum(hits[: i + 1]) / (i + 1) for i in range(k) if hits[i : i + 1] == [True]
-                        ]
-                        values.append(sum(precisions) / min(k, sum(hits)))
-                expected = {k: pytest.approx(np.mean(values)) for k, values in found.items()}
-                assert row.mean_ap[mode][scope][own.task] == expected
-        occurrences = np.array(list(nearest.values()), float)
-        over = occurrences - occurrences.mean()
-        assert row.hubness[mode] == pytest.approx(np.mean(over**3) / np.mean(over**2) ** 1.5)
+@pytest.mark.parametrize("grid", [False, True])
+def test_wrongly_skipped_shards_change_the_ranks(grid: bool) -> None:
+    """Libraries in which some pairs of a query and a shard can be skipped and others cannot."""
+    encoder, galleries, profiles = _random(4, 1, grid=grid)
+    ranks = _rank(encoder, galleries, profiles, 0.04)
+    encoded = encoder.encoded
+    assert 9 * 4 < encoded < 9 * 4 * 4
+    _assert_same(ranks, _rank(encoder, galleries, profiles, 0.04, raw=True))
+    assert encoder.encoded - encoded == 9 * 4 * 4
+    with patch.object(recall_row, "can_reach_score", lambda bounds, lowest: np.zeros(np.shape(bounds), bool)):
+        wrong = _rank(encoder, galleries, profiles, 0.04)
+    assert any((w["global"] != r["global"]).any() for w, r in zip(wrong, ranks, strict=True))
+    assert all((w["local"] == r["local"]).all() for w, r in zip(wrong, ranks, strict=True))
 
 
-def test_drift_compares_with_the_remembered_queries() -> None:
-    day = Gallery("day", _shard([1, 2], _unit(0, 90)), np.array([1, 2]), (Query("sun", 1), Query("noon", 2)))
-    night = Gallery("night", _shard([3], _unit(45)), np.array([3]), (Query("moon", 3),))
-    profiles = np.eye(2, dtype=np.float32)
-    memory: QueryMemory = {}
-
-    def drift(tables: dict[str, dict[str, np.ndarray]], galleries: list[Gallery]) -> object:
-        encoder = Encoder(["day", "night"], tables)
-        return evaluate_row(encoder, galleries, profiles[: len(galleries)], memory=memory).drift
-
-    first = {"sun": _unit(0, 0), "noon": _unit(90, 0)}
-    assert drift({"latest": first, "pinned": first}, [day]) == {"latest": {}, "pinned": {}}
-    moved = {"sun": _unit(10, 0), "noon": _unit(60, 0), "moon": _unit(0, 45)}
-    second = drift({"latest": moved, "pinned": {**first, "moon": _unit(0, 45)}}, [day, night])
-    assert second == {"latest": {"day": pytest.approx(20, abs=1e-4)}, "pinned": {"day": 0}}
-    back = {**moved, **first}  # drift since the task was learned, not since the row before
-    third = drift({"latest": back, "pinned": back}, [day, night])
-    assert third == {"latest": {"day": 0, "night": 0}, "pinned": {"day": 0, "night": 0}}
+@pytest.mark.parametrize(
+    ("apart", "prior", "shared", "encodings"),
+    [(80, 0.04, False, 1), (80, 0, False, 4), (0.5, 0.04, False, 4), (None, 0.02, True, 1)],
+)
+def test_query_is_encoded_only_for_shards_that_can_change_its_rank(
+    apart: float | None, prior: float, shared: bool, encodings: int
+) -> None:
+    """Words separate the tasks, or do not, or all tasks have the same query vectors."""
+    library = _random(4, 2, apart=apart)
+    library[0].is_shared = shared
+    _rank(*library, prior)
+    assert library[0].encoded == 9 * 4 * encodings
 
 
-def test_pinned_figures_of_a_task_do_not_change_with_more_tasks() -> None:
+@pytest.mark.parametrize("margin", [-1e-4, 1e-4])
+def test_shard_whose_videos_could_tie_is_scored(margin: float) -> None:
+    """All cosines are 1, and the evidence of each text for its own task is one nat larger."""
+    vector = np.eye(1, 4, dtype=np.float32)
+    encoder, _, profiles = _random(2, 4, queries=1, apart=1)
+    encoder.table = {text: vector.repeat(2, axis=0) for text in encoder.table}
+    galleries = [
+        Gallery(str(t), _shard([t], vector), np.array([t]), (Query(f"task {t} query 0", t),)) for t in (0, 1)
+    ]
+    prior = COSINE_LIMIT - 1 + margin
+    ranks = _rank(encoder, galleries, profiles, prior)
+    assert encoder.encoded == (2 if margin > 0 else 4)
+    _assert_same(ranks, _rank(encoder, galleries, profiles, prior, raw=True))
+    # with equal cosines and no routing, the other video ties
+    assert _rank(encoder, galleries, profiles, 0)[0]["global"].tolist() == [1.5]
+
+
+def test_vectors_of_a_fold_replace_those_of_the_encoder() -> None:
+    encoder, galleries, profiles = _random(tasks=1, seed=5)
+    own = galleries[0]
+    vectors = own.shard.vectors(np.array([query.vector_id for query in own.queries]))
+    fold = Gallery(own.task, own.shard, own.held_out, own.queries, query_vectors=vectors)
+    assert evaluate_row(encoder, [fold], profiles).tasks["0"].recalls["local"].r1 == 1
+    assert not encoder.encoded
+
+
+def test_figures_of_a_task_do_not_change_with_more_tasks() -> None:
     """Pinned queries of a known task are scored against the same vectors in every row, so all bits are equal."""
-    encoder, galleries, _ = _random(tasks=3, seed=5)
-    profiles = np.eye(3, 4, dtype=np.float32)
+    encoder, galleries, profiles = _random(tasks=3, seed=5)
     rows = [evaluate_row(encoder, galleries[:n], profiles[:n]) for n in (1, 2, 3)]
-    assert rows[0].recalls["pinned"]["local"]["0"] == rows[2].recalls["pinned"]["local"]["0"]
-    assert rows[0].to_text["pinned"]["local"]["0"] == rows[2].to_text["pinned"]["local"]["0"]
-    assert rows[1].recalls["pinned"]["global"] != rows[2].recalls["pinned"]["global"]
+    assert rows[0].tasks["0"].recalls["local"] == rows[2].tasks["0"].recalls["local"]
+    assert rows[1].tasks["0"].recalls["global"] != rows[2].tasks["0"].recalls["global"]
 
 
 def test_task_without_queries_is_in_the_gallery_but_has_no_figures() -> None:
-    encoder, galleries, _ = _random(tasks=2, seed=2)
+    encoder, galleries, profiles = _random(tasks=2, seed=2)
     mute = Gallery("0", galleries[0].shard, np.array([], np.int64), ())
-    shares: list[float] = []
-    row = evaluate_row(
-        encoder, [mute, galleries[1]], np.eye(2, 4, dtype=np.float32), report=shares.append, prior=0
-    )
-    assert row.recalls["latest"]["local"]["0"] is None
-    assert row.routing["0"] is row.routing_at["0"] is row.to_text["latest"]["local"]["0"] is None
-    assert row.mean_ap["latest"]["global"]["0"] is None
-    assert row.pooled["latest"]["global"] == row.recalls["latest"]["global"]["1"]
-    found = row.recalls["latest"]
-    assert found["global"]["1"] == found["local"]["1"]  # nothing of the first task is held out
-    assert found["global_all"]["1"].meanr > found["local_all"]["1"].meanr  # type: ignore[union-attr]
-    assert shares[-1] == 1
-    assert evaluate_row(encoder, [mute], np.eye(1, 4, dtype=np.float32), prior=0).recalls["pinned"][
-        "global"
-    ] == {"0": None}
-
-
-def test_union_adds_the_log_weights_of_the_router() -> None:
-    """Reference: each video's cosine with its shard's query plus the log weight of its task."""
-    rng = np.random.default_rng(6)
-    encoder, galleries, tables = _random(tasks=4, seed=6)
-    words = {text: rng.integers(0, 2, 30).astype(np.float32) for text in tables["latest"]}
-    encoder.token_presence = lambda texts: np.stack([words[text] for text in texts])  # type: ignore[method-assign]
-    profiles = (5 * rng.random((4, 30))).astype(np.float32)
-    profiles[2] = 0  # without captions
-    row = evaluate_row(encoder, galleries, profiles, prior=0.1, modes=["latest"])
-    for own in galleries:
-        ranks = []
-        for query in own.queries:
-            weights = log_weights(words[query.text][None], profiles)[0]
-            scores = {
-                int(video): float(
-                    tables["latest"][query.text][t] @ gallery.shard.vectors(np.array([video]))[0]
-                )
-                + 0.1 * float(weights[t])
-                for t, gallery in enumerate(galleries)
-                for video in gallery.held_out
-            }
-            ranks.append(
-                sorted(scores, key=lambda video, scores=scores: -scores[video]).index(query.vector_id) + 1
-            )
-        assert row.recalls["latest"]["global"][own.task] == summarize(np.array(ranks))
-
-
-def test_query_of_a_training_video_is_refused() -> None:
-    with pytest.raises(EvaluationError, match="task day: a query belongs to video 3, which is not held out"):
-        Gallery("day", _shard([3, 4], _unit(1, 2)), np.array([4]), (Query("x", 3),))
-
-
-def test_tied_task_counts_as_a_routing_miss() -> None:
-    weights = np.log(np.array([[0.4, 0.4, 0.2], [0.5, 0.3, 0.2], [0.2, 0.3, 0.5]]))
-    assert routing_accuracy(weights, 0) == pytest.approx(1 / 3)
-    assert routing_accuracy(weights, 0, 2) == pytest.approx(2 / 3)
-    assert routing_accuracy(weights, 0, 3) == 1
+    row = evaluate_row(encoder, [mute, galleries[1]], profiles, prior=0)
+    assert set(row.tasks) == {"1"}
+    recalls = row.tasks["1"].recalls
+    assert recalls["global"] == recalls["local"]  # nothing of the first task is held out
+    assert recalls["global_all"].meanr > recalls["local_all"].meanr
+    assert evaluate_row(encoder, [mute], profiles[:1], prior=0).tasks == {}
 
 
 def test_domain_without_captions_does_not_change_the_router_accuracy() -> None:
     """It has the evidence of the likeliest other domain, so every query would tie with it."""
-    encoder, galleries, _ = _random(tasks=3, seed=4)
-    profiles = np.random.default_rng(1).normal(size=(3, 4)).astype(np.float32)
+    encoder, galleries, profiles = _random(tasks=3, seed=4, silent=[2])
     silent = Gallery("2", galleries[2].shard, np.array([], np.int64), ())
-    profiles[2] = 0
     alone = evaluate_row(encoder, galleries[:2], profiles[:2])
     together = evaluate_row(encoder, [*galleries[:2], silent], profiles)
-    assert together.routing_at == {**alone.routing_at, "2": None}
-    assert max(value or 0 for value in together.routing.values()) > 0
-
-
-def test_domain_whose_training_videos_have_no_captions_is_never_routed_first() -> None:
-    encoder, galleries, _ = _random(tasks=2, seed=4)
-    profiles = np.eye(2, 4, dtype=np.float32)
-    profiles[1] = 0
-    assert evaluate_row(encoder, galleries, profiles).routing["1"] == 0
-
-
-def test_caption_weight_is_normalized_over_the_tasks_at_its_time() -> None:
-    """Later tasks do not change the order of the earlier captions."""
-    rng = np.random.default_rng(7)
-    encoder, galleries, tables = _random(tasks=4, seed=7, queries=11)
-    words = {text: rng.integers(0, 2, 30).astype(np.float32) for text in tables["latest"]}
-    encoder.token_presence = lambda texts: np.stack([words[text] for text in texts])  # type: ignore[method-assign]
-    profiles = (5 * rng.random((4, 30))).astype(np.float32)
-    row = evaluate_row(encoder, galleries, profiles, prior=0.1, modes=["latest"])
-    evidence = {text: presence @ profiles.T for text, presence in words.items()}
-    cosines = _cosines(galleries, tables["latest"], range(4))
-    task_of = {int(video): t for t, gallery in enumerate(galleries) for video in gallery.shard.ids}
-    scores = {}
-    for came, gallery in enumerate(galleries):
-        for query in gallery.queries:
-            known = np.log(np.exp(evidence[query.text][: came + 1]).sum())
-            for (text, video), cosine in cosines.items():
-                if text == query.text:
-                    scores[text, video] = cosine + 0.1 * (evidence[text][task_of[video]] - known)
-    for own in galleries:
-        ranks = []
-        for video in {query.vector_id for query in own.queries}:
-            right = {query.text for query in own.queries if query.vector_id == video}
-            best = max(scores[text, video] for text in right)
-            ranks.append(1 + sum(scores[text, video] > best for text in words if text not in right))
-        assert row.to_text["latest"]["global"][own.task] == summarize(np.array(ranks))
-
-
-def test_compute_recall_ranks_by_id() -> None:
-    recall = compute_recall(_unit(0, 10).astype(np.float32), [5, 5], _unit(2, 9).astype(np.float32), [5, 6])
-    assert recall is not None
-    assert (recall.r1, recall.meanr) == (0.5, 1.5)
-    assert compute_recall(np.empty((0, 2), np.float32), [], _unit(2).astype(np.float32), [5]) is None
-
-
-def test_raw_and_local_galleries_ignore_routing() -> None:
-    encoder, galleries, _ = _random(tasks=3, seed=4)
-    profiles = np.eye(3, 4, dtype=np.float32)
-    plain, lifted = (evaluate_row(encoder, galleries, profiles, prior=prior) for prior in (0, 0.5))
-    before, after = (row.recalls["pinned"] for row in (plain, lifted))
-    assert after["global_raw"] == before["global_raw"] == before["global"] != after["global"]
-    assert after["local"] == before["local"]
-    assert lifted.to_text["pinned"]["local"] == plain.to_text["pinned"]["local"]
+    accuracies = {task: figures.routing for task, figures in together.tasks.items()}
+    assert accuracies == {task: figures.routing for task, figures in alone.tasks.items()}
+    assert max(accuracies.values()) > 0
+    assert evaluate_row(encoder, galleries, profiles).tasks["2"].routing == 0, "never routed first"
 
 
 NAMES = [f"task {t}" for t in range(3 * MAX_MEASURED_TASKS)]
@@ -387,13 +320,9 @@ def test_small_library_is_measured_completely() -> None:
         assert select_measured_tasks(NAMES[:count]) == set(NAMES[:count])
 
 
-def test_large_library_is_measured_at_even_distances_with_its_newest_task() -> None:
+def test_growing_library_measures_a_bounded_number_of_tasks_and_none_again() -> None:
     tasks = NAMES[: MAX_MEASURED_TASKS + 2]
     assert select_measured_tasks(tasks) == {*tasks[::2], tasks[-1]}
-    assert select_measured_tasks(NAMES) == {*NAMES[::4], NAMES[-1]}
-
-
-def test_growing_library_measures_a_bounded_number_of_tasks_and_none_again() -> None:
     ended: set[str] = set()
     before: frozenset[str] = frozenset()
     for count in range(1, len(NAMES) + 1):

@@ -21,7 +21,6 @@ from tests.trainer.methods.method_driver import (
     random_unit_vectors,
     run_steps,
 )
-from trainer.methods import MethodError
 from trainer.methods.ctp import Ctp, mask_words, momentum_contrast_loss, topology_loss
 
 RETRIEVAL: dict[str, Any] = {"queue": 6, "masked_language": False}
@@ -297,21 +296,6 @@ def test_caption_without_words_has_a_finite_loss(backbone: Backbone) -> None:
     loss.backward()
     assert loss.isfinite()
     assert all(p.grad is None or p.grad.isfinite().all() for p in method.online.parameters())
-
-
-def test_encode_pairs_depends_on_frames_and_texts(backbone: Backbone) -> None:
-    method = ctp_method(backbone)
-    learn(method, "one", seed=1)
-    pairs = method.encode_pairs(random_frames(1), TEXTS)
-    assert pairs.shape == (4, backbone.text_width)
-    torch.testing.assert_close(pairs.norm(dim=-1), torch.ones(4))
-    assert not torch.allclose(pairs, method.encode_pairs(random_frames(2), TEXTS), atol=1e-5)
-    assert not torch.allclose(pairs, method.encode_pairs(random_frames(1), TEXTS[::-1]), atol=1e-5)
-    resumed = ctp_method(backbone, method.release())
-    torch.testing.assert_close(resumed.encode_pairs(random_frames(1), TEXTS), pairs)
-    alone = ctp_method(backbone, **RETRIEVAL)
-    with pytest.raises(MethodError, match="masked_language: false"):
-        alone.encode_pairs(random_frames(1), TEXTS)
 
 
 def test_multi_modal_encoder_has_its_own_learning_rate(backbone: Backbone) -> None:

@@ -20,7 +20,7 @@ from models.backbones.backbone import Backbone
 from models.encoders.encoder_registry import open_query_encoder, read_query_release, read_video_release
 from models.encoders.video_encoder import VideoEncoder
 from models.errors import ReleaseError
-from models.releases.release_files import read_release, write_release
+from models.releases.release_files import write_release
 from models.releases.release_state import ReleaseState
 from service.search.snapshots.appended_captions import profile_row
 from tests.trainer.methods.method_driver import (
@@ -173,44 +173,6 @@ def test_interrupted_task_resumes_to_the_same_bits(
     assert steps == [3, 4]
     assert equal_tensors(resumed.release().tensors, library.releases[1].tensors)
     assert resumed.learned_tasks == library.releases[1].tasks
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", CORE_STEPPED)
-def test_seed_determines_the_result(name: str) -> None:
-    library = learned_library(name)
-    for seed, is_equal in ((42, True), (43, False)):
-        method = create_method(name, contract_backbone(), **TRAINING, seed=seed)
-        losses = learn_task(method, library.tasks[0], stored_vectors(0))
-        assert (losses == library.losses[0]) == is_equal
-        assert (method.fingerprint() == library.releases[0].fingerprint) == is_equal
-
-
-@pytest.mark.parametrize("name", _slow_except_core([n for n in NAMES if n in CORE or n not in STEPPED]))
-def test_state_dict_round_trip_within_a_task(name: str) -> None:
-    library = learned_library(name)
-    source, target = (continue_library(name, library) for _ in range(2))
-    for method in (source, target):
-        method.begin_task("two", "two")
-    if name in STEPPED:
-        run_steps(source, range(1))
-        source.after_epoch(())
-    state = {key: tensor.clone() for key, tensor in source.state_dict().items()}
-    target.load_state_dict(state)
-    assert equal_tensors(target.state_dict(), state)
-
-
-@pytest.mark.parametrize("name", _slow_except_core(NAMES))
-def test_release_round_trip_keeps_the_method(name: str) -> None:
-    library = learned_library(name)
-    release = read_release(library.folder / "release-two")
-    assert equal_tensors(release.tensors, library.releases[1].tensors)
-    resumed = create_method(name, contract_backbone(), release, **TRAINING)
-    frames = random_frames(5)
-    assert [task.task_id for task in resumed.learned_tasks] == ["one", "two"]
-    assert resumed.fingerprint() == library.method.fingerprint() == release.tasks[1].fingerprint
-    assert torch.equal(resumed.encode_videos(frames), library.method.encode_videos(frames))
-    assert equal_tensors(resumed.release().tensors, release.tensors)
 
 
 # -- training -------------------------------------------------------------------------------------------

@@ -105,7 +105,7 @@ def test_running_server_uses_the_model_of_a_resumed_publication(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(append_job, "measure_append", lambda *_: append_job.AppendMeasurement())
+        patch.setattr(append_job, "_measure", lambda *_: append_job.AppendMeasurement())
         patch.setattr(AppendPublication, "complete", die)
         with pytest.raises(KeyboardInterrupt):
             append_job.run_append_job(task)

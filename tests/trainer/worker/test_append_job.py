@@ -368,24 +368,6 @@ def test_append_to_a_domain_that_is_deleted_fails_by_name(learned_task: str) -> 
         commands.get_task(task)
 
 
-def test_deleted_domain_frees_its_name(learned_task: str, post_videos: Any) -> None:
-    delete_task(learned_task)
-    delete_task(learned_task)
-    assert commands.get_task(learned_task).name == f"day (deleted {learned_task})"
-    with pytest.raises(Conflict, match="deleted"):
-        commands.append_videos(learned_task, AppendSpec.model_validate({"videos": [{"uri": "day/0.mp4"}]}))
-    assert learn(post_videos("day")).name == "day"
-
-
-@pytest.mark.slow
-def test_emptied_domain_receives_videos(learned_task: str) -> None:
-    """All videos were deleted one by one, and the shard was compacted to an empty one."""
-    delete_videos(list(catalog_vector_ids(learned_task)))
-    open_store().compact(learned_task)
-    append(learned_task, "red")
-    assert set(shard_vectors(learned_task)) == set(catalog_vector_ids(learned_task).values()) != set()
-
-
 def test_many_segments_are_copied_into_one(learned_task: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(append_job, "MAX_SEGMENTS", 2)
     append(learned_task, "red")

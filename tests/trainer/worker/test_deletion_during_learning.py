@@ -22,7 +22,6 @@ from service.core.errors import Conflict, NotFound
 from service.core.settings import settings
 from service.library import compaction
 from service.library.deletion import delete_task, delete_videos
-from service.storage import library_paths
 from service.tasks import commands
 from tests.trainer.worker.library_state import (
     call_before,
@@ -32,7 +31,6 @@ from tests.trainer.worker.library_state import (
     shard_vectors,
 )
 from trainer import task_pipeline
-from trainer.evaluation.rank_ledger import read_ledger
 from trainer.published_library import Library
 from trainer.task_data import StoredVectors
 from trainer.worker import catalog_reader, learning_job
@@ -122,9 +120,7 @@ def test_deleted_videos_are_excluded_from_negatives_and_evaluation(
     learned_task: str, post_videos: Post, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     numbers = {name: vector_id(name) for name in ("day-0", "day-3")}
-    assert library_paths.recall_cache_path().exists()
     delete_videos(list(numbers))
-    assert not library_paths.recall_cache_path().exists(), "the ledger holds data derived from captions"
     negatives: list[set[int]] = []
     galleries: list[Any] = []
     init, evaluate_row = StoredVectors.__init__, task_pipeline.evaluate_row
@@ -153,8 +149,6 @@ def test_deleted_videos_are_excluded_from_negatives_and_evaluation(
         }
     assert counted[1, 1, "local"] == 2, "figures of earlier releases do not change"
     assert (counted[2, 1, "local"], counted[2, 2, "local"]) == (1, 2)
-    page = read_ledger(library_paths.recall_cache_path())["pinned"]
-    assert [ranks.query_count for ranks in page.task_ranks] == [1, 2]
 
 
 def test_deleted_vector_of_a_video_in_the_catalog_is_ignored(learned_task: str, post_videos: Post) -> None:
@@ -165,16 +159,6 @@ def test_deleted_vector_of_a_video_in_the_catalog_is_ignored(learned_task: str, 
     assert len(memory) == 3
     assert memory.sample(10, np.random.default_rng(0)).shape[0] == 3  # type: ignore[union-attr]
     learn(post_videos("night"))
-
-
-@pytest.mark.parametrize("stage", ["publish_task", "write_ledger"])
-def test_rank_ledger_with_a_deleted_video_is_removed(
-    learned_task: str, post_videos: Post, stage: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A video of an earlier task is deleted after the evaluation of the next one."""
-    call_before(monkeypatch, learning_job, stage, lambda: delete_videos(["day-0"]))
-    learn(post_videos("night"))
-    assert not library_paths.recall_cache_path().exists()
 
 
 def test_release_has_probes_of_newest_and_older_tasks(learned_task: str, post_videos: Post) -> None:
@@ -211,26 +195,6 @@ def test_task_is_learned_after_deletion_and_compaction_of_another(post_videos: P
     assert cells == {(0, 2), (2, 2), (0, 3), (3, 2), (3, 3)}
     assert audit(open_store()).problems == []
     assert IndexSnapshot.open(open_store()).degraded == {}
-
-
-def test_rank_ledger_with_a_compacted_task_is_removed(
-    learned_task: str, post_videos: Post, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A task is deleted and compacted during the evaluation of the next one, so that no tombstone is left."""
-    evaluate_task = learning_job.evaluate_task
-
-    def meanwhile(*given: Any) -> Any:
-        figures = evaluate_task(*given)
-        delete_task(learned_task)
-        compaction.compact(learned_task)
-        return figures
-
-    monkeypatch.setattr(learning_job, "evaluate_task", meanwhile)
-    two = post_videos("night")
-    learn(two)
-    assert not library_paths.recall_cache_path().exists()
-    with session_scope() as session:
-        assert {r.task_order for r in session.scalars(select(Recall))} == {2}
 
 
 @pytest.mark.parametrize(

@@ -63,7 +63,7 @@ RELEARN_POINTS = {
     "manifest replaced": die_after(ShardStore, "publish"),
     "thumbnails moved": die_after(Takeover, "move_thumbnails"),
     "rows written": die_after(Publication, "complete"),
-    "committed": die_before(learning_job, "save_ledger"),
+    "committed": die_before(learning_job, "clean_up"),
 }
 
 

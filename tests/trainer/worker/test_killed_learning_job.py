@@ -58,7 +58,7 @@ POINTS: dict[str, Callable[[], None]] = {
     "evaluating": die_before(learning_job, "evaluate_release"),
     "evaluated": die_after(learning_job, "evaluate_task"),
     "manifest replaced": die_after(ShardStore, "publish"),
-    "committed": die_before(learning_job, "save_ledger"),
+    "committed": die_before(learning_job, "clean_up"),
 }
 TWO_EPOCHS = {"epochs": 2, "batch_size": 3, "experts": 2, "rank": 2}  # two optimizer steps per epoch
 

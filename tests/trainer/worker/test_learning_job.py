@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from sqlalchemy import select
 
 from models.releases.release_files import read_lineage
@@ -28,11 +26,7 @@ from tests.trainer.worker.library_state import (
     run_job,
     shard_vectors,
 )
-from trainer import task_pipeline
 from trainer.evaluation import recall_row
-from trainer.evaluation.rank_ledger import RankLedger, read_ledger
-from trainer.evaluation.recall_row import RecallRow
-from trainer.methods.ffa_tame import FfaTame
 from trainer.training_checkpoint import Checkpoint, CheckpointStore
 from trainer.worker import learning_job
 
@@ -115,34 +109,6 @@ def test_row_of_a_large_library_measures_a_sample(
     assert view.bwf_local is not None
 
 
-@pytest.mark.slow
-def test_rows_with_rank_ledger_equal_rows_without(post_videos: Post, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Five tasks; the ledger file is cut before the fourth and cannot be written after the fifth."""
-    path, reused = settings().index_dir / "ledger.npz", []
-    original = task_pipeline.evaluate_row
-
-    def evaluate_row(*args: Any, ledger: RankLedger, **fields: Any) -> RecallRow:
-        reused.append(len(ledger["pinned"].task_ranks) if ledger else 0)
-        row = original(*args, ledger=ledger, **fields)
-        assert row == original(*args, **fields)
-        full_row = original(*args, **{**fields, "full": True})
-        for gallery, recalls in row.recalls["pinned"].items():
-            assert recalls == full_row.recalls["pinned"][gallery]
-        assert row.routing == full_row.routing
-        return row
-
-    monkeypatch.setattr(task_pipeline, "evaluate_row", evaluate_row)
-    for number in range(5):
-        if number == 3:
-            path.write_bytes(path.read_bytes()[:-9])
-        if number == 4:
-            path.with_suffix(".new").mkdir()
-        learn(post_videos(f"domain-{number}", videos=4))
-    assert reused == [0, 1, 2, 0, 4]
-    assert len(read_ledger(path)["pinned"].task_ranks) == 4
-    assert {(i, t) for i, t, _, _ in recall_cells() if i == 5} == {(5, t) for t in (1, 2, 3, 4, 5)}
-
-
 def test_videos_of_earlier_tasks_are_not_read(learned_task: str, post_videos: Post) -> None:
     before = shard_vectors(learned_task)
     shutil.rmtree(settings().media_root / "day")
@@ -151,37 +117,6 @@ def test_videos_of_earlier_tasks_are_not_read(learned_task: str, post_videos: Po
     learn(post_videos("night"))
     assert all(np.array_equal(vector, before[i]) for i, vector in shard_vectors(learned_task).items())
     assert recall_cells()[2, 1, "pinned", "global_all"].queries == 2
-
-
-@pytest.mark.slow
-def test_cross_task_negatives_are_training_vectors_of_earlier_tasks(
-    post_videos: Post, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    one = post_videos("day", videos=9, tests=4)
-    learn(one)
-    references_seen: list[torch.Tensor | None] = []
-    original = FfaTame.loss
-
-    def loss(self: FfaTame, frames: Any, texts: Any, references: torch.Tensor | None) -> torch.Tensor:
-        references_seen.append(references)
-        return original(self, frames, texts, references)
-
-    monkeypatch.setattr(FfaTame, "loss", loss)
-    # As many stored vectors as the batch size are drawn, here all of them.
-    learn(post_videos("night", settings={**TWO_EPOCHS, "epochs": 1, "batch_size": 5}))
-    with session_scope() as session:
-        split = {v.vector_id: v.effective_split for v in session.scalars(select(Video))}
-    stored = shard_vectors(one)
-    training = {vector.tobytes() for i, vector in stored.items() if split[i] == "train"}
-    used = {
-        row.numpy().tobytes()
-        for references in references_seen
-        if references is not None
-        for row in references
-    }
-    assert len(references_seen) == 2  # the memory of a pair is measured before the step
-    assert used == training
-    assert len(training) == 5
 
 
 @pytest.mark.slow

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import shutil
 from collections.abc import Callable
 from typing import Any
@@ -27,7 +26,7 @@ from tests.trainer.worker.library_state import (
     recall_cells,
     run_job,
 )
-from trainer.errors import ReplicaKilled, TrainingDiverged
+from trainer.errors import TrainingDiverged
 from trainer.methods.ffa_tame import FfaTame
 from trainer.worker import learning_job
 
@@ -36,26 +35,6 @@ Post = Callable[..., str]
 pytestmark = pytest.mark.usefixtures("library")
 
 TWO_EPOCHS = {"epochs": 2, "batch_size": 2, "experts": 2, "rank": 2}  # two optimizer steps per epoch
-
-
-@pytest.mark.slow
-def test_task_that_fails_to_publish_keeps_the_rank_ledger(
-    learned_task: str, post_videos: Post, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = settings().index_dir / "ledger.npz"
-    before = path.read_bytes()
-    task = post_videos("night")
-    original = ShardStore.publish
-
-    def publish(self: ShardStore, **fields: Any) -> Any:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(ShardStore, "publish", publish)
-    with contextlib.suppress(OSError):
-        run_job(task)
-    assert commands.get_task(task).state != "ready"
-    assert path.read_bytes() == before
-    monkeypatch.setattr(ShardStore, "publish", original)
 
 
 def test_published_task_becomes_ready_if_evaluation_fails(
@@ -152,22 +131,6 @@ def test_divergence_names_the_step_and_removes_checkpoints(
     assert "diverged: the loss became nan at step 3 with learning rate" in str(view.error)
     assert not any(settings().checkpoints_dir.rglob("*"))
     assert open_store().manifest().shards == {}
-
-
-def test_killed_training_process_gives_the_task_back(
-    post_videos: Post, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    task = post_videos("day")
-
-    def die(*_: Any, **__: Any) -> None:
-        raise ReplicaKilled("a training process was killed by signal 9")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(learning_job, "train_task", die)
-        view = run_job(task)
-    assert (view.state, view.error) == ("training", None)
-    assert any("signal 9" in str(event.data) for event in events_after(task))
-    assert learn(task).state == "ready"
 
 
 def test_invalid_settings_fail_only_their_own_task(post_videos: Post) -> None:

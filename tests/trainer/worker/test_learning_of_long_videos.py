@@ -28,7 +28,6 @@ from service.library.deletion import delete_videos
 from service.library.library_status import library_status
 from service.library.recall.recall_matrix import read_recall_matrix
 from service.library.video_listing import get_video
-from service.storage import vector_store_selection
 from service.tasks import commands
 from service.tasks.lifecycle.state_machine import clear_lease
 from service.tasks.task_events import events_after
@@ -145,29 +144,6 @@ def test_moments_change_no_bit_of_anything_else(
         assert all(np.array_equal(whole[i], whole_only[i]) for i in whole_only)
 
 
-@pytest.mark.slow
-def test_compaction_does_not_change_the_next_row(
-    post_videos: Post, settings_factory: Callable[..., Any], tmp_path: Path
-) -> None:
-    """Whole videos and moments are distinguished by their IDs, not by their segment."""
-    fields = {"frames": 2, "torch_threads": 1, "lease_seconds": 600}
-
-    def learn_both(folder: str, *, compacted: bool) -> Any:
-        settings_factory(tmp_path / folder, **fields)
-        job_environment.load_worker_backbone.cache_clear()
-        day = learn(post_videos("day", seconds=LONG, videos=4)).id
-        if compacted:
-            before = shard_vectors(day)
-            manifest = ShardStore(settings().index_dir).compact(day)
-            assert len(manifest.segments(day)) == 1
-            assert all(np.array_equal(vector, before[i]) for i, vector in shard_vectors(day).items())
-            (settings().index_dir / "ledger.npz").unlink()
-        learn(post_videos("night", videos=4))
-        return figures_without_ids(read_recall_matrix())
-
-    assert learn_both("one", compacted=True) == learn_both("other", compacted=False)
-
-
 def test_unreadable_video_stays_searchable_as_a_whole(post_videos: Post) -> None:
     task = post_videos("day", seconds={**LONG, 4: 25, 5: 33})
     folder = settings().media_root / "day"
@@ -216,27 +192,6 @@ def test_long_video_deleted_during_learning_leaves_no_moment(
     for _ in range(2):
         assert (library_status().searchable, library_status().vectors) == (5, len(expected))
         compact(task)
-
-
-@pytest.mark.slow
-def test_large_moment_segments_are_written_with_caption_queries(
-    post_videos: Post, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(vector_store_selection, "EXACT_ROWS", 5)
-    written: list[dict[str, Any]] = []
-    original = ShardStore.write_shard
-
-    def write_shard(self: ShardStore, **fields: Any) -> Any:
-        written.append(fields)
-        return original(self, **fields)
-
-    monkeypatch.setattr(ShardStore, "write_shard", write_shard)
-    for name, seconds in (("day", LONG), ("night", {0: 30})):
-        learn(post_videos(name, seconds=seconds))
-    assert [len(fields["ids"]) for fields in written] == [6, 6, 6, 2]
-    assert written[0]["queries"].shape == (4, written[0]["vectors"].shape[1])
-    assert np.array_equal(written[0]["queries"], written[1]["queries"])
-    assert written[3]["queries"] is None, "a small segment is searched exactly"
 
 
 @pytest.mark.slow

@@ -99,29 +99,6 @@ def test_domain_follows_its_folder(tmp_path: Path) -> None:
     assert names(synced_videos("films")) == ["a", "c"]
 
 
-@pytest.mark.slow
-def test_domain_follows_a_bucket(tmp_path: Path, s3: Any, allow: Callable[[str], None]) -> None:
-    allow("s3://films/videos/")
-    s3.create_bucket(Bucket="films")
-
-    def put(name: str, content: str) -> None:
-        write_video(tmp_path / "local.mp4", content)
-        s3.upload_file(str(tmp_path / "local.mp4"), "films", f"videos/{name}.mp4")
-
-    put("a", "a")
-    put("b", "b")
-    sync("s3://films/videos")
-    assert names(synced_videos("videos")) == ["a", "b"]
-    sync("s3://films/videos")
-    assert len(commands.list_tasks()) == 1, "unchanged objects are skipped"
-    put("c", "c")
-    put("a", "another a")
-    s3.delete_object(Bucket="films", Key="videos/b.mp4")
-    sync("s3://films/videos", vanished="delete")
-    assert names(synced_videos("videos")) == ["a", "c"]
-    assert list(settings().sources_dir.glob("*.download")) == []
-
-
 @pytest.fixture
 def probed(tmp_path: Path, web_files: WebFiles, allow: Callable[[str], None]) -> TaskDetails:
     """A probed task with two videos from a web server, whose sampled frames were lost."""

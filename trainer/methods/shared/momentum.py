@@ -42,7 +42,6 @@ class KeyQueues(nn.Module):
 
     Args:
         length: N_Q, keys per queue.
-        dim: Dimension of the joint space.
 
     Attributes:
         texts: ``[length, dim]`` text keys.
@@ -86,12 +85,7 @@ class MomentumConfig(FinetuneConfig):
 
 
 class MomentumEncoders(nn.Module):
-    """A pair of momentum encoders (video and text) with queues of their keys.
-
-    Args:
-        encoders: Encoders to start from; they are copied.
-        length: N_Q, keys per queue.
-    """
+    """A pair of momentum encoders (video and text) with queues of their keys."""
 
     def __init__(self, encoders: Backbone, length: int) -> None:
         super().__init__()
@@ -284,7 +278,6 @@ def moco_loss(vectors: Tensor, keys: Tensor, queue: Tensor, scale: float) -> Ten
         vectors: ``[B, D]`` text or video vectors.
         keys: ``[P, B, D]`` keys of the other modality; P positives for each vector.
         queue: ``[N, D]`` keys of the other modality; negatives for all vectors.
-        scale: 1/τ.
     """
     positives = scale * torch.einsum("bd,pbd->bp", vectors, keys)
     negatives = scale * vectors @ queue.T

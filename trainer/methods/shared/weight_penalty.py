@@ -64,11 +64,7 @@ class WeightPenaltyMethod(Finetune):
 
     @abstractmethod
     def compute_importance(self, pairs: Sequence[Pair]) -> WeightTensors:
-        """Compute Ω for all :meth:`penalized_parameters` after a task; called while they still require gradients.
-
-        Args:
-            pairs: All training examples of the task.
-        """
+        """Compute Ω for all :meth:`penalized_parameters` after a task; called while they still require gradients."""
 
     def is_penalized(self, name: str) -> bool:
         """Check whether a weight has a penalty; all have one, unless a method protects a single tower."""
@@ -116,12 +112,7 @@ class WeightPenaltyMethod(Finetune):
         return self.config.penalty / 2 * total
 
     def small_batches(self, pairs: Sequence[Pair], size: int) -> Iterator[tuple[Tensor, list[str]]]:
-        """Yield each pair once, in batches that keep captions of one video apart, as in training.
-
-        Args:
-            pairs: Training examples.
-            size: Maximum number of pairs per batch.
-        """
+        """Yield each pair once, in batches that keep captions of one video apart, as in training."""
         rng = np.random.default_rng([self.config.seed, len(self.learned_tasks)])
         for batch in draw_batches(pairs, size, rng) if pairs else ():
             yield load_frames([pair.clip for pair in batch]), [pair.caption for pair in batch]
