@@ -43,9 +43,9 @@ from service.core.errors import InvalidInput, TooLarge, TooManyRequests, Unavail
 from service.core.settings import Settings
 from service.search.captioning import CaptionIndex
 from service.search.catalog_read_cache import read_rows
-from service.search.search_request import SearchRequest, describe_count, parse_requests
+from service.search.search_request import SearchRequest, find_count_errors, parse_requests
 from service.search.snapshots.search_snapshot import DEGRADED_RETRY_SECONDS, SearchSnapshot, ShardScan
-from service.search.snapshots.snapshot_releases import PinnedVideoReleases
+from service.search.snapshots.snapshot_releases import pinned_video_releases
 from service.search.snapshots.video_grouping import drop_moments
 from service.search.text_search.executor import resolve_tasks
 from service.search.text_search.search_responses import build_results
@@ -122,12 +122,9 @@ class ClipSearch:
         """
         settings = self._settings
         (request,) = parse_requests([query], settings)
-        if captions is not None and not 1 <= captions <= request_limits.MAX_RESULTS:
-            raise InvalidInput.at(
-                "captions",
-                f"{describe_count(captions, 'captions')} can't be returned.",
-                f"Request 1 to {request_limits.MAX_RESULTS}.",
-            )
+        most = request_limits.MAX_RESULTS
+        if captions is not None and (errors := find_count_errors(captions, "captions", "captions", 1, most)):
+            raise InvalidInput.of(errors)
         tasks = resolve_tasks(snapshot, request, self._metadata_cache.read_cache)
         start = time.perf_counter()
         if not self.slots.acquire(blocking=False):
@@ -211,7 +208,7 @@ class ClipSearch:
         known = self._encoder  # read once: a concurrent clip may replace it
         if known is None or known[0] is not snapshot:
             fingerprints = {task: shard.entry.fingerprint for task, shard in snapshot.shards.items()}
-            releases = PinnedVideoReleases(snapshot.index_snapshot, tuple(fingerprints))
+            releases = pinned_video_releases(snapshot.index_snapshot, fingerprints)
             known = self._encoder = snapshot, VideoEncoder(backbone, fingerprints, releases)
         encoder = known[1]
         tasks_by_fingerprint: dict[str, list[str]] = {}

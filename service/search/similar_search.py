@@ -25,7 +25,7 @@ from service.core import request_limits
 from service.core.errors import Conflict, FieldError, InvalidInput, NotFound
 from service.search.catalog_read_cache import read_rows
 from service.search.errors import TaskNotLoaded
-from service.search.search_request import describe_count
+from service.search.search_request import find_count_errors
 from service.search.snapshots.search_snapshot import SearchSnapshot, ShardScan
 from service.search.snapshots.video_grouping import drop_moments
 from service.search.text_search.search_responses import build_results
@@ -82,15 +82,7 @@ def find_scope_errors(k: int, scope: str, noun: str) -> list[FieldError]:
         scope: Which tasks to search.
         noun: What the results are, in the plural.
     """
-    errors = []
-    if not 1 <= k <= request_limits.MAX_RESULTS:
-        errors.append(
-            FieldError(
-                "k",
-                f"{describe_count(k, noun)} can't be returned.",
-                f"Request 1 to {request_limits.MAX_RESULTS}.",
-            )
-        )
+    errors = find_count_errors(k, "k", noun, 1, request_limits.MAX_RESULTS)
     if scope not in _SCOPES:
         errors.append(
             FieldError("scope", f"There is no scope {scope[:40]!r}.", f"Use {' or '.join(_SCOPES)}.")

@@ -192,10 +192,6 @@ class EarlierReleases:
         self._cached: LRUCache[str, SearchSnapshot] = LRUCache(_CACHED)  # by release ID
         self._lock = Lock()
 
-    def __iter__(self) -> Iterator[str]:
-        """Iterate over the IDs of the releases in memory."""
-        return iter(list(self._cached))
-
     @contextmanager
     def dropped(self) -> Iterator[None]:
         """Drop all snapshots, and load none while the caller replaces the current one.

@@ -37,7 +37,7 @@ from service.search.snapshots.appended_captions import (
 )
 from service.search.snapshots.query_vector_cache import QueryVectorCache
 from service.search.snapshots.release_validation import check_probes
-from service.search.snapshots.snapshot_releases import PinnedQueryReleases, SnapshotLineage
+from service.search.snapshots.snapshot_releases import SnapshotLineage, pinned_query_releases
 from service.search.snapshots.video_grouping import best_per_video, nearest_videos
 from service.search.words.domain_captions import VideoPositions
 
@@ -214,11 +214,12 @@ class SearchSnapshot:
             for task, shard_release in shard_releases.items()
             if other and other.shard_releases.get(task) == shard_release
         }
-        pinned = PinnedQueryReleases(index_snapshot, release_id, release)
+        broken: dict[str, str] = {}
+        pinned = pinned_query_releases(index_snapshot, release_id, release, broken)
         encoder = open_query_encoder(
             backbone, release, pinned, other.query_vectors.encoder if other else None, checked
         )
-        degraded.update(lineage.broken | pinned.broken)
+        degraded.update(lineage.broken | broken)
         shards = {task: shard for task, shard in shards.items() if task not in degraded}
         videos = _read_video_ids(shards, degraded)
         shards = {task: shards[task] for task in videos}

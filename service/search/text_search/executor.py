@@ -126,38 +126,32 @@ class TextSearch:
 
 def execute(
     snapshot: SearchSnapshot,
-    searches: Sequence[SearchRequest | TextSearch],
+    requests: Sequence[SearchRequest],
     cache: VideoMetadataCache,
     *,
     with_words: bool = True,
-    rounds: int | None = None,
 ) -> list[TextSearch]:
     """Run searches on one snapshot.
 
     Args:
-        searches: Requests to start, and searches to continue.
         cache: Source of metadata for filters and moments.
         with_words: Whether words in video texts count. Without them, captions are unknown, as in recall measurements.
-        rounds: Number of rounds to run; None runs searches to their end.
 
     Raises:
         InvalidInput: A request names an unknown task, a mode that the release lacks, a threshold without calibration,
-            or a metadata field that no video has. No search is continued.
-        Unavailable: A request names a task that cannot be searched. No search is continued.
+            or a metadata field that no video has.
+        Unavailable: A request names a task that cannot be searched.
     """
-    requests = [search for search in searches if isinstance(search, SearchRequest)]
-    started = iter(_start(snapshot, requests, cache, with_words=with_words))
-    running = [search if isinstance(search, TextSearch) else next(started) for search in searches]
-    while any(search.round for search in running) and rounds != 0:
-        _run_round(snapshot, running)
-        rounds = None if rounds is None else rounds - 1
-    return running
+    searches = start_searches(snapshot, requests, cache, with_words=with_words)
+    while any(search.round for search in searches):
+        _run_round(snapshot, searches)
+    return searches
 
 
 # -- start ------------------------------------------------------------------------------------------------------
 
 
-def _start(
+def start_searches(
     snapshot: SearchSnapshot,
     requests: Sequence[SearchRequest],
     cache: VideoMetadataCache,
@@ -296,7 +290,7 @@ def _find_named(snapshot: SearchSnapshot, name: str, read_cache: CatalogReadCach
     if len(named) == 1:
         return named[0]
     # It may be a slug, differ in case, or be the previous name of a deleted domain.
-    task_id = read_cache.find_task(name)
+    task_id = read_cache.find_task(name, snapshot)
     if task_id is not None and task_id in snapshot.task_names:
         return task_id
     return named[-1] if named else None

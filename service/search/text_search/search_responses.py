@@ -94,8 +94,9 @@ def _find_page_start(search: TextSearch) -> int:
     if last.task not in planner.prior_bonuses:
         return 0  # all videos of its domain are gone; repeating is better than omitting
     # The last hit was deleted or edited, or no longer passes the filter: its score tells its rank.
-    score = last.score + search.words.absent(last.task)
-    end = planner.rank_key(planner.with_bonus(replace(last, score=score)))
+    end = planner.rank_key(
+        planner.with_bonus(replace(last, score=last.score + search.words.absent(last.task)))
+    )
     return sum(planner.rank_key(hit) < end for hit in search.ranked[:count])
 
 
@@ -107,7 +108,7 @@ def _next_cursor(search: TextSearch, generation: int, results: int) -> str:
     deleted.
     """
     cursor = search.request.cursor
-    last = search.planner.without_bonus(search.page[-1])
+    last = search.page[-1]
     return str(
         Cursor(
             release=search.snapshot.release_id,
@@ -117,7 +118,7 @@ def _next_cursor(search: TextSearch, generation: int, results: int) -> str:
             result_offset=_results_before(search) + results,
             parameters=search.request.parameter_digests,
             tasks_in_first_page=cursor.tasks_in_first_page if cursor else search.planner.reached_tasks,
-            last_hit=replace(last, score=last.score - search.words.absent(last.task)),
+            last=(last.task, last.id, search.planner.without_bonus(last) - search.words.absent(last.task)),
         )
     )
 
