@@ -20,10 +20,10 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import structlog
 from sqlalchemy import bindparam, select
 
+from index.arrays import Ids
 from index.hits import Hit
 from index.vector_ids import find_ids
 from service.catalog.catalog_reads import CatalogReads
@@ -36,8 +36,6 @@ from service.core.domain_names import name_key
 from service.core.errors import CatalogDamaged, Unavailable
 from service.core.thread_priority import lower_thread_priority
 from service.search.snapshots.search_snapshot import SearchSnapshot
-
-Ids = npt.NDArray[np.int64]
 
 log = structlog.get_logger(__name__)
 

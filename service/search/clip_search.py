@@ -20,9 +20,9 @@ from threading import BoundedSemaphore, Lock
 from typing import TYPE_CHECKING, BinaryIO
 
 import numpy as np
-import numpy.typing as npt
 
 from cinestrata_schemas.search import CaptionMatch, ClipSearchResponse, ClipTiming, SearchQuery, SearchResult
+from index.arrays import Frames, Vectors
 from index.errors import ShardStoreError
 from index.hits import Hits, merge_hits
 from index.vector_ids import is_moment
@@ -56,8 +56,6 @@ if TYPE_CHECKING:
     from models.backbones.backbone import Backbone
     from models.encoders.video_encoder import VideoEncoder
 
-Vectors = npt.NDArray[np.float32]
-Frames = npt.NDArray[np.uint8]
 
 MAX_CONCURRENT_CLIPS = 4  # each occupies a thread that could run text searches
 _SAMPLED_VECTORS = 512  # per shard, for its mean cosine

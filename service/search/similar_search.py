@@ -12,11 +12,11 @@ from collections.abc import Sequence
 from typing import get_args
 
 import numpy as np
-import numpy.typing as npt
 from sqlalchemy import select
 
 from cinestrata_schemas.choice_types import SearchScope
 from cinestrata_schemas.search import SimilarVideosResponse
+from index.arrays import Vectors
 from index.errors import ShardMissing, ShardStoreError
 from index.hits import merge_hits
 from service.catalog.database import session_scope
@@ -29,8 +29,6 @@ from service.search.search_request import find_count_errors
 from service.search.snapshots.search_snapshot import SearchSnapshot, ShardScan
 from service.search.snapshots.video_grouping import drop_moments
 from service.search.text_search.search_responses import build_results
-
-Vector = npt.NDArray[np.float32]
 
 _SCOPES = get_args(SearchScope)
 
@@ -90,7 +88,7 @@ def find_scope_errors(k: int, scope: str, noun: str) -> list[FieldError]:
     return errors
 
 
-def load_stored_vector(snapshot: SearchSnapshot, video_id: str) -> tuple[int, str, Vector]:
+def load_stored_vector(snapshot: SearchSnapshot, video_id: str) -> tuple[int, str, Vectors]:
     """Look up a video's vector ID, its task ID and its stored vector.
 
     Raises:

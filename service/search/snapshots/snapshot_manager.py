@@ -7,12 +7,11 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from threading import Event, Lock, Thread
 
-import numpy as np
-import numpy.typing as npt
 import structlog
 
 from cinestrata_schemas.operations import Readiness
 from cinestrata_schemas.problems import Action
+from index.arrays import Ids
 from index.errors import ShardStoreError
 from models.backbones.query_backbone import QueryBackbone
 from service.catalog.catalog_reads import CatalogReads
@@ -30,7 +29,6 @@ from service.search.words.library_words import LibraryWords
 
 log = structlog.get_logger(__name__)
 
-Ids = npt.NDArray[np.int64]
 
 POLL_SECONDS = 0.5
 RETRY_SECONDS = 30.0  # between attempts to load what was refused or degraded, which may be repaired meanwhile
@@ -100,11 +98,6 @@ class SnapshotManager:
         if self.backbone is None:
             raise AssertionError("a snapshot is loaded with a backbone")
         return self.backbone
-
-    @property
-    def is_following(self) -> bool:
-        """Whether the background threads are running."""
-        return any(thread.is_alive() for thread in self._threads)
 
     # -- access -------------------------------------------------------------------------------------------------
 

@@ -10,11 +10,10 @@ from itertools import chain
 from typing import cast
 
 import numpy as np
-import numpy.typing as npt
 
 from cinestrata_schemas.choice_types import QueryMode
 from cinestrata_schemas.search import MomentMatch
-from index.arrays import Ids
+from index.arrays import Ids, Vectors
 from index.hits import Hit, Hits
 from models.routing import DEFAULT_PRIOR
 from models.routing.confidence_model import CONFIDENCE_DEPTH, ConfidenceModel
@@ -30,8 +29,6 @@ from service.search.video_filters import NO_FILTER, VideoFilter, find_passing_vi
 from service.search.video_metadata_cache import VideoMetadataCache
 from service.search.words.domain_captions import DomainCaptions
 from service.search.words.library_words import LibraryTexts
-
-Vector = npt.NDArray[np.float32]
 
 MAX_VECTORS_PER_BATCH = 8192  # limits memory, whatever the number of queries and tasks
 _FEW_VECTORS = 256  # one scan finds all of them as fast as several find the best
@@ -101,7 +98,7 @@ class TextSearch:
     times: dict[str, float]
     round: list[str] = field(default_factory=list)
     nearest: dict[str, Hits] = field(default_factory=dict)
-    query_vectors: dict[str, Vector] = field(default_factory=dict)
+    query_vectors: dict[str, Vectors] = field(default_factory=dict)
     ranked: Sequence[Hit] = ()
     offset: int = 0
     end: int = 0
@@ -375,7 +372,7 @@ def _run_round(snapshot: SearchSnapshot, searches: Sequence[TextSearch]) -> None
         search.times["merge"] += 1000 * (merged - scanned) / len(batch)
 
 
-def _plan_scans(search: TextSearch, vectors: Mapping[str, Vector]) -> list[tuple[ShardScan, bool]]:
+def _plan_scans(search: TextSearch, vectors: Mapping[str, Vectors]) -> list[tuple[ShardScan, bool]]:
     """Plan a round's scans, each with whether it looks for the nearest videos in the whole task.
 
     There is one scan for the nearest videos, if any can enter, and those for videos with more evidence. A few videos
@@ -413,7 +410,7 @@ def _with_moments(snapshot: SearchSnapshot, cache: VideoMetadataCache, task: str
         return ids
 
 
-def _keep_query_vectors(search: TextSearch, vectors: Mapping[str, Vector]) -> None:
+def _keep_query_vectors(search: TextSearch, vectors: Mapping[str, Vectors]) -> None:
     """Keep a round's vectors for scoring moments. A searched task without a hit will not get one later."""
     new = {task: vector for task, vector in vectors.items() if search.snapshot.shards[task].has_moments}
     if new or search.query_vectors:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -303,7 +304,8 @@ def test_cursor_is_parsed_as_encoded_and_validated() -> None:
         {"last": ("tsk_0", "1", 2.0)},
         {"other": 1},
     ):
-        assert parse_cursor(str(Cursor.model_construct(**{**dict(cursor), **wrong}))) is None
+        with pytest.raises(ValueError, match="Cursor"):
+            Cursor.model_validate_json(json.dumps({**cursor.model_dump(), **wrong}))
 
 
 def test_cursor_of_a_removed_release_is_gone(served: Served) -> None:
