@@ -98,7 +98,12 @@ class ShardStore(ShardReader):
         ids, vectors = sorted_rows(task, ids, vectors)
         entry = new_entry(task, release, fingerprint, vectors.shape[1])
         return self._writer.write(
-            vector_store, entry, ids, lambda: batches(vectors, BATCH_ROWS), queries, heartbeat
+            vector_store,
+            entry,
+            ids=ids,
+            rows=lambda: batches(vectors, BATCH_ROWS),
+            queries=queries,
+            heartbeat=heartbeat,
         )
 
     def adopt_release(self, staged: Path) -> ReleaseEntry:

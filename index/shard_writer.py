@@ -32,9 +32,10 @@ class ShardWriter:
         self,
         vector_store: VectorStore,
         entry: SegmentEntry,
+        *,
         ids: Ids,
         rows: VectorBatches,
-        queries: Vectors | None,
+        queries: Vectors | None = None,
         heartbeat: Callable[[], object] = lambda: None,
     ) -> SegmentEntry:
         """Write a segment with its rows in ``vector_store``.
@@ -64,12 +65,16 @@ class ShardWriter:
                 yield shard.vectors(batch)
 
         return self.write(
-            vector_store, _without_rows(shard.entry), ids, rows, self._stored_queries(shard.segments)
+            vector_store,
+            _without_rows(shard.entry),
+            ids=ids,
+            rows=rows,
+            queries=self._stored_queries(shard.segments),
         )
 
     def write_empty(self, pinned: SegmentEntry, vector_store: VectorStore) -> SegmentEntry:
         """Write a segment without vectors, for the same task, release and encoder as an entry."""
-        return self.write(vector_store, _without_rows(pinned), np.empty(0, np.int64), lambda: (), None)
+        return self.write(vector_store, _without_rows(pinned), ids=np.empty(0, np.int64), rows=lambda: ())
 
     def _stored_queries(self, segments: Sequence[SegmentEntry]) -> Vectors | None:
         """Load the queries that measured these segments' ANN structures."""

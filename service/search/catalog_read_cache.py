@@ -255,7 +255,9 @@ class CatalogReadCache:
             total += rows.nbytes
         if not_cached and (before is None or not_cached != before.not_cached):
             log.warning("catalog_read_cache_full", domains=len(not_cached), max_bytes=self._max_bytes)
-        self._cached = _CachedRows(as_of, edit, videos, versions, frozenset(not_cached))
+        self._cached = _CachedRows(
+            as_of=as_of, edit=edit, videos=videos, versions=versions, not_cached=frozenset(not_cached)
+        )
         finished = time.monotonic()
         self._due = finished + (finished - started) * (1 / _MAX_SHARE - 1)
         return True

@@ -119,10 +119,6 @@ class SearchEngine:
         """Find the k videos that best match a text.
 
         Args:
-            q: Query text.
-            k: Number of results; fewer if the library has fewer.
-            task: Names or IDs of the tasks to search (one of them: known task); all by default.
-            mode: ``pinned`` or ``latest``; by default ``pinned`` if the release offers it.
             parameters: Other fields of :class:`~cinestrata_schemas.search.SearchQuery`.
 
         Raises:
@@ -242,8 +238,6 @@ class SearchEngine:
         """Find the k videos most similar to an uploaded clip or picture; see :mod:`service.search.clip_search`.
 
         Args:
-            k: Number of results.
-            task: Names or IDs of the tasks to search; all by default.
             captions: Number of captions to return for the clip; None: none.
             parameters: Filters and ``min_score`` of :class:`~cinestrata_schemas.search.SearchQuery`.
         """

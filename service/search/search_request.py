@@ -113,7 +113,7 @@ def parse_routes(value: object) -> Routes | None:
     return int(text) or None
 
 
-def find_count_errors(count: int, field: str, noun: str, least: int, most: int) -> list[FieldError]:
+def find_count_errors(count: int, field: str, noun: str, most: int, *, least: int = 1) -> list[FieldError]:
     """Check a requested number of results, without echoing an absurdly long one.
 
     Args:
@@ -145,8 +145,10 @@ def _parse(
         report_error("q", "The query contains characters that are not text.", "Send valid Unicode text.")
     elif not split_words(text):
         report_error("q", "There are no words in this query.", "Describe the scene in a few words.")
-    errors += find_count_errors(query.k, f"{field_prefix}k", "results", 1, request_limits.MAX_RESULTS)
-    errors += find_count_errors(query.moments, f"{field_prefix}moments", "moments per video", 0, _MAX_MOMENTS)
+    errors += find_count_errors(query.k, f"{field_prefix}k", "results", request_limits.MAX_RESULTS)
+    errors += find_count_errors(
+        query.moments, f"{field_prefix}moments", "moments per video", _MAX_MOMENTS, least=0
+    )
     if query.min_score is not None and not math.isfinite(query.min_score):
         report_error("min_score", "The value is not a score.", "Give a number, such as 5.")
     if query.min_confidence is not None and not 0 <= query.min_confidence <= 1:

@@ -20,12 +20,12 @@ from cinestrata_schemas.search import (
     TaskRouting,
 )
 from cinestrata_schemas.videos import VideoMoment
-from index.hits import Hit
+from index.hits import Hit, Hits, merge_hits
 from index.vector_ids import video_ids_of
 from service.catalog.transcripts import TimedText
 from service.core.errors import Unavailable
 from service.library.video_listing import stream_url, thumbnail_url
-from service.search.catalog_read_cache import ResultRows, VideoRow
+from service.search.catalog_read_cache import ResultRows, VideoRow, read_rows
 from service.search.facets import count_facets
 from service.search.search_request import Cursor
 from service.search.snapshots.search_snapshot import SearchSnapshot, ShardScan
@@ -180,6 +180,14 @@ def _response(search: TextSearch, results: list[SearchResult], rows: ResultRows)
         metadata_as_of=rows.as_of,
         next_cursor=_next_cursor(search, generation, len(results)) if search.has_next_page else None,
     )
+
+
+def build_nearest(
+    hits: Mapping[str, Hits], k: int, min_score: float | None, snapshot: SearchSnapshot
+) -> list[SearchResult]:
+    """Merge the hits of tasks, best first, and join the k best with their catalog rows."""
+    merged = [hit for hit in merge_hits(hits, k) if min_score is None or hit.score >= min_score]
+    return build_results(merged, read_rows([hit.id for hit in merged]), snapshot)
 
 
 def build_results(

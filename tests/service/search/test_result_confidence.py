@@ -197,13 +197,6 @@ def test_cursor_is_bound_to_min_confidence(service: SearchEngine) -> None:
         service.search(WORDS, k=2, min_confidence=0.001, cursor=first.next_cursor)
 
 
-@pytest.mark.parametrize("least", [-0.1, 1.1, float("nan"), float("inf")])
-def test_invalid_probability_is_refused(service: SearchEngine, least: float) -> None:
-    with pytest.raises(InvalidInput) as caught:
-        service.search(WORDS, min_confidence=least)
-    assert [error.field for error in caught.value.errors] == ["min_confidence"]
-
-
 def test_other_modes_have_no_confidence(service: SearchEngine) -> None:
     answer = service.search(WORDS, mode="latest")
     assert answer.confidence is None
