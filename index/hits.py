@@ -10,8 +10,6 @@ import numpy.typing as npt
 
 from index.arrays import Ids, Scores
 
-_SORTED_PER_RESULT = 4  # scores to sort for each result: an ID is rarely in more than two scans
-
 
 @dataclass(frozen=True)
 class Hits:
@@ -87,23 +85,10 @@ def rank_distinct(ids: Ids, scores: Scores, owners: npt.NDArray[np.integer], k: 
         scores: ``float32 [n]``.
         owners: Position of each result's shard, ``[n]``.
     """
-    count = max(1, _SORTED_PER_RESULT * k)
-    while True:
-        best = _highest_rows(scores, count)
-        order = best[np.lexsort((ids[best], owners[best], -scores[best]))]
-        rows: dict[int, int] = {-1: -1}  # by ID; missing results count as listed
-        for row, vector_id in zip(order.tolist(), ids[order].tolist(), strict=True):
-            if len(rows) > k:
-                break
-            rows.setdefault(vector_id, row)
-        if len(rows) > k or len(best) == len(ids):
-            return np.array(list(rows.values())[1:], np.int64)
-        count *= 2
-
-
-def _highest_rows(scores: Scores, count: int) -> npt.NDArray[np.int64]:
-    """Find the rows of the ``count`` highest scores, and those of scores equal to the lowest among them."""
-    if len(scores) <= count:
-        return np.arange(len(scores))
-    place = len(scores) - count
-    return np.flatnonzero(scores >= np.partition(scores, place)[place])
+    order = np.lexsort((ids, owners, -scores))
+    rows: dict[int, int] = {-1: -1}  # by ID; missing results count as listed
+    for row, vector_id in zip(order.tolist(), ids[order].tolist(), strict=True):
+        if len(rows) > k:
+            break
+        rows.setdefault(vector_id, row)
+    return np.array(list(rows.values())[1:], np.int64)

@@ -12,7 +12,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from index.arrays import Ids, Vectors
+from index.arrays import Ids, Vectors, batches
 from index.errors import ReleaseCorrupt, ShardInvalid, ShardMissing, ShardStoreError
 from index.files.durable_files import find_damage, sync
 from index.files.manifest_format import Manifest, ReleaseEntry, SegmentEntry, TombstoneEntry
@@ -21,7 +21,7 @@ from index.scanning.exact_scan import is_gpu_used
 from index.scanning.search_options import AnnPolicy, Device
 from index.scanning.segment import SegmentCache
 from index.shard_reader import ShardReader
-from index.shard_writer import PublishValidator, ShardWriter
+from index.shard_writer import BATCH_ROWS, PublishValidator, ShardWriter, new_entry, sorted_rows
 from index.shards.faiss_vector_store import FaissVectorStore
 from index.shards.vector_store import VectorStore
 from index.vector_ids import video_ids_of
@@ -94,13 +94,14 @@ class ShardStore(ShardReader):
         """
         # A task has all its segments in the same store.
         published = self.manifest().shards.get(task) if self.remote is not None else None
+        vector_store = self._vector_store_of(published) if published and published.count else self._new_tasks
+        ids, vectors = sorted_rows(task, ids, vectors)
+        entry = new_entry(task, release, fingerprint, vectors.shape[1])
         return self._writer.write(
-            self._vector_store_of(published) if published and published.count else self._new_tasks,
-            task=task,
-            release=release,
-            fingerprint=fingerprint,
+            vector_store,
+            entry,
             ids=ids,
-            vectors=vectors,
+            rows=lambda: batches(vectors, BATCH_ROWS),
             queries=queries,
             heartbeat=heartbeat,
         )

@@ -18,7 +18,7 @@ from index.shard_reader import ShardReader
 from index.shards.searchable_shard import SearchableShard
 from index.shards.vector_store import VectorBatches, VectorStore
 
-_BATCH_ROWS = 16_384
+BATCH_ROWS = 16_384
 _UNIT_TOLERANCE = 1e-3  # maximum deviation of a vector's length from 1
 
 
@@ -31,49 +31,18 @@ class ShardWriter:
     def write(
         self,
         vector_store: VectorStore,
-        *,
-        task: str,
-        release: str,
-        fingerprint: str,
-        ids: Ids,
-        vectors: Vectors,
-        queries: Vectors | None,
-        heartbeat: Callable[[], object],
-    ) -> SegmentEntry:
-        """Write new vectors as a segment, with their rows in ``vector_store``; see ``ShardStore.write_shard``."""
-        ids, vectors = _sorted_rows(task, ids, vectors)
-        entry = _new_entry(task, release, fingerprint, vectors.shape[1])
-        return self._write_segment(
-            vector_store, entry, ids, lambda: batches(vectors, _BATCH_ROWS), queries, heartbeat
-        )
-
-    def copy(self, shard: SearchableShard, vector_store: VectorStore) -> SegmentEntry:
-        """Copy a shard's undeleted vectors into one new segment, with its rows in ``vector_store``."""
-        ids = shard.ids
-
-        def rows() -> Iterator[Vectors]:
-            for batch in batches(ids, _BATCH_ROWS):
-                yield shard.vectors(batch)
-
-        pinned = shard.entry
-        entry = _new_entry(pinned.task, pinned.release, pinned.fingerprint, pinned.dim)
-        queries = self._stored_queries(shard.segments)
-        return self._write_segment(vector_store, entry, ids, rows, queries)
-
-    def write_empty(self, pinned: SegmentEntry, vector_store: VectorStore) -> SegmentEntry:
-        """Write a segment without vectors, for the same task, release and encoder as an entry."""
-        entry = _new_entry(pinned.task, pinned.release, pinned.fingerprint, pinned.dim)
-        return self._write_segment(vector_store, entry, np.empty(0, np.int64), lambda: (), None)
-
-    def _write_segment(
-        self,
-        vector_store: VectorStore,
         entry: SegmentEntry,
+        *,
         ids: Ids,
         rows: VectorBatches,
-        queries: Vectors | None,
+        queries: Vectors | None = None,
         heartbeat: Callable[[], object] = lambda: None,
     ) -> SegmentEntry:
+        """Write a segment with its rows in ``vector_store``.
+
+        Args:
+            entry: The segment's entry, without what is known once it is written.
+        """
         place = vector_store.place(entry.task, entry.dim)
         first, last = (int(ids[0]), int(ids[-1])) if len(ids) else (0, -1)
         entry = replace(entry, count=len(ids), first_id=first, last_id=last, place=place)
@@ -87,6 +56,26 @@ class ShardWriter:
         vector_store.insert(entry, ids, rows)
         return entry
 
+    def copy(self, shard: SearchableShard, vector_store: VectorStore) -> SegmentEntry:
+        """Copy a shard's undeleted vectors into one new segment, with its rows in ``vector_store``."""
+        ids = shard.ids
+
+        def rows() -> Iterator[Vectors]:
+            for batch in batches(ids, BATCH_ROWS):
+                yield shard.vectors(batch)
+
+        return self.write(
+            vector_store,
+            _without_rows(shard.entry),
+            ids=ids,
+            rows=rows,
+            queries=self._stored_queries(shard.segments),
+        )
+
+    def write_empty(self, pinned: SegmentEntry, vector_store: VectorStore) -> SegmentEntry:
+        """Write a segment without vectors, for the same task, release and encoder as an entry."""
+        return self.write(vector_store, _without_rows(pinned), ids=np.empty(0, np.int64), rows=lambda: ())
+
     def _stored_queries(self, segments: Sequence[SegmentEntry]) -> Vectors | None:
         """Load the queries that measured these segments' ANN structures."""
         # By content: segments that were published together were measured with the same queries.
@@ -99,12 +88,16 @@ class ShardWriter:
         return np.concatenate(queries) if queries else None
 
 
-def _new_entry(task: str, release: str, fingerprint: str, dim: int) -> SegmentEntry:
+def new_entry(task: str, release: str, fingerprint: str, dim: int) -> SegmentEntry:
     """Describe a segment that has no vectors and no folder yet."""
     return SegmentEntry("", task, release, fingerprint, 0, dim, first_id=0, last_id=0, bytes=0, files={})
 
 
-def _sorted_rows(task: str, ids: Ids, vectors: Vectors) -> tuple[Ids, Vectors]:
+def _without_rows(pinned: SegmentEntry) -> SegmentEntry:
+    return new_entry(pinned.task, pinned.release, pinned.fingerprint, pinned.dim)
+
+
+def sorted_rows(task: str, ids: Ids, vectors: Vectors) -> tuple[Ids, Vectors]:
     """Check IDs and vectors, and sort both by ID; raises ShardInvalid."""
     ids, vectors = np.asarray(ids), np.asarray(vectors)
     problem = None

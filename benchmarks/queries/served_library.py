@@ -34,7 +34,7 @@ from service.core.settings import settings
 from service.search.engine import SearchEngine
 from service.search.search_request import parse_requests
 from service.search.snapshots.search_snapshot import ShardScan
-from service.search.text_search.executor import execute
+from service.search.text_search.executor import start_searches
 from service.storage.library_backbone import library_backbone
 from service.tasks import commands
 from trainer.worker.job_environment import load_worker_backbone
@@ -188,7 +188,7 @@ def _score(engine: SearchEngine, texts: Sequence[str], rows: Mapping[int, int]) 
     for start, batch in zip(range(0, len(texts), 64), batches(texts, 64), strict=True):
         requests = parse_requests([SearchQuery(q=text) for text in batch], engine.settings)
         plain, wordy = (
-            execute(snapshot, requests, engine.metadata_cache, with_words=with_words, rounds=0)
+            start_searches(snapshot, requests, engine.metadata_cache, with_words=with_words)
             for with_words in (False, True)
         )
         pairs = [(row, task) for row in range(len(batch)) for task in snapshot.nonempty_tasks]

@@ -18,9 +18,10 @@ exact scan, the segment is scanned exactly.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -230,16 +231,17 @@ def choose_structure(
     for kind in policy.kinds:
         index = build_ann(kind, exact, heartbeat)
         ann = AnnIndex(kind, index, exact)
-        recall_at = partial(measure_recall, ann, queries, last_scores)
+        recall_at = lru_cache(partial(measure_recall, ann, queries, last_scores))
         recall = 0.0
         for parameter in ann.parameters(queries):
             heartbeat()
             recall = recall_at(parameter)
-            if recall >= policy.target:
-                parameter, recall = _smallest_passing(
-                    recall_at, MIN_PARAMETER[kind], parameter, recall, policy.target
-                )
-                return result(kind, parameter, recall, ann.work(queries, parameter), index)
+            if (
+                recall >= policy.target
+            ):  # so does a smaller parameter, perhaps, above the last one that did not
+                first = max(parameter // 2 + 1, MIN_PARAMETER[kind])
+                parameter = first + bisect_left(range(first, parameter), policy.target, key=recall_at)
+                return result(kind, parameter, recall_at(parameter), ann.work(queries, parameter), index)
         refused[kind] = recall
     return result("flat", 0, 1.0, 1.0, None)
 
@@ -259,18 +261,3 @@ def measure_recall(ann: AnnIndex, queries: Vectors, last_scores: Sequence[Scores
         / (depth * len(queries))
         for depth, lasts in zip(GATE_DEPTHS, last_scores, strict=True)
     )
-
-
-def _smallest_passing(
-    recall_at: Callable[[int], float], minimum: int, passing: int, recall: float, target: float
-) -> tuple[int, float]:
-    """Bisect below a passing parameter for the smallest one that reaches the target, and return it with its recall."""
-    failing = max(passing // 2, minimum - 1)
-    while passing - failing > 1:
-        middle = (passing + failing) // 2
-        measured = recall_at(middle)
-        if measured >= target:
-            passing, recall = middle, measured
-        else:
-            failing = middle
-    return passing, recall

@@ -45,11 +45,6 @@ class TermTable:
     def __len__(self) -> int:
         return len(self.keys)
 
-    @property
-    def nbytes(self) -> int:
-        """Memory in bytes."""
-        return len(self.content) + self.offsets.nbytes + self.keys.nbytes
-
     def bytes_of(self, index: int) -> bytes:
         """Look up a term in UTF-8."""
         return self.content[self.offsets[index] : self.offsets[index + 1]]

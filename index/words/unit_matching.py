@@ -88,11 +88,6 @@ class LiveSegment:
     def __len__(self) -> int:
         return self.documents
 
-    @property
-    def nbytes(self) -> int:
-        """Memory in bytes."""
-        return self.segment.nbytes + self.alive.nbytes
-
     @cached_property
     def _all_alive(self) -> bool:
         return self.documents == len(self.segment)

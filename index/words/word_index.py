@@ -95,29 +95,16 @@ class WordIndex:
     without words are not stored.
     """
 
-    def __init__(
-        self,
-        segments: tuple[LiveSegment, ...],
-        videos: int,
-        captioned_version: int = 0,
-        newly_changed: Ids | None = None,
-    ) -> None:
+    def __init__(self, segments: tuple[LiveSegment, ...], videos: int, captioned_version: int = 0) -> None:
         self._segments = segments
         self.videos = videos  # with at least one text
         self.documents = sum(map(len, segments))
         self.captioned_version = captioned_version  # changes with the answers of ``captioned``
-        # Videos whose answer differs from that of the previous version.
-        self.newly_changed = np.empty(0, np.int64) if newly_changed is None else newly_changed
 
     @classmethod
     def empty(cls) -> WordIndex:
         """Start without texts."""
         return cls((), 0)
-
-    @property
-    def nbytes(self) -> int:
-        """Memory of all arrays, in bytes."""
-        return sum(segment.nbytes for segment in self._segments)
 
     def replace(self, texts: Iterable[tuple[int, Sequence[VideoText]]]) -> WordIndex:
         """Replace all texts of videos; a video without texts is removed. If a video repeats, its last texts count."""
@@ -145,10 +132,8 @@ class WordIndex:
         if len(added):
             kept = (*kept, LiveSegment.of(added))
         videos = self.videos - removed + len(added.videos.ids)
-        index = WordIndex(merge_small(kept), videos, self.captioned_version, self.newly_changed)
-        differs = was_captioned != index.captioned(changed)
-        if differs.any():
-            index.captioned_version, index.newly_changed = self.captioned_version + 1, changed[differs]
+        index = WordIndex(merge_small(kept), videos, self.captioned_version)
+        index.captioned_version += bool((was_captioned != index.captioned(changed)).any())
         return index
 
     def lookup(

@@ -76,12 +76,6 @@ class Videos:
             None if (ids[1:] > ids[:-1]).all() else np.argsort(ids).astype(np.int32),
         )
 
-    @property
-    def nbytes(self) -> int:
-        """Memory in bytes."""
-        order = 0 if self.order is None else self.order.nbytes
-        return self.ids.nbytes + self.starts.nbytes + self.captioned.nbytes + order
-
     def find(self, ids: Ids) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]]:
         """Find the numbers of the videos that are here, and their places in ``ids``."""
         if not len(self.ids):
@@ -115,20 +109,6 @@ class WordSegment:
 
     def __len__(self) -> int:
         return len(self.owners)
-
-    @property
-    def nbytes(self) -> int:
-        """Memory in bytes."""
-        arrays = (
-            self.owners,
-            self.rows,
-            self.positions,
-            self.offsets,
-            self.counts,
-            self.documents,
-        )
-        stems = sum(order.hashes.nbytes + order.indices.nbytes for order in self._stems.values())
-        return sum(array.nbytes for array in arrays) + self.videos.nbytes + self.terms.nbytes + stems
 
     def places(self, term: int) -> slice:
         """Locate a term's entries in ``documents`` and ``positions``."""

@@ -161,9 +161,7 @@ class Settings(BaseSettings):
     # tasks to search per query: those that can enter the results (auto), all, or a number of the likeliest; see the
     # search planner
     routes: Literal["auto", "all"] | Annotated[int, Field(ge=1)] = "auto"
-    max_wait_seconds: float = Field(
-        default=10, gt=0
-    )  # expected until the response, and until the start; beyond that, 429
+    max_wait_seconds: float = Field(default=10, gt=0)  # until a search starts; beyond that, 429
 
     # Learning
     backbone: str | None = None  # default: the library's, or "small" for a new library

@@ -18,6 +18,7 @@ from sqlalchemy import select
 
 from cinestrata_schemas.choice_types import QueryMode
 from cinestrata_schemas.search import CaptionMatch, CaptionsResponse
+from index.arrays import Vectors
 from index.shards.searchable_shard import SearchableShard
 from service.catalog.database import session_scope
 from service.catalog.domain_videos import in_domain, read_caption_edits
@@ -26,8 +27,6 @@ from service.core.errors import InvalidInput
 from service.search.similar_search import find_scope_errors, load_stored_vector
 from service.search.single_flight_cache import SingleFlightCache
 from service.search.snapshots.search_snapshot import SearchSnapshot
-
-Vector = npt.NDArray[np.float32]
 
 _MAX_TEXTS = 4096  # per task, from its first videos; encoding them takes most of the time
 _ENCODING_BATCH = 256  # texts
@@ -81,7 +80,7 @@ class CaptionIndex:
     def find_nearest(
         self,
         snapshot: SearchSnapshot,
-        vector: Vector,
+        vector: Vectors,
         task: str,
         sources: Sequence[str],
         k: int,
@@ -184,7 +183,7 @@ def caption_video(
     )
 
 
-def _rank(captions: Mapping[str, _EncodedCaptions], vector: Vector, k: int) -> list[_RankedCaption]:
+def _rank(captions: Mapping[str, _EncodedCaptions], vector: Vectors, k: int) -> list[_RankedCaption]:
     """Rank captions across tasks and keep the k best; a caption in several tasks gets its highest score."""
     best: dict[str, _RankedCaption] = {}
     for source, encoded in captions.items():

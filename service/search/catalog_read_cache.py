@@ -20,10 +20,10 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import structlog
 from sqlalchemy import bindparam, select
 
+from index.arrays import Ids
 from index.hits import Hit
 from index.vector_ids import find_ids
 from service.catalog.catalog_reads import CatalogReads
@@ -36,8 +36,6 @@ from service.core.domain_names import name_key
 from service.core.errors import CatalogDamaged, Unavailable
 from service.core.thread_priority import lower_thread_priority
 from service.search.snapshots.search_snapshot import SearchSnapshot
-
-Ids = npt.NDArray[np.int64]
 
 log = structlog.get_logger(__name__)
 
@@ -67,14 +65,6 @@ class ResultRows(NamedTuple):
     not_cached: Mapping[str, str] = {}
 
 
-class _TaskRow(NamedTuple):
-    """What searches read about a domain. Its version tells whether its videos must be read again."""
-
-    name_key: str
-    slug: str | None
-    version: str
-
-
 @dataclass(frozen=True)
 class _CachedRows:
     """The rows as of one time; replaced as a whole.
@@ -86,7 +76,6 @@ class _CachedRows:
 
     as_of: datetime
     edit: int
-    tasks: Mapping[str, _TaskRow]
     videos: Mapping[str, VideoRows]
     versions: Mapping[str, tuple[str, str]]
     not_cached: frozenset[str]
@@ -199,21 +188,20 @@ class CatalogReadCache:
         except (CatalogDamaged, Unavailable):
             return {}
 
-    def find_task(self, name: str) -> str | None:
+    def find_task(self, name: str, snapshot: SearchSnapshot) -> str | None:
         """Look up a task by ID, name or slug and return its ID; None if there is none.
 
         Raises:
-            Unavailable: The catalog is unreachable, and the cache lacks the task.
+            Unavailable: The catalog is unreachable, and the snapshot has no task of this name.
         """
         try:
             return self._reads.read(lambda: _find_task_id(name))
         except Unavailable:
-            tasks = self._cached.tasks if self._cached else {}
-            by_key = [task for task, row in tasks.items() if row.name_key == name_key(name)]
-            by_slug = [task for task, row in tasks.items() if row.slug == name]
-            if not by_key and not by_slug:
+            key = name_key(name)
+            named = [task for task, known in snapshot.task_names.items() if name_key(known) == key]
+            if not named:
                 raise
-            return (by_key or by_slug)[0]
+            return named[-1]
 
     def videos(self, task: str) -> tuple[tuple[str, str], VideoRows]:
         """Get a domain's versions and rows from the cache.
@@ -238,15 +226,15 @@ class CatalogReadCache:
         started = time.monotonic()
         as_of = datetime.now(UTC)
         edit = self._reads.read(read_last_edit)
-        tasks = self._reads.read(_read_tasks)
+        task_versions = self._reads.read(_read_versions)
         before = self._cached
         versions = {
-            task: (shard.state, tasks[task].version)
+            task: (shard.state, task_versions[task])
             for task, shard in snapshot.shards.items()
-            if task in tasks and shard.count
+            if task in task_versions and shard.count
         }
         if before is not None and before.versions == versions:
-            self._cached = replace(before, as_of=as_of, edit=edit, tasks=tasks)
+            self._cached = replace(before, as_of=as_of, edit=edit)
             return True
         if started < self._due:
             return False
@@ -268,12 +256,7 @@ class CatalogReadCache:
         if not_cached and (before is None or not_cached != before.not_cached):
             log.warning("catalog_read_cache_full", domains=len(not_cached), max_bytes=self._max_bytes)
         self._cached = _CachedRows(
-            as_of=as_of,
-            edit=edit,
-            tasks=tasks,
-            videos=videos,
-            versions=versions,
-            not_cached=frozenset(not_cached),
+            as_of=as_of, edit=edit, videos=videos, versions=versions, not_cached=frozenset(not_cached)
         )
         finished = time.monotonic()
         self._due = finished + (finished - started) * (1 / _MAX_SHARE - 1)
@@ -341,19 +324,16 @@ def _find_task_id(name: str) -> str | None:
         return found.id if found is not None else None
 
 
-def _read_tasks() -> dict[str, _TaskRow]:
-    """Read the domains, in order of arrival."""
+def _read_versions() -> dict[str, str]:
+    """Read the versions of all domains, which tell whether their videos must be read again."""
     with session_scope() as session:
+        # A relearned domain becomes ready when its videos take over the IDs of those that they replace.
         rows = session.execute(
-            select(Task.id, Task.name_key, Task.slug, Task.state, Task.caption_edits, Task.metadata_edits)
-            .where(Task.target_id.is_(None))
-            .order_by(Task.position)
-        ).all()
-    # A relearned domain becomes ready when its videos take over the IDs of those that they replace.
-    return {
-        task: _TaskRow(key, slug, f"{state}+{captions}+{metadata}")
-        for task, key, slug, state, captions, metadata in rows
-    }
+            select(Task.id, Task.state, Task.caption_edits, Task.metadata_edits).where(
+                Task.target_id.is_(None)
+            )
+        )
+        return {task: "+".join(map(str, version)) for task, *version in rows}
 
 
 def _read_videos(task: str) -> VideoRows:

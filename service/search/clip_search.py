@@ -20,11 +20,11 @@ from threading import BoundedSemaphore, Lock
 from typing import TYPE_CHECKING, BinaryIO
 
 import numpy as np
-import numpy.typing as npt
 
 from cinestrata_schemas.search import CaptionMatch, ClipSearchResponse, ClipTiming, SearchQuery, SearchResult
+from index.arrays import Frames, Vectors
 from index.errors import ShardStoreError
-from index.hits import Hits, merge_hits
+from index.hits import Hits
 from index.vector_ids import is_moment
 from media import (
     DecoderUnavailable,
@@ -42,13 +42,12 @@ from service.core import request_limits
 from service.core.errors import InvalidInput, TooLarge, TooManyRequests, Unavailable
 from service.core.settings import Settings
 from service.search.captioning import CaptionIndex
-from service.search.catalog_read_cache import read_rows
-from service.search.search_request import SearchRequest, describe_count, parse_requests
+from service.search.search_request import SearchRequest, find_count_errors, parse_requests
 from service.search.snapshots.search_snapshot import DEGRADED_RETRY_SECONDS, SearchSnapshot, ShardScan
-from service.search.snapshots.snapshot_releases import PinnedVideoReleases
+from service.search.snapshots.snapshot_releases import pinned_video_releases
 from service.search.snapshots.video_grouping import drop_moments
 from service.search.text_search.executor import resolve_tasks
-from service.search.text_search.search_responses import build_results
+from service.search.text_search.search_responses import build_nearest
 from service.search.video_filters import find_passing_videos
 from service.search.video_metadata_cache import VideoMetadataCache
 
@@ -56,8 +55,6 @@ if TYPE_CHECKING:
     from models.backbones.backbone import Backbone
     from models.encoders.video_encoder import VideoEncoder
 
-Vectors = npt.NDArray[np.float32]
-Frames = npt.NDArray[np.uint8]
 
 MAX_CONCURRENT_CLIPS = 4  # each occupies a thread that could run text searches
 _SAMPLED_VECTORS = 512  # per shard, for its mean cosine
@@ -122,12 +119,9 @@ class ClipSearch:
         """
         settings = self._settings
         (request,) = parse_requests([query], settings)
-        if captions is not None and not 1 <= captions <= request_limits.MAX_RESULTS:
-            raise InvalidInput.at(
-                "captions",
-                f"{describe_count(captions, 'captions')} can't be returned.",
-                f"Request 1 to {request_limits.MAX_RESULTS}.",
-            )
+        most = request_limits.MAX_RESULTS
+        if captions is not None and (errors := find_count_errors(captions, "captions", "captions", most)):
+            raise InvalidInput.of(errors)
         tasks = resolve_tasks(snapshot, request, self._metadata_cache.read_cache)
         start = time.perf_counter()
         if not self.slots.acquire(blocking=False):
@@ -211,7 +205,7 @@ class ClipSearch:
         known = self._encoder  # read once: a concurrent clip may replace it
         if known is None or known[0] is not snapshot:
             fingerprints = {task: shard.entry.fingerprint for task, shard in snapshot.shards.items()}
-            releases = PinnedVideoReleases(snapshot.index_snapshot, tuple(fingerprints))
+            releases = pinned_video_releases(snapshot.index_snapshot, fingerprints)
             known = self._encoder = snapshot, VideoEncoder(backbone, fingerprints, releases)
         encoder = known[1]
         tasks_by_fingerprint: dict[str, list[str]] = {}
@@ -246,7 +240,7 @@ class ClipSearch:
             self._metadata_cache,
             request.field_prefix,
         )
-        k, min_score = request.query.k, request.query.min_score
+        k = request.query.k
         scans = [
             ShardScan(task, vector, k, among=passing[task], group=drop_moments)
             for task, vector in vectors.items()
@@ -257,9 +251,8 @@ class ClipSearch:
             for scan, found in zip(scans, snapshot.scan(scans), strict=True)
             if len(found.ids)  # an unreadable shard has no hits
         }
-        merged = [hit for hit in merge_hits(hits, k) if min_score is None or hit.score >= min_score]
-        results = build_results(merged, read_rows([hit.id for hit in merged]), snapshot)
-        return results, merged[0].task if merged else next(iter(vectors))
+        results = build_nearest(hits, k, request.query.min_score, snapshot)
+        return results, results[0].task_id if results else next(iter(vectors))
 
     def _mean_cosine(self, snapshot: SearchSnapshot, task: str) -> float:
         """Estimate the mean cosine between two videos in a shard from a sample."""

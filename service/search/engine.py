@@ -27,7 +27,7 @@ from service.core import request_limits
 from service.core.errors import InvalidInput
 from service.core.settings import Settings, settings
 from service.search.admission import AdmissionControl
-from service.search.batch_scheduler import BatchScheduler, Unfinished
+from service.search.batch_scheduler import BatchScheduler
 from service.search.captioning import CaptionIndex, caption_video
 from service.search.catalog_read_cache import CatalogReadCache
 from service.search.clip_search import ClipSearch
@@ -39,14 +39,14 @@ from service.search.similar_search import search_similar
 from service.search.snapshots.search_snapshot import SearchSnapshot
 from service.search.snapshots.snapshot_manager import SnapshotManager
 from service.search.suggestions import suggest_words
-from service.search.text_search.executor import TextSearch, execute
+from service.search.text_search.executor import execute
 from service.search.text_search.search_responses import answer_searches
 from service.search.video_filters import NO_FILTER
 from service.search.video_metadata_cache import VideoMetadataCache
 from service.search.words.library_words import LibraryWords
 
-MAX_BATCH = 32  # searches per step; in larger batches, each waits longer for the others
-# Steps compete for the interpreter lock, so a few large ones beat many small ones; scans release the lock.
+MAX_BATCH = 32  # searches; in larger batches, each waits longer for the others
+# Batches compete for the interpreter lock, so a few large ones beat many small ones; scans release the lock.
 LANES = max(1, len(os.sched_getaffinity(0)) // 2)
 
 Response = TypeVar("Response")
@@ -75,15 +75,13 @@ class SearchEngine:
         self.catalog_reads = CatalogReads()
         words = LibraryWords(self.catalog_reads)
         self.snapshots = SnapshotManager(self.settings, self.catalog_reads, words)
-        self.scheduler: BatchScheduler[SearchRequest | TextSearch, SearchResponse] = BatchScheduler(
-            self._run_step,
+        self.scheduler: BatchScheduler[SearchRequest, SearchResponse] = BatchScheduler(
+            self._answer_batch,
             max_batch=MAX_BATCH,
             lanes=LANES,
             max_wait=self.settings.max_wait_seconds,
         )
-        self.admission = AdmissionControl(
-            request_limits.MAX_WAITING_TEXTS, self.settings.max_wait_seconds, saturated=MAX_BATCH
-        )
+        self.admission = AdmissionControl(request_limits.MAX_WAITING_TEXTS)
         self.read_cache = CatalogReadCache(self.catalog_reads, self.snapshots.changed_ids)
         self.metadata_cache = VideoMetadataCache(
             read_cache=self.read_cache, reads=self.catalog_reads, words=words
@@ -121,10 +119,6 @@ class SearchEngine:
         """Find the k videos that best match a text.
 
         Args:
-            q: Query text.
-            k: Number of results; fewer if the library has fewer.
-            task: Names or IDs of the tasks to search (one of them: known task); all by default.
-            mode: ``pinned`` or ``latest``; by default ``pinned`` if the release offers it.
             parameters: Other fields of :class:`~cinestrata_schemas.search.SearchQuery`.
 
         Raises:
@@ -189,35 +183,16 @@ class SearchEngine:
             responses |= zip(numbers, answers, strict=True)
         return [responses[number] for number in range(len(requests))]
 
-    def _run_step(
-        self, items: Sequence[SearchRequest | TextSearch]
-    ) -> Sequence[SearchResponse | Exception | Unfinished[SearchRequest | TextSearch]]:
-        """Advance concurrent searches by one round. An invalid search does not affect the others."""
+    def _answer_batch(self, requests: Sequence[SearchRequest]) -> Sequence[SearchResponse | Exception]:
+        """Answer concurrent requests for new lists. An invalid one does not affect the others."""
+        snapshot = self.snapshots.current()
         try:
-            return self._run_shared_step(items)
+            searches = execute(snapshot, requests, self.metadata_cache)
+            return answer_searches(snapshot, searches, self.metadata_cache)
         except Exception as error:
-            if len(items) == 1:
+            if len(requests) == 1:
                 return [error]
-            return [outcome for item in items for outcome in self._run_step([item])]
-
-    def _run_shared_step(
-        self, items: Sequence[SearchRequest | TextSearch]
-    ) -> list[SearchResponse | Exception | Unfinished[SearchRequest | TextSearch]]:
-        # New searches come first: if one is invalid, no other search is advanced twice. Searches that started before a
-        # new generation was loaded finish on their own snapshot.
-        current = self.snapshots.current()
-        groups: dict[SearchSnapshot, list[int]] = {current: []}
-        for number, item in enumerate(items):
-            snapshot = current if isinstance(item, SearchRequest) else item.snapshot
-            groups.setdefault(snapshot, []).append(number)
-        outcomes: dict[int, SearchResponse | Unfinished[SearchRequest | TextSearch]] = {}
-        for snapshot, numbers in groups.items():
-            searches = execute(snapshot, [items[number] for number in numbers], self.metadata_cache, rounds=1)
-            complete = [search for search in searches if not search.round]
-            answers = iter(answer_searches(snapshot, complete, self.metadata_cache))
-            for number, search in zip(numbers, searches, strict=True):
-                outcomes[number] = Unfinished(search) if search.round else next(answers)
-        return [outcomes[number] for number in range(len(items))]
+            return [outcome for request in requests for outcome in self._answer_batch([request])]
 
     def suggest(self, q: str, k: int = 8) -> SuggestionsResponse:
         """Suggest library words that complete a query's last word; see :mod:`service.search.suggestions`.
@@ -263,8 +238,6 @@ class SearchEngine:
         """Find the k videos most similar to an uploaded clip or picture; see :mod:`service.search.clip_search`.
 
         Args:
-            k: Number of results.
-            task: Names or IDs of the tasks to search; all by default.
             captions: Number of captions to return for the clip; None: none.
             parameters: Filters and ``min_score`` of :class:`~cinestrata_schemas.search.SearchQuery`.
         """

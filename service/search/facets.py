@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from contextlib import suppress
 
 import numpy as np
 
@@ -13,6 +13,8 @@ from index.arrays import Ids
 from service.core.errors import Unavailable
 from service.search.snapshots.search_snapshot import SearchSnapshot
 from service.search.video_metadata_cache import MetadataValue, VideoMetadataCache
+
+_Value = tuple[bool, MetadataValue]  # with whether it is a bool
 
 MAX_FIELDS = 5  # metadata fields
 MAX_VALUES = 8  # per field
@@ -37,63 +39,51 @@ def count_facets(cache: VideoMetadataCache, snapshot: SearchSnapshot, ids: Ids) 
     order = np.argsort(positions, kind="stable")
     places, starts = np.unique(positions[order], return_index=True)
     groups = map(np.sort, np.split(ids[order], starts[1:]))
-    videos = {tasks[place]: own for place, own in zip(places.tolist(), groups, strict=False) if place >= 0}
+    videos = {
+        tasks[place]: group for place, group in zip(places.tolist(), groups, strict=False) if place >= 0
+    }
     if not videos:
         return []
-    number = sum(len(own) for own in videos.values())
+    number = sum(map(len, videos.values()))
     counted: list[tuple[int, Facet]] = []
-    for name, known in _count_fields(cache, snapshot, videos).items():
-        frequent = {key: count for key, count in known.counts.items() if count > 1 or number == 1}
+    with_value, counts = _count_fields(cache, snapshot, videos)
+    for name, own in counts.items():
+        frequent = {key: count for key, count in own.items() if count > 1 or number == 1}
         if frequent and min(frequent.values()) < max(number, 2):
-            counted.append((known.videos, Facet(field=f"where.{name}", values=_most_frequent(frequent))))
+            counted.append((with_value[name], Facet(field=f"where.{name}", values=_most_frequent(frequent))))
     counted.sort(key=lambda item: (-item[0], item[1].field))
-    domains: Counter[tuple[bool, MetadataValue]] = Counter()
-    for task, own in videos.items():
-        domains[False, snapshot.task_names[task]] += len(own)
+    domains = Counter[_Value]()
+    for task, ids_of_task in videos.items():
+        domains[False, snapshot.task_names[task]] += len(ids_of_task)
     return [
         Facet(field="task", values=_most_frequent(domains)),
         *(facet for _, facet in counted[:MAX_FIELDS]),
     ]
 
 
-@dataclass
-class _Field:
-    """Counts of a metadata field.
-
-    Attributes:
-        videos: Number of videos with a value.
-        counts: Number of videos by (is boolean, value).
-    """
-
-    videos: int = 0
-    counts: Counter[tuple[bool, MetadataValue]] = field(default_factory=Counter)
-
-
 def _count_fields(
     cache: VideoMetadataCache, snapshot: SearchSnapshot, videos: Mapping[str, Ids]
-) -> dict[str, _Field]:
-    fields: dict[str, _Field] = {}
-    try:
+) -> tuple[Counter[str], dict[str, Counter[_Value]]]:
+    """Count the videos with a value in each metadata field, and those with each of its short values."""
+    with_value = Counter[str]()
+    counts = defaultdict[str, Counter[_Value]](Counter)
+    with suppress(Unavailable):
         columns = cache.current_metadata({task: snapshot.shards[task].state for task in videos})
-    except Unavailable:
-        return fields
-    for task, metadata in columns.items():
-        rows = metadata.rows_of(videos[task])
-        for name, column in metadata.fields.items():
-            if not column.has_repeated_values:
-                continue
-            total, counts = column.count_values(rows)
-            known = fields.setdefault(name, _Field())
-            known.videos += total
-            known.counts.update({key: count for key, count in counts.items() if _is_short(key[1])})
-    return fields
+        for task, metadata in columns.items():
+            rows = metadata.rows_of(videos[task])
+            for name, column in metadata.fields.items():
+                if column.has_repeated_values:
+                    total, of_values = column.count_values(rows)
+                    with_value[name] += total
+                    counts[name].update({key: n for key, n in of_values.items() if _is_short(key[1])})
+    return with_value, counts
 
 
 def _is_short(value: MetadataValue) -> bool:
     return not isinstance(value, str) or len(value) <= MAX_VALUE_CHARS
 
 
-def _most_frequent(counts: Mapping[tuple[bool, MetadataValue], int]) -> list[FacetValue]:
+def _most_frequent(counts: Mapping[_Value, int]) -> list[FacetValue]:
     """Pick the most frequent values, ties in text order."""
     ordered = sorted(counts.items(), key=lambda item: (-item[1], str(item[0][1])))
     return [FacetValue(value=value, count=count) for (_, value), count in ordered[:MAX_VALUES]]

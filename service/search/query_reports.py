@@ -13,7 +13,6 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import NamedTuple
 
@@ -24,6 +23,7 @@ from sqlalchemy.orm import Session
 from cinestrata_schemas.choice_types import QueryMode
 from cinestrata_schemas.explanations import FirstResultShare, QueryOutcome, QueryReport
 from cinestrata_schemas.search import SearchQuery
+from index.arrays import batches
 from index.errors import ShardStoreError
 from index.hits import Hit
 from models.errors import ModelError
@@ -54,25 +54,14 @@ MAX_SAMPLED_CAPTIONS = 128  # about a second of searches with the default backbo
 _SPLITS = ("test", "val", "fold", "appended", "train")
 
 
-@dataclass(frozen=True)
-class _Outcome:
+class _Outcome(NamedTuple):
     """One searched caption: its video's rank and the first hits."""
 
     caption: SampledCaption
+    mode: QueryMode
     rank: int | None
     domain_weight: float
     hits: Sequence[Hit]
-
-
-@dataclass(frozen=True)
-class _SearchedSample:
-    """All searched captions of a sample; ``worst`` are those that do not rank their video first."""
-
-    mode: QueryMode | None = None
-    depth: int = 0
-    ranks: Sequence[int | None] = ()
-    first_tasks: Counter[str] = field(default_factory=Counter)
-    worst: Sequence[_Outcome] = ()
 
 
 class QueryReports:
@@ -85,7 +74,7 @@ class QueryReports:
     def __init__(self, settings: Settings, cache: VideoMetadataCache) -> None:
         self._settings = settings
         self._metadata = cache
-        self._searched: SingleFlightCache[str, _SearchedSample] = SingleFlightCache(_MAX_CACHED_DOMAINS)
+        self._reports: SingleFlightCache[str, QueryReport] = SingleFlightCache(_MAX_CACHED_DOMAINS)
 
     def report(self, snapshot: SearchSnapshot, name_or_id: str, worst: int) -> QueryReport:
         """Report how a domain's own captions rank their videos.
@@ -102,7 +91,7 @@ class QueryReports:
         sample = sample_captions(name_or_id)
         task_id = sample.task_id
         if not sample.captions:
-            return _report(snapshot, sample, _SearchedSample(), worst)
+            return _report(snapshot, sample, [], depth=0)
         if task_id not in snapshot.task_names:
             raise UnknownTask(task_id, "task_id", list(snapshot.task_names.values())[:20])
         snapshot.require_searchable(task_id)
@@ -114,12 +103,26 @@ class QueryReports:
         # Captions, and routing profiles with them, can change without a new generation.
         profiles = frozenset((task, profile.version) for task, profile in snapshot.appended_profiles.items())
         version = (snapshot.release_id, snapshot.generation, sample.captions, profiles)
-        searched = self._searched.get(
-            task_id,
-            version,
-            lambda _: _search_sample(snapshot, sample, fold, settings=self._settings, cache=self._metadata),
-        )
-        return _report(snapshot, sample, searched, worst)
+        report = self._reports.get(task_id, version, lambda _: self._search(snapshot, sample, fold))
+        measured = newest_recall(task_id)
+        return report.model_copy(update={"worst": report.worst[:worst], "measured": measured})
+
+    def _search(
+        self, snapshot: SearchSnapshot, sample: CaptionSample, fold: MeasuredFold | None
+    ) -> QueryReport:
+        depth = request_limits.MAX_RESULTS
+        queries = [SearchQuery(q=caption.text, k=depth, moments=0) for caption in sample.captions]
+        requests = parse_requests(queries, self._settings, is_batch=True)
+        outcomes = [
+            _outcome(search, caption, task_id=sample.task_id, depth=depth, fold=fold)
+            for batch in batches(list(zip(requests, sample.captions, strict=True)), _BATCH)
+            for search, (_, caption) in zip(
+                execute(snapshot, [request for request, _ in batch], self._metadata, with_words=False),
+                batch,
+                strict=True,
+            )
+        ]
+        return _report(snapshot, sample, outcomes, depth)
 
 
 def _read_fold(snapshot: SearchSnapshot, task_id: str) -> MeasuredFold | None:
@@ -128,36 +131,6 @@ def _read_fold(snapshot: SearchSnapshot, task_id: str) -> MeasuredFold | None:
         return read_fold(snapshot.index_snapshot.release_folder(snapshot.shard_releases[task_id]))
     except (ModelError, ShardStoreError):
         return None
-
-
-def _search_sample(
-    snapshot: SearchSnapshot,
-    sample: CaptionSample,
-    fold: MeasuredFold | None,
-    settings: Settings,
-    cache: VideoMetadataCache,
-) -> _SearchedSample:
-    depth = request_limits.MAX_RESULTS
-    queries = [SearchQuery(q=caption.text, k=depth, moments=0) for caption in sample.captions]
-    requests = parse_requests(queries, settings, is_batch=True)
-    outcomes: list[_Outcome] = []
-    for start in range(0, len(requests), _BATCH):
-        searches = execute(snapshot, requests[start : start + _BATCH], cache, with_words=False)
-        batch = sample.captions[start : start + _BATCH]
-        outcomes += [
-            _outcome(search, caption, task_id=sample.task_id, depth=depth, fold=fold)
-            for search, caption in zip(searches, batch, strict=True)
-        ]
-        mode = searches[0].mode
-    failed = [outcome for outcome in outcomes if outcome.rank != 1]
-    failed.sort(key=lambda outcome: (-(outcome.rank or math.inf), outcome.domain_weight))
-    return _SearchedSample(
-        mode=mode,
-        depth=depth,
-        ranks=[outcome.rank for outcome in outcomes],
-        first_tasks=Counter(outcome.hits[0].task for outcome in outcomes if outcome.hits),
-        worst=failed[: request_limits.MAX_WORST_QUERIES],
-    )
 
 
 def _outcome(
@@ -174,34 +147,37 @@ def _outcome(
     hits = hits[:depth]
     rank = next((place for place, hit in enumerate(hits, 1) if hit.id == caption.vector_id), None)
     weight = math.exp(search.routing.weights.get(task_id, -math.inf))
-    return _Outcome(caption, rank, weight, hits[:_SHOWN_RESULTS])
+    return _Outcome(caption, search.mode, rank, weight, hits[:_SHOWN_RESULTS])
 
 
 def _report(
-    snapshot: SearchSnapshot, sample: CaptionSample, searched: _SearchedSample, worst: int
+    snapshot: SearchSnapshot, sample: CaptionSample, outcomes: Sequence[_Outcome], depth: int
 ) -> QueryReport:
-    count = len(searched.ranks)
-    shown = searched.worst[:worst]
-    rows = read_rows({hit.id for outcome in shown for hit in outcome.hits})
+    count, ranks = len(outcomes), [outcome.rank for outcome in outcomes]
+    first_tasks = Counter(outcome.hits[0].task for outcome in outcomes if outcome.hits)
+    failed = [outcome for outcome in outcomes if outcome.rank != 1]
+    failed.sort(key=lambda outcome: (-(outcome.rank or math.inf), outcome.domain_weight))
+    worst = failed[: request_limits.MAX_WORST_QUERIES]
+    rows = read_rows({hit.id for outcome in worst for hit in outcome.hits})
     return QueryReport(
         task=sample.task_name,
         task_id=sample.task_id,
         release=snapshot.release_id,
         generation=snapshot.generation,
-        mode=searched.mode,
+        mode=outcomes[0].mode if outcomes else None,
         split=sample.split,  # type: ignore[arg-type]
         held_out=sample.split == "test",
         queries=count,
         captions=sample.videos,
-        depth=searched.depth,
-        recall_at_1=_share_within(searched.ranks, 1),
-        recall_at_10=_share_within(searched.ranks, 10),
-        measured=newest_recall(sample.task_id) if count else {},  # type: ignore[arg-type]
+        depth=depth,
+        recall_at_1=_share_within(ranks, 1),
+        recall_at_10=_share_within(ranks, 10),
+        measured={},
         first_results=[
             FirstResultShare(
                 task=snapshot.task_names[task], task_id=task, queries=queries, share=queries / count
             )
-            for task, queries in searched.first_tasks.most_common()
+            for task, queries in first_tasks.most_common()
         ],
         worst=[
             QueryOutcome(
@@ -212,7 +188,7 @@ def _report(
                 domain_weight=outcome.domain_weight,
                 results=build_results(outcome.hits, rows, snapshot),
             )
-            for outcome in shown
+            for outcome in worst
         ],
     )
 

@@ -6,10 +6,10 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 
 from cinestrata_schemas.explanations import QueryWord, ResultExplanation
 from cinestrata_schemas.search import MatchedText, MomentMatch
+from index.arrays import Vectors
 from index.hits import Hit
 from models.routing.router import distinct_tokens
 from service.core.errors import InvalidInput
@@ -21,8 +21,6 @@ from service.search.text_search.executor import TextSearch, execute
 from service.search.text_search.result_confidence import compute_confidence
 from service.search.text_search.search_responses import find_best_moments, list_routing
 from service.search.video_metadata_cache import VideoMetadataCache
-
-Vector = npt.NDArray[np.float32]
 
 _MAX_WORDS = 64
 _LISTED_TASKS = 8
@@ -109,7 +107,7 @@ def _texts(search: TextSearch, vector_id: int) -> list[MatchedText]:
     ]
 
 
-def _video_cosine(snapshot: SearchSnapshot, task: str, query: Vector, vector_id: int) -> float:
+def _video_cosine(snapshot: SearchSnapshot, task: str, query: Vectors, vector_id: int) -> float:
     """Score the whole video with the same scan that searches use."""
     (hits,) = snapshot.scan([ShardScan(task, query, 1, np.array([vector_id], np.int64), group=None)])
     if not len(hits.scores):  # the shard broke since the vector was read

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import hashlib
 import json
 import math
@@ -11,7 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, Field
 
 from cinestrata_schemas.search import SearchQuery
 from index.hits import Hit
@@ -30,21 +31,7 @@ _EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
 
 _CHECKSUM_BYTES = 8
 _MAX_CHARS = 2000
-# Created once: every response with a next page encodes several values.
-_BODY_ENCODER = json.JSONEncoder(separators=(",", ":"))
-_VALUE_ENCODER = json.JSONEncoder(sort_keys=True)
-# Attribute → key in the encoded cursor.
-_KEYS = {
-    "release": "release",
-    "generation": "generation",
-    "mode": "mode",
-    "hit_offset": "passed",
-    "result_offset": "shown",
-    "parameters": "query",
-    "tasks_in_first_page": "chosen",
-    "last_hit": "last",
-}
-_ATTRIBUTES = {key: attribute for attribute, key in _KEYS.items()}
+_VALUE_ENCODER = json.JSONEncoder(sort_keys=True)  # every response with a next page encodes several values
 
 
 @dataclass(frozen=True)
@@ -126,9 +113,16 @@ def parse_routes(value: object) -> Routes | None:
     return int(text) or None
 
 
-def describe_count(count: int, noun: str) -> str:
-    """Format a count and its noun for an error text, without echoing an absurdly long number."""
-    return f"{count} {noun}" if abs(count) < 10**9 else f"That many {noun}"
+def find_count_errors(count: int, field: str, noun: str, most: int, *, least: int = 1) -> list[FieldError]:
+    """Check a requested number of results, without echoing an absurdly long one.
+
+    Args:
+        noun: What the results are, in the plural.
+    """
+    if least <= count <= most:
+        return []
+    shown = f"{count} {noun}" if abs(count) < 10**9 else f"That many {noun}"
+    return [FieldError(field, f"{shown} can't be returned.", f"Request {least} to {most}.")]
 
 
 def _parse(
@@ -140,11 +134,7 @@ def _parse(
     def report_error(field: str, message: str, hint: str) -> None:
         errors.append(FieldError(field_prefix + field, message, hint))
 
-    text, max_chars, max_results = (
-        query.q.strip(),
-        request_limits.MAX_QUERY_CHARS,
-        request_limits.MAX_RESULTS,
-    )
+    text, max_chars = query.q.strip(), request_limits.MAX_QUERY_CHARS
     if not text:
         report_error("q", "The query is empty.", "Describe the scene in a few words.")
     elif len(query.q) > max_chars:
@@ -155,18 +145,10 @@ def _parse(
         report_error("q", "The query contains characters that are not text.", "Send valid Unicode text.")
     elif not split_words(text):
         report_error("q", "There are no words in this query.", "Describe the scene in a few words.")
-    if not 1 <= query.k <= max_results:
-        report_error(
-            "k",
-            f"{describe_count(query.k, 'results')} can't be returned.",
-            f"Request 1 to {max_results} results.",
-        )
-    if not 0 <= query.moments <= _MAX_MOMENTS:
-        report_error(
-            "moments",
-            f"{describe_count(query.moments, 'moments')} per video can't be returned.",
-            f"Request 0 to {_MAX_MOMENTS} moments.",
-        )
+    errors += find_count_errors(query.k, f"{field_prefix}k", "results", request_limits.MAX_RESULTS)
+    errors += find_count_errors(
+        query.moments, f"{field_prefix}moments", "moments per video", _MAX_MOMENTS, least=0
+    )
     if query.min_score is not None and not math.isfinite(query.min_score):
         report_error("min_score", "The value is not a score.", "Give a number, such as 5.")
     if query.min_confidence is not None and not 0 <= query.min_confidence <= 1:
@@ -224,13 +206,14 @@ def _seconds_since_epoch(time: datetime | None) -> float | None:
     return None if time is None else (time - _EPOCH).total_seconds()
 
 
-@dataclass(frozen=True)
-class Cursor:
+Count = Annotated[int, Field(ge=0, lt=2**31)]
+
+
+class Cursor(BaseModel, frozen=True, strict=True, extra="forbid"):
     """Where in a result list the next page starts, and the release that produced the list.
 
     Clients treat it as opaque, and the server keeps no state for it. A checksum reveals damage. It is neither secret
-    nor
-    signed: a forged cursor gives access to nothing new.
+    nor signed: a forged cursor gives access to nothing new.
 
     Attributes:
         hit_offset: Number of hits on previous pages.
@@ -238,25 +221,28 @@ class Cursor:
             of the videos.
         parameters: Digests, by name, of all parameters that determine the list.
         tasks_in_first_page: Number of likeliest tasks considered by the first page; see
-            :class:`service.search.text_search.planner.WavePlanner`.
-        last_hit: Last hit of the previous page. Its score leaves out the parts that change when other videos are
-            deleted.
+            :class:`service.search.text_search.planner.RoundPlanner`.
+        last: Task, ID and score of the previous page's last hit. The score leaves out the parts that change when other
+            videos are deleted.
     """
 
     release: str
-    generation: int
+    generation: Count
     mode: str
-    hit_offset: int
-    result_offset: int
+    hit_offset: Count
+    result_offset: Count
     parameters: dict[str, str]
-    tasks_in_first_page: int
-    last_hit: Hit
+    tasks_in_first_page: Count
+    last: tuple[str, int, float]
 
     def __str__(self) -> str:
-        fields = {key: getattr(self, attribute) for attribute, key in _KEYS.items()}
-        fields["last"] = self.last_hit.task, self.last_hit.id, self.last_hit.score
-        body = _BODY_ENCODER.encode(fields).encode()
+        body = self.model_dump_json().encode()
         return base64.urlsafe_b64encode(_checksum(body) + body).rstrip(b"=").decode()
+
+    @property
+    def last_hit(self) -> Hit:
+        """Last hit of the previous page."""
+        return Hit(*self.last)
 
     def differing_parameters(self, parameters: Mapping[str, str]) -> list[str]:
         """List the parameters whose digests differ from another search's."""
@@ -271,13 +257,9 @@ def parse_cursor(text: str) -> Cursor | None:
     try:
         raw = base64.b64decode(text.encode("ascii") + b"=" * (-len(text) % 4), b"-_", validate=True)
         body = raw[_CHECKSUM_BYTES:]
-        if raw[:_CHECKSUM_BYTES] != _checksum(body):
-            return None
-        fields = {_ATTRIBUTES[key]: value for key, value in json.loads(body).items()}
-        cursor = Cursor(**{**fields, "last_hit": Hit(*fields["last_hit"])})
-    except (ValueError, TypeError, KeyError, AttributeError, binascii.Error, RecursionError):
+        return Cursor.model_validate_json(body) if raw[:_CHECKSUM_BYTES] == _checksum(body) else None
+    except ValueError:
         return None
-    return cursor if _is_valid(cursor) else None
 
 
 def digest_parameters(parameters: Mapping[str, Any]) -> dict[str, str]:
@@ -291,18 +273,3 @@ def digest_parameters(parameters: Mapping[str, Any]) -> dict[str, str]:
 
 def _checksum(body: bytes) -> bytes:
     return hashlib.sha256(b"cinestrata cursor " + body).digest()[:_CHECKSUM_BYTES]
-
-
-def _is_valid(cursor: Cursor) -> bool:
-    numbers = cursor.generation, cursor.hit_offset, cursor.result_offset, cursor.tasks_in_first_page
-    return (
-        all(type(number) is int and 0 <= number < 2**31 for number in numbers)
-        and isinstance(cursor.release, str)
-        and isinstance(cursor.mode, str)
-        and isinstance(cursor.parameters, dict)
-        and _is_valid_hit(cursor.last_hit)
-    )
-
-
-def _is_valid_hit(hit: Hit) -> bool:
-    return type(hit.id) is int and isinstance(hit.task, str) and isinstance(hit.score, float)

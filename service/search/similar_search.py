@@ -12,25 +12,21 @@ from collections.abc import Sequence
 from typing import get_args
 
 import numpy as np
-import numpy.typing as npt
 from sqlalchemy import select
 
 from cinestrata_schemas.choice_types import SearchScope
 from cinestrata_schemas.search import SimilarVideosResponse
+from index.arrays import Vectors
 from index.errors import ShardMissing, ShardStoreError
-from index.hits import merge_hits
 from service.catalog.database import session_scope
 from service.catalog.tables import Video
 from service.core import request_limits
 from service.core.errors import Conflict, FieldError, InvalidInput, NotFound
-from service.search.catalog_read_cache import read_rows
 from service.search.errors import TaskNotLoaded
-from service.search.search_request import describe_count
+from service.search.search_request import find_count_errors
 from service.search.snapshots.search_snapshot import SearchSnapshot, ShardScan
 from service.search.snapshots.video_grouping import drop_moments
-from service.search.text_search.search_responses import build_results
-
-Vector = npt.NDArray[np.float32]
+from service.search.text_search.search_responses import build_nearest
 
 _SCOPES = get_args(SearchScope)
 
@@ -60,14 +56,13 @@ def search_similar(
     tasks, not_compared = _comparable_tasks(snapshot, task, scope)
     scans = [ShardScan(other, vector, k, group=drop_moments, exclude=(vector_id,)) for other in tasks]
     hits = dict(zip(tasks, snapshot.scan(scans), strict=True))
-    merged = [hit for hit in merge_hits(hits, k) if min_score is None or hit.score >= min_score]
     return SimilarVideosResponse(
         video_id=video_id,
         task=snapshot.task_names[task],
         task_id=task,
         release=snapshot.release_id,
         generation=snapshot.generation,
-        results=build_results(merged, read_rows([hit.id for hit in merged]), snapshot),
+        results=build_nearest(hits, k, min_score, snapshot),
         searched=[snapshot.task_names[other] for other in tasks],
         not_compared=not_compared,
         degraded=snapshot.degraded_by_name if scope == "all" else {},
@@ -82,15 +77,7 @@ def find_scope_errors(k: int, scope: str, noun: str) -> list[FieldError]:
         scope: Which tasks to search.
         noun: What the results are, in the plural.
     """
-    errors = []
-    if not 1 <= k <= request_limits.MAX_RESULTS:
-        errors.append(
-            FieldError(
-                "k",
-                f"{describe_count(k, noun)} can't be returned.",
-                f"Request 1 to {request_limits.MAX_RESULTS}.",
-            )
-        )
+    errors = find_count_errors(k, "k", noun, request_limits.MAX_RESULTS)
     if scope not in _SCOPES:
         errors.append(
             FieldError("scope", f"There is no scope {scope[:40]!r}.", f"Use {' or '.join(_SCOPES)}.")
@@ -98,7 +85,7 @@ def find_scope_errors(k: int, scope: str, noun: str) -> list[FieldError]:
     return errors
 
 
-def load_stored_vector(snapshot: SearchSnapshot, video_id: str) -> tuple[int, str, Vector]:
+def load_stored_vector(snapshot: SearchSnapshot, video_id: str) -> tuple[int, str, Vectors]:
     """Look up a video's vector ID, its task ID and its stored vector.
 
     Raises:

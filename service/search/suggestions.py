@@ -7,6 +7,7 @@ from index.words.text_analysis import split_words
 from index.words.word_index import WordIndex
 from service.core import request_limits
 from service.core.errors import FieldError, InvalidInput
+from service.search.search_request import find_count_errors
 
 MAX_SUGGESTIONS = 20
 
@@ -23,9 +24,7 @@ def suggest_words(words: WordIndex, q: str, k: int) -> SuggestionsResponse:
     if len(q) > request_limits.MAX_QUERY_CHARS:
         hint = f"Use at most {request_limits.MAX_QUERY_CHARS}."
         errors.append(FieldError("q", f"The query has {len(q)} characters.", hint))
-    if not 1 <= k <= MAX_SUGGESTIONS:
-        hint = f"Request 1 to {MAX_SUGGESTIONS} suggestions."
-        errors.append(FieldError("k", "That many suggestions can't be returned.", hint))
+    errors += find_count_errors(k, "k", "suggestions", MAX_SUGGESTIONS)
     if errors:
         raise InvalidInput.of(errors)
     # In a hyphenated word, complete the last part, not the compound.

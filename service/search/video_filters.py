@@ -15,9 +15,9 @@ from functools import reduce
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from cinestrata_schemas.search import SearchQuery
+from index.arrays import Ids
 from service.core.errors import InvalidInput
 from service.search.video_metadata_cache import (
     MetadataColumn,
@@ -25,8 +25,6 @@ from service.search.video_metadata_cache import (
     VideoMetadata,
     VideoMetadataCache,
 )
-
-Ids = npt.NDArray[np.int64]
 
 _MAX_FIELDS = 16  # per filter
 _MAX_VALUES = 64  # per list of values

@@ -10,13 +10,12 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import cached_property
-from threading import Lock
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from sqlalchemy import select
 
+from index.arrays import Ids
 from index.vector_ids import video_ids_of
 from service.catalog.catalog_reads import CatalogReads
 from service.catalog.database import id_chunks, session_scope
@@ -28,7 +27,6 @@ from service.search.single_flight_cache import SingleFlightCache
 from service.search.snapshots.search_snapshot import SearchSnapshot
 from service.search.words.library_words import LibraryWords
 
-Ids = npt.NDArray[np.int64]
 MetadataValue = str | int | float | bool
 
 _FEW_VALUES = 64  # a column this short groups videos even if all its values differ
@@ -195,7 +193,6 @@ class VideoMetadataCache:
             max_videos, lambda moments: len(moments.ids)
         )
         self._arrivals: dict[str, datetime] = {}
-        self._arrivals_lock = Lock()
 
     def current_metadata(self, shards: Mapping[str, str]) -> dict[str, VideoMetadata]:
         """Get the tasks' metadata with all edits; from cached rows while the catalog is unreachable.
@@ -260,15 +257,15 @@ class VideoMetadataCache:
 
     def arrivals(self, tasks: Sequence[str]) -> dict[str, datetime]:
         """Get each task's creation time; tasks missing from the catalog are left out."""
-        with self._arrivals_lock:
-            missing = [task for task in tasks if task not in self._arrivals]
+        missing = [task for task in tasks if task not in self._arrivals]
         if missing:
             self._reads.require_reachable()
-            found = read_arrivals(missing)  # possibly twice, if calls overlap; the times never change
-            with self._arrivals_lock:
-                self._arrivals |= found
-        with self._arrivals_lock:
-            return {task: self._arrivals[task] for task in tasks if task in self._arrivals}
+            # Possibly twice, if calls overlap; the times never change.
+            with session_scope() as session:
+                for chunk in id_chunks(missing):
+                    created = session.execute(select(Task.id, Task.created_at).where(Task.id.in_(chunk)))
+                    self._arrivals = self._arrivals | {task: created_at for task, created_at in created}
+        return {task: self._arrivals[task] for task in tasks if task in self._arrivals}
 
 
 def _ranges(first: Ids, end: Ids) -> Ids:
@@ -276,18 +273,6 @@ def _ranges(first: Ids, end: Ids) -> Ids:
     counts = end - first
     # A running count, shifted to the start of each range.
     return np.repeat(first - np.cumsum(counts) + counts, counts) + np.arange(counts.sum())
-
-
-def read_arrivals(tasks: Sequence[str]) -> dict[str, datetime]:
-    """Read the creation times of tasks from the catalog."""
-    with session_scope() as session:
-        return {
-            task: created_at
-            for chunk in id_chunks(tasks)
-            for task, created_at in session.execute(
-                select(Task.id, Task.created_at).where(Task.id.in_(chunk))
-            )
-        }
 
 
 def read_metadata(task: str) -> VideoMetadata:

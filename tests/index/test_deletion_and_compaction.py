@@ -17,8 +17,6 @@ from index.shard_store import ShardStore
 from index.shards.faiss_vector_store import FaissShard
 from tests.index.published_shards import age
 
-DIM = 8
-
 
 @pytest.fixture
 def extend(unit: Callable) -> Callable[..., SegmentEntry]:
@@ -211,17 +209,6 @@ def test_appended_segment_and_deletions_are_one_generation(
     assert store.tombstones(manifest, "a").tolist() == [0, 6]
     assert store.append(segment, deleted={"a": [6]}) == manifest
     assert store.tombstones(store.append(deleted={"a": [7]}), "a").tolist() == [0, 6, 7]
-
-
-def test_ids_of_appended_segments_are_reserved(
-    store: ShardStore, publish_task: Callable, extend: Callable, write: Callable
-) -> None:
-    publish_task(store, "a", range(5))
-    store.append(extend(store, "a", range(100, 105)))
-    store.delete([102])
-    release, shard = write(store, "b", range(102, 104))
-    with pytest.raises(ShardInvalid, match="ID 102 already belongs to task a"):
-        store.publish(release=release, shards=[shard])
 
 
 def test_compact_raises_for_unpublished_task(store: ShardStore, publish_task: Callable) -> None:

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-from index import shard_reader
 from index.errors import ShardInvalid, ShardMissing
 from index.files.manifest_format import ReleaseEntry, SegmentEntry
 from index.index_snapshot import IndexSnapshot
@@ -85,24 +83,3 @@ def test_invalid_moment_segment_blocks_publication(store: ShardStore, write: Wri
     with pytest.raises(ShardInvalid, match="already belongs to task a"):
         store.publish(release=release, shards=[shard], segments=[segment, segment])
     assert store.manifest().generation == 0
-
-
-def test_publication_reads_no_ids_of_disjoint_ranges(
-    store: ShardStore, write: Write, unit: Unit, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Disjoint ranges of IDs, of videos and of moments, are not compared one by one."""
-    read: list[str] = []
-    original = shard_reader.load_ids
-
-    def load_ids(folder: Path, entry: SegmentEntry) -> np.ndarray:
-        read.append(entry.task)
-        return original(folder, entry)
-
-    monkeypatch.setattr(shard_reader, "load_ids", load_ids)
-    for number in range(4):
-        videos = range(10 * number, 10 * number + 10)
-        release, shard = write(store, f"task {number}", videos)
-        segments = [_segment(store, unit, shard, videos[:5]), _segment(store, unit, shard, videos[5:])]
-        store.publish(release=release, shards=[shard], segments=segments)
-    assert read == []
-    assert store.manifest().generation == 4

@@ -8,11 +8,11 @@ from dataclasses import replace
 from threading import Lock
 
 import numpy as np
-import numpy.typing as npt
 import structlog
 from cachetools import LRUCache
 from sqlalchemy import select
 
+from index.arrays import Ids
 from index.errors import ManifestError, ShardStoreError
 from index.index_snapshot import IndexSnapshot
 from models.backbones.query_backbone import QueryBackbone
@@ -32,7 +32,6 @@ log = structlog.get_logger(__name__)
 
 # The shards of a library up to this size are verified before readiness, those of a larger one afterwards.
 BYTES_BEFORE_READY = 256 * 1024**2
-Ids = npt.NDArray[np.int64]
 
 _MAX_EARLIER_RELEASES = 3  # earlier releases tried at start-up if the newest is refused
 
@@ -191,10 +190,6 @@ class EarlierReleases:
         self._words = words
         self._cached: LRUCache[str, SearchSnapshot] = LRUCache(_CACHED)  # by release ID
         self._lock = Lock()
-
-    def __iter__(self) -> Iterator[str]:
-        """Iterate over the IDs of the releases in memory."""
-        return iter(list(self._cached))
 
     @contextmanager
     def dropped(self) -> Iterator[None]:

@@ -6,14 +6,13 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
+from index.arrays import Vectors
 from index.errors import ShardMissing, ShardStoreError
 from index.shards.searchable_shard import SearchableShard
 from models.errors import ReleaseError
 from models.releases.probe_queries import ProbeQueries, read_probes
 
-Vectors = npt.NDArray[np.float32]
 Encode = Callable[[Sequence[tuple[str, str, str]]], Sequence[Vectors]]
 
 # Maximum difference between a unit query vector, or any of its cosines, and the worker's. Another device in float32 or

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import chain
 from typing import Any, NamedTuple, TypeVar, cast
 
@@ -12,8 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from cinestrata_schemas.choice_types import QueryMode
+from index.arrays import Ids, Rows, Vectors
 from index.errors import ShardStoreError
-from index.hits import Hits
+from index.hits import NO_HITS, Hits
 from index.index_snapshot import IndexSnapshot
 from index.shards.searchable_shard import SearchableShard
 from index.vector_ids import FIRST_MOMENT_ID
@@ -37,13 +38,10 @@ from service.search.snapshots.appended_captions import (
 )
 from service.search.snapshots.query_vector_cache import QueryVectorCache
 from service.search.snapshots.release_validation import check_probes
-from service.search.snapshots.snapshot_releases import PinnedQueryReleases, SnapshotLineage
+from service.search.snapshots.snapshot_releases import SnapshotLineage, pinned_query_releases
 from service.search.snapshots.video_grouping import best_per_video, nearest_videos
 from service.search.words.domain_captions import VideoPositions
 
-Ids = npt.NDArray[np.int64]
-Vector = npt.NDArray[np.float32]
-Vectors = npt.NDArray[np.float32]
 Grouping = Callable[[Hits], Hits]
 
 Job = TypeVar("Job")
@@ -66,7 +64,7 @@ class ShardScan(NamedTuple):
     """
 
     task: str
-    query: Vector
+    query: Vectors
     k: int
     among: Ids | None = None
     group: Grouping | None = best_per_video
@@ -214,11 +212,12 @@ class SearchSnapshot:
             for task, shard_release in shard_releases.items()
             if other and other.shard_releases.get(task) == shard_release
         }
-        pinned = PinnedQueryReleases(index_snapshot, release_id, release)
+        broken: dict[str, str] = {}
+        pinned = pinned_query_releases(index_snapshot, release_id, release, broken)
         encoder = open_query_encoder(
             backbone, release, pinned, other.query_vectors.encoder if other else None, checked
         )
-        degraded.update(lineage.broken | pinned.broken)
+        degraded.update(lineage.broken | broken)
         shards = {task: shard for task, shard in shards.items() if task not in degraded}
         videos = _read_video_ids(shards, degraded)
         shards = {task: shards[task] for task in videos}
@@ -391,11 +390,14 @@ class SearchSnapshot:
             try:
                 if group is None or not shard.has_moments:
                     return shard.search_many(queries, k, exclude, among)
-                search = partial(_search_rows, shard, queries, exclude, among)
+
+                def search(rows: Rows, depth: int) -> list[Hits]:
+                    return shard.search_many(queries[rows], depth, exclude, among)
+
                 return nearest_videos(search, len(queries), k, group)
             except ShardStoreError as error:
                 self.mark_degraded(task, error)
-        return [Hits(np.empty(0, np.int64), np.empty(0, np.float32))] * len(scans)
+        return [NO_HITS] * len(scans)
 
 
 def _read_video_ids(shards: Mapping[str, SearchableShard], degraded: dict[str, str]) -> dict[str, Ids]:
@@ -419,18 +421,6 @@ def _replace_profiles(
     return profiles.replace_rows(
         {positions[task]: (row.tokens, row.values) for task, row in replacements.items()}
     )
-
-
-def _search_rows(
-    shard: SearchableShard,
-    queries: Vectors,
-    exclude: Sequence[int],
-    among: Ids | None,
-    rows: npt.NDArray[np.int64],
-    depth: int,
-) -> list[Hits]:
-    """Search a shard for some of the queries."""
-    return shard.search_many(queries[rows], depth, exclude, among)
 
 
 def search_in_parallel(

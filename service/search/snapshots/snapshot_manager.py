@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from threading import Event, Lock, Thread
 
-import numpy as np
-import numpy.typing as npt
 import structlog
 
 from cinestrata_schemas.operations import Readiness
 from cinestrata_schemas.problems import Action
+from index.arrays import Ids
 from index.errors import ShardStoreError
 from models.backbones.query_backbone import QueryBackbone
 from service.catalog.catalog_reads import CatalogReads
@@ -30,7 +29,6 @@ from service.search.words.library_words import LibraryWords
 
 log = structlog.get_logger(__name__)
 
-Ids = npt.NDArray[np.int64]
 
 POLL_SECONDS = 0.5
 RETRY_SECONDS = 30.0  # between attempts to load what was refused or degraded, which may be repaired meanwhile
@@ -66,12 +64,11 @@ class SnapshotManager:
         self._seen_stamp: tuple[int, int, int] | None = None
         self._loaded_stamp: tuple[int, int, int] | None = None
         self.retry_at: float | None = None
-        self._edited_captions = EditedCaptions()
+        self._seen_edits: tuple[SearchSnapshot, dict[str, int]] | None = None
+        self._edits_due = 0.0  # monotonic time
         self._captions_lock = Lock()
         self._refresh_lock = Lock()
         self._catch_up_thread = ThreadPoolExecutor(1, "catch-up")
-        self._catch_up: Future[bool] | None = None
-        self._catch_up_lock = Lock()
         self._is_stopped = Event()
         self._threads: list[Thread] = []
 
@@ -102,16 +99,6 @@ class SnapshotManager:
             raise AssertionError("a snapshot is loaded with a backbone")
         return self.backbone
 
-    @property
-    def is_following(self) -> bool:
-        """Whether the background threads are running."""
-        return any(thread.is_alive() for thread in self._threads)
-
-    @property
-    def cached_releases(self) -> list[str]:
-        """IDs of earlier releases kept in memory for pagination."""
-        return list(self._earlier)
-
     # -- access -------------------------------------------------------------------------------------------------
 
     def current(self) -> SearchSnapshot:
@@ -121,7 +108,7 @@ class SnapshotManager:
             Unavailable: No snapshot is loaded.
         """
         if self._current is None and self._has_looked and self._loader.stamp() != self._seen_stamp:
-            self._wait_for_refresh(time.monotonic() + CATCH_UP_SECONDS)  # the first task was just published
+            self._refresh_in_time()  # the first task was just published
         if self._current is not None:
             return self._current
         if self.last_error:
@@ -174,7 +161,6 @@ class SnapshotManager:
         """Load the generation with a task that the catalog already reports as ready.
 
         The catalog marks a task ready right after its shard is published, so a snapshot may lag until the next poll.
-        Concurrent callers share one load.
 
         Args:
             used: Snapshot that lacks the task.
@@ -190,12 +176,9 @@ class SnapshotManager:
             return self._current
         if not self._reads.read(lambda: _is_ready(task)):
             return None
-        deadline = time.monotonic() + CATCH_UP_SECONDS
-        while (is_own_refresh := self._wait_for_refresh(deadline)) is not None:
-            if self._current is not None and self._current is not used:
-                return self._current
-            if is_own_refresh:  # it saw the manifest, which is published before the task becomes ready
-                break
+        self._refresh_in_time()  # it sees the manifest, which is published before the task becomes ready
+        if self._current is not None and self._current is not used:
+            return self._current
         if used.is_pinned and self.last_error is None:
             raise TaskNotServed(task)
         reason = f": {self.last_error}" if self.last_error else "; try again in a few seconds."
@@ -210,8 +193,23 @@ class SnapshotManager:
         A process with an empty library is ready: a client that awaits readiness before posting the first task would
         otherwise wait forever.
         """
-        return describe_readiness(
-            self._current, self.last_error, is_loaded=self.backbone is not None, has_looked=self._has_looked
+        snapshot, error, is_loaded = self._current, self.last_error, self.backbone is not None
+        if snapshot is not None or error is not None:
+            index_state = error or "ok"
+        else:
+            index_state = NOTHING_LEARNED if self._has_looked else "still loading"
+        return Readiness(
+            ready=is_loaded and (snapshot is not None or (self._has_looked and error is None)),
+            release=snapshot.release_id if snapshot else None,
+            pinned=snapshot is not None and snapshot.is_pinned,
+            generation=snapshot.generation if snapshot else 0,
+            tasks=len(snapshot.shards) if snapshot else 0,
+            degraded=snapshot.degraded_by_name if snapshot else {},
+            checks={
+                "model": "ok" if is_loaded else error or "still loading",
+                "index": index_state if is_loaded else "ok",
+                **(_describe_snapshot(snapshot) if snapshot else {}),
+            },
         )
 
     def degraded(self) -> dict[str, str]:
@@ -292,7 +290,7 @@ class SnapshotManager:
             snapshot = self._current
             if snapshot is None:
                 return False
-            fresh = self._edited_captions.apply(snapshot)
+            fresh = self._apply_edited_captions(snapshot)
             fresh = (fresh or snapshot).with_current_confidence() or fresh
             if fresh is None:
                 return False
@@ -301,6 +299,21 @@ class SnapshotManager:
                     return False
                 self._replace_current(fresh)
                 return True
+
+    def _apply_edited_captions(self, snapshot: SearchSnapshot) -> SearchSnapshot | None:
+        """Update routing profiles to edited captions; None if nothing changed or no check is due."""
+        started = time.monotonic()
+        if started < self._edits_due:
+            return None
+        edits = read_caption_edits()
+        if self._seen_edits is not None and self._seen_edits[0] is snapshot and self._seen_edits[1] == edits:
+            return None
+        fresh = snapshot.with_current_captions()
+        if fresh is not None:
+            finished = time.monotonic()
+            self._edits_due = finished + (finished - started) * (1 / MAX_EDIT_SHARE - 1)
+        self._seen_edits = fresh or snapshot, edits
+        return fresh
 
     def verify_next_shard(self) -> bool:
         """Verify one served shard's checksums; a damaged shard is set aside.
@@ -339,25 +352,13 @@ class SnapshotManager:
             degraded=dict(fresh.degraded),
         )
 
-    def _wait_for_refresh(self, deadline: float) -> bool | None:
-        """Wait for a refresh, shared by all callers.
-
-        Args:
-            deadline: Monotonic time.
-
-        Returns:
-            Whether this call started the refresh; None if the deadline passed.
-        """
-        with self._catch_up_lock:
-            is_own = self._catch_up is None or self._catch_up.done()
-            if self._catch_up is None or is_own:
-                self._catch_up = self._catch_up_thread.submit(self.refresh)
-            refresh = self._catch_up
+    def _refresh_in_time(self) -> None:
+        """Refresh in a thread, and wait for it for at most :data:`CATCH_UP_SECONDS`."""
+        refresh = self._catch_up_thread.submit(self.refresh)
         try:
-            refresh.result(max(0.0, deadline - time.monotonic()))
+            refresh.result(CATCH_UP_SECONDS)
         except TimeoutError:
-            return None
-        return is_own
+            refresh.cancel()
 
     def _seconds_to_retry(self) -> int:
         """Compute the Retry-After for requests that wait for the next load attempt."""
@@ -389,78 +390,15 @@ def _is_ready(task: str) -> bool:
         return found is not None and found.state == "ready" and found.target_id is None
 
 
-class EditedCaptions:
-    """Follows caption edits in the catalog. Calls must not overlap."""
-
-    def __init__(self) -> None:
-        self._seen: tuple[SearchSnapshot, dict[str, int]] | None = None
-        self._due = 0.0  # monotonic time
-
-    def apply(self, snapshot: SearchSnapshot) -> SearchSnapshot | None:
-        """Update a snapshot's routing profiles to edited captions; None if nothing changed or no check is due.
-
-        Raises:
-            Unavailable: The catalog cannot be read.
-        """
-        started = time.monotonic()
-        if started < self._due:
-            return None
-        edits = read_caption_edits()
-        if self._seen is not None and self._seen[0] is snapshot and self._seen[1] == edits:
-            return None
-        fresh = snapshot.with_current_captions()
-        if fresh is not None:
-            finished = time.monotonic()
-            self._due = finished + (finished - started) * (1 / MAX_EDIT_SHARE - 1)
-        self._seen = fresh or snapshot, edits
-        return fresh
-
-
-def describe_readiness(
-    snapshot: SearchSnapshot | None, error: str | None, *, is_loaded: bool, has_looked: bool
-) -> Readiness:
-    """Describe the readiness of a process.
-
-    Args:
-        snapshot: Current snapshot; None if none is loaded.
-        error: Why the newest generation or the backbone cannot be loaded.
-        is_loaded: Whether the backbone is loaded.
-        has_looked: Whether the process has read the index at least once.
-    """
-    if snapshot is not None or error is not None:
-        index_state = error or "ok"
-    else:
-        index_state = NOTHING_LEARNED if has_looked else "still loading"
-    return Readiness(
-        ready=is_loaded and (snapshot is not None or (has_looked and error is None)),
-        release=snapshot.release_id if snapshot else None,
-        pinned=snapshot is not None and snapshot.is_pinned,
-        generation=snapshot.generation if snapshot else 0,
-        tasks=len(snapshot.shards) if snapshot else 0,
-        degraded=snapshot.degraded_by_name if snapshot else {},
-        checks={
-            "model": "ok" if is_loaded else error or "still loading",
-            "index": index_state if is_loaded else "ok",
-            **_describe_pin(snapshot),
-            **_describe_verification(snapshot),
-        },
-    )
-
-
-def _describe_pin(snapshot: SearchSnapshot | None) -> dict[str, str]:
-    """Name the release that an operator pinned."""
-    if snapshot is None or not snapshot.is_pinned:
-        return {}
-    later = len(snapshot.index_snapshot.manifest.releases_after(snapshot.release_id))
-    return {"release": f"{snapshot.release_id[:12]} is pinned; later releases not searched: {later}"}
-
-
-def _describe_verification(snapshot: SearchSnapshot | None) -> dict[str, str]:
-    """Report the progress of shard verification, while it runs."""
-    unread = snapshot.index_snapshot.unverified_segments if snapshot else []
-    if snapshot is None or not unread:
-        return {}
-    manifest = snapshot.index_snapshot.manifest
-    total = sum(len(manifest.segments(task)) for task in manifest.shards)
-    gigabytes = sum(entry.bytes for entry in unread) / 1e9
-    return {"checksums": f"{len(unread)} of {total} shards ({gigabytes:.1f} GB) are not verified yet"}
+def _describe_snapshot(snapshot: SearchSnapshot) -> dict[str, str]:
+    """Name the release that an operator pinned, and report the progress of shard verification while it runs."""
+    manifest, unread = snapshot.index_snapshot.manifest, snapshot.index_snapshot.unverified_segments
+    checks: dict[str, str] = {}
+    if snapshot.is_pinned:
+        later = len(manifest.releases_after(snapshot.release_id))
+        checks["release"] = f"{snapshot.release_id[:12]} is pinned; later releases not searched: {later}"
+    if unread:
+        gigabytes = sum(entry.bytes for entry in unread) / 1e9
+        total = len(manifest.all_segments())
+        checks["checksums"] = f"{len(unread)} of {total} shards ({gigabytes:.1f} GB) are not verified yet"
+    return checks

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import numpy as np
 
@@ -73,12 +73,21 @@ class SnapshotLineage:
         return TaskLineage(tasks, empty, before)
 
 
-class _PinnedReleases(Mapping[str, ReleaseState]):
-    """Releases by task ID. None is cached: releases may be large, and encoders keep little of them."""
+class PinnedReleases(Mapping[str, ReleaseState]):
+    """The release that made each task's shard, by task ID, read on access.
 
-    def __init__(self, index_snapshot: IndexSnapshot, tasks: Sequence[str]) -> None:
-        self._index_snapshot = index_snapshot
+    None is cached: releases may be large, and encoders keep little of them.
+
+    Args:
+        read: Reads the release of a task.
+    """
+
+    def __init__(self, tasks: Iterable[str], read: Callable[[str], ReleaseState]) -> None:
         self._tasks = dict.fromkeys(tasks)
+        self._read = read
+
+    def __getitem__(self, task: str) -> ReleaseState:
+        return self._read(task)
 
     def __contains__(self, task: object) -> bool:
         return task in self._tasks
@@ -90,44 +99,34 @@ class _PinnedReleases(Mapping[str, ReleaseState]):
         return len(self._tasks)
 
 
-class PinnedVideoReleases(_PinnedReleases):
-    """The video side of the release that made each task's shard, by task ID, read on access.
+def pinned_video_releases(index_snapshot: IndexSnapshot, tasks: Iterable[str]) -> PinnedReleases:
+    """Get the video side of the release that made each task's shard."""
+    shards = index_snapshot.manifest.shards
+    return PinnedReleases(
+        tasks, lambda task: read_video_release(index_snapshot.release_folder(shards[task].release))
+    )
+
+
+def pinned_query_releases(
+    index_snapshot: IndexSnapshot, release_id: str, release: ReleaseState, broken: dict[str, str]
+) -> PinnedReleases:
+    """Get the query side of the release that made each task's shard.
+
+    If that release is broken, the current one takes its place so that other tasks can be served.
 
     Args:
-        index_snapshot: Snapshot that contains the shards and releases.
+        broken: Filled with the reason, by task ID, for accessed tasks whose release cannot be read.
     """
+    shards = index_snapshot.manifest.shards
 
-    def __getitem__(self, task: str) -> ReleaseState:
-        release = self._index_snapshot.manifest.shards[task].release
-        return read_video_release(self._index_snapshot.release_folder(release))
-
-
-class PinnedQueryReleases(_PinnedReleases):
-    """The query side of the release that made each task's shard, by task ID, read on access.
-
-    If that release is broken, the current one takes its place so that other tasks can be served, and the task is
-    recorded in :attr:`broken`.
-
-    Args:
-        index_snapshot: Snapshot that contains the shards and releases.
-
-    Attributes:
-        broken: Why a release cannot be read, by task ID, for tasks accessed so far.
-    """
-
-    def __init__(self, index_snapshot: IndexSnapshot, release_id: str, release: ReleaseState) -> None:
-        super().__init__(index_snapshot, [task.task_id for task in release.tasks])
-        self.broken: dict[str, str] = {}
-        self._release_id = release_id
-        self._release = release
-
-    def __getitem__(self, task: str) -> ReleaseState:
-        shard = self._index_snapshot.manifest.shards.get(task)
-        if shard is None or shard.release == self._release_id:
-            return self._release
+    def read(task: str) -> ReleaseState:
+        shard = shards.get(task)
+        if shard is None or shard.release == release_id:
+            return release
         try:
-            folder = self._index_snapshot.release_folder(shard.release)
-            return read_query_release(folder, profiles=False)
+            return read_query_release(index_snapshot.release_folder(shard.release), profiles=False)
         except (ModelError, ShardStoreError, OSError) as error:
-            self.broken[task] = f"the release that made its shard cannot be read: {error}"
-            return self._release
+            broken[task] = f"the release that made its shard cannot be read: {error}"
+            return release
+
+    return PinnedReleases([task.task_id for task in release.tasks], read)

@@ -9,12 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import numpy as np
-import numpy.typing as npt
 
+from index.arrays import Rows
 from index.hits import Hits
 from index.vector_ids import is_moment, video_ids_of
-
-Rows = npt.NDArray[np.int64]
 
 _DEPTH_FACTOR = 4  # hits fetched per requested video; the depth grows by it if they were too few
 

@@ -10,11 +10,10 @@ from itertools import chain
 from typing import cast
 
 import numpy as np
-import numpy.typing as npt
 
 from cinestrata_schemas.choice_types import QueryMode
 from cinestrata_schemas.search import MomentMatch
-from index.arrays import Ids
+from index.arrays import Ids, Vectors
 from index.hits import Hit, Hits
 from models.routing import DEFAULT_PRIOR
 from models.routing.confidence_model import CONFIDENCE_DEPTH, ConfidenceModel
@@ -30,8 +29,6 @@ from service.search.video_filters import NO_FILTER, VideoFilter, find_passing_vi
 from service.search.video_metadata_cache import VideoMetadataCache
 from service.search.words.domain_captions import DomainCaptions
 from service.search.words.library_words import LibraryTexts
-
-Vector = npt.NDArray[np.float32]
 
 MAX_VECTORS_PER_BATCH = 8192  # limits memory, whatever the number of queries and tasks
 _FEW_VECTORS = 256  # one scan finds all of them as fast as several find the best
@@ -101,7 +98,7 @@ class TextSearch:
     times: dict[str, float]
     round: list[str] = field(default_factory=list)
     nearest: dict[str, Hits] = field(default_factory=dict)
-    query_vectors: dict[str, Vector] = field(default_factory=dict)
+    query_vectors: dict[str, Vectors] = field(default_factory=dict)
     ranked: Sequence[Hit] = ()
     offset: int = 0
     end: int = 0
@@ -126,38 +123,32 @@ class TextSearch:
 
 def execute(
     snapshot: SearchSnapshot,
-    searches: Sequence[SearchRequest | TextSearch],
+    requests: Sequence[SearchRequest],
     cache: VideoMetadataCache,
     *,
     with_words: bool = True,
-    rounds: int | None = None,
 ) -> list[TextSearch]:
     """Run searches on one snapshot.
 
     Args:
-        searches: Requests to start, and searches to continue.
         cache: Source of metadata for filters and moments.
         with_words: Whether words in video texts count. Without them, captions are unknown, as in recall measurements.
-        rounds: Number of rounds to run; None runs searches to their end.
 
     Raises:
         InvalidInput: A request names an unknown task, a mode that the release lacks, a threshold without calibration,
-            or a metadata field that no video has. No search is continued.
-        Unavailable: A request names a task that cannot be searched. No search is continued.
+            or a metadata field that no video has.
+        Unavailable: A request names a task that cannot be searched.
     """
-    requests = [search for search in searches if isinstance(search, SearchRequest)]
-    started = iter(_start(snapshot, requests, cache, with_words=with_words))
-    running = [search if isinstance(search, TextSearch) else next(started) for search in searches]
-    while any(search.round for search in running) and rounds != 0:
-        _run_round(snapshot, running)
-        rounds = None if rounds is None else rounds - 1
-    return running
+    searches = start_searches(snapshot, requests, cache, with_words=with_words)
+    while any(search.round for search in searches):
+        _run_round(snapshot, searches)
+    return searches
 
 
 # -- start ------------------------------------------------------------------------------------------------------
 
 
-def _start(
+def start_searches(
     snapshot: SearchSnapshot,
     requests: Sequence[SearchRequest],
     cache: VideoMetadataCache,
@@ -296,7 +287,7 @@ def _find_named(snapshot: SearchSnapshot, name: str, read_cache: CatalogReadCach
     if len(named) == 1:
         return named[0]
     # It may be a slug, differ in case, or be the previous name of a deleted domain.
-    task_id = read_cache.find_task(name)
+    task_id = read_cache.find_task(name, snapshot)
     if task_id is not None and task_id in snapshot.task_names:
         return task_id
     return named[-1] if named else None
@@ -381,7 +372,7 @@ def _run_round(snapshot: SearchSnapshot, searches: Sequence[TextSearch]) -> None
         search.times["merge"] += 1000 * (merged - scanned) / len(batch)
 
 
-def _plan_scans(search: TextSearch, vectors: Mapping[str, Vector]) -> list[tuple[ShardScan, bool]]:
+def _plan_scans(search: TextSearch, vectors: Mapping[str, Vectors]) -> list[tuple[ShardScan, bool]]:
     """Plan a round's scans, each with whether it looks for the nearest videos in the whole task.
 
     There is one scan for the nearest videos, if any can enter, and those for videos with more evidence. A few videos
@@ -419,7 +410,7 @@ def _with_moments(snapshot: SearchSnapshot, cache: VideoMetadataCache, task: str
         return ids
 
 
-def _keep_query_vectors(search: TextSearch, vectors: Mapping[str, Vector]) -> None:
+def _keep_query_vectors(search: TextSearch, vectors: Mapping[str, Vectors]) -> None:
     """Keep a round's vectors for scoring moments. A searched task without a hit will not get one later."""
     new = {task: vector for task, vector in vectors.items() if search.snapshot.shards[task].has_moments}
     if new or search.query_vectors:

@@ -230,12 +230,12 @@ class RoundPlanner:
         is_in_later_tier = self._ranks[hit.task] >= self._first_tier
         return is_in_later_tier, -hit.score, self._orders.get(hit.task, -1), hit.id
 
-    def without_bonus(self, hit: Hit) -> Hit:
+    def without_bonus(self, hit: Hit) -> float:
         """Subtract the task's prior bonus from a hit's score: bonuses change when a domain loses its last video."""
-        return replace(hit, score=hit.score - float(np.float32(self.prior_bonuses[hit.task])))
+        return hit.score - float(np.float32(self.prior_bonuses[hit.task]))
 
     def with_bonus(self, hit: Hit) -> Hit:
-        """Invert :meth:`without_bonus` with this search's bonuses."""
+        """Add the task's prior bonus to a hit's score."""
         return replace(hit, score=hit.score + float(np.float32(self.prior_bonuses[hit.task])))
 
     def _lowest_useful_score(self) -> float:

@@ -20,12 +20,12 @@ from cinestrata_schemas.search import (
     TaskRouting,
 )
 from cinestrata_schemas.videos import VideoMoment
-from index.hits import Hit
+from index.hits import Hit, Hits, merge_hits
 from index.vector_ids import video_ids_of
 from service.catalog.transcripts import TimedText
 from service.core.errors import Unavailable
 from service.library.video_listing import stream_url, thumbnail_url
-from service.search.catalog_read_cache import ResultRows, VideoRow
+from service.search.catalog_read_cache import ResultRows, VideoRow, read_rows
 from service.search.facets import count_facets
 from service.search.search_request import Cursor
 from service.search.snapshots.search_snapshot import SearchSnapshot, ShardScan
@@ -94,8 +94,9 @@ def _find_page_start(search: TextSearch) -> int:
     if last.task not in planner.prior_bonuses:
         return 0  # all videos of its domain are gone; repeating is better than omitting
     # The last hit was deleted or edited, or no longer passes the filter: its score tells its rank.
-    score = last.score + search.words.absent(last.task)
-    end = planner.rank_key(planner.with_bonus(replace(last, score=score)))
+    end = planner.rank_key(
+        planner.with_bonus(replace(last, score=last.score + search.words.absent(last.task)))
+    )
     return sum(planner.rank_key(hit) < end for hit in search.ranked[:count])
 
 
@@ -107,7 +108,7 @@ def _next_cursor(search: TextSearch, generation: int, results: int) -> str:
     deleted.
     """
     cursor = search.request.cursor
-    last = search.planner.without_bonus(search.page[-1])
+    last = search.page[-1]
     return str(
         Cursor(
             release=search.snapshot.release_id,
@@ -117,7 +118,7 @@ def _next_cursor(search: TextSearch, generation: int, results: int) -> str:
             result_offset=_results_before(search) + results,
             parameters=search.request.parameter_digests,
             tasks_in_first_page=cursor.tasks_in_first_page if cursor else search.planner.reached_tasks,
-            last_hit=replace(last, score=last.score - search.words.absent(last.task)),
+            last=(last.task, last.id, search.planner.without_bonus(last) - search.words.absent(last.task)),
         )
     )
 
@@ -179,6 +180,14 @@ def _response(search: TextSearch, results: list[SearchResult], rows: ResultRows)
         metadata_as_of=rows.as_of,
         next_cursor=_next_cursor(search, generation, len(results)) if search.has_next_page else None,
     )
+
+
+def build_nearest(
+    hits: Mapping[str, Hits], k: int, min_score: float | None, snapshot: SearchSnapshot
+) -> list[SearchResult]:
+    """Merge the hits of tasks, best first, and join the k best with their catalog rows."""
+    merged = [hit for hit in merge_hits(hits, k) if min_score is None or hit.score >= min_score]
+    return build_results(merged, read_rows([hit.id for hit in merged]), snapshot)
 
 
 def build_results(

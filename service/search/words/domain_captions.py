@@ -130,18 +130,7 @@ class DomainCaptions:
             return DomainCaptions(words, self._positions)
         if words.captioned_version == self.version:
             return self
-        is_captioned = None
-        if words.captioned_version == self.version + 1:
-            is_captioned = self._is_captioned.copy()
-            places = self._positions.places(words.newly_changed)
-            is_captioned[places] = ~is_captioned[places]
-        return DomainCaptions(
-            words,
-            self._positions,
-            statistics=self.statistics,
-            is_captioned=is_captioned,
-            counted=self._counted,
-        )
+        return DomainCaptions(words, self._positions, statistics=self.statistics, counted=self._counted)
 
     def _count(self, words: WordIndex) -> CaptionStatistics:
         captions, lengths = words.count_captions(self._positions.locate, len(self._positions.counts))

@@ -11,14 +11,16 @@ shared index, they would make caption words look common, and lookups would stop 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
 from threading import Lock
+from types import MappingProxyType
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import numpy as np
 import numpy.typing as npt
 import structlog
-from sqlalchemy import Select, bindparam, select
+from sqlalchemy import Select, select
 from sqlalchemy.orm import Session
 from sqlalchemy.sql.elements import KeyedColumnElement
 
@@ -44,37 +46,14 @@ _CHUNK = 10_000  # videos whose texts are held in memory at a time
 _IDS_PER_QUERY = 500
 
 
-class RowsByVideo:
-    """A query for rows by video, compiled once. Consecutive IDs are read as a range.
-
-    Args:
-        query: Selects the rows of all videos, as table columns, which are faster to read than objects.
-        video: Column with the vector ID.
-    """
-
-    def __init__(self, query: Select[Any], video: KeyedColumnElement[Any]) -> None:
-        self._of_ids = query.where(video.in_(bindparam("ids", expanding=True)))
-        self._between = query.where(video.between(bindparam("first"), bindparam("last")))
-
-    def read(self, session: Session, videos: Sequence[int]) -> Iterable[Any]:
-        """Read the rows of videos, given by ascending vector IDs; at most as many IDs as fit in a query."""
-        connection = session.connection()
-        if videos and videos[-1] - videos[0] == len(videos) - 1:
-            return connection.execute(self._between, {"first": videos[0], "last": videos[-1]})
-        return connection.execute(self._of_ids, {"ids": list(videos)})
-
-
-_VIDEOS = Video.__table__.c
-_TEXTS = RowsByVideo(
-    select(_VIDEOS.vector_id, _VIDEOS.uri, _VIDEOS.captions, _VIDEOS["metadata"]), _VIDEOS.vector_id
-)
-_PASSAGES = Passage.__table__.c
-_CUES = RowsByVideo(
+# Table columns, which are faster to read than objects; with the column of the vector ID.
+_VIDEOS, _PASSAGES, _FEEDBACK = Video.__table__.c, Passage.__table__.c, Feedback.__table__.c
+_TEXTS = select(_VIDEOS.vector_id, _VIDEOS.uri, _VIDEOS.captions, _VIDEOS["metadata"]), _VIDEOS.vector_id
+_CUES = (
     select(_PASSAGES.video_vector_id, _PASSAGES.cues).order_by(_PASSAGES.video_vector_id, _PASSAGES.number),
     _PASSAGES.video_vector_id,
 )
-_FEEDBACK = Feedback.__table__.c
-_VERDICTS = RowsByVideo(
+_VERDICTS = (
     select(_FEEDBACK.video_vector_id, _FEEDBACK.verdict, _FEEDBACK.text).order_by(_FEEDBACK.id),
     _FEEDBACK.video_vector_id,
 )
@@ -85,47 +64,38 @@ class RelevanceFeedback:
     """The positive and negative feedback of a library: texts that people confirmed or refused; immutable.
 
     Args:
-        texts: Texts by vector ID, for videos that have any; negative ones have negative votes.
-        negative: Votes against each video, by the key of the words, then by vector ID.
+        texts: Texts by vector ID, each with the key of its words, for videos that have any; negative ones have negative
+            votes.
     """
 
-    def __init__(
-        self,
-        texts: Mapping[int, Sequence[VideoText]] | None = None,
-        negative: Mapping[str, Mapping[int, int]] | None = None,
-    ) -> None:
-        self._texts = texts or {}
-        self._negative = negative or {}
+    def __init__(self, texts: Mapping[int, Sequence[tuple[str, VideoText]]] = MappingProxyType({})) -> None:
+        self._texts = texts
 
     def replace(self, texts: Mapping[int, Sequence[VideoText]]) -> RelevanceFeedback:
         """Replace the texts of videos. Other kinds of texts among them are ignored."""
-        voted = {video: [text for text in group if text.votes] for video, group in texts.items()}
+        voted = {
+            video: [(words_key(text.text) or "", text) for text in group if text.votes]
+            for video, group in texts.items()
+        }
         changed = {video: group for video, group in voted.items() if group or video in self._texts}
-        if not changed:
-            return self
-        before = {key for video in changed for key in map(_key, self._texts.get(video, ()))}
-        now = {
-            (_key(text), video): -text.votes
-            for video, group in changed.items()
-            for text in group
-            if text.votes < 0
-        }
-        # Copy each set of votes once, however many of these videos it contains.
-        copies = {
-            key: {
-                video: votes for video, votes in self._negative.get(key, {}).items() if video not in changed
-            }
-            for key in before | {key for key, _ in now}
-        }
-        for (key, video), votes in now.items():
-            copies[key][video] = votes
-        negative = {key: videos for key, videos in {**self._negative, **copies}.items() if videos}
         merged = {**self._texts, **changed}
-        return RelevanceFeedback({video: group for video, group in merged.items() if group}, negative)
+        return (
+            RelevanceFeedback({video: group for video, group in merged.items() if group}) if changed else self
+        )
+
+    @cached_property
+    def _negative(self) -> dict[str, dict[int, int]]:
+        """Votes against each video, by the key of the words, then by vector ID."""
+        negative: dict[str, dict[int, int]] = {}
+        for video, group in self._texts.items():
+            for key, text in group:
+                if text.votes < 0:
+                    negative.setdefault(key, {})[video] = -text.votes
+        return negative
 
     def positive_texts(self, video: int) -> list[VideoText]:
         """List a video's texts with positive feedback."""
-        return [text for text in self._texts.get(video, ()) if text.votes > 0]
+        return [text for _, text in self._texts.get(video, ()) if text.votes > 0]
 
     def negative_videos(self, queries: Sequence[str]) -> tuple[Ids, npt.NDArray[np.int64]]:
         """Find the videos with negative feedback for any of some texts: ascending IDs, and the votes against each."""
@@ -362,13 +332,13 @@ def read_texts(videos: Ids) -> ReadTexts:
 def _read_batch(videos: Sequence[int], found: ReadTexts) -> None:
     with session_scope() as session:
         texts: dict[int, list[VideoText]] = {}
-        for video, uri, captions, metadata in _TEXTS.read(session, videos):
+        for video, uri, captions, metadata in _rows(session, _TEXTS, videos):
             if is_damaged(captions) or is_damaged(metadata):
                 log.warning("texts_not_read", vector_id=video)
             texts[video] = texts_of(uri, captions, metadata)
         for video, voted in read_feedback_texts(session, videos).items():
             texts.get(video, []).extend(voted)
-        for video, passage in _CUES.read(session, videos):
+        for video, passage in _rows(session, _CUES, videos):
             if is_damaged(passage):
                 log.warning("passage_not_read", vector_id=video)
             found.passages[video].append(passage)
@@ -385,7 +355,7 @@ def read_feedback_texts(session: Session, videos: Sequence[int]) -> dict[int, li
     """
     votes: dict[tuple[int, str], int] = {}
     texts: dict[tuple[int, str, str], str] = {}
-    for video, verdict, text in _VERDICTS.read(session, videos):
+    for video, verdict, text in _rows(session, _VERDICTS, videos):
         key = words_key(text) or ""  # rows of an earlier version have another one
         votes[video, key] = votes.get((video, key), 0) + (1 if verdict == "right" else -1)
         texts.setdefault((video, key, verdict), text)
@@ -409,5 +379,9 @@ def read_positive_texts(session: Session, videos: Sequence[int]) -> dict[int, li
     return positive_texts
 
 
-def _key(text: VideoText) -> str:
-    return words_key(text.text) or ""
+def _rows(
+    session: Session, query: tuple[Select[Any], KeyedColumnElement[Any]], videos: Sequence[int]
+) -> Iterable[Any]:
+    """Read the rows of videos, at most as many as fit in a query."""
+    rows, video = query
+    return session.connection().execute(rows.where(video.in_(videos)))

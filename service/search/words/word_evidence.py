@@ -70,7 +70,6 @@ _SAYS_ALL_TERMS = 6.0  # log-odds from which a passage with all words of the que
 # Passages without the words, added so that the few passages of a small library do not make all words common.
 _PRIOR_PASSAGES = 1000
 _MAX_PASSAGES = 20_000  # that are compared with a query
-_TABLE_SHARE = 8  # texts are grouped if there are at most this many possible classes for each
 
 
 @dataclass(frozen=True)
@@ -232,52 +231,41 @@ def word_evidence(
             unknown=unknown,
         )
     is_caption = matches.kinds == TextKind.CAPTION
-    chosen, class_of = _group_texts(
-        matches,
-        domains,
-        is_caption=is_caption,
-        is_captioned=is_captioned,
-        domain_count=len(is_captioned_domain),
-    )
-    owners, is_caption, is_captioned = domains[chosen], is_caption[chosen], is_captioned[chosen]
-    votes, lengths, of_texts = matches.votes[chosen], matches.lengths[chosen], matches.strengths[chosen]
-    rows, units = of_texts.nonzero()  # of few units, most texts contain one
-    strengths = of_texts[rows, units].astype(np.float64)
-    is_known = np.bincount(units, minlength=of_texts.shape[1]) > 0
+    votes, unit_count = matches.votes, matches.strengths.shape[1]
+    rows, units = matches.strengths.nonzero()  # of few units, most texts contain one
+    strengths = matches.strengths[rows, units].astype(np.float64)
+    is_known = np.bincount(units, minlength=unit_count) > 0
     weights, base = _unit_weights(caption_frequencies, is_known, statistics)
     positive = np.where(votes > 0, _NOT_A_CAPTION * _saturated(votes), 1.0)
     sources = np.where(is_caption | (votes > 0), positive, _NOT_A_CAPTION)
-    shared = np.bincount(rows, strengths * weights[owners[rows], units], len(owners))
-    brevity = 1 / (1 + _LONGER * np.maximum(0.0, lengths / max(1, int(is_known.sum())) - 1))
+    shared = np.bincount(rows, strengths * weights[domains[rows], units], len(domains))
+    brevity = 1 / (1 + _LONGER * np.maximum(0.0, matches.lengths / max(1, int(is_known.sum())) - 1))
     evidence: Floats = sources * brevity * shared
     # One column more, for how close a text that matches all terms is.
-    contained = np.zeros((len(owners), of_texts.shape[1] + 1))
+    contained = np.zeros((len(domains), unit_count + 1))
     contained[rows, units] = np.where(strengths >= 1, 1.0, _SAME_STEM) * sources[rows]
     idf = inverse_document_frequency(matches.frequencies, matches.documents)
     enough = _IS_COMPLETE * max(float(idf.sum()), 1e-6)
     is_whole = (contained[:, :-1] > 0) @ idf >= enough
     contained[:, -1] = _CLOSEST * is_whole * sources * brevity
-    videos, first_class, best, contained, row_of = _best_per_video(
-        matches.videos, class_of, evidence, contained
-    )
+    videos, first, gained, contained = _best_per_video(matches.videos, evidence, contained)
     closest, forms = contained[:, -1], contained[:, :-1]
     has_all_terms = (forms > 0) @ idf >= enough
     likeness = np.where(forms > 0, forms, 1.0).min(axis=1)
-    owner, is_captioned = owners[first_class], is_captioned[first_class]
+    owner, is_captioned = domains[first], is_captioned[first]
     may_have_all_terms = bool((forms[:, ~is_partial] > 0).all(axis=1).any())
-    gained = best[row_of]
     unknown = _mean_evidence(gained[is_captioned], owner[is_captioned], base, statistics)
     log_odds = base[owner] + gained
     # A name or a value does not speak against a video without captions.
     of_any = uncaptioned + np.maximum(log_odds, unknown[owner])
     log_odds = np.where(is_captioned, log_odds, of_any)
-    log_odds += (has_all_terms * (_COMPLETE * likeness + closest))[row_of]
+    log_odds += has_all_terms * (_COMPLETE * likeness + closest)
     of_unknown = uncaptioned + unknown
     return WordEvidence(
         videos=videos,
         domains=owner,
         log_odds=log_odds.astype(np.float32),
-        has_all_terms=has_all_terms[row_of],
+        has_all_terms=has_all_terms,
         absent=np.where(is_captioned_domain, base, of_unknown).astype(np.float32),
         unknown=of_unknown.astype(np.float32),
         may_have_all_terms=may_have_all_terms,
@@ -314,73 +302,30 @@ def inverse_document_frequency(
     return np.asarray(np.log1p((documents - frequencies + 0.5) / (frequencies + 0.5)))
 
 
-def _group_texts(
-    matches: WordMatches,
-    domains: Ints,
-    is_caption: npt.NDArray[np.bool_],
-    is_captioned: npt.NDArray[np.bool_],
-    domain_count: int,
-) -> tuple[Ints | slice, Ints]:
-    """Group the texts that differ only in their videos, whose evidence is therefore equal.
-
-    Returns:
-        One text of each of C classes, and the class of each text, ``[D]``. If few texts can be equal, each is a class.
-    """
-    count = len(matches.videos)
-    lengths, votes = _rank_values(matches.lengths), _rank_values(matches.votes)
-    most_lengths, most_votes = int(lengths.max()) + 1, int(votes.max()) + 1
-    size = domain_count * most_lengths * most_votes * 4 * 3 ** matches.strengths.shape[1]
-    if size > _TABLE_SHARE * count:
-        return slice(None), np.arange(count)
-    keys = (domains * most_lengths + lengths) * most_votes + votes
-    keys = 4 * keys + 2 * is_caption + is_captioned
-    for unit in matches.strengths.T:
-        keys = 3 * keys + (unit > 0) + (unit >= 1)
-    table = np.full(size, -1, np.int32)
-    table[keys] = np.arange(count, dtype=np.int32)  # the last text of each class
-    (used,) = np.nonzero(table >= 0)
-    chosen = table[used]
-    table[used] = np.arange(len(used), dtype=np.int32)
-    return chosen, table[keys]
-
-
-def _rank_values(values: Ints) -> Ints:
-    """Replace small numbers by their ranks among those that occur."""
-    return (np.cumsum(np.bincount(values) > 0, dtype=np.int32) - 1)[values]
-
-
-def _best_per_video(
-    videos: Ids, class_of: Ints, evidence: Floats, contained: Floats
-) -> tuple[Ids, Ints, Floats, Floats, Ints | slice]:
+def _best_per_video(videos: Ids, evidence: Floats, contained: Floats) -> tuple[Ids, Ints, Floats, Floats]:
     """Choose among the texts of each of V videos.
 
     Args:
         videos: Video of each text, ``[D]``.
-        class_of: Class of each text, ``[D]``.
-        evidence: Evidence of a text of each class, ``[C]``.
-        contained: Form of each unit in it, ``[C, U]``; 0 where it is absent.
+        evidence: Evidence of each text, ``[D]``.
+        contained: Form of each unit in it, ``[D, U]``; 0 where it is absent.
 
     Returns:
-        The videos, ascending, ``[V]``, and the class of a text of each, ``[V]``; highest evidence of a text ``[R]``,
-        and best form of each unit ``[R, U]``, in one row for each video or, if each has one text, for each class; and
-        the row of each video, ``[V]``, or the slice of all rows.
+        The videos, ascending, ``[V]``, the first text of each, ``[V]``, the highest evidence of a text, ``[V]``, and
+        the best form of each unit, ``[V, U]``.
     """
-    if not (videos[1:] >= videos[:-1]).all():
-        order = np.argsort(videos, kind="stable")
-        videos, class_of = videos[order], class_of[order]
+    order = np.argsort(videos, kind="stable")
+    videos = videos[order]
     is_first = np.ones(len(videos), np.bool_)
     np.not_equal(videos[1:], videos[:-1], out=is_first[1:])
-    if is_first.all():
-        return videos, class_of, evidence, contained, class_of
-    distinct, first_class = videos[is_first], class_of[is_first]
-    best, forms = evidence[first_class], contained[first_class]
-    others = class_of[~is_first]
-    video_of = np.searchsorted(distinct, videos[~is_first])
-    np.maximum.at(best, video_of, evidence[others])
-    rows, units = contained[others].nonzero()
-    flat = forms.reshape(-1)
-    np.maximum.at(flat, video_of[rows] * forms.shape[1] + units, contained[others[rows], units])
-    return distinct, first_class, best, forms, slice(None)
+    distinct, first, others = videos[is_first], order[is_first], order[~is_first]
+    best, forms = evidence[first], contained[first]
+    if len(others):
+        video_of = np.searchsorted(distinct, videos[~is_first])
+        np.maximum.at(best, video_of, evidence[others])
+        rows, units = contained[others].nonzero()
+        np.maximum.at(forms, (video_of[rows], units), contained[others[rows], units])
+    return distinct, first, best, forms
 
 
 def _unit_weights(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,6 @@ import numpy as np
 import pytest
 
 from index.errors import ShardCorrupt, ShardMissing
-from index.files.manifest_format import Manifest
 from index.index_snapshot import IndexSnapshot
 from index.integrity_audit import audit
 from index.milvus import milvus_partitions, milvus_vector_store
@@ -293,30 +291,6 @@ def test_server_loads_partitions_on_use_and_stores_half_precision(
     assert audit(store).problems == []
     server.release_all()
     assert open_shard_of(store, "t1").search(unit(1)[0], 9).ids.size == 5
-
-
-def test_manifest_names_the_place_of_each_shard(store: ShardStore, publish_task: Callable) -> None:
-    publish_task(ShardStore(store.root), "files", range(3))
-    manifest = publish_task(store, "away", range(5, 8))
-    assert Manifest.loads(store.manifest_path.read_text()) == manifest
-    assert manifest.shards["files"].place == ""
-    assert manifest.shards["away"].place.startswith("milvus:")
-    assert set(manifest.shards["away"].files) == {"ids.npy", "shard.json", "vectors.json"}
-
-
-def test_concurrent_milvus_searches_return_same_results(
-    store: ShardStore, publish_task: Callable, unit: Callable
-) -> None:
-    for number in range(3):
-        publish_task(store, f"t{number}", range(20 * number, 20 * number + 20), seed=number)
-    queries, tasks = unit(4, 5), [open_shard_of(store, f"t{number}") for number in range(3)]
-    expected = [[task.search(query, 5).ids.tolist() for query in queries] for task in tasks]
-
-    def search(place: int) -> list[list[int]]:
-        return [tasks[place % 3].search(query, 5).ids.tolist() for query in queries]
-
-    with ThreadPoolExecutor(6) as threads:
-        assert list(threads.map(search, range(6))) == expected * 2
 
 
 _KILLED = """

@@ -224,17 +224,6 @@ def test_gate_rejects_structure_with_low_text_recall(kind: str) -> None:
     assert result.structure.refused[kind] < 0.99
 
 
-def test_gate_needs_more_work_for_text_queries_than_for_videos() -> None:
-    exact, policy = _exact(VIDEOS[:8000]), AnnPolicy(exact_rows=1000, kinds=("hnsw",), target=0.999)
-    kinds = []
-    for queries in (_clustered(120, 8), _text_like(120, 9)):
-        result = choose_structure(exact, queries, policy)
-        assert result is not None
-        kinds.append((result.structure.kind, result.structure.work))
-    assert kinds[0][0] == "hnsw"
-    assert kinds[1][0] == "flat" or kinds[1][1] > 2 * kinds[0][1]
-
-
 def test_gate_keeps_smallest_passing_parameter(kind: str) -> None:
     exact = _exact(VIDEOS)
     result = choose_structure(exact, TEXTS, AnnPolicy(exact_rows=1000, kinds=(kind,)))

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import faiss
 import numpy as np
 import pytest
 
 from index.files.manifest_format import SegmentEntry
 from index.scanning import exact_scan
-from index.scanning.exact_scan import CandidatePool, ExactScan, empty_flat_index, widen_half_precision
+from index.scanning.exact_scan import ExactScan, empty_flat_index, widen_half_precision
 from index.scanning.segment import Segment
 from index.shard_store import ShardStore
 from index.shards.faiss_vector_store import FaissShard
@@ -84,54 +83,6 @@ def test_batched_search_is_exact_despite_rounding(unit: Callable) -> None:
         assert (found.scores == one.scores).all()
 
 
-def test_batched_search_reads_every_vector_once_in_blocks(
-    unit: Callable, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(exact_scan, "BLOCK_BYTES", 4096)
-    blocks: list[tuple[int, np.ndarray]] = []
-    add = CandidatePool.add
-
-    def recorded(self: CandidatePool, start: int, scores: np.ndarray) -> None:
-        blocks.append((start, scores.copy()))
-        add(self, start, scores)
-
-    monkeypatch.setattr(CandidatePool, "add", recorded)
-    vectors, queries = unit(1000, seed=9, dim=DIM), unit(8, seed=10, dim=DIM)
-    _exact(vectors).search_many(queries, 3)
-    assert max(len(scores) for _, scores in blocks) * 4 * DIM <= 4096
-    sizes = [len(scores) for _, scores in blocks]
-    assert [start for start, _ in blocks] == np.cumsum([0, *sizes[:-1]]).tolist()
-    stored = vectors.astype(np.float16).astype(np.float32)
-    assert np.allclose(np.concatenate([scores for _, scores in blocks]), stored @ queries.T, atol=1e-6)
-
-
-def test_batched_search_of_segments_with_deletions_equals_single_search(
-    store: ShardStore, write: Callable, publish_task: Callable, unit: Callable
-) -> None:
-    manifest = publish_task(store, "t", range(0, 40), seed=1)
-    more = store.write_shard(
-        task="t",
-        release=manifest.shards["t"].release,
-        fingerprint="encoder of t",
-        ids=np.arange(40, 70),
-        vectors=unit(30, seed=2),
-    )
-    store.append(more)
-    manifest = store.delete([3, 44])
-    parts = [(store.shard_folder(part.id), part) for part in manifest.segments("t")]
-    shard = FaissShard(parts, store.tombstones(manifest, "t"), store.segment_cache)
-    queries, every = unit(10, seed=3), np.concatenate([unit(40, seed=1), unit(30, seed=2)])
-    for exclude, among in (((), None), ([0, 50], None), ((), np.arange(20, 60)), ([21], np.arange(20, 60))):
-        passing = ~np.isin(np.arange(70), [3, 44, *exclude]) & (
-            np.isin(np.arange(70), among) if among is not None else True
-        )
-        for query, hits in zip(queries, shard.search_many(queries, 6, exclude, among), strict=True):
-            wanted = _brute_force(every, query, passing)[:6]
-            assert hits.ids.tolist() == [row for _, row in wanted]
-            one = shard.search(query, 6, exclude, among)
-            assert (one.ids.tolist(), one.scores.tolist()) == (hits.ids.tolist(), hits.scores.tolist())
-
-
 @pytest.mark.parametrize("queries", [np.zeros(DIM), np.zeros((2, DIM + 1)), np.full((1, DIM), np.nan)])
 def test_queries_of_wrong_shape_raise_with_task_name(
     store: ShardStore, write: Callable, queries: np.ndarray
@@ -143,13 +94,6 @@ def test_queries_of_wrong_shape_raise_with_task_name(
     with pytest.raises(ValueError, match="k must be at least 1, not 0"):
         shard.search_many(np.zeros((1, DIM)), 0)
     assert shard.search_many(np.zeros((0, DIM)), 3) == []
-
-
-def test_exact_scan_reads_stored_bytes_in_place(unit: Callable) -> None:
-    exact = _exact(unit(50, seed=11))
-    flat = faiss.downcast_index(exact.flat)
-    assert (exact.vectors(np.arange(50)) == flat.reconstruct_n(0, 50)).all()
-    assert exact.vectors(np.empty(0, np.int64)).shape == (0, 8)
 
 
 def test_every_finite_number_is_converted_exactly() -> None:
@@ -170,28 +114,6 @@ def _unrounded(count: int, dim: int, seed: int) -> np.ndarray:
     return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
 
 
-def _rounded_products(stored: np.ndarray, query: np.ndarray) -> list[float]:
-    """Compute the inner products with rounded rows, in double precision."""
-    return [sum(float(a) * float(b) for a, b in zip(row, query, strict=True)) for row in stored]
-
-
-@pytest.mark.parametrize("dim", [7, 8, 33])
-def test_scan_ranks_like_brute_force_on_rounded_vectors(store: ShardStore, dim: int) -> None:
-    vectors = _unrounded(200, dim, seed=dim)
-    entry = store.write_shard(task="t", release="r", fingerprint="f", ids=np.arange(200), vectors=vectors)
-    shard = _open(store, entry)
-    rounded = vectors.astype(np.float16)
-    assert (shard.vectors(shard.ids) == rounded.astype(np.float32)).all()
-    assert not (rounded == vectors).all()
-    for query in _unrounded(4, dim, seed=100 + dim):
-        scores = np.array(_rounded_products(rounded, query))
-        (hits,) = shard.search_many(query[None], 50)
-        assert hits.ids.tolist() == np.argsort(-scores)[:50].tolist()
-        np.testing.assert_allclose(hits.scores, scores[hits.ids], atol=1e-6)
-        # Rounding the rows changes a cosine by less than half a unit in the last place of half precision.
-        assert np.abs(scores - vectors.astype(float) @ query).max() < 2**-11
-
-
 def test_equal_vectors_have_equal_scores_in_every_row(store: ShardStore) -> None:
     # A scan with a different order of summation in some rows would not order these by ID.
     vectors = np.repeat(_unrounded(1, 515, seed=1), 1003, axis=0)
@@ -199,11 +121,3 @@ def test_equal_vectors_have_equal_scores_in_every_row(store: ShardStore) -> None
     (hits,) = _open(store, entry).search_many(_unrounded(1, 515, seed=2), 1003)
     assert len(np.unique(hits.scores)) == 1
     assert hits.ids.tolist() == list(range(1003))
-
-
-def test_vector_takes_two_bytes_per_dimension(store: ShardStore) -> None:
-    entry = store.write_shard(
-        task="t", release="r", fingerprint="f", ids=np.arange(1000), vectors=_unrounded(1000, 64, seed=0)
-    )
-    size = (store.shard_folder(entry.id) / "vectors.faiss").stat().st_size
-    assert 1000 * 64 * 2 <= size < 1000 * 64 * 2 + 1024

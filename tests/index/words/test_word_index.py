@@ -275,14 +275,6 @@ def test_words_are_expanded_to_the_terms_that_stand_for_them() -> None:
     assert index.expand(compound) == {(frozenset({"-situp"}),), (frozenset({"sit"}), frozenset({"up"}))}
 
 
-def test_replacing_one_video_shares_memory() -> None:
-    index = WordIndex.empty().replace(large_texts(20_000, seed=2).items())
-    changed = index
-    for _ in range(50):
-        changed = changed.replace([(3, captions("a text"))])
-    assert abs(changed.nbytes - index.nbytes) < index.nbytes / 50
-
-
 def test_only_words_of_few_alphabets_are_corrected() -> None:
     """A word with characters from many alphabets would have hundreds of thousands of neighbors."""
     assert is_correctable("dumbell")

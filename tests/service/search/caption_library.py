@@ -70,22 +70,8 @@ class Library:
         self._known: list[ReleaseTask] = []
         self._backbone = backbone
 
-    def add_task(
-        self,
-        name: str,
-        captions: Sequence[str],
-        *,
-        fingerprint: str | None = None,
-        arrived: datetime | None = None,
-        facts: Sequence[Mapping[str, Any]] = (),
-        moments: Mapping[int, Sequence[str]] = MappingProxyType({}),
-    ) -> Manifest:
-        """Learn, store and publish a task ``tsk_<name>`` with one video per caption.
-
-        Args:
-            facts: Additional catalog columns of each video.
-            moments: Video number → captions of its moments; moment n spans 10 n to 10 n + 20 seconds.
-        """
+    def add_task(self, name: str, captions: Sequence[str], **published: Any) -> Manifest:
+        """Learn, store and publish a task ``tsk_<name>`` with one video per caption; see :meth:`publish`."""
         task = f"tsk_{name}"
         self.method.begin_task(task, name)
         if hasattr(self.method, "tame"):  # in place of training
@@ -97,14 +83,7 @@ class Library:
             torch.nn.init.normal_(self.method.text.b, std=0.1)
         self.method.end_task()
         self.method.record_task(task, name, list(captions))
-        return self.publish(
-            name,
-            captions,
-            fingerprint=fingerprint,
-            arrived=arrived,
-            facts=facts,
-            moments=moments,
-        )
+        return self.publish(name, captions, **published)
 
     def publish(
         self,
@@ -116,6 +95,12 @@ class Library:
         facts: Sequence[Mapping[str, Any]] = (),
         moments: Mapping[int, Sequence[str]] = MappingProxyType({}),
     ) -> Manifest:
+        """Store and publish a task.
+
+        Args:
+            facts: Additional catalog columns of each video.
+            moments: Video number → captions of its moments; moment n spans 10 n to 10 n + 20 seconds.
+        """
         ids = self._catalogue(name, captions, arrived or datetime.now(UTC), facts)
         state = replace(self.method.release(), confidence=self.confidence)
         staged = self.store.stage()

@@ -35,18 +35,6 @@ def test_profile_of_no_captions_is_silent() -> None:
     assert len(tokens) == len(values) == 0
 
 
-def test_replaced_rows_leave_the_others_unchanged() -> None:
-    dense = np.random.default_rng(0).random((4, VOCABULARY), np.float32) * (np.arange(VOCABULARY) % 3 == 0)
-    profiles = RoutingProfiles.from_dense(dense)
-    row = np.zeros(VOCABULARY, np.float32)
-    row[[1, 5]] = 2.0, 3.0
-    empty = (np.empty(0, np.int32), np.empty(0, np.float32))
-    replaced = profiles.replace_rows({2: (np.array([1, 5], np.int32), row[[1, 5]]), 0: empty})
-    np.testing.assert_array_equal(
-        replaced.to_dense(), np.stack([np.zeros_like(row), dense[1], row, dense[3]])
-    )
-
-
 def test_running_server_reads_a_calibration_without_a_new_generation(
     learning: Library, service: SearchEngine
 ) -> None:

@@ -12,20 +12,14 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import ValidationError
 
-from cinestrata_schemas.search import SearchQuery, SearchResponse
 from index.hits import Hits
 from index.shards.faiss_vector_store import FaissShard
 from index.vector_ids import is_moment, moment_ids, video_ids_of
 from models.backbones.backbone import Backbone
-from models.routing.visual_score import DEFAULT_VISUAL_SCORE
-from service.core.errors import InvalidInput
-from service.core.settings import Settings
 from service.search.engine import SearchEngine
 from service.search.snapshots.search_snapshot import ShardScan
 from service.search.snapshots.video_grouping import best_per_video, drop_moments, nearest_videos
-from service.search.text_search.planner import Routes
 from service.search.video_metadata_cache import MomentSpans, VideoMetadataCache
 from tests.service.search.caption_library import BIRDS, CARS, SEA, Library, settled
 
@@ -137,34 +131,6 @@ def served(
         yield library, service
 
 
-def _expected(
-    library: Library, answer: SearchResponse, text: str
-) -> list[tuple[str, float, list[tuple[float, float, float]]]]:
-    """Return the videos, scores and scored moments, computed from all vectors in a loop."""
-    query_vector = library.features([text])[0]
-    highest = max(entry.weight for entry in answer.routing)
-    lift = {entry.task: math.log(entry.weight / highest) for entry in answer.routing}
-    found = []
-    for task in lift:
-        captions = VIDEOS[task]
-        whole = DEFAULT_VISUAL_SCORE.nats(library.stored(captions) @ query_vector) + lift[task]
-        # Encoded in the same batch as the stored vectors.
-        flat = [caption for seen in SEEN.get(task, {}).values() for caption in seen]
-        scores = (
-            iter(DEFAULT_VISUAL_SCORE.nats(library.stored(flat) @ query_vector) + lift[task])
-            if flat
-            else iter(())
-        )
-        parts: dict[int, list[tuple[float, float, float]]] = {
-            n: [(10.0 * m, 10.0 * m + 20, float(next(scores))) for m in range(len(seen))]
-            for n, seen in SEEN.get(task, {}).items()
-        }
-        for n in range(len(captions)):
-            moments = sorted(parts.get(n, []), key=lambda part: (-part[2], part[0]))
-            found.append((f"{task}-{n}", max([float(whole[n]), *(part[2] for part in moments)]), moments))
-    return sorted(found, key=lambda one: -one[1])
-
-
 def test_best_moment_is_listed_first(served: tuple[Library, SearchEngine]) -> None:
     _, service = served
     answer = service.search("a heron stands in shallow water", k=2, task="birds")
@@ -207,73 +173,6 @@ def test_pages_with_moments_equal_one_long_list(
     assert found == whole.results
     least = parameters.get("min_score", -math.inf)
     assert [r.video_id for r in found if r.score >= least] == [r.video_id for r in found]
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("no_words")
-@pytest.mark.parametrize("text", ["a bus number 7 turns left at the light", "an owl sleeps", "a ferry"])
-def test_results_equal_a_loop_over_all_vectors_for_all_routes(
-    served: tuple[Library, SearchEngine], text: str
-) -> None:
-    everything: tuple[Routes, ...] = ("auto", "all", 1, 2)
-    for routes in everything:
-        for parameters in (
-            {},
-            {"min_score": 0.2},
-            {"where": {"number": {"max": 1}}},
-            {"task": ["birds", "cars"]},
-        ):
-            _check_results(served, text, routes, parameters)
-
-
-def _check_results(
-    served: tuple[Library, SearchEngine], text: str, routes: Routes, parameters: dict[str, Any]
-) -> None:
-    """Compare order, scores and moments, page by page, with a loop over all vectors of the selected tasks."""
-    library, service = served
-    first = service.search(text, k=2, routes=routes, moments=100, **parameters)
-    found, answer = list(first.results), first
-    while answer.next_cursor:
-        answer = service.search(
-            text, k=3, routes=routes, moments=100, cursor=answer.next_cursor, **parameters
-        )
-        found += answer.results
-    likeliest = [entry.task for entry in first.routing]
-    tiers = [likeliest]
-    if isinstance(routes, int):
-        level = first.routing[min(routes, len(likeliest)) - 1].weight
-        tiers = [[entry.task for entry in first.routing if entry.weight >= level]]
-    elif routes == "auto":
-        gone_to = 1 + max(place for place, entry in enumerate(first.routing) if entry.searched)
-        tiers = [likeliest[:gone_to], likeliest[gone_to:]]
-    by_hand = [
-        one
-        for tier in tiers
-        for one in _expected(library, first, text)
-        if one[0].split("-")[0] in tier
-        and one[1] >= parameters.get("min_score", -math.inf)
-        and ("where" not in parameters or int(one[0].split("-")[1]) <= 1)
-    ]
-    assert [result.video_id for result in found] == [video for video, _, _ in by_hand]
-    assert [result.rank for result in found] == list(range(1, 1 + len(found)))
-    for result, (_, score, moments) in zip(found, by_hand, strict=True):
-        assert result.score == pytest.approx(score, abs=1e-5)
-        assert [(m.start, m.end) for m in result.moments] == [(start, end) for start, end, _ in moments]
-        assert [m.score for m in result.moments] == pytest.approx([s for _, _, s in moments], abs=1e-5)
-
-
-def test_batch_with_moments_equals_single_searches(served: tuple[Library, SearchEngine]) -> None:
-    _, service = served
-    queries = [
-        SearchQuery(q=text, k=k, moments=moments, where=where)
-        for text in ("a bus turns left", "an owl sleeps", "something happens", "a whale")
-        for k, moments in ((1, 0), (2, 3), (5, 100))
-        for where in (None, {"number": {"min": 1}})
-    ]
-    alone = [service.search(**dict(query)) for query in queries]
-    for one, other in zip(alone, service.search_many(queries), strict=True):
-        assert other.results == one.results
-        assert (other.next_cursor is None) == (one.next_cursor is None)
 
 
 def test_scan_groups_the_hits_of_each_search_separately(served: tuple[Library, SearchEngine]) -> None:
@@ -355,14 +254,6 @@ def test_moments_parameter_limits_the_listed_moments(
         assert ("#t=" in result.stream_url) == bool(result.moments)
 
 
-@pytest.mark.parametrize("moments", [-1, 101, 10**50])
-def test_search_refuses_invalid_number_of_moments(served: tuple[Library, SearchEngine], moments: int) -> None:
-    _, service = served
-    with pytest.raises(InvalidInput, match="Request 0 to 100") as refused:
-        service.search("a bus", moments=moments)
-    assert [error.field for error in refused.value.errors] == ["moments"]
-
-
 def test_cursor_accepts_another_number_of_moments(served: tuple[Library, SearchEngine]) -> None:
     _, service = served
     cursor = service.search("a bus", k=1, moments=0).next_cursor
@@ -401,16 +292,3 @@ def test_deletion_and_compaction_of_moments(
 
 
 # -- settings -----------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("moment_seconds", 0),
-        ("moment_seconds", "nan"),
-        ("moment_seconds", "-5"),
-    ],
-)
-def test_invalid_moment_settings_are_refused(name: str, value: Any) -> None:
-    with pytest.raises(ValidationError, match=name):
-        Settings(**{name: value})

@@ -12,11 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from index.hits import Hit, Hits
-from index.vector_ids import moment_ids
 from models.routing.router import COSINE_LIMIT
 from models.routing.visual_score import VisualScore
 from service.search.search_request import Routes, parse_routes
-from service.search.snapshots.video_grouping import best_per_video, nearest_videos
 from service.search.text_search.planner import SEPARATE_ENCODINGS, SHARED_ENCODING, RoundPlanner
 
 Shards = dict[str, list[tuple[int, float]]]  # task → IDs and cosines
@@ -152,100 +150,6 @@ def test_pages_contain_every_video_once(
 
 
 # -- videos with moments ------------------------------------------------------------------------------------
-
-Scenes = dict[str, dict[int, list[float]]]  # task → video → cosines of the whole video and of each moment
-
-
-def _nearest_by_moments(videos: dict[int, list[float]], k: int) -> Hits:
-    """Return the k best videos of a shard, found in the ranking of all its vectors as the service does."""
-    ids = np.concatenate(
-        [np.zeros(0, np.int64), *([video, *moment_ids(video, len(c) - 1)] for video, c in videos.items())]
-    ).astype(np.int64)
-    cosines = np.array([cosine for c in videos.values() for cosine in c], np.float32)
-    order = np.lexsort((ids, -cosines))
-    (found,) = nearest_videos(
-        lambda _, depth: [Hits(ids[order[:depth]], cosines[order[:depth]])],
-        1,
-        k,
-        best_per_video,
-    )
-    return found
-
-
-_scenes = st.lists(st.lists(st.lists(_cosines, min_size=1, max_size=7), max_size=5), min_size=1, max_size=25)
-
-
-@pytest.mark.slow
-@settings(max_examples=200, deadline=None)
-@given(
-    _scenes,
-    _lifts,
-    st.lists(st.integers(1, 4), min_size=1, max_size=6),
-    st.sampled_from(["auto", "all", 1, 3]),
-    st.none() | st.sampled_from([-0.5, 0.25, 0.5]),
-    st.data(),
-)
-def test_pages_with_moments_equal_pages_of_each_videos_best_vector(
-    cosines: list[list[list[float]]],
-    steps: list[int],
-    sizes: list[int],
-    routes: Routes,
-    min_score: float | None,
-    data: st.DataObject,
-) -> None:
-    """With filters, grouping, thresholds and pages: as if each video had only its best vector."""
-    number = iter(range(10**6))
-    scenes: Scenes = {
-        f"t{place}": {next(number): own for own in videos} for place, videos in enumerate(cosines)
-    }
-    every = [video for videos in scenes.values() for video in videos]
-    passing = data.draw(st.none() | st.sets(st.sampled_from(every))) if every else None
-    if passing is not None:
-        scenes = {
-            task: {video: own for video, own in videos.items() if video in passing}
-            for task, videos in scenes.items()
-        }
-    best: Shards = {
-        task: [(video, max(own)) for video, own in videos.items()] for task, videos in scenes.items()
-    }
-    lifts = {task: -0.125 * step for task, step in zip(scenes, steps, strict=False)}
-    routing, searchable = _routing(lifts), [task for task in scenes if passing is None or scenes[task]]
-    total, first_page_tasks, offset, found = len(every), None, 0, []
-    has_later_page = False
-    while offset < total:
-        end = offset + sizes[min(offset, len(sizes) - 1)]
-        planner, plain = (
-            _planner(
-                routing,
-                searchable,
-                end + 1,
-                min_score=min_score,
-                routes=routes,
-                tasks_in_first_page=first_page_tasks,
-            )
-            for _ in range(2)
-        )
-        while wave := planner.next_round():
-            assert plain.next_round() == wave, "the bound counts videos, not vectors"
-            planner.add_hits({task: _nearest_by_moments(scenes[task], end + 1) for task in wave}.items())
-            plain.add_hits({task: _nearest(best[task], end + 1) for task in wave}.items())
-        assert plain.next_round() == []
-        found += planner.hits()[offset:end]
-        has_later_page = offset > 0
-        first_page_tasks, offset = (
-            (planner.reached_tasks if first_page_tasks is None else first_page_tasks),
-            end,
-        )
-        if len(planner.hits()) <= end:
-            break
-    first = [task for task, _ in routing[:first_page_tasks]] if routes == "auto" else list(scenes)
-    if isinstance(routes, int):
-        level = routing[min(routes, len(routing)) - 1][1]
-        first = [task for task, lift in routing if lift >= level]
-    expected = _exhaustive(best, lifts, first, total, min_score)
-    if routes == "auto" and has_later_page:  # otherwise it ended with the likely tasks
-        expected += _exhaustive(best, lifts, [t for t in scenes if t not in first], total, min_score)
-    assert found == expected
 
 
 # -- selection of tasks -------------------------------------------------------------------------------------

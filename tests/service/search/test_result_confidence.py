@@ -160,26 +160,6 @@ def test_release_without_a_model_of_the_answer_does_not_tell_matches(service: Se
     assert {result.matches for result in answer.results} == {None}
 
 
-def test_pages_with_auto_routes_have_the_confidences_of_one_list(
-    shared: tuple[Library, SearchEngine], backbone: Backbone
-) -> None:
-    library, service = shared
-    page = service.search(WORDS, routes="auto", k=2)
-    chosen = {task.task_id for task in page.routing if task.searched}
-    assert len(chosen) < 3, "the first page leaves out a domain"
-    listed, overall = [*page.results], {page.confidence}
-    while page.next_cursor:
-        page = service.search(WORDS, routes="auto", k=5, cursor=page.next_cursor)
-        listed += page.results
-        overall.add(page.confidence)
-    assert len(listed) == 36
-    first = [result for result in listed if result.task_id in chosen]
-    assert listed[: len(first)] == first
-    sure = _expected(library, backbone, first)
-    np.testing.assert_allclose([result.confidence for result in first], sure, rtol=1e-4)
-    assert max(overall) - min(overall) < 1e-6  # type: ignore[operator, type-var]
-
-
 def test_confidence_is_independent_of_k_page_and_thresholds(service: SearchEngine) -> None:
     whole = service.search(WORDS, routes="all", k=36)
     sure = [result.confidence for result in whole.results]
@@ -211,28 +191,10 @@ def test_min_confidence_cuts_the_list(service: SearchEngine) -> None:
     assert service.search(WORDS, routes="all", k=36, min_confidence=0.0).results == whole.results
 
 
-def test_auto_and_all_routes_have_equal_confidences(service: SearchEngine) -> None:
-    everywhere = service.search(WORDS, k=8, routes="all")
-    likely = service.search(WORDS, k=8, routes="auto")
-    assert len([task for task in likely.routing if task.searched]) <= 3
-    np.testing.assert_allclose(
-        [result.confidence for result in likely.results],
-        [result.confidence for result in everywhere.results],
-        rtol=1e-4,
-    )
-
-
 def test_cursor_is_bound_to_min_confidence(service: SearchEngine) -> None:
     first = service.search(WORDS, k=2, min_confidence=0.0)
     with pytest.raises(InvalidInput, match="min_confidence"):
         service.search(WORDS, k=2, min_confidence=0.001, cursor=first.next_cursor)
-
-
-@pytest.mark.parametrize("least", [-0.1, 1.1, float("nan"), float("inf")])
-def test_invalid_probability_is_refused(service: SearchEngine, least: float) -> None:
-    with pytest.raises(InvalidInput) as caught:
-        service.search(WORDS, min_confidence=least)
-    assert [error.field for error in caught.value.errors] == ["min_confidence"]
 
 
 def test_other_modes_have_no_confidence(service: SearchEngine) -> None:

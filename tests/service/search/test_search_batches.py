@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +45,7 @@ def _same(one: SearchResponse, other: SearchResponse) -> None:
         cursor = parse_cursor(answer.next_cursor) if answer.next_cursor else None
         if cursor is not None:
             # Its score may differ in rounding, like those of results.
-            cursor = replace(cursor, last_hit=replace(cursor.last_hit, score=0.0))
+            cursor = cursor.model_copy(update={"last": cursor.last[:2]})
         return fields | {"next_cursor": cursor}
 
     assert known(one) == known(other)
@@ -127,22 +126,23 @@ def test_concurrent_searches_equal_single_searches(
     assert len(sizes) < len(texts), "texts share forward passes"
 
 
-def test_query_vector_cache_is_bounded_in_bytes(service: SearchEngine) -> None:
+def test_query_vector_cache_is_bounded_in_bytes(
+    service: SearchEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
     encoder = service.snapshots.current().query_vectors.encoder
-    tasks = ("tsk_birds", "tsk_cars")
+    encoded: list[int] = []
+    encode = AdaptedQueryEncoder.encode_pairs
 
-    def encode(cache: QueryVectorCache, text: str) -> None:
-        cache([(text, "pinned", task) for task in tasks])
+    def watched(self: AdaptedQueryEncoder, texts: Sequence[Any], tasks: Sequence[str], mode: str) -> Any:
+        encoded.append(len(texts))
+        return encode(self, texts, tasks, mode)
 
-    unbounded = QueryVectorCache(encoder)
-    encode(unbounded, "number x")
-    cache = QueryVectorCache(encoder, max_bytes=3 * unbounded.size_bytes)
-    for number in range(9):
-        encode(cache, f"number {number}")
-        encode(cache, "number 0")
-    cached = [number for number in range(9) if f"number {number}" in cache]
-    assert cached == [0, 7, 8], "the least recently used texts are evicted"
-    assert cache.size_bytes == cache.max_bytes
+    monkeypatch.setattr(AdaptedQueryEncoder, "encode_pairs", watched)
+    size = 500 + 4 * service.snapshots.current().shards["tsk_birds"].dim
+    cache = QueryVectorCache(encoder, max_bytes=6 * size)  # two vectors of each of three texts
+    for number in (*range(9), 0, 7, 8, 6):
+        cache([(f"number {n}", "pinned", task) for n in (0, number) for task in ("tsk_birds", "tsk_cars")])
+    assert encoded == [2] * 9 + [2], "the least recently used texts are evicted"
 
 
 def test_order_of_named_tasks_is_irrelevant(service: SearchEngine) -> None:

@@ -10,11 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from sqlalchemy import event
 
 from cinestrata_schemas.search import SearchQuery, SearchResponse
 from models.backbones.backbone import Backbone
-from service.catalog.database import engine
 from service.core.errors import InvalidInput
 from service.core.settings import Settings
 from service.search.engine import SearchEngine
@@ -142,11 +140,6 @@ def test_filtered_search_equals_the_unfiltered_search_of_passing_videos(
         assert found == passing[:k], "fewer than k results only where fewer videos pass"
 
 
-def test_filters_of_this_file_are_selective(service: SearchEngine) -> None:
-    sizes = [len(service.search("x", 100, **chosen).results) for chosen in FILTERS]
-    assert sum(0 < size < 3 * NUMBER for size in sizes) >= len(FILTERS) - 2
-
-
 def test_filter_within_named_tasks(service: SearchEngine) -> None:
     answer = service.search("an owl", 100, ["birds", "sea"], where={"live": True})
     wanted = {
@@ -159,13 +152,6 @@ def test_filter_within_named_tasks(service: SearchEngine) -> None:
     assert {entry.task for entry in answer.routing} == {"birds", "sea"}
 
 
-def test_batch_with_filters_equals_single_searches(service: SearchEngine) -> None:
-    queries = [SearchQuery(q="an owl", k=9, **chosen) for chosen in FILTERS]
-    for answer, chosen in zip(service.search_many(queries), FILTERS, strict=True):
-        alone = service.search("an owl", 9, **chosen)
-        assert [r.video_id for r in answer.results] == [r.video_id for r in alone.results]
-
-
 def test_time_without_zone_is_utc(service: SearchEngine) -> None:
     at = ARRIVED["cars"]
     tasks = [
@@ -173,24 +159,6 @@ def test_time_without_zone_is_utc(service: SearchEngine) -> None:
         for given in (at, at.replace(tzinfo=None), at.astimezone(timezone(timedelta(hours=9))))
     ]
     assert tasks == [{"cars", "sea"}] * 3
-
-
-def test_metadata_is_read_once(service: SearchEngine) -> None:
-    statements: list[str] = []
-
-    def note(connection: Any, cursor: Any, statement: str, *_: Any) -> None:
-        statements.append(statement)
-
-    service.search("x", where={"live": True}, arrived_after=NEW_YEAR)
-    event.listen(engine(), "before_cursor_execute", note)
-    try:
-        service.search("y", where={"place": "pond"}, max_duration=5, arrived_after=NEW_YEAR)
-    finally:
-        event.remove(engine(), "before_cursor_execute", note)
-    reads = [statement for statement in statements if statement.startswith("SELECT")]
-    assert len(reads) == 3  # the number of the last edit, the counters of edits, and the results
-    assert "metadata_edits" in reads[1]
-    assert "videos.metadata" not in reads[1]
 
 
 @pytest.mark.parametrize(
@@ -294,10 +262,3 @@ def test_min_score_cuts_the_ranking(service: SearchEngine, where: dict[str, Any]
             == everything[: min(place + 1, 2)]
         )
     assert service.search("an owl", where=where, min_score=100).results == []
-
-
-@pytest.mark.parametrize("wrong", [float("nan"), float("inf"), -float("inf")])
-def test_score_that_is_not_finite_is_refused(service: SearchEngine, wrong: float) -> None:
-    with pytest.raises(InvalidInput) as refused:
-        service.search("an owl", min_score=wrong)
-    assert [error.field for error in refused.value.errors] == ["min_score"]

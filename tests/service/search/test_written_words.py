@@ -265,14 +265,6 @@ def test_phrase_is_marked_only_where_its_words_stand_side_by_side(served: Search
         edit_video("cars-0", VideoPatch(captions=[CARS[0]]))
 
 
-def test_report_on_queries_does_not_change_searches(served: SearchEngine) -> None:
-    engine = SearchEngine(served.settings)
-    assert engine.snapshots.refresh()
-    engine.report_queries("cars")
-    scores = [[r.score for r in each.search("a red taxi stops", k=15).results] for each in (engine, served)]
-    assert scores[0] == scores[1]
-
-
 def test_number_of_matches_is_that_of_the_whole_list(served: SearchEngine) -> None:
     numbers = {served.search("word", k=k).matching for k in (1, 2, 15)}
     assert numbers == {3}

@@ -76,7 +76,6 @@ def test_background_thread_loads_new_generations(
         assert service.snapshots.readiness().generation == generation
     assert service.search(CARS[1], k=1).results[0].video_id == "cars-1"
     service.close()
-    assert not service.snapshots.is_following
 
 
 def test_background_thread_survives_any_error(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -28,6 +29,12 @@ from tests.service.search.caption_library import BIRDS, Library
         ("a", {"task": "boats"}, "task", "Searchable tasks: 'birds', 'cars'"),
         ("a", {"task": ""}, "task", "Searchable tasks: 'birds', 'cars'"),
         ("a", {"mode": "tomorrow"}, "mode", "Use latest or pinned"),
+        *(("a", {"moments": moments}, "moments", "Request 0 to 100") for moments in (-1, 101, 10**50)),
+        *(
+            ("a", {"min_score": score}, "min_score", "not a score")
+            for score in (math.nan, math.inf, -math.inf)
+        ),
+        *(("a", {"min_confidence": p}, "min_confidence", "0 to 1") for p in (-0.1, 1.1, math.nan, math.inf)),
     ],
 )
 def test_invalid_field_is_reported_with_a_hint(

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import pytest
 from sqlalchemy import event
 
-from models.encoders.query_encoder import QueryEncoder
 from models.encoders.tower_query_backbone import AdaptedQueryEncoder
-from models.routing.visual_score import DEFAULT_VISUAL_SCORE
 from service.catalog.database import engine, session_scope
 from service.catalog.tables import Video
 from service.search.engine import SearchEngine
@@ -38,24 +34,6 @@ def test_best_match_comes_first_with_its_metadata(
     assert answer.degraded == {}
 
 
-@pytest.mark.usefixtures("no_words")
-def test_ranking_equals_that_of_all_vectors(shared: tuple[Library, SearchEngine]) -> None:
-    library, service = shared
-    text = "something turns left"
-    answer = service.search(text, k=20)
-    weights = {entry.task: entry.weight for entry in answer.routing}
-    highest = max(weights.values())
-    lift = [math.log(weights[task] / highest) for task in ("birds", "cars") for _ in range(3)]
-    # Encoded in the batches of the stored vectors: in another batch the last bits may round differently.
-    stored = np.concatenate([library.stored(captions) for captions in (BIRDS, CARS)])
-    scores = DEFAULT_VISUAL_SCORE.nats(stored @ library.features([text])[0]) + np.array(lift)
-    names = [f"birds-{n}" for n in range(3)] + [f"cars-{n}" for n in range(3)]
-    assert [result.video_id for result in answer.results] == [names[n] for n in np.argsort(-scores)]
-    assert [result.score for result in answer.results] == pytest.approx(
-        sorted(scores, reverse=True), abs=1e-5
-    )
-
-
 def test_routing_lists_tasks_by_falling_weight(shared: tuple[Library, SearchEngine]) -> None:
     _, service = shared
     for captions, own in ((BIRDS, "birds"), (CARS, "cars")):
@@ -64,33 +42,6 @@ def test_routing_lists_tasks_by_falling_weight(shared: tuple[Library, SearchEngi
         assert routing[0].task == own
         assert routing[0].weight > routing[1].weight
         assert sum(entry.weight for entry in routing) == pytest.approx(1)
-
-
-def test_stage_times_add_up_to_the_total(shared: tuple[Library, SearchEngine]) -> None:
-    _, service = shared
-    timing = service.search("a taxi").timing_ms
-    assert timing.encode + timing.route + timing.search + timing.merge == pytest.approx(timing.total)
-    assert min(timing.encode, timing.route, timing.search, timing.merge) >= 0
-
-
-@pytest.mark.parametrize("task", ["birds", "tsk_birds"])
-def test_query_in_a_known_task_is_encoded_for_that_task_only(
-    shared: tuple[Library, SearchEngine], task: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    _, service = shared
-    calls: list[Sequence[str]] = []
-    encoder = type(service.snapshots.current().query_vectors.encoder)
-    encode = encoder.encode_pairs
-
-    def watched(self: QueryEncoder, texts: Sequence[Any], tasks: Sequence[str], mode: str) -> Any:
-        calls.append(tuple(tasks))
-        return encode(self, texts, tasks, mode)
-
-    monkeypatch.setattr(encoder, "encode_pairs", watched)
-    answer = service.search(f"{CARS[0]}, {task}", k=20, task=task)
-    assert {result.task for result in answer.results} == {"birds"}
-    assert [(entry.task_id, entry.weight) for entry in answer.routing] == [("tsk_birds", 1.0)]
-    assert calls == [("tsk_birds",)]
 
 
 def test_query_is_encoded_once_and_cached(

@@ -237,29 +237,6 @@ def test_another_unit_in_a_text_never_lowers_its_video(texts: list[Text], chosen
         assert more.log_odds[place] >= less.log_odds[place] - 1e-4
 
 
-def test_many_texts_have_the_evidence_that_each_has_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    rng = np.random.default_rng(1)
-    strengths = rng.choice(np.array([0, 0.9, 1], np.float32), 2000)
-    videos = rng.integers(0, 200, 2000)  # several texts of most, in any order
-    texts = [
-        (int(video), bool(rng.random() < 0.5), int(rng.integers(1, 6)), [float(strength)])
-        for video, strength in zip(videos, strengths, strict=True)
-    ]
-    votes = (rng.random(2000) < 0.1).astype(int)
-    captioned = (videos % 3 > 0).tolist()
-    for chosen in (range(2000), np.unique(videos, return_index=True)[1]):  # all texts, and one of each video
-        own = [texts[place] for place in chosen]
-        facts = {"votes": votes[chosen].tolist(), "captioned": [captioned[place] for place in chosen]}
-        monkeypatch.setattr("service.search.words.word_evidence._TABLE_SHARE", 8)
-        together = _evidence(own, [1200], domains=2, **facts)
-        monkeypatch.setattr("service.search.words.word_evidence._TABLE_SHARE", 0)
-        alone = _evidence(own, [1200], domains=2, **facts)
-        for name in ("videos", "domains", "has_all_terms"):
-            np.testing.assert_array_equal(getattr(together, name), getattr(alone, name))
-        for name in ("log_odds", "absent", "unknown"):
-            np.testing.assert_allclose(getattr(together, name), getattr(alone, name), rtol=1e-5)
-
-
 def test_inverse_document_frequency_equals_its_formula() -> None:
     found = inverse_document_frequency(np.array([0, 3, 10]), 10)
     assert found == pytest.approx([np.log(1 + 10.5 / 0.5), np.log(1 + 7.5 / 3.5), np.log(1 + 0.5 / 10.5)])
