@@ -18,7 +18,7 @@ from sqlalchemy.orm import Session
 
 from cinestrata_schemas.domain_names import MAX_NAME_CHARS
 from cinestrata_schemas.problems import Action
-from cinestrata_schemas.tasks import RelearnSpec, StageTimes
+from cinestrata_schemas.tasks import RelearnSpec
 from service.access.audit_log import record_change
 from service.catalog.database import session_scope
 from service.catalog.tables import ACTIVE_STATES, Task, Video
@@ -102,8 +102,7 @@ def _create(task_id: str, spec: RelearnSpec, request: TaskRequest) -> CreateOutc
             }
             for video in videos
         )
-        times = StageTimes(videos=len(videos), captioned=any(video.captions for video in videos))
-        insert_queued_task(session, task, rows, times)
+        insert_queued_task(session, task, rows, len(videos))
         copy_transcripts(session, task.id)
         record_change(
             session,

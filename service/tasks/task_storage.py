@@ -15,7 +15,7 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from cinestrata_schemas.domain_names import MAX_NAME_CHARS
-from cinestrata_schemas.tasks import StageTimes, TaskDetails, TaskProgress, VideoCounts, VideoSpec
+from cinestrata_schemas.tasks import TaskDetails, TaskProgress, VideoCounts, VideoSpec
 from service.access.audit_log import record_change
 from service.catalog.database import id_chunks, now, session_scope
 from service.catalog.leases import Lease
@@ -34,9 +34,7 @@ from service.tasks.uploads.archive_unpacking import archive_digest
 _INSERTED_ROWS = 1000  # videos per statement
 
 
-def insert_queued_task(
-    session: Session, task: Task, videos: Iterable[dict[str, Any]], times: StageTimes
-) -> None:
+def insert_queued_task(session: Session, task: Task, videos: Iterable[dict[str, Any]], count: int) -> None:
     """Insert a task in state ``queued`` with its videos, and record its first event.
 
     Args:
@@ -44,11 +42,11 @@ def insert_queued_task(
         task: Task with its ID, position, name, method and settings, and the domain that it appends to or relearns.
         videos: Columns of each video: ``uri``, ``captions``, ``extra`` and others; an ``id`` is generated if missing. A
             ``transcript`` goes to the passages table.
-        times: Number of videos, and whether they have captions.
+        count: Number of videos.
     """
     task.state, task.created_at, task.request_id = "queued", now(session), current_request_id()
-    task.progress = TaskProgress(stage="queued", times=times).model_dump(exclude_none=True)
-    task.counts = VideoCounts(videos=times.videos).model_dump()
+    task.progress = TaskProgress(stage="queued").model_dump(exclude_none=True)
+    task.counts = VideoCounts(videos=count).model_dump()
     if task.target_id is None:
         assign_slug(session, task)
     session.add(task)
@@ -116,9 +114,7 @@ def store_task(task_id: str, checked: TaskRecord | AppendRecord, request: TaskRe
                 }
                 for video in checked.videos
             )
-            captioned = any(video.captions for video in checked.videos)
-            times = StageTimes(videos=len(checked.videos), captioned=captioned)
-            insert_queued_task(session, task, rows, times)
+            insert_queued_task(session, task, rows, len(checked.videos))
             _record_creation(session, task, len(checked.videos))
             session.flush()
             view = task_details(session, [task])[0]

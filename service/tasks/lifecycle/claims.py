@@ -11,7 +11,6 @@ from service.catalog.database import now, session_scope
 from service.catalog.tables import ACTIVE_STATES, Task
 from service.core.settings import settings
 from service.tasks.lifecycle import state_machine
-from service.tasks.lifecycle.claimed_task import ClaimedTask
 from service.tasks.lifecycle.lease import Claim
 from service.tasks.lifecycle.state_machine import is_lost_training, is_published, record_lost_worker
 from service.tasks.task_events import record
@@ -75,11 +74,11 @@ def _claim(task_id: str, owner: str, *due: ColumnElement[bool]) -> Claim | None:
     return Claim(task, owner, token)
 
 
-def _begin(session: Session, task_id: str, owner: str) -> ClaimedTask:
+def _begin(session: Session, task_id: str, owner: str) -> Task:
     task = session.scalars(select(Task).where(Task.id == task_id)).one()
     task.started_at = task.started_at or now(session)
     if task.state == "queued":
         record(session, task_id, "state", {"state": "probing", "from": "queued"})
         task.state = "probing"
     record(session, task_id, "log", {"message": f"Taken by {owner}.", "attempt": task.attempts})
-    return ClaimedTask.of(task)
+    return task

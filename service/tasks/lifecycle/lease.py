@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from time import monotonic
 from types import TracebackType
 from typing import Any, Literal, Self
 
@@ -30,7 +30,6 @@ from service.core.errors import (
 )
 from service.core.request_ids import use_request_id
 from service.core.tracing import TaskTrace
-from service.tasks.lifecycle.claimed_task import ClaimedTask
 from service.tasks.lifecycle.publishing import AppendPublication, Publication, reject_duplicates
 from service.tasks.lifecycle.state_machine import (
     clear_lease,
@@ -39,11 +38,10 @@ from service.tasks.lifecycle.state_machine import (
     postpone,
     set_state,
 )
-from service.tasks.task_details import StageClock, progress_with_times
+from service.tasks.task_details import progress_with_times
 from service.tasks.task_events import record
 
 EVENT_SECONDS = 0.5  # minimum time between progress events of a task
-_VIDEO_STAGES = ("probing", "decoding", "indexing")  # stages whose items are videos
 
 log = structlog.get_logger(__name__)
 
@@ -61,16 +59,21 @@ class Claim:
     - Any other exception: the task fails with the exception's text as its error.
 
     No exception leaves the block, except signals (``BaseException``).
+
+    Attributes:
+        task: The task's row when it was claimed, outside any session.
     """
 
-    def __init__(self, task: ClaimedTask, owner: str, token: int) -> None:
+    def __init__(self, task: Task, owner: str, token: int) -> None:
         self.task = task
         self.owner = owner
         self.token = token
         times = StageTimes.of(task.progress)
         self._epoch = int(task.progress.get("epoch") or 0)
         self._stage: str | None = None
-        self._clock = StageClock(times.seconds if times else {})
+        self._reported_stage: str | None = None
+        self._seconds = dict(times.seconds) if times else {}  # finished stages, previous attempts included
+        self._began = 0.0
         self._last_event = 0.0
         self._peak_memory: Callable[[], int] | None = None
         self._cancelled = threading.Event()
@@ -108,7 +111,7 @@ class Claim:
         loss: float | None = None,
         videos_per_second: float | None = None,
     ) -> None:
-        """Report how far a stage is; the remaining time is estimated from these reports.
+        """Report how far a stage is.
 
         Cheap enough for every step: the catalog is written at most every ``EVENT_SECONDS``.
 
@@ -117,21 +120,16 @@ class Claim:
             done: Number of finished items.
             total: Number of all items.
             epoch: Current epoch, from 1.
-            videos_per_second: Throughput; by default that of the stage.
 
         Raises:
             LeaseLost, TaskCancelled, WorkerStopping: The job must stop.
         """
         self.tick()
-        self._trace.enter_stage(stage)
-        self._clock.observe(stage, fraction)
+        self._enter_stage(stage)
         is_new_epoch = epoch is not None and epoch > self._epoch
-        due = stage != self._stage or is_new_epoch or fraction >= 1
-        if not due and time.monotonic() - self._last_event < EVENT_SECONDS:
+        due = stage != self._reported_stage or is_new_epoch or fraction >= 1
+        if not due and monotonic() - self._last_event < EVENT_SECONDS:
             return
-        rate = self._clock.share_per_second
-        if videos_per_second is None and rate and total and stage in _VIDEO_STAGES:
-            videos_per_second = rate * total
         view = TaskProgress(
             stage=stage,
             fraction=min(max(fraction, 0.0), 1.0),
@@ -141,24 +139,36 @@ class Claim:
             epochs=epochs,
             loss=loss,
             videos_per_second=videos_per_second,
-            eta_seconds=self._clock.seconds_left,
             peak_memory=self._peak_memory() if self._peak_memory else None,
         ).model_dump(exclude_none=True)
         try:
             with self.transaction() as session:
                 task = lock_owned_task(session, self.task.id, self.token)
-                task.progress = progress_with_times(task, view, self._clock.seconds)
+                task.progress = progress_with_times(task, view, self._stage_seconds)
                 if is_new_epoch:
                     task.attempts = 1  # farther than any previous attempt
                 cancelled = task.cancel_requested
                 record(session, task.id, "progress", view)
         except Unavailable:
             return  # losing a progress event must not stop the job; losing the lease does
-        self._stage, self._last_event = stage, time.monotonic()
+        self._reported_stage, self._last_event = stage, monotonic()
         if is_new_epoch and epoch is not None:
             self._epoch = epoch
         if cancelled:
             raise TaskCancelled(f"Task {self.task.id} was cancelled.")
+
+    @property
+    def _stage_seconds(self) -> dict[str, float]:
+        """Seconds spent in each stage so far."""
+        if self._stage is None:
+            return self._seconds
+        spent = self._seconds.get(self._stage, 0.0) + monotonic() - self._began
+        return {**self._seconds, self._stage: round(spent, 3)}
+
+    def _enter_stage(self, stage: str) -> None:
+        self._trace.enter_stage(stage)
+        if stage != self._stage:
+            self._seconds, self._stage, self._began = self._stage_seconds, stage, monotonic()
 
     def tick(self) -> None:
         """Report that the job advances, without figures.
@@ -196,7 +206,6 @@ class Claim:
     def advance(self, state: Literal["training", "indexing", "evaluating"]) -> None:
         """Enter a stage. Entering it for the first time counts as progress (see ``MAX_ATTEMPTS``)."""
         self.tick()
-        self._trace.enter_stage(state)
         with self.transaction() as session:
             task = lock_owned_task(session, self.task.id, self.token)
             if task.state == state:
@@ -205,9 +214,9 @@ class Claim:
                 task.state
             ):
                 task.attempts = 1
-            self._clock.observe(state)
+            self._enter_stage(state)
             view = TaskProgress(stage=state).model_dump(exclude_none=True)
-            task.progress = progress_with_times(task, view, self._clock.seconds)
+            task.progress = progress_with_times(task, view, self._stage_seconds)
             set_state(session, task, state)
             cancelled = task.cancel_requested
         if cancelled:
@@ -219,7 +228,7 @@ class Claim:
             task = lock_owned_task(session, self.task.id, self.token)
             task.counts, task.held_out = counts, held_out
             view = TaskProgress(stage="waiting").model_dump(exclude_none=True)
-            task.progress = progress_with_times(task, view, self._clock.seconds)
+            task.progress = progress_with_times(task, view, self._stage_seconds)
             task.probed_at = now(session)
             task.attempts = 0
             session.execute(delete(Chunk).where(Chunk.task_id == task.id, Chunk.stage == "probing"))
@@ -246,7 +255,7 @@ class Claim:
             TaskCancelled: The user cancelled the task before publication.
         """
         with self._publication() as (session, task):
-            publication = Publication(session, task, self._clock.seconds)
+            publication = Publication(session, task, self._stage_seconds)
             yield publication
             if not publication.completed:
                 raise RuntimeError("publishing() was left without complete()")
@@ -266,7 +275,7 @@ class Claim:
         with self.transaction() as session:
             reject_duplicates(session, lock_owned_task(session, self.task.id, self.token))
         with self._publication() as (session, task):
-            publication = AppendPublication(session, task, self._clock.seconds)
+            publication = AppendPublication(session, task, self._stage_seconds)
             yield publication
             if not publication.completed:
                 raise RuntimeError("appending() was left without complete()")

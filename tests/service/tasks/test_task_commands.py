@@ -64,7 +64,6 @@ def test_posted_task_is_stored_completely(catalog: Settings, make_file: Callable
     assert (made.state, made.position, made.method) == ("queued", 1, "strata")
     assert made.settings == {"rank": 8, "carry": 0.5, "max_steps": None}
     assert made.counts.videos == 1
-    assert made.eta_seconds is None
     assert commands.get_task(made.id) == made
     assert commands.list_tasks() == [made]
     with session_scope() as session:
