@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Sequence
-from typing import Any, BinaryIO, TypeVar
+from collections.abc import Sequence
+from typing import Any, BinaryIO
 
 from pydantic import ValidationError
 from sqlalchemy import func, select, update
@@ -27,21 +27,13 @@ from service.core.settings import settings as configured
 from service.storage.disk_budget import require_disk_space
 from service.storage.video_files import is_removed_upload
 from service.tasks import broker
-from service.tasks.ingestion_checks import (
-    AppendRecord,
-    TaskRecord,
-    raise_first,
-    task_errors,
-    validate_append,
-    validate_task,
-)
+from service.tasks.idempotency import CreateOutcome, TaskRequest
+from service.tasks.ingestion_checks import Spec, raise_first, task_errors, validate_spec
 from service.tasks.lifecycle import send_due
 from service.tasks.lifecycle.state_machine import is_published, lock_task, next_position, set_state
 from service.tasks.task_details import progress_with_times, task_details
 from service.tasks.task_events import record
 from service.tasks.task_storage import (
-    CreateOutcome,
-    TaskRequest,
     new_id,
     refuse_duplicates,
     require_learned,
@@ -50,8 +42,6 @@ from service.tasks.task_storage import (
 from service.tasks.uploads import uploaded_videos
 from service.tasks.uploads.archive_unpacking import archive_bytes, unpack_archive
 from service.tasks.uploads.uploaded_videos import adopted_uploads
-
-_Spec = TypeVar("_Spec", TaskSpec, AppendSpec)
 
 
 def create_task(spec: TaskSpec, *, idempotency_key: str | None = None, caller: str = "") -> CreateOutcome:
@@ -69,7 +59,7 @@ def create_task(spec: TaskSpec, *, idempotency_key: str | None = None, caller: s
         InDoubt: The task may be stored; a retry with the same Idempotency-Key stores it only once.
     """
     request = TaskRequest(idempotency_key, caller)
-    return _create_from_spec(request, spec, validate_task)
+    return _create_from_spec(request, spec)
 
 
 def append_videos(
@@ -90,7 +80,7 @@ def append_videos(
         InvalidInput, IdempotencyMismatch, IdempotencyInFlight, Unavailable, InDoubt: As for :func:`create_task`.
     """
     request = TaskRequest(idempotency_key, caller, target_id=task_id)
-    return _create_from_spec(request, spec, validate_append)
+    return _create_from_spec(request, spec)
 
 
 def check_destination(name: str | None, target_id: str | None, videos: Sequence[VideoSpec]) -> str | None:
@@ -133,9 +123,7 @@ def create_task_from_archive(
     """
     fields = {"name": name, "method": method, "settings": settings}
     request = TaskRequest(idempotency_key, caller)
-    return _create_from_archive(
-        request, archive, filename, fields, lambda body: validate_task(TaskSpec.model_validate(body))
-    )
+    return _create_from_archive(request, archive, filename, TaskSpec, fields)
 
 
 def append_archive(
@@ -154,9 +142,7 @@ def append_archive(
         IdempotencyMismatch, IdempotencyInFlight, Unavailable, InDoubt: As for :func:`create_task_from_archive`.
     """
     request = TaskRequest(idempotency_key, caller, target_id=task_id)
-    return _create_from_archive(
-        request, archive, filename, {}, lambda body: validate_append(AppendSpec.model_validate(body))
-    )
+    return _create_from_archive(request, archive, filename, AppendSpec, {})
 
 
 def list_tasks() -> list[TaskDetails]:
@@ -270,16 +256,14 @@ def _change_method(task: Task, spec: RetrySpec) -> None:
     shutil.rmtree(configured().checkpoints_dir / task.id, ignore_errors=True)  # the previous method's
 
 
-def _create_from_spec(
-    request: TaskRequest, spec: _Spec, validate: Callable[[_Spec], TaskRecord | AppendRecord]
-) -> CreateOutcome:
+def _create_from_spec(request: TaskRequest, spec: Spec) -> CreateOutcome:
     content = spec.model_dump(exclude_unset=True)
 
     def create() -> CreateOutcome:
         task_id = new_id("tsk")
         require_disk_space(len(spec.videos), is_append=request.target_id is not None)
         with adopted_uploads(spec, task_id) as adopted:
-            stored = store_task(task_id, validate(adopted), request)
+            stored = store_task(task_id, validate_spec(adopted), request)
         broker.send_probe(task_id)
         return stored
 
@@ -290,8 +274,8 @@ def _create_from_archive(
     request: TaskRequest,
     archive: BinaryIO,
     filename: str,
+    kind: type[TaskSpec] | type[AppendSpec],
     fields: dict[str, Any],
-    validate: Callable[[dict[str, Any]], TaskRecord | AppendRecord],
 ) -> CreateOutcome:
     content = [*fields.values(), filename, *filter(None, [request.target_id])]
 
@@ -307,12 +291,12 @@ def _create_from_archive(
             videos = unpack_archive(archive, filename, task_id)
             require_disk_space(len(videos), is_append=is_append)
             try:
-                checked = validate(
+                spec = kind.model_validate(
                     {**fields, "videos": [video.model_dump(exclude_unset=True) for video in videos]}
                 )
             except ValidationError as error:
                 raise InvalidInput.from_pydantic(error.errors()) from None
-            stored = store_task(task_id, checked, request)
+            stored = store_task(task_id, validate_spec(spec), request)
         except BaseException as error:
             if not isinstance(error, InDoubt):
                 uploaded_videos.remove_upload(task_id)

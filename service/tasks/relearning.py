@@ -27,9 +27,10 @@ from service.catalog.transcripts import copy_transcripts
 from service.core.errors import Conflict, NotFound
 from service.storage.disk_budget import require_disk_space
 from service.tasks import broker
+from service.tasks.idempotency import CreateOutcome, TaskRequest
 from service.tasks.lifecycle.state_machine import next_position
 from service.tasks.task_details import task_details
-from service.tasks.task_storage import CreateOutcome, TaskRequest, insert_queued_task, new_id
+from service.tasks.task_storage import insert_queued_task, new_id
 
 
 def relearn_appended_videos(

@@ -7,7 +7,6 @@ are written, each to a validated path. Typed tables are not read as manifests: t
 from __future__ import annotations
 
 import errno
-import hashlib
 import io
 import os
 from collections.abc import Sequence
@@ -48,14 +47,6 @@ def archive_bytes(archive: BinaryIO) -> int:
     size = archive.seek(0, os.SEEK_END)
     archive.seek(0)
     return size
-
-
-def archive_digest(archive: BinaryIO) -> bytes:
-    """Compute the SHA-256 of the whole archive, and rewind it."""
-    archive.seek(0)
-    digest = hashlib.file_digest(archive, "sha256").digest()  # type: ignore[arg-type]
-    archive.seek(0)
-    return digest
 
 
 def unpack_archive(archive: BinaryIO, filename: str, upload: str) -> list[VideoSpec]:

@@ -24,8 +24,8 @@ from service.core import request_limits
 from service.core.errors import Conflict, IdempotencyInFlight, IdempotencyMismatch, InvalidInput, NotFound
 from service.core.settings import Settings, settings
 from service.tasks import commands, lifecycle, task_events
-from service.tasks.idempotency import reserve
-from service.tasks.ingestion_checks import normalize_caption, validate_task
+from service.tasks.idempotency import TaskRequest
+from service.tasks.ingestion_checks import normalize_caption, validate_spec
 
 # For tests of statements that other tests run on both databases.
 ON_SQLITE = pytest.mark.parametrize("catalog", ["sqlite"], indirect=True)
@@ -187,7 +187,7 @@ def test_any_caption_is_kept_or_refused_by_name(sqlite_catalog: Settings, captio
     )
     spec.videos[0].captions = [caption]
     try:
-        kept = validate_task(spec).videos[0].captions[0]
+        kept = validate_spec(spec).videos[0].captions[0]
     except InvalidInput as error:
         fields = [e.field for e in error.errors]
     else:
@@ -245,12 +245,12 @@ class TestIdempotency:
         assert not other.replayed
 
     def test_request_in_flight_is_refused_with_retry_after(self) -> None:
-        assert isinstance(reserve("me", "k", "hash"), Lease)
+        assert isinstance(TaskRequest("k", "me").reserve("hash"), Lease)
         with pytest.raises(IdempotencyInFlight) as caught:
-            reserve("me", "k", "hash")
+            TaskRequest("k", "me").reserve("hash")
         assert (caught.value.status, caught.value.headers["Retry-After"]) == (409, "1")
         with pytest.raises(IdempotencyMismatch):
-            reserve("me", "k", "other hash")
+            TaskRequest("k", "me").reserve("other hash")
 
     @ON_SQLITE
     def test_refused_request_can_be_corrected(self) -> None:
@@ -263,7 +263,7 @@ class TestIdempotency:
             raise SystemExit
 
         with monkeypatch.context() as patched:
-            patched.setattr("service.tasks.idempotency.settle", crash)
+            patched.setattr("service.tasks.idempotency.TaskRequest.settle", crash)
             with pytest.raises(SystemExit):
                 commands.create_task(_spec(), idempotency_key="k")
         assert commands.list_tasks() == []
