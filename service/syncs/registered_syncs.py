@@ -123,22 +123,17 @@ class SyncRun:
     """A claimed run of a sync.
 
     Attributes:
-        source: Folder or manifest below the media root.
-        vanished: Whether videos of vanished files are kept or deleted.
-        captions_from_names: Whether a video without captions gets its file name as one.
-        task_id: Task of the domain, if a previous run found it.
+        sync: The sync's row when the run was claimed, outside any session.
         lease: Renewed while the run makes progress.
-        previous: Counts of the last successful run.
     """
 
-    id: str
-    name: str
-    source: str
-    vanished: VanishedVideos
-    captions_from_names: bool
-    task_id: str | None
+    sync: Sync
     lease: Lease
-    previous: SyncCounts
+
+    @property
+    def previous(self) -> SyncCounts:
+        """Counts of the last successful run."""
+        return SyncCounts.model_validate(self.sync.counts or {})
 
     def renew(self, task_id: str | None = None) -> None:
         """Renew the lease before a change, and store the domain's task.
@@ -147,7 +142,7 @@ class SyncRun:
             LeaseLost: Another worker took over the run, or the sync was replaced or removed.
         """
         with session_scope(write=True) as session:
-            row = session.get(Sync, self.id, with_for_update=True)
+            row = session.get(Sync, self.sync.id, with_for_update=True)
             if row is None or not self.lease.renew(session):
                 raise self.lease.loss()
             row.task_id = task_id or row.task_id
@@ -155,7 +150,7 @@ class SyncRun:
     def finish(self, counts: SyncCounts | None, error: str | None = None) -> None:
         """Record the result and end the lease. A run that lost its lease records nothing."""
         with session_scope(write=True) as session:
-            row = session.get(Sync, self.id, with_for_update=True)
+            row = session.get(Sync, self.sync.id, with_for_update=True)
             if row is None or not self.lease.release(session):
                 return
             row.next_run_at = _planned(row)
@@ -179,16 +174,7 @@ def claim_run(sync_id: str) -> SyncRun | None:
         if lease is None:
             return None
         row.started_at = row.next_run_at = at
-        return SyncRun(
-            id=sync_id,
-            name=row.name,
-            source=row.source,
-            vanished=cast(VanishedVideos, row.vanished),
-            captions_from_names=row.captions_from_names,
-            task_id=row.task_id,
-            lease=lease,
-            previous=SyncCounts.model_validate(row.counts or {}),
-        )
+        return SyncRun(row, lease)
 
 
 def _syncs_of_domain(session: Session, name: str) -> list[Sync]:

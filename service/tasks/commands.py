@@ -30,8 +30,14 @@ from service.tasks import broker
 from service.tasks.idempotency import CreateOutcome, TaskRequest
 from service.tasks.ingestion_checks import Spec, raise_first, task_errors, validate_spec
 from service.tasks.lifecycle import send_due
-from service.tasks.lifecycle.state_machine import is_published, lock_task, next_position, set_state
-from service.tasks.task_details import progress_with_times, task_details
+from service.tasks.lifecycle.state_machine import (
+    is_published,
+    lock_task,
+    next_position,
+    set_progress,
+    set_state,
+)
+from service.tasks.task_details import task_details
 from service.tasks.task_events import record
 from service.tasks.task_storage import (
     new_id,
@@ -218,9 +224,7 @@ def retry_task(task_id: str, spec: RetrySpec | None = None) -> TaskDetails:
         task.position = next_position(session)
         task.attempts, task.cancel_requested = 0, False
         task.probed_at = task.started_at = task.finished_at = task.held_out = None
-        task.progress = progress_with_times(
-            task, TaskProgress(stage="queued").model_dump(exclude_none=True), {}
-        )
+        set_progress(session, task, TaskProgress(stage="queued"), {}, is_event=False)
         # Their files may have been replaced, and the machine may have been at fault.
         session.execute(
             update(Video)

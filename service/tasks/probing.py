@@ -57,7 +57,7 @@ from service.tasks.lifecycle import (
     send_due,
 )
 from service.tasks.probing_completion import complete_probing, isolate_failures
-from service.tasks.rejections import SameContent, reject
+from service.tasks.task_events import SameContent, reject
 
 CHUNK_VIDEOS = 64  # a kill loses at most one chunk's results
 SAVE_SECONDS = 1.0  # between two transactions that store results of a chunk

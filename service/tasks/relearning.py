@@ -5,7 +5,7 @@
     copies of the appended videos ─▶ a task that learns them ─▶ publication: originals replaced by the copies
 
 The originals stay searchable until the new domain is ready. Its publication deletes them from the original domain's
-shard in the same generation, and the copies take over their IDs (:mod:`service.tasks.lifecycle.takeover`), so that no
+shard in the same generation, and the copies take over their IDs (:mod:`service.tasks.lifecycle.publishing`), so that no
 search returns a video twice. A failed or cancelled task changes nothing.
 """
 

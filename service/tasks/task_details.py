@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
@@ -79,10 +78,3 @@ def _progress(task: Task) -> TaskProgress:
     if is_damaged(task.progress):
         return TaskProgress(stage=task.state)
     return TaskProgress.model_validate(task.progress)
-
-
-def progress_with_times(task: Task, view: dict[str, Any], seconds: Mapping[str, float]) -> dict[str, Any]:
-    """Add what all stages report to a task's progress: seconds per stage, and peak memory."""
-    shared = {key: task.progress[key] for key in ("peak_memory",) if key in task.progress}
-    shared["times"] = {"seconds": dict(seconds)}
-    return {**shared, **view}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterable, Sequence
-from itertools import islice
 from typing import Any
 
 from sqlalchemy import insert, select
@@ -13,6 +12,7 @@ from sqlalchemy.orm import Session
 
 from cinestrata_schemas.domain_names import MAX_NAME_CHARS
 from cinestrata_schemas.tasks import AppendSpec, TaskProgress, TaskSpec, VideoCounts, VideoSpec
+from index.arrays import batches
 from service.access.audit_log import record_change
 from service.catalog.database import id_chunks, now, session_scope
 from service.catalog.tables import Task, Video
@@ -47,8 +47,8 @@ def insert_queued_task(session: Session, task: Task, videos: Iterable[dict[str, 
     session.add(task)
     session.flush()
     shared = {"task_id": task.id, "added_at": task.created_at, "status": "pending"}
-    rows = ({"id": new_id("vid"), **video, **shared} for video in videos)
-    while batch := list(islice(rows, _INSERTED_ROWS)):
+    rows = [{"id": new_id("vid"), **video, **shared} for video in videos]
+    for batch in batches(rows, _INSERTED_ROWS):
         transcripts = {row["id"]: row.pop("transcript", None) for row in batch}
         session.execute(insert(Video), batch)
         transcribed = [video for video, cues in transcripts.items() if cues]

@@ -22,8 +22,13 @@ from service.core.settings import settings
 from service.storage.library_paths import UPLOAD_SCHEME
 from service.tasks.manifests.caption_tables import CaptionTables, find_tables
 from service.tasks.manifests.manifest_parser import MANIFEST_NAMES, require_text_table
-from service.tasks.manifests.side_file_names import SideFileNames, side_file_names
-from service.tasks.manifests.sidecar_captions import SideFiles, add_subtitles, read_sidecars
+from service.tasks.manifests.side_files import (
+    SideFileNames,
+    SideFiles,
+    add_subtitles,
+    read_sidecars,
+    side_file_names,
+)
 from service.tasks.manifests.video_files import find_videos
 from service.tasks.uploads.archive_reader import (
     Archive,

@@ -566,12 +566,3 @@ def test_linked_folders_stay_below_the_media_root_and_may_be_unmounted(films: Pa
     assert [file.path for file in counts_of(sync).left_out_files] == ["more/"]
     (films / "more").unlink()
     assert counts_of(sync).deleted == 1
-
-
-def test_linked_uploads_are_not_followed(films: Path) -> None:
-    folder = settings().media_root / "uploads" / "tsk_0123456789abcdef" / "inner"
-    folder.mkdir(parents=True)
-    write(folder, "c")
-    for target in (folder, folder.parent, folder.parent.parent):
-        (films / target.name).symlink_to(target)
-    assert counts_of(register()).new == 2

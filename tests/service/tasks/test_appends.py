@@ -23,7 +23,7 @@ from service.storage import library_paths
 from service.storage.video_files import remove_deleted_files
 from service.tasks import commands, lifecycle
 from service.tasks.idempotency import CreateOutcome
-from service.tasks.rejections import reject
+from service.tasks.task_events import reject
 from tests.catalog_rows import mark_learned
 
 # For tests of statements that other tests run on both databases.

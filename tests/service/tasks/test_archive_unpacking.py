@@ -378,16 +378,3 @@ def test_all_missing_files_are_listed() -> None:
 def test_named_manifest_precedes_a_table_of_captions() -> None:
     videos = unpack_archive(pack_zip({**FILES, "captions.csv": b"other"}), "videos.zip", "tsk_1")
     assert [v.captions for v in videos] == [["a bird"], []]
-
-
-@pytest.mark.parametrize("pack", [pack_zip, pack_tar])
-def test_archive_in_an_archive_is_not_unpacked(pack: Callable[[dict[str, bytes]], BinaryIO]) -> None:
-    inner = pack_zip({"manifest.jsonl": MANIFEST.encode(), **FILES}).getvalue()
-    error = _refused(pack({"videos.zip": inner, "more/clip.zip": inner}))
-    assert "manifest" in str(error)
-
-
-def test_subtitles_with_a_language_code_are_transcripts() -> None:
-    subtitles = b"WEBVTT\n\n00:01.000 --> 00:02.000\na red car\n"
-    (video,) = unpack_archive(pack_zip({"a.mp4": b"", "a.en.vtt": subtitles}), "videos.zip", "tsk_1")
-    assert ([cue.text for cue in video.transcript], video.captions) == (["a red car"], [])

@@ -32,8 +32,9 @@ def _store_task(make_file: Callable[[str], Path]) -> TaskDetails:
 def _expire() -> timedelta:
     """Let the lease of the only unanswered key expire; returns its duration."""
     with session_scope(write=True) as session:
-        row = session.scalars(select(LeaseRow)).one()
-        lease = row.until - session.scalars(select(IdempotencyKey.created_at)).one()
+        row = session.scalars(select(LeaseRow).where(LeaseRow.id.endswith(" k"))).one()
+        created = select(IdempotencyKey.created_at).where(IdempotencyKey.key == "k")
+        lease = row.until - session.scalars(created).one()
         row.until = now(session) - timedelta(seconds=1)
     return lease
 

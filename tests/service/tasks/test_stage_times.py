@@ -11,7 +11,7 @@ from service.catalog.tables import Release, Shard
 from service.core.errors import WorkerStopping
 from service.core.settings import Settings
 from service.tasks import commands, lifecycle
-from service.tasks.lifecycle import lease
+from service.tasks.lifecycle import claims
 
 Post = Callable[..., TaskDetails]
 
@@ -20,7 +20,7 @@ Post = Callable[..., TaskDetails]
 def advance(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
     """``advance(seconds)`` on the clock of claims."""
     times = [0.0]
-    monkeypatch.setattr(lease, "monotonic", lambda: times[-1])
+    monkeypatch.setattr(claims, "monotonic", lambda: times[-1])
     return lambda seconds: times.append(times[-1] + seconds)
 
 

@@ -11,7 +11,7 @@ from fastapi.testclient import TestClient
 from api.app import create_app
 from service.core.settings import Settings
 from service.tasks import lifecycle
-from service.tasks.lifecycle import lease
+from service.tasks.lifecycle import claims
 from trainer.worker import learning_job, shared_embedding
 
 VIDEOS, CHUNK = 12, 2
@@ -49,7 +49,7 @@ def _learn(task_id: str, client: TestClient, monkeypatch: pytest.MonkeyPatch) ->
 def test_indexing_shows_done_and_total(
     library: Settings, post_videos: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lease, "EVENT_SECONDS", 0)
+    monkeypatch.setattr(claims, "EVENT_SECONDS", 0)
     monkeypatch.setattr(shared_embedding, "CHUNK_VIDEOS", CHUNK)
     with TestClient(create_app(library), base_url="http://127.0.0.1") as client:
         first = post_videos("day", videos=VIDEOS, captions=0)

@@ -118,27 +118,6 @@ def test_rows_with_other_spellings_of_a_path_name_the_file(tmp_path: Path) -> No
     assert [*_list_folder(folder)] == [*rows, "clips/c.mp4"]
 
 
-def test_names_caption_videos_without_a_row(tmp_path: Path) -> None:
-    folder = _write(tmp_path / "pets", FILES | {"a red_car.mp4": b"E"})
-    found = _list_folder(folder, captions_from_names=True)
-    assert (found["a red_car.mp4"], found["a.mp4"], found["d.mp4"]) == (["a red car"], ["a cat"], ["a bird"])
-
-
-def test_uploaded_files_of_a_library_have_no_row(tmp_path: Path) -> None:
-    uploaded = "uploads/tsk_0123456789abcdef/e.mp4"
-    folder = _write(tmp_path / "pets", FILES | {uploaded: b"E"})
-    listing = list_folder_videos(folder)
-    assert [video.uri for video in listing.videos] == [*CAPTIONS]
-    assert listing.uploaded == [uploaded]
-
-
-def test_broken_files_without_a_row_are_left_out(tmp_path: Path) -> None:
-    folder = _write(tmp_path / "pets", FILES)
-    (folder / "e.mp4").symlink_to("nothing")
-    listing = list_folder_videos(folder)
-    assert ([*listing.left_out], listing.without_row) == (["e.mp4"], ["clips/c.mp4", "d.mp4"])
-
-
 def _list_written(files: dict[str, bytes]) -> Sequence[VideoSpec]:
     return list_folder_videos(_write(settings().media_root / "pets", files)).videos
 
