@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import cast
 
-from sqlalchemy import ColumnElement, or_, select, update
+from sqlalchemy import ColumnElement, or_, select
 from sqlalchemy.orm import Session
 
 from cinestrata_schemas.choice_types import VanishedVideos
@@ -62,12 +62,8 @@ def register_sync(spec: SyncSpec) -> SyncDetails:
         row.next_run_at, row.task_id = at, None  # a deleted domain is created again
         revoke(session, "sync", row.id)
         session.flush()
-        record_change(
-            session,
-            "sync.register",
-            row.id,
-            {"name": row.name, "source": redact_uri(row.source), "every_seconds": row.every_seconds},
-        )
+        facts = {"name": row.name, "source": redact_uri(row.source), "every_seconds": row.every_seconds}
+        record_change(session, "sync.register", row.id, facts)
         details = _details(row, is_running=False)
     send_due_syncs()
     return details
@@ -108,14 +104,10 @@ def send_due_syncs() -> int:
     with session_scope() as session:
         at = now(session)
         due = session.scalars(select(Sync.id).where(_is_due(at))).all()
-    sent = 0
-    for sync_id in due:
-        if _postpone(sync_id):
-            if broker.send_sync(sync_id):
-                sent += 1
-            else:
-                _restore(sync_id)
-    return sent
+    sent = [sync_id for sync_id in due if broker.send_sync(sync_id)]
+    for sync_id in sent:
+        _postpone(sync_id)
+    return len(sent)
 
 
 @dataclass(frozen=True)
@@ -198,23 +190,16 @@ def _planned(row: Sync) -> datetime:
     return (row.started_at or row.created_at) + timedelta(seconds=row.every_seconds)
 
 
-def _postpone(sync_id: str) -> bool:
-    """Plan when to resend the message about to be sent. False if another process was first."""
+def _postpone(sync_id: str) -> None:
+    """Plan when to send the message again, unless a worker has received it."""
     with session_scope(write=True) as session:
         at = now(session)
         row = session.scalars(
             select(Sync).where(Sync.id == sync_id, _is_due(at)).with_for_update()
         ).one_or_none()
-        if row is None:
-            return False
-        row.next_run_at = at + timedelta(seconds=_MESSAGE_SECONDS)
-        revoke(session, "sync", sync_id)
-        return True
-
-
-def _restore(sync_id: str) -> None:
-    with session_scope(write=True) as session:
-        session.execute(update(Sync).where(Sync.id == sync_id).values(next_run_at=now(session)))
+        if row is not None:
+            row.next_run_at = at + timedelta(seconds=_MESSAGE_SECONDS)
+            revoke(session, "sync", sync_id)
 
 
 def _details(row: Sync, *, is_running: bool) -> SyncDetails:

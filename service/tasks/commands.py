@@ -73,13 +73,6 @@ def append_videos(
 ) -> CreateOutcome:
     """Store an append of videos to a learned domain and notify the workers.
 
-    The append is a task of its own. Workers probe its videos, embed them with the release that the domain's shard is
-    pinned to, and publish them as a segment of that shard. Nothing is trained.
-
-    Args:
-        task_id: ID of the domain's task.
-        idempotency_key, caller: As for :func:`create_task`.
-
     Raises:
         NotFound: The task does not exist.
         Conflict: The task is not a learned domain, or an ID belongs to another video.
@@ -278,7 +271,7 @@ def _create_from_archive(
     request: TaskRequest,
     archive: BinaryIO,
     filename: str,
-    kind: type[TaskSpec] | type[AppendSpec],
+    kind: type[Spec],
     fields: dict[str, Any],
 ) -> CreateOutcome:
     content = [*fields.values(), filename, *filter(None, [request.target_id])]

@@ -12,6 +12,7 @@ search returns a video twice. A failed or cancelled task changes nothing.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
@@ -42,18 +43,12 @@ def relearn_appended_videos(
 
     Args:
         task_id: ID of the domain's task, or of an append to it.
-        idempotency_key: The request's ``Idempotency-Key``.
-        caller: Identity of the caller, who has their own keys.
-
-    Returns:
-        The new task, or an unfinished one from a previous request, marked as replayed.
 
     Raises:
         NotFound: The task does not exist.
         Conflict: The task is not a learned domain, has no appended videos, or the name belongs to another task.
         InsufficientStorage: The disk has no space for the copies of the videos.
-        IdempotencyMismatch, IdempotencyInFlight: See ``service.tasks.idempotency``.
-        Unavailable: Nothing was stored; the request can be retried.
+        IdempotencyMismatch, IdempotencyInFlight, Unavailable: As for ``commands.create_task``.
     """
     request = TaskRequest(idempotency_key, caller)
     content = ["relearn", task_id, spec.model_dump()]
@@ -86,31 +81,17 @@ def _create(task_id: str, spec: RelearnSpec, request: TaskRequest) -> CreateOutc
                 remedy=Action(name="append_videos", id=domain.id),
             )
         require_disk_space(len(videos))
-        task = Task(
-            id=new_id("tsk"),
-            position=position,
-            name=_free_name(session, domain.name, spec.name),
-            method=domain.method,
-            settings=dict(domain.settings),
-            relearns_id=domain.id,
-        )
+        name = _free_name(session, domain.name, spec.name)
+        copied: dict[str, Any] = {"method": domain.method, "settings": dict(domain.settings)}
+        task = Task(id=new_id("tsk"), position=position, name=name, relearns_id=domain.id, **copied)
         rows = (
-            {
-                "uri": video.uri,
-                "captions": video.captions,
-                "extra": video.extra,
-                "copy_of": video.vector_id,
-            }
+            {"uri": video.uri, "captions": video.captions, "extra": video.extra, "copy_of": video.vector_id}
             for video in videos
         )
         insert_queued_task(session, task, rows, len(videos))
         copy_transcripts(session, task.id)
-        record_change(
-            session,
-            "task.relearn",
-            domain.id,
-            {"new_task": task.id, "name": task.name, "videos": len(videos)},
-        )
+        facts = {"new_task": task.id, "name": task.name, "videos": len(videos)}
+        record_change(session, "task.relearn", domain.id, facts)
         view = task_details(session, [task])[0]
         request.settle(session, view)
     broker.send_probe(view.id)

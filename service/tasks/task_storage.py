@@ -89,14 +89,8 @@ def store_task(task_id: str, spec: TaskSpec | AppendSpec, request: TaskRequest) 
                 method, settings = domain.method, dict(domain.settings)
             refuse_duplicates(session, spec.videos)
             originals = _find_originals(session, spec.videos)
-            task = Task(
-                id=task_id,
-                position=position,
-                name=name,
-                method=method,
-                settings=settings,
-                target_id=request.target_id,
-            )
+            task = Task(id=task_id, position=position, name=name, method=method, settings=settings)
+            task.target_id = request.target_id
             rows = (
                 {
                     "id": video.id or new_id("vid"),
@@ -180,8 +174,7 @@ def _find_originals(session: Session, videos: Sequence[VideoSpec]) -> dict[str |
 
 def _record_creation(session: Session, task: Task, videos: int) -> None:
     if task.target_id is None:
-        record_change(
-            session, "task.create", task.id, {"name": task.name, "method": task.method, "videos": videos}
-        )
+        facts = {"name": task.name, "method": task.method, "videos": videos}
+        record_change(session, "task.create", task.id, facts)
     else:
         record_change(session, "task.append", task.target_id, {"append": task.id, "videos": videos})

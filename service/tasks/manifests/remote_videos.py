@@ -54,17 +54,11 @@ def list_remote_videos(
 ) -> RemoteVideos:
     """List the videos in an object store folder, or in a manifest in an object store or on a web server.
 
-    Caption tables found in the folder need not name all videos: the others get captions from sidecar files. A manifest,
-    or a table given as ``source``, lists all videos. A listed video without a transcript gets one from its subtitles.
-
-    A video is left out if its name cannot be part of a URI, or if a table names a file that is missing or outside its
-    folder. A table or sidecar file that is invalid or forbidden is left out, but not its videos.
+    The files mean the same as in :func:`~service.tasks.manifests.folder_videos.list_folder_videos`. A video is left out
+    if its name cannot be part of a URI, or if a table names a file that is missing or outside its folder.
 
     Args:
         source: URI of the folder or the manifest.
-        reader: Reads the source.
-        encoding: Encoding of the manifest, and of sidecar files that are not UTF-8. None: UTF-8, and detected.
-        captions_from_names: Whether a video without captions gets its file name as one.
         report_progress: Called for each page of a listing and each part of a file.
 
     Raises:

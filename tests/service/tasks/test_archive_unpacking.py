@@ -25,7 +25,7 @@ from service.core.errors import CinestrataError, Conflict, InvalidInput, TooLarg
 from service.core.settings import Settings, settings
 from service.storage import library_paths
 from service.tasks import broker, commands
-from service.tasks.uploads import archive_reader, archive_unpacking
+from service.tasks.uploads import archive_unpacking
 from service.tasks.uploads.archive_unpacking import unpack_archive
 from service.tasks.uploads.uploaded_videos import remove_upload
 from tests.packed_files import pack_tar, pack_zip, tar_member
@@ -167,7 +167,7 @@ class TestBombs:
     @pytest.mark.parametrize("where", ["pax", "name of a folder"])
     def test_large_headers_are_refused(self, where: str, monkeypatch: pytest.MonkeyPatch) -> None:
         """Each header is within the limits, but the parser keeps all of them in memory."""
-        monkeypatch.setattr(archive_reader, "MAX_HEADER_CHARS", 100_000)
+        monkeypatch.setattr(archive_unpacking, "MAX_HEADER_CHARS", 100_000)
         if where == "pax":
             form, members = (
                 tarfile.PAX_FORMAT,
@@ -208,7 +208,7 @@ class TestBombs:
 
     def test_records_without_values_count(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Each member keeps a copy of all records of a global header."""
-        monkeypatch.setattr(archive_reader, "MAX_HEADER_CHARS", 100_000)
+        monkeypatch.setattr(archive_unpacking, "MAX_HEADER_CHARS", 100_000)
         records = {f"CINESTRATA.{number}": "" for number in range(600)}
         _refused(pack_tar(FILES, "w", format=tarfile.PAX_FORMAT, pax_headers=records))
 

@@ -186,7 +186,7 @@ def test_frames_are_counted_at_the_stated_rate() -> None:
         + "<span xmlns='http://www.w3.org/ns/ttml'>" * 9000
         + "</span>" * 9000
         + "</p></div></body></tt>",
-        "{1}{9" + "9" * 1500 + "}x\n",
+        "{1}{1}25\n{1}{9" + "9" * 1500 + "}x\n",
         "<html>",
         "nothing",
         "[Script Info]\n",
@@ -194,18 +194,18 @@ def test_frames_are_counted_at_the_stated_rate() -> None:
 )
 def test_hostile_and_damaged_subtitles_are_refused(text: str) -> None:
     with pytest.raises(InvalidInput, match=r"clip\.srt: "):
-        read(text, lambda: 25.0)
+        read(text)
 
 
 @pytest.mark.parametrize(
     "text",
     [
         "Dialogue: 0,0:00:01.00,0:00:02.00,Default,,0,0,0,,{\\p{\\p" + "{\\p" * 300_000,
-        "{25}{50}" + "{y:" * 300_000,
+        "{1}{1}25\n{25}{50}" + "{y:" * 300_000,
         f"{TIME}\n" + "1" * 300_000 + " -->" * 100_000 + "\n" + "<br" * 100_000,
         TTML.replace("hums", "hums" + "<br/>a" * 50_000),
         (f"{TIME}\n" + " " * 10_000 + "\n") * 50,
     ],
 )
 def test_hostile_subtitles_are_read_in_little_time(text: str) -> None:
-    assert len(read(text, lambda: 25.0)) <= 2
+    assert len(read(text)) <= 2
