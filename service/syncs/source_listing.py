@@ -68,10 +68,7 @@ def list_source(
     """
     if is_source_uri(source):
         remote = list_remote_videos(
-            source,
-            SourceReader(),
-            captions_from_names=captions_from_names,
-            report_progress=report_progress,
+            source, SourceReader(), captions_from_names=captions_from_names, report_progress=report_progress
         )
         return remote_files(remote)
     local = list_folder_videos(
@@ -124,11 +121,8 @@ def remote_files(listing: RemoteVideos) -> SourceFiles:
         InvalidInput: The source cannot be listed, all videos are left out, or a video has an ID.
     """
     if listing.files is None:
-        raise InvalidInput.at(
-            "source",
-            f"{listing.base.shown} is on a web server, which can't be listed.",
-            "Use `cinestrata ingest` with the manifest.",
-        )
+        message = f"{listing.base.shown} is on a web server, which can't be listed."
+        raise InvalidInput.at("source", message, "Use `cinestrata ingest` with the manifest.")
     _refuse_ids(listing.videos)
     found = SourceFiles(
         listing.base.text,

@@ -71,8 +71,7 @@ def is_reachable() -> bool:
 def _connection() -> Any:
     # Short timeouts: POST /tasks must not wait for an unreachable broker, and the reconciler resends anyway.
     return celery_app.connection_for_write(
-        settings().redis_url,
-        transport_options={"max_retries": 1, "interval_start": 0, "socket_timeout": 3},
+        settings().redis_url, transport_options={"max_retries": 1, "interval_start": 0, "socket_timeout": 3}
     )
 
 

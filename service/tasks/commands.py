@@ -9,14 +9,7 @@ from typing import Any, BinaryIO
 from pydantic import ValidationError
 from sqlalchemy import func, select, update
 
-from cinestrata_schemas.tasks import (
-    AppendSpec,
-    RetrySpec,
-    TaskDetails,
-    TaskProgress,
-    TaskSpec,
-    VideoSpec,
-)
+from cinestrata_schemas.tasks import AppendSpec, RetrySpec, TaskDetails, TaskProgress, TaskSpec, VideoSpec
 from service.access.audit_log import record_change
 from service.catalog.database import now, session_scope
 from service.catalog.domain_videos import count_task_videos
@@ -39,12 +32,7 @@ from service.tasks.lifecycle.state_machine import (
 )
 from service.tasks.task_details import task_details
 from service.tasks.task_events import record
-from service.tasks.task_storage import (
-    new_id,
-    refuse_duplicates,
-    require_learned,
-    store_task,
-)
+from service.tasks.task_storage import new_id, refuse_duplicates, require_learned, store_task
 from service.tasks.uploads import uploaded_videos
 from service.tasks.uploads.archive_unpacking import archive_bytes, unpack_archive
 from service.tasks.uploads.uploaded_videos import adopted_uploads
@@ -126,12 +114,7 @@ def create_task_from_archive(
 
 
 def append_archive(
-    task_id: str,
-    archive: BinaryIO,
-    filename: str,
-    *,
-    idempotency_key: str | None = None,
-    caller: str = "",
+    task_id: str, archive: BinaryIO, filename: str, *, idempotency_key: str | None = None, caller: str = ""
 ) -> CreateOutcome:
     """Append the videos in an archive with a manifest to a learned domain.
 
@@ -268,11 +251,7 @@ def _create_from_spec(request: TaskRequest, spec: Spec) -> CreateOutcome:
 
 
 def _create_from_archive(
-    request: TaskRequest,
-    archive: BinaryIO,
-    filename: str,
-    kind: type[Spec],
-    fields: dict[str, Any],
+    request: TaskRequest, archive: BinaryIO, filename: str, kind: type[Spec], fields: dict[str, Any]
 ) -> CreateOutcome:
     content = [*fields.values(), filename, *filter(None, [request.target_id])]
 

@@ -302,11 +302,7 @@ def _probe_video(
 
 
 def _read_video(
-    decoder: VideoDecoder,
-    spec: FrameSpec,
-    video: Video,
-    path: Path,
-    find_copy: Callable[[str], str | None],
+    decoder: VideoDecoder, spec: FrameSpec, video: Video, path: Path, find_copy: Callable[[str], str | None]
 ) -> VideoInfo:
     """Hash and decode a file; raise MediaError if it is unusable or a copy of an accepted video."""
     try:

@@ -125,11 +125,7 @@ def _reject_copies(claim: Claim) -> None:
             for video in videos:
                 original = redact_uri(originals[video.content_hash])
                 reject(
-                    session,
-                    video,
-                    SAME_CONTENT + original,
-                    is_final=True,
-                    content_hash=video.content_hash,
+                    session, video, SAME_CONTENT + original, is_final=True, content_hash=video.content_hash
                 )
                 library_paths.thumbnail_path(video.id).unlink(missing_ok=True)
 

@@ -195,11 +195,9 @@ def _cue(times: Any, text: Any, location: str) -> dict[str, Any]:
 def _transcript(record: Mapping[str, Any], times: str, texts: str, location: str) -> list[dict[str, Any]]:
     spans, sentences = _list(record, times, location), _list(record, texts, location)
     if len(spans) != len(sentences):
-        raise InvalidInput.at(
-            f"{location}.{times}",
-            f"There are {len(spans)} times and {len(sentences)} texts.",
-            f"Give one item of {times!r} for each of {texts!r}.",
-        )
+        message = f"There are {len(spans)} times and {len(sentences)} texts."
+        hint = f"Give one item of {times!r} for each of {texts!r}."
+        raise InvalidInput.at(f"{location}.{times}", message, hint)
     pairs = enumerate(zip(spans, sentences, strict=True))
     cues = [_cue(span, text, f"{location}.{times}[{number}]") for number, (span, text) in pairs]
     return [cue for cue in cues if cue["text"]]

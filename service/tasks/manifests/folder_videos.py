@@ -19,11 +19,7 @@ from media.video_limits import VIDEO_SUFFIXES
 from service.core.errors import FieldError, InvalidInput
 from service.storage.library_paths import UPLOAD_FOLDER
 from service.tasks.manifests.caption_tables import TABLE_SUFFIXES, FolderReader, VideoListing
-from service.tasks.manifests.manifest_parser import (
-    FULL_MANIFEST_NAMES,
-    MANIFEST_NAMES,
-    TYPED_MANIFEST_NAMES,
-)
+from service.tasks.manifests.manifest_parser import FULL_MANIFEST_NAMES, MANIFEST_NAMES, TYPED_MANIFEST_NAMES
 from service.tasks.manifests.side_files import SIDECAR_SUFFIXES, SUBTITLE_SUFFIXES, SideFileNames, SideFiles
 from service.tasks.manifests.text_files import check_encoding
 from service.tasks.manifests.video_files import (
@@ -106,12 +102,7 @@ def list_folder_videos(
     named = ((row.uri, row) for row in rows)
     videos = reader.read_videos(named, files, no_videos, captions_from_names, report_progress)
     return FolderVideos(
-        base,
-        videos,
-        found.left_out,
-        found.uploaded,
-        omitted=found.omitted,
-        **reader.describe(tables, files),
+        base, videos, found.left_out, found.uploaded, omitted=found.omitted, **reader.describe(tables, files)
     )
 
 

@@ -94,11 +94,8 @@ class ManifestEntries:
         self._check_metadata(location, video.metadata)
         self._cues += len(video.transcript)
         if self._cues > _MAX_CUES:
-            raise InvalidInput.at(
-                f"{location}.transcript",
-                f"The transcripts in the manifest have more than {_MAX_CUES} texts.",
-                "Split the manifest.",
-            )
+            message = f"The transcripts in the manifest have more than {_MAX_CUES} texts."
+            raise InvalidInput.at(f"{location}.transcript", message, "Split the manifest.")
         uri = video.uri.removeprefix("./") or video.uri
         cues = {(cue.start, cue.end, cue.text): cue for cue in video.transcript}
         entry = _Entry(location, video, dict.fromkeys(video.captions), cues)
@@ -106,17 +103,12 @@ class ManifestEntries:
             self._merge(uri, earlier, entry, is_partial)
             entry = earlier
         elif len(self._entries) >= (limit := request_limits.MAX_VIDEOS_PER_TASK):
-            raise InvalidInput.at(
-                location,
-                f"The previous rows name {limit} other videos, which is the limit.",
-                f"Post at most {limit} videos, and append the others to the domain.",
-            )
+            message = f"The previous rows name {limit} other videos, which is the limit."
+            hint = f"Post at most {limit} videos, and append the others to the domain."
+            raise InvalidInput.at(location, message, hint)
         if len(entry.captions) > request_limits.MAX_CAPTIONS:
-            raise InvalidInput.at(
-                location,
-                f"{uri!r} has more than {request_limits.MAX_CAPTIONS} captions.",
-                "Remove some of them.",
-            )
+            message = f"{uri!r} has more than {request_limits.MAX_CAPTIONS} captions."
+            raise InvalidInput.at(location, message, "Remove some of them.")
         self._entries[uri] = entry
 
     def _check_metadata(self, location: str, metadata: dict[str, Any] | None) -> None:
@@ -129,11 +121,8 @@ class ManifestEntries:
             hint = f"Keep it below {request_limits.MAX_METADATA_BYTES} bytes as JSON."
             raise InvalidInput.at(f"{location}.metadata", message, hint)
         if self._metadata_bytes > _MAX_METADATA_BYTES:
-            raise InvalidInput.at(
-                f"{location}.metadata",
-                f"The metadata in the manifest takes more than {_MAX_METADATA_BYTES} bytes.",
-                "Split the manifest.",
-            )
+            message = f"The metadata in the manifest takes more than {_MAX_METADATA_BYTES} bytes."
+            raise InvalidInput.at(f"{location}.metadata", message, "Split the manifest.")
 
     def videos(self) -> list[VideoSpec]:
         """Build the videos."""

@@ -111,12 +111,7 @@ def _list(
     no_videos = FieldError("source", f"There are no videos in {base.shown}.", NO_VIDEOS_HINT)
     videos = folder_reader.read_videos(paths, names, no_videos, captions_from_names)
     return RemoteVideos(
-        base,
-        videos,
-        left_out,
-        files,
-        omitted=omitted,
-        **folder_reader.describe(tables, names),
+        base, videos, left_out, files, omitted=omitted, **folder_reader.describe(tables, names)
     )
 
 

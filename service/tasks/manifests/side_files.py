@@ -277,11 +277,8 @@ def _add_captions(captions: dict[str, None], texts: Iterable[str], path: str) ->
     """Add a file's captions to a video's; none of them if one does not fit."""
     new = dict.fromkeys(filter(None, texts))
     if (count := len(captions | new)) > request_limits.MAX_CAPTIONS:
-        raise InvalidInput.at(
-            path,
-            f"The sidecar files have {count} captions for one video.",
-            f"Keep at most {request_limits.MAX_CAPTIONS}.",
-        )
+        message = f"The sidecar files have {count} captions for one video."
+        raise InvalidInput.at(path, message, f"Keep at most {request_limits.MAX_CAPTIONS}.")
     captions |= new
 
 

@@ -142,11 +142,9 @@ def read_lines(stream: TextStream, name: str, encoding: str = "utf-8") -> Iterat
         total += len(raw)
         check_line_number(number, name)
         if total > request_limits.MAX_TABLE_BYTES:
-            raise InvalidInput.at(
-                f"{name}:{number}",
-                f"The file is larger than {request_limits.MAX_TABLE_BYTES} bytes.",
-                "Split it, and append the parts to the domain.",
-            )
+            message = f"The file is larger than {request_limits.MAX_TABLE_BYTES} bytes."
+            hint = "Split it, and append the parts to the domain."
+            raise InvalidInput.at(f"{name}:{number}", message, hint)
         if number == 1 and raw.startswith(codecs.BOM_UTF8):
             raw, encoding = raw[len(codecs.BOM_UTF8) :], "utf-8"
         if len(raw) > MAX_LINE_BYTES:
@@ -160,11 +158,8 @@ def read_lines(stream: TextStream, name: str, encoding: str = "utf-8") -> Iterat
         try:
             text = raw.decode(encoding)
         except UnicodeDecodeError as error:
-            raise InvalidInput.at(
-                f"{name}:{number}",
-                f"Byte {error.start + 1} of the line is not {encoding.upper()}.",
-                encoding_hint(encoding),
-            ) from None
+            message = f"Byte {error.start + 1} of the line is not {encoding.upper()}."
+            raise InvalidInput.at(f"{name}:{number}", message, encoding_hint(encoding)) from None
         yield text
 
 
@@ -220,11 +215,8 @@ def check_line_number(number: int, name: str) -> None:
         InvalidInput: The file has too many lines.
     """
     if number > request_limits.MAX_TEXT_LINES:
-        raise InvalidInput.at(
-            name,
-            f"The file has more than {request_limits.MAX_TEXT_LINES} lines.",
-            "Put all captions of a video on one line, or split the file.",
-        )
+        message = f"The file has more than {request_limits.MAX_TEXT_LINES} lines."
+        raise InvalidInput.at(name, message, "Put all captions of a video on one line, or split the file.")
 
 
 def check_encoding(encoding: str) -> None:
@@ -235,11 +227,8 @@ def check_encoding(encoding: str) -> None:
     except (LookupError, UnicodeError, ValueError):
         is_supported = False
     if not is_supported:
-        raise InvalidInput.at(
-            "encoding",
-            f"{encoding[:50]!r} is not supported.",
-            "Use utf-8, cp1252 or another superset of ASCII.",
-        )
+        message = f"{encoding[:50]!r} is not supported."
+        raise InvalidInput.at("encoding", message, "Use utf-8, cp1252 or another superset of ASCII.")
 
 
 def encoding_hint(encoding: str) -> str:
@@ -273,11 +262,8 @@ def parse_json(text: str, name: str, line: int | None = None) -> Any:
         return json.loads(text, object_pairs_hook=without_duplicates)
     except json.JSONDecodeError as error:
         at = f"{name}:{line or error.lineno}"
-        raise InvalidInput.at(
-            at,
-            f"The {kind} is not JSON ({error.msg.lower()} at character {error.colno}).",
-            "Correct it, or write one object per line.",
-        ) from None
+        message = f"The {kind} is not JSON ({error.msg.lower()} at character {error.colno})."
+        raise InvalidInput.at(at, message, "Correct it, or write one object per line.") from None
     except RecursionError:
         raise InvalidInput.at(place, f"The {kind} is nested too deeply.", "Write a flat table.") from None
     except ValueError:  # a number with thousands of digits

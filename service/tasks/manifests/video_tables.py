@@ -89,11 +89,8 @@ def map_columns(names: Sequence[str], location: str) -> list[str]:
     first: dict[str, str] = {}
     for name, field in zip(names, fields, strict=True):
         if field and field in first:
-            raise InvalidInput.at(
-                location,
-                f"The columns {first[field].strip()!r} and {name.strip()!r} have the same meaning.",
-                "Remove or rename one of them.",
-            )
+            message = f"The columns {first[field].strip()!r} and {name.strip()!r} have the same meaning."
+            raise InvalidInput.at(location, message, "Remove or rename one of them.")
         first[field] = name
     if "uri" not in first:
         shown = ", ".join(repr(name.strip()[:40]) for name in names[:12])
@@ -162,10 +159,7 @@ def row_fields(fields: Sequence[str], cells: Sequence[str], location: str) -> di
         for field in _JSON_FIELDS
         if field in values
     }
-    video: dict[str, Any] = {
-        "uri": values.pop("uri", ""),
-        "captions": _captions(parsed.pop("captions", "")),
-    }
+    video: dict[str, Any] = {"uri": values.pop("uri", ""), "captions": _captions(parsed.pop("captions", ""))}
     for field in ("id", "split"):
         if field in values:
             video[field] = values.pop(field)
@@ -249,9 +243,7 @@ def read_delimited_table(lines: Iterable[str], name: str) -> Iterator[tuple[str,
             number = blank + reader.line_num + 1
     except csv.Error as error:
         raise InvalidInput.at(
-            f"{name}:{number}",
-            f"The row that begins here is not a table row: {error}.",
-            "Check its quotes.",
+            f"{name}:{number}", f"The row that begins here is not a table row: {error}.", "Check its quotes."
         ) from None
 
 

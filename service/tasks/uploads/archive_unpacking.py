@@ -411,10 +411,7 @@ def _load_sidecars(
 
 
 def _write_videos(
-    archive: Archive,
-    members: dict[PurePosixPath, ArchiveMember],
-    videos: list[VideoSpec],
-    folder: Path,
+    archive: Archive, members: dict[PurePosixPath, ArchiveMember], videos: list[VideoSpec], folder: Path
 ) -> None:
     budget = request_limits.MAX_UNPACKED_BYTES
     wanted: dict[PurePosixPath, None] = {}

@@ -191,11 +191,8 @@ def _link_files(uploads: dict[str, Upload], paths: dict[str, str], task_id: str)
                 "videos", "An upload was deleted or used in the meantime.", "Upload the files again."
             ) from None
         except FileExistsError:  # a copy would replace the file
-            raise InvalidInput.at(
-                "videos",
-                f"The server's file system can't distinguish {paths[uri]!r} from another video's name.",
-                "Rename one of them, and upload it again.",
-            ) from None
+            message = f"The server's file system can't distinguish {paths[uri]!r} from another video's name."
+            raise InvalidInput.at("videos", message, "Rename one of them, and upload it again.") from None
         except OSError:  # a file system without links
             shutil.copyfile(upload.path, target)
         sync(target)  # a writer killed after the last byte has not done so

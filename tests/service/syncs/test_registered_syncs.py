@@ -24,13 +24,7 @@ from service.core.errors import InvalidInput, LeaseLost, NotFound
 from service.core.settings import settings
 from service.library.video_listing import list_videos
 from service.syncs import sync_run
-from service.syncs.registered_syncs import (
-    claim_run,
-    list_syncs,
-    register_sync,
-    remove_sync,
-    send_due_syncs,
-)
+from service.syncs.registered_syncs import claim_run, list_syncs, register_sync, remove_sync, send_due_syncs
 from service.syncs.sync_plan import SyncPlan
 from service.syncs.sync_run import run_sync
 from service.tasks import broker, commands

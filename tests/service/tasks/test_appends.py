@@ -192,9 +192,7 @@ def rejected_upload(domain: str, append_probed: Callable[..., TaskDetails]) -> t
     return view, file
 
 
-def test_rejected_upload_is_removed_once_its_task_is_ready(
-    rejected_upload: tuple[TaskDetails, Path],
-) -> None:
+def test_rejected_upload_is_removed_once_its_task_is_ready(rejected_upload: tuple[TaskDetails, Path]) -> None:
     view, file = rejected_upload
     preview = library_paths.thumbnail_path("new")
     preview.parent.mkdir(parents=True, exist_ok=True)
