@@ -116,8 +116,7 @@ def _synchronize(run: SyncRun) -> SyncCounts | None:
     for target, videos in _by_domain(plan, followed, domains[-1]).items():
         for batch in batches(videos, MAX_APPENDED):
             run.renew()
-            spec = _checked(AppendSpec, videos=source.place(batch))
-            commands.append_videos(target, spec, caller="sync")
+            _append(target, source.place(batch))
     library.edit_texts(plan, run.lease.tick)
     library.record(domain.id, source.source, plan, source.place, is_sent=True)
     is_busy = any(task.into in followed.published and task.state not in FINAL_STATES for task in tasks)
@@ -212,6 +211,10 @@ def _create_domain(run: SyncRun, source: SourceFiles, videos: Sequence[VideoSpec
     limit = request_limits.MAX_VIDEOS_PER_TASK
     spec = _checked(TaskSpec, name=run.sync.name, videos=source.place(videos[:limit]))
     return commands.create_task(spec, caller="sync").task
+
+
+def _append(domain: str, videos: list[VideoSpec]) -> None:
+    commands.append_videos(domain, _checked(AppendSpec, videos=videos), caller="sync")
 
 
 def _checked(kind: type[Spec], **fields: Any) -> Spec:
