@@ -296,10 +296,10 @@ def settings_factory(
     from service.catalog.database import dispose, sqlite_path
     from service.catalog.migrations import upgrade
     from service.core.settings import Settings, settings
-    from service.tasks.lifecycle import lease
+    from service.tasks.lifecycle import claims
 
     # Tests see every progress event, not one in half a second.
-    monkeypatch.setattr(lease, "EVENT_SECONDS", 0)
+    monkeypatch.setattr(claims, "EVENT_SECONDS", 0)
 
     def make(
         folder: Path, database: Database = "sqlite", *, upgraded: bool = True, **overrides: Any

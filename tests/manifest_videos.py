@@ -8,11 +8,9 @@ from cinestrata_schemas.tasks import VideoSpec
 from service.tasks.manifests.manifest_parser import ManifestEntries, read_rows
 
 
-def parse_manifest(
-    stream: BinaryIO, name: str, encoding: str = "utf-8", *, typed_tables: bool = False
-) -> list[VideoSpec]:
+def parse_manifest(stream: BinaryIO, name: str, encoding: str = "utf-8") -> list[VideoSpec]:
     """Merge all rows of a manifest."""
     entries = ManifestEntries()
-    for location, fields in read_rows(stream, name, encoding, typed_tables=typed_tables).rows:
+    for location, fields in read_rows(stream, name, encoding).rows:
         entries.add(location, fields)
     return entries.videos()

@@ -128,7 +128,7 @@ class LibraryTools:
             answer = await _send(
                 api, "GET", "/v1/tasks", params={"kind": "domain", "limit": _DOMAINS, "cursor": cursor}
             )
-        shown = ("name", "id", "state", "counts", "error", "eta_seconds")
+        shown = ("name", "id", "state", "counts", "error")
         following = answer.links.get("next", {}).get("url")
         return _answer(
             {
@@ -233,7 +233,7 @@ class LibraryTools:
         }
         async with self._api(context) as api:
             task = (await _send(api, "POST", "/v1/tasks", json=body)).json()
-        return _answer(_select(task, ("id", "name", "state", "counts", "eta_seconds")))
+        return _answer(_select(task, ("id", "name", "state", "counts")))
 
     async def correct_caption(
         self,

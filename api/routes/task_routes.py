@@ -31,8 +31,8 @@ from service.core.errors import FieldError, InvalidInput
 from service.library import task_listing
 from service.library.deletion import delete_task, delete_videos
 from service.tasks import commands, relearning
+from service.tasks.idempotency import CreateOutcome
 from service.tasks.sample_task import create_sample_task
-from service.tasks.task_storage import CreateOutcome
 
 router = APIRouter(prefix="/tasks", tags=["tasks"], route_class=ScopedRoute)
 samples_router = APIRouter(prefix="/samples", tags=["tasks"], route_class=ScopedRoute)

@@ -6,7 +6,7 @@ import { confirmTaskDeletion } from "./delete_dialog.js";
 import { $, button, el, setText } from "./dom.js";
 import { dot } from "./domain_layers.js";
 import { showVideos } from "./domain_videos.js";
-import { count, percent, shortId, timeAgo, timeLeft } from "./formatting.js";
+import { count, percent, shortId, timeAgo } from "./formatting.js";
 import { watchHealth } from "./health_indicator.js";
 import { loadLibraryState } from "./library_state.js";
 import { domainPath, pageId } from "./page_links.js";
@@ -106,7 +106,7 @@ function drawHead(task) {
   drawRetry(task);
   $("work").hidden = isFinal(task);
   $("work-bar").value = task.progress.fraction;
-  setText($("work-text"), [task.progress.stage || task.state, timeLeft(task)].filter(Boolean).join(", "));
+  setText($("work-text"), task.progress.stage || task.state);
   $("failure").hidden = !task.error;
   setText($("failure"), [task.error, remedyText(task)].filter(Boolean).join(" "));
 }

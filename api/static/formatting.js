@@ -16,15 +16,6 @@ export function duration(seconds) {
   return seconds < 5400 ? `${Math.round(seconds / 60)} min` : `${(seconds / 3600).toFixed(1)} h`;
 }
 
-/** Format the time left for a task, and for its stage if that is less; null if neither is known. */
-export function timeLeft({ eta_seconds: task, progress }) {
-  const stage = progress.eta_seconds;
-  if (task == null) return stage == null ? null : `about ${duration(stage)} left in this stage`;
-  const whole = `about ${duration(task)} left`;
-  const part = stage == null ? null : duration(stage);
-  return part && part !== duration(task) ? `${whole}, ${part} in this stage` : whole;
-}
-
 /** Format a position in a video: 0:40, 1:02:05. */
 export function clock(seconds) {
   const whole = Math.floor(seconds);

@@ -3,7 +3,7 @@
 import { confirmTaskDeletion } from "./delete_dialog.js";
 import { $, button, setText } from "./dom.js";
 import { stackBar } from "./domain_layers.js";
-import { bytes, count, percent, points, timeLeft } from "./formatting.js";
+import { bytes, count, percent, points } from "./formatting.js";
 import { fileName, rejectionReason } from "./page_texts.js";
 import { isPermitted } from "./permissions.js";
 import { FEW_QUERIES, queryCount, rating } from "./recall_matrix.js";
@@ -240,7 +240,7 @@ function activeTaskAdvice(task, overview) {
   if (task.progress.outages) {
     return `Check the source of “${task.name}”: it doesn't respond. The task continues when it does.`;
   }
-  return `Nothing. ${[`“${task.name}” is being learned`, timeLeft(task)].filter(Boolean).join(", ")}.`;
+  return `Nothing. “${task.name}” is being learned.`;
 }
 
 function adviseOnUnfoundDomains({ served }) {

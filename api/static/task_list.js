@@ -4,7 +4,7 @@ import { api, readPage } from "./api_client.js";
 import { confirmTaskDeletion } from "./delete_dialog.js";
 import { $, button, el, setText } from "./dom.js";
 import { recolorDot } from "./domain_layers.js";
-import { bytes, count, duration, percent, timeAgo, timeLeft } from "./formatting.js";
+import { bytes, count, duration, percent, timeAgo } from "./formatting.js";
 import { domainLink } from "./page_links.js";
 import { fileName, rejectionReason } from "./page_texts.js";
 import { PagedList } from "./paged_list.js";
@@ -338,8 +338,7 @@ const joinFacts = (facts) => facts.filter(Boolean).join(" · ");
 
 function activeFacts(task) {
   const { state, progress } = task;
-  const left = timeLeft(task);
-  if (state === "queued") return joinFacts(["queued", left]);
+  if (state === "queued") return "queued";
   const speed = progress.videos_per_second;
   return joinFacts([
     stageName(state, progress.stage),
@@ -348,7 +347,6 @@ function activeFacts(task) {
     progress.loss == null ? null : `loss ${progress.loss.toFixed(3)}`,
     speed ? `${speed.toFixed(speed < 10 ? 1 : 0)} videos/s` : null,
     peakMemory(task),
-    left,
   ]);
 }
 

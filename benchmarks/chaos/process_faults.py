@@ -44,7 +44,7 @@ class KillPoint:
 
 
 _LEARNING, _APPENDING = "trainer.worker.learning_job", "trainer.worker.append_job"
-_LEASE, _STORE = "service.tasks.lifecycle.lease", "index.shard_store"
+_LEASE, _STORE = "service.tasks.lifecycle.claims", "index.shard_store"
 _PUBLISHING, _FOLDER = "service.tasks.lifecycle.publishing", "index.files.store_folder"
 
 KILL_POINTS: dict[str, KillPoint] = {
@@ -66,8 +66,10 @@ KILL_POINTS: dict[str, KillPoint] = {
     "segments in manifest": KillPoint("append", _STORE, "ShardStore.append"),
     "append in catalog rows": KillPoint("append", _PUBLISHING, "AppendPublication.complete"),
     "append committed": KillPoint("append", _APPENDING, "_compact", before=True),
-    "videos taken over": KillPoint("relearn", "service.tasks.lifecycle.takeover", "Takeover.prepare"),
-    "thumbnails moved": KillPoint("relearn", "service.tasks.lifecycle.takeover", "Takeover.move_thumbnails"),
+    "videos taken over": KillPoint("relearn", "service.tasks.lifecycle.publishing", "Takeover.prepare"),
+    "thumbnails moved": KillPoint(
+        "relearn", "service.tasks.lifecycle.publishing", "Takeover.move_thumbnails"
+    ),
     "probing planned": KillPoint("probe", "service.tasks.probing", "_plan"),
     "video probed": KillPoint("probe", "service.tasks.probing", "_probe_video"),
     "results of a chunk stored": KillPoint("probe", "service.tasks.probing", "_store_results"),

@@ -132,9 +132,9 @@ def follow(client: ServiceClient, task_ids: Sequence[str]) -> list[TaskDetails]:
                 live.update(task_table(tasks), refresh=True)
             else:
                 for task in tasks:
-                    if steps.get(task.id) != _step(task):
-                        steps[task.id] = _step(task)
-                        console.say(f"{_title(task)}: {_step(task)}")
+                    if steps.get(task.id) != _state(task):
+                        steps[task.id] = _state(task)
+                        console.say(f"{_title(task)}: {_state(task)}")
             if all(task.state in FINAL_STATES for task in tasks):
                 break
             workers.check()
@@ -173,7 +173,7 @@ def task_table(tasks: Sequence[TaskDetails], *, show_ids: bool = False) -> Group
     if show_ids:
         table.add_column("id", no_wrap=True)
     table.add_column("task", overflow="fold", max_width=_NAME_COLUMNS)
-    for heading in ("state", *(() if show_ids else ("", "loss")), "videos", "left"):
+    for heading in ("state", *(() if show_ids else ("", "loss")), "videos"):
         table.add_column(heading, no_wrap=True)
     for task in tasks:
         progress = task.progress
@@ -184,7 +184,6 @@ def task_table(tasks: Sequence[TaskDetails], *, show_ids: bool = False) -> Group
             Text(_state(task), style=_STATE_COLORS.get(task.state, "cyan")),
             *(() if show_ids else (bar, "" if progress.loss is None else f"{progress.loss:.3f}")),
             f"{task.counts.accepted}" + (f" (-{task.counts.rejected})" if task.counts.rejected else ""),
-            _duration(task.eta_seconds),
         )
     return Group(table, *(line for task in tasks for line in _remarks(task, with_rejected=not show_ids)))
 
@@ -203,7 +202,6 @@ def task_facts(task: TaskDetails) -> Group:
         "task": task.name,
         "id": task.id,
         "state": _state(task),
-        "left": _duration(task.eta_seconds),
         "method": task.method,
         "videos": f"{counts.accepted} of {counts.videos}{rejected}",
         "memory": "" if task.progress.peak_memory is None else f"{task.progress.peak_memory / 1e9:.2f} GB",
@@ -217,13 +215,6 @@ def task_facts(task: TaskDetails) -> Group:
 
 
 def _state(task: TaskDetails) -> str:
-    """Describe the final state, or the current stage with its epoch and remaining time."""
-    progress = task.progress
-    left = "" if progress.eta_seconds is None else f", {_duration(progress.eta_seconds)}"
-    return _step(task) if task.state in FINAL_STATES else f"{_step(task)}{left}"
-
-
-def _step(task: TaskDetails) -> str:
     """Describe the final state, or the current stage with its epoch."""
     progress = task.progress
     epoch = "" if progress.epoch is None else f" {progress.epoch}/{progress.epochs}"
@@ -271,14 +262,6 @@ def _rejected_lines(task: TaskDetails) -> Iterator[str]:
 def _title(task: TaskDetails) -> str:
     """Return the name of a task; an append's name ends with its ID, which takes a third of a table."""
     return task.name.removesuffix(f" {task.id})") + ")" if task.name.endswith(f" {task.id})") else task.name
-
-
-def _duration(seconds: float | None) -> str:
-    if seconds is None:
-        return ""
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
 def _drift_advice(drift: Drift, domain: str) -> str:

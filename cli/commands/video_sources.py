@@ -13,7 +13,7 @@ from cli.console import console, error_console, fail
 from media.sources.media_source import is_source_uri
 from service.syncs.source_listing import local_files, remote_files
 from service.syncs.sync_plan import SourceFiles, shown_path
-from service.tasks.manifests.folder_listing import VideoListing
+from service.tasks.manifests.caption_tables import VideoListing
 from service.tasks.manifests.folder_videos import FolderVideos, list_folder_videos
 
 if TYPE_CHECKING:
@@ -96,9 +96,7 @@ def open_source(
         from service.tasks.manifests.remote_videos import list_remote_videos
 
         with console.status("Listing the source …"):
-            listing = list_remote_videos(
-                source, SourceReader(False), encoding, captions_from_names, typed_tables=True
-            )
+            listing = list_remote_videos(source, SourceReader(False), encoding, captions_from_names)
         _report_captions(listing)
         return _RemoteSource(listing)
     path = Path(source)
@@ -125,7 +123,7 @@ def read_videos(
 
 def _read(path: Path, encoding: str | None, captions_from_names: bool) -> FolderVideos:
     try:
-        listing = list_folder_videos(path, encoding, captions_from_names, typed_tables=True)
+        listing = list_folder_videos(path, encoding, captions_from_names)
     except OSError as error:
         fail(f"{error.filename} cannot be read: {error.strerror}.", "Let this user read it, or move it.")
     _report_captions(listing)

@@ -19,7 +19,7 @@ from index.words.text_analysis import COMPOUND, split_words
 from service.core.domain_names import name_key, unused_slug
 from service.tasks.manifests.caption_tables import find_tables
 from service.tasks.manifests.folder_videos import find_manifest
-from service.tasks.manifests.side_file_names import SideFileNames
+from service.tasks.manifests.side_files import SideFileNames
 from service.tasks.manifests.video_files import find_omission
 
 if TYPE_CHECKING:

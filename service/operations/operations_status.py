@@ -54,7 +54,6 @@ def operations_status(searches: SearchLoad) -> OperationsStatus:
                 state=task.state,
                 kind="append" if task.into else "domain",
                 videos=task.counts.videos,
-                eta_seconds=task.eta_seconds,
             )
             for task in task_details(session, waiting[:_QUEUED])
         ]

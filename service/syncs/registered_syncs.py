@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import cast
 
-from sqlalchemy import ColumnElement, or_, select, update
+from sqlalchemy import ColumnElement, or_, select
 from sqlalchemy.orm import Session
 
 from cinestrata_schemas.choice_types import VanishedVideos
@@ -62,12 +62,8 @@ def register_sync(spec: SyncSpec) -> SyncDetails:
         row.next_run_at, row.task_id = at, None  # a deleted domain is created again
         revoke(session, "sync", row.id)
         session.flush()
-        record_change(
-            session,
-            "sync.register",
-            row.id,
-            {"name": row.name, "source": redact_uri(row.source), "every_seconds": row.every_seconds},
-        )
+        facts = {"name": row.name, "source": redact_uri(row.source), "every_seconds": row.every_seconds}
+        record_change(session, "sync.register", row.id, facts)
         details = _details(row, is_running=False)
     send_due_syncs()
     return details
@@ -108,14 +104,10 @@ def send_due_syncs() -> int:
     with session_scope() as session:
         at = now(session)
         due = session.scalars(select(Sync.id).where(_is_due(at))).all()
-    sent = 0
-    for sync_id in due:
-        if _postpone(sync_id):
-            if broker.send_sync(sync_id):
-                sent += 1
-            else:
-                _restore(sync_id)
-    return sent
+    sent = [sync_id for sync_id in due if broker.send_sync(sync_id)]
+    for sync_id in sent:
+        _postpone(sync_id)
+    return len(sent)
 
 
 @dataclass(frozen=True)
@@ -123,22 +115,17 @@ class SyncRun:
     """A claimed run of a sync.
 
     Attributes:
-        source: Folder or manifest below the media root.
-        vanished: Whether videos of vanished files are kept or deleted.
-        captions_from_names: Whether a video without captions gets its file name as one.
-        task_id: Task of the domain, if a previous run found it.
+        sync: The sync's row when the run was claimed, outside any session.
         lease: Renewed while the run makes progress.
-        previous: Counts of the last successful run.
     """
 
-    id: str
-    name: str
-    source: str
-    vanished: VanishedVideos
-    captions_from_names: bool
-    task_id: str | None
+    sync: Sync
     lease: Lease
-    previous: SyncCounts
+
+    @property
+    def previous(self) -> SyncCounts:
+        """Counts of the last successful run."""
+        return SyncCounts.model_validate(self.sync.counts or {})
 
     def renew(self, task_id: str | None = None) -> None:
         """Renew the lease before a change, and store the domain's task.
@@ -147,7 +134,7 @@ class SyncRun:
             LeaseLost: Another worker took over the run, or the sync was replaced or removed.
         """
         with session_scope(write=True) as session:
-            row = session.get(Sync, self.id, with_for_update=True)
+            row = session.get(Sync, self.sync.id, with_for_update=True)
             if row is None or not self.lease.renew(session):
                 raise self.lease.loss()
             row.task_id = task_id or row.task_id
@@ -155,7 +142,7 @@ class SyncRun:
     def finish(self, counts: SyncCounts | None, error: str | None = None) -> None:
         """Record the result and end the lease. A run that lost its lease records nothing."""
         with session_scope(write=True) as session:
-            row = session.get(Sync, self.id, with_for_update=True)
+            row = session.get(Sync, self.sync.id, with_for_update=True)
             if row is None or not self.lease.release(session):
                 return
             row.next_run_at = _planned(row)
@@ -179,16 +166,7 @@ def claim_run(sync_id: str) -> SyncRun | None:
         if lease is None:
             return None
         row.started_at = row.next_run_at = at
-        return SyncRun(
-            id=sync_id,
-            name=row.name,
-            source=row.source,
-            vanished=cast(VanishedVideos, row.vanished),
-            captions_from_names=row.captions_from_names,
-            task_id=row.task_id,
-            lease=lease,
-            previous=SyncCounts.model_validate(row.counts or {}),
-        )
+        return SyncRun(row, lease)
 
 
 def _syncs_of_domain(session: Session, name: str) -> list[Sync]:
@@ -212,23 +190,16 @@ def _planned(row: Sync) -> datetime:
     return (row.started_at or row.created_at) + timedelta(seconds=row.every_seconds)
 
 
-def _postpone(sync_id: str) -> bool:
-    """Plan when to resend the message about to be sent. False if another process was first."""
+def _postpone(sync_id: str) -> None:
+    """Plan when to send the message again, unless a worker has received it."""
     with session_scope(write=True) as session:
         at = now(session)
         row = session.scalars(
             select(Sync).where(Sync.id == sync_id, _is_due(at)).with_for_update()
         ).one_or_none()
-        if row is None:
-            return False
-        row.next_run_at = at + timedelta(seconds=_MESSAGE_SECONDS)
-        revoke(session, "sync", sync_id)
-        return True
-
-
-def _restore(sync_id: str) -> None:
-    with session_scope(write=True) as session:
-        session.execute(update(Sync).where(Sync.id == sync_id).values(next_run_at=now(session)))
+        if row is not None:
+            row.next_run_at = at + timedelta(seconds=_MESSAGE_SECONDS)
+            revoke(session, "sync", sync_id)
 
 
 def _details(row: Sync, *, is_running: bool) -> SyncDetails:

@@ -7,7 +7,7 @@ import os
 import re
 import stat
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -25,17 +25,6 @@ from service.tasks.manifests.manifest_parser import require_text_table
 from service.tasks.manifests.remote_videos import RemoteVideos, list_remote_videos
 
 _MAX_LISTED = 20
-
-
-@dataclass(frozen=True)
-class ListedSource(SourceFiles):
-    """The files of a source as the service lists it.
-
-    Attributes:
-        place: Completes videos' URIs to the form that tasks use.
-    """
-
-    place: Callable[[Sequence[VideoSpec]], list[VideoSpec]] = field(kw_only=True)
 
 
 def check_source(source: str) -> None:
@@ -64,7 +53,7 @@ def check_source(source: str) -> None:
 
 def list_source(
     source: str, captions_from_names: bool, report_progress: Callable[[], object] = lambda: None
-) -> ListedSource:
+) -> SourceFiles:
     """List the files of a folder or manifest below the media root or in an allowed source.
 
     Args:
@@ -79,12 +68,9 @@ def list_source(
     """
     if is_source_uri(source):
         remote = list_remote_videos(
-            source,
-            SourceReader(),
-            captions_from_names=captions_from_names,
-            report_progress=report_progress,
+            source, SourceReader(), captions_from_names=captions_from_names, report_progress=report_progress
         )
-        return ListedSource(**vars(remote_files(remote)), place=remote.place)
+        return remote_files(remote)
     local = list_folder_videos(
         _resolve(source),
         captions_from_names=captions_from_names,
@@ -92,7 +78,7 @@ def list_source(
         report_progress=report_progress,
     )
     found = local_files(local, report_progress)
-    return ListedSource(**vars(found), place=partial(_place_below_media_root, local.base))
+    return replace(found, place=partial(_place_below_media_root, local.base))
 
 
 def _resolve(source: str) -> Path:
@@ -135,17 +121,15 @@ def remote_files(listing: RemoteVideos) -> SourceFiles:
         InvalidInput: The source cannot be listed, all videos are left out, or a video has an ID.
     """
     if listing.files is None:
-        raise InvalidInput.at(
-            "source",
-            f"{listing.base.shown} is on a web server, which can't be listed.",
-            "Use `cinestrata ingest` with the manifest.",
-        )
+        message = f"{listing.base.shown} is on a web server, which can't be listed."
+        raise InvalidInput.at("source", message, "Use `cinestrata ingest` with the manifest.")
     _refuse_ids(listing.videos)
     found = SourceFiles(
         listing.base.text,
         [],
         explain_left_out(listing.left_out),
         path_of=partial(_path_in_store, listing.base.text),
+        place=listing.place,
     )
     for video in listing.videos:
         file = listing.files.get(video.uri)
@@ -156,9 +140,8 @@ def remote_files(listing: RemoteVideos) -> SourceFiles:
         elif problem := _content_problem(video):
             found.left_out[video.uri] = problem
         else:
-            etag = file.version.partition(":")[0].strip(
-                '"'
-            )  # of S3, which has the MD5 of small objects there
+            etag = file.version.partition(":")[0].strip('"')
+            # The etag of S3 is the MD5 of a small object.
             content = etag if re.fullmatch(r"[0-9a-f]{32}", etag) else file.version
             found.files.append(
                 SourceFile(video, file.size, _digest(file, file.version), token=_digest(file, content))
@@ -239,7 +222,7 @@ def _signature(base: Path, path: str) -> tuple[int, int] | None:
     return status.st_size, status.st_mtime_ns
 
 
-def find_problem(source: ListedSource, video: VideoSpec) -> str | None:
+def find_problem(source: SourceFiles, video: VideoSpec) -> str | None:
     """Explain why a source's video cannot be sent; None if it can."""
     (placed,) = source.place([video])
     if os.path.isabs(placed.uri):
@@ -269,15 +252,11 @@ def _require_files(found: SourceFiles) -> None:
     if not found.files:
         named = [f"{shown_path(path)}: {reason}" for path, reason in found.left_out.items()]
         more = f" ({len(named) - _MAX_LISTED} more)" if len(named) > _MAX_LISTED else ""
-        raise InvalidInput.at(
-            "source", f"No file in the source can be used. {' '.join(named[:_MAX_LISTED])}{more}"
-        )
+        message = f"No file in the source can be used. {' '.join(named[:_MAX_LISTED])}{more}"
+        raise InvalidInput.at("source", message)
 
 
 def _refuse_ids(videos: Sequence[VideoSpec]) -> None:
     if named := next((video.id for video in videos if video.id is not None), None):
-        raise InvalidInput.at(
-            "id",
-            f"The manifest gives the ID {named!r}, but a sync gives IDs itself.",
-            "Omit the IDs.",
-        )
+        message = f"The manifest gives the ID {named!r}, but a sync gives IDs itself."
+        raise InvalidInput.at("id", message, "Omit the IDs.")

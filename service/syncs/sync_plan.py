@@ -56,6 +56,7 @@ class SourceFiles:
         device_of: Finds the device of the folder that would contain a path; None if it is unknown.
         path_of: Finds the path of a video's URI; None if it is not in the source.
         signature_of: Finds size and time of what is at a path; None if there is nothing.
+        place: Completes videos' URIs to the form that tasks use.
     """
 
     source: str
@@ -65,6 +66,7 @@ class SourceFiles:
     device_of: Callable[[str], str | None] = lambda path: None
     path_of: Callable[[str], str | None] = lambda uri: None
     signature_of: Callable[[str], tuple[int, int] | None] = lambda path: (-1, -1)
+    place: Callable[[Sequence[VideoSpec]], list[VideoSpec]] = list
 
 
 @dataclass(frozen=True)

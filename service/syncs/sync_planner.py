@@ -405,11 +405,7 @@ class _Planner:
             video_id = row.video_id or ""
             if video_id in videos and all(other.key in taken for other in self._rows_of[video_id]):
                 self._plan.rows[f"\0{video_id}"] = SyncedFile(
-                    path=None,
-                    bytes=row.bytes,
-                    modified=row.modified,
-                    sha256=row.sha256,
-                    video_id=video_id,
+                    path=None, bytes=row.bytes, modified=row.modified, sha256=row.sha256, video_id=video_id
                 )
 
     def _find_protected(self, absent: Sequence[StoredFile]) -> set[str]:

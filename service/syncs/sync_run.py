@@ -28,15 +28,17 @@ from service.library import deletion, video_editing, video_listing
 from service.syncs import synced_files
 from service.syncs.followed_library import FollowedLibrary
 from service.syncs.registered_syncs import SyncRun, claim_run
-from service.syncs.source_listing import ListedSource, find_problem, list_source
+from service.syncs.source_listing import find_problem, list_source
 from service.syncs.sync_plan import (
     FollowedDomain,
+    SourceFiles,
     SyncPlan,
     abandoned_appends,
     relearned_domains,
 )
 from service.syncs.sync_planner import plan_sync
 from service.tasks import commands
+from service.tasks.ingestion_checks import Spec
 
 MAX_APPENDED = 1000  # videos per append, so that an append is soon searchable
 _PAGE = 1000  # videos
@@ -56,13 +58,13 @@ def run_sync(sync_id: str) -> None:
         return
     with run.lease:
         try:
-            with acting_as(Actor("worker", f"sync {run.name}")):
+            with acting_as(Actor("worker", f"sync {run.sync.name}")):
                 counts = _synchronize(run)
         except (LeaseLost, WorkerStopping) as error:
             log.info("sync_stopped", sync=sync_id, reason=str(error))
         except (CinestrataError, OSError) as error:
             text = _explain(error)
-            log.warning("sync_failed", sync=sync_id, name=run.name, error=text)
+            log.warning("sync_failed", sync=sync_id, name=run.sync.name, error=text)
             run.finish(None, text)
         except Exception as error:
             run.finish(None, f"The run failed ({type(error).__name__}); see the log of the worker.")
@@ -73,7 +75,7 @@ def run_sync(sync_id: str) -> None:
 
 def _synchronize(run: SyncRun) -> SyncCounts | None:
     """Send the differences; None while the domain is being learned."""
-    source = list_source(run.source, run.captions_from_names, run.lease.tick)
+    source = list_source(run.sync.source, run.sync.captions_from_names, run.lease.tick)
     library = _library()
     domain = _find_domain(run)
     if domain is None:
@@ -119,7 +121,7 @@ def _synchronize(run: SyncRun) -> SyncCounts | None:
     library.record(domain.id, source.source, plan, source.place, is_sent=True)
     is_busy = any(task.into in followed.published and task.state not in FINAL_STATES for task in tasks)
     deleted, notice = 0, None
-    if run.vanished == "delete" and plan.vanished:
+    if run.sync.vanished == "delete" and plan.vanished:
         # New files do not hide that most others vanished: a notice stays as long as these do.
         had_notice = run.previous.notice is not None and len(plan.vanished) >= run.previous.vanished
         if plan.lost_most or had_notice:
@@ -154,14 +156,12 @@ def _library() -> FollowedLibrary:
     )
 
 
-def _plan(run: SyncRun, library: FollowedLibrary, source: ListedSource, followed: FollowedDomain) -> SyncPlan:
-    find_moved = partial(library.find_moved, source.source)
-    find_elsewhere = partial(library.find_elsewhere, source.source)
+def _plan(run: SyncRun, library: FollowedLibrary, source: SourceFiles, followed: FollowedDomain) -> SyncPlan:
     plan = plan_sync(
         source,
         followed,
-        find_moved=find_moved,
-        find_elsewhere=find_elsewhere,
+        find_moved=partial(library.find_moved, source.source),
+        find_elsewhere=partial(library.find_elsewhere, source.source),
         report_alive=run.lease.tick,
     )
     plan.leave_out(partial(find_problem, source))
@@ -178,7 +178,7 @@ def _by_domain(plan: SyncPlan, followed: FollowedDomain, newest: TaskDetails) ->
 
 
 def _delete_vanished(
-    run: SyncRun, library: FollowedLibrary, source: ListedSource, plan: SyncPlan, followed: FollowedDomain
+    run: SyncRun, library: FollowedLibrary, source: SourceFiles, plan: SyncPlan, followed: FollowedDomain
 ) -> int:
     """Delete the vanished videos that are in no other followed folder, and return how many."""
     gone = sorted(set(plan.vanished) - library.find_existing(plan, followed, source.source))
@@ -199,27 +199,29 @@ def _left_out_counts(plan: SyncPlan) -> dict[str, Any]:
 def _find_domain(run: SyncRun) -> TaskDetails | None:
     """Find a sync's domain; None if there is none yet. A deleted domain is not created again."""
     tasks = [task for task in commands.list_tasks() if task.into is None]
-    found = next((task for task in tasks if name_key(run.name) in (name_key(task.name), task.slug)), None)
-    if found is None and run.task_id is not None:
-        raise Conflict(f"The domain {run.name!r} was deleted. Remove the sync, or register it again.")
+    found = next(
+        (task for task in tasks if name_key(run.sync.name) in (name_key(task.name), task.slug)), None
+    )
+    if found is None and run.sync.task_id is not None:
+        raise Conflict(f"The domain {run.sync.name!r} was deleted. Remove the sync, or register it again.")
     return found
 
 
-def _create_domain(run: SyncRun, source: ListedSource, videos: Sequence[VideoSpec]) -> TaskDetails:
+def _create_domain(run: SyncRun, source: SourceFiles, videos: Sequence[VideoSpec]) -> TaskDetails:
     limit = request_limits.MAX_VIDEOS_PER_TASK
-    try:
-        spec = TaskSpec(name=run.name, videos=source.place(videos[:limit]))
-    except ValidationError as error:
-        raise InvalidInput.from_pydantic(error.errors()) from None
+    spec = _checked(TaskSpec, name=run.sync.name, videos=source.place(videos[:limit]))
     return commands.create_task(spec, caller="sync").task
 
 
 def _append(domain: str, videos: list[VideoSpec]) -> None:
+    commands.append_videos(domain, _checked(AppendSpec, videos=videos), caller="sync")
+
+
+def _checked(kind: type[Spec], **fields: Any) -> Spec:
     try:
-        spec = AppendSpec(videos=videos)
+        return kind(**fields)
     except ValidationError as error:
         raise InvalidInput.from_pydantic(error.errors()) from None
-    commands.append_videos(domain, spec, caller="sync")
 
 
 def _stored_videos(domains: Sequence[TaskDetails]) -> Iterator[VideoSummary]:

@@ -10,12 +10,7 @@ import structlog
 from sqlalchemy import delete, insert, select, update
 from sqlalchemy.orm import Session
 
-from cinestrata_schemas.syncs import (
-    FollowedSource,
-    StoredFile,
-    StoredFilePage,
-    SyncedFilesPatch,
-)
+from cinestrata_schemas.syncs import FollowedSource, StoredFile, StoredFilePage, SyncedFilesPatch
 from media.errors import MediaError
 from service.access.audit_log import record_change
 from service.catalog import tables

@@ -5,6 +5,7 @@ Messages may be lost or duplicated; the catalog decides what runs (``service.tas
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import structlog
@@ -14,11 +15,10 @@ from redis.exceptions import RedisError
 
 from service.core.settings import settings
 
-PROBE, LEARN, APPEND = "cinestrata.probe", "cinestrata.learn", "cinestrata.append"
-EMBED = "cinestrata.embed"
-SYNC = "cinestrata.sync"
-MAINTAIN = "cinestrata.maintain"
+PROBE, SYNC, MAINTAIN = "cinestrata.probe", "cinestrata.sync", "cinestrata.maintain"
+LEARN, APPEND, EMBED = "cinestrata.learn", "cinestrata.append", "cinestrata.embed"
 CPU_QUEUE, GPU_QUEUE = "cpu", "gpu"
+_QUEUES = dict.fromkeys((PROBE, SYNC, MAINTAIN), CPU_QUEUE) | dict.fromkeys((LEARN, APPEND, EMBED), GPU_QUEUE)
 _VISIBILITY_SECONDS = 12 * 3600  # Redis redelivers an unacknowledged message after this time
 _UNREACHABLE = (OperationalError, RedisError, OSError)
 
@@ -41,14 +41,7 @@ def _configuration() -> dict[str, Any]:
         "task_acks_late": True,
         "worker_prefetch_multiplier": 1,
         "task_default_queue": CPU_QUEUE,
-        "task_routes": {
-            PROBE: {"queue": CPU_QUEUE},
-            SYNC: {"queue": CPU_QUEUE},
-            MAINTAIN: {"queue": CPU_QUEUE},
-            LEARN: {"queue": GPU_QUEUE},
-            APPEND: {"queue": GPU_QUEUE},
-            EMBED: {"queue": GPU_QUEUE},
-        },
+        "task_routes": {name: {"queue": queue} for name, queue in _QUEUES.items()},
         "worker_hijack_root_logger": False,
         "worker_send_task_events": False,
     }
@@ -56,52 +49,6 @@ def _configuration() -> dict[str, Any]:
 
 celery_app = Celery("cinestrata", set_as_current=False)
 celery_app.add_defaults(_configuration)  # a function, so that importing this module reads no settings
-
-
-def send_probe(task_id: str) -> bool:
-    """Tell the workers that a task is due for probing.
-
-    Returns:
-        False if the broker is unreachable; the reconciler sends the message later.
-    """
-    return _send(PROBE, CPU_QUEUE, task_id)
-
-
-def send_learn(task_id: str) -> bool:
-    """Tell the workers that a task is due for training.
-
-    Returns:
-        False if the broker is unreachable; the reconciler sends the message later.
-    """
-    return _send(LEARN, GPU_QUEUE, task_id)
-
-
-def send_append(task_id: str) -> bool:
-    """Tell the workers that an append's videos are due for embedding.
-
-    Returns:
-        False if the broker is unreachable; the reconciler sends the message later.
-    """
-    return _send(APPEND, GPU_QUEUE, task_id)
-
-
-def send_sync(sync_id: str) -> bool:
-    """Tell the workers that a registered sync is due; False if the broker is unreachable."""
-    return _send(SYNC, CPU_QUEUE, sync_id)
-
-
-def send_maintenance(job_id: str) -> bool:
-    """Tell the workers that a maintenance job is due; False if the broker is unreachable."""
-    return _send(MAINTAIN, CPU_QUEUE, job_id)
-
-
-def send_embed(task_id: str) -> bool:
-    """Tell the workers that chunks of a task are due for embedding.
-
-    Returns:
-        False if the broker is unreachable; the reconciler sends the message later.
-    """
-    return _send(EMBED, GPU_QUEUE, task_id)
 
 
 def queue_length(queue: str) -> int | None:
@@ -124,16 +71,24 @@ def is_reachable() -> bool:
 def _connection() -> Any:
     # Short timeouts: POST /tasks must not wait for an unreachable broker, and the reconciler resends anyway.
     return celery_app.connection_for_write(
-        settings().redis_url,
-        transport_options={"max_retries": 1, "interval_start": 0, "socket_timeout": 3},
+        settings().redis_url, transport_options={"max_retries": 1, "interval_start": 0, "socket_timeout": 3}
     )
 
 
-def _send(name: str, queue: str, task_id: str) -> bool:
+def _send(name: str, task_id: str) -> bool:
+    """Tell the workers that a task, sync or job is due; False if the broker is unreachable."""
     try:
         with _connection() as connection:
-            celery_app.send_task(name, args=[task_id], queue=queue, connection=connection, retry=False)
+            celery_app.send_task(
+                name, args=[task_id], queue=_QUEUES[name], connection=connection, retry=False
+            )
     except _UNREACHABLE as error:
         log.warning("message_not_sent", task=task_id, name=name, error=str(error))
         return False
     return True
+
+
+# The reconciler sends a message later if the broker is unreachable.
+send_probe, send_learn = partial(_send, PROBE), partial(_send, LEARN)
+send_append, send_embed = partial(_send, APPEND), partial(_send, EMBED)
+send_sync, send_maintenance = partial(_send, SYNC), partial(_send, MAINTAIN)

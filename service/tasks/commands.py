@@ -3,20 +3,13 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Sequence
-from typing import Any, BinaryIO, TypeVar
+from collections.abc import Sequence
+from typing import Any, BinaryIO
 
 from pydantic import ValidationError
 from sqlalchemy import func, select, update
 
-from cinestrata_schemas.tasks import (
-    AppendSpec,
-    RetrySpec,
-    TaskDetails,
-    TaskProgress,
-    TaskSpec,
-    VideoSpec,
-)
+from cinestrata_schemas.tasks import AppendSpec, RetrySpec, TaskDetails, TaskProgress, TaskSpec, VideoSpec
 from service.access.audit_log import record_change
 from service.catalog.database import now, session_scope
 from service.catalog.domain_videos import count_task_videos
@@ -27,31 +20,22 @@ from service.core.settings import settings as configured
 from service.storage.disk_budget import require_disk_space
 from service.storage.video_files import is_removed_upload
 from service.tasks import broker
-from service.tasks.ingestion_checks import (
-    AppendRecord,
-    TaskRecord,
-    raise_first,
-    task_errors,
-    validate_append,
-    validate_task,
-)
+from service.tasks.idempotency import CreateOutcome, TaskRequest
+from service.tasks.ingestion_checks import Spec, raise_first, task_errors, validate_spec
 from service.tasks.lifecycle import send_due
-from service.tasks.lifecycle.state_machine import is_published, lock_task, next_position, set_state
-from service.tasks.task_details import progress_with_times, task_details
-from service.tasks.task_events import record
-from service.tasks.task_storage import (
-    CreateOutcome,
-    TaskRequest,
-    new_id,
-    refuse_duplicates,
-    require_learned,
-    store_task,
+from service.tasks.lifecycle.state_machine import (
+    is_published,
+    lock_task,
+    next_position,
+    set_progress,
+    set_state,
 )
+from service.tasks.task_details import task_details
+from service.tasks.task_events import record
+from service.tasks.task_storage import new_id, refuse_duplicates, require_learned, store_task
 from service.tasks.uploads import uploaded_videos
 from service.tasks.uploads.archive_unpacking import archive_bytes, unpack_archive
 from service.tasks.uploads.uploaded_videos import adopted_uploads
-
-_Spec = TypeVar("_Spec", TaskSpec, AppendSpec)
 
 
 def create_task(spec: TaskSpec, *, idempotency_key: str | None = None, caller: str = "") -> CreateOutcome:
@@ -69,7 +53,7 @@ def create_task(spec: TaskSpec, *, idempotency_key: str | None = None, caller: s
         InDoubt: The task may be stored; a retry with the same Idempotency-Key stores it only once.
     """
     request = TaskRequest(idempotency_key, caller)
-    return _create_from_spec(request, spec, validate_task)
+    return _create_from_spec(request, spec)
 
 
 def append_videos(
@@ -77,20 +61,13 @@ def append_videos(
 ) -> CreateOutcome:
     """Store an append of videos to a learned domain and notify the workers.
 
-    The append is a task of its own. Workers probe its videos, embed them with the release that the domain's shard is
-    pinned to, and publish them as a segment of that shard. Nothing is trained.
-
-    Args:
-        task_id: ID of the domain's task.
-        idempotency_key, caller: As for :func:`create_task`.
-
     Raises:
         NotFound: The task does not exist.
         Conflict: The task is not a learned domain, or an ID belongs to another video.
         InvalidInput, IdempotencyMismatch, IdempotencyInFlight, Unavailable, InDoubt: As for :func:`create_task`.
     """
     request = TaskRequest(idempotency_key, caller, target_id=task_id)
-    return _create_from_spec(request, spec, validate_append)
+    return _create_from_spec(request, spec)
 
 
 def check_destination(name: str | None, target_id: str | None, videos: Sequence[VideoSpec]) -> str | None:
@@ -133,18 +110,11 @@ def create_task_from_archive(
     """
     fields = {"name": name, "method": method, "settings": settings}
     request = TaskRequest(idempotency_key, caller)
-    return _create_from_archive(
-        request, archive, filename, fields, lambda body: validate_task(TaskSpec.model_validate(body))
-    )
+    return _create_from_archive(request, archive, filename, TaskSpec, fields)
 
 
 def append_archive(
-    task_id: str,
-    archive: BinaryIO,
-    filename: str,
-    *,
-    idempotency_key: str | None = None,
-    caller: str = "",
+    task_id: str, archive: BinaryIO, filename: str, *, idempotency_key: str | None = None, caller: str = ""
 ) -> CreateOutcome:
     """Append the videos in an archive with a manifest to a learned domain.
 
@@ -154,9 +124,7 @@ def append_archive(
         IdempotencyMismatch, IdempotencyInFlight, Unavailable, InDoubt: As for :func:`create_task_from_archive`.
     """
     request = TaskRequest(idempotency_key, caller, target_id=task_id)
-    return _create_from_archive(
-        request, archive, filename, {}, lambda body: validate_append(AppendSpec.model_validate(body))
-    )
+    return _create_from_archive(request, archive, filename, AppendSpec, {})
 
 
 def list_tasks() -> list[TaskDetails]:
@@ -232,9 +200,7 @@ def retry_task(task_id: str, spec: RetrySpec | None = None) -> TaskDetails:
         task.position = next_position(session)
         task.attempts, task.cancel_requested = 0, False
         task.probed_at = task.started_at = task.finished_at = task.held_out = None
-        task.progress = progress_with_times(
-            task, TaskProgress(stage="queued").model_dump(exclude_none=True), {}
-        )
+        set_progress(session, task, TaskProgress(stage="queued"), {}, is_event=False)
         # Their files may have been replaced, and the machine may have been at fault.
         session.execute(
             update(Video)
@@ -270,16 +236,14 @@ def _change_method(task: Task, spec: RetrySpec) -> None:
     shutil.rmtree(configured().checkpoints_dir / task.id, ignore_errors=True)  # the previous method's
 
 
-def _create_from_spec(
-    request: TaskRequest, spec: _Spec, validate: Callable[[_Spec], TaskRecord | AppendRecord]
-) -> CreateOutcome:
+def _create_from_spec(request: TaskRequest, spec: Spec) -> CreateOutcome:
     content = spec.model_dump(exclude_unset=True)
 
     def create() -> CreateOutcome:
         task_id = new_id("tsk")
         require_disk_space(len(spec.videos), is_append=request.target_id is not None)
         with adopted_uploads(spec, task_id) as adopted:
-            stored = store_task(task_id, validate(adopted), request)
+            stored = store_task(task_id, validate_spec(adopted), request)
         broker.send_probe(task_id)
         return stored
 
@@ -287,11 +251,7 @@ def _create_from_spec(
 
 
 def _create_from_archive(
-    request: TaskRequest,
-    archive: BinaryIO,
-    filename: str,
-    fields: dict[str, Any],
-    validate: Callable[[dict[str, Any]], TaskRecord | AppendRecord],
+    request: TaskRequest, archive: BinaryIO, filename: str, kind: type[Spec], fields: dict[str, Any]
 ) -> CreateOutcome:
     content = [*fields.values(), filename, *filter(None, [request.target_id])]
 
@@ -307,12 +267,12 @@ def _create_from_archive(
             videos = unpack_archive(archive, filename, task_id)
             require_disk_space(len(videos), is_append=is_append)
             try:
-                checked = validate(
+                spec = kind.model_validate(
                     {**fields, "videos": [video.model_dump(exclude_unset=True) for video in videos]}
                 )
             except ValidationError as error:
                 raise InvalidInput.from_pydantic(error.errors()) from None
-            stored = store_task(task_id, checked, request)
+            stored = store_task(task_id, validate_spec(spec), request)
         except BaseException as error:
             if not isinstance(error, InDoubt):
                 uploaded_videos.remove_upload(task_id)

@@ -8,13 +8,17 @@ a second request overlaps the first, only the first one to finish is stored.
 from __future__ import annotations
 
 import hashlib
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, BinaryIO
 
 from sqlalchemy import delete, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
+from cinestrata_schemas.tasks import TaskDetails
 from service.catalog.column_types import is_damaged
 from service.catalog.database import now, session_scope
 from service.catalog.leases import Lease, acquire, revoke
@@ -24,101 +28,143 @@ from service.core.errors import CatalogDamaged, IdempotencyInFlight, Idempotency
 RETENTION = timedelta(hours=24)  # keys are forgotten after this time
 
 
-def check_key(key: str) -> None:
-    """Validate a key.
+@dataclass(frozen=True)
+class CreateOutcome:
+    """A request's task. ``replayed``: a previous request with the same Idempotency-Key created it."""
 
-    Raises:
-        InvalidInput: The key is not 1 to 255 visible ASCII characters.
-    """
-    if not 1 <= len(key) <= 255 or not all(33 <= ord(c) <= 126 for c in key):
-        raise InvalidInput.at(
-            "Idempotency-Key", "It must be 1 to 255 visible ASCII characters.", "A UUID is a good choice."
-        )
+    task: TaskDetails
+    replayed: bool
 
 
-def caller_scope(caller: str) -> str:
-    """Hash a caller's identity, under which their keys are stored: API keys are never stored as plain text."""
-    return hashlib.sha256(caller.encode()).hexdigest()
+@dataclass(frozen=True)
+class TaskRequest:
+    """A request for a new task.
 
-
-def reserve(caller: str, key: str, body_hash: str) -> dict[str, Any] | Lease:
-    """Reserve a key for a request.
-
-    Args:
+    Attributes:
+        key: Its ``Idempotency-Key``.
         caller: Identity of the caller, who has their own keys.
-
-    Returns:
-        The stored response if the same request ran before; otherwise the lease under which it must run now.
-
-    Raises:
-        IdempotencyMismatch: The key belongs to a request with another body.
-        IdempotencyInFlight: The same request is running.
+        target_id: For an append, the ID of the domain's task.
     """
-    check_key(key)
-    caller = caller_scope(caller)
-    try:
-        with session_scope(write=True) as session:
-            return _reserve(session, caller, key, body_hash)
-    except IntegrityError:  # two concurrent first requests on PostgreSQL
-        raise IdempotencyInFlight("The first request with this Idempotency-Key is still running.") from None
 
+    key: str | None
+    caller: str
+    target_id: str | None = None
 
-def settle(session: Session, caller: str, key: str, task_id: str, response: dict[str, Any]) -> None:
-    """Store the response under the key, in the transaction that stores the task.
+    def create_once(
+        self, content: Any, create: Callable[[], CreateOutcome], *, archive: BinaryIO | None = None
+    ) -> CreateOutcome:
+        """Create the task, or return the outcome of a previous request with the same key.
 
-    Raises:
-        IdempotencyInFlight: Another request with the same key has stored its response.
-    """
-    caller = caller_scope(caller)
-    settled = session.execute(
-        update(IdempotencyKey)
-        .where(IdempotencyKey.caller == caller, IdempotencyKey.key == key, IdempotencyKey.response.is_(None))
-        .values(task_id=task_id, response=response)
-        .returning(IdempotencyKey.key)
-    )
-    if settled.scalar() is None:
-        raise IdempotencyInFlight("Another request with this Idempotency-Key was executed.")
-    revoke(session, "request", _lease_key(caller, key))
+        Args:
+            content: JSON value that identifies the request; the same key with another value is refused.
+            create: Stores the task and calls :meth:`settle` in the same transaction. If it fails and no task is stored,
+                the key can be used again.
+            archive: Archive with the videos, which is part of the content. It is rewound.
 
+        Raises:
+            InvalidInput: The key is not 1 to 255 visible ASCII characters.
+            IdempotencyMismatch: The key belongs to a request with another body.
+            IdempotencyInFlight: The same request is running.
+        """
+        if self.key is None:
+            return create()
+        reserved = self.reserve(_content_hash(content, archive))
+        if not isinstance(reserved, Lease):
+            return CreateOutcome(TaskDetails.model_validate(reserved), replayed=True)
+        with reserved:
+            try:
+                outcome = create()
+            except BaseException:
+                self._forget()
+                raise
+            reserved.end()  # with the task
+            return outcome
 
-def drop(caller: str, key: str) -> None:
-    """Delete a failed request's key: nothing was stored, so a corrected request may reuse it."""
-    with session_scope(write=True) as session:
-        session.execute(
-            delete(IdempotencyKey).where(
-                IdempotencyKey.caller == caller_scope(caller),
-                IdempotencyKey.key == key,
-                IdempotencyKey.task_id.is_(None),
+    def reserve(self, body_hash: str) -> dict[str, Any] | Lease:
+        """Reserve the key.
+
+        Returns:
+            The stored response if the same request ran before; otherwise the lease under which it must run now.
+
+        Raises:
+            InvalidInput, IdempotencyMismatch, IdempotencyInFlight: As for :meth:`create_once`.
+        """
+        key = self.key or ""
+        if not 1 <= len(key) <= 255 or not all(33 <= ord(c) <= 126 for c in key):
+            raise InvalidInput.at(
+                "Idempotency-Key", "It must be 1 to 255 visible ASCII characters.", "A UUID is a good choice."
             )
+        try:
+            with session_scope(write=True) as session:
+                return self._reserve(session, key, body_hash)
+        except IntegrityError:  # two concurrent first requests on PostgreSQL
+            raise _in_flight() from None
+
+    def settle(self, session: Session, task: TaskDetails) -> None:
+        """Store the response under the key, in the transaction that stores the task.
+
+        Raises:
+            IdempotencyInFlight: Another request with the same key has stored its response.
+        """
+        if self.key is None:
+            return
+        settled = session.execute(
+            update(IdempotencyKey)
+            .where(*self._is_key, IdempotencyKey.response.is_(None))
+            .values(task_id=task.id, response=task.model_dump(mode="json"))
+            .returning(IdempotencyKey.key)
         )
+        if settled.scalar() is None:
+            raise IdempotencyInFlight("Another request with this Idempotency-Key was executed.")
+        revoke(session, "request", f"{self._scope} {self.key}")
 
+    @property
+    def _scope(self) -> str:
+        """Digest of the caller: API keys are never stored as plain text."""
+        return hashlib.sha256(self.caller.encode()).hexdigest()
 
-def _reserve(session: Session, caller: str, key: str, body_hash: str) -> dict[str, Any] | Lease:
-    at = now(session)
-    row = session.get(IdempotencyKey, (caller, key), with_for_update=True)
-    if row is not None and row.created_at < at - RETENTION:
-        session.delete(row)
-        session.flush()
-        row = None
-    if row is None:
-        session.add(IdempotencyKey(caller=caller, key=key, body_hash=body_hash, created_at=at))
-        session.flush()
-    else:
-        if row.body_hash != body_hash:
+    @property
+    def _is_key(self) -> tuple[Any, Any]:
+        return IdempotencyKey.caller == self._scope, IdempotencyKey.key == self.key
+
+    def _forget(self) -> None:
+        """Delete a failed request's key: nothing was stored, so a corrected request may reuse it."""
+        with session_scope(write=True) as session:
+            session.execute(delete(IdempotencyKey).where(*self._is_key, IdempotencyKey.task_id.is_(None)))
+
+    def _reserve(self, session: Session, key: str, body_hash: str) -> dict[str, Any] | Lease:
+        at = now(session)
+        row = session.get(IdempotencyKey, (self._scope, key), with_for_update=True)
+        if row is not None and row.created_at < at - RETENTION:
+            session.delete(row)
+            session.flush()
+            row = None
+        if row is None:
+            session.add(IdempotencyKey(caller=self._scope, key=key, body_hash=body_hash, created_at=at))
+            session.flush()
+        elif row.body_hash != body_hash:
             raise IdempotencyMismatch.at(
-                "Idempotency-Key",
-                "This key belongs to another request.",
-                "Use a new key for a new request.",
+                "Idempotency-Key", "This key belongs to another request.", "Use a new key for a new request."
             )
-        if is_damaged(row.response):
+        elif is_damaged(row.response):
             raise CatalogDamaged("the stored response to this Idempotency-Key cannot be read")
-        if row.response is not None:
+        elif row.response is not None:
             return row.response
-    lease = acquire(session, "request", _lease_key(caller, key), name="The Idempotency-Key")
-    if lease is None:
-        raise IdempotencyInFlight("The first request with this Idempotency-Key is still running.")
-    return lease
+        lease = acquire(session, "request", f"{self._scope} {key}", name="The Idempotency-Key")
+        if lease is None:
+            raise _in_flight()
+        return lease
 
 
-def _lease_key(caller: str, key: str) -> str:
-    return f"{caller} {key}"
+def _in_flight() -> IdempotencyInFlight:
+    return IdempotencyInFlight("The first request with this Idempotency-Key is still running.")
+
+
+def _content_hash(content: Any, archive: BinaryIO | None) -> str:
+    body = json.dumps(content, sort_keys=True, default=str)
+    digest = hashlib.sha256(body.encode("utf-8", "surrogatepass"))  # strings may contain lone surrogates
+    if archive is not None:
+        archive.seek(0)
+        digest.update(hashlib.file_digest(archive, "sha256").digest())  # type: ignore[arg-type]
+        archive.seek(0)
+    return digest.hexdigest()

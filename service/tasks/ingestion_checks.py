@@ -6,9 +6,8 @@ import json
 import math
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import chain, islice
-from typing import Any
+from typing import Any, TypeVar
 
 from cinestrata_schemas.tasks import AppendSpec, TaskSpec, VideoSpec
 from cinestrata_schemas.videos import MAX_CUES, Cue
@@ -26,63 +25,40 @@ from service.tasks.method_checks import find_method_error, settings_errors
 _MAX_ERRORS = 20  # enough to start correcting a file; nobody reads 100,000 errors
 _MAX_DEPTH = 16
 
-
-@dataclass(frozen=True)
-class VideoRecord:
-    """A validated video."""
-
-    uri: str
-    captions: list[str]
-    id: str | None
-    split: str | None
-    metadata: dict[str, Any]
-    transcript: list[TimedText]
-    replaces: str | None = None
+Spec = TypeVar("Spec", TaskSpec, AppendSpec)
 
 
-@dataclass(frozen=True)
-class TaskRecord:
-    """A validated task."""
+def validate_spec(spec: Spec) -> Spec:
+    """Validate a task or an append against the limits and the files that it names.
 
-    name: str
-    method: str
-    settings: dict[str, Any]
-    videos: list[VideoRecord]
-
-
-@dataclass(frozen=True)
-class AppendRecord:
-    """The validated videos of an append."""
-
-    videos: list[VideoRecord]
-
-
-def validate_task(spec: TaskSpec) -> TaskRecord:
-    """Validate a specification against the limits and the files that it names.
+    Returns:
+        The specification with its method and settings, and with normalized URIs and captions.
 
     Raises:
         InvalidInput: Fields are invalid; the error lists up to 20 of them.
     """
-    method, settings = spec.method or default_method(), spec.settings or {}
-    raise_first(chain(task_errors(method, settings), _replacement_errors(spec), _videos_errors(spec.videos)))
-    return TaskRecord(
-        name=spec.name,
-        method=method,
-        settings=settings,
-        videos=_records(spec.videos),
-    )
-
-
-def validate_append(spec: AppendSpec) -> AppendRecord:
-    """Validate an append's videos; errors as for :func:`validate_task`."""
-    raise_first(_videos_errors(spec.videos))
-    return AppendRecord(_records(spec.videos))
+    fields: dict[str, Any] = {}
+    errors = _videos_errors(spec.videos)
+    if isinstance(spec, TaskSpec):
+        fields = {"method": spec.method or default_method(), "settings": spec.settings or {}}
+        errors = chain(task_errors(**fields), _replacement_errors(spec), errors)
+    raise_first(errors)
+    fields["videos"] = [
+        video.model_copy(
+            update={
+                "uri": normalize_uri(video.uri),
+                "captions": [normalize_caption(caption) for caption in video.captions],
+            }
+        )
+        for video in spec.videos
+    ]
+    return spec.model_copy(update=fields)
 
 
 def validate_edit(
     captions: Sequence[str], metadata: dict[str, Any], transcript: Sequence[Cue] = ()
 ) -> tuple[list[str], list[TimedText]]:
-    """Validate a video's new content; errors as for :func:`validate_task`.
+    """Validate a video's new content; errors as for :func:`validate_spec`.
 
     Returns:
         The captions and transcript as they are stored.
@@ -101,21 +77,6 @@ def raise_first(found: Iterable[FieldError]) -> None:
     errors = list(islice(found, _MAX_ERRORS))
     if errors:
         raise InvalidInput.of(errors)
-
-
-def _records(videos: Sequence[VideoSpec]) -> list[VideoRecord]:
-    return [
-        VideoRecord(
-            normalize_uri(v.uri),
-            [normalize_caption(c) for c in v.captions],
-            v.id,
-            v.split,
-            v.metadata or {},
-            normalize_transcript(v.transcript),
-            v.replaces,
-        )
-        for v in videos
-    ]
 
 
 def normalize_caption(caption: str) -> str:

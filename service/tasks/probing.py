@@ -57,14 +57,12 @@ from service.tasks.lifecycle import (
     send_due,
 )
 from service.tasks.probing_completion import complete_probing, isolate_failures
-from service.tasks.rejections import SameContent, reject
+from service.tasks.task_events import SameContent, reject
 
 CHUNK_VIDEOS = 64  # a kill loses at most one chunk's results
 SAVE_SECONDS = 1.0  # between two transactions that store results of a chunk
 
-_MAX_OUTAGES = (
-    3  # a chunk's videos whose source is unavailable, before the rest of the chunk is postponed too
-)
+_MAX_OUTAGES = 3  # videos of a chunk whose source is unavailable, before the others are postponed too
 _MAX_FAILURES = 8  # consecutive chunks that end with an error, before the task fails
 _TURN_SECONDS = 30.0  # that a worker spends on a task's chunks before the next message gets its turn
 _WAIT_SECONDS = 0.25  # between checks whether other workers' chunks are done
@@ -304,11 +302,7 @@ def _probe_video(
 
 
 def _read_video(
-    decoder: VideoDecoder,
-    spec: FrameSpec,
-    video: Video,
-    path: Path,
-    find_copy: Callable[[str], str | None],
+    decoder: VideoDecoder, spec: FrameSpec, video: Video, path: Path, find_copy: Callable[[str], str | None]
 ) -> VideoInfo:
     """Hash and decode a file; raise MediaError if it is unusable or a copy of an accepted video."""
     try:

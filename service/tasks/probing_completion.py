@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import islice
 from typing import Literal
 
 from sqlalchemy import ColumnElement, and_, func, or_, select, update
@@ -12,6 +11,7 @@ from sqlalchemy.orm import aliased
 
 from cinestrata_schemas.problems import Action
 from cinestrata_schemas.uri_redaction import redact_uri
+from index.arrays import batches
 from service.catalog.database import id_chunks, now, session_scope
 from service.catalog.domain_videos import count_task_videos
 from service.catalog.tables import Chunk, Task, Video
@@ -22,7 +22,7 @@ from service.tasks.lifecycle import Claim, plan_chunks
 from service.tasks.lifecycle.chunks import ISOLATED, is_unleased
 from service.tasks.lifecycle.state_machine import lock_owned_task
 from service.tasks.method_checks import is_closed_form
-from service.tasks.rejections import SAME_CONTENT, reject
+from service.tasks.task_events import SAME_CONTENT, reject
 
 MAX_BAD_SHARE = 0.2  # a task with a larger share of unusable videos fails
 CALIBRATION_SHARE = 0.05  # share of the validation split, which calibrates confidence, if none is given
@@ -125,11 +125,7 @@ def _reject_copies(claim: Claim) -> None:
             for video in videos:
                 original = redact_uri(originals[video.content_hash])
                 reject(
-                    session,
-                    video,
-                    SAME_CONTENT + original,
-                    is_final=True,
-                    content_hash=video.content_hash,
+                    session, video, SAME_CONTENT + original, is_final=True, content_hash=video.content_hash
                 )
                 library_paths.thumbnail_path(video.id).unlink(missing_ok=True)
 
@@ -159,11 +155,10 @@ def _assign_splits(claim: Claim) -> str | None:
 
 
 def _write_split(claim: Claim, split: str | None, vector_ids: Sequence[int]) -> None:
-    parts = id_chunks(vector_ids)
-    while group := list(islice(parts, _TRANSACTION_ROWS // 500)):
+    for group in batches(vector_ids, _TRANSACTION_ROWS):
         claim.tick()
         with claim.transaction() as session:
-            for ids in group:
+            for ids in id_chunks(group):
                 session.execute(
                     update(Video)
                     .where(Video.vector_id.in_(ids))

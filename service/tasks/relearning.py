@@ -5,20 +5,21 @@
     copies of the appended videos ─▶ a task that learns them ─▶ publication: originals replaced by the copies
 
 The originals stay searchable until the new domain is ready. Its publication deletes them from the original domain's
-shard in the same generation, and the copies take over their IDs (:mod:`service.tasks.lifecycle.takeover`), so that no
+shard in the same generation, and the copies take over their IDs (:mod:`service.tasks.lifecycle.publishing`), so that no
 search returns a video twice. A failed or cancelled task changes nothing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from cinestrata_schemas.domain_names import MAX_NAME_CHARS
 from cinestrata_schemas.problems import Action
-from cinestrata_schemas.tasks import RelearnSpec, StageTimes
+from cinestrata_schemas.tasks import RelearnSpec
 from service.access.audit_log import record_change
 from service.catalog.database import session_scope
 from service.catalog.tables import ACTIVE_STATES, Task, Video
@@ -27,9 +28,10 @@ from service.catalog.transcripts import copy_transcripts
 from service.core.errors import Conflict, NotFound
 from service.storage.disk_budget import require_disk_space
 from service.tasks import broker
+from service.tasks.idempotency import CreateOutcome, TaskRequest
 from service.tasks.lifecycle.state_machine import next_position
 from service.tasks.task_details import task_details
-from service.tasks.task_storage import CreateOutcome, TaskRequest, insert_queued_task, new_id
+from service.tasks.task_storage import insert_queued_task, new_id
 
 
 def relearn_appended_videos(
@@ -41,18 +43,12 @@ def relearn_appended_videos(
 
     Args:
         task_id: ID of the domain's task, or of an append to it.
-        idempotency_key: The request's ``Idempotency-Key``.
-        caller: Identity of the caller, who has their own keys.
-
-    Returns:
-        The new task, or an unfinished one from a previous request, marked as replayed.
 
     Raises:
         NotFound: The task does not exist.
         Conflict: The task is not a learned domain, has no appended videos, or the name belongs to another task.
         InsufficientStorage: The disk has no space for the copies of the videos.
-        IdempotencyMismatch, IdempotencyInFlight: See ``service.tasks.idempotency``.
-        Unavailable: Nothing was stored; the request can be retried.
+        IdempotencyMismatch, IdempotencyInFlight, Unavailable: As for ``commands.create_task``.
     """
     request = TaskRequest(idempotency_key, caller)
     content = ["relearn", task_id, spec.model_dump()]
@@ -85,32 +81,17 @@ def _create(task_id: str, spec: RelearnSpec, request: TaskRequest) -> CreateOutc
                 remedy=Action(name="append_videos", id=domain.id),
             )
         require_disk_space(len(videos))
-        task = Task(
-            id=new_id("tsk"),
-            position=position,
-            name=_free_name(session, domain.name, spec.name),
-            method=domain.method,
-            settings=dict(domain.settings),
-            relearns_id=domain.id,
-        )
+        name = _free_name(session, domain.name, spec.name)
+        copied: dict[str, Any] = {"method": domain.method, "settings": dict(domain.settings)}
+        task = Task(id=new_id("tsk"), position=position, name=name, relearns_id=domain.id, **copied)
         rows = (
-            {
-                "uri": video.uri,
-                "captions": video.captions,
-                "extra": video.extra,
-                "copy_of": video.vector_id,
-            }
+            {"uri": video.uri, "captions": video.captions, "extra": video.extra, "copy_of": video.vector_id}
             for video in videos
         )
-        times = StageTimes(videos=len(videos), captioned=any(video.captions for video in videos))
-        insert_queued_task(session, task, rows, times)
+        insert_queued_task(session, task, rows, len(videos))
         copy_transcripts(session, task.id)
-        record_change(
-            session,
-            "task.relearn",
-            domain.id,
-            {"new_task": task.id, "name": task.name, "videos": len(videos)},
-        )
+        facts = {"new_task": task.id, "name": task.name, "videos": len(videos)}
+        record_change(session, "task.relearn", domain.id, facts)
         view = task_details(session, [task])[0]
         request.settle(session, view)
     broker.send_probe(view.id)

@@ -10,7 +10,7 @@ from typing import IO
 
 from service.core.errors import Unavailable
 from service.tasks import commands
-from service.tasks.task_storage import CreateOutcome
+from service.tasks.idempotency import CreateOutcome
 
 SAMPLE_DOMAIN = "street"
 _TRAIN, _TEST = 24, 8

@@ -1,42 +1,35 @@
-"""Store tasks, and replay requests with a known Idempotency-Key."""
+"""Store tasks."""
 
 from __future__ import annotations
 
-import hashlib
-import json
 import secrets
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from itertools import islice
-from typing import Any, BinaryIO
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 from sqlalchemy import insert, select
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from cinestrata_schemas.domain_names import MAX_NAME_CHARS
-from cinestrata_schemas.tasks import StageTimes, TaskDetails, TaskProgress, VideoCounts, VideoSpec
+from cinestrata_schemas.tasks import AppendSpec, TaskProgress, TaskSpec, VideoCounts, VideoSpec
+from index.arrays import batches
 from service.access.audit_log import record_change
 from service.catalog.database import id_chunks, now, session_scope
-from service.catalog.leases import Lease
 from service.catalog.tables import Task, Video
 from service.catalog.task_names import assign_slug, require_unused_name
 from service.catalog.transcripts import store_transcripts
 from service.core.errors import Conflict, NotFound
 from service.core.request_ids import current_request_id
-from service.tasks import idempotency
-from service.tasks.ingestion_checks import AppendRecord, TaskRecord, VideoRecord
+from service.tasks.idempotency import CreateOutcome, TaskRequest
+from service.tasks.ingestion_checks import normalize_transcript
 from service.tasks.lifecycle.state_machine import next_position
 from service.tasks.task_details import task_details
 from service.tasks.task_events import record
-from service.tasks.uploads.archive_unpacking import archive_digest
 
 _INSERTED_ROWS = 1000  # videos per statement
 
 
-def insert_queued_task(
-    session: Session, task: Task, videos: Iterable[dict[str, Any]], times: StageTimes
-) -> None:
+def insert_queued_task(session: Session, task: Task, videos: Iterable[dict[str, Any]], count: int) -> None:
     """Insert a task in state ``queued`` with its videos, and record its first event.
 
     Args:
@@ -44,18 +37,18 @@ def insert_queued_task(
         task: Task with its ID, position, name, method and settings, and the domain that it appends to or relearns.
         videos: Columns of each video: ``uri``, ``captions``, ``extra`` and others; an ``id`` is generated if missing. A
             ``transcript`` goes to the passages table.
-        times: Number of videos, and whether they have captions.
+        count: Number of videos.
     """
     task.state, task.created_at, task.request_id = "queued", now(session), current_request_id()
-    task.progress = TaskProgress(stage="queued", times=times).model_dump(exclude_none=True)
-    task.counts = VideoCounts(videos=times.videos).model_dump()
+    task.progress = TaskProgress(stage="queued").model_dump(exclude_none=True)
+    task.counts = VideoCounts(videos=count).model_dump()
     if task.target_id is None:
         assign_slug(session, task)
     session.add(task)
     session.flush()
     shared = {"task_id": task.id, "added_at": task.created_at, "status": "pending"}
-    rows = ({"id": new_id("vid"), **video, **shared} for video in videos)
-    while batch := list(islice(rows, _INSERTED_ROWS)):
+    rows = [{"id": new_id("vid"), **video, **shared} for video in videos]
+    for batch in batches(rows, _INSERTED_ROWS):
         transcripts = {row["id"]: row.pop("transcript", None) for row in batch}
         session.execute(insert(Video), batch)
         transcribed = [video for video, cues in transcripts.items() if cues]
@@ -70,11 +63,11 @@ def new_id(prefix: str) -> str:
     return f"{prefix}_{secrets.token_hex(8)}"
 
 
-def store_task(task_id: str, checked: TaskRecord | AppendRecord, request: TaskRequest) -> CreateOutcome:
+def store_task(task_id: str, spec: TaskSpec | AppendSpec, request: TaskRequest) -> CreateOutcome:
     """Store a validated task, its videos and its request's outcome in one transaction.
 
     Args:
-        checked: Specification of a task or an append.
+        spec: Validated specification.
         request: The request, which names the domain of an append.
 
     Raises:
@@ -86,40 +79,32 @@ def store_task(task_id: str, checked: TaskRecord | AppendRecord, request: TaskRe
         with session_scope(write=True) as session:
             # Take the position first: its lock makes concurrent requests wait, so the following checks stay valid.
             position = next_position(session)
-            if isinstance(checked, TaskRecord):
-                name, method, settings = checked.name, checked.method, checked.settings
+            if isinstance(spec, TaskSpec):
+                name, method, settings = spec.name, spec.method, spec.settings
                 require_unused_name(session, name)
             else:
                 domain = require_learned(session.get(Task, request.target_id), request.target_id)
                 suffix = f" (append {task_id})"
                 name = domain.name[: MAX_NAME_CHARS - len(suffix)] + suffix
                 method, settings = domain.method, dict(domain.settings)
-            refuse_duplicates(session, checked.videos)
-            originals = _find_originals(session, checked.videos)
-            task = Task(
-                id=task_id,
-                position=position,
-                name=name,
-                method=method,
-                settings=settings,
-                target_id=request.target_id,
-            )
+            refuse_duplicates(session, spec.videos)
+            originals = _find_originals(session, spec.videos)
+            task = Task(id=task_id, position=position, name=name, method=method, settings=settings)
+            task.target_id = request.target_id
             rows = (
                 {
                     "id": video.id or new_id("vid"),
                     "uri": video.uri,
                     "captions": video.captions,
                     "split": video.split,
-                    "extra": video.metadata,
-                    "transcript": video.transcript,
+                    "extra": video.metadata or {},
+                    "transcript": normalize_transcript(video.transcript),
                     "copy_of": originals.get(video.replaces),
                 }
-                for video in checked.videos
+                for video in spec.videos
             )
-            captioned = any(video.captions for video in checked.videos)
-            times = StageTimes(videos=len(checked.videos), captioned=captioned)
-            insert_queued_task(session, task, rows, times)
-            _record_creation(session, task, len(checked.videos))
+            insert_queued_task(session, task, rows, len(spec.videos))
+            _record_creation(session, task, len(spec.videos))
             session.flush()
             view = task_details(session, [task])[0]
             request.settle(session, view)
@@ -151,7 +136,7 @@ def require_learned(task: Task | None, task_id: str | None) -> Task:
     return task
 
 
-def refuse_duplicates(session: Session, videos: Sequence[VideoRecord | VideoSpec]) -> None:
+def refuse_duplicates(session: Session, videos: Sequence[VideoSpec]) -> None:
     """Refuse IDs that belong to existing videos.
 
     Raises:
@@ -169,7 +154,7 @@ def refuse_duplicates(session: Session, videos: Sequence[VideoRecord | VideoSpec
             )
 
 
-def _find_originals(session: Session, videos: Sequence[VideoRecord]) -> dict[str | None, int]:
+def _find_originals(session: Session, videos: Sequence[VideoSpec]) -> dict[str | None, int]:
     """Look up the vector IDs of the videos that others replace; raise Conflict if one cannot be replaced."""
     numbers = {video.replaces: number for number, video in enumerate(videos) if video.replaces}
     if len(numbers) < sum(video.replaces is not None for video in videos):
@@ -189,72 +174,7 @@ def _find_originals(session: Session, videos: Sequence[VideoRecord]) -> dict[str
 
 def _record_creation(session: Session, task: Task, videos: int) -> None:
     if task.target_id is None:
-        record_change(
-            session, "task.create", task.id, {"name": task.name, "method": task.method, "videos": videos}
-        )
+        facts = {"name": task.name, "method": task.method, "videos": videos}
+        record_change(session, "task.create", task.id, facts)
     else:
         record_change(session, "task.append", task.target_id, {"append": task.id, "videos": videos})
-
-
-@dataclass(frozen=True)
-class CreateOutcome:
-    """A request's task. ``replayed``: a previous request with the same Idempotency-Key created it."""
-
-    task: TaskDetails
-    replayed: bool
-
-
-@dataclass(frozen=True)
-class TaskRequest:
-    """A request for a new task.
-
-    Attributes:
-        key: Its ``Idempotency-Key``.
-        caller: Identity of the caller, who has their own keys.
-        target_id: For an append, the ID of the domain's task.
-    """
-
-    key: str | None
-    caller: str
-    target_id: str | None = None
-
-    def create_once(
-        self, content: Any, create: Callable[[], CreateOutcome], *, archive: BinaryIO | None = None
-    ) -> CreateOutcome:
-        """Create the task, or return the outcome of a previous request with the same key.
-
-        Args:
-            content: JSON value that identifies the request; the same key with another value is refused.
-            create: Stores the task and calls :meth:`settle` in the same transaction. If it fails and no task is stored,
-                the key can be used again.
-            archive: Archive with the videos, which is part of the content. It is rewound.
-
-        Raises:
-            IdempotencyMismatch, IdempotencyInFlight: See ``service.tasks.idempotency``.
-        """
-        if self.key is None:
-            return create()
-        reserved = idempotency.reserve(self.caller, self.key, _content_hash(content, archive))
-        if not isinstance(reserved, Lease):
-            return CreateOutcome(TaskDetails.model_validate(reserved), replayed=True)
-        with reserved:
-            try:
-                outcome = create()
-            except BaseException:
-                idempotency.drop(self.caller, self.key)
-                raise
-            reserved.end()  # with the task
-            return outcome
-
-    def settle(self, session: Session, task: TaskDetails) -> None:
-        """Store the response under the key, in the transaction that stores the task."""
-        if self.key is not None:
-            idempotency.settle(session, self.caller, self.key, task.id, task.model_dump(mode="json"))
-
-
-def _content_hash(content: Any, archive: BinaryIO | None) -> str:
-    body = json.dumps(content, sort_keys=True, default=str)
-    digest = hashlib.sha256(body.encode("utf-8", "surrogatepass"))  # strings may contain lone surrogates
-    if archive is not None:
-        digest.update(archive_digest(archive))
-    return digest.hexdigest()

@@ -17,7 +17,7 @@ from api.app import create_app
 from service.catalog.database import dispose
 from service.catalog.migrations import upgrade
 from service.core.settings import Settings, settings
-from service.tasks.lifecycle import lease
+from service.tasks.lifecycle import claims
 from tests.api.learned_library import FIRST, SECOND, learn_two_domains
 from tests.drawn_videos import write_domains
 from tests.shared_folders import shared_folder
@@ -42,7 +42,7 @@ def learned_folder(rendered_world: Path, tmp_path_factory: pytest.TempPathFactor
     def write(folder: Path) -> None:
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("CINESTRATA_DATA_DIR", str(folder / "data"))
-            patch.setattr(lease, "EVENT_SECONDS", 0)
+            patch.setattr(claims, "EVENT_SECONDS", 0)
             settings.cache_clear()
             dispose()
             shutil.copytree(rendered_world, settings().media_root)
@@ -61,7 +61,7 @@ def configured(tmp_path_factory: pytest.TempPathFactory, sqlite_catalog_file: Pa
     """Settings of an empty library, shared by the tests of a file. No broker answers."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("CINESTRATA_DATA_DIR", str(tmp_path_factory.mktemp("data")))
-        patch.setattr(lease, "EVENT_SECONDS", 0)
+        patch.setattr(claims, "EVENT_SECONDS", 0)
         settings.cache_clear()
         dispose()
         settings().media_root.mkdir(parents=True, exist_ok=True)

@@ -62,7 +62,7 @@ def test_worker_of_a_task_logs_the_id_of_its_request(
         raise structlog.DropEvent
 
     # The log of the process may be configured and cached already, so that capture_logs() would see nothing.
-    for module in ("lease", "state_machine"):
+    for module in ("claims", "state_machine"):
         captured = structlog.wrap_logger(None, processors=[structlog.stdlib.add_log_level, capture])
         monkeypatch.setattr(f"service.tasks.lifecycle.{module}.log", captured)
     with claim:

@@ -26,7 +26,7 @@ def problem(status: int, detail: str, *fields: dict[str, str], **headers: str) -
 def task_details(**fields: Any) -> TaskDetails:
     """Return a ready task with one video, without the fields that commands do not show."""
     shown = {"id": "tsk_1", "name": "birds", "into": None, "state": "ready", "error": None, "rejected": []}
-    shown |= {"eta_seconds": None, "counts": VideoCounts(accepted=1)}
+    shown |= {"counts": VideoCounts(accepted=1)}
     shown["progress"] = TaskProgress(stage="ready", fraction=1.0)
     return TaskDetails.model_construct(**shown | fields)
 

@@ -78,8 +78,8 @@ def test_failed_job_of_a_service_is_an_error(
 def test_followed_tasks_print_a_line_per_change_without_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     steps = [
         ("queued", TaskProgress(stage="queued")),
-        ("training", TaskProgress(stage="training", epoch=1, epochs=2, eta_seconds=9)),
-        ("training", TaskProgress(stage="training", epoch=1, epochs=2, eta_seconds=3)),
+        ("training", TaskProgress(stage="training", epoch=1, epochs=2, loss=9.0)),
+        ("training", TaskProgress(stage="training", epoch=1, epochs=2, loss=3.0)),
         ("training", TaskProgress(stage="training", epoch=2, epochs=2)),
         ("ready", TaskProgress(stage="ready", fraction=1.0)),
     ]

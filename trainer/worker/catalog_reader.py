@@ -17,7 +17,7 @@ from service.catalog.tables import Task, Video
 from service.core.errors import VideosDeleted
 from service.core.settings import settings
 from service.search.words.library_words import read_positive_texts
-from service.tasks.lifecycle import Claim, ClaimedTask
+from service.tasks.lifecycle import Claim
 from trainer.errors import FramesMissing
 from trainer.evaluation.confidence_fitting import MAX_CAPTIONS
 from trainer.published_library import Library
@@ -145,7 +145,7 @@ def uncalibrated_videos(task_id: str) -> dict[str, Ids]:
     return {task: np.array(ids, np.int64) for task, ids in by_task.items()}
 
 
-def excluding_originals(excluded: Mapping[str, Ids], task: ClaimedTask) -> Mapping[str, Ids]:
+def excluding_originals(excluded: Mapping[str, Ids], task: Task) -> Mapping[str, Ids]:
     """Exclude from its previous domain what a relearned domain takes over."""
     if task.relearns_id is None:
         return excluded

@@ -2,7 +2,7 @@
 
 import { api } from "../api_client.js";
 import { $, button, el } from "../dom.js";
-import { count, duration } from "../formatting.js";
+import { count } from "../formatting.js";
 
 let drawn = null;
 
@@ -38,13 +38,6 @@ function row(task, refresh) {
   );
 }
 
-function facts({ kind, state, videos, eta_seconds: left }) {
-  return [
-    kind === "append" ? "append" : null,
-    state,
-    count(videos, "video"),
-    left === null ? null : `about ${duration(left)} left`,
-  ]
-    .filter(Boolean)
-    .join(" · ");
+function facts({ kind, state, videos }) {
+  return [kind === "append" ? "append" : null, state, count(videos, "video")].filter(Boolean).join(" · ");
 }

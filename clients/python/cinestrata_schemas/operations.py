@@ -77,7 +77,6 @@ class QueuedTask(ResponseModel):
     state: Open[TaskState]
     kind: Open[TaskKind]
     videos: int
-    eta_seconds: float | None
 
 
 class TrainingPoint(ResponseModel):

@@ -102,10 +102,8 @@ class Drift(ResponseModel):
 
 
 class StageTimes(ResponseModel):
-    """Measured durations of a task's stages, used to estimate later tasks."""
+    """Measured durations of a task's stages."""
 
-    videos: int = Field(description="Number of videos in the task when it was sent.")
-    captioned: bool = Field(description="Whether any video had a caption.")
     seconds: dict[str, float] = Field(default_factory=dict, description="Seconds spent in each stage so far.")
 
     @classmethod
@@ -126,9 +124,6 @@ class TaskProgress(ResponseModel):
     epochs: int | None = None
     loss: float | None = None
     videos_per_second: float | None = None
-    eta_seconds: float | None = optional(
-        "Estimated seconds until the stage ends, from its rate in this attempt; null without a rate."
-    )
     peak_memory: int | None = optional(
         "Peak memory in bytes that the worker has used for the task: tensors on a GPU, otherwise its process; null "
         "before the first report."
@@ -181,10 +176,6 @@ class TaskDetails(ResponseModel):
     settings: dict[str, Scalar]
     state: Open[TaskState]
     progress: TaskProgress
-    eta_seconds: float | None = Field(
-        description="Estimated seconds until the task is ready, including time in the queue, from the median of "
-        "finished tasks of the same kind and method; null if there are none."
-    )
     rejected: list[RejectedVideo] = Field(
         description="The first 100 rejected videos; GET /videos?status=rejected lists all of them."
     )

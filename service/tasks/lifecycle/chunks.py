@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from types import TracebackType
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 from sqlalchemy import ColumnElement, and_, func, insert, or_, select
 from sqlalchemy.orm import Session
@@ -20,13 +20,7 @@ from index.arrays import batches
 from service.catalog.database import now, session_scope
 from service.catalog.leases import Lease
 from service.catalog.tables import ACTIVE_STATES, Chunk, Task
-from service.core.errors import (
-    CinestrataError,
-    LeaseLost,
-    SourceUnavailable,
-    TaskCancelled,
-    TaskInterruption,
-)
+from service.core.errors import CinestrataError, LeaseLost, SourceUnavailable, TaskCancelled, TaskInterruption
 from service.core.settings import settings
 from service.tasks.lifecycle import state_machine
 from service.tasks.lifecycle.state_machine import lock_task_if
@@ -49,7 +43,6 @@ class ChunkTotals:
         remaining: Number of videos without a stored result.
     """
 
-    chunks: int
     unfinished: int
     claimed: int
     remaining: int
@@ -72,28 +65,17 @@ def plan_chunks(
         vector_ids: Vector IDs of the videos, ascending.
         run: What the chunks' results depend on; see :attr:`ChunkClaim.run`.
     """
-    last = session.scalar(
-        select(func.max(Chunk.number)).where(Chunk.task_id == task_id, Chunk.stage == stage)
-    )
+    of_stage = (Chunk.task_id == task_id, Chunk.stage == stage)
+    last = session.scalar(select(func.max(Chunk.number)).where(*of_stage))
     first_number = 0 if last is None else last + 1
     # IDs and numbers of deleted chunks are reused, so tokens must differ from those of previous plans.
     task_token = session.scalars(select(Task.fencing_token).where(Task.id == task_id)).one()
-    rows = []
-    for number, ids in enumerate(batches(vector_ids, size), first_number):
-        rows.append(
-            {
-                "task_id": task_id,
-                "stage": stage,
-                "number": number,
-                "first_id": ids[0],
-                "last_id": ids[-1],
-                "videos": len(ids),
-                "finished": 0,
-                "run": run,
-                "attempts": 0,
-                "fencing_token": task_token * _TOKENS,
-            }
-        )
+    same: dict[str, Any] = {"task_id": task_id, "stage": stage, "run": run, "finished": 0, "attempts": 0}
+    same["fencing_token"] = task_token * _TOKENS
+    rows = [
+        {**same, "number": number, "first_id": ids[0], "last_id": ids[-1], "videos": len(ids)}
+        for number, ids in enumerate(batches(vector_ids, size), first_number)
+    ]
     if rows:
         session.execute(insert(Chunk), rows)
 
@@ -101,14 +83,12 @@ def plan_chunks(
 def read_totals(task_id: str, stage: Stage) -> ChunkTotals:
     """Count a stage's unfinished and claimed chunks and its remaining videos."""
     with session_scope() as session:
-        of_stage = (Chunk.task_id == task_id, Chunk.stage == stage)
         unfinished, claimed, remaining = session.execute(
             select(
                 func.count(), func.count(Chunk.lease_owner), func.sum(Chunk.videos - Chunk.finished)
-            ).where(*of_stage, Chunk.done_at.is_(None))
+            ).where(Chunk.task_id == task_id, Chunk.stage == stage, Chunk.done_at.is_(None))
         ).one()
-        chunks = session.scalar(select(func.count()).where(*of_stage)) or 0
-    return ChunkTotals(chunks, unfinished, claimed, max(int(remaining or 0), 0))
+    return ChunkTotals(unfinished, claimed, max(int(remaining or 0), 0))
 
 
 def free_chunk(stage: Stage, at: datetime) -> ColumnElement[bool]:

@@ -2,19 +2,378 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from datetime import timedelta
+from time import monotonic
+from types import TracebackType
+from typing import Any, Literal, Self, TypeVar
 
-from sqlalchemy import ColumnElement, exists, or_, select, update
+import structlog
+from sqlalchemy import ColumnElement, delete, exists, or_, select, update
+from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session, aliased
 
+from cinestrata_schemas.problems import Action
+from cinestrata_schemas.tasks import StageTimes, TaskProgress
 from service.catalog.database import now, session_scope
-from service.catalog.tables import ACTIVE_STATES, Task
+from service.catalog.leases import Lease
+from service.catalog.tables import ACTIVE_STATES, Chunk, Task
+from service.catalog.worker_reports import record_worker_error
+from service.core.errors import (
+    CinestrataError,
+    LeaseLost,
+    SourceUnavailable,
+    TaskCancelled,
+    TaskInterruption,
+    Unavailable,
+)
+from service.core.request_ids import use_request_id
 from service.core.settings import settings
+from service.core.tracing import TaskTrace
 from service.tasks.lifecycle import state_machine
-from service.tasks.lifecycle.claimed_task import ClaimedTask
-from service.tasks.lifecycle.lease import Claim
-from service.tasks.lifecycle.state_machine import is_lost_training, is_published, record_lost_worker
+from service.tasks.lifecycle.publishing import AppendPublication, Publication, reject_duplicates
+from service.tasks.lifecycle.state_machine import (
+    clear_lease,
+    is_published,
+    lock_owned_task,
+    postpone,
+    record_lost_worker,
+    set_progress,
+    set_state,
+)
 from service.tasks.task_events import record
+
+_Publication = TypeVar("_Publication", Publication, AppendPublication)
+
+EVENT_SECONDS = 0.5  # minimum time between progress events of a task
+
+log = structlog.get_logger(__name__)
+
+
+class Claim:
+    """A claimed task. As a context manager, it renews the lease and leaves the task in a defined state.
+
+    An exception in the block ends it as follows:
+
+    - ``LeaseLost``: nothing is written; another worker owns the task.
+    - ``TaskCancelled``: the task is cancelled.
+    - ``WorkerStopping`` or a signal: the task is given back; the attempt does not count.
+    - ``SourceUnavailable``: the task is given back and due again after a pause.
+    - ``Unavailable``: the task is given back; the attempt counts.
+    - Any other exception: the task fails with the exception's text as its error.
+
+    No exception leaves the block, except signals (``BaseException``).
+
+    Attributes:
+        task: The task's row when it was claimed, outside any session.
+    """
+
+    def __init__(self, task: Task, owner: str, token: int) -> None:
+        self.task = task
+        self.owner = owner
+        self.token = token
+        times = StageTimes.of(task.progress)
+        self._epoch = int(task.progress.get("epoch") or 0)
+        self._stage: str | None = None
+        self._reported_stage: str | None = None
+        self._seconds = dict(times.seconds) if times else {}  # finished stages, previous attempts included
+        self._began = 0.0
+        self._last_event = 0.0
+        self._peak_memory: Callable[[], int] | None = None
+        self._cancelled = threading.Event()
+        self._lease = Lease(
+            f"Task {task.id}",
+            token,
+            Task.lease_expires_at,
+            (Task.id == task.id) & (Task.fencing_token == token) & Task.state.in_(ACTIVE_STATES),
+            on_renewal=self._notice_cancellation,
+        )
+        self._context = ExitStack()
+        self._trace = TaskTrace(
+            {
+                "cinestrata.task_id": task.id,
+                "cinestrata.method": task.method,
+                "cinestrata.attempt": task.attempts,
+            }
+        )
+
+    # --- progress ---
+
+    def report_memory(self, peak: Callable[[], int]) -> None:
+        """Include the peak memory in bytes, as returned by ``peak``, in all later reports."""
+        self._peak_memory = peak
+
+    def progress(
+        self,
+        stage: str,
+        fraction: float = 0.0,
+        *,
+        done: int | None = None,
+        total: int | None = None,
+        epoch: int | None = None,
+        epochs: int | None = None,
+        loss: float | None = None,
+        videos_per_second: float | None = None,
+    ) -> None:
+        """Report how far a stage is.
+
+        Cheap enough for every step: the catalog is written at most every ``EVENT_SECONDS``.
+
+        Args:
+            fraction: Progress of the stage, 0..1.
+            done: Number of finished items.
+            total: Number of all items.
+            epoch: Current epoch, from 1.
+
+        Raises:
+            LeaseLost, TaskCancelled, WorkerStopping: The job must stop.
+        """
+        self.tick()
+        self._enter_stage(stage)
+        is_new_epoch = epoch is not None and epoch > self._epoch
+        due = stage != self._reported_stage or is_new_epoch or fraction >= 1
+        if not due and monotonic() - self._last_event < EVENT_SECONDS:
+            return
+        progress = TaskProgress(
+            stage=stage,
+            fraction=min(max(fraction, 0.0), 1.0),
+            done=done,
+            total=total,
+            epoch=epoch,
+            epochs=epochs,
+            loss=loss,
+            videos_per_second=videos_per_second,
+            peak_memory=self._peak_memory() if self._peak_memory else None,
+        )
+        try:
+            with self._locked() as (session, task):
+                set_progress(session, task, progress, self._stage_seconds)
+                if is_new_epoch:
+                    task.attempts = 1  # farther than any previous attempt
+                cancelled = task.cancel_requested
+        except Unavailable:
+            return  # losing a progress event must not stop the job; losing the lease does
+        self._reported_stage, self._last_event = stage, monotonic()
+        if is_new_epoch and epoch is not None:
+            self._epoch = epoch
+        if cancelled:
+            raise self._cancellation()
+
+    @property
+    def _stage_seconds(self) -> dict[str, float]:
+        """Seconds spent in each stage so far."""
+        if self._stage is None:
+            return self._seconds
+        spent = self._seconds.get(self._stage, 0.0) + monotonic() - self._began
+        return {**self._seconds, self._stage: round(spent, 3)}
+
+    def _enter_stage(self, stage: str) -> None:
+        self._trace.enter_stage(stage)
+        if stage != self._stage:
+            self._seconds, self._stage, self._began = self._stage_seconds, stage, monotonic()
+
+    def tick(self) -> None:
+        """Report that the job advances, without figures.
+
+        Raises:
+            LeaseLost, TaskCancelled, WorkerStopping: The job must stop.
+        """
+        if self._cancelled.is_set():
+            raise self._cancellation()
+        self._lease.tick()
+
+    def log(self, message: str, **data: Any) -> None:
+        """Append a log event to the task."""
+        with self.transaction() as session:
+            record(session, self.task.id, "log", {"message": message, **data})
+
+    # --- state changes ---
+
+    @contextmanager
+    def transaction(self) -> Iterator[Session]:
+        """Open a transaction that locks the task's row.
+
+        Raises:
+            LeaseLost: Another worker owns the task, or the task has ended.
+            Unavailable: The database cannot be reached.
+        """
+        with self._locked() as (session, _):
+            yield session
+
+    @contextmanager
+    def _locked(self) -> Iterator[tuple[Session, Task]]:
+        try:
+            with session_scope(write=True) as session:
+                yield session, lock_owned_task(session, self.task.id, self.token)
+        except LeaseLost:
+            self._lease.loss()
+            raise
+
+    def advance(self, state: Literal["training", "indexing", "evaluating"]) -> None:
+        """Enter a stage. Entering it for the first time counts as progress (see ``MAX_ATTEMPTS``)."""
+        self.tick()
+        with self._locked() as (session, task):
+            if task.state == state:
+                return
+            if ACTIVE_STATES.index(state) > ACTIVE_STATES.index(task.state):
+                task.attempts = 1
+            self._enter_stage(state)
+            set_progress(session, task, TaskProgress(stage=state), self._stage_seconds, is_event=False)
+            set_state(session, task, state)
+            cancelled = task.cancel_requested
+        if cancelled:
+            raise self._cancellation()
+
+    def finish_probing(self, *, counts: dict[str, int], held_out: str | None) -> None:
+        """End probing and give the task back until its training is due."""
+        with self._locked() as (session, task):
+            task.counts, task.held_out = counts, held_out
+            set_progress(session, task, TaskProgress(stage="waiting"), self._stage_seconds)
+            task.probed_at = now(session)
+            task.attempts = 0
+            session.execute(delete(Chunk).where(Chunk.task_id == task.id, Chunk.stage == "probing"))
+            clear_lease(task)
+        log.info("task_probed", task=self.task.id, **counts)
+        self._lease.end()
+
+    @contextmanager
+    def publishing(self) -> Iterator[Publication]:
+        """Lock the task while the index manifest is replaced, then commit its catalog rows.
+
+        ::
+
+            with index_lock(claim.tick), claim.publishing() as publication:
+                store.publish(release=release, shards=[shard], before_replace=publication.require_lock)
+                publication.complete(release=..., shard=..., recalls=[...], trained=True)
+
+        If the process dies between the two, the shard is in the manifest but not in the catalog. The next claim finds
+        it there and completes the publication with the same records: ``complete`` may be repeated.
+
+        Raises:
+            LeaseLost: Another worker owns the task; nothing may be published.
+            TaskCancelled: The user cancelled the task before publication.
+        """
+        with self._publication(Publication) as publication:
+            yield publication
+
+    @contextmanager
+    def appending(self) -> Iterator[AppendPublication]:
+        """Lock the append and its domain while segments are appended, then commit the catalog rows.
+
+        Used and resumed like :meth:`publishing`. Duplicates are rejected beforehand, in a separate transaction: if the
+        process dies after the manifest is replaced, the accepted videos are still the ones in it.
+
+        Raises:
+            LeaseLost: Another worker owns the append; nothing may be published.
+            TaskCancelled: The user cancelled the append before publication.
+            Conflict: The domain was deleted.
+        """
+        with self._locked() as (session, task):
+            reject_duplicates(session, task)
+        with self._publication(AppendPublication) as publication:
+            yield publication
+
+    @contextmanager
+    def _publication(self, kind: type[_Publication]) -> Iterator[_Publication]:
+        with self._locked() as (session, task):
+            if task.cancel_requested and not is_published(session, task):
+                raise self._cancellation()
+            publication = kind(session, task, self._stage_seconds)
+            yield publication
+            if not publication.completed:
+                raise RuntimeError("a publication was left without complete()")
+        self._lease.end()
+
+    def fail(self, reason: str, hint: str | None = None, remedy: Action | None = None) -> None:
+        """Fail the task with a reason and a hint.
+
+        Args:
+            reason: What went wrong, as a sentence.
+            hint: What to do about it, as a sentence.
+            remedy: Action to take once the cause is fixed.
+        """
+        with self._locked() as (session, task):
+            set_state(session, task, "failed", error=reason, hint=hint, remedy=remedy)
+            record_worker_error(session, self.owner, f"Task {self.task.name!r}: {reason}")
+        self._lease.end()
+
+    def cancel(self) -> None:
+        """Cancel the task."""
+        with self._locked() as (session, task):
+            set_state(session, task, "cancelled")
+        self._lease.end()
+
+    def release(self, *, count_attempt: bool = False) -> None:
+        """Give the task back unfinished; it is due again immediately.
+
+        Args:
+            count_attempt: Whether this attempt counts toward ``MAX_ATTEMPTS``.
+        """
+        with self._locked() as (session, task):
+            if not count_attempt:
+                task.attempts = max(task.attempts - 1, 0)
+            clear_lease(task)
+            record(session, task.id, "log", {"message": f"Given back by {self.owner}."})
+        self._lease.end()
+
+    # --- the block ---
+
+    def __enter__(self) -> Self:
+        # Log lines in the block carry the ID of the request that created the task.
+        self._context.enter_context(use_request_id(self.task.request_id))
+        log.info("task_claimed", task=self.task.id, state=self.task.state, attempt=self.task.attempts)
+        self._trace.start()
+        self._context.enter_context(self._lease)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        try:
+            if error is not None and not self._lease.is_ended:
+                self._end_with(error)
+        except LeaseLost:
+            log.info("lease_lost", task=self.task.id, owner=self.owner)
+        except Unavailable:
+            log.warning("task_not_released", reason="The catalog is unreachable.", task=self.task.id)
+        finally:
+            self._lease.end()
+            self._trace.end(error)
+            self._context.close()
+        return error is None or isinstance(error, Exception)
+
+    def _end_with(self, error: BaseException) -> None:
+        if isinstance(error, LeaseLost):
+            raise error
+        if isinstance(error, TaskCancelled):
+            self.cancel()
+        elif isinstance(error, TaskInterruption) or not isinstance(error, Exception):
+            self.release()
+        elif isinstance(error, SourceUnavailable):
+            with self._locked() as (session, task):
+                postpone(session, task, self.task.progress, error)
+        elif isinstance(error, (Unavailable, SQLAlchemyError)):
+            log.warning("task_released", task=self.task.id, exc_info=error)
+            self.release(count_attempt=True)
+        else:
+            log.error("task_exception", task=self.task.id, exc_info=error)
+            self.fail(
+                f"{type(error).__name__}: {error}"
+                if not isinstance(error, (ValueError, CinestrataError))
+                else str(error),
+                getattr(error, "hint", None)
+                or "Check the worker's log and fix the cause, then retry the task.",
+                Action(name="retry_task", id=self.task.id),
+            )
+
+    def _cancellation(self) -> TaskCancelled:
+        return TaskCancelled(f"Task {self.task.id} was cancelled.")
+
+    def _notice_cancellation(self, session: Session) -> None:
+        if session.scalar(select(Task.cancel_requested).where(Task.id == self.task.id)):
+            self._cancelled.set()
 
 
 def claim_training(task_id: str, owner: str) -> Claim | None:
@@ -45,6 +404,8 @@ def _claim(task_id: str, owner: str, *due: ColumnElement[bool]) -> Claim | None:
     lease = settings().lease_seconds
     with session_scope(write=True) as session:
         at = now(session)
+        # An expired training that killed its worker too often is not tried again.
+        is_lost = (Task.state == "training") & (Task.attempts >= state_machine.MAX_LOST_TRAININGS)
         # The row stays locked, so this is the owner that the UPDATE replaces.
         previous_owner = session.scalar(select(Task.lease_owner).where(Task.id == task_id).with_for_update())
         token = session.execute(
@@ -54,7 +415,7 @@ def _claim(task_id: str, owner: str, *due: ColumnElement[bool]) -> Claim | None:
                 Task.state.in_(ACTIVE_STATES),
                 Task.cancel_requested.is_(False),
                 Task.attempts < state_machine.MAX_ATTEMPTS,
-                or_(Task.lease_expires_at.is_(None), (Task.lease_expires_at < at) & ~is_lost_training()),
+                or_(Task.lease_expires_at.is_(None), (Task.lease_expires_at < at) & ~is_lost),
                 *due,
             )
             .values(
@@ -75,11 +436,11 @@ def _claim(task_id: str, owner: str, *due: ColumnElement[bool]) -> Claim | None:
     return Claim(task, owner, token)
 
 
-def _begin(session: Session, task_id: str, owner: str) -> ClaimedTask:
+def _begin(session: Session, task_id: str, owner: str) -> Task:
     task = session.scalars(select(Task).where(Task.id == task_id)).one()
     task.started_at = task.started_at or now(session)
     if task.state == "queued":
         record(session, task_id, "state", {"state": "probing", "from": "queued"})
         task.state = "probing"
     record(session, task_id, "log", {"message": f"Taken by {owner}.", "attempt": task.attempts})
-    return ClaimedTask.of(task)
+    return task

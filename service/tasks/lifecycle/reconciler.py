@@ -5,6 +5,7 @@ Every worker reconciles every few seconds; concurrent runs do no harm.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -17,10 +18,9 @@ from service.catalog.leases import sweep_leases
 from service.catalog.tables import ACTIVE_STATES, Chunk, IdempotencyKey, Task
 from service.tasks import broker, idempotency
 from service.tasks.lifecycle import state_machine
-from service.tasks.lifecycle.chunks import free_chunk
+from service.tasks.lifecycle.chunks import Stage, free_chunk
 from service.tasks.lifecycle.state_machine import (
     clear_lease,
-    first_active_task,
     is_published,
     lock_task_if,
     record_lost_worker,
@@ -53,9 +53,7 @@ def reconcile() -> ReconcileReport:
     """
     outcomes: dict[str, list[str]] = {"recovered": [], "failed": [], "cancelled": []}
     with session_scope() as session:
-        abandoned = session.scalars(
-            select(Task.id).where(_abandoned(now(session))).order_by(Task.position)
-        ).all()
+        abandoned = _ids(session, _abandoned(now(session)))
     for task_id in abandoned:
         with session_scope(write=True) as session:
             # A lost host may hold a row lock for seconds; other tasks must not wait for it.
@@ -81,38 +79,19 @@ def send_due() -> tuple[str, ...]:
     with session_scope() as session:
         at = now(session)
         free = or_(Task.lease_expires_at.is_(None), Task.lease_expires_at < at)
-        to_probe = session.scalars(
-            select(Task.id)
-            .where(
-                Task.state.in_(("queued", "probing")),
-                Task.probed_at.is_(None),
-                # A claimed task can use more workers as long as chunks are free.
-                or_(
-                    free,
-                    Task.lease_owner.is_not(None)
-                    & exists().where(Chunk.task_id == Task.id, free_chunk("probing", at)),
-                ),
-            )
-            .order_by(Task.position)
-        ).all()
-        to_append = session.scalars(
-            select(Task.id)
-            .where(
-                Task.state.in_(ACTIVE_STATES), Task.target_id.is_not(None), Task.probed_at.is_not(None), free
-            )
-            .order_by(Task.position)
-        ).all()
-        to_embed = session.scalars(
-            select(Task.id)
-            .where(
-                Task.state == "indexing",
-                Task.lease_owner.is_not(None),
-                exists().where(Chunk.task_id == Task.id, free_chunk("indexing", at)),
-            )
-            .order_by(Task.position)
-        ).all()
-        head = first_active_task(session)
-        to_learn = [head.id] if head and head.probed_at and not _has_live_lease(head, at) else []
+        has_worker = Task.lease_owner.is_not(None)
+
+        def may_share(stage: Stage) -> ColumnElement[bool]:  # a claimed task can use more workers
+            return has_worker & exists().where(Chunk.task_id == Task.id, free_chunk(stage, at))
+
+        is_unprobed = Task.state.in_(("queued", "probing")) & Task.probed_at.is_(None)
+        is_probed = Task.state.in_(ACTIVE_STATES) & Task.probed_at.is_not(None)
+        to_probe = _ids(session, is_unprobed, or_(free, may_share("probing")))
+        to_append = _ids(session, is_probed, Task.target_id.is_not(None), free)
+        to_embed = _ids(session, Task.state == "indexing", may_share("indexing"))
+        # The first unfinished domain is the only one that may be trained.
+        head = _ids(session, Task.state.in_(ACTIVE_STATES), Task.target_id.is_(None))[:1]
+        to_learn = _ids(session, Task.id.in_(head), is_probed, free)
     sent = [t for t in to_probe if broker.send_probe(t)] if to_probe and _is_empty(broker.CPU_QUEUE) else []
     if (to_learn or to_append or to_embed) and _is_empty(broker.GPU_QUEUE):
         # Appends take seconds, so they come before the next training.
@@ -120,6 +99,10 @@ def send_due() -> tuple[str, ...]:
         sent += [t for t in to_learn if broker.send_learn(t)]
         sent += [t for t in to_embed if broker.send_embed(t)]
     return tuple(sent)
+
+
+def _ids(session: Session, *conditions: ColumnElement[bool]) -> Sequence[str]:
+    return session.scalars(select(Task.id).where(*conditions).order_by(Task.position)).all()
 
 
 def _is_empty(queue: str) -> bool:
@@ -135,10 +118,6 @@ def _abandoned(at: datetime) -> ColumnElement[bool]:
     )
 
 
-def _has_live_lease(task: Task, at: datetime) -> bool:
-    return task.lease_expires_at is not None and task.lease_expires_at >= at
-
-
 def _settle(session: Session, task: Task) -> str:
     owner = task.lease_owner
     if is_published(session, task):
@@ -152,31 +131,30 @@ def _settle(session: Session, task: Task) -> str:
     if task.cancel_requested:
         set_state(session, task, "cancelled")
         return "cancelled"
+    error = None
     if owner is not None and task.state == "training" and task.attempts >= state_machine.MAX_LOST_TRAININGS:
         peak = task.progress.get("peak_memory")
         reported = f"; it last reported a peak of {peak / 1e9:.1f} GB" if peak else ""
-        set_state(
-            session,
-            task,
-            "failed",
-            error=f"The worker was killed {task.attempts} times in a row while training this task, most "
-            f"likely because the machine or container ran out of memory{reported}.",
-            hint="Give the worker more memory, or add the domain again with checkpointing: true, a "
-            "smaller batch_size, or method 'analytic'. If something else stopped the worker, retry "
-            "the task.",
-            remedy=Action(name="retry_task", id=task.id),
+        error = (
+            f"The worker was killed {task.attempts} times in a row while training this task, most "
+            f"likely because the machine or container ran out of memory{reported}."
         )
-        return "failed"
-    if task.attempts >= state_machine.MAX_ATTEMPTS:
+        hint = (
+            "Give the worker more memory, or add the domain again with checkpointing: true, a smaller batch_size, or "
+            "method 'analytic'. If something else stopped the worker, retry the task."
+        )
+    elif task.attempts >= state_machine.MAX_ATTEMPTS:
         stage = task.progress.get("stage") or task.state
+        error = (
+            f"The worker stopped {task.attempts} times in a row while {stage} this task, without a message."
+        )
+        hint = (
+            "It may have run out of memory: give the worker more, or choose a smaller batch or model in the task's "
+            "settings. Then retry the task."
+        )
+    if error is not None:
         set_state(
-            session,
-            task,
-            "failed",
-            error=f"The worker stopped {task.attempts} times in a row while {stage} this task, without a message.",
-            hint="It may have run out of memory: give the worker more, or choose a smaller batch or "
-            "model in the task's settings. Then retry the task.",
-            remedy=Action(name="retry_task", id=task.id),
+            session, task, "failed", error=error, hint=hint, remedy=Action(name="retry_task", id=task.id)
         )
         return "failed"
     clear_lease(task)

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 import structlog
-from sqlalchemy import ColumnElement, Select, and_, delete, func, select
+from sqlalchemy import ColumnElement, Select, delete, func, select
 from sqlalchemy.orm import Session
 
 from cinestrata_schemas.problems import Action
@@ -41,21 +41,21 @@ def lock_task(session: Session, task_id: str) -> Task:
     Raises:
         NotFound: The task does not exist.
     """
-    task = session.scalars(_for_update(select(Task).where(Task.id == task_id))).one_or_none()
+    task = lock_task_if(session, task_id)
     if task is None:
         raise NotFound(f"There is no task {task_id!r}.")
     return task
 
 
 def lock_task_if(
-    session: Session, task_id: str, still: ColumnElement[bool], *, skip_locked: bool = False
+    session: Session, task_id: str, *still: ColumnElement[bool], skip_locked: bool = False
 ) -> Task | None:
-    """Lock a task's row until commit, if the task meets a condition once locked; None otherwise.
+    """Lock a task's row until commit, if the task exists and meets conditions once locked; None otherwise.
 
     Args:
         skip_locked: Whether to return None if another transaction has locked the row.
     """
-    query = select(Task).where(Task.id == task_id, still)
+    query = select(Task).where(Task.id == task_id, *still)
     return session.scalars(_for_update(query, skip_locked=skip_locked)).one_or_none()
 
 
@@ -65,8 +65,8 @@ def lock_owned_task(session: Session, task_id: str, token: int) -> Task:
     Raises:
         LeaseLost: Another worker owns the task, or the task has ended.
     """
-    task = session.scalars(_for_update(select(Task).where(Task.id == task_id))).one_or_none()
-    if task is None or task.fencing_token != token or task.state not in ACTIVE_STATES:
+    task = lock_task_if(session, task_id, Task.fencing_token == token, Task.state.in_(ACTIVE_STATES))
+    if task is None:
         raise LeaseLost(f"Task {task_id} no longer belongs to this worker.")
     return task
 
@@ -101,6 +101,26 @@ def set_state(
     _log_state(task)
 
 
+def set_progress(
+    session: Session,
+    task: Task,
+    progress: TaskProgress,
+    seconds: Mapping[str, float],
+    *,
+    is_event: bool = True,
+) -> None:
+    """Store a locked task's progress, and record it as an event.
+
+    Args:
+        seconds: Time spent in each stage.
+    """
+    view = progress.model_dump(exclude_none=True)
+    shared = {key: task.progress[key] for key in ("peak_memory",) if key in task.progress}
+    task.progress = {**shared, "times": {"seconds": dict(seconds)}, **view}
+    if is_event:
+        record(session, task.id, "progress", view)
+
+
 def _log_state(task: Task) -> None:
     """Log a state under the current request's ID, or that of the request that created the task."""
     with use_request_id(current_request_id() or task.request_id):
@@ -129,21 +149,6 @@ def record_lost_worker(session: Session, task_id: str, owner: str | None, *, pub
         else "the task continues from its last checkpoint"
     )
     record(session, task_id, "log", {"message": f"Lost its worker ({owner}); {continuation}."})
-
-
-def is_lost_training() -> ColumnElement[bool]:
-    """Build the condition for tasks with an expired lease whose training killed its worker too often to retry."""
-    return and_(Task.state == "training", Task.attempts >= MAX_LOST_TRAININGS)
-
-
-def first_active_task(session: Session) -> Task | None:
-    """Find the first domain that is neither ready, failed nor cancelled: the only one that may be trained."""
-    return session.scalars(
-        select(Task)
-        .where(Task.state.in_(ACTIVE_STATES), Task.target_id.is_(None))
-        .order_by(Task.position)
-        .limit(1)
-    ).one_or_none()
 
 
 def next_position(session: Session) -> int:
@@ -210,10 +215,7 @@ def postpone(
     # A lease without an owner: nobody may claim the task before it expires.
     task.lease_expires_at = now(session) + timedelta(seconds=pause)
     task.attempts = max(task.attempts - 1, 0)
-    task.progress = TaskProgress(
-        stage=f"waiting for {error.awaited}",
-        done=finished,
-        outages=outages,
-        times=StageTimes.of(task.progress),
-    ).model_dump(exclude_none=True)
+    progress = TaskProgress(stage=f"waiting for {error.awaited}", done=finished, outages=outages)
+    times = StageTimes.of(task.progress)
+    set_progress(session, task, progress, times.seconds if times else {}, is_event=False)
     record(session, task.id, "log", {"message": f"{error.detail} The task will be retried in {pause:.0f} s."})

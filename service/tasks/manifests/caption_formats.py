@@ -10,13 +10,13 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from difflib import SequenceMatcher
-from itertools import chain, islice
+from itertools import chain, islice, product
 from typing import Any, Literal
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from media.video_limits import VIDEO_SUFFIXES
 from service.core.errors import InvalidInput
-from service.tasks.manifests.plain_fields import plain_fields, shorten_caption
+from service.tasks.manifests.text_files import plain_fields, shorten_caption
 from service.tasks.manifests.video_tables import PLAIN_KEYS, SPLITS, file_columns, object_fields
 
 Rows = Iterator[tuple[str, Any]]  # location and fields of each video
@@ -91,21 +91,12 @@ def read_document_rows(known: CaptionFormat, value: Any, name: str) -> Rows:
 
 def nearest_format(keys: Iterable[str]) -> str:
     """Name the most similar format and its keys, as part of a sentence."""
-    found = list(islice(keys, 100))
+    given = [key[:80].lower() for key in islice(keys, 100)]
 
     def similarity(known: CaptionFormat) -> float:
-        spellings = PLAIN_KEYS if known is VIDEO_OBJECTS else [(key,) for key in known.keys]
-        ratios = (
-            max(
-                (
-                    SequenceMatcher(None, key.lower(), each[:80].lower()).ratio()
-                    for key in keys
-                    for each in found
-                ),
-                default=0,
-            )
-            for keys in spellings
-        )
+        spellings = PLAIN_KEYS if known is VIDEO_OBJECTS else [(key.lower(),) for key in known.keys]
+        pairs = (product(keys, given) for keys in spellings)
+        ratios = (max((SequenceMatcher(None, *pair).ratio() for pair in each), default=0) for each in pairs)
         return sum(ratios) / len(spellings)
 
     nearest = max((known for known in (*FORMATS, VIDEO_OBJECTS) if known.read), key=similarity)
@@ -204,11 +195,9 @@ def _cue(times: Any, text: Any, location: str) -> dict[str, Any]:
 def _transcript(record: Mapping[str, Any], times: str, texts: str, location: str) -> list[dict[str, Any]]:
     spans, sentences = _list(record, times, location), _list(record, texts, location)
     if len(spans) != len(sentences):
-        raise InvalidInput.at(
-            f"{location}.{times}",
-            f"There are {len(spans)} times and {len(sentences)} texts.",
-            f"Give one item of {times!r} for each of {texts!r}.",
-        )
+        message = f"There are {len(spans)} times and {len(sentences)} texts."
+        hint = f"Give one item of {times!r} for each of {texts!r}."
+        raise InvalidInput.at(f"{location}.{times}", message, hint)
     pairs = enumerate(zip(spans, sentences, strict=True))
     cues = [_cue(span, text, f"{location}.{times}[{number}]") for number, (span, text) in pairs]
     return [cue for cue in cues if cue["text"]]
@@ -225,16 +214,14 @@ def _read_msr_vtt(document: dict[str, Any], name: str) -> Rows:
         captions[_key(sentence, "video_id", location)].append(sentence.get("caption"))
     for location, video in _objects(document, "videos", name):
         uri = _key(video, "video_id", location)
-        yield (
-            location,
-            _video(
-                uri,
-                captions=captions.pop(uri, ()),
-                split=video.get("split"),
-                metadata=video,
-                omitted=("video_id", "id", "split"),
-            ),
+        fields = _video(
+            uri,
+            captions=captions.pop(uri, ()),
+            split=video.get("split"),
+            metadata=video,
+            omitted=("video_id", "id", "split"),
         )
+        yield location, fields
     yield from ((f"{name}:sentences", _video(uri, captions=texts)) for uri, texts in captions.items())
 
 
@@ -242,15 +229,10 @@ def _read_vatex(items: Iterable[tuple[str, Any]], name: str) -> Rows:
     for location, item in items:
         item = _typed(item, dict, location)
         captions = _list(item, "enCap", location)
-        yield (
-            location,
-            _video(
-                _key(item, "videoID", location),
-                captions=captions,
-                metadata=item,
-                omitted=("videoID", "enCap"),
-            ),
+        fields = _video(
+            _key(item, "videoID", location), captions=captions, metadata=item, omitted=("videoID", "enCap")
         )
+        yield location, fields
 
 
 def _read_coco(document: dict[str, Any], name: str) -> Rows:
@@ -270,16 +252,10 @@ def _read_coco(document: dict[str, Any], name: str) -> Rows:
             raise InvalidInput.at(location, "It has no 'file_name'.", "Name the file of each video.")
         uri = _key(video, columns[0], location)
         texts = captions.pop(_key(video, "id", location), ())
-        yield (
-            location,
-            _video(
-                uri,
-                captions=texts,
-                split=video.get("split"),
-                metadata=video,
-                omitted=(*columns, "id", "split"),
-            ),
+        fields = _video(
+            uri, captions=texts, split=video.get("split"), metadata=video, omitted=(*columns, "id", "split")
         )
+        yield location, fields
     # A cut file may keep all annotations. Their IDs are named so that they match no file.
     yield from (
         (f"{name}:annotations", _video(f"{of}.id={uri}", captions=texts)) for uri, texts in captions.items()
@@ -292,16 +268,14 @@ def _read_dense(items: Iterable[tuple[str, Any]], name: str) -> Rows:
         columns = file_columns(item)
         if not columns:
             raise InvalidInput.at(location, "It has no 'video_id'.", "Name the video of each object.")
-        yield (
-            location,
-            _video(
-                _key(item, columns[0], location),
-                transcript=_transcript(item, "timestamps", "sentences", location),
-                split=item.get("split"),
-                metadata=item,
-                omitted=(*columns, "sentences", "timestamps", "split"),
-            ),
+        fields = _video(
+            _key(item, columns[0], location),
+            transcript=_transcript(item, "timestamps", "sentences", location),
+            split=item.get("split"),
+            metadata=item,
+            omitted=(*columns, "sentences", "timestamps", "split"),
         )
+        yield location, fields
 
 
 def _read_youcook(document: dict[str, Any], name: str) -> Rows:
@@ -310,16 +284,14 @@ def _read_youcook(document: dict[str, Any], name: str) -> Rows:
         item = _typed(item, dict, location)
         parts = list(_objects(item, "annotations", location))
         cues = [_cue(part.get("segment"), part.get("sentence", ""), place) for place, part in parts]
-        yield (
-            location,
-            _video(
-                uri,
-                transcript=[cue for cue in cues if cue["text"]],
-                split=item.get("subset"),
-                metadata=item,
-                omitted=("subset", "annotations"),
-            ),
+        fields = _video(
+            uri,
+            transcript=[cue for cue in cues if cue["text"]],
+            split=item.get("subset"),
+            metadata=item,
+            omitted=("subset", "annotations"),
         )
+        yield location, fields
 
 
 def _read_label_studio(items: Iterable[tuple[str, Any]], name: str) -> Rows:

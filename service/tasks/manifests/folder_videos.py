@@ -14,24 +14,21 @@ from pathlib import Path
 from typing import BinaryIO, NoReturn
 
 from cinestrata_schemas.tasks import VideoSpec
-from media.errors import MediaError
 from media.sources.media_source import is_source_uri
-from media.video_decoder import VideoDecoder
 from media.video_limits import VIDEO_SUFFIXES
 from service.core.errors import FieldError, InvalidInput
 from service.storage.library_paths import UPLOAD_FOLDER
-from service.tasks.manifests.caption_tables import TABLE_SUFFIXES
-from service.tasks.manifests.file_matching import NO_VIDEOS_HINT
-from service.tasks.manifests.folder_listing import FolderReader, VideoListing
-from service.tasks.manifests.manifest_lines import check_encoding
-from service.tasks.manifests.manifest_parser import (
-    FULL_MANIFEST_NAMES,
-    MANIFEST_NAMES,
-    TYPED_MANIFEST_NAMES,
+from service.tasks.manifests.caption_tables import TABLE_SUFFIXES, FolderReader, VideoListing
+from service.tasks.manifests.manifest_parser import FULL_MANIFEST_NAMES, MANIFEST_NAMES, TYPED_MANIFEST_NAMES
+from service.tasks.manifests.side_files import SIDECAR_SUFFIXES, SUBTITLE_SUFFIXES, SideFileNames, SideFiles
+from service.tasks.manifests.text_files import check_encoding
+from service.tasks.manifests.video_files import (
+    NO_VIDEOS_HINT,
+    REPEATED,
+    find_omission,
+    find_videos,
+    is_video_name,
 )
-from service.tasks.manifests.side_file_names import SIDECAR_SUFFIXES, SUBTITLE_SUFFIXES, SideFileNames
-from service.tasks.manifests.sidecar_captions import SideFiles
-from service.tasks.manifests.video_files import REPEATED, find_omission, find_videos, is_video_name
 
 _FILES = (
     *VIDEO_SUFFIXES,
@@ -60,7 +57,6 @@ def list_folder_videos(
     captions_from_names: bool = False,
     root: Path | None = None,
     report_progress: Callable[[], object] = lambda: None,
-    typed_tables: bool = False,
 ) -> FolderVideos:
     """List the videos in a manifest or a folder.
 
@@ -78,7 +74,6 @@ def list_folder_videos(
         encoding: Encoding of the manifest, and of sidecar files that are not UTF-8. None: UTF-8, and detected.
         captions_from_names: Whether a video without captions gets its file name as one.
         root: Folder that links must not leave; its own path has no links. None: they may lead anywhere.
-        typed_tables: Whether a manifest may be a Parquet file or a spreadsheet; only for commands.
 
     Raises:
         InvalidInput: The manifest is invalid or outside ``root``, the folder has no videos, or all are left out.
@@ -93,12 +88,11 @@ def list_folder_videos(
         partial(_find_side_files, base, cache(_name_side_files)),
         lambda name: _open_inside(base / name, root),
         encoding,
-        frame_rate=partial(_frame_rate, base),
         is_strict=False,
         left_out=found.left_out,
     )
     reader = FolderReader(lambda: walk().names, lambda name: _check_file(base / name, name), side_files)
-    tables = reader.read_tables(manifest.name if manifest else None, typed_tables)
+    tables = reader.read_tables(manifest.name if manifest else None)
     rows = tables.videos()
     files = _without_row(path, found.videos, rows)
     others = ["uploaded videos, which belong to their own domains"] if found.uploaded else []
@@ -108,12 +102,7 @@ def list_folder_videos(
     named = ((row.uri, row) for row in rows)
     videos = reader.read_videos(named, files, no_videos, captions_from_names, report_progress)
     return FolderVideos(
-        base,
-        videos,
-        found.left_out,
-        found.uploaded,
-        omitted=found.omitted,
-        **reader.describe(tables, files),
+        base, videos, found.left_out, found.uploaded, omitted=found.omitted, **reader.describe(tables, files)
     )
 
 
@@ -147,13 +136,6 @@ def _find_side_files(folder: Path, list_names: Callable[[Path], SideFileNames], 
     place, name = os.path.split(name)
     found = (os.path.join(place, each) for each in list_names(folder / place).find(name))
     return [path for path in found if (folder / path).is_file()]
-
-
-def _frame_rate(folder: Path, uri: str) -> float | None:
-    """Find a video's frames per second, in a process of its own; None if it cannot be read."""
-    with suppress(MediaError, OSError), VideoDecoder() as decoder:
-        return decoder.decode(folder / uri, frames=1, size=1).fps
-    return None
 
 
 def _check_file(path: Path, name: str) -> None:

@@ -21,16 +21,20 @@ from service.core import request_limits
 from service.core.errors import InvalidInput
 from service.tasks.ingestion_checks import storage_problem
 from service.tasks.manifests.caption_formats import Rows, read_document_rows, recognize
-from service.tasks.manifests.json_documents import parse_json, read_document
-from service.tasks.manifests.manifest_lines import PeekedText, check_encoding, read_lines
-from service.tasks.manifests.speech_files import SPEECH_COLUMNS
+from service.tasks.manifests.subtitle_files import SPEECH_COLUMNS
+from service.tasks.manifests.text_files import (
+    PeekedText,
+    check_encoding,
+    parse_json,
+    read_document,
+    read_lines,
+)
 from service.tasks.manifests.video_tables import (
     TYPED_SUFFIXES,
     find_delimiter,
     has_files,
     is_lsmdc,
     read_delimited_table,
-    read_typed_table,
     split_header,
 )
 
@@ -42,18 +46,15 @@ _MAX_METADATA_BYTES = 64 * 1024**2  # over all videos, as in the body of a JSON 
 
 @dataclass(slots=True)
 class _Entry:
-    """A video's fields. Much smaller than a :class:`VideoSpec`: a manifest may have millions of lines.
+    """The rows of a video so far.
 
     Captions and transcript texts are dictionary keys, so that merging a row does not copy the previous ones.
     """
 
     location: str
+    video: VideoSpec  # the first row, with what later ones add
     captions: dict[str, None]
-    id: str | None
-    split: str | None
-    metadata: dict[str, Any] | None
     transcript: dict[tuple[float, float, str], Cue]
-    replaces: str | None
 
 
 class ManifestEntries:
@@ -86,48 +87,28 @@ class ManifestEntries:
             ) from None
         if _CONTROL.search(video.uri):
             raise InvalidInput.at(f"{location}.uri", "The path contains a control character.", "Remove it.")
-        texts = [cue.text for cue in video.transcript]
-        for field, value in (
-            ("captions", video.captions),
-            ("transcript", texts),
-            ("metadata", video.metadata or {}),
-        ):
+        texts = {"captions": video.captions, "transcript": [cue.text for cue in video.transcript]}
+        for field, value in {**texts, "metadata": video.metadata or {}}.items():
             if problem := storage_problem(value):
                 raise InvalidInput.at(f"{location}.{field}", problem, "Use plain JSON values only.")
         self._check_metadata(location, video.metadata)
         self._cues += len(video.transcript)
         if self._cues > _MAX_CUES:
-            raise InvalidInput.at(
-                f"{location}.transcript",
-                f"The transcripts in the manifest have more than {_MAX_CUES} texts.",
-                "Split the manifest.",
-            )
+            message = f"The transcripts in the manifest have more than {_MAX_CUES} texts."
+            raise InvalidInput.at(f"{location}.transcript", message, "Split the manifest.")
         uri = video.uri.removeprefix("./") or video.uri
-        entry = _Entry(
-            location,
-            dict.fromkeys(video.captions),
-            video.id,
-            video.split,
-            video.metadata,
-            {(cue.start, cue.end, cue.text): cue for cue in video.transcript},
-            video.replaces,
-        )
+        cues = {(cue.start, cue.end, cue.text): cue for cue in video.transcript}
+        entry = _Entry(location, video, dict.fromkeys(video.captions), cues)
         if earlier := self._entries.get(uri):
             self._merge(uri, earlier, entry, is_partial)
             entry = earlier
-        elif len(self._entries) >= request_limits.MAX_VIDEOS_PER_TASK:
-            limit = request_limits.MAX_VIDEOS_PER_TASK
-            raise InvalidInput.at(
-                location,
-                f"The previous rows name {limit} other videos, which is the limit.",
-                f"Post at most {limit} videos, and append the others to the domain.",
-            )
+        elif len(self._entries) >= (limit := request_limits.MAX_VIDEOS_PER_TASK):
+            message = f"The previous rows name {limit} other videos, which is the limit."
+            hint = f"Post at most {limit} videos, and append the others to the domain."
+            raise InvalidInput.at(location, message, hint)
         if len(entry.captions) > request_limits.MAX_CAPTIONS:
-            raise InvalidInput.at(
-                location,
-                f"{uri!r} has more than {request_limits.MAX_CAPTIONS} captions.",
-                "Remove some of them.",
-            )
+            message = f"{uri!r} has more than {request_limits.MAX_CAPTIONS} captions."
+            raise InvalidInput.at(location, message, "Remove some of them.")
         self._entries[uri] = entry
 
     def _check_metadata(self, location: str, metadata: dict[str, Any] | None) -> None:
@@ -140,31 +121,31 @@ class ManifestEntries:
             hint = f"Keep it below {request_limits.MAX_METADATA_BYTES} bytes as JSON."
             raise InvalidInput.at(f"{location}.metadata", message, hint)
         if self._metadata_bytes > _MAX_METADATA_BYTES:
-            raise InvalidInput.at(
-                f"{location}.metadata",
-                f"The metadata in the manifest takes more than {_MAX_METADATA_BYTES} bytes.",
-                "Split the manifest.",
-            )
+            message = f"The metadata in the manifest takes more than {_MAX_METADATA_BYTES} bytes."
+            raise InvalidInput.at(f"{location}.metadata", message, "Split the manifest.")
 
     def videos(self) -> list[VideoSpec]:
         """Build the videos."""
-        return [_make_video(uri, entry) for uri, entry in self._entries.items()]
+        for uri, entry in self._entries.items():
+            entry.video.uri, entry.video.captions = uri, list(entry.captions)
+            if entry.transcript:
+                entry.video.transcript = list(entry.transcript.values())
+        return [entry.video for entry in self._entries.values()]
 
     def _merge(self, uri: str, earlier: _Entry, entry: _Entry, is_partial: bool) -> None:
         """Merge a row into the previous rows of its video."""
+        first, added = earlier.video, entry.video
         for field in ("id", "split"):
-            self._check_equal(uri, field, getattr(earlier, field), getattr(entry, field), earlier, entry)
-        earlier.id, earlier.split = earlier.id or entry.id, earlier.split or entry.split
-        if earlier.metadata is None:
-            earlier.metadata = entry.metadata
-        else:
-            for key, value in (entry.metadata or {}).items():
-                first = earlier.metadata.setdefault(key, value)
-                values = first if isinstance(first, list) else [first]
-                if not is_partial or not isinstance(value, str):
-                    self._check_equal(uri, key, first, value, earlier, entry)
-                elif value not in values and len(values) < _MAX_VALUES:
-                    earlier.metadata[key] = [*values, value]
+            self._check_equal(uri, field, getattr(first, field), getattr(added, field), earlier, entry)
+        first.id, first.split = first.id or added.id, first.split or added.split
+        first.metadata = added.metadata if first.metadata is None else first.metadata
+        for key, value in (added.metadata or {}).items():
+            before = (first.metadata or {}).setdefault(key, value)
+            values = before if isinstance(before, list) else [before]
+            if not is_partial or not isinstance(value, str):
+                self._check_equal(uri, key, before, value, earlier, entry)
+            elif first.metadata and value not in values and len(values) < _MAX_VALUES:
+                first.metadata[key] = [*values, value]
         earlier.captions.update(entry.captions)
         earlier.transcript.update(entry.transcript)
 
@@ -172,19 +153,9 @@ class ManifestEntries:
         self, uri: str, field: str, first: object, second: object, earlier: _Entry, entry: _Entry
     ) -> None:
         if None not in (first, second) and first != second:
-            raise InvalidInput.at(
-                entry.location,
-                f"{field[:80]!r} of {uri!r} differs from its row at {earlier.location}.",
-                "Repeat the same ID, split and metadata, or omit them.",
-            )
-
-
-def _make_video(uri: str, entry: _Entry) -> VideoSpec:
-    """Build an entry's video; `ManifestEntries.add` has validated the fields."""
-    texts = {"captions": list(entry.captions), "transcript": list(entry.transcript.values())}
-    optional = {"id": entry.id, "split": entry.split, "metadata": entry.metadata, "replaces": entry.replaces}
-    given: dict[str, Any] = {key: value for key, value in (texts | optional).items() if value}
-    return VideoSpec.model_construct(uri=uri, **{"captions": [], **given})
+            message = f"{field[:80]!r} of {uri!r} differs from its row at {earlier.location}."
+            hint = "Repeat the same ID, split and metadata, or omit them."
+            raise InvalidInput.at(entry.location, message, hint)
 
 
 CAPTION_TABLE_NAMES = ("captions.csv", "captions.tsv")  # next to videos; they need not name all of them
@@ -194,7 +165,7 @@ FULL_MANIFEST_NAMES = (*MANIFEST_NAMES[:3], *TYPED_MANIFEST_NAMES)  # these list
 
 
 def require_text_table(name: str, field: str) -> None:
-    """Refuse typed tables, which the service does not read: their parsers use unbounded memory.
+    """Refuse typed tables, whose parsers use unbounded memory.
 
     Args:
         field: Field that the error names.
@@ -205,7 +176,7 @@ def require_text_table(name: str, field: str) -> None:
     if PurePath(name).suffix.lower() in TYPED_SUFFIXES:
         raise InvalidInput.at(
             field,
-            f"The service doesn't read {name!r}: the memory for a Parquet file or spreadsheet is not "
+            f"Cinestrata doesn't read {name!r}: the memory for a Parquet file or spreadsheet is not "
             "bounded by its size.",
             "Convert it to CSV or JSONL.",
         )
@@ -230,24 +201,17 @@ class CaptionTableRows:
     is_description: bool = False
 
 
-def read_rows(
-    stream: BinaryIO, name: str, encoding: str = "utf-8", *, typed_tables: bool = True
-) -> CaptionTableRows:
+def read_rows(stream: BinaryIO, name: str, encoding: str = "utf-8") -> CaptionTableRows:
     """Recognize a manifest's format and read its rows.
 
     Args:
         stream: Content of the manifest, consumed along with the rows.
-        name: Manifest name for errors; its extension selects the parser for typed tables.
-        typed_tables: Whether to read Parquet files and spreadsheets. A few kilobytes of them may fill the memory, so
-            only commands read them, on behalf of their own user.
+        name: Manifest name for errors.
 
     Raises:
         InvalidInput: The format is unknown, or a row is invalid; the error names the line or key.
     """
-    if PurePath(name).suffix.lower() in TYPED_SUFFIXES:
-        if not typed_tables:
-            require_text_table(name, name)
-        return CaptionTableRows("table", read_typed_table(stream, name))
+    require_text_table(name, name)
     check_encoding(encoding)
     text = PeekedText(stream, name)
     line = text.peek_line()
@@ -259,13 +223,11 @@ def read_rows(
         document = read_document(text, name, encoding)
         known = recognize(document, name)
         rows = read_document_rows(known, document, name)
-        names = document[0] if isinstance(document, list) else document
+        first = document[0] if isinstance(document, list) else document
     else:
-        rows = (
-            known.read(_parse_lines(read_lines(text, name, encoding), name), name) if known.read else iter(())
-        )
-        names = first
-    is_partial = known.is_partial or (isinstance(names, dict) and not has_files(names))
+        lines = _parse_lines(read_lines(text, name, encoding), name)
+        rows = known.read(lines, name) if known.read else iter(())
+    is_partial = known.is_partial or (isinstance(first, dict) and not has_files(first))
     return CaptionTableRows(known.name, rows, is_partial, is_description=known.read is None)
 
 

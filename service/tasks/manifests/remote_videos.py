@@ -15,14 +15,11 @@ from media.sources.media_source import ListedFile, SourceUri, is_source_uri
 from service.core import request_limits
 from service.core.errors import FieldError, InvalidInput, SourceUnavailable
 from service.storage.video_access import SourceReader
-from service.tasks.manifests.caption_tables import TABLE_SUFFIXES
-from service.tasks.manifests.file_matching import NO_VIDEOS_HINT
-from service.tasks.manifests.folder_listing import FolderReader, VideoListing
-from service.tasks.manifests.manifest_lines import check_encoding
+from service.tasks.manifests.caption_tables import TABLE_SUFFIXES, FolderReader, VideoListing
 from service.tasks.manifests.manifest_parser import FULL_MANIFEST_NAMES, require_text_table
-from service.tasks.manifests.side_file_names import SideFileNames
-from service.tasks.manifests.sidecar_captions import SideFiles
-from service.tasks.manifests.video_files import find_videos
+from service.tasks.manifests.side_files import SideFileNames, SideFiles
+from service.tasks.manifests.text_files import check_encoding
+from service.tasks.manifests.video_files import NO_VIDEOS_HINT, find_videos
 from service.tasks.manifests.video_tables import TYPED_SUFFIXES
 
 
@@ -54,23 +51,15 @@ def list_remote_videos(
     encoding: str | None = None,
     captions_from_names: bool = False,
     report_progress: Callable[[], object] = lambda: None,
-    typed_tables: bool = False,
 ) -> RemoteVideos:
     """List the videos in an object store folder, or in a manifest in an object store or on a web server.
 
-    Caption tables found in the folder need not name all videos: the others get captions from sidecar files. A manifest,
-    or a table given as ``source``, lists all videos. A listed video without a transcript gets one from its subtitles.
-
-    A video is left out if its name cannot be part of a URI, or if a table names a file that is missing or outside its
-    folder. A table or sidecar file that is invalid or forbidden is left out, but not its videos.
+    The files mean the same as in :func:`~service.tasks.manifests.folder_videos.list_folder_videos`. A video is left out
+    if its name cannot be part of a URI, or if a table names a file that is missing or outside its folder.
 
     Args:
         source: URI of the folder or the manifest.
-        reader: Reads the source.
-        encoding: Encoding of the manifest, and of sidecar files that are not UTF-8. None: UTF-8, and detected.
-        captions_from_names: Whether a video without captions gets its file name as one.
         report_progress: Called for each page of a listing and each part of a file.
-        typed_tables: Whether a manifest may be a Parquet file or a spreadsheet; only for commands.
 
     Raises:
         InvalidInput: The source is not allowed or has no videos, all are left out, or its manifest is invalid.
@@ -78,7 +67,7 @@ def list_remote_videos(
     """
     try:
         check_encoding(encoding or "utf-8")
-        return _list(source, reader, encoding, captions_from_names, report_progress, typed_tables)
+        return _list(source, reader, encoding, captions_from_names, report_progress)
     except SourceOutage as error:
         raise SourceUnavailable(error.reason) from error
     except MediaError as error:
@@ -91,7 +80,6 @@ def _list(
     encoding: str | None,
     captions_from_names: bool,
     report_progress: Callable[[], object],
-    typed_tables: bool,
 ) -> RemoteVideos:
     named = SourceUri.parse(source)
     is_table = named.segments[-1].lower().endswith((*TABLE_SUFFIXES, *TYPED_SUFFIXES))
@@ -104,8 +92,7 @@ def _list(
         manifest = manifest or next((name for name in FULL_MANIFEST_NAMES if name in files), None)
 
     def open_file(name: str) -> BinaryIO:
-        if not typed_tables:
-            require_text_table(name, name)  # before the download
+        require_text_table(name, name)  # before the download
         uri = named if named.segments[-1] == name else SourceUri.parse(base.text + _encode(base, name))
         return io.BytesIO(reader.read(uri, request_limits.MAX_TABLE_BYTES, report_progress))
 
@@ -113,7 +100,7 @@ def _list(
     folder_reader = FolderReader(
         lambda: list(files or ()), lambda name: SourceUri.parse(base.text + name), side_files
     )
-    tables = folder_reader.read_tables(manifest, typed_tables)
+    tables = folder_reader.read_tables(manifest)
     listed = tables.videos()
     left_out = side_files.left_out
     named_files = {row.uri.removeprefix(base.text) for row in listed}
@@ -124,12 +111,7 @@ def _list(
     no_videos = FieldError("source", f"There are no videos in {base.shown}.", NO_VIDEOS_HINT)
     videos = folder_reader.read_videos(paths, names, no_videos, captions_from_names)
     return RemoteVideos(
-        base,
-        videos,
-        left_out,
-        files,
-        omitted=omitted,
-        **folder_reader.describe(tables, names),
+        base, videos, left_out, files, omitted=omitted, **folder_reader.describe(tables, names)
     )
 
 

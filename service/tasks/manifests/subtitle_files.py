@@ -9,9 +9,10 @@ from __future__ import annotations
 import html
 import re
 import unicodedata
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import dropwhile, takewhile
+from typing import Any
 
 from pysubs2 import SSAFile
 from pysubs2.exceptions import UnknownFPSError
@@ -19,7 +20,7 @@ from pysubs2.exceptions import UnknownFPSError
 from cinestrata_schemas.videos import MAX_CUES, Cue
 from service.core import request_limits
 from service.core.errors import InvalidInput
-from service.tasks.manifests.manifest_lines import check_line_number
+from service.tasks.manifests.text_files import check_line_number
 
 TimedText = tuple[float | None, float | None, str]  # start and end in seconds, and lines
 
@@ -41,14 +42,11 @@ _DIALOGUE = re.compile(r"Dialogue:[^,]*(,([^,]*),([^,]*),.*)")
 _FRAMES = re.compile(r"\{ *\d+ *\} *\{ *\d+ *\}")
 
 
-def read_subtitles(
-    text: str, name: str, frame_rate: Callable[[], float | None] = lambda: None
-) -> Iterator[Cue]:
+def read_subtitles(text: str, name: str) -> Iterator[Cue]:
     """Read the cues in a subtitle file.
 
     Args:
         name: File name for errors.
-        frame_rate: Finds the video's frames per second, for MicroDVD files that do not state them.
 
     Raises:
         InvalidInput: It is not a subtitle file, has too many cues, or has none with a valid time.
@@ -62,7 +60,7 @@ def read_subtitles(
         return iter(())
     is_vtt = lines[0].startswith("WEBVTT")
     has_arrows = is_vtt or any(map(_read_times, lines))
-    timed = _read_arrows(lines, is_vtt) if has_arrows else _read_with_pysubs2(lines, name, frame_rate)
+    timed = _read_arrows(lines, is_vtt) if has_arrows else _read_with_pysubs2(lines, name)
     return build_cues(timed, name)
 
 
@@ -156,13 +154,10 @@ def _seconds(time: re.Match[str]) -> float | None:
     return round(int(hours) * 3600 + int(minutes) * 60 + float(f"{seconds}.{fraction}"), 3)
 
 
-def _read_with_pysubs2(
-    lines: Sequence[str], name: str, frame_rate: Callable[[], float | None]
-) -> Iterator[TimedText]:
+def _read_with_pysubs2(lines: Sequence[str], name: str) -> Iterator[TimedText]:
     """Read SubStation Alpha, TTML or MicroDVD."""
     hint = "Convert it to WebVTT, or remove it."
     text = "\n".join(line[:_MAX_LINE_CHARS] for line in lines)
-    fps = None
     if text.startswith("<") and "<tt" in text[:_MAX_LINE_CHARS]:
         kind, text = "ttml", re.sub(r"\sdur=", " duration=", "\n".join(lines))
         text = re.sub(r"(?<=http://www\.w3\.org/)\d{4}/\d\d/ttaf1", "ns/ttml", text)
@@ -175,15 +170,14 @@ def _read_with_pysubs2(
         yield from [_INVALID] * (len(events) - len(valid))
     elif any(map(_FRAMES.match, lines)):
         kind = "microdvd"
-        fps = None if re.match(r"\{1\}\{1\} *\d", text) else frame_rate()
     else:
         raise InvalidInput.at(name, "It is in no known subtitle format.", hint)
     if kind != "ass" and len(text) > _MAX_CHARS:
         raise InvalidInput.at(name, f"It has more than {_MAX_CHARS} characters of {kind}.", hint)
     try:
-        found = SSAFile.from_string(text, kind, fps=fps or None).events
+        found = SSAFile.from_string(text, kind).events
     except UnknownFPSError:
-        problem = "It counts frames, but neither it nor the video says how many there are per second."
+        problem = "It counts frames, but does not say in its first line how many there are per second."
         raise InvalidInput.at(name, problem, hint) from None
     except Exception as error:  # parsers of untrusted text may raise anything
         problem = f"The {kind.upper()} subtitles are damaged ({type(error).__name__})."
@@ -209,3 +203,37 @@ def _plain_text(line: str) -> str:
     return " ".join(
         "".join(c for c in line if c.isspace() or unicodedata.category(c) not in ("Cc", "Cs")).split()
     )
+
+
+SPEECH_COLUMNS = ["start", "end", "text"]  # the header of Whisper's .tsv; times are milliseconds
+
+
+def find_segments(document: Mapping[str, Any]) -> list[dict[str, Any]] | None:
+    """Find the segments of speech in a JSON object; None if it is no output of speech recognition."""
+    for key in ("segments", "transcription", "chunks"):
+        segments = document.get(key)
+        if isinstance(segments, list) and all(isinstance(s, dict) and "text" in s for s in segments):
+            return segments
+    return None
+
+
+def read_segments(segments: list[dict[str, Any]]) -> Iterator[TimedText]:
+    """Read segments, which have ``start`` and ``end``, both as ``timestamp``, or ``offsets`` in milliseconds."""
+    for segment in segments:
+        offsets = segment.get("offsets")
+        times = segment.get("timestamp", [segment.get("start"), segment.get("end")])
+        if isinstance(offsets, dict):
+            times = [offsets.get("from"), offsets.get("to")]
+        if isinstance(times, list) and len(times) == 2:
+            start, end = (time if type(time) in (int, float) else None for time in times)
+            scale = 1000 if offsets else 1
+            if start is not None:
+                yield start / scale, end and end / scale, str(segment["text"])
+
+
+def read_speech_table(text: str) -> Iterator[TimedText]:
+    """Read a table of Whisper; other tables have no speech."""
+    header, *rows = [line.split("\t", 2) for line in text.splitlines()] or [[]]
+    for start, end, words in (row for row in rows if header == SPEECH_COLUMNS and len(row) == 3):
+        if start.isdecimal() and end.isdecimal() and len(start + end) < 32:
+            yield int(start) / 1000, int(end) / 1000, words

@@ -1,30 +1,26 @@
-"""Read tables of videos (delimited text, Parquet, spreadsheets): which columns are which video fields.
+"""Read tables of videos: which columns are which video fields.
 
 Files are in a column ``uri``, ``file``, ``file_name``, ``filename``, ``path`` or ``video``; captions in ``captions``,
 ``caption``, ``text`` or ``description``. Data set tables without these may have a column of IDs, such as
 ``video_id``, and one of sentences. ``id``, ``split``, ``metadata`` and ``transcript`` are video fields; all other
-columns are metadata. Names are not case-sensitive. LSMDC tables have no header. Tables with typed cells are read
-with pandas, which is not a dependency of the project.
+columns are metadata. Names are not case-sensitive. LSMDC tables have no header.
 """
 
 from __future__ import annotations
 
 import ast
 import csv
-import importlib
 import io
 import json
-import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import chain
-from typing import Any, BinaryIO
+from typing import Any
 
 from cinestrata_schemas.tasks import VideoSpec
 from service.core.errors import InvalidInput
-from service.tasks.manifests.json_documents import parse_json
-from service.tasks.manifests.manifest_lines import check_line_number, is_blank
+from service.tasks.manifests.text_files import check_line_number, is_blank, parse_json
 
 FILE_COLUMNS = ("file", "file_name", "filename", "path", "video", "uri")
 
@@ -93,11 +89,8 @@ def map_columns(names: Sequence[str], location: str) -> list[str]:
     first: dict[str, str] = {}
     for name, field in zip(names, fields, strict=True):
         if field and field in first:
-            raise InvalidInput.at(
-                location,
-                f"The columns {first[field].strip()!r} and {name.strip()!r} have the same meaning.",
-                "Remove or rename one of them.",
-            )
+            message = f"The columns {first[field].strip()!r} and {name.strip()!r} have the same meaning."
+            raise InvalidInput.at(location, message, "Remove or rename one of them.")
         first[field] = name
     if "uri" not in first:
         shown = ", ".join(repr(name.strip()[:40]) for name in names[:12])
@@ -139,21 +132,21 @@ def _move_unknown_to_metadata(fields: Any) -> Any:
     return known | ({"metadata": unknown | (fields.get("metadata") or {})} if unknown else {})
 
 
-def row_fields(fields: Sequence[str], cells: Sequence[Any], location: str) -> dict[str, Any]:
+def row_fields(fields: Sequence[str], cells: Sequence[str], location: str) -> dict[str, Any]:
     """Read a row's video, with fields as in ``POST /tasks``; empty if all cells are empty.
 
     Args:
         fields: Fields of the columns, from :func:`map_columns`.
-        cells: Strings, or a typed table's values. Captions in one string are separated by ``|``.
+        cells: Captions in one cell are separated by ``|``.
         location: Where the row is, for errors.
 
     Raises:
         InvalidInput: A cell has no named column.
     """
-    values = {
+    values: dict[str, Any] = {
         field: value
         for field, cell in zip((*fields, *[""] * (len(cells) - len(fields))), cells, strict=False)
-        if (value := cell.strip() if isinstance(cell, str) else cell) not in ("", None)
+        if (value := cell.strip())
     }
     if "" in values:
         raise InvalidInput.at(
@@ -166,13 +159,10 @@ def row_fields(fields: Sequence[str], cells: Sequence[Any], location: str) -> di
         for field in _JSON_FIELDS
         if field in values
     }
-    video: dict[str, Any] = {
-        "uri": str(values.pop("uri", "")),
-        "captions": _captions(parsed.pop("captions", "")),
-    }
+    video: dict[str, Any] = {"uri": values.pop("uri", ""), "captions": _captions(parsed.pop("captions", ""))}
     for field in ("id", "split"):
         if field in values:
-            video[field] = str(values.pop(field))
+            video[field] = values.pop(field)
     if "split" in video:
         video["split"] = SPLITS.get(video["split"].lower(), video["split"])
     metadata = parsed.pop("metadata", {})
@@ -180,9 +170,9 @@ def row_fields(fields: Sequence[str], cells: Sequence[Any], location: str) -> di
     return video | parsed | ({"metadata": metadata} if metadata else {})
 
 
-def _parse_cell(cell: Any, location: str) -> Any:
+def _parse_cell(cell: str, location: str) -> Any:
     """Parse a cell that is a JSON list or object, as in exports; other cells stay unchanged."""
-    is_json = isinstance(cell, str) and (cell[0], cell[-1]) in (("[", "]"), ("{", "}"))
+    is_json = (cell[0], cell[-1]) in (("[", "]"), ("{", "}"))
     try:
         return parse_json(cell, location) if is_json else cell
     except InvalidInput:
@@ -253,9 +243,7 @@ def read_delimited_table(lines: Iterable[str], name: str) -> Iterator[tuple[str,
             number = blank + reader.line_num + 1
     except csv.Error as error:
         raise InvalidInput.at(
-            f"{name}:{number}",
-            f"The row that begins here is not a table row: {error}.",
-            "Check its quotes.",
+            f"{name}:{number}", f"The row that begins here is not a table row: {error}.", "Check its quotes."
         ) from None
 
 
@@ -296,55 +284,3 @@ def _split_returns(line: str) -> Iterable[str]:
 
 
 TYPED_SUFFIXES = (".parquet", ".xlsx", ".xls", ".ods")
-
-
-def read_typed_table(stream: BinaryIO, name: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Read the location and video fields of each row in a Parquet file or the first sheet.
-
-    Parquet rows are counted from 1, sheet rows as in the spreadsheet.
-
-    Args:
-        name: File name; its extension selects the format.
-
-    Raises:
-        InvalidInput: A package is not installed, the file is damaged, or a row is invalid.
-    """
-    is_parquet = name.lower().endswith(".parquet")
-    try:
-        pandas = importlib.import_module("pandas")
-        frame = pandas.read_parquet(stream) if is_parquet else pandas.read_excel(stream, dtype=object)
-    except ImportError:
-        packages = "pandas pyarrow" if is_parquet else "pandas openpyxl"
-        raise InvalidInput.at(
-            name,
-            f"Files of this kind are read with {packages.replace(' ', ' and ')}, which are not installed.",
-            f"Install them (pip install {packages}), or save the table as CSV.",
-        ) from None
-    except Exception as error:  # parsers of untrusted bytes may raise anything
-        raise InvalidInput.at(
-            name, f"The table cannot be read ({type(error).__name__}).", "Save it again, or as CSV."
-        ) from error
-    fields = map_columns([str(column) for column in frame.columns], name if is_parquet else f"{name}:1")
-    columns = [frame.iloc[:, index].tolist() for index in range(len(fields))]
-    for number, cells in enumerate(zip(*columns, strict=True), 1 if is_parquet else 2):
-        location = f"{name}:{number}"
-        if video := row_fields(fields, [_plain(cell) for cell in cells], location):
-            yield location, video
-
-
-def _plain(cell: Any) -> Any:
-    """Convert a cell to plain JSON; a missing value becomes None."""
-    if cell is None or isinstance(cell, str | bool | int):
-        return cell
-    if isinstance(cell, float):
-        return None if math.isnan(cell) else cell
-    if str(cell) in ("NaT", "<NA>"):
-        return None
-    return json.loads(json.dumps(cell, default=_plain_object))
-
-
-def _plain_object(value: Any) -> Any:
-    for method in ("tolist", "isoformat"):
-        if hasattr(value, method):
-            return getattr(value, method)()
-    return str(value)

@@ -15,7 +15,7 @@ import secrets
 import shutil
 import threading
 import time
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -106,6 +106,11 @@ class _Usage:
     declared_bytes: int
     missing_bytes: int  # announced but not received yet
 
+    @property
+    def free_bytes(self) -> int:
+        """Disk space for other uploads; may be negative."""
+        return shutil.disk_usage(_folder()).free - self.missing_bytes - _DISK_MARGIN_BYTES
+
 
 _usages: dict[Path, _Usage] = {}
 _usages_lock = threading.Lock()
@@ -134,7 +139,7 @@ def create_upload(name: str, metadata: str, size: int) -> Upload:
         content = json.dumps({"name": name, "metadata": metadata, "size": size})
         (_folder() / f"{upload.id}.json").write_text(content, encoding="utf-8")
     except OSError as error:
-        _remove(upload.id, size)
+        _remove(upload.path.name, f"{upload.id}.json")
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise InsufficientStorage(size, shutil.disk_usage(_folder()).free) from error
         raise DataFolderNotWritable(upload.path.parent, error) from error
@@ -169,7 +174,7 @@ def delete_upload(upload: Upload) -> None:
     try:
         with upload.path.open("r+b") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            _remove(upload.id, upload.size)
+            _remove(upload.path.name, f"{upload.id}.json")
     except FileNotFoundError:
         raise _unknown(upload.id) from None
     except BlockingIOError:
@@ -180,8 +185,7 @@ def available_bytes() -> int:
     """Compute how many bytes new uploads may have in total; may be negative."""
     with _usages_lock:
         usage = _read_usage()
-    limit = request_limits.MAX_PENDING_BYTES - usage.declared_bytes
-    return min(limit, shutil.disk_usage(_folder()).free - usage.missing_bytes - _DISK_MARGIN_BYTES)
+    return min(request_limits.MAX_PENDING_BYTES - usage.declared_bytes, usage.free_bytes)
 
 
 def sweep_incoming() -> list[str]:
@@ -191,22 +195,20 @@ def sweep_incoming() -> list[str]:
         IDs of the deleted uploads.
     """
     expired_before = time.time() - EXPIRES_AFTER.total_seconds()
-    files: dict[str, dict[str, os.DirEntry[str]]] = {}
+    files: dict[str, list[os.DirEntry[str]]] = {}
     for entry in os.scandir(_folder()):
         if found := _FILE_NAME.fullmatch(entry.name):
-            files.setdefault(found[1], {})[found[2]] = entry
+            files.setdefault(found[1], []).append(entry)
     removed = []
     for upload_id, entries in files.items():
-        with suppress(OSError):  # another process is deleting it or writing to it
-            if max(entry.stat().st_mtime for entry in entries.values()) >= expired_before:
+        with suppress(OSError), ExitStack() as stack:  # another process is deleting it or writing to it
+            if max(entry.stat().st_mtime for entry in entries) >= expired_before:
                 continue
-            size = next((kind for kind in entries if kind.isdigit()), None)
-            if size is not None:
-                with open(entries[size].path, "r+b") as file:
+            for entry in entries:
+                if not entry.name.endswith(".json"):
+                    file = stack.enter_context(open(entry.path, "r+b"))
                     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    _remove(upload_id, int(size))
-            else:
-                _remove(upload_id, 0)
+            _remove(*(entry.name for entry in entries))
             removed.append(upload_id)
     return removed
 
@@ -224,18 +226,12 @@ def _reserve(size: int) -> None:
     """Reserve room for an upload; raise TooLarge or InsufficientStorage if there is none."""
     with _usages_lock:
         usage = _read_usage()
+        hint = "Add their videos to a domain first, or delete some of them."
         if usage.uploads >= request_limits.MAX_PENDING_UPLOADS:
-            raise TooLarge(
-                f"There are {usage.uploads} uploads not used by a task yet. Add their videos to a "
-                "domain, or delete some of them."
-            )
-        if usage.declared_bytes + size > request_limits.MAX_PENDING_BYTES:
-            raise TooLarge(
-                f"Uploads not used by a task yet may take {request_limits.MAX_PENDING_BYTES} bytes in "
-                "total. Add their videos to a domain first, or delete some of them."
-            )
-        free = shutil.disk_usage(_folder()).free - usage.missing_bytes - _DISK_MARGIN_BYTES
-        if size > free:
+            raise TooLarge(f"There are {usage.uploads} uploads not used by a task yet. {hint}")
+        if usage.declared_bytes + size > (limit := request_limits.MAX_PENDING_BYTES):
+            raise TooLarge(f"Uploads not used by a task yet may take {limit} bytes in total. {hint}")
+        if size > (free := usage.free_bytes):
             raise InsufficientStorage(size, max(0, free))
         usage.uploads += 1
         usage.declared_bytes += size
@@ -259,9 +255,9 @@ def _read_usage() -> _Usage:
     return usage
 
 
-def _remove(upload_id: str, size: int) -> None:
-    for kind in ("json", str(size)):
-        (_folder() / f"{upload_id}.{kind}").unlink(missing_ok=True)
+def _remove(*names: str) -> None:
+    for name in sorted(names, reverse=True):  # an upload without the JSON file does not exist
+        (_folder() / name).unlink(missing_ok=True)
     with _usages_lock:
         _usages.pop(_folder(), None)
 

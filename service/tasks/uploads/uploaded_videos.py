@@ -12,11 +12,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path, PurePosixPath
-from typing import TypeVar
 
 from sqlalchemy import exists, select
 
-from cinestrata_schemas.tasks import AppendSpec, TaskSpec, VideoSpec
+from cinestrata_schemas.tasks import VideoSpec
 from index.files.durable_files import sync
 from service.catalog.database import id_chunks, session_scope
 from service.catalog.tables import Task, Video
@@ -25,6 +24,7 @@ from service.core.errors import CinestrataError, FieldError, InDoubt, InvalidInp
 from service.core.settings import settings
 from service.storage import index_manifest
 from service.storage.library_paths import UPLOAD_FOLDER, UPLOAD_SCHEME
+from service.tasks.ingestion_checks import Spec
 from service.tasks.uploads.upload_store import Upload, delete_upload, find_upload
 
 _PREFIX = f"{UPLOAD_SCHEME}upl_"
@@ -34,8 +34,6 @@ _MAX_DEPTH = 8
 _MAX_TRIES = 20  # consecutive numbers to try; after that, each doubles the previous one
 _UNSAFE = re.compile(rf"[{CONTROL_CHARACTERS}\\:]")
 
-_Spec = TypeVar("_Spec", TaskSpec, AppendSpec)
-
 # A running upload writes all the time, and its task is stored within seconds of unpacking. An upload without writes for
 # a day is therefore abandoned. Its age counts from the ctime, which no copy preserves, so uploads restored before their
 # catalog get a day, too.
@@ -43,7 +41,7 @@ _ABANDONED_AFTER = timedelta(days=1)
 
 
 @contextmanager
-def adopted_uploads(spec: _Spec, task_id: str) -> Iterator[_Spec]:
+def adopted_uploads(spec: Spec, task_id: str) -> Iterator[Spec]:
     """Turn a specification's uploads ``upload://<upload id>`` into the files of a new task.
 
     The files exist under both names until the ``with`` block ends, so a refused task leaves its uploads complete, and
@@ -193,11 +191,8 @@ def _link_files(uploads: dict[str, Upload], paths: dict[str, str], task_id: str)
                 "videos", "An upload was deleted or used in the meantime.", "Upload the files again."
             ) from None
         except FileExistsError:  # a copy would replace the file
-            raise InvalidInput.at(
-                "videos",
-                f"The server's file system can't distinguish {paths[uri]!r} from another video's name.",
-                "Rename one of them, and upload it again.",
-            ) from None
+            message = f"The server's file system can't distinguish {paths[uri]!r} from another video's name."
+            raise InvalidInput.at("videos", message, "Rename one of them, and upload it again.") from None
         except OSError:  # a file system without links
             shutil.copyfile(upload.path, target)
         sync(target)  # a writer killed after the last byte has not done so

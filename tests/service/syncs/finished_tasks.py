@@ -11,8 +11,8 @@ from media import MediaError, content_hash
 from service.catalog.database import session_scope
 from service.catalog.tables import Task, Video
 from service.storage.library_paths import resolve_video_path
-from service.tasks.lifecycle.takeover import Takeover
-from service.tasks.rejections import SAME_CONTENT, reject
+from service.tasks.lifecycle.publishing import Takeover
+from service.tasks.task_events import SAME_CONTENT, reject
 
 
 def finish(state: str = "ready") -> None:

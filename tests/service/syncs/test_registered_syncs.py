@@ -24,13 +24,7 @@ from service.core.errors import InvalidInput, LeaseLost, NotFound
 from service.core.settings import settings
 from service.library.video_listing import list_videos
 from service.syncs import sync_run
-from service.syncs.registered_syncs import (
-    claim_run,
-    list_syncs,
-    register_sync,
-    remove_sync,
-    send_due_syncs,
-)
+from service.syncs.registered_syncs import claim_run, list_syncs, register_sync, remove_sync, send_due_syncs
 from service.syncs.sync_plan import SyncPlan
 from service.syncs.sync_run import run_sync
 from service.tasks import broker, commands
@@ -566,12 +560,3 @@ def test_linked_folders_stay_below_the_media_root_and_may_be_unmounted(films: Pa
     assert [file.path for file in counts_of(sync).left_out_files] == ["more/"]
     (films / "more").unlink()
     assert counts_of(sync).deleted == 1
-
-
-def test_linked_uploads_are_not_followed(films: Path) -> None:
-    folder = settings().media_root / "uploads" / "tsk_0123456789abcdef" / "inner"
-    folder.mkdir(parents=True)
-    write(folder, "c")
-    for target in (folder, folder.parent, folder.parent.parent):
-        (films / target.name).symlink_to(target)
-    assert counts_of(register()).new == 2

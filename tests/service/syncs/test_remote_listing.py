@@ -108,22 +108,6 @@ def test_objects_of_systems_and_side_files_that_cannot_be_read_stop_nothing(buck
     assert {*listing.omitted} == {"@eaDir/", "#recycle/", "._a.mp4", "a.f137.mp4"}
 
 
-def test_side_files_have_the_names_that_they_have_in_folders(bucket: Any) -> None:
-    srt = "1\n00:00:01,000 --> 00:00:02,000\nthe cat speaks\n"
-    put(
-        bucket,
-        B__TXT="not of b",
-        b__EN__sdh__SRT=srt,
-        a__mp4__suppl__json='{"photoTakenTime": {}, "description": "d"}',
-    )
-    put(bucket, b__comments__json="[]", a__draft3__srt=srt)
-    listing = list_remote_videos("s3://films/videos/", SourceReader())
-    a, b = listing.videos
-    assert (a.captions, a.metadata, a.transcript) == ([], {"description": "d"}, [])
-    assert [cue.text for cue in b.transcript] == ["the cat speaks"]
-    assert listing.notes == {"a.draft3.srt": "belongs to no video, and is not used"}
-
-
 def test_typed_manifest_is_refused_before_its_download(bucket: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(SourceReader, "read", lambda *_: pytest.fail("the manifest is downloaded"))
     put(bucket, manifest__parquet="PAR1")
@@ -207,11 +191,6 @@ def test_sources_that_are_not_allowed_are_refused(source: str, bucket: Any) -> N
     assert caught.value.errors[0].field == "source"
     with pytest.raises(InvalidInput):
         list_source(source, captions_from_names=False)
-
-
-def test_allowed_folder_is_accepted(bucket: Any) -> None:
-    check_source("s3://films/videos")
-    check_source("s3://films/videos/deep/")
 
 
 def test_empty_folder_and_a_missing_bucket_delete_nothing(bucket: Any) -> None:

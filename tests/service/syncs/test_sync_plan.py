@@ -17,14 +17,7 @@ from cinestrata_schemas.videos import Cue, VideoSummary
 from media import content_hash
 from service.core.errors import InvalidInput
 from service.syncs.source_listing import local_files
-from service.syncs.sync_plan import (
-    FollowedDomain,
-    SourceFiles,
-    SyncPlan,
-    file_key,
-    path_digest,
-    shown_path,
-)
+from service.syncs.sync_plan import FollowedDomain, SourceFiles, SyncPlan, file_key, path_digest, shown_path
 from service.syncs.sync_planner import plan_sync
 from service.tasks.manifests.folder_videos import FolderVideos
 

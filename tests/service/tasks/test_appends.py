@@ -22,8 +22,8 @@ from service.library.deletion import delete_videos
 from service.storage import library_paths
 from service.storage.video_files import remove_deleted_files
 from service.tasks import commands, lifecycle
-from service.tasks.rejections import reject
-from service.tasks.task_storage import CreateOutcome
+from service.tasks.idempotency import CreateOutcome
+from service.tasks.task_events import reject
 from tests.catalog_rows import mark_learned
 
 # For tests of statements that other tests run on both databases.
@@ -192,9 +192,7 @@ def rejected_upload(domain: str, append_probed: Callable[..., TaskDetails]) -> t
     return view, file
 
 
-def test_rejected_upload_is_removed_once_its_task_is_ready(
-    rejected_upload: tuple[TaskDetails, Path],
-) -> None:
+def test_rejected_upload_is_removed_once_its_task_is_ready(rejected_upload: tuple[TaskDetails, Path]) -> None:
     view, file = rejected_upload
     preview = library_paths.thumbnail_path("new")
     preview.parent.mkdir(parents=True, exist_ok=True)

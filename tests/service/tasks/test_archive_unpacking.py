@@ -25,7 +25,7 @@ from service.core.errors import CinestrataError, Conflict, InvalidInput, TooLarg
 from service.core.settings import Settings, settings
 from service.storage import library_paths
 from service.tasks import broker, commands
-from service.tasks.uploads import archive_reader, archive_unpacking
+from service.tasks.uploads import archive_unpacking
 from service.tasks.uploads.archive_unpacking import unpack_archive
 from service.tasks.uploads.uploaded_videos import remove_upload
 from tests.packed_files import pack_tar, pack_zip, tar_member
@@ -167,7 +167,7 @@ class TestBombs:
     @pytest.mark.parametrize("where", ["pax", "name of a folder"])
     def test_large_headers_are_refused(self, where: str, monkeypatch: pytest.MonkeyPatch) -> None:
         """Each header is within the limits, but the parser keeps all of them in memory."""
-        monkeypatch.setattr(archive_reader, "MAX_HEADER_CHARS", 100_000)
+        monkeypatch.setattr(archive_unpacking, "MAX_HEADER_CHARS", 100_000)
         if where == "pax":
             form, members = (
                 tarfile.PAX_FORMAT,
@@ -208,7 +208,7 @@ class TestBombs:
 
     def test_records_without_values_count(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Each member keeps a copy of all records of a global header."""
-        monkeypatch.setattr(archive_reader, "MAX_HEADER_CHARS", 100_000)
+        monkeypatch.setattr(archive_unpacking, "MAX_HEADER_CHARS", 100_000)
         records = {f"CINESTRATA.{number}": "" for number in range(600)}
         _refused(pack_tar(FILES, "w", format=tarfile.PAX_FORMAT, pax_headers=records))
 
@@ -378,16 +378,3 @@ def test_all_missing_files_are_listed() -> None:
 def test_named_manifest_precedes_a_table_of_captions() -> None:
     videos = unpack_archive(pack_zip({**FILES, "captions.csv": b"other"}), "videos.zip", "tsk_1")
     assert [v.captions for v in videos] == [["a bird"], []]
-
-
-@pytest.mark.parametrize("pack", [pack_zip, pack_tar])
-def test_archive_in_an_archive_is_not_unpacked(pack: Callable[[dict[str, bytes]], BinaryIO]) -> None:
-    inner = pack_zip({"manifest.jsonl": MANIFEST.encode(), **FILES}).getvalue()
-    error = _refused(pack({"videos.zip": inner, "more/clip.zip": inner}))
-    assert "manifest" in str(error)
-
-
-def test_subtitles_with_a_language_code_are_transcripts() -> None:
-    subtitles = b"WEBVTT\n\n00:01.000 --> 00:02.000\na red car\n"
-    (video,) = unpack_archive(pack_zip({"a.mp4": b"", "a.en.vtt": subtitles}), "videos.zip", "tsk_1")
-    assert ([cue.text for cue in video.transcript], video.captions) == (["a red car"], [])

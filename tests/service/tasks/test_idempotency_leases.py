@@ -11,41 +11,42 @@ import pytest
 from sqlalchemy import select, text
 from sqlalchemy.orm import Session
 
-from cinestrata_schemas.tasks import TaskSpec
+from cinestrata_schemas.tasks import TaskDetails, TaskSpec
 from service.catalog.database import now, session_scope
 from service.catalog.leases import Lease
 from service.catalog.tables import IdempotencyKey, LeaseRow
 from service.core.errors import CatalogDamaged, IdempotencyInFlight, NotFound
 from service.core.settings import Settings
 from service.tasks import commands
-from service.tasks.idempotency import reserve, settle
-from service.tasks.task_storage import CreateOutcome, TaskRequest
+from service.tasks.idempotency import CreateOutcome, TaskRequest
+
+REQUEST = TaskRequest("k", "me")
 
 
-def _store_task(make_file: Callable[[str], Path]) -> str:
+def _store_task(make_file: Callable[[str], Path]) -> TaskDetails:
     make_file("a.mp4")
     spec = TaskSpec.model_validate({"name": "birds", "videos": [{"uri": "a.mp4"}]})
-    return commands.create_task(spec, idempotency_key="answered", caller="me").task.id
+    return commands.create_task(spec, idempotency_key="answered", caller="me").task
 
 
 def _expire() -> timedelta:
     """Let the lease of the only unanswered key expire; returns its duration."""
     with session_scope(write=True) as session:
-        row = session.scalars(select(LeaseRow)).one()
-        key = session.scalars(select(IdempotencyKey).where(IdempotencyKey.response.is_(None))).one()
-        lease = row.until - key.created_at
+        row = session.scalars(select(LeaseRow).where(LeaseRow.id.endswith(" k"))).one()
+        created = select(IdempotencyKey.created_at).where(IdempotencyKey.key == "k")
+        lease = row.until - session.scalars(created).one()
         row.until = now(session) - timedelta(seconds=1)
     return lease
 
 
 def test_key_of_a_dead_process_is_free_after_its_lease(catalog: Settings) -> None:
-    assert isinstance(reserve("me", "k", "hash"), Lease)
+    assert isinstance(REQUEST.reserve("hash"), Lease)
     with pytest.raises(IdempotencyInFlight):
-        reserve("me", "k", "hash")
-    assert _expire().total_seconds() == pytest.approx(catalog.lease_seconds, abs=1)
-    assert isinstance(reserve("me", "k", "hash"), Lease)
+        REQUEST.reserve("hash")
+    assert 1 <= _expire() / timedelta(seconds=catalog.lease_seconds) < 2
+    assert isinstance(REQUEST.reserve("hash"), Lease)
     with pytest.raises(IdempotencyInFlight):
-        reserve("me", "k", "hash")
+        REQUEST.reserve("hash")
 
 
 def test_only_the_first_of_two_overlapping_requests_stores_its_response(
@@ -53,14 +54,14 @@ def test_only_the_first_of_two_overlapping_requests_stores_its_response(
 ) -> None:
     """A process that stops for longer than the lease fails when it continues, and its transaction stores nothing."""
     task = _store_task(make_file)
-    assert isinstance(reserve("me", "k", "hash"), Lease)  # the process that stops
+    assert isinstance(REQUEST.reserve("hash"), Lease)  # the process that stops
     _expire()
-    assert isinstance(reserve("me", "k", "hash"), Lease)
+    assert isinstance(REQUEST.reserve("hash"), Lease)
     with session_scope(write=True) as session:
-        settle(session, "me", "k", task, {"id": "next"})
+        REQUEST.settle(session, task)
     with pytest.raises(IdempotencyInFlight), session_scope(write=True) as session:
-        settle(session, "me", "k", task, {"id": "stopped"})
-    assert reserve("me", "k", "hash") == {"id": "next"}
+        REQUEST.settle(session, task)
+    assert REQUEST.reserve("hash") == task.model_dump(mode="json")
 
 
 def test_request_in_execution_renews_its_key_until_its_end(
@@ -83,7 +84,7 @@ def test_request_in_execution_renews_its_key_until_its_end(
     monkeypatch.setattr(Lease, "renew", observe)
     for _ in range(2):  # the first request frees the key
         with pytest.raises(NotFound):
-            TaskRequest("k", "me").create_once("content", fail_late)
+            REQUEST.create_once("content", fail_late)
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("lease")]
 
 
@@ -95,6 +96,6 @@ def test_damaged_response_is_refused_and_not_repeated_to_the_caller(
         session.execute(text("UPDATE idempotency_keys SET response = '[]'"))
         stored = session.scalars(select(IdempotencyKey.body_hash)).one()
     with pytest.raises(CatalogDamaged, match="response to this Idempotency-Key"):
-        reserve("me", "answered", stored)
-    assert [view.id for view in commands.list_tasks()] == [task]
-    assert isinstance(reserve("me", "other", stored), Lease)
+        TaskRequest("answered", "me").reserve(stored)
+    assert [view.id for view in commands.list_tasks()] == [task.id]
+    assert isinstance(TaskRequest("other", "me").reserve(stored), Lease)

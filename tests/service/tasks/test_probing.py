@@ -182,24 +182,6 @@ def test_copies_do_not_count_as_invalid_videos(with_clips: Settings) -> None:
     assert (view.state, view.counts.accepted) == ("probing", 1)
 
 
-def test_task_without_valid_videos_fails(with_clips: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(probing_completion, "MAX_BAD_SHARE", 1)
-    assert probe(_post("empty.mp4").id).state == "failed"
-
-
-def test_missing_file_is_reported(
-    tmp_path: Path, clips: Path, settings_factory: Callable[..., Settings], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(probing_completion, "MAX_BAD_SHARE", 0.5)
-    made = settings_factory(tmp_path)
-    for name in ("0.mp4", "1.mp4"):
-        shutil.copy(clips / name, made.media_root)
-    task = _post("0.mp4", "1.mp4")
-    (made.media_root / "1.mp4").unlink()
-    view = probe(task.id)
-    assert [r.uri for r in view.rejected] == ["1.mp4"]
-
-
 def test_lost_frame_cache_is_created_again(with_clips: Settings) -> None:
     view = _post("0.mp4", "1.mp4")
     assert probe(view.id).progress.stage == "waiting"

@@ -90,28 +90,6 @@ def test_training_that_loses_two_workers_fails_with_its_peak_of_memory(
     assert failed.remedy.name == "retry_task"
 
 
-def test_each_epoch_gives_a_lost_training_new_attempts(
-    sqlite_catalog: Settings, post_probed: Post, expire: Callable
-) -> None:
-    view = post_probed()
-    for epoch in range(1, 2 + state_machine.MAX_LOST_TRAININGS):
-        claim = lifecycle.claim_training(view.id, "killed")
-        assert claim is not None, epoch
-        claim.advance("training")
-        claim.progress("training", epoch=epoch, epochs=9)
-        expire(view.id)
-        assert lifecycle.reconcile().recovered == (view.id,)
-
-
-def test_attempts_of_probing_are_limited(sqlite_catalog: Settings, post: Post, expire: Callable) -> None:
-    view = post()
-    for _ in range(state_machine.MAX_ATTEMPTS):
-        assert lifecycle.claim_probing(view.id, "dies") is not None
-        expire(view.id)
-        lifecycle.reconcile()
-    assert commands.get_task(view.id).state == "failed"
-
-
 def test_cancellation_is_completed_for_a_dead_worker(
     catalog: Settings, post_probed: Post, expire: Callable
 ) -> None:

@@ -174,10 +174,3 @@ def test_outages_are_counted_from_the_last_finished_video(remote: WebFiles) -> N
     end_pause(task.id)
     del remote.handlers["/videos/0.mp4"]
     assert probe(task.id).progress.outages == 1
-
-
-def test_postponed_task_is_cancelled_at_once(remote: WebFiles) -> None:
-    remote.status("/videos/0.mp4", 503, **{"Retry-After": "3600"})
-    task = post(f"{remote.url}/videos/0.mp4")
-    probe(task.id)
-    assert commands.cancel_task(task.id).state == "cancelled"

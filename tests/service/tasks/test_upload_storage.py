@@ -12,7 +12,7 @@ from types import SimpleNamespace
 from typing import Any, BinaryIO
 
 import pytest
-from sqlalchemy import Connection, create_engine, event, text, update
+from sqlalchemy import Connection, event, update
 from sqlalchemy.exc import OperationalError
 
 from cinestrata_schemas.tasks import TaskSpec
@@ -20,7 +20,7 @@ from service import maintenance
 from service.catalog.database import engine, session_scope
 from service.catalog.tables import Task, Video
 from service.core.errors import InDoubt, Unavailable
-from service.core.settings import Settings, settings
+from service.core.settings import settings
 from service.library.deletion import delete_task, delete_videos
 from service.storage import index_manifest, library_paths, video_files
 from service.tasks import commands, lifecycle, task_storage
@@ -238,52 +238,10 @@ def test_failure_before_the_commit_leaves_no_files(monkeypatch: pytest.MonkeyPat
     assert _uploads() == set()
 
 
-def test_postgresql_failure_in_the_commit_leaves_the_files_to_the_sweep(
-    tmp_path: Path, settings_factory: Callable[..., Settings]
-) -> None:
-    settings_factory(tmp_path, "postgresql")
-    bind, other = engine(), create_engine(settings().database_url, isolation_level="AUTOCOMMIT")
-    killed: list[int] = []
-
-    def kill(connection: Connection) -> None:
-        pid, stored = connection.exec_driver_sql("SELECT pg_backend_pid(), count(*) FROM tasks").one()
-        if stored and not killed:
-            killed.append(pid)
-            with other.connect() as line:
-                line.execute(text("SELECT pg_terminate_backend(:pid, 10000)"), {"pid": pid})
-
-    event.listen(bind, "commit", kill)
-    with pytest.raises(InDoubt):
-        _post(key="k")
-    event.remove(bind, "commit", kill)
-    other.dispose()
-    assert killed
-    (left,) = _uploads()
-    assert commands.list_tasks() == []
-    stored = _post(key="k")
-    assert _uploads() == {left, stored}
-
-
-def test_uploaded_file_of_another_video_stays_however_its_address_was_written() -> None:
-    """The addresses of uploads are compared as texts, so they are stored in one form."""
-    file = settings().uploads_dir / "tsk_one" / "clips" / "a.mp4"
-    file.parent.mkdir(parents=True)
-    file.write_bytes(b"video")
-    for name, uri in (
-        ("one", "upload://tsk_one/clips/a.mp4"),
-        ("two", "upload://tsk_one//clips/./x/../a.mp4"),
-    ):
-        spec = TaskSpec.model_validate({"name": name, "videos": [{"uri": uri, "id": name}]})
-        commands.create_task(spec)
-    delete_videos(["one"])
-    assert file.exists()
-    delete_videos(["two"])
-    assert not file.exists()
-
-
 SPELLINGS: dict[str, Callable[[Path], str]] = {
     "relative": lambda file: str(file.relative_to(settings().media_root)),
     "unnormalized": lambda file: f"./uploads//{file.parent.name}/../{file.parent.name}/{file.name}",
+    "upload": lambda file: f"upload://{file.parent.name}//./x/../{file.name}",
     "absolute": str,
     "file URI": lambda file: file.as_uri().replace("a.mp4", "%61.mp4"),
     "linked folder": lambda file: f"{_link('mine', file.parent)}/{file.name}",

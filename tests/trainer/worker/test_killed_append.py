@@ -20,7 +20,7 @@ from service.catalog.tables import Chunk, Shard
 from service.core.settings import settings
 from service.tasks import commands
 from service.tasks.lifecycle import AppendPublication, ChunkClaim, Publication, state_machine
-from service.tasks.lifecycle.takeover import Takeover
+from service.tasks.lifecycle.publishing import Takeover
 from service.tasks.relearning import relearn_appended_videos
 from tests.claimed_probing import probe
 from tests.trainer.worker.conftest import write_video

@@ -19,7 +19,7 @@ from service.catalog.tables import Chunk, Task
 from service.core.errors import LeaseLost, Unavailable
 from service.core.settings import settings
 from service.tasks import commands, lifecycle, task_events
-from service.tasks.lifecycle import free_chunks, lease, state_machine
+from service.tasks.lifecycle import claims, free_chunks, state_machine
 from tests.trainer.worker.library_state import catalog_vector_ids, learn, post_append, run_job, shard_vectors
 from trainer import video_embedding
 from trainer.worker import append_job, catalog_reader, job_environment, learning_job, shared_embedding
@@ -181,7 +181,7 @@ def test_batches_of_all_workers_are_progress_of_the_task(
     post_videos: Post, embedded: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shared_embedding, "_SAVE_SECONDS", 0)
-    monkeypatch.setattr(lease, "EVENT_SECONDS", 0)
+    monkeypatch.setattr(claims, "EVENT_SECONDS", 0)
     task = post_videos("day", videos=VIDEOS, captions=0)
     monkeypatch.setattr(shared_embedding, "_TURN_SECONDS", -1)
     _after_planning(monkeypatch, lambda: shared_embedding.embed_free_chunks(task, "other"))

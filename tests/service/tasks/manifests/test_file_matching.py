@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from service.tasks.manifests.file_matching import FileMatcher
+from service.tasks.manifests.video_files import FileMatcher
 
 
 def test_rows_of_files_with_the_same_name_are_found() -> None:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from cinestrata_schemas.tasks import VideoSpec
 from service.core import request_limits
 from service.core.errors import InvalidInput
-from service.tasks.manifests import manifest_lines
+from service.tasks.manifests import text_files
 from tests.manifest_videos import parse_manifest
 
 
@@ -98,10 +98,6 @@ def test_byte_order_mark_selects_the_encoding(mark: str, content: str) -> None:
     assert "is not UTF-16" in refusal(("\ufeff" + content).encode("utf-16-le") + b"\x00\xd8")
 
 
-def test_mark_of_utf8_overrides_the_encoding() -> None:
-    assert parse("\ufefffile,text\na.mp4,Küche\n", encoding="cp1252")[0].captions == ["Küche"]
-
-
 def test_rows_of_a_file_are_merged() -> None:
     first, second = parse(
         "file,caption,id,place\na.mp4,one,,\nb.mp4,other,,\n./a.mp4,two,x,hall\n,,,\n\na.mp4,one|three,x,\n"
@@ -168,9 +164,14 @@ def test_bad_object_is_named(content: str, expected: str) -> None:
     assert expected in refusal(content, "m.jsonl")
 
 
+@pytest.mark.parametrize("name", ["manifest.parquet", "Clips.XLSX"])
+def test_typed_tables_are_refused(name: str) -> None:
+    assert f"doesn't read '{name}'" in refusal("file,caption\na.mp4,x\n", name)
+
+
 @pytest.mark.parametrize("name", ["manifest.csv", "manifest.jsonl"])
 def test_long_line_is_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(manifest_lines, "MAX_LINE_BYTES", 1000)
+    monkeypatch.setattr(text_files, "MAX_LINE_BYTES", 1000)
     assert "longer than 1000 bytes" in refusal(b"file" + b"," * 2000, name)
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any, BinaryIO
 
 import pytest
@@ -13,9 +11,7 @@ import pytest
 from cinestrata_schemas.tasks import VideoSpec
 from service.core import request_limits
 from service.core.errors import InvalidInput
-from service.tasks.manifests.folder_videos import list_folder_videos
-from service.tasks.manifests.side_file_names import SideFileNames
-from service.tasks.manifests.sidecar_captions import SideFiles, add_caption_from_name, read_sidecars
+from service.tasks.manifests.side_files import SideFileNames, SideFiles, add_caption_from_name, read_sidecars
 
 
 def read(files: dict[str, str | bytes], encoding: str = "utf-8") -> VideoSpec:
@@ -206,34 +202,7 @@ def test_file_names_are_captions_if_they_have_words(uri: str, caption: list[str]
     assert add_caption_from_name(written) is written
 
 
-def test_folder_finds_subtitles_with_a_language_code(tmp_path: Path) -> None:
-    for name in ("a.mp4", "in/b.mp4"):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).touch()
-    (tmp_path / "a.en.srt").write_text(SRT)
-    (tmp_path / "in" / "b.srt").write_text(SRT)
-    (tmp_path / "in" / "b.en.srt").write_text("1\n00:00:01,000 --> 00:00:02,000\nanother text\n")
-    videos = list_folder_videos(tmp_path).videos
-    assert [[cue.text for cue in video.transcript] for video in videos] == [
-        ["Good morning", "Salt & pepper"]
-    ] * 2
-    assert not any(video.captions for video in videos)
-
-
 @pytest.mark.parametrize("text", ["<v" + " " * 400_000 + "x<", "&#" + "1" * 5000 + ";"])
 def test_hostile_markup_is_text(text: str) -> None:
     video = read({"day/clip.1.vtt": f"WEBVTT\n\n00:01.000 --> 00:02.000\nGood morning\n{text}\n"})
     assert video.transcript[0].text.startswith("Good morning")
-
-
-def test_subtitles_that_count_frames_have_the_rate_of_the_video(
-    tmp_path: Path, write_video: Callable[..., Path]
-) -> None:
-    write_video(tmp_path / "a.mp4")  # 12 frames per second
-    (tmp_path / "a.sub").write_text("{12}{24}the photodiode|hums\n")
-    (video,) = list_folder_videos(tmp_path).videos
-    assert [(cue.start, cue.end, cue.text) for cue in video.transcript] == [(1, 2, "the photodiode hums")]
-    (tmp_path / "a.mp4").write_bytes(b"no video")
-    listing = list_folder_videos(tmp_path)
-    assert listing.videos[0].transcript == []
-    assert listing.left_out["a.sub"].message.startswith("It counts frames")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
 from service.core.errors import InvalidInput
@@ -14,8 +12,8 @@ SRT = f"1\n{TIME}\nthe photodiode hums\n"
 HUMS = [(1.0, 2.0, "the photodiode hums")]
 
 
-def read(text: str, frame_rate: Callable[[], float | None] = lambda: None) -> list[tuple[float, float, str]]:
-    return [(cue.start, cue.end, cue.text) for cue in read_subtitles(text, "clip.srt", frame_rate)]
+def read(text: str) -> list[tuple[float, float, str]]:
+    return [(cue.start, cue.end, cue.text) for cue in read_subtitles(text, "clip.srt")]
 
 
 @pytest.mark.parametrize("mark", ["", "WEBVTT\n\n"])
@@ -171,13 +169,10 @@ def test_other_formats_are_told_apart_by_content() -> None:
     assert read(old) == read(TTML)
 
 
-def test_frames_are_counted_at_the_stated_rate_or_that_of_the_video() -> None:
-    expected = [*HUMS, (3, 4, "then, it stops")]
-    assert read(FRAMES, lambda: 25.0) == expected
-    assert read("{1}{1}25\n" + FRAMES, lambda: 50.0) == expected
-    for unknown in (None, 0.0):
-        with pytest.raises(InvalidInput, match=r"clip\.srt: It counts frames, but neither it nor the video"):
-            read(FRAMES, lambda rate=unknown: rate)  # type: ignore[misc]
+def test_frames_are_counted_at_the_stated_rate() -> None:
+    assert read("{1}{1}25\n" + FRAMES) == [*HUMS, (3, 4, "then, it stops")]
+    with pytest.raises(InvalidInput, match=r"clip\.srt: It counts frames, but does not say"):
+        read(FRAMES)
 
 
 @pytest.mark.parametrize(
@@ -191,7 +186,7 @@ def test_frames_are_counted_at_the_stated_rate_or_that_of_the_video() -> None:
         + "<span xmlns='http://www.w3.org/ns/ttml'>" * 9000
         + "</span>" * 9000
         + "</p></div></body></tt>",
-        "{1}{9" + "9" * 1500 + "}x\n",
+        "{1}{1}25\n{1}{9" + "9" * 1500 + "}x\n",
         "<html>",
         "nothing",
         "[Script Info]\n",
@@ -199,18 +194,18 @@ def test_frames_are_counted_at_the_stated_rate_or_that_of_the_video() -> None:
 )
 def test_hostile_and_damaged_subtitles_are_refused(text: str) -> None:
     with pytest.raises(InvalidInput, match=r"clip\.srt: "):
-        read(text, lambda: 25.0)
+        read(text)
 
 
 @pytest.mark.parametrize(
     "text",
     [
         "Dialogue: 0,0:00:01.00,0:00:02.00,Default,,0,0,0,,{\\p{\\p" + "{\\p" * 300_000,
-        "{25}{50}" + "{y:" * 300_000,
+        "{1}{1}25\n{25}{50}" + "{y:" * 300_000,
         f"{TIME}\n" + "1" * 300_000 + " -->" * 100_000 + "\n" + "<br" * 100_000,
         TTML.replace("hums", "hums" + "<br/>a" * 50_000),
         (f"{TIME}\n" + " " * 10_000 + "\n") * 50,
     ],
 )
 def test_hostile_subtitles_are_read_in_little_time(text: str) -> None:
-    assert len(read(text, lambda: 25.0)) <= 2
+    assert len(read(text)) <= 2

@@ -1,12 +1,15 @@
-"""Decode users' text files line by line, within limits."""
+"""Decode and parse users' texts and JSON within limits, and take captions and metadata from them."""
 
 from __future__ import annotations
 
 import codecs
 import io
+import json
+import math
 import re
-from collections import deque
-from collections.abc import Iterator
+import unicodedata
+from collections import Counter, deque
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import Any, Protocol
 
@@ -14,6 +17,7 @@ from charset_normalizer import from_bytes
 
 from service.core import request_limits
 from service.core.errors import InvalidInput
+from service.core.storable_text import is_storable
 
 MAX_LINE_BYTES = 4 * 1024**2  # a video with as many and as long captions as allowed, escaped
 
@@ -138,11 +142,9 @@ def read_lines(stream: TextStream, name: str, encoding: str = "utf-8") -> Iterat
         total += len(raw)
         check_line_number(number, name)
         if total > request_limits.MAX_TABLE_BYTES:
-            raise InvalidInput.at(
-                f"{name}:{number}",
-                f"The file is larger than {request_limits.MAX_TABLE_BYTES} bytes.",
-                "Split it, and append the parts to the domain.",
-            )
+            message = f"The file is larger than {request_limits.MAX_TABLE_BYTES} bytes."
+            hint = "Split it, and append the parts to the domain."
+            raise InvalidInput.at(f"{name}:{number}", message, hint)
         if number == 1 and raw.startswith(codecs.BOM_UTF8):
             raw, encoding = raw[len(codecs.BOM_UTF8) :], "utf-8"
         if len(raw) > MAX_LINE_BYTES:
@@ -156,11 +158,8 @@ def read_lines(stream: TextStream, name: str, encoding: str = "utf-8") -> Iterat
         try:
             text = raw.decode(encoding)
         except UnicodeDecodeError as error:
-            raise InvalidInput.at(
-                f"{name}:{number}",
-                f"Byte {error.start + 1} of the line is not {encoding.upper()}.",
-                encoding_hint(encoding),
-            ) from None
+            message = f"Byte {error.start + 1} of the line is not {encoding.upper()}."
+            raise InvalidInput.at(f"{name}:{number}", message, encoding_hint(encoding)) from None
         yield text
 
 
@@ -216,11 +215,8 @@ def check_line_number(number: int, name: str) -> None:
         InvalidInput: The file has too many lines.
     """
     if number > request_limits.MAX_TEXT_LINES:
-        raise InvalidInput.at(
-            name,
-            f"The file has more than {request_limits.MAX_TEXT_LINES} lines.",
-            "Put all captions of a video on one line, or split the file.",
-        )
+        message = f"The file has more than {request_limits.MAX_TEXT_LINES} lines."
+        raise InvalidInput.at(name, message, "Put all captions of a video on one line, or split the file.")
 
 
 def check_encoding(encoding: str) -> None:
@@ -231,11 +227,8 @@ def check_encoding(encoding: str) -> None:
     except (LookupError, UnicodeError, ValueError):
         is_supported = False
     if not is_supported:
-        raise InvalidInput.at(
-            "encoding",
-            f"{encoding[:50]!r} is not supported.",
-            "Use utf-8, cp1252 or another superset of ASCII.",
-        )
+        message = f"{encoding[:50]!r} is not supported."
+        raise InvalidInput.at("encoding", message, "Use utf-8, cp1252 or another superset of ASCII.")
 
 
 def encoding_hint(encoding: str) -> str:
@@ -243,3 +236,109 @@ def encoding_hint(encoding: str) -> str:
     if codecs.lookup(encoding).name == "utf-8":
         return "Save it as UTF-8, or read it as Windows text: cinestrata ingest --encoding cp1252."
     return "Save it as UTF-8, or choose another encoding."
+
+
+def parse_json(text: str, name: str, line: int | None = None) -> Any:
+    """Parse a JSON value.
+
+    Args:
+        name: Name of the file in errors.
+        line: Line number of the value; None if the text is the whole file.
+
+    Raises:
+        InvalidInput: The text is not JSON, an object has a duplicate key, or values are nested too deep.
+    """
+    kind = "file" if line is None else "line"
+    place = name if line is None else f"{name}:{line}"
+
+    def without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        fields = dict(pairs)
+        if len(fields) < len(pairs):
+            twice = Counter(key for key, _ in pairs).most_common(1)[0][0]
+            raise InvalidInput.at(place, f"An object has the key {twice[:80]!r} twice.", "Keep one of them.")
+        return fields
+
+    try:
+        return json.loads(text, object_pairs_hook=without_duplicates)
+    except json.JSONDecodeError as error:
+        at = f"{name}:{line or error.lineno}"
+        message = f"The {kind} is not JSON ({error.msg.lower()} at character {error.colno})."
+        raise InvalidInput.at(at, message, "Correct it, or write one object per line.") from None
+    except RecursionError:
+        raise InvalidInput.at(place, f"The {kind} is nested too deeply.", "Write a flat table.") from None
+    except ValueError:  # a number with thousands of digits
+        raise InvalidInput.at(
+            place, f"The {kind} has a number with too many digits.", "Shorten it."
+        ) from None
+
+
+def read_document(stream: TextStream, name: str, encoding: str) -> Any:
+    """Parse a file that is one JSON value; raise InvalidInput, also if the file is too large."""
+    check_encoding(encoding)
+    limit = request_limits.MAX_DOCUMENT_BYTES
+    raw = stream.read(limit + 1)
+    hint = "Split it, or write JSON lines: one object per line and video."
+    if len(raw) > limit:
+        raise InvalidInput.at(name, f"The JSON document is larger than {limit} bytes.", hint)
+    values = raw.count(b",") + raw.count(b"[") + raw.count(b"{")
+    if values > request_limits.MAX_DOCUMENT_VALUES:
+        message = f"The JSON document has more than {request_limits.MAX_DOCUMENT_VALUES} values."
+        raise InvalidInput.at(name, message, hint)
+    if raw.startswith(codecs.BOM_UTF8):
+        raw, encoding = raw[len(codecs.BOM_UTF8) :], "utf-8"
+    try:
+        text = raw.decode(encoding)
+    except UnicodeDecodeError as error:
+        raise not_decoded(raw, error, name, encoding) from None
+    return parse_json(text, name)
+
+
+MAX_METADATA_CHARS = 1000  # per text; longer ones are prose or signed addresses
+# Local paths, and download addresses, which may contain credentials.
+_PRIVATE_FIELDS = frozenset(("filename", "url", "manifest_url", "fragment_base_url", "cookies"))
+
+
+def plain_fields(fields: Mapping[str, Any], omitted: frozenset[str] = frozenset()) -> dict[str, Any]:
+    """Keep strings, numbers, booleans and string lists, in order and within the metadata limit.
+
+    Args:
+        omitted: Keys to leave out, besides private ones.
+    """
+    plain: dict[str, Any] = {}
+    size = 2
+    for key, value in fields.items():
+        if key in omitted or key in _PRIVATE_FIELDS or not _is_plain(value):
+            continue
+        if key.startswith("_") or not _is_plain(key):
+            continue
+        size += len(json.dumps({key: value}, ensure_ascii=False).encode())
+        if size > request_limits.MAX_METADATA_BYTES:
+            break
+        plain[key] = value
+    return plain
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, str):
+        return 0 < len(value) <= MAX_METADATA_CHARS and is_storable(value)
+    if isinstance(value, list):
+        return bool(value) and all(isinstance(item, str) and _is_plain(item) for item in value)
+    if isinstance(value, float):
+        return math.isfinite(value)
+    return isinstance(value, int) and abs(value) < 2**63
+
+
+def shorten_caption(value: Any) -> str:
+    """Shorten a text to one line within the caption limit, without control characters."""
+    text = "".join(
+        c
+        for c in str(value)[: 4 * request_limits.MAX_CAPTION_CHARS]
+        if c.isspace() or unicodedata.category(c) not in ("Cc", "Cs")
+    )
+    text = " ".join(text.split())
+    if len(text) > request_limits.MAX_CAPTION_CHARS:
+        text = (
+            text[: request_limits.MAX_CAPTION_CHARS].rpartition(" ")[0]
+            or text[: request_limits.MAX_CAPTION_CHARS]
+        )
+    return text
