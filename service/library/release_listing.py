@@ -66,30 +66,22 @@ def list_releases(
         page = _RELEASE_ORDERS.read_page(session, query, sort=sort, cursor=cursor, limit=limit)
         names = read_task_names(session, (release.task_id for release in page.rows))
     releases = [
-        release_summary(release, task=names[release.task_id], current=served) for release in page.rows
+        ReleaseSummary(
+            id=release.id,
+            task=names[release.task_id],
+            task_id=release.task_id,
+            learned_order=release.learned_order,
+            method=release.method,
+            backbone=release.backbone,
+            kind=release.kind,
+            bytes=release.bytes,
+            created_at=release.created_at,
+            current=release.id == served,
+            calibration_error=(release.metrics or {}).get("calibration_error"),
+        )
+        for release in page.rows
     ]
     return ReleasePage(releases=releases, next_cursor=page.next_cursor)
-
-
-def release_summary(release: Release, *, task: str, current: str | None) -> ReleaseSummary:
-    """Summarize a release.
-
-    Args:
-        current: ID of the served release.
-    """
-    return ReleaseSummary(
-        id=release.id,
-        task=task,
-        task_id=release.task_id,
-        learned_order=release.learned_order,
-        method=release.method,
-        backbone=release.backbone,
-        kind=release.kind,
-        bytes=release.bytes,
-        created_at=release.created_at,
-        current=release.id == current,
-        calibration_error=(release.metrics or {}).get("calibration_error"),
-    )
 
 
 def list_shards(
