@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from sqlalchemy import or_, select
 from sqlalchemy.orm import Session
 
 from cinestrata_schemas.problems import Action
+from service.catalog.database import id_chunks
 from service.catalog.tables import PositionCounter, Task
 from service.core.domain_names import name_key, unused_slug
 from service.core.errors import Conflict, NotFound
@@ -32,6 +35,14 @@ def find_task(session: Session, name_or_id: str) -> Task | None:
         select(Task).where(or_(Task.id == text, Task.name_key == key, Task.slug == text))
     ).all()
     return min(found, key=lambda task: (task.id != text, task.name_key != key), default=None)
+
+
+def read_task_names(session: Session, task_ids: Iterable[str]) -> dict[str, str]:
+    """Read the names of tasks by ID. Unknown IDs are left out."""
+    names: dict[str, str] = {}
+    for chunk in id_chunks(sorted(set(task_ids))):
+        names |= dict(session.execute(select(Task.id, Task.name).where(Task.id.in_(chunk))).all())
+    return names
 
 
 def require_task(session: Session, name_or_id: str) -> Task:

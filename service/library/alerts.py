@@ -18,7 +18,7 @@ from cinestrata_schemas.choice_types import Gallery
 from cinestrata_schemas.library import DomainLoss
 from service.catalog.database import now, session_scope
 from service.catalog.operation_tables import Alert
-from service.catalog.tables import Task
+from service.catalog.task_names import read_task_names
 from service.library.recall.proportion_intervals import difference_interval
 from service.library.recall.recall_cells import RecallCells, read_recall_cells
 from service.library.recall.recall_losses import FEW_QUERIES, GALLERIES, domain_losses, is_frozen
@@ -100,8 +100,7 @@ def count_open_alerts(session: Session) -> dict[str, int]:
 
 
 def _details(session: Session, rows: Sequence[Alert]) -> list[AlertDetails]:
-    ids = {row.task_id for row in rows if row.task_id}
-    names = dict(session.execute(select(Task.id, Task.name).where(Task.id.in_(ids))).all()) if ids else {}
+    names = read_task_names(session, (row.task_id for row in rows if row.task_id))
     return [
         AlertDetails(
             id=row.id,

@@ -19,6 +19,7 @@ from cinestrata_schemas.tasks import TaskDetails
 from index.files.manifest_format import Manifest
 from service.catalog.database import now, session_scope
 from service.catalog.tables import ACTIVE_STATES, FINAL_STATES, STATES, Release, Shard, Sync, Task, Video
+from service.catalog.task_names import read_task_names
 from service.catalog.worker_reports import count_workers
 from service.core.settings import settings
 from service.library.alerts import count_open_alerts, open_alerts
@@ -67,7 +68,7 @@ def library_status(degraded: Mapping[str, str] | None = None) -> LibraryStatus:
         active, failed = _unfinished(session)
         syncs = _syncs_version(session)
         reasons = shard_faults(shards, manifest, errors) | dict(degraded or {})
-        names = _names(session, reasons)
+        names = read_task_names(session, reasons)
         pinned = pinned_release(session, manifest)
         alerts, alert_count = open_alerts(session, MAX_ALERTS), sum(count_open_alerts(session).values())
         live_workers, reports = count_workers(session)
@@ -224,14 +225,6 @@ def _unfinished(session: Session) -> tuple[list[TaskDetails], TaskDetails | None
         for task in task_details(session, [*active, *failed])
     ]
     return details[: len(active)], details[-1] if failed else None
-
-
-def _names(session: Session, task_ids: Iterable[str]) -> dict[str, str]:
-    wanted = set(task_ids)
-    if not wanted:
-        return {}
-    rows = session.execute(select(Task.id, Task.name)).all()
-    return {task_id: name for task_id, name in rows if task_id in wanted}
 
 
 def _first_domains(tasks: Sequence[LearnedTask], vectors: Mapping[str, int]) -> list[DomainVectors]:

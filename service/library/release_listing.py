@@ -8,10 +8,10 @@ from sqlalchemy import select
 
 from cinestrata_schemas.library import ShardPage, ShardSummary
 from cinestrata_schemas.releases import ReleasePage, ReleaseSummary
-from service.catalog.database import id_chunks, session_scope
+from service.catalog.database import session_scope
 from service.catalog.keyset_paging import KeysetOrders, contains_text
 from service.catalog.tables import Release, Shard, Task
-from service.catalog.task_names import require_task
+from service.catalog.task_names import read_task_names, require_task
 from service.library.library_status import shard_faults
 from service.storage import index_manifest
 from service.storage.index_manifest import published_manifest
@@ -64,34 +64,24 @@ def list_releases(
         if task is not None:
             query = query.where(Release.task_id == require_task(session, task).id)
         page = _RELEASE_ORDERS.read_page(session, query, sort=sort, cursor=cursor, limit=limit)
-        names: dict[str, str] = {}
-        for chunk in id_chunks([release.task_id for release in page.rows]):
-            names |= dict(session.execute(select(Task.id, Task.name).where(Task.id.in_(chunk))).all())
+        names = read_task_names(session, (release.task_id for release in page.rows))
     releases = [
-        release_summary(release, task=names[release.task_id], current=served) for release in page.rows
+        ReleaseSummary(
+            id=release.id,
+            task=names[release.task_id],
+            task_id=release.task_id,
+            learned_order=release.learned_order,
+            method=release.method,
+            backbone=release.backbone,
+            kind=release.kind,
+            bytes=release.bytes,
+            created_at=release.created_at,
+            current=release.id == served,
+            calibration_error=(release.metrics or {}).get("calibration_error"),
+        )
+        for release in page.rows
     ]
     return ReleasePage(releases=releases, next_cursor=page.next_cursor)
-
-
-def release_summary(release: Release, *, task: str, current: str | None) -> ReleaseSummary:
-    """Summarize a release.
-
-    Args:
-        current: ID of the served release.
-    """
-    return ReleaseSummary(
-        id=release.id,
-        task=task,
-        task_id=release.task_id,
-        learned_order=release.learned_order,
-        method=release.method,
-        backbone=release.backbone,
-        kind=release.kind,
-        bytes=release.bytes,
-        created_at=release.created_at,
-        current=release.id == current,
-        calibration_error=(release.metrics or {}).get("calibration_error"),
-    )
 
 
 def list_shards(
@@ -124,9 +114,7 @@ def list_shards(
         )
     with session_scope() as session:
         page = _SHARD_ORDERS.read_page(session, query, sort=sort, cursor=cursor, limit=limit or _NO_LIMIT)
-        names: dict[str, str] = {}
-        for chunk in id_chunks([shard.task_id for shard in page.rows]):
-            names |= dict(session.execute(select(Task.id, Task.name).where(Task.id.in_(chunk))).all())
+        names = read_task_names(session, (shard.task_id for shard in page.rows))
     faults = shard_faults(page.rows, manifest, errors) | dict(degraded or {})
     return ShardPage(
         shards=[

@@ -242,12 +242,31 @@ def sweep_deliveries() -> None:
         )
 
 
-class DeliverySlots:
-    """A process's delivery slots. A slow or silent endpoint occupies one and delays no other."""
+class DeliveryThread(threading.Thread):
+    """Delivers due messages every few seconds, until it is stopped. Every worker process has one.
+
+    It is separate from task maintenance, which must not wait for endpoints. Each endpoint occupies one of a few slots,
+    so a slow or silent one delays no other.
+    """
 
     def __init__(self) -> None:
-        self._threads: list[threading.Thread] = []
+        super().__init__(name="webhooks", daemon=True)
+        self._senders: list[threading.Thread] = []
         self._stop_requested = threading.Event()
+
+    def run(self) -> None:
+        """Run rounds until :meth:`stop`."""
+        sweep_due = 0.0  # on the monotonic clock
+        while not self._stop_requested.wait(_POLL_SECONDS):
+            try:
+                self.start_turns()
+                if time.monotonic() >= sweep_due:
+                    sweep_due = time.monotonic() + _SWEEP_SECONDS
+                    sweep_deliveries()
+            except CinestrataError as error:
+                log.warning("webhooks_postponed", reason=str(error))
+            except Exception:
+                log.exception("webhooks_failed")
 
     def start_turns(self) -> int:
         """Start sending due messages to as many endpoints as there are free slots, without waiting for responses.
@@ -258,25 +277,28 @@ class DeliverySlots:
         Raises:
             Unavailable: The catalog cannot be reached.
         """
-        self._threads = [thread for thread in self._threads if thread.is_alive()]
-        free = _SLOTS - len(self._threads)
+        self._senders = [thread for thread in self._senders if thread.is_alive()]
+        free = _SLOTS - len(self._senders)
         turns = claim_turns(free) if free else []
         for turn in turns:
             # Plain threads: with an executor, a stopping worker would wait for a silent endpoint.
             thread = threading.Thread(target=self._run_turn, args=turn, name="webhook", daemon=True)
-            self._threads.append(thread)
+            self._senders.append(thread)
             thread.start()
         return len(turns)
 
-    def wait(self, seconds: float | None = None) -> None:
+    def wait_for_turns(self, seconds: float = threading.TIMEOUT_MAX) -> None:
         """Wait until the current turns end, at most for the given seconds."""
-        deadline = None if seconds is None else time.monotonic() + seconds
-        for thread in self._threads:
-            thread.join(None if deadline is None else max(0.0, deadline - time.monotonic()))
+        deadline = time.monotonic() + seconds
+        for thread in self._senders:
+            thread.join(min(max(0.0, deadline - time.monotonic()), threading.TIMEOUT_MAX))
 
     def stop(self) -> None:
-        """End each turn after its current message."""
+        """End after the current messages. If an attempt does not end soon, another worker repeats it."""
         self._stop_requested.set()
+        if self.is_alive():
+            self.join(timeout=1)
+            self.wait_for_turns(1)
 
     def _run_turn(self, webhook_id: str, lease: Lease) -> None:
         """Send an endpoint's messages, oldest first, until an attempt fails."""
@@ -293,37 +315,3 @@ class DeliverySlots:
             except Exception:
                 lease.end()
                 log.exception("webhook_turn_failed", webhook=webhook_id)
-
-
-class DeliveryThread(threading.Thread):
-    """Delivers due messages every few seconds, until it is stopped. Every worker process has one.
-
-    It is separate from task maintenance, which must not wait for endpoints.
-    """
-
-    def __init__(self) -> None:
-        super().__init__(name="webhooks", daemon=True)
-        self._slots = DeliverySlots()
-        self._stop_requested = threading.Event()
-
-    def run(self) -> None:
-        """Run rounds until :meth:`stop`."""
-        sweep_due = 0.0  # on the monotonic clock
-        while not self._stop_requested.wait(_POLL_SECONDS):
-            try:
-                self._slots.start_turns()
-                if time.monotonic() >= sweep_due:
-                    sweep_due = time.monotonic() + _SWEEP_SECONDS
-                    sweep_deliveries()
-            except CinestrataError as error:
-                log.warning("webhooks_postponed", reason=str(error))
-            except Exception:
-                log.exception("webhooks_failed")
-
-    def stop(self) -> None:
-        """End after the current messages. If an attempt does not end soon, another worker repeats it."""
-        self._stop_requested.set()
-        self._slots.stop()
-        if self.is_alive():
-            self.join(timeout=1)
-            self._slots.wait(1)

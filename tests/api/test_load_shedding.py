@@ -63,19 +63,6 @@ def test_a_search_is_refused_while_the_queue_is_full(client: TestClient, path: s
     assert _refused_count() == before + 1
 
 
-def test_the_problem_has_the_form_of_that_of_a_route(
-    client: TestClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with _full_queue(client):
-        refused = client.get("/search", params={"q": "a taxi"})
-        monkeypatch.setattr(LoadSheddingMiddleware, "_refusal", lambda self, path: None)
-        routed = client.get("/search", params={"q": "a taxi"})
-    assert refused.json() == routed.json()
-    variable = {"x-request-id"}
-    assert {*refused.headers} == {*routed.headers}
-    assert {name for name in refused.headers if refused.headers[name] != routed.headers[name]} == variable
-
-
 @pytest.mark.parametrize("path", ["/tasks", "/v1/videos", "/livez", "/readyz", "/metrics", "/searches"])
 def test_other_requests_are_answered_while_the_queue_of_searches_is_full(
     client: TestClient, path: str

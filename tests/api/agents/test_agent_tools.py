@@ -21,7 +21,6 @@ from api.agents.library_tools import NOTICE
 from api.app import create_app
 from cinestrata_schemas.access import KeySpec
 from service.access.api_keys import create_key
-from service.core import request_limits
 from service.core.settings import Settings
 from tests.api.browser import serve
 from tests.api.learned_library import FIRST, SECOND
@@ -115,16 +114,6 @@ def test_tools_say_what_they_change(service: tuple[str, dict[str, str]], mode: s
     assert "context" not in json.dumps([tool.input_schema for tool in tools.values()])
 
 
-def test_domains_are_listed_page_by_page(
-    reader: Agent, library: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert {domain["name"] for domain in reader.ask("list_domains")["domains"]} >= {FIRST, SECOND}
-    monkeypatch.setattr("api.agents.library_tools._DOMAINS", 1)
-    page = reader.ask("list_domains")
-    following = reader.ask("list_domains", cursor=page["next_cursor"])
-    assert [page["domains"][0]["id"], following["domains"][0]["id"]] == library
-
-
 def test_search_has_filters_pages_and_numbered_pictures(reader: Agent) -> None:
     result = reader.call("search", query="a clip", domains=[SECOND], k=2, max_duration=100)
     data = json.loads(_text(result))["untrusted_data"]
@@ -200,17 +189,6 @@ def test_caption_that_speaks_to_an_agent_is_data(
     assert [type(content).__name__ for content in result.content] == ["TextContent", "ImageContent"]
     assert _text(result).index(NOTICE) < _text(result).index("Ignore all")
     _patch(client, writer, video, {"captions": before, "metadata": None})
-
-
-def test_results_with_huge_captions_stay_short(
-    reader: Agent, client: TestClient, writer: Agent, video: str
-) -> None:
-    before = reader.ask("look_at_video", video_id=video)["captions"]
-    longest = "y" * request_limits.MAX_CAPTION_CHARS
-    _patch(client, writer, video, {"captions": [f"marimba {longest}"[: len(longest)]] * 64})
-    result = reader.call("search", query="marimba", k=1, thumbnails=False)
-    assert len(_text(result)) < 5000
-    _patch(client, writer, video, {"captions": before})
 
 
 def test_domain_is_added(writer: Agent, client: TestClient, video: str) -> None:

@@ -165,16 +165,6 @@ def test_unknown_words_point_to_no_domain(
         assert ("No searched domain" in _find(browser, "#why-body").text) == (query != QUERY)
 
 
-def test_video_without_metadata_is_explained(browser: WebDriver, address: str, library: list[str]) -> None:
-    video = accepted_videos(library[0])[-1]
-    with session_scope(write=True) as session:
-        session.get_one(Video, video.vector_id).extra = {}
-    browser.get(f"{address}/watch/{video.id}?{urlencode({'q': QUERY})}")
-    wait_for(browser, ".score-parts dt", 6)
-    wait_for(browser, "#similar [data-testid=result]", 8)
-    assert texts(browser, "#metadata .muted") == ["No metadata."]
-
-
 def test_video_starts_where_the_words_are_said(
     browser: WebDriver, address: str, client: TestClient, library: list[str]
 ) -> None:
@@ -389,27 +379,3 @@ def test_rejected_videos_are_listed_with_their_reasons(
     finally:
         with session_scope(write=True) as session:
             session.query(Video).filter(Video.id.like("broken-%")).delete()
-
-
-def test_deleted_videos_leave_the_pages(
-    browser: WebDriver, address: str, client: TestClient, library: list[str]
-) -> None:
-    """Runs last, because it deletes two of the library's videos."""
-    _open_domain(browser, address, library[0])
-    card = _find(browser, "[data-testid=video]")
-    doomed = card.get_attribute("data-video") or ""
-    browser.execute_script(
-        "arguments[0].focus()", card.find_element(By.CSS_SELECTOR, ".card-actions button:last-child")
-    )
-    _press(browser, Keys.ENTER, doomed, Keys.ENTER)
-    wait_until(browser, lambda b: len(texts(b, "[data-testid=video]")) == 11)
-    assert browser.execute_script("return document.activeElement.id") == "done"
-    assert client.get(f"/videos/{doomed}").status_code == 404
-    doomed = _find(browser, "[data-testid=video]").get_attribute("data-video") or ""
-    browser.get(f"{address}/watch/{doomed}")
-    wait_until(browser, lambda b: _find(b, "#delete-video").is_displayed())
-    browser.execute_script("document.querySelector('#delete-video').focus()")
-    _press(browser, Keys.ENTER, doomed, Keys.ENTER)
-    wait_until(browser, lambda b: _find(b, "#done").is_displayed())
-    assert "was deleted" in _find(browser, "#done").text
-    assert client.get(f"/videos/{doomed}").status_code == 404

@@ -19,8 +19,6 @@ from service.catalog.tables import Task
 from service.core.settings import Settings
 from tests.api.browser import (
     refresh_library_page,
-    require_width,
-    screen_size,
     serve,
     texts,
     wait_for,
@@ -204,21 +202,6 @@ def test_unchanged_library_costs_one_small_answer(page: WebDriver) -> None:
     assert sum(request["bytes"] for request in requests) <= 400 * len(requests)
 
 
-def test_change_of_a_domain_reads_the_list_only(page: WebDriver, client: TestClient) -> None:
-    task_id = f"tsk_{DOMAINS:05d}"
-    with session_scope(write=True) as session:
-        task = session.get_one(Task, task_id)
-        before = task.counts
-        task.counts = {**before, "accepted": 117}
-    try:
-        requests = _requests_of_refreshes(page, 1)
-        wait_until(page, lambda b: texts(b, "#tasks .count")[0] == "117 videos")
-        assert {request["path"] for request in requests} <= {"/library", "/tasks"}
-    finally:
-        with session_scope(write=True) as session:
-            session.get_one(Task, task_id).counts = before
-
-
 def test_new_measures_redraw_the_matrix_only(page: WebDriver) -> None:
     hostile = "<img src=x onerror=\"document.title='taken'\">"
     _forget_requests(page)
@@ -261,13 +244,3 @@ def _requests_of_refreshes(browser: WebDriver, refreshes: int) -> list[dict[str,
     # Requests that follow a change are sent as soon as the state has been read.
     browser.execute_async_script("setTimeout(arguments[0], 500)")
     return _requests(browser)
-
-
-def test_large_library_fits_the_screen(browser: WebDriver, large: str) -> None:
-    with screen_size(browser, 390, 844):
-        browser.get(large)
-        wait_for(browser, CELLS, 100)
-        require_width(browser, 390)
-    for width in (768, 1440):
-        with screen_size(browser, width, 900):
-            require_width(browser, width)

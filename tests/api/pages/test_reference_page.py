@@ -9,7 +9,7 @@ from fastapi.testclient import TestClient
 from selenium.webdriver.common.by import By
 from selenium.webdriver.remote.webdriver import WebDriver
 
-from tests.api.browser import screen_size, serve, wait_until
+from tests.api.browser import serve, wait_until
 
 
 @pytest.fixture(scope="module")
@@ -27,15 +27,6 @@ def test_link_opens_the_operation_that_it_names(browser: WebDriver, service: str
     browser.find_element(By.CSS_SELECTOR, "nav a[href='#search']").click()
     wait_until(browser, lambda b: b.find_element(By.ID, "search").is_displayed())
     assert "SearchResponse" in browser.find_element(By.ID, "search").text
-
-
-@pytest.mark.slow
-def test_reference_fits_the_screen(browser: WebDriver, service: str) -> None:
-    """The widest elements are the same on every screen, so that a phone decides."""
-    with screen_size(browser, 390, 900):
-        browser.get(f"{service}/docs")
-        browser.execute_script("document.querySelectorAll('details').forEach((d) => { d.open = true })")
-        assert browser.execute_script("return document.documentElement.scrollWidth") <= 390
 
 
 def test_reference_names_every_operation_and_problem(client: TestClient) -> None:

@@ -371,20 +371,3 @@ def test_domains_show_their_results_and_the_others_are_folded(
     webdriver.ActionChains(browser).send_keys(Keys.ARROW_RIGHT).perform()
     wait_until(browser, lambda b: _parameters(b).get("task") == [SECOND])
     assert browser.switch_to.active_element.get_attribute("data-task") == SECOND
-
-
-@pytest.mark.parametrize("size", [(390, 844), (1280, 860)])
-def test_answer_fits_the_screen(
-    browser: WebDriver, address: str, state_answers: State, size: tuple[int, int]
-) -> None:
-    def fill(answer: Answer) -> None:
-        _match(answer, 2)
-        _count_facets(answer)
-        answer["facets"][1]["values"] = [{"value": "x" * 300, "count": 10**9}] * 10
-        answer["results"][0]["words"] = [{"kind": "name", "text": "y" * 300, "marks": [(0, 300)]}]
-        answer["corrected"] = "z" * 300
-
-    state_answers(fill)
-    with screen_size(browser, *size):
-        _open(browser, address)
-        assert browser.execute_script("return document.documentElement.scrollWidth") <= size[0]

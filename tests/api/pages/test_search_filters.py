@@ -249,25 +249,3 @@ def test_popovers_fit_the_screen_and_do_not_cover_the_domains(
             assert (x0 >= 0, x1 <= size[0]) == (True, True)
             browser.execute_script(f"document.querySelector('#{popover} .popover').scrollTop = 10000")
             assert browser.execute_script("return document.documentElement.scrollWidth") <= size[0]
-
-
-def test_long_domain_name_takes_one_line_of_a_card_on_a_phone(
-    browser: WebDriver, page: Callable[[str], None]
-) -> None:
-    """A name longer than the card ends with an ellipsis."""
-    measure = """
-        const card = document.querySelector(arguments[0]);
-        const name = card.querySelector(".badge span:last-child");
-        const heights = ["x", arguments[1]].map((text) => {
-          name.textContent = text;
-          return name.getBoundingClientRect().height;
-        });
-        return [...heights, name.getBoundingClientRect().right <= card.getBoundingClientRect().right];
-    """
-    with screen_size(browser, 390, 844):
-        page("?q=a+ball+moves")
-        short, long, fits = browser.execute_script(measure, RESULT, "kitchen-scenes-from-above-" * 4)
-        assert (long, fits) == (short, True)
-    page("?q=a+ball+moves")
-    badge = browser.find_element(By.CSS_SELECTOR, f"{RESULT} .badge")
-    assert badge.get_attribute("title") == badge.text

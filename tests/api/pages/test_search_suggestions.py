@@ -14,7 +14,7 @@ from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.remote.webdriver import WebDriver
 from selenium.webdriver.remote.webelement import WebElement
 
-from tests.api.browser import screen_size, texts, wait_for, wait_for_texts, wait_until
+from tests.api.browser import texts, wait_for, wait_for_texts, wait_until
 
 pytestmark = pytest.mark.slow  # drives a browser
 
@@ -200,25 +200,3 @@ def test_failed_suggestions_leave_the_search_usable(browser: WebDriver, open_pag
     _press(browser, Keys.ENTER)
     wait_for(browser, "[data-testid=result]", 1)
     assert not browser.find_element(By.ID, "message").is_displayed()
-
-
-@pytest.mark.parametrize("size", [(390, 844), (390, 420), (1280, 860)])
-def test_list_fits_the_screen(browser: WebDriver, open_page: Open, size: tuple[int, int]) -> None:
-    with screen_size(browser, *size):
-        field = open_page(words=[("x" * 300, 10**9), *WORDS, *WORDS])
-        field.send_keys("x")
-        wait_for(browser, OPTION, 9)
-        field.send_keys(Keys.UP)
-        assert browser.execute_script("return document.documentElement.scrollWidth") <= size[0]
-        right = browser.execute_script(
-            "return Math.max(...[...document.querySelectorAll(arguments[0] + ' *')]"
-            ".map((node) => node.getBoundingClientRect().right))",
-            OPTION,
-        )
-        assert right <= size[0]
-        visible = browser.execute_script("""
-            const [list, option] = ["#suggestions", "#suggestions [aria-selected=true]"]
-              .map((css) => document.querySelector(css).getBoundingClientRect());
-            return option.top >= list.top - 1 && option.bottom <= list.bottom + 1;
-        """)
-        assert visible, "the list scrolls to the active option"

@@ -100,19 +100,6 @@ def test_domains_without_a_found_video_are_named(browser: WebDriver, page: str) 
     assert "none of its 40 queries" in _text(browser, "advice")
 
 
-def test_domain_that_is_not_found_among_all_videos_is_named(browser: WebDriver, page: str) -> None:
-    cells = {(i, t): 0.5 for i in range(1, 3) for t in range(1, i + 1)}
-    for gallery in ("local", "global"):
-        add_measured_domains(cells, gallery=gallery, queries=lambda i, t: 12 * t)
-    add_measured_domains(dict.fromkeys(cells, 0.0), gallery="global_all", queries=lambda i, t: 12 * t)
-    _open(browser, page)
-    note = _text(browser, "forgotten-note")
-    assert (
-        "Not found among all videos: no query of “domain 2” (24 queries), “domain 1” (12 queries: too" in note
-    )
-    assert "Open “domain 2”" in _text(browser, "advice")
-
-
 def test_figures_weigh_queries_and_literature_measures_are_apart(browser: WebDriver, page: str) -> None:
     cells = {(i, t): 0.5 for i in range(1, 4) for t in range(1, i + 1)}
     counts = {1: 99, 2: 1, 3: 50}

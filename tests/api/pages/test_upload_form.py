@@ -19,7 +19,7 @@ from cinestrata_schemas.tasks import TaskDetails
 from service.core.settings import Settings
 from service.tasks import commands
 from service.tasks.uploads.upload_store import UploadWriter
-from tests.api.browser import require_width, screen_size, serve, texts, wait_for, wait_for_texts, wait_until
+from tests.api.browser import serve, texts, wait_for, wait_for_texts, wait_until
 from tests.api.learned_library import FIRST
 
 pytestmark = pytest.mark.slow  # drives a browser
@@ -340,37 +340,3 @@ def test_file_that_changes_after_its_selection_is_named(form: WebDriver, clips: 
     _preview(form, "2 videos")
     _send(form)
     wait_for(form, "[data-testid=state-changed]")
-
-
-def test_many_files_stay_responsive(form: WebDriver) -> None:
-    """Selecting 10,000 files blocks the page for no more than a second at a time."""
-    form.execute_script(
-        """
-        const transfer = new DataTransfer();
-        for (let n = 0; n < 10000; n++) transfer.items.add(new File(["x"], `clip ${n}.mp4`));
-        window.longest = 0;
-        let last = performance.now();
-        window.ticks = setInterval(() => {
-          window.longest = Math.max(window.longest, performance.now() - last);
-          last = performance.now();
-        }, 10);
-        const input = document.getElementById("f-files");
-        input.files = transfer.files;
-        input.dispatchEvent(new Event("change", { bubbles: true }));
-        """
-    )
-    assert "10,000 videos without captions" in _preview(form, "10,000 videos with 0 captions")
-    form.find_element(By.ID, "f-names").click()
-    _preview(form, "10,000 videos with 10,000 captions")
-    assert form.execute_script("clearInterval(window.ticks); return window.longest") < 3000
-
-
-def test_form_fits_the_width_of_the_screen(form: WebDriver, clips: Callable[..., Path]) -> None:
-    folder = clips(["a very long name of a video that does not fit into a line " * 3 + ".mp4"])
-    form.find_element(By.ID, "f-folder").send_keys(str(folder))
-    _preview(form, "1 video")
-    dialog = form.find_element(By.ID, "dialog")
-    for width in (1440, 390):
-        with screen_size(form, width, 844):
-            require_width(form, width)
-            assert form.execute_script("return arguments[0].scrollWidth <= arguments[0].clientWidth", dialog)

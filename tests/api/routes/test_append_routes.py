@@ -124,24 +124,6 @@ def test_refusals_name_the_reason(
     client.post(f"/tasks/{waiting['id']}/cancel")
 
 
-def test_videos_are_listed_in_pages(client: TestClient, library: list[str]) -> None:
-    """Pages add up to the whole list; a domain's list includes the appends to it."""
-    everything = client.get("/videos", params={"limit": 1000}).json()
-    assert everything["next_cursor"] is None
-    own = [video for video in everything["videos"] if video["task_id"] == library[1]]
-    found, cursor = [], None
-    while True:
-        parameters = {"task": library[1], "limit": 5} | ({"cursor": cursor} if cursor else {})
-        page = client.get("/videos", params=parameters).json()
-        assert len(page["videos"]) <= 5
-        found += page["videos"]
-        if (cursor := page["next_cursor"]) is None:
-            break
-    assert found == own != []
-    rejected = client.get("/videos", params={"status": "rejected"}).json()["videos"]
-    assert all(video["status"] == "rejected" and video["reason"] for video in rejected)
-
-
 @pytest.mark.parametrize(
     ("path", "status", "field"),
     [

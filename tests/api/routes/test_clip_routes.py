@@ -23,7 +23,6 @@ from service.catalog.database import session_scope
 from service.catalog.tables import Video
 from service.core import request_limits
 from service.core.settings import Settings
-from service.search import video_metadata_cache
 from service.search.captioning import CaptionIndex
 from service.search.clip_search import ClipSearch, mean_cosine
 
@@ -420,19 +419,6 @@ def test_clips_and_captions_count_as_several_searches_in_admission(
             assert refused.status_code == 429
             assert int(refused.headers["Retry-After"]) > 0
     assert client.get(f"/videos/{video.id}/captions").status_code == 200
-
-
-def test_clip_filters_keep_the_metadata_cache(
-    client: TestClient, library: list[str], configured: Settings, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Searches by text and by clip use the same cache key for the data of a shard."""
-    client.get("/search", params={"q": "a ball", "min_duration": 0.1})
-    cache = client.app.state.query_service.metadata_cache  # type: ignore[attr-defined]
-    assert len(cache.metadata_by_task) == 2
-    reads: list[str] = []
-    monkeypatch.setattr(video_metadata_cache, "read_metadata", reads.append)
-    _post(client, _file(configured, _videos(library[0])[0]), min_duration=0.1)
-    assert (reads, len(cache.metadata_by_task)) == ([], 2)
 
 
 def test_form_with_several_files_is_refused(client: TestClient) -> None:

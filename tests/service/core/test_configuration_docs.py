@@ -58,10 +58,6 @@ def test_variables_of_the_compose_files_are_valid() -> None:
         assert named <= {*VARIABLES, *OTHER_VARIABLES}, path.name
 
 
-def test_number_of_settings_stays_small() -> None:
-    assert len(VARIABLES) <= 39
-
-
 def test_pages_name_only_existing_variables() -> None:
     pages = [ROOT / "README.md", ROOT / ".env.example", *sorted((ROOT / "docs").glob("*.md"))]
     named = {

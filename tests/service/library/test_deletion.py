@@ -157,21 +157,6 @@ def test_deleted_video_is_removed_from_all_searches_immediately(served: Served) 
     assert audit(library.store).problems == []
 
 
-def test_cursors_of_earlier_releases_omit_the_deleted_video(served: Served) -> None:
-    library, service = served
-    first = service.search("an owl", 1)
-    everything = _found(service)
-    library.add_task("sea", CARS)
-    assert service.snapshots.refresh()
-    delete_videos([everything[2]])
-    anew = SearchEngine(service.settings)  # it must load the earlier release
-    anew.snapshots.refresh()
-    for server in (service, anew):
-        rest = server.search("an owl", 50, cursor=first.next_cursor)
-        assert rest.release == first.release
-        assert [r.video_id for r in rest.results] == [everything[1], *everything[3:]]
-
-
 def test_deleted_video_removes_its_moments_from_search(served: Served) -> None:
     """Rows and vectors of the moments are deleted, and they do not displace results of other videos."""
     library, service = served

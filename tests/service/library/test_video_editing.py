@@ -14,7 +14,7 @@ from cinestrata_schemas.videos import Cue, VideoPatch
 from service.catalog.database import session_scope
 from service.catalog.domain_videos import read_caption_edits, read_metadata_edits
 from service.catalog.tables import Task, Video
-from service.core.errors import Conflict, InvalidInput, NotFound, PreconditionFailed
+from service.core.errors import Conflict, InvalidInput, PreconditionFailed
 from service.core.settings import Settings
 from service.library.deletion import delete_videos
 from service.library.video_editing import edit_video, entity_tag
@@ -152,10 +152,3 @@ def test_merged_metadata_is_limited_as_a_whole(sqlite_task: str) -> None:
     with pytest.raises(InvalidInput, match="bytes"):
         _edit("a", metadata={"second": "x" * 10_000})
     _edit("a", metadata={"first": None, "second": "x" * 10_000})
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("video", ["nowhere", "a\0", "../a"])
-def test_unknown_video_is_not_found(task: str, video: str) -> None:
-    with pytest.raises(NotFound):
-        _edit(video, captions=[])

@@ -15,7 +15,7 @@ from service.catalog.database import now, session_scope
 from service.catalog.operation_tables import Delivery
 from service.core.settings import Settings
 from service.webhooks import endpoints
-from service.webhooks.deliveries import DeliverySlots
+from service.webhooks.deliveries import DeliveryThread
 from service.webhooks.events import emit
 from tests.web_files import Handler, WebFiles, send
 
@@ -35,9 +35,9 @@ def stored() -> list[Delivery]:
 def deliver_due() -> int:
     """Give each due endpoint a turn, and return the number of attempts."""
     before = _attempts()
-    slots = DeliverySlots()
+    slots = DeliveryThread()
     slots.start_turns()
-    slots.wait()
+    slots.wait_for_turns()
     return _attempts() - before
 
 

@@ -20,7 +20,7 @@ from service.catalog.operation_tables import Delivery
 from service.catalog.tables import LeaseRow
 from service.core.settings import Settings
 from service.webhooks import deliveries, endpoints
-from service.webhooks.deliveries import DeliverySlots, claim_turns
+from service.webhooks.deliveries import DeliveryThread, claim_turns
 from service.webhooks.sending import Answer
 from tests.service.webhooks.conftest import deliver_due, emit_event, pass_pause, stored
 
@@ -112,11 +112,11 @@ def test_backlog_of_a_failing_endpoint_delays_no_other(network: Network, status:
     register("healthy")
     network.answers["broken"] = status
     emit_event(1000)
-    slots = DeliverySlots()
+    slots = DeliveryThread()
     assert slots.start_turns() == 2
     assert network.arrived["healthy"].wait(SECONDS)  # the hanging endpoint still hangs
     network.release.set()
-    slots.wait()
+    slots.wait_for_turns()
     assert network.numbers("healthy") == [1000]
     assert network.numbers("broken") == [0]
     assert Counter((row.state, row.attempts) for row in stored()) == {
@@ -124,23 +124,6 @@ def test_backlog_of_a_failing_endpoint_delays_no_other(network: Network, status:
         ("pending", 1): 1,
         ("pending", 0): 300,
     }
-
-
-@pytest.mark.usefixtures("sqlite_catalog")
-def test_hanging_endpoint_occupies_one_slot(network: Network) -> None:
-    add_backlog(register("hanging"), 5)
-    network.answers["hanging"] = None
-    slots = [DeliverySlots(), DeliverySlots()]  # of two workers
-    assert [each.start_turns() for each in slots] == [1, 0]
-    assert network.arrived["hanging"].wait(SECONDS)
-    register("healthy")
-    emit_event(7)
-    assert [each.start_turns() for each in slots] == [1, 0]
-    assert network.arrived["healthy"].wait(SECONDS)
-    network.release.set()
-    for each in slots:
-        each.wait()
-    assert sorted(network.sent) == [("hanging", 0), ("healthy", 7)]
 
 
 @pytest.mark.usefixtures("catalog")
@@ -187,7 +170,7 @@ def test_change_of_an_endpoint_ends_its_turn(network: Network, change: str) -> N
     webhook = register("hooks")
     add_backlog(webhook, 3)
     network.answers["hooks"] = None
-    slots = DeliverySlots()
+    slots = DeliveryThread()
     slots.start_turns()
     assert network.arrived["hooks"].wait(SECONDS)
     if change == "disable":
@@ -196,7 +179,7 @@ def test_change_of_an_endpoint_ends_its_turn(network: Network, change: str) -> N
         endpoints.remove_webhook(webhook)
     network.answers["hooks"] = 204
     network.release.set()
-    slots.wait()
+    slots.wait_for_turns()
     assert deliver_due() == 0
     assert len(stored()) == (3 if change == "disable" else 0)
     if change == "disable":
