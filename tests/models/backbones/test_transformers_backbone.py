@@ -378,8 +378,6 @@ def _learn(method: Method, task: str, texts: list[str], folder: Path) -> None:
         "ccmr",
         "ewc",
         "mas",
-        "si",
-        "rwalk",
         "lwf",
         "er",
     ],
