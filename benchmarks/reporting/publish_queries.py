@@ -2,9 +2,9 @@
 
     python -m benchmarks.reporting.publish_queries FOLDER [FOLDER …] --to NAME
 
-A FOLDER is what ``--out`` named. The file keeps its texts, rows and columns: its ``tables`` select the figures of one
-folder, or its ``measures`` the kind and measure of each row, for the means of its ``methods``, with a column for each folder.
-``render_results`` then shows the new figures.
+A FOLDER is what ``--out`` named. The file keeps its texts, rows and columns. Its ``tables`` select the figures of one
+folder; or its ``measures`` are the kind and measure of each row, and each folder is a column with the means of its
+``methods``. ``render_results`` then shows the new figures.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ def publish(content: Mapping[str, Any], reports: Sequence[Mapping[str, Any]], co
         return {**content, "commit": commit, "rows": rows}
     (report,) = reports
     shown = {tuple(key) for columns in content["tables"] for key in columns.values()}
-    rows = {figure["row"] for figure in content["figures"]}
+    methods = {figure["row"] for figure in content["figures"]}
     published = [
         {key: figure[key] for key in _KEYS}
         | {key: _rounded(figure[key]) for key in ("value", "difference", "over_queries") if key in figure}
         for figure in (*report["figures"], *map(_area, report["curves"]))
-        if figure["row"] in rows and tuple(figure[key] for key in _KEYS[1:5]) in shown
+        if figure["row"] in methods and tuple(figure[key] for key in _KEYS[1:5]) in shown
     ]
     return {**content, "commit": commit, "figures": published}
 
@@ -73,7 +73,9 @@ def main() -> None:
     parser.add_argument("folders", nargs="+", type=Path, help="results of bench queries")
     parser.add_argument("--to", required=True, metavar="NAME", help="name of a file in benchmarks/results")
     options = parser.parse_args()
-    reports = [json.loads((folder / "results.json").read_text(encoding="utf-8")) for folder in options.folders]
+    reports = [
+        json.loads((folder / "results.json").read_text(encoding="utf-8")) for folder in options.folders
+    ]
     command = ["git", "rev-parse", "--short=8", "HEAD"]
     commit = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
     content = publish(load(options.to), reports, commit)

@@ -57,7 +57,6 @@ def test_protocol_compares_its_methods(clip_folder: Path, tmp_path: Path) -> Non
     assert [run["label"] for run in results["runs"]] == ["zero_shot", "finetune@reindex=true"]
     zero_shot, finetune = results["runs"]
     assert zero_shot["order"] == finetune["order"] == ["stripes", "disks"]
-    assert finetune["trained"] > 0
     assert zero_shot["ranks"]["global"] == zero_shot["ranks"]["global_raw"], "the prior is 0"
 
 

@@ -19,7 +19,7 @@ def _report(*figures: tuple[str, str, str, float]) -> dict[str, Any]:
             | {"value": [value] * 3, "difference": None, "over_queries": [value] * 3, "other": 1}
             for row, kind, measure, value in figures
         ],
-        "curves": [{"row": "product", "present": "hidden", "area": [0.5, 0.25, 0.75], "heights": []}],
+        "curves": [{"row": "product", "present": "hidden", "area": [0.5, 0.25, 0.75]}],
     }
 
 
@@ -36,7 +36,9 @@ def test_the_tables_of_a_file_select_its_figures() -> None:
         "figures": [{"row": "product", "value": [0.0]}],
     }
     report = _report(
-        ("product", "words", "R@1", 12.34567), ("product", "words", "R@10", 1), ("left out", "words", "R@1", 1)
+        ("product", "words", "R@1", 12.34567),
+        ("product", "words", "R@10", 1),
+        ("left out", "words", "R@1", 1),
     )
     published = publish(content, [report], "new")
     assert published["commit"] == "new"
@@ -49,6 +51,11 @@ def test_the_tables_of_a_file_select_its_figures() -> None:
 
 
 def test_reports_become_columns_of_means() -> None:
-    content = {"commit": "old", "methods": ["a", "b"], "measures": [["words", "R@1"]], "rows": [["word", "1, 2"]]}
+    content = {
+        "commit": "old",
+        "methods": ["a", "b"],
+        "measures": [["words", "R@1"]],
+        "rows": [["word", "1, 2"]],
+    }
     reports = [_report(("a", "words", "R@1", x), ("b", "words", "R@1", x + 1)) for x in (1.0, 5.25)]
     assert publish(content, reports, "new")["rows"] == [["word", "1.0, 2.0", "5.2, 6.2"]]

@@ -40,7 +40,7 @@ def test_unknown_kind_is_an_error_that_names_the_known_ones(backbone: Backbone, 
         lambda: select_video_tensors(release),
     ):
         with pytest.raises(
-            ReleaseError, match=r"kind 'hologram' is unknown .* frozen, low_rank, mapped, moe"
+            ReleaseError, match=r"kind 'hologram' is unknown .* frozen, low_rank, mapped, tame"
         ):
             use()
     write_release(tmp_path, release)
