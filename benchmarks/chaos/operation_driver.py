@@ -16,7 +16,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -65,8 +64,10 @@ class OperationDriver:
         """
         self._give_up = time.monotonic() + seconds
         self._rounds += 1
-        keys = [f"{operation.kind}-{operation.domain}-{self._rounds}" for operation in operations]
-        return [*map(partial(self._pool.submit, self._execute), operations, keys)]
+        return [
+            self._pool.submit(self._execute, operation, f"{operation.kind}-{operation.domain}-{self._rounds}")
+            for operation in operations
+        ]
 
     def wait_until_idle(self, seconds: float) -> list[str]:
         """Wait until every task is finished; returns the names of those that are not."""
