@@ -19,6 +19,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from models.backbones.backbone import Backbone
 from trainer.methods.shared.weight_penalty import (
     WeightPenaltyConfig,
     WeightPenaltyMethod,
@@ -51,8 +52,11 @@ class Ewc(WeightPenaltyMethod):
     config: EwcConfig
 
     def compute_importance(self, pairs: Sequence[Pair]) -> dict[str, Tensor]:
-        """Compute γ Ω + F, with the mean squared gradients F of the loss on small batches."""
+        """Compute γ Ω + F."""
+        return add_importance(self.importance, self.fisher(self.model, pairs), self.config.decay)
+
+    def fisher(self, model: Backbone, pairs: Sequence[Pair]) -> dict[str, Tensor]:
+        """Compute F for the trained weights of ``model``: mean squared gradients of the loss on small batches."""
         examples = self.small_batches(pairs, self.config.fisher_batch)
-        losses = (self.contrastive_loss(*self.embed(frames, texts)) for frames, texts in examples)
-        fisher = mean_gradients(losses, self.penalized_parameters(), torch.square)
-        return add_importance(self.importance, fisher, self.config.decay)
+        losses = (self.contrastive_loss(*self.embed(frames, texts, model)) for frames, texts in examples)
+        return mean_gradients(losses, self.penalized_parameters(model), torch.square)

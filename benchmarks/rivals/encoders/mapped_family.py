@@ -1,4 +1,4 @@
-"""Encoders of fine-tuned towers with query maps, see :mod:`benchmarks.rivals.drift_adapter`."""
+"""Encoders of fine-tuned towers with query maps, see :mod:`benchmarks.rivals.shared.query_maps`."""
 
 from __future__ import annotations
 

@@ -1,17 +1,30 @@
-"""LwF: the loss against loops, and the teacher of each task."""
+"""LwF, VR-LwF and ZSCL: each loss against loops, the teacher of each task, and the drift over two tasks."""
 
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from benchmarks.rivals.lwf import distillation_loss
+from benchmarks.rivals.shared.distillation import distillation_loss, random_sentences
 from models.backbones.backbone import Backbone
-from tests.trainer.methods.method_driver import TEXTS, create_method, learn_steps, random_frames, weights
+from models.encoders.tower_forward import encode_frames, encode_texts
+from tests.trainer.methods.method_driver import (
+    TEXTS,
+    create_method,
+    learn_steps,
+    random_frames,
+    run_steps,
+    weights,
+)
 from trainer.methods.base import in_task_loss
+
+NAMES = ["lwf", "vr_lwf", "zscl"]
+SENTENCES, WORDS = 5, 3  # the small settings of the driver
 
 
 def add_noise(model: Backbone) -> None:
@@ -37,6 +50,9 @@ def slow_distillation_loss(now: Tensor, before: Tensor, temperature: float) -> f
     return temperature**2 * total / len(now)
 
 
+# -- shared functions -----------------------------------------------------------------------------------
+
+
 @pytest.mark.parametrize("temperature", [1.0, 2.0, 5.0])
 def test_distillation_loss_equals_a_slow_loop(temperature: float) -> None:
     torch.manual_seed(1)
@@ -46,39 +62,143 @@ def test_distillation_loss_equals_a_slow_loop(temperature: float) -> None:
     assert found > distillation_loss(before, before, temperature).item()
 
 
-def test_teacher_is_the_model_before_the_task(backbone: Backbone) -> None:
-    method = create_method("lwf", backbone)
-    for task, trained in (("bare", False), ("one", True)):
-        method.begin_task(task, task, trained=trained)
+def test_random_sentences_are_enclosed_by_special_tokens(backbone: Backbone) -> None:
+    torch.manual_seed(1)
+    ids = random_sentences(backbone, 50, 4)
+    start, end = backbone.tokenize([""])[0].tolist()
+    assert ids.shape == (50, 6)
+    assert ids[:, 0].tolist() == [start] * 50
+    assert ids[:, -1].tolist() == [end] * 50
+    assert backbone.end_of_text(ids).tolist() == [5] * 50
+    assert int(ids[:, 1:-1].min()) >= 0
+    assert int(ids[:, 1:-1].max()) < min(start, end)
+    assert len(ids[:, 1:-1].unique()) > 150, "words of the whole vocabulary"
+    torch.manual_seed(1)
+    assert torch.equal(random_sentences(backbone, 50, 4), ids)
+    real = backbone.tokenize(["a red circle"])[0].tolist()
+    assert (real[0], real[-1]) == (start, end)
+
+
+def test_random_sentences_contain_no_special_tokens_as_words() -> None:
+    few: Any = SimpleNamespace(vocabulary=6, tokenize=lambda texts: torch.tensor([[4, 1]]))
+    words = random_sentences(few, 200, 3)[:, 1:-1]
+    assert words.unique().tolist() == [0, 2, 3, 5]
+
+
+def test_teacher_of_each_task(backbone: Backbone) -> None:
+    for name, first in (("lwf", False), ("vr_lwf", True), ("zscl", True)):
+        method = create_method(name, backbone)
+        method.begin_task("bare", "bare", trained=False)
         assert method.teacher is None
         method.end_task()
-        method.record_task(task, task, [])
-    learned = weights(method.model)
-    resumed = create_method("lwf", backbone, method.release())
-    for run in (method, resumed):
-        run.begin_task("two", "two")
-        add_noise(run.model)
-        assert all(torch.equal(weights(run.teacher)[name], weight) for name, weight in learned.items())
-        assert not any(weight.requires_grad for weight in run.teacher.parameters())
-        run.end_task()
-        assert run.teacher is None
+        method.record_task("bare", "bare", [])
+        method.begin_task("one", "one")
+        assert (method.teacher is not None) == first, name
+        method.end_task()
+        learn_steps(method, "one", [1])
+        assert method.teacher is None
+        found = weights(method.model)
+        resumed = create_method(name, backbone, method.release())
+        for run in (method, resumed):
+            run.begin_task("two", "two")
+            taught = weights(run.teacher)
+            like = weights(backbone) if name == "zscl" else found
+            assert all(torch.equal(taught[n], weight) for n, weight in like.items()), name
+            add_noise(run.model)
+            assert all(torch.equal(weights(run.teacher)[n], weight) for n, weight in taught.items())
+            assert not any(weight.requires_grad for weight in run.teacher.parameters())
 
 
-def test_loss_equals_slow_loops_and_trains_both_towers(backbone: Backbone) -> None:
-    method = create_method("lwf", backbone, distillation=0.7, temperature=3.0, logit_scale=20.0)
+# -- the methods ----------------------------------------------------------------------------------------
+
+
+def second_task_method(name: str, backbone: Backbone, **settings: Any) -> Any:
+    """Return a method in its second task whose weights differ from those of its teacher."""
+    method = create_method(name, backbone, **settings)
     learn_steps(method, "one", [1])
     method.begin_task("two", "two")
     add_noise(method.model)
+    return method
+
+
+def test_lwf_loss_equals_slow_loops(backbone: Backbone) -> None:
+    method = second_task_method("lwf", backbone, distillation=0.7, temperature=3.0, logit_scale=20.0)
     with torch.no_grad():
         queries, videos = method.embed(random_frames(2), TEXTS)
         old_queries, old_videos = method.embed(random_frames(2), TEXTS, method.teacher)
-    now, before = 20 * queries @ videos.T, 20 * old_queries @ old_videos.T
-    kept = (slow_distillation_loss(now, before, 3.0) + slow_distillation_loss(now.T, before.T, 3.0)) / 2
-    expected = in_task_loss(queries, videos, 20.0).item() + 0.7 * kept
-    loss = method.loss(random_frames(2), TEXTS, None)
-    assert loss.item() == pytest.approx(expected, rel=1e-4)
-    loss.backward()
+        now, before = 20 * queries @ videos.T, 20 * old_queries @ old_videos.T
+        kept = (slow_distillation_loss(now, before, 3.0) + slow_distillation_loss(now.T, before.T, 3.0)) / 2
+        expected = in_task_loss(queries, videos, 20.0).item() + 0.7 * kept
+        assert method.loss(random_frames(2), TEXTS, None).item() == pytest.approx(expected, rel=1e-4)
+
+
+def sentences_of_seed(backbone: Backbone, seed: int) -> Tensor:
+    torch.manual_seed(seed)
+    return random_sentences(backbone, SENTENCES, WORDS)
+
+
+def test_vr_lwf_loss_equals_slow_loops(backbone: Backbone) -> None:
+    method = second_task_method("vr_lwf", backbone, distillation=0.7, temperature=3.0, logit_scale=20.0)
+    ids = sentences_of_seed(backbone, 5)
+    with torch.no_grad():
+        queries, videos = method.embed(random_frames(2), TEXTS)
+        now = 20 * videos @ encode_texts(method.model, ids)[0].T
+        before = (
+            20 * encode_frames(method.teacher, random_frames(2))[0] @ encode_texts(method.teacher, ids)[0].T
+        )
+        expected = in_task_loss(queries, videos, 20.0).item() + 0.7 * slow_distillation_loss(now, before, 3.0)
+        torch.manual_seed(5)
+        first = method.loss(random_frames(2), TEXTS, None).item()
+        assert first == pytest.approx(expected, rel=1e-4)
+        assert method.loss(random_frames(2), TEXTS, None).item() != first, "every step draws new sentences"
+
+
+def test_zscl_loss_equals_slow_loops(backbone: Backbone) -> None:
+    method = second_task_method("zscl", backbone, distillation=0.7, temperature=3.0, logit_scale=20.0)
+    ids = sentences_of_seed(backbone, 5)
+    with torch.no_grad():
+        queries, videos = method.embed(random_frames(2), TEXTS)
+        sentences = encode_texts(method.model, ids)[0]
+        old_videos, old_sentences = (
+            encode_frames(backbone, random_frames(2))[0],
+            encode_texts(backbone, ids)[0],
+        )
+        before = 20 * old_videos @ old_sentences.T
+        kept = slow_distillation_loss(20 * videos @ old_sentences.T, before, 3.0)
+        kept += slow_distillation_loss(20 * sentences @ old_videos.T, before.T, 3.0)
+        expected = in_task_loss(queries, videos, 20.0).item() + 0.7 * kept
+        torch.manual_seed(5)
+        assert method.loss(random_frames(2), TEXTS, None).item() == pytest.approx(expected, rel=1e-4)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_teacher_loss_has_gradients_in_both_towers_of_the_student(name: str, backbone: Backbone) -> None:
+    method = second_task_method(name, backbone)
+    queries, videos = method.embed(random_frames(2), TEXTS)
+    method.teacher_loss(method.teacher, random_frames(2), TEXTS, queries, videos).backward()
     for weight in (method.model.clip.visual.proj, method.model.clip.text_projection):
         assert weight.grad is not None
         assert weight.grad.abs().max() > 0
     assert all(weight.grad is None for weight in method.teacher.parameters())
+
+
+@pytest.mark.parametrize(("interval", "members"), [(1, [1, 2, 3, 4, 5]), (2, [2, 4, 5]), (100, [5])])
+def test_ensemble_of_zscl_is_the_mean_of_the_weights_along_training(
+    interval: int, members: list[int], backbone: Backbone
+) -> None:
+    method = create_method("zscl", backbone, ensemble_interval=interval, learning_rate=1e-3)
+    method.begin_task("one", "one")
+    optimizer = torch.optim.AdamW(method.parameter_groups())
+    path = [weights(method.model)]
+    for _ in range(5):
+        run_steps(method, [1], optimizer)
+        path.append(weights(method.model))
+    method.end_task()
+    for name, weight in method.model.named_parameters():
+        mean = sum(path[step][name].double() for step in [0, *members]) / (1 + len(members))
+        torch.testing.assert_close(weight.double(), mean, rtol=1e-4, atol=1e-6)
+    assert (path[5]["clip.visual.proj"] - path[0]["clip.visual.proj"]).abs().max() > 1e-3
+    assert not any(name.startswith("ensemble.") for name in method.state_dict())
+
+
+# -- over two tasks -------------------------------------------------------------------------------------

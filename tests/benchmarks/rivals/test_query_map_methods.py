@@ -1,4 +1,4 @@
-"""Drift-Adapter: its fit against slow references, composition of maps, and drift over tasks."""
+"""Drift-Adapter and QDC: each fit against slow references, composition of maps, and drift over tasks."""
 
 from __future__ import annotations
 
@@ -14,12 +14,15 @@ from torch import Tensor
 from benchmarks.rivals.drift_adapter import procrustes
 from models.backbones.backbone import Backbone
 from models.encoders.encoder_registry import open_query_encoder
-from models.encoders.tower_forward import encode_texts
+from models.encoders.tower_forward import encode_frames, encode_texts
 from models.releases.release_state import ReleaseState
-from tests.trainer.methods.method_driver import create_method, index_task
+from tests.trainer.methods.method_driver import create_method, index_task, random_frames, write_task
 from trainer.evaluation.retrieval_metrics import mean_angle
-from trainer.task_data import Clip, Pair
+from trainer.methods.base import in_task_loss
+from trainer.task_data import Clip, Pair, TaskData, load_frames
+from trainer.training_loop import learn_task
 
+NAMES = ["drift_adapter", "qdc"]
 WORDS = [
     "red",
     "blue",
@@ -36,13 +39,21 @@ WORDS = [
 ]
 
 
-def query_map_method(backbone: Backbone, previous: ReleaseState | None = None, **settings: Any) -> Any:
-    return create_method("drift_adapter", backbone, previous, **{"batch_size": 4, **settings})
+def query_map_method(
+    name: str, backbone: Backbone, previous: ReleaseState | None = None, **settings: Any
+) -> Any:
+    return create_method(name, backbone, previous, **{"batch_size": 4, **settings})
 
 
 def random_captions(seed: int, count: int) -> list[str]:
     rng = np.random.default_rng(seed)
     return [" ".join(rng.choice(WORDS, 6)) for _ in range(count)]
+
+
+def six_video_task(folder: Path, name: str) -> TaskData:
+    """Write a task of six videos with two captions each."""
+    captions = random_captions(len(name), 6)
+    return write_task(folder, name, [(text, f"{text} again") for text in captions])
 
 
 def caption_pairs(captions: Sequence[str]) -> list[Pair]:
@@ -113,12 +124,52 @@ def test_procrustes_is_the_identity_in_directions_without_examples() -> None:
     torch.testing.assert_close(procrustes(new, new, 1e-3), torch.eye(8, dtype=torch.float64))
 
 
+def test_qdc_shift_is_the_mean_drift(backbone: Backbone) -> None:
+    torch.manual_seed(4)
+    new, old = torch.randn(5, backbone.dim), torch.randn(5, backbone.dim)
+    step = query_map_method("qdc", backbone).fit_map(new, old)
+    for column in range(0, backbone.dim, 17):
+        drift = sum(float(new[row, column] - old[row, column]) for row in range(5)) / 5
+        assert step.shift[column].item() == pytest.approx(-drift, abs=1e-5)
+    assert torch.equal(step.matrix, torch.eye(backbone.dim))
+
+
+def test_qdc_loss_adds_the_cosine_distance_to_the_old_vectors(backbone: Backbone) -> None:
+    method = query_map_method("qdc", backbone, distillation=0.7)
+    learn_transformation(method, "one", random_captions(1, 4))
+    method.begin_task("two", "two")
+    transform_text_tower(method.model, random_rotation(backbone.dim, 5))
+    frames = random_frames(6, 3)
+    texts = random_captions(7, 3)
+    with torch.no_grad():
+        found = method.loss(frames, texts, None).item()
+        queries, videos = method.embed(frames, texts)
+        before = encode_texts(backbone, backbone.tokenize(texts))[0], encode_frames(backbone, frames)[0]
+        distance = 0.0
+        for now, then in ((queries, before[0]), (videos, before[1])):
+            cosines = [float(now[n] @ then[n]) / float(now[n].norm() * then[n].norm()) for n in range(3)]
+            distance += sum(1 - cosine for cosine in cosines) / 3
+        contrast = in_task_loss(queries, videos, method.config.logit_scale).item()
+    assert distance > 0.1
+    assert found == pytest.approx(contrast + 0.7 * distance, rel=1e-5)
+
+
+def test_qdc_loss_of_the_first_task_is_the_contrastive_loss(backbone: Backbone) -> None:
+    method = query_map_method("qdc", backbone, distillation=1000.0)
+    method.begin_task("one", "one")
+    transform_text_tower(method.model, random_rotation(backbone.dim, 5))
+    frames = torch.zeros_like(random_frames(0, 2))
+    with torch.no_grad():
+        plain = in_task_loss(*method.embed(frames, WORDS[:2]), method.config.logit_scale)
+        assert torch.equal(method.loss(frames, WORDS[:2], None), plain)
+
+
 # -- composition ----------------------------------------------------------------------------------------
 
 
 def test_rotations_of_the_tower_are_reversed_exactly(backbone: Backbone) -> None:
     """Mapped queries equal the original queries of each shard, also for texts outside of the fit."""
-    method = query_map_method(backbone, identity_weight=0)
+    method = query_map_method("drift_adapter", backbone, identity_weight=0)
     seen, unseen = random_captions(1, 250), random_captions(2, 20)
     spaces = []
     for seed, task in enumerate(["one", "two", "three"]):
@@ -131,8 +182,46 @@ def test_rotations_of_the_tower_are_reversed_exactly(backbone: Backbone) -> None
     assert mean_angle(spaces[0], encoder.encode(unseen, ["one"], "latest")[:, 0]) > 30  # type: ignore[operator]
 
 
-def test_task_without_training_does_not_change_the_maps(backbone: Backbone) -> None:
-    method = query_map_method(backbone)
+@pytest.mark.parametrize("name", NAMES)
+def test_maps_are_composed_from_the_newest_task_backwards(name: str, backbone: Backbone) -> None:
+    method = query_map_method(name, backbone)
+    captions = [random_captions(seed, 30) for seed in range(3)]
+    models = []
+    for seed, task in enumerate(["one", "two", "three"]):
+        mixed = torch.eye(backbone.dim) + 0.05 * torch.randn(
+            backbone.dim, backbone.dim, generator=torch.Generator().manual_seed(seed)
+        )
+        learn_transformation(method, task, captions[seed], mixed)
+        models.append(method.model.clone())
+
+    def step(task: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return the map from the space after a task to the space before it."""
+        new, old = (text_vectors(models[i], captions[task]) for i in (task, task - 1))
+        if name == "qdc":
+            return np.eye(backbone.dim), (old - new).mean(axis=0)
+        u, _, vh = np.linalg.svd(new.T @ old + method.config.identity_weight * np.eye(backbone.dim))
+        return u @ vh, np.zeros(backbone.dim)
+
+    queries = text_vectors(models[2], random_captions(9, 5))
+    (second, second_shift), (third, third_shift) = step(1), step(2)
+    to_two = queries @ third + third_shift
+    to_one = to_two @ second + second_shift
+    encoder = method.query_encoder()
+    for task, expected in (("one", to_one), ("two", to_two), ("three", queries)):
+        mapped = encoder.encode(random_captions(9, 5), [task], "mapped")[:, 0]
+        np.testing.assert_allclose(
+            mapped, expected / np.linalg.norm(expected, axis=1, keepdims=True), atol=1e-4
+        )
+    assert method.maps.shape == (3, backbone.dim, backbone.dim)
+    assert torch.equal(method.maps[2], torch.eye(backbone.dim))
+    assert method.shifts[2].abs().max() == 0
+    if name == "qdc":
+        assert torch.equal(method.maps, torch.eye(backbone.dim).expand(3, -1, -1))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_task_without_training_does_not_change_the_maps(name: str, backbone: Backbone) -> None:
+    method = query_map_method(name, backbone)
     learn_transformation(method, "one", random_captions(1, 8))
     learn_transformation(method, "two", random_captions(2, 8), random_rotation(backbone.dim, 1))
     before = method.maps.clone(), method.shifts.clone()
@@ -146,11 +235,12 @@ def test_task_without_training_does_not_change_the_maps(backbone: Backbone) -> N
     assert np.array_equal(encoder.encode(WORDS, ["two"], "mapped"), encoder.encode(WORDS, ["bare"], "mapped"))
 
 
-def test_queries_are_mapped_to_shards_of_a_zero_shot_library(backbone: Backbone) -> None:
+@pytest.mark.parametrize("name", NAMES)
+def test_queries_are_mapped_to_shards_of_a_zero_shot_library(name: str, backbone: Backbone) -> None:
     frozen = create_method("zero_shot", backbone)
     for task in ("bare", "also-bare"):
         index_task(frozen, task)
-    method = query_map_method(backbone, frozen.release())
+    method = query_map_method(name, backbone, frozen.release())
     method.begin_task("one", "one")
     captions, turned = random_captions(1, 60), torch.eye(backbone.dim)
     turned[:4, :4] = random_rotation(4, 2)
@@ -172,8 +262,41 @@ def test_queries_are_mapped_to_shards_of_a_zero_shot_library(backbone: Backbone)
 # -- over real tasks ------------------------------------------------------------------------------------
 
 
-def test_release_contains_no_second_encoder_and_no_old_data(backbone: Backbone) -> None:
-    method = query_map_method(backbone)
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "settings", "bound"),
+    [("drift_adapter", {}, 0.8), ("drift_adapter", {"videos": True}, 0.9), ("qdc", {}, 0.99)],
+)
+def test_mapped_queries_drift_less_than_latest_queries(
+    name: str, settings: dict[str, Any], bound: float, backbone: Backbone, tmp_path: Path
+) -> None:
+    tasks = [six_video_task(tmp_path, task) for task in ("one", "second")]
+    method = query_map_method(name, backbone, epochs=3, learning_rate=1e-3, **settings)
+    learn_task(method, tasks[0])
+    captions = tasks[1].training_captions  # the captions that the map is fitted on
+    before = method.query_encoder().encode(captions, ["one"], "latest")[:, 0]
+    method = query_map_method(name, backbone, method.release(), epochs=3, learning_rate=1e-3, **settings)
+    learn_task(method, tasks[1])
+    encoder = method.query_encoder()
+    drift = {
+        mode: mean_angle(before, encoder.encode(captions, ["one"], mode)[:, 0]) for mode in encoder.modes
+    }
+    assert 0 < drift["mapped"] < bound * drift["latest"]  # type: ignore[operator]
+
+
+def test_fit_uses_each_video_once(backbone: Backbone, tmp_path: Path) -> None:
+    task = six_video_task(tmp_path, "one")
+    alone, both = (query_map_method("drift_adapter", backbone, videos=videos) for videos in (False, True))
+    captions = alone.example_vectors(backbone, task.pairs)
+    np.testing.assert_allclose(captions.numpy(), text_vectors(backbone, task.training_captions), atol=1e-6)
+    examples = both.example_vectors(backbone, task.pairs)
+    videos = encode_frames(backbone, load_frames(task.clips))[0]
+    torch.testing.assert_close(examples, torch.cat([captions, videos]), atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_release_contains_no_second_encoder_and_no_old_data(name: str, backbone: Backbone) -> None:
+    method = query_map_method(name, backbone)
     for seed, task in enumerate(["one", "two"]):
         learn_transformation(method, task, random_captions(seed, 8), random_rotation(backbone.dim, seed))
     state = method.release()

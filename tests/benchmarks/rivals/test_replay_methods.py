@@ -1,14 +1,18 @@
-"""ER: the memory of past pairs, and the loss over current and past pairs."""
+"""ER, DER, LUMP and Co2L: the memory of past pairs, and each loss against loops."""
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
+from torch.nn import functional as F
 
-from benchmarks.rivals.er import MemoryRows, ReplayMemory
+from benchmarks.rivals.co2l import asymmetric_loss, relation_loss
+from benchmarks.rivals.shared.replay import MemoryRows, ReplayMemory
 from models.backbones.backbone import Backbone
 from models.encoders.tower_forward import encode_frames, encode_texts
 from tests.trainer.methods.method_driver import (
@@ -73,19 +77,38 @@ def test_ring_does_not_redistribute_unused_places() -> None:
     assert pair_numbers(memory) == [0, 1, 10, 11, 12, 13]
 
 
+def test_reservoir_is_algorithm_r() -> None:
+    memory = empty_memory(3)
+    torch.manual_seed(4)
+    memory.add_to_reservoir(numbered_rows([0] * 7))
+    memory.add_to_reservoir(numbered_rows([1] * 9, 7))
+    kept: list[int] = []
+    torch.manual_seed(4)
+    for number in range(16):
+        if number < 3:
+            kept.append(number)
+            continue
+        place = int(torch.randint(number + 1, ()))
+        if place < 3:
+            kept[place] = number
+    assert pair_numbers(memory) == kept != [0, 1, 2]
+    assert memory.rows()["tasks"].tolist() == [int(number >= 7) for number in kept]
+    assert memory.rows()["frames"][:, 0, 0, 0, 0].tolist() == kept
+    assert memory.seen == 16
+
+
 def test_samples_are_distinct_pairs_of_past_tasks() -> None:
     memory = empty_memory(6)
-    for task, first, count in ((0, 0, 1), (1, 1, 2), (2, 3, 3)):
-        memory.add_to_ring(numbered_rows([task] * count, first))
+    memory.add_to_reservoir(numbered_rows([0, 1, 2, 1, 2, 2]))
     assert memory.sample(4, before=0) is None
     for _ in range(20):
         drawn = memory.sample(2, before=2)
         assert drawn is not None
         assert len(set(drawn["ids"].flatten().tolist())) == 2
-        assert set(drawn["ids"].flatten().tolist()) < {0, 1, 2}
+        assert set(drawn["ids"].flatten().tolist()) < {0, 1, 3}
     every = memory.sample(50, before=2)
     assert every is not None
-    assert sorted(every["ids"].flatten().tolist()) == [0, 1, 2]
+    assert sorted(every["ids"].flatten().tolist()) == [0, 1, 3]
     torch.manual_seed(1)
     one = memory.sample(3, before=3)
     torch.manual_seed(1)
@@ -105,14 +128,17 @@ def captioned_task(folder: Path, name: str, *, videos: int = 5, captions: int = 
     )
 
 
-def test_release_grows_up_to_the_capacity(backbone: Backbone, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["der", "er"])
+def test_release_grows_up_to_the_capacity(name: str, backbone: Backbone, tmp_path: Path) -> None:
     release = None
     for task, kept in zip("abcd", (4, 6, 6, 6), strict=True):
-        method = replay_method("er", backbone, release, epochs=1)
+        method = replay_method(name, backbone, release, epochs=1)
         learn_task(method, captioned_task(tmp_path, task, videos=2))
         release = method.release()
         added = {n: t for n, t in release.tensors.items() if not n.startswith("clip.")}
-        assert set(added) == {"memory.frames", "memory.ids", "memory.tasks"}
+        assert added.pop("memory.seen").ndim == 0
+        columns = {"frames", "ids", "tasks"} | ({"queries", "videos"} if name == "der" else set())
+        assert set(added) == {f"memory.{column}" for column in columns}
         assert {len(tensor) for tensor in added.values()} == {kept}
         assert added["memory.frames"].shape[1:] == (FRAMES, SIDE, SIDE, 3)
 
@@ -152,8 +178,9 @@ def test_padded_token_ids_are_encoded_like_their_texts(backbone: Backbone) -> No
     torch.testing.assert_close(method.encode_ids(ids[1:2]), shorter)
 
 
-def test_loss_without_past_pairs_equals_fine_tuning(backbone: Backbone) -> None:
-    method, plain = replay_method("er", backbone), create_method("finetune", backbone)
+@pytest.mark.parametrize("name", ["der", "er", "icarl", "lucir", "lump"])
+def test_loss_without_past_pairs_equals_fine_tuning(name: str, backbone: Backbone) -> None:
+    method, plain = replay_method(name, backbone), create_method("finetune", backbone)
     for each in (method, plain):
         each.begin_task("one", "one")
     frames = random_frames(1, 3)
@@ -164,10 +191,158 @@ def test_loss_without_past_pairs_equals_fine_tuning(backbone: Backbone) -> None:
 
 
 def test_er_loss_is_the_contrast_over_current_and_past_pairs(backbone: Backbone) -> None:
-    method = replay_method("er", backbone)
+    method = replay_method("er", backbone, fill="reservoir")
     old_frames, old_texts = begin_second_task(method)
     frames = random_frames(1, 3)
     queries = encode_texts(method.model, method.model.tokenize(TEXTS + old_texts))[0]
     videos = encode_frames(method.model, torch.cat([frames, old_frames]))[0]
     expected = in_task_loss(queries, videos, method.config.logit_scale)
     torch.testing.assert_close(method.loss(frames, TEXTS, None), expected, rtol=1e-4, atol=1e-4)
+    assert len(method.memory) == 2
+    method.after_step()
+    assert len(method.memory) == 5, "the reservoir stores current pairs and not replayed pairs"
+
+
+def test_der_loss_compares_current_and_stored_logits(backbone: Backbone) -> None:
+    method = replay_method("der", backbone, response=0.7, replay=0.0, logit_scale=20.0)
+    old_frames, old_texts = begin_second_task(method)
+    stored = method.memory.rows()
+    frames = random_frames(1, 3)
+    with torch.no_grad():
+        now = method.embed(old_frames, old_texts)
+    total = 0.0
+    for i in range(2):
+        for j in range(2):
+            before = 20.0 * float(stored["queries"][i] @ stored["videos"][j])
+            total += (20.0 * float(now[0][i] @ now[1][j]) - before) ** 2
+    assert total > 0.01, "the model has changed"
+    with torch.no_grad():
+        own = float(in_task_loss(*method.embed(frames, TEXTS), 20.0))
+        assert float(method.loss(frames, TEXTS, None)) == pytest.approx(own + 0.7 * total / 4, rel=1e-4)
+    assert not stored["queries"].requires_grad
+
+
+def test_der_plus_plus_adds_the_loss_of_past_pairs(backbone: Backbone) -> None:
+    losses = {}
+    for replay in (0.0, 0.5):
+        method = replay_method("der", backbone, response=0.7, replay=replay, logit_scale=20.0)
+        old = begin_second_task(method)
+        losses[replay] = method.loss(random_frames(1, 3), TEXTS, None).item()
+    expected = 0.5 * in_task_loss(*method.embed(*old), 20.0).item()
+    assert losses[0.5] - losses[0.0] == pytest.approx(expected, rel=1e-4)
+
+
+def test_der_stores_the_vectors_at_the_end_of_the_task(backbone: Backbone, tmp_path: Path) -> None:
+    method = replay_method("der", backbone, fill="ring", epochs=1, learning_rate=1e-3)
+    learn_task(method, captioned_task(tmp_path, "one"))
+    rows = method.memory.rows()
+    torch.testing.assert_close(rows["videos"], encode_frames(method.model, rows["frames"])[0])
+    torch.testing.assert_close(rows["queries"], method.encode_ids(rows["ids"]))
+    learn_task(method, captioned_task(tmp_path, "two"))
+    old = method.memory.rows()
+    assert torch.equal(old["videos"][:3], rows["videos"][:3]), "stored vectors do not change"
+    assert not torch.allclose(encode_frames(method.model, old["frames"][:3])[0], old["videos"][:3], atol=1e-3)
+
+
+def test_asymmetric_loss_has_current_anchors_only() -> None:
+    torch.manual_seed(2)
+    queries, videos = F.normalize(torch.randn(4, 6), dim=-1), F.normalize(torch.randn(8, 6), dim=-1)
+    scale, current = 5.0, 3
+    to_video = to_text = 0.0
+    for i in range(current):
+        total = sum(math.exp(scale * float(queries[i] @ videos[j])) for j in range(8))
+        for j in (i, i + 4):
+            to_video -= math.log(math.exp(scale * float(queries[i] @ videos[j])) / total) / 2
+    for j in (0, 1, 2, 4, 5, 6):
+        total = sum(math.exp(scale * float(queries[i] @ videos[j])) for i in range(4))
+        to_text -= math.log(math.exp(scale * float(queries[j % 4] @ videos[j])) / total)
+    expected = (to_video / current + to_text / (2 * current)) / 2
+    assert float(asymmetric_loss(queries, videos, current, scale)) == pytest.approx(expected, rel=1e-5)
+
+
+def test_relation_loss_equals_a_slow_loop() -> None:
+    torch.manual_seed(2)
+    now, before = torch.rand(3, 5) - 0.5, torch.rand(3, 5) - 0.5
+    expected = 0.0
+    for row, old in zip(now.tolist(), before.tolist(), strict=True):
+        p = [math.exp(s / 0.2) / sum(math.exp(t / 0.2) for t in row) for s in row]
+        q = [math.exp(s / 0.01) / sum(math.exp(t / 0.01) for t in old) for s in old]
+        expected -= sum(b * math.log(a) for a, b in zip(p, q, strict=True)) / 3
+    assert float(relation_loss(now, before, 0.2, 0.01)) == pytest.approx(expected, rel=1e-5)
+    moving = before.clone().requires_grad_()
+    relation_loss(moving, before, 0.3, 0.3).backward()
+    assert moving.grad is not None
+    assert moving.grad.abs().max() < 1e-6, "with equal temperatures the teacher is the minimum"
+
+
+def test_co2l_loss_is_the_sum_of_both_terms_on_two_views(backbone: Backbone) -> None:
+    settings = {"jitter": 0.0, "gray": 0.0, "logit_scale": 20.0, "distillation": 0.5}
+    method = replay_method("co2l", backbone, **settings)
+    old_frames, old_texts = begin_second_task(method)
+    teacher = method.previous_model
+    assert teacher is not None
+    with torch.no_grad():
+        method.model.clip.text_projection.mul_(1.5)
+        method.model.clip.visual.proj.add_(0.02)
+    frames = random_frames(1, 3)
+    joined_frames = torch.cat([frames, old_frames])
+    queries, videos = method.embed(joined_frames, TEXTS + old_texts)
+    old_queries, old_videos = method.embed(joined_frames, TEXTS + old_texts, teacher)
+    videos, old_videos = torch.cat([videos] * 2), torch.cat([old_videos] * 2)
+    now, before = queries @ videos.T, old_queries @ old_videos.T
+    relations = relation_loss(now, before, 0.2, 0.01) + relation_loss(now.T, before.T, 0.2, 0.01)
+    expected = asymmetric_loss(queries, videos, 3, 20.0) + 0.5 * relations / 2
+    torch.testing.assert_close(method.loss(frames, TEXTS, None), expected, rtol=1e-4, atol=1e-4)
+
+
+def test_teacher_of_co2l_is_the_model_before_the_task(backbone: Backbone, tmp_path: Path) -> None:
+    method = replay_method("co2l", backbone, epochs=1, learning_rate=1e-3)
+    method.begin_task("one", "one")
+    assert method.previous_model is None, "the first task has no teacher"
+    method.end_task()
+    learn_task(method, captioned_task(tmp_path, "one"))
+    release = method.release()
+    resumed = replay_method("co2l", backbone, release, epochs=1)
+    resumed.begin_task("two", "two")
+    teacher = resumed.previous_model
+    assert all(np.array_equal(tensor, release.tensors[name]) for name, tensor in teacher.tensors().items())
+    assert not any(parameter.requires_grad for parameter in teacher.parameters())
+    assert not any("previous" in name for name in resumed.state_dict())
+    resumed.end_task()
+    assert resumed.previous_model is None
+
+
+def test_views_of_a_video_differ_and_its_frames_change_alike(backbone: Backbone) -> None:
+    method = replay_method("co2l", backbone, jitter=0.4, gray=0.0)
+    still = random_frames(1, 3)[:, :1].expand(-1, FRAMES, -1, -1, -1)
+    torch.manual_seed(0)
+    one, two = method.augment(still), method.augment(still)
+    assert one.shape == still.shape
+    assert one.dtype == torch.uint8
+    assert not torch.equal(one, two)
+    assert torch.equal(one[:, 0], one[:, 1])
+    gray = replay_method("co2l", backbone, jitter=0.0, gray=1.0)
+    grayscale = gray.augment(still)
+    assert torch.equal(grayscale[..., 0], grayscale[..., 1])
+
+
+def test_lump_mixes_pixels_and_query_vectors_with_one_share(backbone: Backbone) -> None:
+    method = replay_method("lump", backbone, logit_scale=20.0)
+    begin_second_task(method)
+    frames = random_frames(1, 3)
+    torch.manual_seed(12)
+    loss = method.loss(frames, TEXTS, None)
+    torch.manual_seed(12)
+    past = method.memory.sample(3, before=1)
+    assert past is not None
+    share = float(torch.distributions.Beta(0.4, 0.4).sample())
+    assert 0.01 < share < 0.99
+    order = [0, 1, 0]  # two past pairs for three current ones
+    current, old = method.encode_ids(method.tokenize(TEXTS)), method.encode_ids(past["ids"])
+    queries, mixed = [], []
+    for i, j in enumerate(order):
+        query = share * current[i] + (1 - share) * old[j]
+        queries.append(query / query.norm())
+        mixed.append(share * frames[i].float() + (1 - share) * past["frames"][j].float())
+    videos = encode_frames(method.model, torch.stack(mixed))[0]
+    torch.testing.assert_close(loss, in_task_loss(torch.stack(queries), videos, 20.0), rtol=1e-4, atol=1e-4)

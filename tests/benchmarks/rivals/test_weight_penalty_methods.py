@@ -1,4 +1,4 @@
-"""EWC and MAS: each importance against loops, the shared penalty, and the drift over two tasks."""
+"""EWC, MAS, SI and RWalk: each importance against loops, the shared penalty, and the drift over two tasks."""
 
 from __future__ import annotations
 
@@ -12,12 +12,16 @@ import torch
 from torch import Tensor
 
 from benchmarks.rivals.ewc import Ewc
+from benchmarks.rivals.rwalk import Rwalk, RwalkConfig
+from benchmarks.rivals.si import Si, SiConfig
 from models.backbones.backbone import Backbone
+from models.encoders.tower_forward import encode_frames, encode_texts
 from tests.trainer.methods.method_driver import (
     TEXTS,
     create_method,
     index_task,
     random_frames,
+    weights,
     write_task,
 )
 from trainer.methods.base import in_task_loss
@@ -25,7 +29,7 @@ from trainer.methods.shared.weight_penalty import WeightPenaltyMethod, mean_grad
 from trainer.task_data import Clip, Pair, TaskData, load_frames
 from trainer.training_loop import learn_task
 
-NAMES = ["ewc", "mas"]
+NAMES = ["ewc", "mas", "rwalk", "si"]
 BIAS = "clip.visual.ln_post.bias"  # a small weight on which every video depends
 
 
@@ -59,6 +63,11 @@ class RandomImportance(WeightPenaltyMethod):
         return {name: torch.rand_like(weight) for name, weight in self.penalized_parameters().items()}
 
 
+class TextTowerImportance(RandomImportance):
+    def is_penalized(self, name: str) -> bool:
+        return not name.startswith("clip.visual.")
+
+
 def second_task_method(kind: type[RandomImportance], backbone: Backbone, penalty: float) -> RandomImportance:
     method = kind(backbone, kind.config_class(penalty=penalty))
     method.begin_task("one", "one")
@@ -77,9 +86,9 @@ def test_penalty_loss_equals_a_slow_loop(backbone: Backbone) -> None:
         if name == "clip.logit_scale":
             assert name not in method.importance
             continue
-        importance = method.importance[name].double().numpy()
+        path_integral = method.importance[name].double().numpy()
         moved = weight.detach().double().numpy() - method.anchor[name].double().numpy()
-        expected += 3.0 / 2 * float((importance * moved**2).sum())
+        expected += 3.0 / 2 * float((path_integral * moved**2).sum())
     assert expected > 1
     assert method.penalty_loss().item() == pytest.approx(expected, rel=1e-4)
     plain = method.task_loss(random_frames(1), TEXTS, None)
@@ -94,6 +103,24 @@ def test_penalty_loss_equals_a_slow_loop(backbone: Backbone) -> None:
     torch.testing.assert_close(gradient, found)
 
 
+def test_penalty_can_be_limited_to_one_tower(backbone: Backbone) -> None:
+    both, text = (
+        second_task_method(RandomImportance, backbone, penalty=1.0),
+        second_task_method(TextTowerImportance, backbone, penalty=1.0),
+    )
+    assert {n for n in both.importance if not n.startswith("clip.visual.")} == set(text.importance)
+    assert set(text.anchor) == set(text.importance)
+    with torch.no_grad():
+        text.model.clip.visual.proj += 1
+    assert text.penalty_loss().item() == 0
+    with torch.no_grad():
+        text.model.clip.text_projection += 1
+    assert text.penalty_loss().item() > 0
+    assert all(
+        weight.requires_grad for weight in (text.model.clip.visual.proj, text.model.clip.text_projection)
+    )
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_first_task_equals_fine_tuning(name: str, backbone: Backbone, tmp_path: Path) -> None:
     settings = {"epochs": 1, "batch_size": 2, "learning_rate": 1e-4}
@@ -103,8 +130,8 @@ def test_first_task_equals_fine_tuning(name: str, backbone: Backbone, tmp_path: 
         learn_task(run, task)
     assert all(torch.equal(method.model.tensors()[n], t) for n, t in plain.model.tensors().items())
     assert method.importance.keys() == method.anchor.keys()
-    assert all(bool((importance >= 0).all()) for importance in method.importance.values())
-    assert sum(float(importance.sum()) for importance in method.importance.values()) > 0
+    assert all(bool((path_integral >= 0).all()) for path_integral in method.importance.values())
+    assert sum(float(path_integral.sum()) for path_integral in method.importance.values()) > 0
     assert torch.equal(method.anchor[BIAS], plain.model.tensors()[BIAS])
 
 
@@ -195,6 +222,124 @@ def test_importance_of_mas_equals_a_slow_loop(backbone: Backbone, tmp_path: Path
         for name in names:
             assert total[name].max() > 1e-3
             torch.testing.assert_close(method.importance[name], total[name], rtol=1e-3, atol=1e-5)
+
+
+# -- SI -------------------------------------------------------------------------------------------------
+
+
+def random_walk(method: Any, steps: int) -> list[tuple[Tensor, Tensor]]:
+    """Run steps in random directions; return the gradient of the task loss and the update of one weight per step."""
+    path = []
+    weight = dict(method.model.named_parameters())[BIAS]
+    for step in range(steps):
+        loss = in_task_loss(
+            encode_texts(method.model, method.model.tokenize(TEXTS))[0],
+            encode_frames(method.model, random_frames(step))[0],
+            method.config.logit_scale,
+        )
+        (gradient,) = torch.autograd.grad(loss, [weight])
+        before = weight.detach().clone()
+        method.model.zero_grad()
+        method.loss(random_frames(step), TEXTS, None).backward()
+        assert torch.nn.utils.clip_grad_norm_(method.model.parameters(), 1e-2) > 0.1
+        with torch.no_grad():
+            weight += 5e-3 * torch.randn_like(weight)
+        method.after_step()
+        path.append((gradient, weight.detach() - before))
+    return path
+
+
+class SiOfOneWeight(Si):
+    def is_penalized(self, name: str) -> bool:
+        return name == BIAS
+
+
+class RwalkOfOneWeight(Rwalk):
+    def is_penalized(self, name: str) -> bool:
+        return name == BIAS
+
+
+def test_path_integral_of_si_over_two_tasks(backbone: Backbone) -> None:
+    """Equations 3 and 5 use the gradient of the task loss before clipping and without the penalty."""
+    method = SiOfOneWeight(backbone, SiConfig(penalty=50.0, damping=1e-5, logit_scale=20.0))
+    expected = torch.zeros(())
+    for number, task in enumerate(("one", "two")):
+        start = weights(method.model)[BIAS]
+        method.begin_task(task, task)
+        path = random_walk(method, 3)
+        path_integral = sum((-gradient * step for gradient, step in path), torch.zeros(()))
+        torch.testing.assert_close(method.path[BIAS], path_integral, rtol=1e-3, atol=1e-9)
+        assert (path_integral < 0).any()
+        if number:
+            assert method.penalty_loss().item() > 1e-6
+        moved = weights(method.model)[BIAS] - start
+        method.end_task()
+        expected = expected + path_integral.clamp(min=0) / (moved**2 + 1e-5)
+        torch.testing.assert_close(method.importance[BIAS], expected, rtol=1e-3, atol=1e-6)
+        assert not method.path
+    assert list(method.importance) == [BIAS]
+
+
+def test_path_integrals_of_all_weights_add_up_to_the_decrease_of_the_loss(backbone: Backbone) -> None:
+    method = create_method("si", backbone)
+    method.begin_task("one", "one")
+    optimizer = torch.optim.SGD([p for p in method.model.parameters() if p.requires_grad], lr=1e-5)
+    before = method.loss(random_frames(1), TEXTS, None).item()
+    for _ in range(3):
+        optimizer.zero_grad()
+        method.loss(random_frames(1), TEXTS, None).backward()
+        optimizer.step()
+        method.after_step()
+    lost = before - method.loss(random_frames(1), TEXTS, None).item()
+    assert lost > 1e-3
+    assert sum(float(path_integral.sum()) for path_integral in method.path.values()) == pytest.approx(
+        lost, rel=0.1
+    )
+
+
+# -- RWalk ----------------------------------------------------------------------------------------------
+
+
+def test_importance_of_rwalk_equals_a_slow_loop_over_two_tasks(backbone: Backbone) -> None:
+    """Equations 6 to 8 with windows of two steps, the last of each task with one step."""
+    rate, damping = 0.7, 1e-12
+    config = RwalkConfig(penalty=5.0, window=2, fisher_rate=rate, damping=damping, logit_scale=20.0)
+    method = RwalkOfOneWeight(backbone, config)
+    fisher: Tensor | None = None
+    score: Tensor | None = None
+    for task in ("one", "two"):
+        method.begin_task(task, task)
+        path = random_walk(method, 5)
+        method.end_task()
+        walked = torch.zeros(())
+        for window in (path[:2], path[2:4], path[4:]):
+            newest = torch.stack([gradient**2 for gradient, _ in window]).mean(dim=0)
+            fisher = newest if fisher is None else fisher
+            gain = sum((-gradient * step for gradient, step in window), torch.zeros(()))
+            moved = sum((step for _, step in window), torch.zeros(()))
+            walked = walked + gain.clamp(min=0) / (fisher * moved**2 / 2 + damping)
+            fisher = rate * newest + (1 - rate) * fisher
+        assert fisher is not None
+        score = walked if score is None else (score + walked) / 2
+        torch.testing.assert_close(method.fisher[BIAS], fisher, rtol=1e-3, atol=1e-10)
+        torch.testing.assert_close(method.score[BIAS], score, rtol=1e-2, atol=1e-4)
+        importance = method.importance[BIAS]
+        torch.testing.assert_close(
+            importance, fisher / fisher.max() + score / score.max(), rtol=1e-2, atol=1e-3
+        )
+        assert importance.max() <= 2
+
+
+def test_window_of_rwalk_ends_with_the_epoch(backbone: Backbone) -> None:
+    method = RwalkOfOneWeight(backbone, RwalkConfig(window=10))
+    method.begin_task("one", "one")
+    random_walk(method, 1)
+    assert not method.fisher
+    method.after_epoch(())
+    assert method.fisher[BIAS].max() > 0
+    stored = method.fisher[BIAS].clone()
+    method.after_epoch(())
+    assert torch.equal(method.fisher[BIAS], stored)
 
 
 # -- over two tasks -------------------------------------------------------------------------------------

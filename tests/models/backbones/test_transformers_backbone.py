@@ -378,6 +378,8 @@ def _learn(method: Method, task: str, texts: list[str], folder: Path) -> None:
         "ccmr",
         "ewc",
         "mas",
+        "si",
+        "rwalk",
         "lwf",
         "er",
     ],

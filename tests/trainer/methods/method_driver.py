@@ -221,6 +221,9 @@ def begin_second_task(method: Any, pairs: int = 2) -> tuple[Tensor, list[str]]:
         "ids": method.tokenize(texts),
         "tasks": torch.zeros(pairs, dtype=torch.int64),
     }
+    if method.stores_vectors:
+        queries, videos = method.embed(frames, texts)
+        rows |= {"queries": queries.detach(), "videos": videos.detach()}
     method.memory.add_to_ring(rows)
     method.end_task()
     method.record_task("one", "one", texts)

@@ -48,13 +48,18 @@ NAMES = sorted(METHODS)
 TRAINABLE = [name for name in NAMES if METHODS[name].is_trainable]
 #: Methods with a training loop; a method in closed form has neither steps nor a loss nor randomness.
 STEPPED = [name for name in TRAINABLE if not METHODS[name].is_closed_form]
-#: Two epochs of two steps; see :data:`VARIANTS`.
+#: Two epochs of two steps; the last epoch starts within a window of RWalk and an interval of ZSCL.
 TRAINING = {"epochs": 2, "batch_size": 2}
 #: Settings that change the state of a method; resuming is tested with and without them.
 VARIANTS: dict[str, list[dict[str, Any]]] = {
     "bmu_moco": [{"variant": "fixed"}],
     "ccmr": [{"tied": True, "regularizer": "mas", "cross_task_negatives": True}],
     "ctp": [{"masked_language": False}],
+    "ctp_er": [{"fill": "reservoir", "masked_language": False}],
+    "der": [{"fill": "ring", "replay": 0.5}],
+    "er": [{"fill": "kmeans"}],
+    "rwalk": [{"window": 3}],
+    "zscl": [{"ensemble_interval": 3}],
 }
 #: Methods whose expensive properties the fast tests cover; the slow tests cover all.
 CORE = ("analytic", "bmu_moco", "ffa_tame", "finetune", "strata")

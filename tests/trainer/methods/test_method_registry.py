@@ -51,7 +51,7 @@ def test_settings_override_the_recipe_of_the_backbone() -> None:
 
 
 def test_unknown_method_is_refused_with_all_names() -> None:
-    with pytest.raises(MethodError, match="unknown method 'magic': choose one of analytic, base_moco"):
+    with pytest.raises(MethodError, match="unknown method 'magic': choose one of afec, analytic, base_moco"):
         configure("magic", "tiny", {})
 
 
@@ -66,11 +66,12 @@ def test_unknown_setting_is_refused_by_name(name: str) -> None:
     [
         ("bmu_moco", {"variant": "all"}, "variant: "),
         ("ccmr", {"cross_task_negatives": True, "objective": "contrastive"}, "cross_task_negatives needs"),
+        ("vr_lwf", {"sentences": 0, "words": 63}, "sentences: .*words: |words: .*sentences: "),
         ("ctp", {"momentum": 1.0}, "momentum: "),
-        ("er", {"memory": 0, "replay_batch": 0}, "memory: .*replay_batch: |replay_batch: .*memory: "),
+        ("ctp_er", {"queue": -1, "replay_batch": 0}, "queue: .*replay_batch: |replay_batch: .*queue: "),
         ("ffa_tame", {"epochs": 0, "rank": "x"}, "epochs: .*rank: "),
         ("mas", {"penalty": float("inf")}, "penalty: "),
-        ("mas", {"decay": 1.0}, "decay: Extra inputs"),
+        ("rwalk", {"decay": 1.0}, "decay: Extra inputs"),
     ],
 )
 def test_setting_out_of_range_is_refused_by_name(name: str, settings: dict[str, Any], message: str) -> None:

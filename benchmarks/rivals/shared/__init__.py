@@ -1,0 +1,1 @@
+"""Code that several rivals share."""

@@ -1,0 +1,94 @@
+"""Color jitter: each operation on known colors, their composition, and the share of changed clips."""
+
+from __future__ import annotations
+
+import colorsys
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from benchmarks.rivals.shared import color_jitter
+from benchmarks.rivals.shared.color_jitter import ColorJitter
+
+RED, GREEN, BLUE, GRAY = (200.0, 0, 0), (0, 200.0, 0), (0, 0, 200.0), (90.0, 90, 90)
+
+
+def _apply(maps: Tensor, *colors: tuple[float, ...]) -> list[list[float]]:
+    rows = torch.cat([torch.tensor(colors), torch.ones(len(colors), 1)], dim=1)
+    return [[round(value, 2) + 0.0 for value in row] for row in (rows @ maps[0])[:, :3].tolist()]
+
+
+def test_brightness_and_contrast() -> None:
+    assert _apply(color_jitter.brightness(torch.tensor([0.5])), RED, GRAY) == [[100, 0, 0], [45, 45, 45]]
+    spread = color_jitter.contrast(torch.tensor([0.5]), torch.tensor([100.0]))
+    assert _apply(spread, RED, (100.0, 100, 100)) == [[150, 50, 50], [100, 100, 100]]
+
+
+def test_saturation_keeps_the_luma() -> None:
+    half, none = (color_jitter.saturation(torch.tensor([factor])) for factor in (0.5, 0.0))
+    assert _apply(none, RED, GRAY) == [[59.8, 59.8, 59.8], [90, 90, 90]]
+    assert _apply(half, RED) == [[129.9, 29.9, 29.9]]
+    before, after = torch.tensor(RED), torch.tensor(_apply(half, RED)[0])
+    assert torch.isclose(color_jitter.luma(before), color_jitter.luma(after))
+
+
+def test_hue_by_a_third_of_a_turn_permutes_the_channels_as_in_hsv() -> None:
+    third = color_jitter.hue(torch.tensor([1 / 3]))
+    picture = (180.0, 90.0, 30.0)
+    hue, saturation, value = colorsys.rgb_to_hsv(*(level / 255 for level in picture))
+    turned = [255 * level for level in colorsys.hsv_to_rgb((hue + 1 / 3) % 1, saturation, value)]
+    assert _apply(third, picture)[0] == pytest.approx(turned, abs=0.02)
+    assert _apply(third, RED, GREEN, BLUE, GRAY) == [list(GREEN), list(BLUE), list(RED), list(GRAY)]
+    there_and_back = color_jitter.hue(torch.tensor([0.07])) @ color_jitter.hue(torch.tensor([-0.07]))
+    torch.testing.assert_close(there_and_back[0], torch.eye(4))
+
+
+def test_jitter_equals_the_operations_in_sequence(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The reference applies the operations one by one, with the mean after the previous operation."""
+    torch.manual_seed(3)
+    clips = torch.randint(90, 160, (5, 2, 3, 3, 3), dtype=torch.uint8)  # no value is clamped at 0 or 255
+    draws = [torch.rand(4, 5), torch.rand(5, 4), torch.zeros(5), torch.ones(5)]
+    given = iter(draws)
+    monkeypatch.setattr(torch, "rand", lambda *shape, device: next(given))
+    with torch.autocast("cpu", torch.bfloat16):  # as in training
+        changed = ColorJitter(0.2, share=0.8, gray=0.2)(clips)
+
+    strengths = 2 * draws[0].double() - 1
+    luma = np.array([0.299, 0.587, 0.114])
+    for clip in range(5):
+        pixels = clips[clip].double().numpy().reshape(-1, 3)
+        light, spread, strong = (1 + 0.2 * strengths[:3, clip]).tolist()
+        for change in draws[1][clip].argsort().tolist():
+            if change == 0:
+                pixels = light * pixels
+            elif change == 1:
+                pixels = spread * pixels + (1 - spread) * (pixels @ luma).mean()
+            elif change == 2:
+                pixels = strong * pixels + (1 - strong) * (pixels @ luma)[:, None]
+            else:
+                turn = color_jitter.hue(0.05 * strengths[3, clip : clip + 1])[0, :3, :3]
+                pixels = pixels @ turn.numpy()
+        assert np.abs(pixels - changed[clip].numpy().reshape(-1, 3)).max() <= 0.51
+
+
+def test_share_of_jittered_and_of_gray_clips() -> None:
+    torch.manual_seed(0)
+    clips = torch.tensor([200, 40, 90], dtype=torch.uint8).expand(2000, 1, 1, 1, 3)
+    changed = ColorJitter(0.4, share=0.8, gray=0.25)(clips)
+    gray = (changed == changed[..., :1]).all(dim=-1).flatten()
+    same = (changed == clips).all(dim=-1).flatten()
+    assert gray.float().mean() == pytest.approx(0.25, abs=0.03)
+    assert same.float().mean() == pytest.approx(0.2 * 0.75, abs=0.03)
+
+
+def test_strength_zero_changes_nothing() -> None:
+    clips = torch.arange(256, dtype=torch.uint8).repeat(9).view(2, 3, 4, 32, 3)
+    assert torch.equal(ColorJitter(0.0, share=1.0, gray=0.0)(clips), clips)
+
+
+def test_values_are_clamped() -> None:
+    torch.manual_seed(1)
+    white = torch.full((50, 1, 2, 2, 3), 250, dtype=torch.uint8)
+    assert int(ColorJitter(0.4, share=1.0, gray=0.0)(white).min()) > 100
