@@ -20,7 +20,6 @@ from typing import Any
 
 import psycopg
 
-from benchmarks.chaos.catalog_reading import CatalogReader
 from benchmarks.chaos.deployments import (
     PRELOAD,
     SERVICE_SETTINGS,
@@ -30,6 +29,7 @@ from benchmarks.chaos.deployments import (
     send_signal,
     wait_ready,
 )
+from benchmarks.chaos.library_checker import CatalogReader
 from benchmarks.chaos.process_faults import FOLDER_VARIABLE
 
 _ROOT = Path(__file__).resolve().parents[2]

@@ -20,9 +20,6 @@ _BLOCK = b"\0" * 65_536
 class DataVolume:
     """A volume for a data folder.
 
-    Args:
-        path: Where to create the volume.
-
     Attributes:
         path: Path of the volume.
         is_limited: Whether it is a tmpfs of limited size.

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
@@ -19,7 +20,7 @@ from typing import Protocol
 import httpx
 import psycopg
 
-from benchmarks.chaos.catalog_reading import CatalogReader
+from benchmarks.chaos.library_checker import CatalogReader
 from benchmarks.chaos.postgres_server import PostgresServer
 from benchmarks.chaos.process_faults import FOLDER_VARIABLE
 from benchmarks.chaos.tcp_proxy import TcpProxy
@@ -59,12 +60,11 @@ class DatabaseNetwork(Protocol):
     def restore(self) -> None: ...
 
 
-class Deployment:
+class Deployment(ABC):
     """The service's processes and folders, as the harness and its faults see them.
 
     Args:
         folder: Folder of the run; media and armed faults are below it.
-        data: Data folder of the service.
 
     Attributes:
         mode: Name of the deployment in the report.
@@ -89,21 +89,21 @@ class Deployment:
         self.networks: dict[str, DatabaseNetwork] = {}
         self._log = folder / "service.log"
 
+    @abstractmethod
     def start(self) -> None:
         """Start the service, and wait until it is ready."""
-        raise NotImplementedError
 
+    @abstractmethod
     def stop(self) -> None:
         """End all processes."""
-        raise NotImplementedError
 
+    @abstractmethod
     def kill_all(self) -> None:
         """Kill all processes, and wait until the API is ready again."""
-        raise NotImplementedError
 
+    @abstractmethod
     def remove_messages(self) -> None:
         """Remove all messages stored in the broker."""
-        raise NotImplementedError
 
     def pids(self, role: str) -> list[int]:
         """List the process IDs of a role."""
@@ -287,7 +287,6 @@ def process_environment(faults: Path, settings: Mapping[str, str]) -> dict[str, 
 
     Args:
         faults: Folder where faults are armed; it identifies the run's processes.
-        settings: Settings by environment variable.
     """
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("CINESTRATA_")}
     path = os.pathsep.join(map(str, (PRELOAD, _ROOT, _ROOT / "clients" / "python")))

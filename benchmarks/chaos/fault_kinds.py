@@ -7,6 +7,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -35,10 +36,6 @@ class FaultContext:
     """What a fault can act on.
 
     Attributes:
-        deployment: The service's processes.
-        volume: Volume of the data folder.
-        rng: Random numbers for this fault.
-        is_round_over: Tells whether the round's operations are finished.
         workers: Workers that the fault started.
         has_ended_api: Whether an API process died at a kill point.
     """
@@ -92,16 +89,20 @@ def available_faults(deployment: Deployment, volume: DataVolume) -> list[Fault]:
         *(_point_fault(name) for name in points),
     ]
     if volume.is_limited:
-        faults.append(Fault("full disk", _fill_disk, fails_tasks=True))
+        faults.append(Fault("full disk", lambda context: _during(context.volume.full()), fails_tasks=True))
     if is_container:
         faults.append(_process_fault("postgresql"))
     else:  # containers have their own mount, which stays writable
         faults += [
-            Fault("read-only data folder", _make_read_only, fails_tasks=True),
+            Fault(
+                "read-only data folder",
+                lambda context: _during(context.volume.read_only()),
+                fails_tasks=True,
+            ),
             Fault("restart the workers with a read-only data folder", _restart_read_only, fails_tasks=True),
         ]
-    if deployment.postgres is not None:
-        faults.append(Fault("kill postgresql", _kill_database))
+    if (postgres := deployment.postgres) is not None:
+        faults.append(Fault("kill postgresql", lambda _: postgres.kill()))
     for role, network in deployment.networks.items():
         cut = _network_fault(network, network.cut)
         faults.append(Fault(f"cut the network of {role} to the database", cut))
@@ -179,11 +180,6 @@ def _restart_without(network: DatabaseNetwork) -> Callable[[FaultContext], bool]
     return strike
 
 
-def _kill_database(context: FaultContext) -> bool:
-    postgres = context.deployment.postgres
-    return postgres is not None and postgres.kill()
-
-
 def _lose_messages(context: FaultContext) -> bool:
     pids = context.deployment.pids("redis")
     context.deployment.remove_messages()
@@ -227,12 +223,6 @@ def _restart_in_swap(context: FaultContext) -> bool:
     return _signal(context.deployment.pids("api"), signal.SIGKILL)
 
 
-def _make_read_only(context: FaultContext) -> bool:
-    with context.volume.read_only():
-        time.sleep(_FULL_SECONDS)
-    return True
-
-
 def _restart_read_only(context: FaultContext) -> bool:
     """Kill the workers; those that replace them open all files for the first time."""
     with context.volume.read_only():
@@ -242,8 +232,8 @@ def _restart_read_only(context: FaultContext) -> bool:
     return True
 
 
-def _fill_disk(context: FaultContext) -> bool:
-    with context.volume.full():
+def _during(interrupted: AbstractContextManager[None]) -> bool:
+    with interrupted:
         time.sleep(_FULL_SECONDS)
     return True
 

@@ -13,6 +13,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,36 +26,15 @@ from benchmarks.chaos.library_checker import ExpectedVideos
 _FINAL_STATES = ("ready", "failed", "cancelled")
 _REQUEST_SECONDS = 30.0
 _PAUSE = 0.3
+_MAX_OPERATIONS = 3  # in a round
 
 
 class RoundTimeout(Exception):
     """An operation did not finish in time; the message names it."""
 
 
-class RunningRound:
-    """Operations running in threads."""
-
-    def __init__(self, threads: Sequence[threading.Thread], errors: Sequence[Exception]) -> None:
-        self._threads, self._errors = threads, errors
-
-    def is_over(self) -> bool:
-        """Check whether all operations are finished."""
-        return not any(thread.is_alive() for thread in self._threads)
-
-    def wait(self) -> None:
-        """Wait for all operations, and raise the first error, such as RoundTimeout."""
-        for thread in self._threads:
-            thread.join()
-        if self._errors:
-            raise self._errors[0]
-
-
 class OperationDriver:
     """Runs operations over HTTP.
-
-    Args:
-        clips: Clip files, by number.
-        media: The service's media root.
 
     Attributes:
         expected: Videos that the service has acknowledged so far.
@@ -72,36 +52,22 @@ class OperationDriver:
         self._clips, self._media = clips, media
         self._tasks: dict[str, str] = {}  # domain → its task's ID
         self._lock = threading.Lock()
+        self._pool = ThreadPoolExecutor(_MAX_OPERATIONS)
         self._give_up = 0.0
         self._rounds = 0
 
-    def start(self, operations: Sequence[Operation], seconds: float) -> RunningRound:
-        """Start a round's operations at the same time.
+    def start(self, operations: Sequence[Operation], seconds: float) -> list[Future[None]]:
+        """Start a round's operations, each on another domain, at the same time.
 
         Args:
-            operations: Operations, each on another domain.
-            seconds: Time after which an unfinished operation is given up.
-
-        Returns:
-            The running operations.
+            seconds: Time after which an unfinished operation raises RoundTimeout.
         """
         self._give_up = time.monotonic() + seconds
         self._rounds += 1
-        errors: list[Exception] = []
-
-        def execute(operation: Operation) -> None:
-            try:
-                self._execute(operation, f"{operation.kind}-{operation.domain}-{self._rounds}")
-            except Exception as error:
-                errors.append(error)
-
-        threads = [
-            threading.Thread(target=execute, args=(operation,), name=operation.kind, daemon=True)
+        return [
+            self._pool.submit(self._execute, operation, f"{operation.kind}-{operation.domain}-{self._rounds}")
             for operation in operations
         ]
-        for thread in threads:
-            thread.start()
-        return RunningRound(threads, errors)
 
     def wait_until_idle(self, seconds: float) -> list[str]:
         """Wait until every task is finished; returns the names of those that are not."""
@@ -117,6 +83,7 @@ class OperationDriver:
 
     def close(self) -> None:
         """Close the connections."""
+        self._pool.shutdown()
         self._http.close()
 
     # -- operations --
@@ -358,7 +325,6 @@ def plan_rounds(seed: int, *, large: int = 70) -> list[tuple[Operation, ...]]:
     """Plan the rounds of operations, starting from an empty library.
 
     Args:
-        seed: Seed for captions and for the choice of deleted videos.
         large: Videos in the largest domain; above 64, several chunks are probed.
     """
     plan = _Plan(random.Random(seed))

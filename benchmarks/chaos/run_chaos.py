@@ -22,12 +22,13 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, wait
 from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import httpx
 
-from benchmarks.chaos.chaos_report import COLUMNS, FaultRecord, write_chaos_report
 from benchmarks.chaos.container_deployment import ContainerDeployment
 from benchmarks.chaos.data_volume import DataVolume
 from benchmarks.chaos.deployments import (
@@ -42,6 +43,77 @@ from benchmarks.chaos.library_checker import LibraryChecker, check_epochs
 from benchmarks.chaos.operation_driver import Operation, OperationDriver, RoundTimeout, plan_rounds
 from benchmarks.chaos.search_stream import Answer, SearchStream, compare_answers, read_answers
 from benchmarks.ingest.clip_files import write_tiny_clips
+
+COLUMNS = (
+    "fault",
+    "runs",
+    "struck",
+    "searches",
+    "failed",
+    "failed during a restart of the API",
+    "retried tasks",
+    "violations",
+)
+
+
+@dataclass
+class FaultRecord:
+    """A fault, and the state of the library after recovery.
+
+    Attributes:
+        number: Position of the fault in the run, from 0.
+        mode: Deployment: embedded, server or containers.
+        round: Round of operations in which it struck.
+        delay: Seconds from the start of the round to the fault.
+        struck: Whether the fault took effect; a kill point may not be reached.
+        seconds: Duration of the round, including recovery.
+        searches: Number of searches in the round.
+        failed_searches: Errors of failed searches, except those during a restart of the API.
+        excused_searches: Number of failed searches during a restart of the API.
+        retried_tasks: Errors of tasks that failed and that the operator retried.
+        violations: What the checker found, as sentences.
+    """
+
+    number: int
+    mode: str
+    kind: str
+    round: int
+    delay: float
+    struck: bool = False
+    seconds: float = 0.0
+    searches: int = 0
+    failed_searches: list[str] = field(default_factory=list)
+    excused_searches: int = 0
+    retried_tasks: list[str] = field(default_factory=list)
+    violations: list[str] = field(default_factory=list)
+
+
+def write_chaos_report(path: Path, records: Sequence[FaultRecord], seed: int) -> list[list[str | int]]:
+    """Write the report, and return its rows. It is written after each fault: an interrupted run has one."""
+    kinds = sorted({record.kind for record in records})
+    rows = [_row(kind, [record for record in records if record.kind == kind]) for kind in kinds]
+    rows.append(_row("all", records))
+    facts = {"seed": seed, "columns": COLUMNS, "rows": rows, "records": [asdict(one) for one in records]}
+    staged = path.with_suffix(".new")
+    staged.write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
+    staged.replace(path)
+    return rows
+
+
+def _row(kind: str, records: Sequence[FaultRecord]) -> list[str | int]:
+    counts = (
+        (
+            one.struck,
+            one.searches,
+            len(one.failed_searches),
+            one.excused_searches,
+            len(one.retried_tasks),
+            len(one.violations),
+        )
+        for one in records
+    )
+    return [kind, len(records), *map(sum, zip(*counts, strict=True))]
+
 
 _ROUND_SECONDS = 600.0  # for a round's operations, and for recovery after them
 _PLAN_SEED = 1  # every run has the same operations; its seed selects the faults
@@ -58,9 +130,7 @@ class Chaos:
     """A chaos run.
 
     Args:
-        folder: Folder of the run.
         faults: Number of faults to strike.
-        seed: Seed for the faults and their moments.
         kinds: Regular expression that selects faults by name; empty: all.
         large: Videos in the largest domain.
 
@@ -82,7 +152,6 @@ class Chaos:
 
         Args:
             modes: Deployments in turn: ``embedded``, ``server``, ``containers``.
-            report: Called after each fault.
         """
         self._record_reference()
         library = 0
@@ -110,7 +179,7 @@ class Chaos:
             driver = OperationDriver(deployment.url, deployment.headers, self._clips, deployment.media)
             for number, operations in enumerate(self._rounds):
                 started = time.monotonic()
-                driver.start(operations, _ROUND_SECONDS).wait()
+                _finish(driver.start(operations, _ROUND_SECONDS))
                 seconds = time.monotonic() - started
                 _wait_for_snapshot(deployment)
                 self._reference.append((read_answers(deployment.url, deployment.headers), seconds))
@@ -158,12 +227,12 @@ class Chaos:
         started, searched, failed_before = time.monotonic(), searches.count, len(searches.failed)
         driver.failures.clear()
         running = driver.start(operations, _ROUND_SECONDS)
-        context = FaultContext(deployment, volume, rng, running.is_over)
+        context = FaultContext(deployment, volume, rng, lambda: all(one.done() for one in running))
         time.sleep(delay)
         struck_at = time.monotonic()
         try:
             record.struck = fault.strike(context)
-            running.wait()
+            _finish(running)
         except (NotReady, RoundTimeout) as error:
             record.violations += [str(error), *driver.refusals]
         _end(context.workers)
@@ -214,6 +283,13 @@ class Chaos:
             violations.append(f"{len(differences)} of 50 queries are answered differently: {numbers}")
         _age_leftovers(deployment.data)
         return violations
+
+
+def _finish(running: Sequence[Future[None]]) -> None:
+    """Wait for all operations, and raise the first error, such as RoundTimeout."""
+    wait(running)
+    for operation in running:
+        operation.result()
 
 
 def _wait_for_snapshot(deployment: Deployment) -> None:

@@ -22,6 +22,7 @@ from benchmarks.learning.output_memory import remember_outputs
 from benchmarks.learning.protocol import MethodVariant
 from benchmarks.learning.task_preparation import Progress, prepare_source_tasks
 from benchmarks.rivals import METHODS, configure
+from models.backbones.backbone import Backbone
 from models.backbones.backbone_description import FrameSpec
 from models.backbones.backbone_loading import frame_spec, load_backbone
 from models.routing import DEFAULT_PRIOR
@@ -52,18 +53,9 @@ def compare_on_clips(
     each video's tokens once for all runs, so training times do not include it.
 
     Args:
-        domains: Domains in the order of the first run.
-        variants: Methods with their settings.
-        backbone: Name of the methods' backbone.
-        seeds: Number of runs per trained method.
-        cache: Folder for decoded frames and features.
         frames: Frames per clip; the backbone's default if None.
         ridges: Whether to run the rivals.
         shuffled: Whether each seed but the first shuffles the domains.
-        device: ``cpu`` or ``cuda``.
-        workers: Number of decoding processes.
-        progress: Called with the numbers of decoded clips and of clips to decode.
-        report: Called with a line that names the engine, and one per domain and run.
 
     Yields:
         After each run: the methods' runs and the rivals' runs so far.
@@ -89,9 +81,7 @@ def compare_on_clips(
         chosen = {
             joint: select_settings(features, joint=joint, prior=DEFAULT_PRIOR) for joint in (False, True)
         }
-    loaded = load_backbone(backbone, spec.frames).to(device)
-    report(f"{backbone} runs in {loaded.engine}")
-    remember_outputs(loaded, cache)
+    loaded = _load(backbone, spec, device, cache, report)
     for joint, settings in chosen.items():
         report(f"{_rival_name(joint)}: {settings}")
     methods: list[ClipRun] = []
@@ -115,6 +105,13 @@ def compare_on_clips(
                         _run_rival(features, settings, joint, routing) for joint, settings in chosen.items()
                     ]
             yield methods, rivals
+
+
+def _load(name: str, spec: FrameSpec, device: str, cache: Path, report: Callable[[str], None]) -> Backbone:
+    backbone = load_backbone(name, spec.frames).to(device)
+    report(f"{name} runs in {backbone.engine}")
+    remember_outputs(backbone, cache)
+    return backbone
 
 
 def _rival_name(joint: bool) -> str:
@@ -176,16 +173,7 @@ def measure_caption_curve(
     the domains.
 
     Args:
-        domains: Domains in the order of the first run.
-        variant: Method with its settings.
         limits: Numbers of captioned training clips per domain; those that no domain exceeds are left out.
-        backbone: Name of the method's backbone.
-        seeds: Number of runs per point.
-        cache: Folder for decoded frames and features.
-        device: ``cpu`` or ``cuda``.
-        workers: Number of decoding processes.
-        progress: Called with the numbers of decoded clips and of clips to decode.
-        report: Called with a line that names the engine, and one per domain and run.
 
     Raises:
         ProtocolError: A clip cannot be used.
@@ -194,9 +182,7 @@ def measure_caption_curve(
     configure(variant.method, backbone, variant.settings)
     spec = frame_spec(backbone, None)
     tasks = prepare_source_tasks(domains, spec, cache, workers=workers, progress=progress)
-    loaded = load_backbone(backbone, spec.frames).to(device)
-    report(f"{backbone} runs in {loaded.engine}")
-    remember_outputs(loaded, cache)
+    loaded = _load(backbone, spec, device, cache, report)
     largest = max(_count_captioned([task]) for task in tasks)
     points: list[CurvePoint] = []
     for limit in (*sorted({limit for limit in limits if limit < largest}), None):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import statistics
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -10,9 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.clips.clip_comparison import CurvePoint
-from benchmarks.clips.clip_results import ClipRun
-from benchmarks.clips.paired_bootstrap import difference_interval
-from benchmarks.reporting.markdown_tables import format_mean, markdown_table
+from benchmarks.clips.clip_results import ClipRun, difference_interval
+from benchmarks.reporting.markdown_tables import format_mean, markdown_table, write_report
 
 _DEPTHS = (1, 5, 10)
 _TITLES = {
@@ -38,7 +36,7 @@ def clip_tables(methods: Sequence[ClipRun], rivals: Sequence[ClipRun]) -> str:
         "clip). R@k in percent: mean over domains (mean over queries), ± standard deviation over seeds.\n"
     ]
     for gallery, title in _TITLES.items():
-        header = ["method", *(f"R@{k}" for k in _DEPTHS), "median rank"]
+        header = ["method", *(f"R@{k}" for k in _DEPTHS)]
         rows = [_recall_cells(runs, gallery) for runs in _grouped([*methods, *rivals])]
         parts.append(f"**{title}**\n\n{markdown_table(header, rows)}")
     if rivals:
@@ -47,7 +45,10 @@ def clip_tables(methods: Sequence[ClipRun], rivals: Sequence[ClipRun]) -> str:
             "paired bootstrap over queries\n\n" + _difference_table(methods, rivals)
         )
         parts.append(
-            "**Settings of the rivals**, selected on the training clips\n\n" + _settings_table(rivals)
+            "**Settings of the rivals**, selected on the training clips\n\n"
+            + markdown_table(
+                ["rival", "settings"], [[part[0].label, part[0].settings] for part in _grouped(rivals)]
+            )
         )
     parts.append("**Routing, forgetting and costs**\n\n" + _cost_table([*methods, *rivals]))
     return "\n".join(parts)
@@ -60,14 +61,10 @@ def write_clip_report(
 
     Args:
         folder: Folder for the results; created if missing.
-        command: Command line of the runs.
     """
     table = clip_tables(methods, rivals)
     summary = {"command": command, "backbone": backbone, "runs": list(map(_run_summary, [*methods, *rivals]))}
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "table.md").write_text(f"    {command}\n\n{table}", encoding="utf-8")
-    (folder / "results.json").write_text(json.dumps(summary, allow_nan=False) + "\n", encoding="utf-8")
-    return table
+    return write_report(folder, table, summary)
 
 
 def _run_summary(run: ClipRun) -> dict[str, Any]:
@@ -93,7 +90,7 @@ def _recall_cells(runs: Sequence[ClipRun], gallery: str) -> list[str]:
     for k in _DEPTHS:
         pooled = statistics.fmean(run.query_recall(gallery, k) for run in runs)
         cells.append(f"{format_mean([run.recall(gallery, k) for run in runs], '{:.1f}')} ({pooled:.1f})")
-    return [*cells, format_mean([run.median_rank(gallery) for run in runs], "{:g}")]
+    return cells
 
 
 def _difference_table(methods: Sequence[ClipRun], rivals: Sequence[ClipRun]) -> str:
@@ -112,12 +109,6 @@ def _difference_table(methods: Sequence[ClipRun], rivals: Sequence[ClipRun]) -> 
     return markdown_table(["method", "rival", *header], rows)
 
 
-def _settings_table(rivals: Sequence[ClipRun]) -> str:
-    return markdown_table(
-        ["rival", "settings"], [[part[0].label, part[0].settings] for part in _grouped(rivals)]
-    )
-
-
 def _seed_means(runs: Sequence[ClipRun], gallery: str, k: int) -> list[list[float]]:
     """Average each query's hit over the seeds, by domain in order of name."""
     hits = [run.hits(gallery, k) for run in runs]
@@ -133,7 +124,6 @@ def _cost_table(runs: Sequence[ClipRun]) -> str:
             part[0].label,
             format_mean([run.routing() for run in part], "{:.1f}"),
             *(format_mean([run.forgetting(gallery) for run in part]) for gallery in ("local", "global")),
-            *map(format_mean, zip(*(run.local_measures() for run in part), strict=True)),
             *(
                 format_mean([sum(run.seconds.get(phase, ())) / len(run.order) for run in part], "{:.1f}")
                 for phase in ("training", "indexing", "evaluation")
@@ -141,15 +131,13 @@ def _cost_table(runs: Sequence[ClipRun]) -> str:
             format_mean([run.seconds_per_domain for run in part], "{:.1f}"),
             format_mean([run.seconds_per_100_clips for run in part], "{:.1f}"),
             format_mean([run.peak for run in part], "{:,.0f}"),
-            f"{part[0].trained:,}",
-            f"{part[0].stored:,}",
             str(len(part)),
         ]
         for part in _grouped(runs)
     ]
     seconds = ["training s", "indexing s", "evaluation s", "s per domain", "s per 100 clips"]
-    measures = ["routing@1", "BWF local", "BWF global", "FR", "HM"]
-    return markdown_table(["method", *measures, *seconds, "peak MiB", "trained", "stored", "runs"], rows)
+    measures = ["routing@1", "BWF local", "BWF global"]
+    return markdown_table(["method", *measures, *seconds, "peak MiB", "runs"], rows)
 
 
 def caption_table(points: Sequence[CurvePoint]) -> str:
@@ -191,7 +179,6 @@ def write_caption_report(
 
     Args:
         folder: Folder for the results; created if missing.
-        command: Command line of the runs.
     """
     table = caption_table(points)
     figures = [
@@ -206,7 +193,4 @@ def write_caption_report(
         for point in points
     ]
     summary = {"command": command, "method": method, "backbone": backbone, "points": figures}
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "table.md").write_text(f"    {command}\n\n{table}", encoding="utf-8")
-    (folder / "results.json").write_text(json.dumps(summary, allow_nan=False) + "\n", encoding="utf-8")
-    return table
+    return write_report(folder, table, summary)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from models.forgetting_measures import backward_forgetting, forgetting_rate, harmonic_mean
+import numpy as np
+
+from models.forgetting_measures import backward_forgetting
 from trainer.evaluation.recall_row import GalleryName
 
 Matrix = list[list[float | None]]
@@ -34,8 +35,6 @@ class ClipRun:
             solution.
         evidence: Routing evidence of each query for the domains in ``order``, by domain; empty for a rival.
         settings: Settings of a rival, in words.
-        trained: Number of parameters that gradient steps change in one task.
-        stored: Number of values stored in the last release, or in the encoders of all shards, without the backbone.
     """
 
     label: str
@@ -49,8 +48,6 @@ class ClipRun:
     matrices: Mapping[str, Matrix] = field(default_factory=dict)
     evidence: Mapping[str, Sequence[Sequence[float]]] = field(default_factory=dict)
     settings: str = ""
-    trained: int = 0
-    stored: int = 0
 
     def recall(self, gallery: str, k: int) -> float:
         """Compute R@k in percent, averaged over the domains."""
@@ -74,15 +71,6 @@ class ClipRun:
         """Compute BWF of R@1 in percentage points; None for a joint solution."""
         matrix = self.matrices.get(gallery)
         return backward_forgetting(matrix) if matrix else None
-
-    def local_measures(self) -> list[float | None]:
-        """Compute FR and HM of R@1 in the own domain (bmu-moco, section 4.1); None for a joint solution."""
-        matrix = self.matrices.get("local")
-        return [forgetting_rate(matrix), harmonic_mean(matrix)] if matrix else [None, None]
-
-    def median_rank(self, gallery: str) -> float:
-        """Compute the median rank over the queries of all domains."""
-        return statistics.median(rank for ranks in self.ranks[gallery].values() for rank in ranks)
 
     @property
     def seconds_per_domain(self) -> float:
@@ -108,3 +96,32 @@ def domain_mean(values: Sequence[Sequence[float]]) -> float:
 def query_mean(values: Sequence[Sequence[float]]) -> float:
     """Compute the mean over the queries of all domains."""
     return sum(map(sum, values)) / sum(map(len, values))
+
+
+_RESAMPLES = 10_000
+
+Interval = tuple[float, float, float]  # difference, lower and upper bound
+
+
+def difference_interval(
+    first: Sequence[Sequence[float]], second: Sequence[Sequence[float]], *, pooled: bool = False
+) -> Interval:
+    """Compute the mean difference ``first - second`` with its 95 % bootstrap interval.
+
+    Args:
+        first: Value of each query, by domain.
+        second: Values of the same queries.
+        pooled: Whether every query has the same weight, rather than every domain.
+    """
+    differences = [np.subtract(a, b, dtype=np.float64) for a, b in zip(first, second, strict=True)]
+    sizes = np.array([len(part) for part in differences], np.float64)
+    weights = sizes / sizes.sum() if pooled else np.full(len(sizes), 1 / len(sizes))
+    rng = np.random.default_rng(0)
+    means = np.zeros(_RESAMPLES)
+    for part, weight in zip(differences, weights, strict=True):
+        distinct, counts = np.unique(part, return_counts=True)  # few values, so their counts are drawn
+        drawn = rng.multinomial(len(part), counts / len(part), _RESAMPLES)
+        means += weight * (drawn @ distinct) / len(part)
+    observed = float(sum(weight * part.mean() for part, weight in zip(differences, weights, strict=True)))
+    low, high = np.percentile(means, [2.5, 97.5])
+    return observed, float(low), float(high)

@@ -9,7 +9,6 @@ from benchmarks.clips.clip_results import GALLERIES, ClipRun, Matrix
 from benchmarks.learning.protocol import MethodVariant
 from benchmarks.learning.run_costs import ResourceMeter
 from benchmarks.learning.sequential_learning import SequentialLearner
-from benchmarks.rivals import start_method
 from models.backbones.backbone import Backbone
 from models.routing import DEFAULT_PRIOR
 from trainer.evaluation.gallery import Gallery, task_gallery
@@ -39,13 +38,6 @@ def run_variant(
     After each domain, the queries of all learned domains are ranked in the default query mode, for the recall matrix.
     Vectors are rounded as the vector store does. A method that needs the videos of all domains is trained once, on
     their union.
-
-    Args:
-        variant: Method with its settings.
-        backbone: Backbone that the method adapts.
-        ordered: Domains in the order of learning.
-        seed: Seed of the method.
-        report: Called with one line per learned domain.
     """
     learner = SequentialLearner(
         variant.method, backbone, {**variant.settings, "seed": seed}, round_vectors=True
@@ -77,7 +69,6 @@ def run_variant(
         report(f"{names} in {spent:.1f} s")
     evaluated, final = _evaluate(learner, galleries, prior, raw=True)
     assert learner.method is not None
-    assert learner.release is not None
     return ClipRun(
         label=variant.label,
         seed=seed,
@@ -101,16 +92,7 @@ def run_variant(
         evidence={
             task.task_id: part.evidence.tolist() for task, part in zip(ordered, evaluated, strict=True)
         },
-        trained=_count_trained(variant, backbone),
-        stored=sum(array.size for array in learner.release.tensors.values()),
     )
-
-
-def _count_trained(variant: MethodVariant, backbone: Backbone) -> int:
-    """Count the parameters that an optimizer changes in a method's first task."""
-    method = start_method(variant.method, backbone, variant.settings, None)
-    method.begin_task("first", "first")
-    return sum(parameter.numel() for group in method.parameter_groups() for parameter in group["params"])
 
 
 def _evaluate(

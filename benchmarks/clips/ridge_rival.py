@@ -107,11 +107,6 @@ class RidgeMap:
         """Map features ``[n, F]`` to targets ``[n, W]``."""
         return np.asarray((features - self.mean) / self.deviation @ self.weights + self.offset)
 
-    @property
-    def size(self) -> int:
-        """Number of stored values."""
-        return self.mean.size + self.deviation.size + self.weights.size + self.offset.size
-
 
 def fit_ridge(features: Floats, targets: Floats, penalty: float) -> RidgeMap:
     """Fit a ridge regression on standardized features; the offset is not penalized.
@@ -148,8 +143,6 @@ def run_ridge(
     The gallery "global" adds each domain's routing evidence times ``prior``; "global_raw" does not.
 
     Args:
-        domains: Domains, each with at least one fitted clip and one query.
-        joint: Whether to fit one ridge to all domains, rather than one per domain.
         prior: Cosine per nat of routing evidence.
         routing: Run of a method whose routing evidence replaces that of the words.
     """
@@ -192,20 +185,14 @@ def run_ridge(
         },
         clips={domain.name: len(domain.features) for domain in domains},
         settings=str(settings),
-        stored=sum(fit.size for fit in distinct),
     )
 
 
 class RidgeFit:
     """Vocabulary and ridge of some domains.
 
-    Args:
-        domains: Domains whose training clips are fitted.
-        settings: Penalty and center.
-
     Attributes:
         seconds: Wall time of the fit.
-        size: Number of stored values.
     """
 
     def __init__(self, domains: Sequence[DomainFeatures], settings: RidgeSettings) -> None:
@@ -216,7 +203,6 @@ class RidgeFit:
         self._ridge = fit_ridge(features, self._tfidf.transform(texts), settings.penalty)
         self._recentered = settings.recentered
         self.seconds = time.perf_counter() - began
-        self.size = self._ridge.size + self._tfidf.idf.size
 
     def encode(self, texts: Sequence[str]) -> Floats:
         """Compute query vectors ``[n, W]``."""
@@ -278,8 +264,6 @@ def select_settings(domains: Sequence[DomainFeatures], *, joint: bool, prior: fl
     are not read. If a domain has only one training clip, the first candidate is selected.
 
     Args:
-        domains: Domains, each with at least one training clip.
-        joint: Whether to fit one ridge to all domains.
         prior: Cosine per nat of routing evidence.
     """
     candidates = [
@@ -314,12 +298,7 @@ def _leave_out(domain: DomainFeatures, fold: int, folds: int) -> DomainFeatures:
 def extract_features(
     backbone: Backbone, tasks: Sequence[TaskData], report: Callable[[str], None] = lambda line: None
 ) -> list[DomainFeatures]:
-    """Compute features of all clips with a backbone's frozen image side.
-
-    Args:
-        backbone: Backbone that computes the frame features.
-        report: Called with one line per domain.
-    """
+    """Compute features of all clips with a backbone's frozen image side."""
     domains = []
     for task in tasks:
         began = time.perf_counter()

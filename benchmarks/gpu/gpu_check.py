@@ -22,8 +22,7 @@ from datetime import UTC, datetime
 from importlib.util import find_spec
 from pathlib import Path
 
-from benchmarks.gpu.check_plan import GpuPlan, plan_checks
-from benchmarks.gpu.check_runner import Check, CheckResult, run_checks
+from benchmarks.gpu.check_runner import Check, CheckResult, GpuPlan, plan_checks, run_checks
 
 _NEEDED = ("machine", "checkpoints")
 BUDGET = 460.0  # seconds: eight minutes including start and end

@@ -8,8 +8,7 @@ import time
 
 import torch
 
-from benchmarks.gpu.check_plan import GpuPlan
-from benchmarks.gpu.check_runner import CheckFailed, Figures
+from benchmarks.gpu.check_runner import CheckFailed, Figures, GpuPlan
 
 
 def describe_machine(plan: GpuPlan) -> Figures:

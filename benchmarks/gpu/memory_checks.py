@@ -11,8 +11,7 @@ from unittest.mock import patch
 import numpy as np
 import torch
 
-from benchmarks.gpu.check_plan import GpuPlan
-from benchmarks.gpu.check_runner import CheckFailed, Figures
+from benchmarks.gpu.check_runner import CheckFailed, Figures, GpuPlan
 from benchmarks.gpu.drawn_frames import draw_frames, make_captions
 from benchmarks.search.synthetic_library import prepare_catalog
 from cinestrata_schemas.tasks import TaskDetails, TaskSpec

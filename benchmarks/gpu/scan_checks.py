@@ -11,9 +11,7 @@ import faiss
 import numpy as np
 import torch
 
-from benchmarks.gpu.check_plan import GpuPlan
-from benchmarks.gpu.check_runner import CheckFailed, Figures
-from benchmarks.gpu.device_meter import synchronize
+from benchmarks.gpu.check_runner import CheckFailed, Figures, GpuPlan
 from index.scanning.exact_scan import ExactScan, GpuScan, RowHits, empty_flat_index
 from models.backbones.tower_computation import compute_device
 
@@ -33,14 +31,14 @@ def check_scan(plan: GpuPlan, count: int) -> Figures:
     figures: Figures = {
         "vectors": count,
         "dimensions": _DIM,
-        "cpu_query_ms": _milliseconds(lambda: exact.search(queries[0], _K), device),
-        "cpu_batch_ms": _milliseconds(lambda: exact.search_many(queries, _K), device),
+        "cpu_query_ms": _milliseconds(lambda: exact.search(queries[0], _K)),
+        "cpu_batch_ms": _milliseconds(lambda: exact.search_many(queries, _K)),
         "batch": _QUERIES,
     }
     if not hasattr(faiss, "StandardGpuResources"):
         figures["faiss_gpu"] = "left out: this build of faiss has no GPU support (faiss-gpu is not installed)"
     elif plan.device == "cuda":
-        figures |= _scan_with_faiss(exact, queries, exact.search_many(queries, _K), device)
+        figures |= _scan_with_faiss(exact, queries, exact.search_many(queries, _K))
     return figures
 
 
@@ -59,9 +57,7 @@ def _draw_vectors(count: int, device: torch.device) -> tuple[Any, np.ndarray]:
     return flat, queries.cpu().numpy()
 
 
-def _scan_with_faiss(
-    exact: ExactScan, queries: np.ndarray, expected: list[RowHits], device: torch.device
-) -> Figures:
+def _scan_with_faiss(exact: ExactScan, queries: np.ndarray, expected: list[RowHits]) -> Figures:
     """Copy the vectors to the GPU, compare its results with the CPU's, and time it."""
     began = time.perf_counter()
     scan = GpuScan(exact)
@@ -70,19 +66,17 @@ def _scan_with_faiss(
     for one, other in zip(expected, found, strict=True):
         if not (np.array_equal(one.rows, other.rows) and np.array_equal(one.scores, other.scores)):
             raise CheckFailed("faiss on the GPU returns other rows or scores than the CPU", figures)
-    figures["faiss_gpu_query_ms"] = _milliseconds(lambda: scan.search_many(queries[:1], _K), device)
-    figures["faiss_gpu_batch_ms"] = _milliseconds(lambda: scan.search_many(queries, _K), device)
+    figures["faiss_gpu_query_ms"] = _milliseconds(lambda: scan.search_many(queries[:1], _K))
+    figures["faiss_gpu_batch_ms"] = _milliseconds(lambda: scan.search_many(queries, _K))
     return figures
 
 
-def _milliseconds(run: Callable[[], object], device: torch.device) -> float:
+def _milliseconds(run: Callable[[], object]) -> float:
     """Measure the median wall time of several runs, after one to warm up."""
     run()
     times: list[float] = []
     while len(times) < _RUNS and sum(times) < 1000 * _SECONDS:
-        synchronize(device)
         began = time.perf_counter()
         run()
-        synchronize(device)
         times.append(1000 * (time.perf_counter() - began))
     return round(median(times), 3)

@@ -1,13 +1,10 @@
-"""Measure searches whose texts are encoded on the device: latency in process, and capacity over HTTP."""
+"""Measure searches whose texts are encoded on the device."""
 
 from __future__ import annotations
 
-import os
-
-from benchmarks.gpu.check_plan import GpuPlan
-from benchmarks.gpu.check_runner import CheckFailed, Figures
+from benchmarks.gpu.check_runner import CheckFailed, Figures, GpuPlan
 from benchmarks.search.search_latency import K, compare_latency, measure_recall, start_engine
-from benchmarks.search.synthetic_library import SyntheticLibrary, make_library, prepare_catalog
+from benchmarks.search.synthetic_library import make_library, prepare_catalog
 from models.backbones.backbone_loading import load_backbone
 
 _ROUNDS = 3
@@ -15,7 +12,7 @@ _MIN_RECALL = 0.5  # a target lies at a cosine of 0.9 from its query, all others
 
 
 def measure_searches(plan: GpuPlan) -> Figures:
-    """Measure median latency with the text tower on the CPU and on the device in turns, then searches per second."""
+    """Measure median latency with the text tower on the CPU and on the device in turns."""
     name = plan.backbone_name(plan.models[0])
     root = plan.folder / "searches"
     prepare_catalog(root, name)
@@ -24,7 +21,7 @@ def measure_searches(plan: GpuPlan) -> Figures:
         load_backbone(name),
         tasks=plan.searched_domains,
         vectors=plan.searched_vectors,
-        captions=4 * plan.searches,
+        captions=plan.searches + 50,
     )
     on_cpu, on_device = start_engine(library), start_engine(library, query_device=plan.device)
     texts = [query.text for query in library.queries[: plan.searches]]
@@ -45,29 +42,4 @@ def measure_searches(plan: GpuPlan) -> Figures:
     }
     if recall < _MIN_RECALL:
         raise CheckFailed("searches on the device do not find their targets", figures)
-    try:
-        figures |= _measure_capacity(plan, library)
-    except ImportError as error:
-        figures["capacity"] = f"left out: {error}"
     return figures
-
-
-def _measure_capacity(plan: GpuPlan, library: SyntheticLibrary) -> Figures:
-    """Measure how many searches per second one server process answers."""
-    import av  # noqa: F401 (the server needs these packages; without them it would not become ready)
-    import fastapi  # noqa: F401
-    import uvicorn  # noqa: F401
-
-    from benchmarks.search.server_load import measure_load, running_server
-
-    os.environ["CINESTRATA_QUERY_DEVICE"] = plan.device
-    texts = [query.text for query in library.queries[plan.searches :]]
-    warm = len(texts) // 4
-    with running_server(library.settings) as (url, pid):
-        measure_load(url, pid, texts[:warm], plan.clients)
-        load = measure_load(url, pid, texts[warm:], plan.clients)
-    return {
-        "clients": plan.clients,
-        "searches_per_second": round(load.rate, 1),
-        "server_cpu_ms": round(load.server, 2),
-    }

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import time
-
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from benchmarks.gpu.check_plan import GpuPlan
-from benchmarks.gpu.check_runner import CheckFailed, Figures
-from benchmarks.gpu.device_meter import DeviceMeter, synchronize
+from benchmarks.gpu.check_runner import CheckFailed, Figures, GpuPlan
 from benchmarks.gpu.drawn_frames import draw_frames, make_captions, write_task
+from benchmarks.learning.run_costs import ResourceMeter
 from models.backbones.backbone import Backbone
 from models.backbones.backbone_loading import load_backbone
 from models.backbones.tower_computation import compute_device, mixed_precision
@@ -87,20 +84,15 @@ def measure_embedding(plan: GpuPlan, model: str) -> Figures:
         plan.folder / "frames", videos=count, frames=frames, size=size, captions=make_captions(count)
     )
     method = start_method("zero_shot", backbone, {}, None)
-    meter = DeviceMeter(device)
-    seconds = 0.0
+    meter = ResourceMeter(device)
     for _ in range(2):
-        with meter.measure():
-            began = time.perf_counter()
-            with torch.inference_mode():
-                vectors = embed_clips(method.encode_videos, task.clips)
-            synchronize(device)
-            seconds = time.perf_counter() - began
+        with meter.phase("embedding"), torch.inference_mode():
+            vectors = embed_clips(method.encode_videos, task.clips)
     figures = {
-        "videos_per_second": round(count / seconds, 2),
+        "videos_per_second": round(count / meter.seconds["embedding"][-1], 2),
         "videos": count,
         "frames": frames,
-        "peak_memory_gib": round(meter.peak_gib, 2),
+        "peak_memory_gib": round(meter.peak_gib("embedding"), 2),
     }
     if not np.allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-3):
         raise CheckFailed("the vectors are not unit vectors", figures)

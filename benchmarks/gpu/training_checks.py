@@ -5,10 +5,9 @@ from __future__ import annotations
 import gc
 import time
 
-from benchmarks.gpu.check_plan import GpuPlan, TrainingSize
-from benchmarks.gpu.check_runner import CheckFailed, Figures
-from benchmarks.gpu.device_meter import DeviceMeter
+from benchmarks.gpu.check_runner import CheckFailed, Figures, GpuPlan, TrainingSize
 from benchmarks.gpu.drawn_frames import make_captions, write_task
+from benchmarks.learning.run_costs import ResourceMeter
 from models.backbones.backbone import Backbone
 from models.backbones.backbone_loading import load_backbone
 from models.backbones.tower_computation import compute_device, has_fast_bfloat16
@@ -65,8 +64,8 @@ def _train(backbone: Backbone, task: TaskData, size: TrainingSize, *, checkpoint
             ticks.clear()
         ticks.append(time.perf_counter())
 
-    meter = DeviceMeter(next(backbone.clip.parameters()).device)
-    with meter.measure():
+    meter = ResourceMeter(backbone.device)
+    with meter.phase("training"):
         fit(method, task, report=report)
     seconds, steps = ticks[-1] - ticks[0], len(ticks) - 1
     return {
@@ -74,6 +73,6 @@ def _train(backbone: Backbone, task: TaskData, size: TrainingSize, *, checkpoint
         "milliseconds_per_step": round(1000 * seconds / steps, 1),
         "first_loss": round(losses[0], 4),
         "last_loss": round(losses[-1], 4),
-        "peak_memory_gib": meter.peak_gib,
+        "peak_memory_gib": meter.peak_gib("training"),
         **({"micro_batch": method.micro_batch} if method.micro_batch else {}),
     }

@@ -27,9 +27,6 @@ _ROLES = {"serve": "API", "cpu": "probing worker", "gpu": "learning worker", "re
 def embedded_service(data: Path, settings: Mapping[str, str]) -> Iterator[httpx.Client]:
     """Run ``cinestrata up`` on a data folder during the ``with`` block; yields a client for its API.
 
-    Args:
-        settings: The service's settings by environment variable.
-
     Raises:
         RuntimeError: The service does not start; the message contains its error output.
     """

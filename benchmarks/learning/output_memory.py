@@ -20,10 +20,6 @@ def remember_outputs(backbone: Backbone, cache: Path) -> None:
 
     Video tokens and features are kept in files, also for copies of the backbone, which share the network. Text vectors
     are kept in memory, for the backbone's own text tower. A backbone without a frozen network is left alone.
-
-    Args:
-        backbone: Backbone, which is changed in place.
-        cache: Folder for the outputs.
     """
     if not backbone.has_frozen_network:
         return

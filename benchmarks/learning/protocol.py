@@ -147,9 +147,6 @@ def protocol_names() -> list[str]:
 def load_protocol(name: str) -> Protocol:
     """Load a protocol.
 
-    Args:
-        name: Name of one of the project's protocols, or path of a ``.yaml`` file.
-
     Raises:
         ProtocolError: The file does not exist or is invalid; the message names the field.
     """

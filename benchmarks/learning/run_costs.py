@@ -24,14 +24,12 @@ class ResourceMeter:
         peak_mib: The process's peak resident memory during the phase, including mapped files. The kernel's high-water
             mark is reset before each phase; where that is impossible, the value is the peak since the process started.
         peak_device_mib: Peak memory that torch allocated on the GPU; empty without one.
-        memory: Which measure ``peak_mib`` uses.
     """
 
     def __init__(self, device: torch.device) -> None:
         self.seconds: dict[str, list[float]] = {}
         self.peak_mib: dict[str, list[float]] = {}
         self.peak_device_mib: dict[str, list[float]] = {}
-        self.memory = "VmHWM of each phase" if reset_peak(_CPU) else "ru_maxrss of the process so far"
         self._device = device if device.type == "cuda" else None
 
     @contextmanager
@@ -47,3 +45,7 @@ class ResourceMeter:
             self.peak_device_mib.setdefault(name, []).append(peak_bytes(self._device) / _MIB)
         self.seconds.setdefault(name, []).append(time.perf_counter() - began)
         self.peak_mib.setdefault(name, []).append(peak_bytes(_CPU) / _MIB)
+
+    def peak_gib(self, name: str) -> float:
+        """Get the peak memory of the phase's last execution in GiB: of the GPU, if there is one."""
+        return (self.peak_device_mib or self.peak_mib)[name][-1] / 1024

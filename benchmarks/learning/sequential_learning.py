@@ -25,17 +25,9 @@ class SequentialLearner:
     """Learns tasks one by one and keeps their releases and shards in memory.
 
     As in the learning job, each task starts from the previous task's release, and the stored vectors of earlier
-    training videos are available to the loss::
-
-        learner = SequentialLearner("strata", backbone, settings)
-        for task in tasks:
-            learner.train(task)
-            learner.index(task)
-        encoder = learner.query_encoder()
+    training videos are available to the loss.
 
     Args:
-        method_name: Name of the continual-learning method.
-        backbone: Backbone that the method adapts.
         settings: The method's settings, over those of its recipe.
         round_vectors: Whether to round shards to half precision, as the vector store does.
 
@@ -81,9 +73,6 @@ class SequentialLearner:
     ) -> list[float]:
         """Train the next task, starting from the newest release.
 
-        Args:
-            report: Called after every optimizer step.
-
         Returns:
             The mean loss of each epoch; empty if the task has no training captions.
 
@@ -112,7 +101,6 @@ class SequentialLearner:
 
         Args:
             mixed_batches: Whether batches mix videos from all tasks. Without, a pair has no negatives from other tasks.
-            report: Called after every optimizer step.
 
         Returns:
             The mean loss of each epoch.

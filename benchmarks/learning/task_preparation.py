@@ -38,7 +38,6 @@ def prepare_source_tasks(
         source_tasks: Tasks before their frames are created.
         spec: Number and size of the frames per video, as the backbone requires.
         cache: Cache folder; the frames are in its subfolder ``<frames>x<size>``.
-        workers: Number of decoding processes.
 
     Raises:
         ProtocolError: Videos are missing or cannot be decoded; the message names them.

@@ -65,10 +65,8 @@ def read_domains(
     Copies of a video in a domain are left out, because the service rejects them.
 
     Args:
-        folders: Folders with one subfolder per domain, each with a manifest.
         names: Whether videos keep their file name and metadata. If not, hidden videos have no text at all.
         only: Names of the domains to read; all by default.
-        excluded: Names of domains to leave out.
 
     Raises:
         ProtocolError: There are no such domains, two have the same name, a file is missing, or a domain has fewer than

@@ -143,16 +143,9 @@ def compare_on_queries(
 
     Args:
         folders: Folders of domains; see :func:`~benchmarks.queries.library_videos.read_domains`.
-        cache: Folder for decoded frames and frozen features.
         method: Name of the method; None: the backbone's default.
-        queries: Maximum number of queries per kind and seed.
         uncaptioned: Share of the videos whose captions are hidden.
-        names: Whether the product and BM25 see file names and metadata.
         only: Names of the domains to read; all by default.
-        excluded: Names of domains to leave out.
-        workers: Number of decoding processes.
-        progress: Called with the numbers of decoded videos and of videos to decode.
-        report: Called with a line that names the engine, and one per library.
 
     Raises:
         ProtocolError: A folder or a video cannot be used.
@@ -226,11 +219,7 @@ def _score(
 
 
 def plan_libraries(library: Library, seed: int, count: int) -> list[Plan]:
-    """Draw the queries to a library with all captions, and to its two variants.
-
-    Args:
-        count: Maximum number of queries per kind.
-    """
+    """Draw the queries to a library with all captions, and to its two variants."""
     short = keep_first_captions(library)
     kept, left_out = leave_out(library, seed)
     letters, words, sentences, captions = UNKNOWN_KINDS

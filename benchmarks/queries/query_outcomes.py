@@ -13,13 +13,12 @@ import numpy.typing as npt
 
 from benchmarks.queries.library_videos import LibraryVideo
 from benchmarks.queries.query_kinds import Query
-from benchmarks.queries.query_rivals import combine, fuse
+from benchmarks.queries.query_rivals import combine
 from benchmarks.queries.served_library import DEPTH, Answer
 
-PRODUCT, FULL_TEXT, FUSION, CONVEX, VISUAL, ZERO_SHOT, RIDGE, WORDY_RIDGE, CHANCE = ROWS = (
+PRODUCT, FULL_TEXT, CONVEX, VISUAL, ZERO_SHOT, RIDGE, WORDY_RIDGE, CHANCE = ROWS = (
     "product as served",
     "BM25",
-    "RRF of BM25 and visual",
     "convex combination of BM25 and visual",
     "visual alone",
     "zero-shot",
@@ -70,7 +69,6 @@ def compare_answers(
             inside = np.array([gallery == "all" or video.domain == query.domain for video in videos])
             listed = {row: np.where(inside, part[number], -np.inf) for row, part in scores.items()}
             if VISUAL in listed:
-                listed[FUSION] = fuse(listed[FULL_TEXT], listed[VISUAL])
                 listed[CONVEX] = combine(listed[FULL_TEXT], listed[VISUAL], weights[half_of(query)])
             for row, part in listed.items():
                 found[gallery, row] = _rival_answer(part, videos, is_full_text=row == FULL_TEXT)

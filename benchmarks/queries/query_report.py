@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -13,12 +12,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks.clips.paired_bootstrap import Interval, difference_interval
+from benchmarks.clips.clip_results import Interval, difference_interval
 from benchmarks.queries.query_comparison import KEPT_KINDS, UNKNOWN_KINDS, QueryResults
 from benchmarks.queries.query_kinds import CAPTION_KINDS
-from benchmarks.queries.query_outcomes import CHANCE, CONVEX, FUSION, PRODUCT, ROWS, Outcome
+from benchmarks.queries.query_outcomes import CHANCE, CONVEX, PRODUCT, ROWS, Outcome
 from benchmarks.queries.retyped_captions import RETYPED_KINDS
-from benchmarks.reporting.markdown_tables import format_interval, markdown_table
+from benchmarks.reporting.markdown_tables import format_interval, markdown_table, write_report
 
 
 class Column(NamedTuple):
@@ -126,21 +125,18 @@ def compute_curves(results: QueryResults) -> list[dict[str, Any]]:
 
     Returns:
         For each row and kind of present captions: the area under the receiver operating characteristic, with its
-        interval, and its heights: the shares of present captions above the thresholds that 0, 5, … 100 % of the absent
-        ones exceed.
+        interval.
     """
     curves = []
     for row in ROWS:
-        if row in (FUSION, CONVEX, CHANCE):  # these score relative to other videos
+        if row in (CONVEX, CHANCE):  # these score relative to other videos
             continue
         present, hidden, absent = (
             _confidences(results, row, kind) for kind in (*KEPT_KINDS, UNKNOWN_KINDS[-1])
         )
         for kind, own in zip(KEPT_KINDS, (present, hidden), strict=True):
             if len(own) and len(absent):
-                thresholds = np.quantile(absent, 1 - np.linspace(0, 1, 21))
-                heights = [float(np.mean(own > threshold)) for threshold in thresholds]
-                curves.append({"row": row, "present": kind, "area": _area(own, absent), "heights": heights})
+                curves.append({"row": row, "present": kind, "area": _area(own, absent)})
     return curves
 
 
@@ -220,7 +216,6 @@ def write_query_report(folder: Path, results: QueryResults, command: str, backbo
 
     Args:
         folder: Folder for the results; created if missing.
-        command: Command line of the runs.
     """
     figures = compute_figures(results)
     table = query_tables(results, figures)
@@ -243,7 +238,4 @@ def write_query_report(folder: Path, results: QueryResults, command: str, backbo
             if row == PRODUCT
         ],
     }
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "table.md").write_text(f"    {command}\n\n{table}", encoding="utf-8")
-    (folder / "results.json").write_text(json.dumps(summary, allow_nan=False) + "\n", encoding="utf-8")
-    return table
+    return write_report(folder, table, summary)

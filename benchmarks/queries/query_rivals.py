@@ -1,8 +1,8 @@
-"""The product's rivals on the same videos and texts: full-text search, its fusions with vectors, zero-shot, a ridge.
+"""The product's rivals on the same videos and texts: full-text search, alone and with vectors, zero-shot, a ridge.
 
 BM25 is that of Robertson and Zaragoza, "The Probabilistic Relevance Framework: BM25 and Beyond" (2009), over all texts
-that the library stores for a video. Reciprocal rank fusion is that of Cormack, Clarke and Büttcher (SIGIR 2009), the
-convex combination that of Bruch, Gai and Ingber, "An Analysis of Fusion Functions for Hybrid Retrieval" (TOIS 2023).
+that the library stores for a video. The convex combination is that of Bruch, Gai and Ingber, "An Analysis of Fusion
+Functions for Hybrid Retrieval" (TOIS 2023).
 """
 
 from __future__ import annotations
@@ -42,7 +42,6 @@ from trainer.video_embedding import embed_clips
 Floats = npt.NDArray[np.floating]
 
 _K1, _B = 1.2, 0.75
-_RRF = 60
 _NO_RESULT = -np.inf
 
 
@@ -87,15 +86,6 @@ def _values(value: object) -> list[str]:
         parts = value.values() if isinstance(value, Mapping) else value
         return [text for part in parts for text in _values(part)]
     return [] if isinstance(value, bool) or value is None else [str(value)]
-
-
-def fuse(first: Floats, second: Floats) -> Floats:
-    """Fuse two lists of scores ``[N]`` by reciprocal rank; −∞ means not in the list."""
-    scores = np.zeros(len(first))
-    for part in (first, second):
-        ranks = 1 + np.searchsorted(np.sort(-part), -part)  # equal scores share the best rank
-        scores += np.where(part > _NO_RESULT, 1 / (_RRF + ranks), 0)
-    return np.where(scores > 0, scores, _NO_RESULT)
 
 
 def combine(full_text: Floats, visual: Floats, weight: float) -> Floats:
@@ -185,7 +175,6 @@ class JointRidge:
     """One ridge over all of a library's domains, with routing evidence from its words.
 
     Args:
-        library: Library whose stored captions are fitted.
         features: Features of its videos.
         settings: Settings; by default the best in cross-validation on the captioned videos.
     """

@@ -75,11 +75,7 @@ _INFLECTIONS = [  # the first pattern that fits
 
 
 def retyped_queries(library: Library, count: int, rng: random.Random) -> list[Query]:
-    """Draw captions and retype each once for every kind.
-
-    Args:
-        count: Maximum number of queries of a kind.
-    """
+    """Draw captions and retype each once for every kind."""
     videos = [video for part in library.values() for video in part]
     stored = [(video, caption_words(text)) for video in videos for text in video.stored]
     sets = [set(words) for _, words in stored]

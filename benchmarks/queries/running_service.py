@@ -34,7 +34,6 @@ def compare_service(
 
     Args:
         url: Base URL of the service; the API key is that of the environment.
-        names: Whether BM25 sees file names and metadata.
 
     Raises:
         ProtocolError: A folder cannot be used, or the service lacks one of its domains.

@@ -98,11 +98,6 @@ def serve(
     """Ingest a library in a process of its own, and search it.
 
     Args:
-        questions: Searches for the product.
-        texts: Texts for which every video is scored.
-        folder: Empty folder for the library's data.
-        media: Media root with the videos.
-        cache: Folder for frozen features, shared by all libraries.
         method: Name of the method; None: the backbone's default.
 
     Raises:

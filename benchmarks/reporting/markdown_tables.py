@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 
 def format_mean(values: Sequence[float | None], style: str = "{:.2f}") -> str:
@@ -36,3 +39,11 @@ def format_interval(
     if difference is not None and difference[0] > 0:
         sign = " ▲" if difference[1] > 0 else " △"
     return f"{mean} ({low} to {high}){sign}"
+
+
+def write_report(folder: Path, table: str, summary: Mapping[str, Any]) -> str:
+    """Write ``table.md``, with the summary's command, and ``results.json`` to a folder, and return the table."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "table.md").write_text(f"    {summary['command']}\n\n{table}", encoding="utf-8")
+    (folder / "results.json").write_text(json.dumps(summary, allow_nan=False) + "\n", encoding="utf-8")
+    return table

@@ -68,7 +68,7 @@ def _tables(content: Mapping[str, Any]) -> Iterator[str]:
             content["columns"], [[_cell(value, decimals) for value in row] for row in content["rows"]]
         )
         return
-    figures = _query_figures(content)
+    figures = query_figures(content)
     for columns in content["tables"]:
         keys = [tuple(key) for key in columns.values()]
         rows = dict.fromkeys(row for row, *key in figures if tuple(key) in keys)
@@ -79,7 +79,7 @@ def _tables(content: Mapping[str, Any]) -> Iterator[str]:
         yield markdown_table(cells[0], cells[1:])
 
 
-def _query_figures(content: Mapping[str, Any]) -> dict[tuple[str, ...], Mapping[str, Any]]:
+def query_figures(content: Mapping[str, Any]) -> dict[tuple[str, ...], Mapping[str, Any]]:
     """Index the figures of ``bench queries`` by row, kind, measure, gallery and group."""
     keys = ("row", "kind", "measure", "gallery", "group")
     return {tuple(figure[key] for key in keys): figure for figure in content["figures"]}
@@ -109,7 +109,7 @@ def _number(value: float, decimals: int) -> str:
 
 def _overview() -> str:
     """Format the README's table: searches of one library, and held-out clips."""
-    searches, ridges = _query_figures(load("retyped")), load("ridge")
+    searches, ridges = query_figures(load("retyped")), load("ridge")
     position = ridges["columns"].index("all domains R@1")
     held_out = {(row[0], row[1]): row[position] for row in ridges["rows"]}
     rows = []

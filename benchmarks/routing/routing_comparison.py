@@ -50,11 +50,7 @@ class RoutingResult:
 
 
 class TextEncoder:
-    """Tokenizes and encodes each text once.
-
-    Args:
-        backbone: Backbone whose tokenizer and text tower to use.
-    """
+    """Tokenizes and encodes each text once."""
 
     def __init__(self, backbone: Backbone) -> None:
         self.backbone = backbone
@@ -155,7 +151,6 @@ def token_counts(tokens: Sequence[Ints], labels: Ints, vocabulary: int) -> Float
 
     Args:
         tokens: Distinct token IDs of each training caption.
-        labels: Task of each training caption.
         vocabulary: Vocabulary size V.
     """
     counts = np.zeros((int(labels.max()) + 1, vocabulary))
@@ -169,7 +164,6 @@ def profile_evidence(counts: Floats, queries: Sequence[Ints]) -> Floats:
 
     Args:
         counts: The tasks' token counts, ``[T, V]``.
-        queries: Distinct token IDs of each query.
     """
     return _token_sums(np.stack([token_profile(row) for row in counts]), queries)
 
@@ -190,7 +184,6 @@ def caption_evidence(
 
     Args:
         vectors: Text vectors of the training captions, ``[n, dim]``.
-        labels: Task of each training caption.
         queries: Text vectors of the queries, ``[Q, dim]``.
         background: Distribution of generic texts.
         within_tasks: Whether to use the covariance of captions within tasks, rather than that of generic texts.
@@ -212,7 +205,6 @@ def logistic_evidence(vectors: Floats, labels: Ints, queries: Floats) -> Floats:
 
     Args:
         vectors: Features of the training captions, ``[n, W]``.
-        labels: Task of each training caption.
         queries: Features of the queries, ``[Q, W]``.
     """
     features, targets = torch.from_numpy(vectors).float(), torch.from_numpy(labels)

@@ -47,16 +47,7 @@ _INITIAL_VECTORS = 1000  # in the task that is published before the server start
 _DISTINCT_QUERIES = 1000  # few come from the cache
 _RATE = 50.0  # searches per second
 _GENERATION = re.compile(rb'"generation": ?(\d+)')
-_WORDS = (
-    "red car",
-    "tall tree",
-    "quiet street",
-    "small dog",
-    "open door",
-    "wet road",
-    "old boat",
-    "loud crowd",
-)
+_WORDS = [f"{color} {thing}" for color in ("red", "old") for thing in ("car", "tree", "street", "boat")]
 
 
 class _TaskPublisher:
@@ -103,8 +94,7 @@ class _TaskPublisher:
         return self._store.publish(release=release, shards=[shard]).generation
 
 
-# In the publishing process, which must not delay the load generator.
-_publisher: _TaskPublisher
+_publisher: _TaskPublisher  # in the publishing process, which must not delay the load generator
 
 
 def _start_publisher() -> None:

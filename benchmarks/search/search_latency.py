@@ -59,11 +59,7 @@ def start_engine(library: SyntheticLibrary, **changed: object) -> SearchEngine:
 def compare_latency(
     first: Search, second: Search, texts: Sequence[tuple[str, str]], rounds: int
 ) -> LatencyComparison:
-    """Measure two searches with alternating queries.
-
-    Args:
-        texts: One query for each search, all different, to distribute over the rounds.
-    """
+    """Measure two searches with alternating queries."""
     for pair in texts[:_WARM_UP]:
         first(pair[0])
         second(pair[1])
@@ -89,11 +85,7 @@ def searched_tasks(response: SearchResponse) -> int:
 
 
 def lower_bound_search(library: SyntheticLibrary, backbone: Backbone) -> Callable[[str], None]:
-    """Reduce a search to its necessary work: one encoding by the frozen text tower and one scan of all vectors.
-
-    Args:
-        library: Library with a single task, so that one shard has all vectors.
-    """
+    """Reduce a search to its necessary work: one encoding by the frozen text tower and one scan of all vectors."""
     snapshot = IndexSnapshot.open(ShardStore(library.settings.index_dir))
     (task,) = snapshot.tasks
     shard = snapshot.shard(task, fingerprint=snapshot.manifest.shards[task].fingerprint)

@@ -20,6 +20,7 @@ from benchmarks.search.synthetic_library import (
     SyntheticLibrary,
     TargetedQuery,
     insert_catalog_rows,
+    publish_domain,
     whole_words,
 )
 from index.shard_store import ShardStore
@@ -35,7 +36,6 @@ from models.backbones.backbone_description import TokenIds
 from models.backbones.query_backbone import QueryBackbone, Vectors
 from models.encoders.families.analytic_family import ANALYTIC_FAMILY
 from models.encoders.tower_query_backbone import TowerQueryBackbone
-from models.releases.release_files import write_release
 from models.releases.release_lineage import ParentRelease, ReleaseTask
 from models.releases.release_state import ReleaseState
 from models.routing.caption_evidence import CaptionScatter
@@ -67,12 +67,8 @@ def make_shared_word_library(
     """Write a library of ``tasks`` domains with ``videos`` videos each.
 
     Args:
-        folder: The library's data folder. The catalog is that of this process.
-        backbone: Backbone with reserved coordinates and a distribution of generic texts.
         videos: Videos per task.
-        queries: Number of queries over all tasks.
         first_id: First vector ID; libraries in one catalog must not share IDs.
-        seed: Seed for all random numbers.
     """
     rng, config, encoder = np.random.default_rng(seed), AnalyticConfig(), TowerQueryBackbone(backbone)
     layout = VectorLayout.for_backbone(backbone, config.semantic_weight)
@@ -110,22 +106,11 @@ def make_shared_word_library(
             profiles=profiles,
             tensors=tensors,
         )
-        with store.staging() as staged:
-            write_release(staged, state, parent=parent)
-            release = store.adopt_release(staged)
         captions = AnalyticMapSet(layout, backbone.vocabulary, [query_map])(
             frozen, pad_distinct_tokens(ids), np.arange(len(frozen)), np.zeros(len(frozen), np.int64)
         )
         vectors = _videos(captions, query_count, videos, rng)
-        shard = store.write_shard(
-            task=task.task_id,
-            release=release.id,
-            fingerprint=task.fingerprint,
-            ids=np.arange(first_id, first_id + videos),
-            vectors=vectors,
-        )
-        store.publish(release=release, shards=[shard])
-        parent = ParentRelease(release.id, len(learned))
+        parent = publish_domain(store, state, first_id, vectors, parent)
         targets += [TargetedQuery(text, first_id + row) for row, text in enumerate(texts[_CAPTIONS:])]
         # The videos of the queries have no captions: they are found by what they look like.
         captions_of_videos = _captions(shared, words, videos, np.random.default_rng([seed, number]))
@@ -137,8 +122,6 @@ def make_shared_word_library(
         tasks=tasks,
         vectors=tasks * videos,
         queries=[targets[index] for index in rng.permutation(len(targets))],
-        vague_queries=[],
-        bytes=2 * tasks * videos * backbone.dim,
     )
 
 

@@ -42,12 +42,12 @@ from service.catalog.tables import Task
 from service.core.settings import Settings, settings
 
 _TASK_WORDS, _COMMON_WORDS = 50, 100
-_VAGUE_QUERIES = 400
 _RANK = 16
 _CONTEXT = 77
 _TARGET_COSINE, _OTHER_COSINE = 0.9, 0.35  # cosines of videos with captions
 
 Rng = np.random.Generator
+Vectors = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True)
@@ -66,16 +66,12 @@ class SyntheticLibrary:
         settings: Settings for a search engine on the library.
         vectors: Number of vectors over all tasks.
         queries: Distinct queries in random order.
-        vague_queries: Queries without a word of any task, which give no routing evidence.
-        bytes: Size of the stored vectors.
     """
 
     settings: Settings
     tasks: int
     vectors: int
     queries: list[TargetedQuery]
-    vague_queries: list[str]
-    bytes: int
 
 
 def prepare_catalog(folder: Path, backbone: str | None = None) -> None:
@@ -109,12 +105,8 @@ def make_library(
     """Write a library of ``vectors`` videos in ``tasks`` tasks of equal size.
 
     Args:
-        folder: The library's data folder. The catalog is that of this process.
-        backbone: Backbone for the query encoders.
-        vectors: Number of videos over all tasks.
         captions: Approximate number of target videos; at least eight per task.
         first_id: First vector ID; libraries in one catalog must not share IDs.
-        seed: Seed for all random numbers.
     """
     rng = np.random.default_rng(seed)
     common, *domains = _vocabularies(whole_words(backbone), tasks, rng)
@@ -131,21 +123,10 @@ def make_library(
         texts = _captions(task_words, common, min(rows, max(8, -(-captions // tasks))), rng)
         profiles = RoutingProfiles.concatenate([profiles, _profile(backbone, texts)])
         state = _release(backbone, learned, profiles, texts, seed + number)
-        with store.staging() as staged:
-            write_release(staged, state, parent=parent)
-            release = store.adopt_release(staged)
         alone = replace(state, tasks=[task])
         encoder = open_query_encoder(backbone, alone, {task.task_id: alone})
         around = encoder.encode(texts, [task.task_id], "pinned")[:, 0]
-        shard = store.write_shard(
-            task=task.task_id,
-            release=release.id,
-            fingerprint=task.fingerprint,
-            ids=np.arange(next_id, next_id + rows),
-            vectors=_videos(around, rows, rng),
-        )
-        store.publish(release=release, shards=[shard])
-        parent = ParentRelease(release.id, len(learned))
+        parent = publish_domain(store, state, next_id, _videos(around, rows, rng), parent)
         queries += [TargetedQuery(caption, next_id + index) for index, caption in enumerate(texts)]
         # Every video has a caption; those of the target videos are the queries.
         others = _captions(task_words, common, rows - len(texts), rng)
@@ -157,9 +138,29 @@ def make_library(
         tasks=tasks,
         vectors=vectors,
         queries=[queries[index] for index in order],
-        vague_queries=_captions(common, common, _VAGUE_QUERIES, rng),
-        bytes=2 * vectors * backbone.dim,
     )
+
+
+def publish_domain(
+    store: ShardStore, state: ReleaseState, first_id: int, vectors: Vectors, parent: ParentRelease | None
+) -> ParentRelease:
+    """Publish a release and the shard of its newest domain.
+
+    Returns:
+        The parent of the next release.
+    """
+    with store.staging() as staged:
+        write_release(staged, state, parent=parent)
+        release = store.adopt_release(staged)
+    shard = store.write_shard(
+        task=state.tasks[-1].task_id,
+        release=release.id,
+        fingerprint=state.fingerprint,
+        ids=np.arange(first_id, first_id + len(vectors)),
+        vectors=vectors,
+    )
+    store.publish(release=release, shards=[shard])
+    return ParentRelease(release.id, len(state.tasks))
 
 
 def _vocabularies(words: Sequence[str], tasks: int, rng: Rng) -> list[list[str]]:
@@ -218,7 +219,7 @@ def _release(
     )
 
 
-def _videos(captions: npt.NDArray[np.float32], rows: int, rng: Rng) -> npt.NDArray[np.float32]:
+def _videos(captions: Vectors, rows: int, rng: Rng) -> Vectors:
     """Draw unit vectors: first each caption's target video, then more videos around all captions."""
     center = np.resize(np.arange(len(captions)), rows)
     is_target = np.arange(rows) < len(captions)

@@ -64,7 +64,7 @@ _WARM_UP_CLIENTS = (1, 2, 4, 8, 16, 32, 64, 128)
 _CACHED_TEXTS = 131_072  # more than the query vector cache holds
 _STEP_TEXTS = 32  # maximum texts in a step of the service
 _DOMAINS, _DOMAIN_VIDEOS = 6, 40  # at the start
-_WORDS = (
+_WORDS = [
     "red",
     "small",
     "night",
@@ -77,7 +77,7 @@ _WORDS = (
     "bridge",
     "snow",
     "glass",
-)
+]
 _SETTINGS = {
     "CINESTRATA_BACKBONE": "tiny",
     "CINESTRATA_FRAMES": "4",

@@ -12,20 +12,6 @@ def _answers(first: Answer) -> list[Answer]:
     return [first, *([("x", 0.5)] for _ in QUERIES[1:])]
 
 
-def test_plan_is_the_same_for_a_seed_and_has_each_kind_of_operation() -> None:
-    rounds = plan_rounds(1)
-    assert rounds == plan_rounds(1)
-    assert rounds != plan_rounds(2)
-    kinds = {operation.kind for operations in rounds for operation in operations}
-    assert kinds == {"ingest", "append", "delete", "relearn", "sync"}
-
-
-def test_operations_of_a_round_affect_different_domains() -> None:
-    for operations in plan_rounds(1):
-        domains = [operation.domain for operation in operations]
-        assert len(domains) == len(set(domains))
-
-
 def test_videos_are_deleted_only_after_they_were_added_in_an_earlier_request() -> None:
     rounds = plan_rounds(1)
     for number, operations in enumerate(rounds):

@@ -17,8 +17,7 @@ import faiss
 import numpy as np
 import pytest
 
-from benchmarks.chaos.catalog_reading import CatalogReader
-from benchmarks.chaos.library_checker import ExpectedVideos, LibraryChecker, check_epochs
+from benchmarks.chaos.library_checker import CatalogReader, ExpectedVideos, LibraryChecker, check_epochs
 from index.shard_store import ShardStore
 from service.catalog.database import dispose, session_scope
 from service.catalog.tables import Task, Video

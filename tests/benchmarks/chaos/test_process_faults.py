@@ -64,12 +64,6 @@ def test_armed_point_ends_one_process_after_the_call(tmp_path: Path) -> None:
     assert _run(tmp_path, code).stdout.endswith("done\n")
 
 
-def test_armed_point_forgets_the_process_of_an_earlier_one(tmp_path: Path) -> None:
-    (tmp_path / "killed-process").write_text("17")
-    arm_kill_point(tmp_path, "task trained")
-    assert killed_process(tmp_path) is None
-
-
 def test_point_of_another_name_and_a_disarmed_point_do_nothing(tmp_path: Path) -> None:
     code = "import index.files.store_folder; print('done')"
     arm_kill_point(tmp_path, "task trained")

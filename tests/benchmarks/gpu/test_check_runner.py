@@ -67,12 +67,3 @@ def test_checks_after_the_budget_are_skipped() -> None:
     (result,) = run_checks([_check("measure", arguments=(1,))], "plan", 1)
     assert result.outcome == "skipped"
     assert "budget of 1 s" in result.reason
-
-
-@pytest.mark.parametrize("required", [False, True])
-def test_checks_after_a_required_one_need_it(required: bool) -> None:
-    checks = [_check("break_promise", is_required=required), _check("measure", arguments=(1,))]
-    _, other = run_checks(checks, "plan", 2000)
-    assert other.outcome == ("skipped" if required else "passed")
-    if required:
-        assert "'break_promise'" in other.reason

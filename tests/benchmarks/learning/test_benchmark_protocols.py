@@ -43,20 +43,6 @@ SMALL: dict[str, Any] = {
     "settings": {"epochs": 1, "batch_size": 4},
 }
 
-# The published splits: training videos per task, and test videos of every task.
-CTVR: dict[str, tuple[int, list[int]]] = {
-    "msrvtt-10": (32, [305, 465, 211, 378, 366, 248, 309, 218, 295, 195]),
-    "msrvtt-20": (
-        16,
-        [226, 79, 141, 324, 137, 74, 77, 301, 122, 244, 173, 75, 139, 170, 171, 47, 185, 110, 137, 58],
-    ),
-    "actnet-10": (320, [522, 558, 512, 500, 511, 529, 449, 458, 445, 426]),
-    "actnet-20": (
-        160,
-        [237, 285, 299, 259, 276, 236, 244, 256, 227, 284, 255, 274, 216, 233, 223, 235, 236, 209, 223, 203],
-    ),
-}
-
 
 # --- protocol files ---
 
@@ -198,29 +184,6 @@ def actnet(tmp_path_factory: pytest.TempPathFactory) -> Path:
         name = video if number % 2 else video.removeprefix("v_")
         (folder / f"{name}{('.mp4', '.mkv', '.webm')[number % 3]}").touch()
     return folder
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", CTVR)
-def test_counts_equal_the_published_splits(name: str, request: pytest.FixtureRequest) -> None:
-    train, test = CTVR[name]
-    parts = list(_listed(name).tasks(request.getfixturevalue(name.split("-")[0]), None))
-    counts = [Counter(video.split for video in part.videos) for part in parts]
-    assert [count["test"] for count in counts] == test
-    assert {count["train"] for count in counts} == {train}
-    assert all(count["val"] == 0 for count in counts)
-    ids = [video.id for part in parts for video in part.videos]
-    assert len(ids) == len(set(ids)) == train * len(parts) + sum(test)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["msrvtt", "actnet"])
-def test_twenty_tasks_are_the_halves_of_ten_tasks(name: str, request: pytest.FixtureRequest) -> None:
-    folder = request.getfixturevalue(name)
-    ten, twenty = (list(_listed(f"{name}-{tasks}").tasks(folder, None)) for tasks in (10, 20))
-    for number, whole in enumerate(ten):
-        halves = twenty[2 * number].videos + twenty[2 * number + 1].videos
-        assert whole.videos == halves
 
 
 def _test_captions(parts: list[SourceTask]) -> list[str]:

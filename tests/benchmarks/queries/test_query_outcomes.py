@@ -12,7 +12,6 @@ from benchmarks.queries.query_kinds import Query
 from benchmarks.queries.query_outcomes import (
     CONVEX,
     FULL_TEXT,
-    FUSION,
     PRODUCT,
     VISUAL,
     compare_answers,
@@ -51,7 +50,6 @@ def test_a_weight_is_fitted_on_the_other_half_of_the_videos() -> None:
     assert found[CONVEX] == [0.0] * len(QUERIES), "its weights are right for the half that it was fitted on"
     assert found[FULL_TEXT] == pytest.approx(100.0 * (HALVES == 0))
     assert found[VISUAL] == pytest.approx(100.0 * (HALVES == 1))
-    assert all(o.values["R@10"] == 100 for o in outcomes if o.row == FUSION), "both lists count"
 
 
 def test_other_domains_are_not_in_the_own_gallery() -> None:
@@ -61,7 +59,7 @@ def test_other_domains_are_not_in_the_own_gallery() -> None:
     answers = [Answer(["z"], True, 0.7), Answer(["v00"], False, 0.6)]
     outcomes = compare_answers([query], videos, answers, scores, [0.5, 0.5])
     first = {(o.row, o.gallery): o.values["R@1"] for o in outcomes}
-    for row in (PRODUCT, FULL_TEXT, VISUAL, FUSION, CONVEX):
+    for row in (PRODUCT, FULL_TEXT, VISUAL, CONVEX):
         assert (first[row, "all"], first[row, "own"]) == (0, 100)
     product = {o.gallery: o.values for o in outcomes if o.row == PRODUCT}
     assert (product["all"]["matches"], product["own"]["matches"]) == (100, 0)

@@ -1,11 +1,11 @@
-"""Full-text search and its fusion with vectors."""
+"""Full-text search and its combination with vectors."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from benchmarks.queries.query_rivals import Bm25, combine, fuse
+from benchmarks.queries.query_rivals import Bm25, combine
 
 
 def test_bm25_scores_rare_words_and_short_texts_higher() -> None:
@@ -16,15 +16,6 @@ def test_bm25_scores_rare_words_and_short_texts_higher() -> None:
     # idf = ln(1 + 3.5 / 1.5), tf part = 2.2 / (1 + 1.2 (0.25 + 0.75 · 3 / (13 / 3)))
     assert bm25("rose")[3] == pytest.approx(np.log(1 + 3.5 / 1.5) * 2.2 / (1 + 1.2 * (0.25 + 0.75 * 9 / 13)))
     assert (bm25("truck") == -np.inf).all()
-
-
-def test_reciprocal_rank_fusion_adds_the_ranks_of_both_lists() -> None:
-    nothing = -np.inf
-    fused = fuse(np.array([nothing, 2.0, 5.0]), np.array([0.9, 0.1, 0.5]))
-    assert fused == pytest.approx([1 / 61, 1 / 62 + 1 / 63, 1 / 61 + 1 / 62])
-    equal = fuse(np.array([2.0, 2.0, 1.0]), np.full(3, nothing))
-    assert equal == pytest.approx([1 / 61, 1 / 61, 1 / 63])
-    assert fuse(np.array([nothing]), np.array([nothing])) == nothing
 
 
 def test_convex_combination_of_scaled_scores() -> None:

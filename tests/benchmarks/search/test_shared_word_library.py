@@ -12,7 +12,6 @@ import pytest
 import torch
 
 from benchmarks.search.search_latency import measure_recall, start_engine
-from benchmarks.search.shared_word_cost import measure_costs, measure_kinds
 from benchmarks.search.shared_word_library import make_shared_word_library
 from benchmarks.search.synthetic_library import SyntheticLibrary
 from cinestrata_schemas.search import SearchQuery
@@ -57,19 +56,6 @@ def test_queries_find_their_targets(libraries: list[SyntheticLibrary]) -> None:
     engine = start_engine(three)
     assert len(engine.snapshots.current().shards) == 3
     assert measure_recall(engine, three.queries, "all") > 0.6
-
-
-@pytest.mark.slow
-def test_costs_are_measured_for_each_library(libraries: list[SyntheticLibrary]) -> None:
-    engines = [start_engine(library) for library in libraries]
-    rows = measure_costs(engines, libraries, rounds=3)
-    assert [row["domains"] for row in rows] == [1, 3]
-    assert rows[0]["routing"] == rows[0]["auto"]["ratio"] == rows[0]["auto"]["share_searched"] == 1
-    assert all(0 < row["auto"]["share_searched"] <= row["all"]["share_searched"] <= 1 for row in rows)
-    kinds = measure_kinds(engines, libraries, rounds=3)
-    assert [row["domains"] for row in kinds] == [1, 3] * 4
-    assert all(row["ratio"] == row["domains_searched"] == 1 for row in kinds[::2])
-    assert all(row["ratio"] > 0 and 1 <= row["domains_searched"] <= 3 for row in kinds)
 
 
 @pytest.mark.slow
