@@ -161,9 +161,10 @@ def check_catalog(settings: Settings, audit: Audit) -> list[str]:
         return [f"there is no catalog; {_HINT}"] if audit.manifest.shards else []
     faults: list[str] = []
     with session_scope() as session:
-        states = dict(
-            session.execute(select(Task.id, Task.state).where(Task.target_id.is_(None))).tuples().all()
-        )
+        states = {
+            task: state
+            for task, state in session.execute(select(Task.id, Task.state).where(Task.target_id.is_(None)))
+        }
         rows = {
             row.task_id: (row.release_id, row.fingerprint, row.dim) for row in session.scalars(select(Shard))
         }

@@ -34,9 +34,9 @@ def url(request: pytest.FixtureRequest) -> Iterator[str]:
     thread = Thread(target=loop.run_forever)
     thread.start()
     yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-    server.close()
     loop.call_soon_threadsafe(loop.stop)
     thread.join()
+    server.close()
     loop.close()
 
 
