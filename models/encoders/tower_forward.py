@@ -4,11 +4,16 @@ Open blocks run with the backbone's own weights, and adapters change their atten
 open_clip's ``encode_image`` and ``encode_text`` up to rounding. A backbone with closed blocks runs them unchanged, or
 raises an error if adapters are given. After the attention in an open tower's last block, only class tokens or, in a
 causal tower, the ends of the texts are computed, since the vectors depend on nothing else.
+
+Within :func:`distributed_batches`, each process encodes a part of a batch, and all processes get the vectors of the
+whole batch. Losses over these vectors, and all state that follows from them, are the same as in one process.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -106,6 +111,40 @@ class WordCondition:
         self.embedding_delta = words.embedding_delta
 
 
+class BatchDistribution(Protocol):
+    """Division of a batch among processes."""
+
+    def slice(self, batch: Tensor) -> Tensor:
+        """Select the rows that this process encodes; every process gets the same number."""
+        ...
+
+    def gather(self, part: Tensor, count: int) -> Tensor:
+        """Join the parts of all processes to ``count`` rows, with gradients for the part of this process."""
+        ...
+
+
+_distribution: ContextVar[BatchDistribution | None] = ContextVar("batch_distribution", default=None)
+
+
+@contextmanager
+def distributed_batches(distribution: BatchDistribution) -> Iterator[None]:
+    """Divide the towers' batches among processes within this context."""
+    token = _distribution.set(distribution)
+    try:
+        yield
+    finally:
+        _distribution.reset(token)
+
+
+def _encode_distributed(encode: Callable[[Tensor], tuple[Tensor, ...]], batch: Tensor) -> tuple[Tensor, ...]:
+    """Encode a batch in parts, within :func:`distributed_batches` together with the other processes."""
+    distribution = _distribution.get()
+    if distribution is None:
+        return encode_in_parts(encode, batch)
+    parts = encode_in_parts(encode, distribution.slice(batch))
+    return tuple(distribution.gather(part, len(batch)) for part in parts)
+
+
 def encode_frames(
     backbone: Backbone, frames: Tensor, fusion: FrameFusion | None = None, *, first_block: int = 0
 ) -> tuple[Tensor, Tensor]:
@@ -130,7 +169,7 @@ def encode_frames(
             )
         return backbone.pool_frames(tokens.float())
 
-    videos, of_frames = encode_in_parts(encode, frames)
+    videos, of_frames = _encode_distributed(encode, frames)
     return videos, of_frames
 
 
@@ -178,7 +217,7 @@ def encode_texts(backbone: Backbone, ids: Tensor, condition: TextCondition | Non
         vectors = backbone.pool_text(hidden.float(), torch.zeros_like(end) if causal else end)
         return (vectors.transpose(0, 1),)
 
-    (vectors,) = encode_in_parts(encode, ids.to(backbone.device, non_blocking=True))
+    (vectors,) = _encode_distributed(encode, ids.to(backbone.device, non_blocking=True))
     return vectors.transpose(0, 1)
 
 
