@@ -19,6 +19,9 @@ from torch import Tensor, distributed, nn
 from torch.nn import Parameter
 from torch.nn.parallel import DistributedDataParallel
 
+from models.backbones.tower_computation import encode_in_parts
+from models.encoders.tower_forward import Encode, batch_encoder
+
 _TIMEOUT = timedelta(minutes=10)  # per collective operation; the end of a process is noticed at once
 
 Value = TypeVar("Value")
@@ -50,20 +53,21 @@ class ProcessGroup:
             _Loss(loss, parameters), broadcast_buffers=False, find_unused_parameters=True
         )
 
-    def slice(self, batch: Tensor) -> Tensor:
-        """Select this process's rows; the last row is repeated where the batch is not divisible."""
-        if self.size == 1:
-            return batch
+    @contextmanager
+    def distributed_batches(self) -> Iterator[None]:
+        """Divide the towers' batches among the processes within this context."""
+        token = batch_encoder.set(self._encode if self.size > 1 else encode_in_parts)
+        try:
+            yield
+        finally:
+            batch_encoder.reset(token)
+
+    def _encode(self, encode: Encode, batch: Tensor) -> tuple[Tensor, ...]:
+        """Encode this process's rows, and collect those of all; the last row is repeated to make parts equal."""
         size = -(-len(batch) // self.size)
         rows = torch.arange(self.rank * size, (self.rank + 1) * size, device=batch.device)
-        return batch[rows.clamp(max=len(batch) - 1)]
-
-    def gather(self, part: Tensor, count: int) -> Tensor:
-        """Collect the batch's ``count`` rows from the parts of all processes."""
-        if self.size == 1:
-            return part
-        whole: Tensor = _Gather.apply(part, self.rank, self.size)
-        return whole[:count]
+        parts = encode_in_parts(encode, batch[rows.clamp(max=len(batch) - 1)])
+        return tuple(_Gather.apply(part, self.rank, self.size)[: len(batch)] for part in parts)
 
 
 ALONE = ProcessGroup()

@@ -25,7 +25,6 @@ from models.backbones.tower_computation import (
     micro_batches,
     mixed_precision,
 )
-from models.encoders.tower_forward import distributed_batches
 from trainer.errors import TrainingDiverged
 from trainer.frozen_prefix_cache import open_video_loader
 from trainer.methods.base import Method
@@ -165,12 +164,10 @@ def fit(
                 results = _EpochResults(epoch, clock, report, is_checked=group.rank == 0)
                 drawn = task.draw_batches(size, rng)[:steps_per_epoch]
                 videos = loader.load([pair.clip for pair in batch] for batch in drawn)
-                for batch, frames in zip(drawn, videos, strict=True):
+                first_step = epoch * steps_per_epoch
+                for step, (batch, frames) in enumerate(zip(drawn, videos, strict=True), first_step):
                     factor = learning_rate_factor(
-                        clock.step + results.unread_count,
-                        clock.steps,
-                        warmup=config.warmup,
-                        first_epoch=first_epoch_steps,
+                        step, clock.steps, warmup=config.warmup, first_epoch=first_epoch_steps
                     )
                     for parameter_group, rate in zip(optimizer.param_groups, rates, strict=True):
                         parameter_group["lr"] = rate * factor
@@ -253,7 +250,7 @@ def _step(
 ) -> Tensor:
     """Take a step, and return its loss and gradient norm, ``[2]``, without waiting for the device."""
     optimizer.zero_grad(set_to_none=True)
-    with _precision(method), micro_batches(method.micro_batch), distributed_batches(group):
+    with _precision(method), micro_batches(method.micro_batch), group.distributed_batches():
         loss = compute_loss(*inputs)
     loss.backward()
     norm = nn.utils.clip_grad_norm_(_optimized(optimizer), CLIP_NORM)
@@ -312,11 +309,6 @@ class _EpochResults:
         self._unread: list[tuple[Tensor, int, list[float]]] = []
         self._due = 0.0
         self._total, self._trained = 0.0, 0
-
-    @property
-    def unread_count(self) -> int:
-        """Number of steps that were taken and not read."""
-        return len(self._unread)
 
     @property
     def mean_loss(self) -> float:

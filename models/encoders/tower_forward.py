@@ -5,14 +5,12 @@ open_clip's ``encode_image`` and ``encode_text`` up to rounding. A backbone with
 raises an error if adapters are given. After the attention in an open tower's last block, only class tokens or, in a
 causal tower, the ends of the texts are computed, since the vectors depend on nothing else.
 
-Within :func:`distributed_batches`, each process encodes a part of a batch, and all processes get the vectors of the
-whole batch. Losses over these vectors, and all state that follows from them, are the same as in one process.
+In a context that sets :data:`batch_encoder`, several processes encode a batch together.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Protocol
@@ -30,6 +28,11 @@ from models.backbones.tower_computation import (
     run_checkpointed,
     scaled_dot_product_attention,
     split_heads,
+)
+
+Encode = Callable[[Tensor], tuple[Tensor, ...]]  # encodes each row of a batch independently
+batch_encoder: ContextVar[Callable[[Encode, Tensor], tuple[Tensor, ...]]] = ContextVar(
+    "batch_encoder", default=encode_in_parts
 )
 
 
@@ -111,40 +114,6 @@ class WordCondition:
         self.embedding_delta = words.embedding_delta
 
 
-class BatchDistribution(Protocol):
-    """Division of a batch among processes."""
-
-    def slice(self, batch: Tensor) -> Tensor:
-        """Select the rows that this process encodes; every process gets the same number."""
-        ...
-
-    def gather(self, part: Tensor, count: int) -> Tensor:
-        """Join the parts of all processes to ``count`` rows, with gradients for the part of this process."""
-        ...
-
-
-_distribution: ContextVar[BatchDistribution | None] = ContextVar("batch_distribution", default=None)
-
-
-@contextmanager
-def distributed_batches(distribution: BatchDistribution) -> Iterator[None]:
-    """Divide the towers' batches among processes within this context."""
-    token = _distribution.set(distribution)
-    try:
-        yield
-    finally:
-        _distribution.reset(token)
-
-
-def _encode_distributed(encode: Callable[[Tensor], tuple[Tensor, ...]], batch: Tensor) -> tuple[Tensor, ...]:
-    """Encode a batch in parts, within :func:`distributed_batches` together with the other processes."""
-    distribution = _distribution.get()
-    if distribution is None:
-        return encode_in_parts(encode, batch)
-    parts = encode_in_parts(encode, distribution.slice(batch))
-    return tuple(distribution.gather(part, len(batch)) for part in parts)
-
-
 def encode_frames(
     backbone: Backbone, frames: Tensor, fusion: FrameFusion | None = None, *, first_block: int = 0
 ) -> tuple[Tensor, Tensor]:
@@ -169,7 +138,7 @@ def encode_frames(
             )
         return backbone.pool_frames(tokens.float())
 
-    videos, of_frames = _encode_distributed(encode, frames)
+    videos, of_frames = batch_encoder.get()(encode, frames)
     return videos, of_frames
 
 
@@ -217,7 +186,7 @@ def encode_texts(backbone: Backbone, ids: Tensor, condition: TextCondition | Non
         vectors = backbone.pool_text(hidden.float(), torch.zeros_like(end) if causal else end)
         return (vectors.transpose(0, 1),)
 
-    (vectors,) = _encode_distributed(encode, ids.to(backbone.device, non_blocking=True))
+    (vectors,) = batch_encoder.get()(encode, ids.to(backbone.device, non_blocking=True))
     return vectors.transpose(0, 1)
 
 
