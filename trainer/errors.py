@@ -19,6 +19,10 @@ class TrainingDiverged(TrainingError):
     """The loss or its gradient became infinite or NaN."""
 
 
+class ReplicaKilled(TrainingError):
+    """One of several training processes was killed; training can resume from its checkpoint."""
+
+
 class CheckpointNotWritten(TrainingError):
     """The checkpoint folder is not writable.
 

@@ -10,15 +10,16 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import structlog
 import torch
 from torch import Tensor
 
-from index.arrays import Frames
 from models.backbones.backbone import Backbone
 from models.encoders.tower_forward import run_first_blocks
 from trainer.methods.base import Method
@@ -37,45 +38,84 @@ def open_video_loader(method: Method, folder: Path | None) -> Iterator[VideoLoad
     blocks, budget = method.frozen_image_block_count, method.config.feature_cache_bytes
     has_frozen_part = blocks > 0 or method.backbone.has_frozen_network
     if budget == 0 or method.needs_frames or not has_frozen_part:
-        yield VideoLoader(method.backbone)
+        with ThreadPoolExecutor(1, thread_name_prefix="videos") as thread:
+            yield VideoLoader(method.backbone, thread)
         return
     folder = folder or Path(tempfile.gettempdir())
     folder.mkdir(parents=True, exist_ok=True)
     budget = min(budget, shutil.disk_usage(folder).free // 2)  # checkpoints and catalog need disk space too
-    with tempfile.TemporaryFile(dir=folder) as file:
-        yield _TokenCache(method.backbone, blocks, file.fileno(), budget)
+    with (
+        tempfile.TemporaryFile(dir=folder) as file,
+        ThreadPoolExecutor(1, thread_name_prefix="videos") as thread,
+    ):
+        yield _TokenCache(method.backbone, thread, blocks, file.fileno(), budget)
 
 
 class VideoLoader:
-    """Loader of a step's videos from their frame files."""
+    """Loader of videos, whose thread reads the next step's files while the model trains on the current ones.
 
-    def __init__(self, backbone: Backbone) -> None:
-        self._backbone = backbone
+    The thread does nothing random and computes nothing on the device, so the learned bits do not depend on its pace.
+    """
 
-    def load(self, clips: Sequence[Clip]) -> Tensor:
-        """Load frames ``uint8 [n, M, H, W, 3]`` or tokens ``[n, M, P+1, width]`` onto the device.
+    def __init__(self, backbone: Backbone, thread: Executor) -> None:
+        self._backbone, self._thread = backbone, thread
+
+    def load(self, steps: Iterable[Sequence[Clip]]) -> Iterator[Tensor]:
+        """Load each step's frames ``uint8 [n, M, H, W, 3]`` or tokens ``[n, M, P+1, width]`` onto the device.
 
         Raises:
-            FramesMissing: See :func:`trainer.task_data.open_frames`.
+            FramesMissing: See :func:`trainer.task_data.open_frames`; raised when the step is due.
         """
-        return load_frames(clips).to(self._backbone.device)
+        ahead: tuple[Sequence[Clip], Future[Any]] | None = None
+        for clips in steps:
+            current, ahead = ahead, (clips, self._thread.submit(self._read, clips))
+            if current:
+                yield self._complete(current[0], current[1].result())
+        if ahead:
+            yield self._complete(ahead[0], ahead[1].result())
+
+    def _read(self, clips: Sequence[Clip]) -> Any:
+        """Read files, in the thread."""
+        return self._pinned(load_frames(clips))
+
+    def _complete(self, clips: Sequence[Clip], read: Any) -> Tensor:
+        """Move to the device what :meth:`_read` has read."""
+        frames: Tensor = read
+        return frames.to(self._backbone.device, non_blocking=True)
+
+    def _pinned(self, tensor: Tensor) -> Tensor:
+        """Copy to pinned pages, which the GPU reads by itself, so that the step does not wait for the transfer."""
+        return tensor.pin_memory() if self._backbone.device.type == "cuda" else tensor
 
 
 class _TokenCache(VideoLoader):
     """Loader of tokens after the frozen blocks, which a file keeps one video after the other."""
 
-    def __init__(self, backbone: Backbone, blocks: int, file: int, budget: int) -> None:
-        super().__init__(backbone)
+    def __init__(self, backbone: Backbone, thread: Executor, blocks: int, file: int, budget: int) -> None:
+        super().__init__(backbone, thread)
         self._blocks = blocks
         self._file, self._budget = file, budget
         self._places: dict[Path, tuple[int, Tensor]] = {}  # offset, and an empty tensor with shape and type
         self._end = 0
 
-    def load(self, clips: Sequence[Clip]) -> Tensor:
+    def _read(self, clips: Sequence[Clip]) -> list[Tensor]:
+        """Read each video's tokens ``[M, P+1, width]`` or, if it is not cached, its frames ``[M, H, W, 3]``."""
+        videos = []
         # Open cached videos too: missing frames may belong to a deleted video, which must end the training.
-        opened = open_frames(clips)
+        for clip, frames in zip(clips, open_frames(clips), strict=True):
+            tokens = self._cached(clip.frames_path)
+            videos.append(torch.from_numpy(frames.copy()) if tokens is None else self._pinned(tokens))
+        return videos
+
+    def _complete(self, clips: Sequence[Clip], read: Any) -> Tensor:
+        device = self._backbone.device
         return torch.stack(
-            [self._tokens(clip.frames_path, frames) for clip, frames in zip(clips, opened, strict=True)]
+            [
+                self._tokens(clip.frames_path, video)
+                if video.dim() == 4
+                else video.to(device, non_blocking=True)
+                for clip, video in zip(clips, read, strict=True)
+            ]
         )
 
     def _cached(self, path: Path) -> Tensor | None:
@@ -86,12 +126,11 @@ class _TokenCache(VideoLoader):
                 return tokens
         return None
 
-    def _tokens(self, path: Path, frames: Frames) -> Tensor:
-        tokens = self._cached(path)
+    def _tokens(self, path: Path, frames: Tensor) -> Tensor:
+        tokens = self._cached(path)  # a step may have stored them after the frames were read
         if tokens is not None:
             return tokens.to(self._backbone.device)
-        video = torch.from_numpy(frames[None].copy())
-        tokens = run_first_blocks(self._backbone, video, self._blocks)[0].contiguous()
+        tokens = run_first_blocks(self._backbone, frames[None], self._blocks)[0].contiguous()
         if path not in self._places and self._end + tokens.nbytes <= self._budget:
             self._store(path, tokens)
         return tokens

@@ -34,6 +34,7 @@ from trainer.published_library import Library
 from trainer.task_data import Clip, TaskData, draw_sample, vector_ids
 from trainer.training_checkpoint import CheckpointStore, run_identity
 from trainer.training_loop import TrainingProgress, learn_task
+from trainer.training_replicas import training_group
 from trainer.video_embedding import MemoryShard, embed_clips
 
 _MAX_GATE_QUERIES = 1000
@@ -129,18 +130,21 @@ def train_task(
     checkpoints: Path,
     fencing_token: int,
     report: Callable[[TrainingProgress], None],
+    processes: int = 1,
 ) -> bool:
     """Train a method on a task.
 
     Args:
         training: Vector IDs of each earlier task's training videos, by task ID.
         fencing_token: Fencing token of the claim; see :class:`~trainer.training_checkpoint.CheckpointStore`.
+        processes: Number of processes that train together.
 
     Returns:
         Whether any weights were trained.
 
     Raises:
         TrainingDiverged, FramesMissing: See :func:`trainer.training_loop.fit`.
+        MethodError, ReplicaKilled: See :func:`trainer.training_replicas.training_group`.
     """
     run = run_identity(
         task.task_id,
@@ -150,13 +154,15 @@ def train_task(
         method.config.model_dump(mode="json"),
         [(pair.clip.vector_id, pair.clip.frames_path.name, pair.caption) for pair in task.pairs],
     )
-    learn_task(
-        method,
-        task,
-        library.stored_vectors(training),
-        report=report,
-        checkpoints=CheckpointStore(checkpoints, run, fencing_token),
-    )
+    with training_group(method, library.current, task, processes) as group:
+        learn_task(
+            method,
+            task,
+            library.stored_vectors(training),
+            report=report,
+            checkpoints=CheckpointStore(checkpoints, run, fencing_token),
+            group=group,
+        )
     return method.is_trainable and bool(task.pairs)
 
 

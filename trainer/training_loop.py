@@ -28,6 +28,7 @@ from models.backbones.tower_computation import (
 from trainer.errors import TrainingDiverged
 from trainer.frozen_prefix_cache import open_video_loader
 from trainer.methods.base import Method
+from trainer.process_group import ALONE, ProcessGroup
 from trainer.task_data import StoredVectors, TaskData, load_frames
 from trainer.training_checkpoint import Checkpoint, CheckpointStore
 from trainer.training_memory import plan_memory
@@ -36,6 +37,7 @@ log = structlog.get_logger(__name__)
 
 CLIP_NORM = 1.0
 BETAS, EPSILON = (0.9, 0.999), 1e-6  # ctvr-ffa-tame, published code
+_READ_SECONDS = 0.25  # between reads of a GPU's losses, which wait for it
 
 
 @dataclass(frozen=True)
@@ -64,6 +66,7 @@ def learn_task(
     *,
     report: Callable[[TrainingProgress], None] = lambda progress: None,
     checkpoints: CheckpointStore | None = None,
+    group: ProcessGroup = ALONE,
 ) -> list[float]:
     """Learn a task: call all of the method's hooks from ``begin_task`` to ``record_task``.
 
@@ -74,6 +77,7 @@ def learn_task(
         memory: Stored vectors of earlier tasks.
         report: Called after every step; an exception that it raises ends the training.
         checkpoints: Store to save a checkpoint to after every epoch, and to resume from.
+        group: Processes that train together, of which this one is process 0.
 
     Returns:
         The mean loss of each epoch; empty without training.
@@ -86,7 +90,7 @@ def learn_task(
     method.begin_task(task.task_id, task.name, trained=trained)
     losses = []
     if trained:
-        losses = fit(method, task, memory, report=report, checkpoints=checkpoints)
+        losses = fit(method, task, memory, report=report, checkpoints=checkpoints, group=group)
     with micro_batches(method.micro_batch):
         method.end_task(task.pairs if trained else ())
     method.record_task(task.task_id, task.name, captions)
@@ -100,6 +104,7 @@ def fit(
     *,
     report: Callable[[TrainingProgress], None] = lambda progress: None,
     checkpoints: CheckpointStore | None = None,
+    group: ProcessGroup = ALONE,
 ) -> list[float]:
     """Train the parameters that :meth:`~trainer.methods.base.Method.begin_task` has unfrozen, for all epochs.
 
@@ -111,6 +116,7 @@ def fit(
         memory: Stored vectors of earlier tasks; each step draws as many as the batch size.
         report: Called after every step; an exception that it raises ends the training.
         checkpoints: Store to save a checkpoint to after every epoch, and to resume from.
+        group: Processes that train together; only process 0 uses stored vectors and checkpoints.
 
     Returns:
         The mean loss of each epoch.
@@ -130,10 +136,11 @@ def fit(
     steps_per_epoch = task.batch_count(size)
     if config.max_steps is not None:
         steps_per_epoch = min(steps_per_epoch, math.ceil(config.max_steps / config.epochs))
-    resumed = checkpoints.load() if checkpoints else None
+    resumed = group.share(checkpoints.load() if checkpoints else None)
     if resumed:
         method.load_state_dict(resumed.method)
     optimizer = torch.optim.AdamW(method.parameter_groups(), betas=BETAS, eps=EPSILON)
+    compute_loss = group.parallel_loss(method.loss, _optimized(optimizer))
     rates = [parameters["lr"] for parameters in optimizer.param_groups]
     if resumed:
         optimizer.load_state_dict(resumed.optimizer)
@@ -154,32 +161,35 @@ def fit(
                 torch.manual_seed(int(seed.generate_state(1, np.uint64)[0]))
                 rng = np.random.default_rng(seed)
                 method.begin_epoch(epoch, pairs)
-                total = trained = 0.0
-                for batch in task.draw_batches(size, rng)[:steps_per_epoch]:
-                    frames = loader.load([pair.clip for pair in batch])
+                results = _EpochResults(epoch, clock, report, is_checked=group.rank == 0)
+                drawn = task.draw_batches(size, rng)[:steps_per_epoch]
+                videos = loader.load([pair.clip for pair in batch] for batch in drawn)
+                first_step = epoch * steps_per_epoch
+                for step, (batch, frames) in enumerate(zip(drawn, videos, strict=True), first_step):
                     factor = learning_rate_factor(
-                        clock.step, clock.steps, warmup=config.warmup, first_epoch=first_epoch_steps
+                        step, clock.steps, warmup=config.warmup, first_epoch=first_epoch_steps
                     )
                     for parameter_group, rate in zip(optimizer.param_groups, rates, strict=True):
                         parameter_group["lr"] = rate * factor
-                    references = memory.sample(config.batch_size, rng)
+                    references = group.share(memory.sample(config.batch_size, rng))
                     inputs = (
                         frames,
                         [pair.caption for pair in batch],
-                        None if references is None else references.to(device),
+                        None if references is None else references.to(device, non_blocking=True),
                     )
                     if not is_planned:
-                        planned = _plan(method, optimizer, inputs, task)
+                        planned = group.share(_plan(method, optimizer, inputs, task, group))
                         sizes = [planned, resumed.micro_batch if resumed else None]
                         method.micro_batch = min((part for part in sizes if part is not None), default=None)
                         is_planned = True
                         if method.micro_batch and device.type == "cpu":
                             return_freed_memory()
-                    loss = _step(method, optimizer, inputs, clock.step)
-                    total += loss * len(batch)
-                    trained += len(batch)
-                    report(clock.tick(epoch, loss, len(batch)))
-                losses.append(total / trained)
+                    result = _step(method, compute_loss, optimizer, inputs, group)
+                    results.add(
+                        result, len(batch), [parameters["lr"] for parameters in optimizer.param_groups]
+                    )
+                results.read()
+                losses.append(results.mean_loss)
                 with micro_batches(method.micro_batch):
                     method.after_epoch(task.val)
                 if checkpoints:
@@ -231,28 +241,22 @@ def learning_rate_factor(
 _Inputs = tuple[Tensor, list[str], Tensor | None]  # videos, captions, references
 
 
-def _step(method: Method, optimizer: torch.optim.Optimizer, inputs: _Inputs, step: int) -> float:
-    """Take a step, and return its loss.
-
-    Raises:
-        TrainingDiverged: The loss or the gradient is not finite.
-    """
+def _step(
+    method: Method,
+    compute_loss: Callable[..., Tensor],
+    optimizer: torch.optim.Optimizer,
+    inputs: _Inputs,
+    group: ProcessGroup,
+) -> Tensor:
+    """Take a step, and return its loss and gradient norm, ``[2]``, without waiting for the device."""
     optimizer.zero_grad(set_to_none=True)
-    with _precision(method), micro_batches(method.micro_batch):
-        loss = method.loss(*inputs)
+    with _precision(method), micro_batches(method.micro_batch), group.distributed_batches():
+        loss = compute_loss(*inputs)
     loss.backward()
     norm = nn.utils.clip_grad_norm_(_optimized(optimizer), CLIP_NORM)
     optimizer.step()
     method.after_step()
-    for quantity, value in (("loss", loss.item()), ("gradient", norm.item())):
-        if not math.isfinite(value):
-            rates = sorted({group["lr"] for group in optimizer.param_groups}, reverse=True)
-            raise TrainingDiverged(
-                f"the {quantity} became {value} at step {step + 1} with learning rate "
-                f"{' / '.join(f'{rate:.3g}' for rate in rates)}; retry with a smaller learning rate, or look for "
-                "broken videos in the task"
-            )
-    return loss.item()
+    return torch.stack([loss.detach().float(), norm.float()])
 
 
 @contextmanager
@@ -265,8 +269,12 @@ def _precision(method: Method) -> Iterator[None]:
         yield
 
 
-def _plan(method: Method, optimizer: torch.optim.Optimizer, inputs: _Inputs, task: TaskData) -> int | None:
-    """Choose the micro-batch."""
+def _plan(
+    method: Method, optimizer: torch.optim.Optimizer, inputs: _Inputs, task: TaskData, group: ProcessGroup
+) -> int | None:
+    """Choose the micro-batch, in process 0 only."""
+    if group.rank:
+        return None
     with _precision(method):
         plan = plan_memory(
             method.loss,
@@ -274,6 +282,7 @@ def _plan(method: Method, optimizer: torch.optim.Optimizer, inputs: _Inputs, tas
             trained=_optimized(optimizer),
             has_moments=bool(optimizer.state),
             kept=method.bytes_after_epoch(task.val),
+            processes=group.size,
         )
     log.info("training_memory", method=method.name, **vars(plan))
     return plan.micro_batch
@@ -281,6 +290,57 @@ def _plan(method: Method, optimizer: torch.optim.Optimizer, inputs: _Inputs, tas
 
 def _optimized(optimizer: torch.optim.Optimizer) -> list[nn.Parameter]:
     return [parameter for group in optimizer.param_groups for parameter in group["params"]]
+
+
+class _EpochResults:
+    """Losses and gradient norms of an epoch's steps.
+
+    Reading them waits for the device, so on a GPU they are read only when a report is due. On a CPU there is nothing to
+    wait for, and each step is read and reported at once.
+
+    Args:
+        is_checked: Whether values must be finite; process 0 checks for all, so that none waits for one that ended.
+    """
+
+    def __init__(
+        self, epoch: int, clock: _Clock, report: Callable[[TrainingProgress], None], *, is_checked: bool
+    ) -> None:
+        self._epoch, self._clock, self._report, self._is_checked = epoch, clock, report, is_checked
+        self._unread: list[tuple[Tensor, int, list[float]]] = []
+        self._due = 0.0
+        self._total, self._trained = 0.0, 0
+
+    @property
+    def mean_loss(self) -> float:
+        """Mean loss per pair over the steps read so far."""
+        return self._total / self._trained
+
+    def add(self, result: Tensor, videos: int, rates: list[float]) -> None:
+        """Add a step's loss and gradient norm ``[2]``, and :meth:`read` all unread steps if a report is due."""
+        self._unread.append((result, videos, rates))
+        if result.device.type == "cpu" or time.monotonic() >= self._due:
+            self.read()
+
+    def read(self) -> None:
+        """Read the unread steps and report each.
+
+        Raises:
+            TrainingDiverged: A loss or a gradient is not finite.
+        """
+        unread, self._unread = self._unread, []
+        values = torch.stack([result for result, *_ in unread]).tolist() if unread else []
+        for (loss, norm), (_, videos, rates) in zip(values, unread, strict=True):
+            for quantity, value in (("loss", loss), ("gradient", norm)):
+                if self._is_checked and not math.isfinite(value):
+                    shown = " / ".join(f"{rate:.3g}" for rate in sorted(set(rates), reverse=True))
+                    raise TrainingDiverged(
+                        f"the {quantity} became {value} at step {self._clock.step + 1} with learning rate {shown}; "
+                        "retry with a smaller learning rate, or look for broken videos in the task"
+                    )
+            self._total += loss * videos
+            self._trained += videos
+            self._report(self._clock.tick(self._epoch, loss, videos))
+        self._due = time.monotonic() + _READ_SECONDS
 
 
 class _Clock:

@@ -49,6 +49,7 @@ def plan_memory(
     trained: Sequence[Tensor],
     has_moments: bool,
     kept: int,
+    processes: int = 1,
 ) -> MemoryPlan:
     """Choose the micro-batch for training.
 
@@ -59,45 +60,47 @@ def plan_memory(
         trained: Parameters of the optimizer.
         has_moments: Whether the optimizer has allocated its moments.
         kept: Bytes that the method will allocate later and keep.
+        processes: Number of processes that share the batch and, on a CPU, the memory.
 
     Raises:
         NotEnoughMemory: Not even one pair at a time fits.
     """
     device = frames.device
+
+    def usable() -> int:
+        return usable_bytes(device) // (1 if device.type == "cuda" else processes)
+
     weights = sum(parameter.nbytes for parameter in trained)
     # Gradients and AdamW's two moments.
     fixed = weights * (1 if has_moments else 3) + kept
-    count = len(frames)
+    count = -(-len(frames) // processes)
 
     def measure(pairs: int, size: int | None) -> int:
         with micro_batches(size):
             return _peak_of_step(
-                lambda: loss(frames[:pairs], texts[:pairs], references),
-                trained,
-                device,
-                usable_bytes(device) - fixed,
+                lambda: loss(frames[:pairs], texts[:pairs], references), trained, device, usable() - fixed
             )
 
     def refuse(needed: int) -> NotEnoughMemory:
         return NotEnoughMemory(
             f"the training with batch_size {len(frames)} and {frames.shape[1]} frames per video, one video at a time,",
             needed,
-            usable_bytes(device),
+            usable(),
             device.type,
             "Give the worker more memory (or add the domain again with checkpointing: true or a smaller batch_size in "
             "its settings)",
         )
 
-    if fixed >= usable_bytes(device):
+    if fixed >= usable():
         raise refuse(fixed)
     more: int | None
     try:
         one = more = measure(1, None)  # another pair adds at most what the first one takes
-        if count > 1 and fixed + count * one > usable_bytes(device):
+        if count > 1 and fixed + count * one > usable():
             more = max(measure(2, None) - one, 0)
         needed = fixed + one + more * (count - 1)
         # Ask again, because the first step allocates buffers inside libraries.
-        if needed <= (free := usable_bytes(device)):
+        if needed <= (free := usable()):
             return MemoryPlan(None, needed, free)
     except (_Exceeded, torch.OutOfMemoryError):
         more = None
@@ -105,9 +108,9 @@ def plan_memory(
         first = measure(min(2, len(frames)), 1)
         kept_rows = max(measure(3, 1) - first, 0) if len(frames) > 2 else 0
     except (_Exceeded, torch.OutOfMemoryError) as error:
-        raise refuse(max(usable_bytes(device), fixed + getattr(error, "live", 0))) from error
+        raise refuse(max(usable(), fixed + getattr(error, "live", 0))) from error
     base = fixed + first + kept_rows * max(0, count - 2)
-    free = usable_bytes(device)
+    free = usable()
     if base > free:
         raise refuse(base)
     # A part holds the graph of either videos or texts, so the growth with both is an upper bound.

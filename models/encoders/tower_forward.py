@@ -4,11 +4,14 @@ Open blocks run with the backbone's own weights, and adapters change their atten
 open_clip's ``encode_image`` and ``encode_text`` up to rounding. A backbone with closed blocks runs them unchanged, or
 raises an error if adapters are given. After the attention in an open tower's last block, only class tokens or, in a
 causal tower, the ends of the texts are computed, since the vectors depend on nothing else.
+
+In a context that sets :data:`batch_encoder`, several processes encode a batch together.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -25,6 +28,11 @@ from models.backbones.tower_computation import (
     run_checkpointed,
     scaled_dot_product_attention,
     split_heads,
+)
+
+Encode = Callable[[Tensor], tuple[Tensor, ...]]  # encodes each row of a batch independently
+batch_encoder: ContextVar[Callable[[Encode, Tensor], tuple[Tensor, ...]]] = ContextVar(
+    "batch_encoder", default=encode_in_parts
 )
 
 
@@ -130,7 +138,7 @@ def encode_frames(
             )
         return backbone.pool_frames(tokens.float())
 
-    videos, of_frames = encode_in_parts(encode, frames)
+    videos, of_frames = batch_encoder.get()(encode, frames)
     return videos, of_frames
 
 
@@ -178,7 +186,7 @@ def encode_texts(backbone: Backbone, ids: Tensor, condition: TextCondition | Non
         vectors = backbone.pool_text(hidden.float(), torch.zeros_like(end) if causal else end)
         return (vectors.transpose(0, 1),)
 
-    (vectors,) = encode_in_parts(encode, ids.to(backbone.device, non_blocking=True))
+    (vectors,) = batch_encoder.get()(encode, ids.to(backbone.device, non_blocking=True))
     return vectors.transpose(0, 1)
 
 

@@ -171,6 +171,8 @@ class Settings(BaseSettings):
         default=20, ge=1
     )  # length of a moment; longer videos are searched by moments
     torch_threads: int | None = Field(default=None, ge=1)
+    # processes that train a task together, each with its own GPU if there are GPUs; methods that draw noise need 1
+    training_processes: int = Field(default=1, ge=1, le=64)
     held_out_share: float = Field(default=0.2, ge=0, lt=1)  # share of the test split if none is given
     lease_seconds: float = Field(default=60, gt=0)  # a worker silent for this long counts as dead
     max_upload_bytes: int = Field(default=4 * _GIB, ge=1)  # per uploaded archive

@@ -5,8 +5,9 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from trainer.errors import FramesMissing
 from trainer.frozen_prefix_cache import VideoLoader, open_video_loader
 from trainer.methods import Method
 from trainer.methods.ffa_tame import FfaTame
-from trainer.task_data import TaskData, load_frames
+from trainer.task_data import Clip, TaskData, load_frames
 from trainer.training_checkpoint import CheckpointStore
 from trainer.training_loop import TrainingProgress, learn_task
 
@@ -119,8 +120,8 @@ def test_cached_tokens_give_the_loss_and_gradients_of_frames(
     parameters = [p for group in method.parameter_groups() for p in group["params"]]
     found = []
     with mixed_precision(enabled=mixed), open_video_loader(method, None) as load:
-        load.load(task.clips)  # fills the cache, which is read below
-        for videos in (load_frames(task.clips), load.load(task.clips)):
+        list(load.load([task.clips]))  # fills the cache, which is read below
+        for videos in (load_frames(task.clips), *load.load([task.clips])):
             runs.clear()
             loss = method.loss(videos, texts, None)
             found.append([loss, *torch.autograd.grad(loss, parameters)])
@@ -195,6 +196,40 @@ def test_missing_frames_of_a_cached_video_end_training(backbone: Backbone, task:
 
     with pytest.raises(FramesMissing, match="video 'task-3'"):
         learn_task(_start(backbone), task, report=delete)
+
+
+# -- reading ahead ------------------------------------------------------------------------------------------
+
+
+def test_the_next_step_is_read_before_the_current_one_ends(
+    backbone: Backbone, task: TaskData, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps = [task.clips[:1], task.clips[1:2], task.clips[2:3]]
+    # Read beforehand, because Python before 3.11.8 may fail when two threads read headers of arrays (gh-106905).
+    expected = [load_frames(clips) for clips in steps]
+    asked = [threading.Event() for _ in steps]
+
+    def read(self: VideoLoader, clips: Sequence[Clip]) -> Tensor:
+        asked[steps.index(clips)].set()
+        return load_frames(clips)
+
+    monkeypatch.setattr(VideoLoader, "_read", read)
+    with open_video_loader(_start(backbone, feature_cache_bytes=0), None) as loader:
+        for number, frames in enumerate(loader.load(steps)):
+            # The step waits for the reader of the next one: without overlap, it would wait forever.
+            for event in asked[: number + 2]:
+                event.wait()
+            assert frames.equal(expected[number])
+            assert not any(event.is_set() for event in asked[number + 2 :]), "one step ahead, not more"
+
+
+def test_missing_frames_end_the_training_when_their_step_is_due(backbone: Backbone, task: TaskData) -> None:
+    task.clips[1].frames_path.unlink()
+    with open_video_loader(_start(backbone, feature_cache_bytes=0), None) as loader:
+        videos = loader.load([task.clips[:1], task.clips[1:2]])
+        assert len(next(videos)) == 1
+        with pytest.raises(FramesMissing, match="task-1"):
+            next(videos)
 
 
 # -- methods ------------------------------------------------------------------------------------------------

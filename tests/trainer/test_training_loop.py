@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from torch import Tensor, nn
 from models.backbones.backbone import Backbone
 from models.encoders.families.frozen_family import FROZEN_FAMILY
 from tests.trainer.methods.method_driver import InterruptedTraining, interrupt_at
+from trainer import training_loop
 from trainer.errors import TrainingDiverged
 from trainer.methods import Method, MethodConfig, start_method
 from trainer.task_data import Clip, Pair, StoredVectors, TaskData
@@ -200,6 +202,40 @@ def test_divergence_names_step_and_learning_rate(backbone: Backbone, task: TaskD
 
     with pytest.raises(TrainingDiverged, match=r"gradient became (nan|inf) at step 1"):
         fit(Steep(backbone, MethodConfig(epochs=4, batch_size=3)), task)
+
+
+def test_losses_on_a_device_are_read_later_and_checked(
+    backbone: Backbone, task: TaskData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class OnDevice(Tensor):
+        device = torch.device("cuda")  # type: ignore[assignment]
+
+    class Diverging(Shift):
+        def loss(self, frames: Tensor, texts: Sequence[str], references: Tensor | None) -> Tensor:
+            return super().loss(frames, texts, references) * (float("nan") if self.steps == 4 else 1)
+
+    at_once: list[TrainingProgress] = []
+    losses = fit(_shift(backbone), task, report=at_once.append)
+    step = training_loop._step
+    monkeypatch.setattr(training_loop, "_READ_SECONDS", 1000)
+    monkeypatch.setattr(training_loop, "_step", lambda *given: step(*given).as_subclass(OnDevice))
+    later: list[tuple[int, TrainingProgress]] = []
+    method = _shift(backbone)
+    assert fit(method, task, report=lambda progress: later.append((int(method.steps), progress))) == losses
+    assert [replace(progress, videos_per_second=0) for _, progress in later] == [
+        replace(progress, videos_per_second=0) for progress in at_once
+    ]
+    assert [steps for steps, _ in later[:6]] == [1, 3, 3, 4, 6, 6], (
+        "the first of an epoch, and all at its end"
+    )
+
+    checkpoints = CheckpointStore(tmp_path / "c", "run")
+    diverging = Diverging(backbone, MethodConfig(epochs=4, batch_size=3))
+    with pytest.raises(TrainingDiverged, match=r"loss became nan at step 5 with learning rate"):
+        fit(diverging, task, checkpoints=checkpoints)
+    checkpoint = checkpoints.load()
+    assert checkpoint is not None
+    assert checkpoint.epoch == 1
 
 
 def test_gradients_are_clipped_over_optimized_parameters_only(backbone: Backbone, task: TaskData) -> None:

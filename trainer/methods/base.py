@@ -126,6 +126,7 @@ class Method(ABC):
         is_closed_form: Whether the method observes each training video once (:meth:`observe`) instead of taking
             gradient steps.
         needs_frames: Whether the loss needs frames even where a frozen network could supply their tokens.
+        draws_noise: Whether training uses dropout or other noise, which rules out training by several processes.
         architecture_settings: Settings that shape the learned weights; a library's first task fixes them.
         caption_tensors: Names of the tensors that hold the last task's captions in its routing evidence.
         learned_tasks: Tasks so far, oldest first.
@@ -138,6 +139,7 @@ class Method(ABC):
     is_trainable: ClassVar[bool] = True
     is_closed_form: ClassVar[bool] = False
     needs_frames: ClassVar[bool] = False
+    draws_noise: ClassVar[bool] = False
     config_class: ClassVar[type[MethodConfig]] = MethodConfig
     architecture_settings: ClassVar[tuple[str, ...]] = ()
     caption_tensors: ClassVar[tuple[str, ...]] = ()

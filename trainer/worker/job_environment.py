@@ -33,6 +33,7 @@ from trainer.errors import (
     FramesMissing,
     LibraryDamaged,
     NothingToLearn,
+    ReplicaKilled,
     TrainingDiverged,
     VectorIdsTaken,
 )
@@ -80,11 +81,18 @@ def load_worker_backbone(name: str, frames: int | None, threads: int | None) -> 
 
 @contextmanager
 def recorded_failure(claim: Claim) -> Iterator[None]:
-    """Fail the claimed task with a reason and a hint for known errors, and leave other errors to the claim."""
+    """Fail the claimed task with a reason and a hint for known errors, and leave other errors to the claim.
+
+    Raises:
+        Unavailable: A training process was killed; the next attempt resumes from the last checkpoint.
+    """
     try:
         yield
     except CinestrataError:
         raise
+    except ReplicaKilled as error:
+        claim.log(f"The task will be tried again: {error}.")
+        raise Unavailable(str(error)) from error
     except Exception as error:
         message = failure_message(error, claim.task.id)
         if message is None:

@@ -140,6 +140,7 @@ def _learn(claim: Claim, backbone: Backbone, library: Library, task: TaskData) -
         checkpoints=settings().checkpoints_dir / task.task_id,
         fencing_token=claim.token,
         report=report_training,
+        processes=settings().training_processes,
     )
     if trained:
         _log_small_domain(claim, task)

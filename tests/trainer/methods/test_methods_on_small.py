@@ -56,7 +56,7 @@ def test_a_step_on_cached_tokens_equals_one_on_frames(
         method.begin_task("one", "one")
         with open_video_loader(method, tmp_path) as load, torch.random.fork_rng():
             torch.manual_seed(0)
-            frames = load.load(tasks[0].clips)
+            (frames,) = load.load([tasks[0].clips])
             assert frames.dim() == (4 if is_cached else 5)
             losses.append(float(method.loss(frames, TEXTS, None).detach()))
     assert losses[0] == pytest.approx(losses[1], abs=1e-5)

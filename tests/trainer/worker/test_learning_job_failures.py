@@ -26,7 +26,7 @@ from tests.trainer.worker.library_state import (
     recall_cells,
     run_job,
 )
-from trainer.errors import TrainingDiverged
+from trainer.errors import ReplicaKilled, TrainingDiverged
 from trainer.methods.ffa_tame import FfaTame
 from trainer.worker import learning_job
 
@@ -131,6 +131,22 @@ def test_divergence_names_the_step_and_removes_checkpoints(
     assert "diverged: the loss became nan at step 3 with learning rate" in str(view.error)
     assert not any(settings().checkpoints_dir.rglob("*"))
     assert open_store().manifest().shards == {}
+
+
+def test_killed_training_process_gives_the_task_back(
+    post_videos: Post, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = post_videos("day")
+
+    def die(*_: Any, **__: Any) -> None:
+        raise ReplicaKilled("a training process was killed by signal 9")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(learning_job, "train_task", die)
+        view = run_job(task)
+    assert (view.state, view.error) == ("training", None)
+    assert any("signal 9" in str(event.data) for event in events_after(task))
+    assert learn(task).state == "ready"
 
 
 def test_invalid_settings_fail_only_their_own_task(post_videos: Post) -> None:

@@ -1,0 +1,129 @@
+"""Training in two processes: loss, weights and checkpoints of one process."""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from benchmarks.rivals import start_method
+from models.backbones.backbone import Backbone
+from trainer.errors import ReplicaKilled
+from trainer.methods import Method, MethodError
+from trainer.process_group import ALONE
+from trainer.task_data import StoredVectors, TaskData, vector_ids
+from trainer.training_checkpoint import CheckpointStore
+from trainer.training_loop import TrainingProgress, learn_task
+from trainer.training_replicas import training_group
+from trainer.video_embedding import MemoryShard
+
+CAPTIONS = [[f"video {number}", f"a clip of number {number}"] for number in range(5)]
+SETTINGS = {"epochs": 2, "batch_size": 3, "precision": "float32"}  # batches that two processes cannot halve
+
+
+@pytest.fixture
+def task(random_task: Callable[..., TaskData]) -> TaskData:
+    return random_task("task", CAPTIONS)
+
+
+@pytest.fixture
+def memory(random_task: Callable[..., TaskData], backbone: Backbone) -> StoredVectors:
+    """Stored vectors of an earlier task, which process 0 alone can read."""
+    earlier = random_task("earlier", CAPTIONS, first_id=100)
+    generator = torch.Generator().manual_seed(1)
+    vectors = torch.nn.functional.normalize(torch.randn(5, backbone.dim, generator=generator), dim=1)
+    return StoredVectors(
+        [(MemoryShard(vector_ids(earlier.clips), vectors.numpy()), vector_ids(earlier.clips))]
+    )
+
+
+def _train(
+    name: str, backbone: Backbone, task: TaskData, memory: StoredVectors, processes: int, folder: Path
+) -> tuple[Method, list[float]]:
+    method = start_method(name, backbone, SETTINGS, None)
+    store = CheckpointStore(folder / f"{name}-{processes}", "run")
+    with training_group(method, None, task, processes) as group:
+        losses = learn_task(method, task, memory, checkpoints=store, group=group)
+    assert store.load() is not None
+    return method, losses
+
+
+def _assert_equal_training(
+    name: str, backbone: Backbone, task: TaskData, memory: StoredVectors, folder: Path
+) -> None:
+    one, losses = _train(name, backbone, task, memory, 1, folder)
+    two, replicated = _train(name, backbone, task, memory, 2, folder)
+    assert replicated == pytest.approx(losses, rel=1e-4)
+    expected, actual = one.state_dict(), two.state_dict()
+    assert expected.keys() == actual.keys()
+    for key, tensor in expected.items():
+        torch.testing.assert_close(actual[key].float(), tensor.float(), rtol=0, atol=2e-4, msg=key)
+    assert not multiprocessing.active_children()
+
+
+@pytest.mark.slow
+def test_two_processes_have_the_loss_and_weights_of_one(
+    backbone: Backbone, task: TaskData, memory: StoredVectors, tmp_path: Path
+) -> None:
+    _assert_equal_training("strata", backbone, task, memory, tmp_path)
+
+
+@pytest.mark.endurance
+@pytest.mark.parametrize("name", ["bmu_moco", "finetune", "er", "ewc", "lwf", "ctp", "ccmr"])
+def test_two_processes_train_other_methods_alike(
+    backbone: Backbone, task: TaskData, memory: StoredVectors, tmp_path: Path, name: str
+) -> None:
+    _assert_equal_training(name, backbone, task, memory, tmp_path)
+
+
+@pytest.mark.slow
+def test_replicas_end_with_an_error_of_the_training(backbone: Backbone, task: TaskData) -> None:
+    method = start_method("strata", backbone, SETTINGS, None)
+
+    def stop(progress: TrainingProgress) -> None:
+        raise InterruptedError(f"step {progress.step}")
+
+    with training_group(method, None, task, 2) as group:
+        assert len(multiprocessing.active_children()) == 1
+        with pytest.raises(InterruptedError, match="step 1"):
+            learn_task(method, task, report=stop, group=group)
+    assert not multiprocessing.active_children()
+    assert not torch.distributed.is_initialized()
+
+
+@pytest.mark.slow
+def test_killed_replica_is_reported(backbone: Backbone, task: TaskData) -> None:
+    method = start_method("strata", backbone, SETTINGS, None)
+
+    def kill(progress: TrainingProgress) -> None:
+        for replica in multiprocessing.active_children():
+            replica.kill()
+
+    with (
+        pytest.raises(ReplicaKilled, match="signal 9"),
+        training_group(method, None, task, 2) as group,
+    ):
+        learn_task(method, task, report=kill, group=group)
+    assert not multiprocessing.active_children()
+    assert not torch.distributed.is_initialized()
+
+
+def test_method_that_draws_noise_is_refused_by_name(backbone: Backbone, task: TaskData) -> None:
+    method = start_method("ffa_tame", backbone, {}, None)
+    with (
+        pytest.raises(MethodError, match="CINESTRATA_TRAINING_PROCESSES is 2, and ffa_tame draws noise"),
+        training_group(method, None, task, 2),
+    ):
+        pass
+
+
+def test_task_without_captions_starts_no_process(
+    backbone: Backbone, random_task: Callable[..., TaskData]
+) -> None:
+    silent = random_task("silent", [[], []])
+    with training_group(start_method("strata", backbone, {}, None), None, silent, 2) as group:
+        assert group is ALONE
+        assert not multiprocessing.active_children()
