@@ -92,7 +92,7 @@ class PositionCounter(Base):
 
 
 class EditCounter(Base):
-    """One row: the number of the last edit, verdict, deletion or takeover.
+    """One row: the number of the last edit, verdict, deletion or reassignment.
 
     Locked until commit, so that edits become visible in order of number.
     """

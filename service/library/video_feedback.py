@@ -129,7 +129,7 @@ def take_back(feedback_id: int, *, own: bool = False) -> None:
             raise NotFound(f"There is no feedback {feedback_id}{' of yours' if own else ''}.")
         row, video_id = found
         details = {"text": row.text, "verdict": row.verdict, "caller": row.caller}
-        # A takeover may have moved the entry to another video since.
+        # A reassignment may have moved the entry to another video since.
         video = session.scalar(
             delete(Feedback).where(Feedback.id == feedback_id).returning(Feedback.video_vector_id)
         )

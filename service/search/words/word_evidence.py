@@ -54,12 +54,12 @@ _CERTAINTY = 0.9  # highest λ, how surely a text about a video has a unit of a 
 _PRIOR_SHARE = 0.1  # of one more caption, that has a unit
 _LONGER = 0.2  # what the weights lose in a text twice as long as the query, relative to the rest
 _UNCAPTIONED = 1.5  # a, in nats
-_COMPLETE, _CLOSEST = 25.0, 10.0  # log-odds for all terms, and for one text that is exactly the query
-_IS_COMPLETE = 0.95  # share of the IDF weight that counts as all terms
+_ALL_TERMS, _CLOSEST = 25.0, 10.0  # log-odds for all terms, and for one text that is exactly the query
+_ALL_TERMS_SHARE = 0.95  # share of the IDF weight that counts as all terms
 _PHRASE = 5.0  # log-odds for the words of the query in a row
 _SAME_STEM = 0.3  # share of the log-odds for all terms that another form of a word has
 _NOT_A_CAPTION = 0.8  # share of the evidence for a word in a name or a value, and highest for a positive text
-_REFUSED = 12.0  # highest log-odds against a video with negative feedback for the query
+_NEGATIVE = 12.0  # highest log-odds against a video with negative feedback for the query
 _SPOKEN = 0.6  # of a passage's evidence, relative to a caption's
 _HIGHEST_SPOKEN = 40.0  # log-odds before this share, as for a caption
 _SPOKEN_PER_WEIGHT, _ALL_SPOKEN = 0.5, 25.0
@@ -95,7 +95,7 @@ class WordEvidence:
 
     Attributes:
         videos: Vector IDs of the videos with a matched text, ascending, ``[V]``.
-        domains: Position of each one's domain, ``[V]``.
+        domains: Index of each one's domain, ``[V]``.
         log_odds: Evidence for each, ``float32 [V]``.
         has_all_terms: Whether each video's texts match all terms of the query, ``[V]``.
         absent: Evidence for a captioned video without a matched text, by domain, ``float32 [T]``.
@@ -116,7 +116,7 @@ class WordEvidence:
 
         Args:
             videos: Vector IDs.
-            domains: Position of each one's domain.
+            domains: Index of each one's domain.
             log_odds: Evidence for those that are added.
         """
         added = np.isin(videos, self.videos, assume_unique=True, invert=True)
@@ -143,29 +143,31 @@ class WordEvidence:
 
         Args:
             videos: Vector IDs.
-            domains: Position of each one's domain.
+            domains: Index of each one's domain.
             votes: Negative votes less positive ones for each.
             unmatched: Evidence for each if no text of it matches.
         """
-        found = self.including(videos, domains, unmatched)
-        log_odds = found.log_odds.copy()
-        log_odds[np.searchsorted(found.videos, videos)] -= (_REFUSED * _saturated(votes)).astype(np.float32)
-        return replace(found, log_odds=log_odds)
+        included = self.including(videos, domains, unmatched)
+        log_odds = included.log_odds.copy()
+        log_odds[np.searchsorted(included.videos, videos)] -= (_NEGATIVE * _saturated(votes)).astype(
+            np.float32
+        )
+        return replace(included, log_odds=log_odds)
 
     def with_all_terms(self, videos: Ids, domains: Ints, unmatched: npt.NDArray[np.floating]) -> WordEvidence:
         """Mark these videos, ascending, which are all that match all terms.
 
         Args:
             videos: Vector IDs.
-            domains: Position of each one's domain.
+            domains: Index of each one's domain.
             unmatched: Evidence for each if no text of it matches.
         """
-        found = self.including(videos, domains, unmatched)
-        is_new = np.isin(found.videos, videos, assume_unique=True) & ~found.has_all_terms
+        included = self.including(videos, domains, unmatched)
+        is_new = np.isin(included.videos, videos, assume_unique=True) & ~included.has_all_terms
         return replace(
-            found,
-            log_odds=(found.log_odds + _COMPLETE * is_new).astype(np.float32),
-            has_all_terms=found.has_all_terms | is_new,
+            included,
+            log_odds=(included.log_odds + _ALL_TERMS * is_new).astype(np.float32),
+            has_all_terms=included.has_all_terms | is_new,
         )
 
     def with_transcripts(
@@ -183,15 +185,15 @@ class WordEvidence:
             log_odds: Evidence of their transcripts, ``[V]``.
             says_all_terms: Whether a passage says all terms of the query, ``[V]``.
         """
-        found = self.including(videos, domains, log_odds)
-        rows = np.searchsorted(found.videos, videos)
-        best, has_all_terms = found.log_odds.copy(), found.has_all_terms.copy()
+        included = self.including(videos, domains, log_odds)
+        rows = np.searchsorted(included.videos, videos)
+        best, has_all_terms = included.log_odds.copy(), included.has_all_terms.copy()
         best[rows] = np.maximum(best[rows], log_odds)
         has_all_terms[rows] |= says_all_terms
-        return replace(found, log_odds=best, has_all_terms=has_all_terms)
+        return replace(included, log_odds=best, has_all_terms=has_all_terms)
 
     def with_phrase(self, videos: Ids) -> WordEvidence:
-        """Raise the evidence for videos whose texts have the words of the query in a row; of those found already."""
+        """Raise the evidence for videos whose texts have the words of the query in a row; of those with evidence."""
         has_phrase = np.isin(self.videos, videos)
         return replace(self, log_odds=(self.log_odds + _PHRASE * has_phrase).astype(np.float32))
 
@@ -245,7 +247,7 @@ def word_evidence(
     contained = np.zeros((len(domains), unit_count + 1))
     contained[rows, units] = np.where(strengths >= 1, 1.0, _SAME_STEM) * sources[rows]
     idf = inverse_document_frequency(matches.frequencies, matches.documents)
-    enough = _IS_COMPLETE * max(float(idf.sum()), 1e-6)
+    enough = _ALL_TERMS_SHARE * max(float(idf.sum()), 1e-6)
     is_whole = (contained[:, :-1] > 0) @ idf >= enough
     contained[:, -1] = _CLOSEST * is_whole * sources * brevity
     videos, first, gained, contained = _best_per_video(matches.videos, evidence, contained)
@@ -259,7 +261,7 @@ def word_evidence(
     # A name or a value does not speak against a video without captions.
     of_any = uncaptioned + np.maximum(log_odds, unknown[owner])
     log_odds = np.where(is_captioned, log_odds, of_any)
-    log_odds += has_all_terms * (_COMPLETE * likeness + closest)
+    log_odds += has_all_terms * (_ALL_TERMS * likeness + closest)
     of_unknown = uncaptioned + unknown
     return WordEvidence(
         videos=videos,
@@ -282,7 +284,7 @@ def _mean_evidence(gained: Floats, owners: Ints, base: Floats, statistics: Capti
 
     Args:
         gained: Evidence for the captioned videos with a matched text, without ``base``, ``[V]``.
-        owners: Position of each one's domain, ``[V]``.
+        owners: Index of each one's domain, ``[V]``.
         base: Evidence for a captioned video without a matched text, by domain, ``[T]``.
     """
     counts = np.bincount(owners, minlength=len(base))

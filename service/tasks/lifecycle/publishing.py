@@ -131,7 +131,7 @@ class Takeover:
         return cls(originals, orphans, [(row[1], row[3]) for row in kept], [row[0] for row in kept])
 
     def number_edits(self, session: Session) -> None:
-        """Count the takeover of captions and metadata as an edit, once the transaction has locked all tasks.
+        """Count the reassignment of captions and metadata as an edit, once the transaction has locked all tasks.
 
         Searches may already know the copies with old captions, because the manifest is replaced before the commit.
         """
