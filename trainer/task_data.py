@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, NamedTuple, Protocol, TypeVar
 
@@ -25,8 +25,8 @@ class Clip:
     Attributes:
         vector_id: ID of its vector in the shard.
         frames_path: ``.npy`` file with its decoded frames, ``uint8 [M, H, W, 3]``.
-        split: Use of the video: ``test`` videos are never trained on; ``fold`` videos are, and are measured by a
-            solution without them; videos without a split are only indexed.
+        split: Use of the video: ``test`` videos are never trained on; ``fold`` videos are (by gradient steps, in
+            the last epoch), and are measured by a solution without them; videos without a split are only indexed.
     """
 
     id: str
@@ -74,6 +74,10 @@ class TaskData:
     def pairs(self) -> list[Pair]:
         """One training pair per caption of each training video."""
         return [Pair(clip, caption) for clip in self.train for caption in clip.captions]
+
+    def without_fold(self) -> TaskData:
+        """Leave out the videos of the fold."""
+        return replace(self, clips=tuple(clip for clip in self.clips if clip.split != "fold"))
 
     def observed(self, limit: int | None = None) -> list[Clip]:
         """List the captioned training videos that a closed-form method learns from: all, or a sample of ``limit``."""

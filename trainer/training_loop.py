@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import accumulate
 
 import numpy as np
 import structlog
@@ -89,10 +90,14 @@ def learn_task(
     trained = method.is_trainable and bool(captions)
     method.begin_task(task.task_id, task.name, trained=trained)
     losses = []
+    method.before_last_epoch = None
     if trained:
         losses = fit(method, task, memory, report=report, checkpoints=checkpoints, group=group)
     with micro_batches(method.micro_batch):
         method.end_task(task.pairs if trained else ())
+        if part := method.before_last_epoch:
+            part.end_task(task.without_fold().pairs)
+            part.record_task(task.task_id, task.name, task.without_fold().training_captions)
     method.record_task(task.task_id, task.name, captions)
     return losses
 
@@ -110,6 +115,7 @@ def fit(
 
     The optimizer is AdamW with the configured schedule, after an optional linear warm-up; gradients are clipped to norm
     1 over the optimized parameters. The state after the last epoch is kept, unless the method restores a better one.
+    Only the last epoch trains on a fold, and a copy of the method from before stays in ``before_last_epoch``.
 
     Args:
         method: Method whose ``begin_task`` was called.
@@ -131,11 +137,11 @@ def fit(
         return []
     config = method.config
     memory = memory or StoredVectors()
-    pairs = task.pairs
-    size = min(config.batch_size, len(pairs))
-    steps_per_epoch = task.batch_count(size)
-    if config.max_steps is not None:
-        steps_per_epoch = min(steps_per_epoch, math.ceil(config.max_steps / config.epochs))
+    size = min(config.batch_size, len(task.pairs))
+    has_fold = any(clip.split == "fold" for clip in task.clips)
+    shown = [task.without_fold() if has_fold else task] * (config.epochs - 1) + [task]
+    most = math.inf if config.max_steps is None else math.ceil(config.max_steps / config.epochs)
+    starts = [0, *accumulate(int(min(part.batch_count(size), most)) for part in shown)]
     resumed = group.share(checkpoints.load() if checkpoints else None)
     if resumed:
         method.load_state_dict(resumed.method)
@@ -147,8 +153,8 @@ def fit(
     losses = list(resumed.losses) if resumed else []
     first_epoch = resumed.epoch if resumed else 0
     is_planned = False
-    first_epoch_steps = steps_per_epoch if config.schedule == "step" else None
-    clock = _Clock(config.epochs, steps_per_epoch, first_epoch)
+    first_epoch_steps = starts[1] if config.schedule == "step" else None
+    clock = _Clock(config.epochs, starts[-1], starts[first_epoch])
     device = method.backbone.device
     method.train(True)
     try:
@@ -157,15 +163,19 @@ def fit(
             open_video_loader(method, checkpoints.folder if checkpoints else None) as loader,
         ):
             for epoch in range(first_epoch, config.epochs):
+                part = shown[epoch]
+                if has_fold and epoch == config.epochs - 1:
+                    method.restore_best()
+                    method.before_last_epoch = method.copy()
+                    method.before_last_epoch.train(False)
                 seed = np.random.SeedSequence([config.seed, len(method.learned_tasks), epoch])
                 torch.manual_seed(int(seed.generate_state(1, np.uint64)[0]))
                 rng = np.random.default_rng(seed)
-                method.begin_epoch(epoch, pairs)
+                method.begin_epoch(epoch, part.pairs)
                 results = _EpochResults(epoch, clock, report, is_checked=group.rank == 0)
-                drawn = task.draw_batches(size, rng)[:steps_per_epoch]
+                drawn = part.draw_batches(size, rng)[: starts[epoch + 1] - starts[epoch]]
                 videos = loader.load([pair.clip for pair in batch] for batch in drawn)
-                first_step = epoch * steps_per_epoch
-                for step, (batch, frames) in enumerate(zip(drawn, videos, strict=True), first_step):
+                for step, (batch, frames) in enumerate(zip(drawn, videos, strict=True), starts[epoch]):
                     factor = learning_rate_factor(
                         step, clock.steps, warmup=config.warmup, first_epoch=first_epoch_steps
                     )
@@ -192,7 +202,8 @@ def fit(
                 losses.append(results.mean_loss)
                 with micro_batches(method.micro_batch):
                     method.after_epoch(task.val)
-                if checkpoints:
+                # Training that resumed after the last epoch would lack the state before it.
+                if checkpoints and not method.before_last_epoch:
                     checkpoints.save(
                         Checkpoint(
                             epoch + 1,
@@ -346,9 +357,8 @@ class _EpochResults:
 class _Clock:
     """Counter of steps and videos."""
 
-    def __init__(self, epochs: int, steps_per_epoch: int, first_epoch: int) -> None:
-        self.epochs, self.steps = epochs, epochs * steps_per_epoch
-        self.step = first_epoch * steps_per_epoch
+    def __init__(self, epochs: int, steps: int, step: int) -> None:
+        self.epochs, self.steps, self.step = epochs, steps, step
         self._videos = 0
         self._start = time.monotonic()
 

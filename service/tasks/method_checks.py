@@ -71,11 +71,18 @@ def settings_errors(method: str, settings: Mapping[str, Any]) -> Iterator[FieldE
                 f"Method {method!r} has no setting {name!r}.",
                 f"{hint}Its settings are {', '.join(sorted(schemas))}.",
             )
+    if settings.get("last_epoch") == "all" and settings.get("epochs") == 1:
+        yield FieldError(
+            "settings.last_epoch",
+            "A single epoch leaves no earlier state to measure recall with.",
+            "Send at least 2 epochs.",
+        )
 
 
-def is_closed_form(method: str) -> bool:
-    """Check whether a method learns every caption, and is measured by cross-fitting."""
-    return method in METHOD_NAMES and bool(_recipe(method).get("closed_form"))
+def learns_all_captions(method: str, settings: Mapping[str, Any]) -> bool:
+    """Check whether a method learns captions that no user held out, and measures them by a solution without them."""
+    is_closed_form = method in METHOD_NAMES and bool(_recipe(method).get("closed_form"))
+    return is_closed_form or settings.get("last_epoch") == "all"
 
 
 def _describe(schema: Mapping[str, Any]) -> str:

@@ -21,7 +21,7 @@ from service.storage.video_files import is_removed_upload
 from service.tasks.lifecycle import Claim, plan_chunks
 from service.tasks.lifecycle.chunks import ISOLATED, is_unleased
 from service.tasks.lifecycle.state_machine import lock_owned_task
-from service.tasks.method_checks import is_closed_form
+from service.tasks.method_checks import learns_all_captions
 from service.tasks.task_events import SAME_CONTENT, reject
 
 MAX_BAD_SHARE = 0.2  # a task with a larger share of unusable videos fails
@@ -142,7 +142,7 @@ def _assign_splits(claim: Claim) -> str | None:
         for vector_id, digest, captions, split, effective in rows:
             candidates.append(SplitCandidate(vector_id, digest or "", bool(captions), split))
             present[vector_id] = effective
-    is_folded = is_closed_form(claim.task.method)
+    is_folded = learns_all_captions(claim.task.method, claim.task.settings)
     share = 0.0 if is_folded else CALIBRATION_SHARE
     splits = assign_splits(candidates, settings().held_out_share, share, is_folded=is_folded)
     changed: dict[str | None, list[int]] = {}

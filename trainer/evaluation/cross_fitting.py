@@ -4,7 +4,8 @@ Captions of training videos are cross-fitted: a task's videos are divided into f
 again without each fold, which takes a closed-form method little time, since it keeps the features. The captions of the
 fold are then searched in the task. Their results are as good as those of new captions (Stone, "Cross-validatory choice
 and assessment of statistical predictions", Journal of the Royal Statistical Society B, 1974), so few captioned videos
-suffice to calibrate a release. In the same way, the fold of a task is searched to measure recall.
+suffice to calibrate a release. In the same way, the fold of a task is searched to measure recall. A method that takes
+gradient steps is not trained twice: the state before the last epoch, which alone trains on the fold, is searched.
 
 No encoder has learned from the captions of appended videos, but the routing profile that searches use contains them. An
 appended caption's evidence for its own task is therefore computed with its tokens counted once less.
@@ -54,21 +55,13 @@ def cross_fit(
         deleted: Vector IDs of videos deleted since; they are not searched.
 
     Returns:
-        The captions; none with fewer than two videos, or if the method takes gradient steps.
+        The captions; none with fewer than two videos, or if gradient steps were taken with all of them.
     """
     videos = task.observed(method.config.max_videos)
-    order = np.random.default_rng(0).permutation(len(videos))
     gallery = _sample_gallery(task, videos, deleted)
     found: list[CalibrationCaption] = []
-    for fold in range(min(_FOLDS, len(videos)) if len(videos) > 1 else 0):
-        if len(found) >= MAX_TASK_CAPTIONS:
-            break
-        left_out = set(order[fold::_FOLDS].tolist())
-        kept = [row for row in range(len(videos)) if row not in left_out]
-        part = method.relearn(kept, [text for row in kept for text in videos[row].captions])
-        if part is None:
-            return ()
-        searched = [videos[row] for row in sorted(left_out) if videos[row].vector_id not in deleted]
+    for part, left_out in _learn_parts(method, videos):
+        searched = [clip for clip in left_out if clip.vector_id not in deleted]
         all_captions = [(clip.vector_id, text) for clip in searched for text in clip.captions]
         captions = draw_sample(all_captions, MAX_TASK_CAPTIONS - len(found))
         if captions:
@@ -76,7 +69,24 @@ def cross_fit(
                 part, task.task_id, captions, gallery, [clip.vector_id for clip in searched], encoder, pinned
             )
         report_alive()
+        if len(found) >= MAX_TASK_CAPTIONS:
+            break
     return tuple(found)
+
+
+def _learn_parts(method: Method, videos: Sequence[Clip]) -> Iterator[tuple[Method, list[Clip]]]:
+    """Yield solutions that were learned without some of the videos, with these."""
+    if method.before_last_epoch:
+        yield method.before_last_epoch, [clip for clip in videos if clip.split == "fold"]
+        return
+    order = np.random.default_rng(0).permutation(len(videos))
+    for fold in range(min(_FOLDS, len(videos)) if len(videos) > 1 else 0):
+        left_out = np.sort(order[fold::_FOLDS]).tolist()
+        kept = np.sort(np.delete(order, slice(fold, None, _FOLDS))).tolist()
+        part = method.relearn(kept, [text for row in kept for text in videos[row].captions])
+        if part is None:
+            return
+        yield part, [videos[row] for row in left_out]
 
 
 def _sample_gallery(task: TaskData, videos: Sequence[Clip], deleted: Set[int]) -> list[Clip]:
@@ -142,7 +152,7 @@ def add_fold(
     *,
     deleted: Set[int] = frozenset(),
 ) -> ReleaseState:
-    """Learn a release's newest task again without its fold, and add the fold to the release.
+    """Measure the fold of a release's newest task by a solution without it, and add the fold to the release.
 
     Arguments are those of :func:`cross_fit`.
     """
@@ -155,7 +165,7 @@ def add_fold(
     observed = task.observed(method.config.max_videos)
     rows = [row for row, clip in enumerate(observed) if clip.split != "fold"]
     captions = [pair.caption for pair in task.pairs if pair.clip.split != "fold"]
-    part = method.relearn(rows, captions)
+    part = method.before_last_epoch or method.relearn(rows, captions)
     if part is None:
         raise AssertionError(f"{method.name} learns a fold, but not a part of a task")
     solution, queries = _open_part(part, task.task_id, encoder, pinned)

@@ -22,12 +22,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -72,6 +73,11 @@ class MethodConfig(BaseModel):
 
     epochs: int = Field(default=20, ge=1, le=1000)
     batch_size: int = Field(default=8, ge=1, le=1024)
+    last_epoch: Literal["train", "all"] = Field(
+        default="train",
+        description="captioned videos that the last epoch trains on; all: also the derived test videos, which the "
+        "earlier epochs leave out and recall is measured on by the state before this epoch",
+    )
     max_steps: int | None = Field(
         default=None,
         ge=1,
@@ -111,6 +117,14 @@ class MethodConfig(BaseModel):
     )
     logit_scale: float = Field(default=100.0, gt=0, le=1000, description="1/τ of the contrastive losses")
 
+    @model_validator(mode="after")
+    def _require_earlier_epochs(self) -> Self:
+        if self.last_epoch == "all" and self.epochs < 2:
+            raise ValueError(
+                "last_epoch: all needs at least 2 epochs; the state before the last one is measured"
+            )
+        return self
+
 
 class Method(ABC):
     """A continual-learning method on a backbone.
@@ -132,6 +146,7 @@ class Method(ABC):
         learned_tasks: Tasks so far, oldest first.
         profiles: Routing profile of each learned task.
         micro_batch: Pairs that the towers encode at once in training; None: whole batches.
+        before_last_epoch: State that has not trained on the last task's fold; None if no epoch has.
     """
 
     name: ClassVar[str]
@@ -148,6 +163,7 @@ class Method(ABC):
         self.backbone = backbone
         self.config = config
         self.micro_batch: int | None = None
+        self.before_last_epoch: Self | None = None
         self.learned_tasks: list[ReleaseTask] = []
         self.profiles = RoutingProfiles.from_dense(np.empty((0, backbone.vocabulary), np.float32))
 
@@ -209,6 +225,9 @@ class Method(ABC):
     def after_epoch(self, validation: Sequence[Clip]) -> None:  # noqa: B027 (optional hook)
         """Update state after an epoch, before its checkpoint is written."""
 
+    def restore_best(self) -> None:  # noqa: B027 (optional hook)
+        """Restore the state after the best epoch so far, if the method compares epochs."""
+
     def bytes_after_epoch(self, validation: Sequence[Clip]) -> int:
         """Estimate the device memory in bytes that :meth:`after_epoch` will allocate and keep."""
         return 0
@@ -239,6 +258,10 @@ class Method(ABC):
     @abstractmethod
     def load_state_dict(self, tensors: Mapping[str, Tensor]) -> None:
         """Restore the result of :meth:`state_dict`, after the same call of :meth:`begin_task`."""
+
+    def copy(self) -> Self:
+        """Copy the method on the same backbone."""
+        return deepcopy(self, {id(self.backbone): self.backbone})
 
     def train(self, mode: bool = True) -> None:  # noqa: B027 (optional hook)
         """Switch dropout and routing noise on or off; by default a method has neither."""

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from service.core.settings import METHOD_NAMES
-from service.tasks.method_checks import find_method_error, is_closed_form, settings_errors
+from service.tasks.method_checks import find_method_error, learns_all_captions, settings_errors
 from trainer.methods import METHODS
 from trainer.methods.setting_schemas import FILE, setting_schemas
 
@@ -41,15 +41,23 @@ def test_ctp_without_its_multi_modal_encoder_runs_on_closed_blocks() -> None:
     assert find_method_error("ctp", {"masked_language": False}, CLOSED) is None
 
 
-def test_recipes_say_which_methods_are_closed_form() -> None:
-    assert {name for name in METHODS if is_closed_form(name)} == {
+def test_closed_form_methods_and_a_setting_learn_all_captions() -> None:
+    assert {name for name in METHODS if learns_all_captions(name, {})} == {
         name for name, method in METHODS.items() if method.is_closed_form
     }
+    assert learns_all_captions("strata", {"last_epoch": "all"})
+    assert not learns_all_captions("strata", {"last_epoch": "train"})
 
 
 def test_schemas_are_those_of_the_methods() -> None:
     command = "python -m trainer.methods.setting_schemas"
     assert json.loads(FILE.read_text(encoding="utf-8")) == setting_schemas(), f"run {command}"
+
+
+def test_last_epoch_on_all_captions_needs_an_earlier_one() -> None:
+    (error,) = settings_errors("strata", {"last_epoch": "all", "epochs": 1})
+    assert error.field == "settings.last_epoch"
+    assert not list(settings_errors("strata", {"last_epoch": "all", "epochs": 2}))
 
 
 def test_misspelled_setting_names_the_closest_one() -> None:
