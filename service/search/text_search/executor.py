@@ -375,8 +375,8 @@ def _run_round(snapshot: SearchSnapshot, searches: Sequence[TextSearch]) -> None
 def _plan_scans(search: TextSearch, vectors: Mapping[str, Vectors]) -> list[tuple[ShardScan, bool]]:
     """Plan a round's scans, each with whether it looks for the nearest videos in the whole task.
 
-    There is one scan for the nearest videos, if any can enter, and those for videos with more evidence. A few videos
-    are scanned once, and all are found.
+    There is one scan for the nearest videos, if any can enter, and those for videos with more evidence. In a task of
+    few videos, one scan finds all.
     """
     planned: list[tuple[ShardScan, bool]] = []
     words, snapshot = search.words, search.snapshot
@@ -384,12 +384,14 @@ def _plan_scans(search: TextSearch, vectors: Mapping[str, Vectors]) -> list[tupl
     absent = np.array([words.absent(task) for task in vectors])
     can_enter = search.planner.can_enter(list(vectors), absent).tolist()
     for (task, vector), can_any_enter in zip(vectors.items(), can_enter, strict=True):
-        allowed, groups = search.allowed_ids[task], words.groups(task, search.depth)
+        allowed = search.allowed_ids[task]
+        size = snapshot.shards[task].count if allowed is None else len(allowed)
+        if size <= _FEW_VECTORS:
+            planned.append((ShardScan(task, vector, size, allowed), True))
+            continue
+        groups = words.groups(task, search.depth)
         if not groups or can_any_enter:
             count = search.depth + words.negative_count(task)
-            size = snapshot.shards[task].count if allowed is None else len(allowed)
-            if groups and size <= _FEW_VECTORS:
-                count, groups = size, []  # one scan that finds all
             planned.append((ShardScan(task, vector, count, allowed), True))
         for videos, count in groups:
             among = _with_moments(snapshot, search.cache, task, videos)
