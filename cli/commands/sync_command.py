@@ -29,7 +29,6 @@ from service.syncs.sync_plan import (
     SourceFiles,
     SyncPlan,
     abandoned_appends,
-    path_digest,
     relearned_domains,
 )
 from service.syncs.sync_planner import plan_sync
@@ -156,12 +155,9 @@ def require_own_name(
 ) -> None:
     """Exit with status 1 if another folder has given a domain its name."""
     others = {row.source for row in files} - {found.source, *library.find_former(found, files)}
-    digests = {path_digest(path) for path in (*(file.video.uri for file in found.files), *found.left_out)}
-    if "" in others and any(row.key in digests for row in files):  # synced by 1.0, from here
-        others.discard("")
     if others:
         fail(
-            f"The domain {name!r} follows another folder{': ' if max(others) else ''}{max(others)}.",
+            f"The domain {name!r} follows another folder: {max(others)}.",
             f"Nothing was changed. Choose another name with --name, or add to this domain with --name {name!r}.",
         )
 

@@ -44,7 +44,7 @@ class FollowedLibrary:
         """Find the earlier places of a source that was moved: folders that are gone and whose files are here now."""
         here = {(file.video.uri, file.bytes, file.modified) for file in found.files}
         sources = {row.source for row in files if (row.path, row.bytes, row.modified) in here}
-        return {source for source in sources - {"", found.source} if self._is_gone(source)}
+        return {source for source in sources - {found.source} if self._is_gone(source)}
 
     def find_moved_source(self, found: SourceFiles) -> str | None:
         """Find the domain that follows a source from its earlier place; None if there is none."""
@@ -152,7 +152,7 @@ class FollowedLibrary:
     def _may_exist(self, row: StoredFile) -> bool:
         """Whether a file is there, or may be: its folder cannot be read, or its disk is not mounted."""
         if row.path is None:  # another file took its path
-            return not row.source
+            return False
         if not self._is_allowed(row.source) or self._is_there(row):
             return True
         device = folder_device(Path(row.source) / row.path)

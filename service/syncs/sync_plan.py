@@ -161,12 +161,6 @@ def file_key(source: str, path: str) -> str:
     return hashlib.blake2b(place, digest_size=16).hexdigest()
 
 
-def path_digest(path: str) -> str:
-    """Digest a path relative to the source: the key of a file that 1.0 synced."""
-    text = PurePosixPath(path).as_posix().encode("utf-8", "surrogatepass")
-    return hashlib.blake2b(text, digest_size=8).hexdigest()
-
-
 def shown_path(path: str) -> str:
     """Make a path printable, without credentials."""
     text = redact_uri(path).encode("utf-8", "backslashreplace").decode()

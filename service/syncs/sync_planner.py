@@ -16,12 +16,9 @@ from service.syncs.sync_plan import (
     SourceFiles,
     SyncPlan,
     file_key,
-    path_digest,
     transcript_digest,
 )
 from service.tasks.ingestion_checks import normalize_caption
-
-_CLOCK_TOLERANCE = 2.0  # seconds: for coarse file system timestamps and clock skew
 
 
 def plan_sync(
@@ -60,11 +57,7 @@ class _Planner:
             if video.replaces:
                 self._copies[video.replaces] = video
         paths = [file.video.uri for file in found.files]
-        legacy = {path_digest(path) for path in (*paths, *found.left_out)}
-        # Rows that 1.0 left without a source belong to the first one that has any of their files.
         sources = {found.source, *domain.former}
-        if any(row.key in legacy for row in domain.files if not row.source):
-            sources.add("")
         self._own = {row.key: row for row in domain.files if row.source in sources}
         self._others = {row.video_id for row in domain.files if row.source not in sources}
         self._add_unrecorded(domain)
@@ -74,7 +67,7 @@ class _Planner:
                 self._rows_of.setdefault(row.video_id, []).append(row)
         self._rows: dict[str, StoredFile] = {}
         for path in paths:
-            keys = (*(file_key(place, path) for place in (found.source, *domain.former)), path_digest(path))
+            keys = (file_key(place, path) for place in (found.source, *domain.former))
             if stored := next((self._own[key] for key in keys if key in self._own), None):
                 self._rows[path] = stored
         self._identities = {
@@ -155,10 +148,6 @@ class _Planner:
             times = (row.modified, row.changed, row.sha256)
             if times == (file.modified, file.changed, content) and row.file_id.rpartition(":")[2] != inode:
                 file_id = f"{device}:"  # the share changes inodes: that of this file is not compared again
-        if row is not None and row.video_id and row.sha256 != content:  # 1.0 kept only the start of digests
-            known, current = (row.sha256, content) if row.sha256 else (row.file_id, file.file_id)
-            if known and current.startswith(known):
-                self._known.setdefault(content, []).append(row.video_id)
         captions = list(dict.fromkeys(map(normalize_caption, file.video.captions)))
         self._plan.rows[path] = SyncedFile(
             path=path,
@@ -175,15 +164,10 @@ class _Planner:
     def _stored_content(self, file: SourceFile, row: StoredFile) -> str | None:
         """Return the content that a row remembers, if the file is still the one it describes."""
         if row.bytes != file.bytes or row.file_id is None:
-            video = self._videos.get(row.video_id or "")
-            if row.path is None and row.bytes == file.bytes and video is not None and file.modified:
-                # Synced by 1.0, whose only time is that of the first sync.
-                added = video.added_at.timestamp() - _CLOCK_TOLERANCE
-                return row.sha256 if file.modified / 1e9 < added else None
             return None
         stored, current = (text.rpartition(":")[2] for text in (row.file_id, file.file_id))
         if row.modified is None:
-            return file.token if file.modified is None and current.startswith(stored) else None
+            return file.token if file.modified is None and current == stored else None
         is_same = (row.modified, row.changed) == (file.modified, file.changed) and stored in ("", current)
         return row.sha256 if is_same else None
 
@@ -374,7 +358,7 @@ class _Planner:
                 or row.video_id not in self._videos.keys() | remembered
             )
         ]
-        # A row of 1.0, or of a former place, has another key.
+        # A row of a former place has another key.
         moved = [path for path, row in self._rows.items() if row.source != self._found.source]
         self._plan.forgotten += [self._rows[path].key for path in moved if path in self._plan.rows]
         self._keep_displaced(remembered)
@@ -413,7 +397,6 @@ class _Planner:
         signatures = {path: self._found.signature_of(path) for path in self._plan.left_out}
         left_out = [path for path, found in signatures.items() if found] + list(self._found.uploaded)
         unusable = {path.rstrip("/") for path in left_out}
-        digests = set(map(path_digest, left_out))
         # A path that ends with a slash is a folder with unknown files.
         is_incomplete = any(path.endswith("/") for path in left_out)
         # A restart may give a disk another number: a file that is still there shows which one.
@@ -427,7 +410,7 @@ class _Planner:
             if (row.bytes, row.modified) in signatures.values():  # it has an unusable name now
                 return True
             if row.path is None:
-                return is_incomplete or row.key in digests
+                return is_incomplete
             places = (row.path, *map(str, PurePosixPath(row.path).parents))
             before, device = _device(row.file_id), self._found.device_of(row.path)
             is_mounted = not before or device in (None, before) or (before, device) in devices
