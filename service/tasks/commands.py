@@ -200,7 +200,7 @@ def retry_task(task_id: str, spec: RetrySpec | None = None) -> TaskDetails:
         task.position = next_position(session)
         task.attempts, task.cancel_requested = 0, False
         task.probed_at = task.started_at = task.finished_at = task.held_out = None
-        set_progress(session, task, TaskProgress(stage="queued"), {}, is_event=False)
+        set_progress(session, task, TaskProgress(stage="queued"), is_event=False)
         # Their files may have been replaced, and the machine may have been at fault.
         session.execute(
             update(Video)

@@ -166,10 +166,9 @@ class _OpenPublication:
         completed: Whether the rows that make the task ready are written.
     """
 
-    def __init__(self, session: Session, task: Task, stage_seconds: dict[str, float]) -> None:
+    def __init__(self, session: Session, task: Task) -> None:
         self._session = session
         self._task = task
-        self._stage_seconds = stage_seconds
         self._takeover: Takeover | None = None
         self.completed = False
 
@@ -244,7 +243,7 @@ class Publication(_OpenPublication):
         self._write_recalls(order, recalls)
         task.attempts = 0
         view = TaskProgress(stage="ready", fraction=1.0, unmeasured=unmeasured)
-        set_progress(session, task, view, self._stage_seconds)
+        set_progress(session, task, view)
         self._finish({"name": task.name, "release": release.id, "shard": shard.id, "videos": shard.count})
         return order
 
@@ -276,8 +275,8 @@ class AppendPublication(_OpenPublication):
             deleted.
     """
 
-    def __init__(self, session: Session, append: Task, stage_seconds: dict[str, float]) -> None:
-        super().__init__(session, append, stage_seconds)
+    def __init__(self, session: Session, append: Task) -> None:
+        super().__init__(session, append)
         self._domain = lock_task(session, append.target_id or "")
         if self._domain.deleted_at is not None:
             raise Conflict(f"The domain {self._domain.name!r} was deleted; no videos can be appended to it.")
@@ -321,7 +320,7 @@ class AppendPublication(_OpenPublication):
         append.attempts = 0
         append.release_id = domain.release_id
         view = TaskProgress(stage="ready", fraction=1.0, drift=drift)
-        set_progress(session, append, view, self._stage_seconds)
+        set_progress(session, append, view)
         if drift is not None:
             domain.progress = {**domain.progress, "drift": drift.model_dump()}
         if count:

@@ -12,7 +12,7 @@ from sqlalchemy import ColumnElement, Select, delete, func, select
 from sqlalchemy.orm import Session
 
 from cinestrata_schemas.problems import Action
-from cinestrata_schemas.tasks import StageTimes, TaskProgress
+from cinestrata_schemas.tasks import TaskProgress
 from service.catalog.database import now
 from service.catalog.tables import ACTIVE_STATES, FINAL_STATES, Chunk, PositionCounter, Task, Video
 from service.core.errors import LeaseLost, NotFound, SourceUnavailable
@@ -101,22 +101,11 @@ def set_state(
     _log_state(task)
 
 
-def set_progress(
-    session: Session,
-    task: Task,
-    progress: TaskProgress,
-    seconds: Mapping[str, float],
-    *,
-    is_event: bool = True,
-) -> None:
-    """Store a locked task's progress, and record it as an event.
-
-    Args:
-        seconds: Time spent in each stage.
-    """
+def set_progress(session: Session, task: Task, progress: TaskProgress, *, is_event: bool = True) -> None:
+    """Store a locked task's progress, and record it as an event."""
     view = progress.model_dump(exclude_none=True)
     shared = {key: task.progress[key] for key in ("peak_memory",) if key in task.progress}
-    task.progress = {**shared, "times": {"seconds": dict(seconds)}, **view}
+    task.progress = {**shared, **view}
     if is_event:
         record(session, task.id, "progress", view)
 
@@ -216,6 +205,5 @@ def postpone(
     task.lease_expires_at = now(session) + timedelta(seconds=pause)
     task.attempts = max(task.attempts - 1, 0)
     progress = TaskProgress(stage=f"waiting for {error.awaited}", done=finished, outages=outages)
-    times = StageTimes.of(task.progress)
-    set_progress(session, task, progress, times.seconds if times else {}, is_event=False)
+    set_progress(session, task, progress, is_event=False)
     record(session, task.id, "log", {"message": f"{error.detail} The task will be retried in {pause:.0f} s."})
