@@ -23,9 +23,9 @@ from cli.service_client import FINAL_STATES, PAGE, ServiceClient, connect
 from index.arrays import batches
 from service.core.domain_names import name_key
 from service.core.errors import NotFound
-from service.syncs.followed_library import FollowedLibrary
 from service.syncs.sync_plan import (
     FollowedDomain,
+    FollowedLibrary,
     SourceFiles,
     SyncPlan,
     abandoned_appends,

@@ -17,12 +17,15 @@ from media.sources.media_source import ListedFile, SourceUri, is_source_uri
 from service.core.errors import FieldError, InvalidInput
 from service.core.settings import settings
 from service.storage.video_access import SourceReader, find_allowed_prefix
-from service.syncs.followed_library import folder_device
-from service.syncs.sync_plan import SourceFile, SourceFiles, shown_path
+from service.syncs.sync_plan import SourceFile, SourceFiles, folder_device, shown_path
 from service.tasks.ingestion_checks import content_errors, uri_errors
-from service.tasks.manifests.folder_videos import FolderVideos, list_folder_videos
+from service.tasks.manifests.folder_videos import (
+    FolderVideos,
+    RemoteVideos,
+    list_folder_videos,
+    list_remote_videos,
+)
 from service.tasks.manifests.manifest_parser import require_text_table
-from service.tasks.manifests.remote_videos import RemoteVideos, list_remote_videos
 
 _MAX_LISTED = 20
 

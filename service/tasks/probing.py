@@ -117,6 +117,7 @@ def probe_free_chunks(task_id: str, owner: str) -> None:
     """Probe free chunks of another worker's task; see :func:`process_free_chunks`."""
 
     def probe_chunks(chunks: Iterator[ChunkClaim]) -> None:
+        send_due()
         require_writable(settings().cache_dir, settings().thumbnails_dir)
         spec = _frame_spec()
         with _open_decoder() as decoder:

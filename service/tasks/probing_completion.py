@@ -18,10 +18,10 @@ from service.catalog.tables import Chunk, Task, Video
 from service.core.settings import settings
 from service.storage import library_paths
 from service.storage.video_files import is_removed_upload
+from service.tasks.ingestion_checks import is_closed_form
 from service.tasks.lifecycle import Claim, plan_chunks
 from service.tasks.lifecycle.chunks import ISOLATED, is_unleased
 from service.tasks.lifecycle.state_machine import lock_owned_task
-from service.tasks.method_checks import is_closed_form
 from service.tasks.task_events import SAME_CONTENT, reject
 
 MAX_BAD_SHARE = 0.2  # a task with a larger share of unusable videos fails

@@ -50,11 +50,13 @@ from trainer.video_embedding import group_segments
 from trainer.worker.catalog_reader import (
     appended_captions,
     calibration_captions,
+    embed_task_moments,
     excluding_originals,
     held_out_videos,
     load_task,
     remaining_videos,
     restarted_without_deleted_videos,
+    restore_task_frames,
     training_video_ids,
     uncalibrated_videos,
 )
@@ -66,7 +68,6 @@ from trainer.worker.job_environment import (
     task_backbone,
 )
 from trainer.worker.shared_embedding import embed_shared, write_encoder
-from trainer.worker.video_decoding import embed_task_moments, restore_task_frames
 
 log = structlog.get_logger(__name__)
 

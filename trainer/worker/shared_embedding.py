@@ -217,6 +217,7 @@ def embed_free_chunks(task_id: str, owner: str) -> None:
     """Embed free chunks of another worker's task; see :func:`process_free_chunks`."""
 
     def embed_chunks(chunks: Iterator[ChunkClaim]) -> None:
+        send_due()
         run: str | None = None
         encode: Encode | None = None
         backbone: Backbone | None = None

@@ -16,7 +16,7 @@ from service.storage.video_access import SourceReader
 from service.syncs.source_listing import check_source, list_source
 from service.syncs.sync_plan import FollowedDomain, file_key
 from service.syncs.sync_planner import plan_sync
-from service.tasks.manifests.remote_videos import list_remote_videos
+from service.tasks.manifests.folder_videos import list_remote_videos
 from tests.web_files import WebFiles
 
 

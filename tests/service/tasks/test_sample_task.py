@@ -14,7 +14,7 @@ from service.catalog.tables import Video
 from service.core.errors import Conflict, Unavailable
 from service.core.settings import Settings
 from service.tasks import commands
-from service.tasks.sample_task import SAMPLE_DOMAIN, SAMPLE_VIDEOS, create_sample_task
+from service.tasks.commands import SAMPLE_DOMAIN, SAMPLE_VIDEOS, create_sample_task
 
 
 def test_drawn_videos_become_a_task(sqlite_catalog: Settings, monkeypatch: pytest.MonkeyPatch) -> None:

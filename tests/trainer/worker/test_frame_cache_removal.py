@@ -72,7 +72,7 @@ def test_unfinished_task_keeps_the_frame_caches_that_it_shares_with_a_ready_doma
     assert delete_unneeded_frames({path.stem for path in shared}) == 0
     assert _cached() == shared
     monkeypatch.setattr(
-        "trainer.worker.video_decoding.VideoDecoder",
+        "trainer.worker.catalog_reader.VideoDecoder",
         lambda limits: pytest.fail("the frames are in the cache"),
     )
     learn(copies)

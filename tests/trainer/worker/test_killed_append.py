@@ -21,12 +21,12 @@ from service.core.settings import settings
 from service.tasks import commands
 from service.tasks.lifecycle import AppendPublication, ChunkClaim, Publication, state_machine
 from service.tasks.lifecycle.publishing import Takeover
-from service.tasks.relearning import relearn_appended_videos
+from service.tasks.task_storage import relearn_appended_videos
 from tests.claimed_probing import probe
 from tests.trainer.worker.conftest import write_video
 from tests.trainer.worker.killed_worker import die_after, die_before, expire_leases, run_in_process
 from tests.trainer.worker.library_state import catalog_vector_ids, open_store
-from trainer.worker import append_job, learning_job, shared_embedding, video_decoding
+from trainer.worker import append_job, catalog_reader, learning_job, shared_embedding
 from trainer.worker.shared_embedding import PartFolder
 
 pytestmark = pytest.mark.usefixtures("library")
@@ -49,7 +49,7 @@ APPEND_POINTS = {
     "part recorded": die_after(ChunkClaim, "complete"),
     "chunk done": die_after(shared_embedding, "_embed_chunk"),
     "parts joined": die_after(shared_embedding, "_join_parts"),
-    "moments planned": die_after(video_decoding, "plan_moments"),
+    "moments planned": die_after(catalog_reader, "plan_moments"),
     "moments decoded": die_after(VideoDecoder, "sample"),
     "segment written": die_after(ShardStore, "write_shard"),
     "measured": die_after(append_job, "_measure"),

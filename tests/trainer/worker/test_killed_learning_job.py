@@ -25,7 +25,7 @@ from service.tasks.lifecycle import Claim, state_machine
 from service.tasks.task_events import events_after
 from tests.measured_library import figures_without_ids
 from tests.trainer.worker.killed_worker import die, die_after, die_before, expire_leases, run_in_process
-from trainer.worker import learning_job, video_decoding
+from trainer.worker import catalog_reader, learning_job
 
 Post = Callable[..., str]
 
@@ -52,7 +52,7 @@ POINTS: dict[str, Callable[[], None]] = {
     "trained": die_after(learning_job, "train_task"),
     "release written": die_after(ShardStore, "adopt_release"),
     "shard written": die_after(ShardStore, "write_shard"),
-    "moments planned": die_after(video_decoding, "plan_moments"),
+    "moments planned": die_after(catalog_reader, "plan_moments"),
     "moments decoded": die_after(VideoDecoder, "sample"),
     "indexed": die_after(learning_job, "index_task"),
     "evaluating": die_before(learning_job, "evaluate_release"),

@@ -19,7 +19,7 @@ from service.catalog.tables import Chunk, Task
 from service.core.errors import LeaseLost, Unavailable
 from service.core.settings import settings
 from service.tasks import commands, lifecycle, task_events
-from service.tasks.lifecycle import claims, free_chunks, state_machine
+from service.tasks.lifecycle import chunks, claims, state_machine
 from tests.trainer.worker.library_state import catalog_vector_ids, learn, post_append, run_job, shard_vectors
 from trainer import video_embedding
 from trainer.worker import append_job, catalog_reader, job_environment, learning_job, shared_embedding
@@ -87,7 +87,7 @@ def test_parts_of_two_workers_give_the_vectors_of_one(
         owners.extend([owner] if chunk else [])
         return chunk
 
-    for module in (shared_embedding, free_chunks):
+    for module in (shared_embedding, chunks):
         monkeypatch.setattr(module, "claim_chunk", claim)
     monkeypatch.setattr(video_embedding, "_BATCH", CHUNK)  # as in production, a chunk ends with a batch
     monkeypatch.setattr(shared_embedding, "_TURN_SECONDS", -1)  # the other worker has its turn for one chunk
