@@ -247,4 +247,3 @@ def test_side_files_are_found_in_every_form(read: Read) -> None:
     }
     captions = {uri: video.captions for uri, video in found.items() if video.captions}
     assert captions == {"DJI_1.MP4": ["a field"], "d.mp4": ["a cat"]}
-    assert (found["c.mp4"].metadata or {})["description"] == "Grandma"
