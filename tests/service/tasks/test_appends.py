@@ -267,22 +267,6 @@ def test_upload_that_the_machine_may_have_spoilt_stays_for_a_retry(
 
 
 @ON_SQLITE
-def test_file_of_two_uploads_stays_while_a_retry_reads_one(
-    rejected_upload: tuple[TaskDetails, Path], post: Post
-) -> None:
-    view, file = rejected_upload
-    other = post("other")
-    with session_scope(write=True) as session:
-        video = _video_of(session, other.id)
-        video.uri = f"upload://{file.relative_to(settings().uploads_dir)}"
-        reject(session, video, "It took too long.", is_final=False)
-        session.get_one(Task, other.id).state = "failed"
-    commands.cancel_task(view.id)
-    assert remove_deleted_files() == {}
-    assert file.exists()
-
-
-@ON_SQLITE
 @pytest.mark.parametrize("name", ["accepted", "pending", "rejected in a queued task", "link"])
 def test_rejected_upload_stays_while_another_video_needs_it(
     rejected_upload: tuple[TaskDetails, Path], post: Post, name: str

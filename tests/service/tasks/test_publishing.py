@@ -14,10 +14,9 @@ from cinestrata_schemas.tasks import TaskDetails
 from index.files.manifest_format import SegmentEntry
 from index.shard_store import ShardStore
 from service.catalog.database import session_scope
-from service.catalog.tables import Recall, Release, Shard, Task, Video
-from service.core.errors import Conflict, LeaseLost
+from service.catalog.tables import Recall, Release, Shard, Task
+from service.core.errors import Conflict
 from service.core.settings import Settings, settings
-from service.storage.video_files import remove_deleted_files
 from service.tasks import commands, lifecycle
 from tests.audited_changes import audit_entries
 
@@ -96,23 +95,6 @@ def test_published_task_is_ready(catalog: Settings, post_probed: Post) -> None:
     assert sorted(map(tuple, cells)) == [(0, 1, 0.3), (1, 1, 0.9), (2, 1, 0.7), (2, 2, 0.8)]
 
 
-def test_rejected_uploads_of_a_ready_domain_are_removed(sqlite_catalog: Settings, post_probed: Post) -> None:
-    view = post_probed(videos=3)
-    folder = settings().uploads_dir / "tsk_0123456789abcdef"
-    folder.mkdir(parents=True)
-    names = ("kept.mp4", "kept.mp4", "copy.mp4")  # two videos of one upload
-    with session_scope(write=True) as session:
-        videos = session.query(Video).filter(Video.task_id == view.id).order_by(Video.vector_id)
-        for video, name in zip(videos, names, strict=True):
-            (folder / name).touch()
-            video.uri = f"upload://{folder.name}/{name}"
-        for video in videos[1:]:
-            video.status, video.reason, video.content_hash = "rejected", "same content as kept.mp4", None
-    _publish(view.id, 1)
-    assert remove_deleted_files() == {}
-    assert {path.name for path in folder.iterdir()} == {"kept.mp4"}
-
-
 def test_publication_interrupted_after_the_manifest_is_completed(
     catalog: Settings, post_probed: Post, expire: Callable
 ) -> None:
@@ -164,25 +146,6 @@ def test_cancellation_before_the_manifest_takes_effect(sqlite_catalog: Settings,
     assert commands.get_task(view.id).state == "cancelled"
 
 
-def test_worker_without_lease_publishes_nothing(
-    catalog: Settings, post_probed: Post, expire: Callable
-) -> None:
-    view = post_probed()
-    stale = lifecycle.claim_training(view.id, "stale")
-    assert stale is not None
-    expire(view.id)
-    assert lifecycle.claim_training(view.id, "fresh") is not None
-    with pytest.raises(LeaseLost), stale.publishing():
-        pytest.fail("published without the lease")
-
-
-def test_publishing_without_completion_raises(sqlite_catalog: Settings, post_probed: Post) -> None:
-    claim = lifecycle.claim_training(post_probed().id, "worker")
-    assert claim is not None
-    with pytest.raises(RuntimeError, match="complete"), claim.publishing():
-        pass
-
-
 @pytest.mark.slow
 def test_completion_is_idempotent(catalog: Settings, post_probed: Post) -> None:
     view = post_probed()
@@ -197,24 +160,3 @@ def test_completion_is_idempotent(catalog: Settings, post_probed: Post) -> None:
         assert session.scalars(select(Recall.r1)).all() == [0.5]
         assert session.scalar(select(func.count()).select_from(Release)) == 1
         assert session.scalar(select(func.count()).select_from(Shard)) == 1
-
-
-def test_task_without_training_may_keep_the_release(sqlite_catalog: Settings, post_probed: Post) -> None:
-    first, second = post_probed("first"), post_probed("second")
-    _publish(first.id, 1)
-    store = ShardStore(settings().index_dir)
-    release = store.manifest().releases[store.manifest().release or ""]
-    shard = store.write_shard(
-        task=second.id,
-        release=release.id,
-        fingerprint="f" * 64,
-        ids=np.array([7]),
-        vectors=np.eye(4, dtype=np.float32)[:1],
-    )
-    claim = lifecycle.claim_training(second.id, "worker")
-    assert claim is not None
-    with claim.publishing() as publication:
-        store.publish(release=release, shards=[shard])
-        assert publication.complete(**_facts(release, shard) | {"trained": False}) == 2
-    view = commands.get_task(second.id)
-    assert (view.trained, view.release, view.learned_order) == (False, release.id, 2)

@@ -15,23 +15,12 @@ from cinestrata_schemas.tasks import TaskDetails
 from service.catalog.database import now, session_scope
 from service.catalog.tables import IdempotencyKey, Task
 from service.core.settings import Settings
-from service.tasks import broker, commands, lifecycle, task_events
+from service.tasks import broker, commands, lifecycle
 from service.tasks.lifecycle import state_machine
 
 # For tests of statements that other tests run on both databases.
 ON_SQLITE = pytest.mark.parametrize("with_broker", ["sqlite"], indirect=True)
 Post = Callable[..., TaskDetails]
-
-
-def test_task_of_a_dead_worker_is_released(catalog: Settings, post_probed: Post, expire: Callable) -> None:
-    view = post_probed()
-    assert lifecycle.claim_training(view.id, "dies") is not None
-    assert lifecycle.reconcile().recovered == ()
-    expire(view.id)
-    assert lifecycle.reconcile().recovered == (view.id,)
-    assert lifecycle.reconcile().recovered == ()
-    assert "dies" in task_events.events_after(view.id)[-1].data["message"]
-    assert lifecycle.claim_training(view.id, "next") is not None
 
 
 def test_a_locked_task_does_not_delay_the_others(

@@ -164,18 +164,6 @@ def test_change_of_an_endpoint_ends_its_turn(network: Network, change: str) -> N
         assert network.numbers("hooks") == [0, 1, 2]
 
 
-@pytest.mark.usefixtures("sqlite_catalog")
-def test_refused_message_waits_and_delays_no_other(network: Network) -> None:
-    add_backlog(register("hooks"), 3)
-    network.answers["hooks"] = 400
-    assert deliver_due() == 1
-    network.answers.clear()
-    assert deliver_due() == 2
-    assert network.numbers("hooks") == [0, 1, 2]
-    assert [row.state for row in stored()] == ["pending", "delivered", "delivered"]
-    assert deliver_due() == 0
-
-
 @pytest.mark.usefixtures("catalog")
 def test_message_that_ends_an_outage_makes_the_others_due(network: Network) -> None:
     webhook = register("hooks")

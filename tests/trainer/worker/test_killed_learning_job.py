@@ -20,7 +20,7 @@ from service.catalog.tables import Moment, Recall, Release, Shard
 from service.core.settings import settings
 from service.library.deletion import delete_videos
 from service.library.recall.recall_matrix import read_recall_matrix
-from service.tasks import commands, lifecycle
+from service.tasks import commands
 from service.tasks.lifecycle import Claim, state_machine
 from service.tasks.task_events import events_after
 from tests.measured_library import figures_without_ids
@@ -170,32 +170,3 @@ def test_published_task_becomes_ready_if_all_its_videos_are_deleted(post_videos:
     assert _run(task) == 0
     view = commands.get_task(task)
     assert (view.state, view.error, view.learned_order, view.counts.videos) == ("ready", None, 1, 0)
-
-
-@pytest.mark.slow  # as many processes as attempts
-def test_published_task_has_unlimited_attempts(post_videos: Post, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The last attempt may be killed as well; the reconciler then allows another one."""
-    monkeypatch.setattr(state_machine, "MAX_ATTEMPTS", 2)
-    task = post_videos("day")
-    assert _run(task, "manifest replaced") == -signal.SIGKILL
-    for _ in range(2):
-        expire_leases(task)
-        assert lifecycle.reconcile().recovered == ()
-        assert _run(task, "claimed") == -signal.SIGKILL
-        assert commands.get_task(task).state == "evaluating"
-    expire_leases(task)
-    assert _run(task) == 0
-    assert commands.get_task(task).state == "ready"
-
-
-@pytest.mark.slow
-def test_task_that_kills_every_worker_fails_and_the_next_one_is_learned(post_videos: Post) -> None:
-    fatal, next_one = post_videos("day"), post_videos("night")
-    for _ in range(state_machine.MAX_LOST_TRAININGS):
-        assert _run(fatal, "in the first epoch") == -signal.SIGKILL
-        expire_leases(fatal)
-    view = commands.get_task(fatal)
-    assert view.state == "failed"
-    assert "killed 2 times" in str(view.error)
-    assert _run(next_one) == 0
-    assert commands.get_task(next_one).state == "ready"

@@ -13,7 +13,7 @@ from models.releases.release_files import read_lineage
 from models.releases.release_lineage import ParentRelease
 from models.routing import DEFAULT_PRIOR
 from service.catalog.database import session_scope
-from service.catalog.tables import Release, Shard, Task, Video
+from service.catalog.tables import Release, Shard, Video
 from service.core.settings import settings
 from service.library.recall.recall_matrix import read_recall_matrix
 from service.tasks.task_events import events_after
@@ -27,7 +27,6 @@ from tests.trainer.worker.library_state import (
     shard_vectors,
 )
 from trainer.evaluation import recall_row
-from trainer.training_checkpoint import Checkpoint, CheckpointStore
 from trainer.worker import learning_job
 
 Post = Callable[..., str]
@@ -165,22 +164,6 @@ def test_missing_cached_frames_are_decoded_again(post_videos: Post, monkeypatch:
     learn(task)
     assert len(restored) == 6
     assert restored[frames[1]] == before
-
-
-def test_checkpoints_are_named_by_fencing_token(post_videos: Post, monkeypatch: pytest.MonkeyPatch) -> None:
-    task, seen = post_videos("day"), set()
-    original = CheckpointStore.save
-
-    def save(self: CheckpointStore, checkpoint: Checkpoint) -> None:
-        original(self, checkpoint)
-        with session_scope() as session:
-            token = session.get_one(Task, task).fencing_token
-        seen.add((token, *(path.name for path in self.folder.iterdir())))
-
-    monkeypatch.setattr(CheckpointStore, "save", save)
-    learn(task)
-    assert seen
-    assert all(name.endswith(f".{token}") for token, name in seen)
 
 
 def test_progress_events_contain_epochs_and_losses(post_videos: Post) -> None:

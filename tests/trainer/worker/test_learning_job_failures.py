@@ -186,28 +186,6 @@ def test_method_that_cannot_continue_the_library_fails_the_task(learned_task: st
     assert learn(view.id).learned_order == 2
 
 
-@pytest.mark.slow
-def test_cancellation_stops_training_at_the_next_step(
-    post_videos: Post, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    task = post_videos("day", settings=TWO_EPOCHS)
-    original = FfaTame.loss
-    steps: list[int] = []
-
-    def loss(self: FfaTame, frames: Any, texts: Any, references: Any) -> torch.Tensor:
-        steps.append(1)
-        if len(steps) == 3:
-            commands.cancel_task(task)
-        return original(self, frames, texts, references)
-
-    monkeypatch.setattr(FfaTame, "loss", loss)
-    assert run_job(task).state == "cancelled"
-    assert len(steps) == 3
-    assert open_store().manifest().shards == {}
-    assert learn(post_videos("night")).learned_order == 1
-    assert not list(settings().checkpoints_dir.iterdir())  # the next job removed those of the cancelled task
-
-
 def test_worker_without_lease_publishes_nothing(post_videos: Post, monkeypatch: pytest.MonkeyPatch) -> None:
     task = post_videos("day")
     original = ShardStore.write_shard

@@ -119,14 +119,6 @@ def test_lost_frames_are_restored_by_another_download(probed: TaskDetails, web_f
     assert sorted(web_files.requests) == ["/a.mp4", "/a.mp4", "/b.mp4", "/b.mp4"]
 
 
-def test_file_that_changed_since_it_was_probed_is_named(probed: TaskDetails, web_files: WebFiles) -> None:
-    web_files.files["/b.mp4"] = web_files.files["/a.mp4"] + b"\0"
-    run_learning_job(probed.id)
-    task = commands.get_task(probed.id)
-    assert task.state == "failed"
-    assert "video 'b': the file differs from the accepted one" in (task.error or "")
-
-
 def test_outage_during_embedding_postpones_the_task(probed: TaskDetails, web_files: WebFiles) -> None:
     web_files.status("/b.mp4", 503, **{"Retry-After": "3600"})
     run_learning_job(probed.id)
