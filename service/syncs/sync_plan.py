@@ -79,7 +79,6 @@ class FollowedDomain:
     """What the library knows of a domain.
 
     Attributes:
-        videos: Its videos, also those in unpublished appends.
         files: The files that it follows, of all sources.
         published: IDs of the tasks whose videos searches find.
         abandoned: IDs of videos whose new version was in an append that failed.
@@ -137,11 +136,7 @@ class SyncPlan:
         return 2 * len(self.vanished) > self.followed
 
     def leave_out(self, find_problem: Callable[[VideoSpec], str | None]) -> None:
-        """Leave out the new and changed videos that have a problem.
-
-        Args:
-            find_problem: Explains why a video cannot be sent; None if it can.
-        """
+        """Leave out the new and changed videos that have a problem."""
         for videos in (self.new, self.changed):
             problems = {video.uri: problem for video in videos if (problem := find_problem(video))}
             videos[:] = [video for video in videos if video.uri not in problems]
@@ -216,8 +211,6 @@ class FollowedLibrary:
         list_files: Lists the followed files of a domain, or those with certain contents.
         list_sources: Lists the sources of all domains.
         record_files: Records what a sync saw.
-        get_video: Looks up a video; raises NotFound.
-        edit_video: Changes a video.
         root: Folder with all sources that this process may look into; None: any folder.
     """
 
@@ -297,7 +290,6 @@ class FollowedLibrary:
         """Record the files of a plan, and rename videos.
 
         Args:
-            task_id: ID of the domain.
             place: Completes videos' URIs to the form that tasks use.
             is_sent: Whether the new videos and versions have been sent.
         """

@@ -45,7 +45,6 @@ def create_task(spec: TaskSpec, *, idempotency_key: str | None = None, caller: s
     """Store a task and notify the workers. Once this returns, the task is durable.
 
     Args:
-        idempotency_key: The request's ``Idempotency-Key``.
         caller: Identity of the caller, who has their own keys.
 
     Raises:
@@ -137,11 +136,7 @@ def list_tasks() -> list[TaskDetails]:
 
 
 def get_task(task_id: str) -> TaskDetails:
-    """Look up a task.
-
-    Raises:
-        NotFound: The task does not exist.
-    """
+    """Look up a task; raise NotFound."""
     with session_scope() as session:
         task = session.get(Task, task_id)
         if task is None:

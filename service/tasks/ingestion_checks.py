@@ -265,11 +265,7 @@ _BOUNDS = {
 
 
 def find_method_error(method: str, settings: Mapping[str, Any], backbone: str) -> FieldError | None:
-    """Explain why a method cannot run; None if it can.
-
-    Args:
-        backbone: Name of the library's backbone.
-    """
+    """Explain why a method cannot run; None if it can."""
     if method not in METHOD_NAMES:
         return FieldError("method", "The method does not exist.", f"Choose one of {', '.join(METHOD_NAMES)}.")
     if has_open_blocks(backbone):

@@ -262,7 +262,6 @@ def assign_splits(
     A derived test split has at least one video and leaves at least one for training.
 
     Args:
-        candidates: Accepted videos of the task.
         test_share: Share of the captioned videos, 0..1; 0 derives no test split.
         calibration_share: Share of the captioned videos, 0..1, rounded down, that become the validation split if no
             captioned video has the split ``val``; taken from training videos without a given split.

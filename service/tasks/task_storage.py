@@ -59,7 +59,6 @@ def insert_queued_task(session: Session, task: Task, videos: Iterable[dict[str, 
         task: Task with its ID, position, name, method and settings, and the domain that it appends to or relearns.
         videos: Columns of each video: ``uri``, ``captions``, ``extra`` and others; an ``id`` is generated if missing. A
             ``transcript`` goes to the passages table.
-        count: Number of videos.
     """
     task.state, task.created_at, task.request_id = "queued", now(session), current_request_id()
     task.progress = TaskProgress(stage="queued").model_dump(exclude_none=True)
@@ -89,7 +88,6 @@ def store_task(task_id: str, spec: TaskSpec | AppendSpec, request: TaskRequest) 
     """Store a validated task, its videos and its request's outcome in one transaction.
 
     Args:
-        spec: Validated specification.
         request: The request, which names the domain of an append.
 
     Raises:
@@ -140,9 +138,6 @@ def store_task(task_id: str, spec: TaskSpec | AppendSpec, request: TaskRequest) 
 def require_learned(task: Task | None, task_id: str | None) -> Task:
     """Check that videos can be appended to a task's domain, and return the task.
 
-    Args:
-        task: The task; None if it does not exist.
-
     Raises:
         NotFound: The task does not exist.
         Conflict: The task is not a learned domain.
@@ -159,11 +154,7 @@ def require_learned(task: Task | None, task_id: str | None) -> Task:
 
 
 def refuse_duplicates(session: Session, videos: Sequence[VideoSpec]) -> None:
-    """Refuse IDs that belong to existing videos.
-
-    Raises:
-        Conflict: An ID belongs to another video; the error names the first one.
-    """
+    """Refuse IDs that belong to existing videos; raise Conflict."""
     numbers = {video.id: number for number, video in enumerate(videos) if video.id is not None}
     for chunk in id_chunks(list(numbers)):
         taken = session.execute(

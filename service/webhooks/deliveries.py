@@ -263,11 +263,7 @@ class DeliveryThread(threading.Thread):
                 log.exception("webhooks_failed")
 
     def deliver_due(self) -> None:
-        """Give each endpoint with due messages a turn.
-
-        Raises:
-            Unavailable: The catalog cannot be reached.
-        """
+        """Give each endpoint with due messages a turn; raise Unavailable."""
         for webhook_id in due_endpoints():
             if not self._stop_requested.is_set() and (lease := claim_turn(webhook_id)) is not None:
                 self._run_turn(webhook_id, lease)

@@ -179,7 +179,6 @@ def appended_captions(tasks: Collection[str], unpublished: str | None = None) ->
     """Read the captions of training and appended videos, for tasks with appended videos, by task ID.
 
     Args:
-        tasks: IDs of the tasks to read.
         unpublished: Append whose videos count too, although they do not belong to its domain yet.
     """
     is_appended = (Video.effective_split == "appended") | (Video.task_id == unpublished)

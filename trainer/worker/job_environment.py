@@ -56,11 +56,7 @@ def task_backbone() -> Backbone:
 
 
 def open_library() -> Library:
-    """Open the published library.
-
-    Raises:
-        ManifestError: The manifest is missing, or cannot be trusted.
-    """
+    """Open the published library; raise ManifestError."""
     library = Library(library_store(settings()))
     index_manifest.require_manifest(library.manifest)
     return library
@@ -72,7 +68,6 @@ def load_worker_backbone(name: str, frames: int | None, threads: int | None) -> 
 
     Args:
         frames: Frames per video; None for the backbone's own number.
-        threads: Number of CPU threads that torch may use; None for its default.
     """
     if threads:
         torch.set_num_threads(threads)

@@ -88,11 +88,7 @@ def run_learning_job(task_id: str) -> None:
 
 
 def process_claim(claim: Claim) -> None:
-    """Take a claimed task to the state ``ready``.
-
-    Raises:
-        LeaseLost, TaskCancelled, WorkerStopping: See ``Claim.progress``.
-    """
+    """Take a claimed task to the state ``ready``; errors as for ``Claim.progress``."""
     claim.progress("loading")
     backbone, library = task_backbone(), open_library()
     reset_peak(backbone.device)
@@ -278,8 +274,6 @@ def publish_task(
 
     Args:
         task: Videos of the shard; those deleted since are published as tombstones.
-        recalls: Cells of the recall matrix.
-        evaluation_error: Why ``recalls`` is empty.
     """
     with index_lock(claim.tick), claim.publishing() as publication:
         # The transaction locks the task's row, so every later deletion finds the shard published.

@@ -65,7 +65,6 @@ class PartFolder:
     """Folder with the parts of a task and the video encoder that makes them.
 
     Args:
-        task_folder: Folder of the task's checkpoints.
         run: Digest of the encoder and the videos.
     """
 
@@ -112,8 +111,6 @@ class PartFolder:
         """Write a part durably.
 
         Args:
-            token: Fencing token of the chunk's claim.
-            ids: Vector IDs ``int64 [n]``.
             vectors: Vectors ``float32 [n, dim]``.
 
         Returns:
@@ -177,7 +174,6 @@ def embed_shared(
 
     Args:
         encode: Video encoder, ``uint8 [n, M, H, W, 3]`` to ``[n, dim]``.
-        fingerprint: Fingerprint of the encoder.
         encoder: Writes a release with this encoder for other workers; None if the library has one.
 
     Raises:

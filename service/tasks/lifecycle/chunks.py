@@ -63,8 +63,6 @@ def plan_chunks(
     """Split videos into chunks, numbered after the stage's existing ones.
 
     Args:
-        session: Transaction that holds the task's lock.
-        stage: Stage that processes the chunks.
         vector_ids: Vector IDs of the videos, ascending.
         run: What the chunks' results depend on; see :attr:`ChunkClaim.run`.
     """
@@ -110,9 +108,6 @@ def claim_chunk(task_id: str, stage: Stage, owner: str, *, owns_task: bool = Fal
 
     Other workers give up on a chunk after ``MAX_ATTEMPTS``, because they may be broken. The task's owner claims any
     chunk: its own errors and crashes count as attempts of the task.
-
-    Args:
-        owns_task: Whether this worker owns the task.
 
     Returns:
         The claim; None if no chunk is free, or the task has no owner, is finished or is being cancelled.
@@ -181,11 +176,7 @@ class ChunkClaim:
         self._lease = Lease(name, self.token, Chunk.lease_expires_at, self._is_own)
 
     def tick(self) -> None:
-        """Report that the job advances.
-
-        Raises:
-            LeaseLost, WorkerStopping: The job must stop.
-        """
+        """Report that the job advances; raise LeaseLost or WorkerStopping."""
         self._lease.tick()
 
     @contextmanager

@@ -119,8 +119,6 @@ class Claim:
 
         Args:
             fraction: Progress of the stage, 0..1.
-            done: Number of finished items.
-            total: Number of all items.
             epoch: Current epoch, from 1.
 
         Raises:
@@ -158,11 +156,7 @@ class Claim:
             raise self._cancellation()
 
     def tick(self) -> None:
-        """Report that the job advances, without figures.
-
-        Raises:
-            LeaseLost, TaskCancelled, WorkerStopping: The job must stop.
-        """
+        """Report that the job advances, without figures; raise LeaseLost, TaskCancelled, WorkerStopping."""
         if self._cancelled.is_set():
             raise self._cancellation()
         self._lease.tick()
@@ -270,13 +264,7 @@ class Claim:
         self._lease.end()
 
     def fail(self, reason: str, hint: str | None = None, remedy: Action | None = None) -> None:
-        """Fail the task with a reason and a hint.
-
-        Args:
-            reason: What went wrong, as a sentence.
-            hint: What to do about it, as a sentence.
-            remedy: Action to take once the cause is fixed.
-        """
+        """Fail the task with a reason and a hint."""
         with self._locked() as (session, task):
             set_state(session, task, "failed", error=reason, hint=hint, remedy=remedy)
             record_worker_error(session, self.owner, f"Task {self.task.name!r}: {reason}")

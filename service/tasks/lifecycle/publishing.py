@@ -47,10 +47,6 @@ class Takeover:
 
         The rows of the originals' domains stay locked until commit, so that no deletion comes between the catalog and
         the index.
-
-        Args:
-            session: Transaction of the publication.
-            task: Locked task that is being published.
         """
         is_copy = (Video.task_id == task.id) & (Video.status == "accepted") & Video.copy_of.is_not(None)
         original = aliased(Video)
@@ -218,7 +214,6 @@ class Publication(_OpenPublication):
         """Write the rows for release, shard and recall matrix, and make the task ready.
 
         Args:
-            release: New row, without the columns that the catalog decides: task, order and time.
             shard: New row, without task and time.
             recalls: For each new cell of the recall matrix, the task that its queries come from and the row, without
                 orders; ``release_order`` is 0 for the untrained backbone.

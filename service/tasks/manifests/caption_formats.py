@@ -29,7 +29,6 @@ class CaptionFormat:
     """A caption format.
 
     Attributes:
-        name: Name that users know.
         layout: ``document``: an object with ``keys``. ``objects``: a list, or JSON lines, of objects with ``keys``.
             ``mapping``: an object of objects with ``keys``, by video ID.
         keys: Keys that together identify this format.
@@ -46,11 +45,7 @@ class CaptionFormat:
 
 
 def recognize(value: Any, location: str) -> CaptionFormat:
-    """Recognize the format of a JSON document, or of the first object in JSON lines.
-
-    Raises:
-        InvalidInput: No format has these keys; the error names them.
-    """
+    """Recognize the format of a JSON document, or of the first object in JSON lines; raise InvalidInput."""
     if value == {}:
         return _EMPTY
     layouts = _keys_by_layout(value)
@@ -69,11 +64,7 @@ def recognize(value: Any, location: str) -> CaptionFormat:
 
 
 def read_document_rows(known: CaptionFormat, value: Any, name: str) -> Rows:
-    """Read the location and fields of each video in a JSON document.
-
-    Raises:
-        InvalidInput: A value has the wrong type; the error names its keys.
-    """
+    """Read the location and fields of each video in a JSON document; raise InvalidInput."""
     if known.read is None:
         return iter(())
     if known.layout == "document":

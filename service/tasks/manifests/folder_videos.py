@@ -84,7 +84,6 @@ def list_folder_videos(
 
     Args:
         encoding: Encoding of the manifest, and of sidecar files that are not UTF-8. None: UTF-8, and detected.
-        captions_from_names: Whether a video without captions gets its file name as one.
         root: Folder that links must not leave; its own path has no links. None: they may lead anywhere.
 
     Raises:
@@ -286,7 +285,6 @@ def list_remote_videos(
     if its name cannot be part of a URI, or if a table names a file that is missing or outside its folder.
 
     Args:
-        source: URI of the folder or the manifest.
         report_progress: Called for each page of a listing and each part of a file.
 
     Raises:

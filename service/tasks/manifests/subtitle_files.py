@@ -35,14 +35,7 @@ _CUE_NUMBER = re.compile(r"\W*\d+\W*")
 
 
 def read_subtitles(text: str, name: str) -> Iterator[Cue]:
-    """Read the cues in a subtitle file.
-
-    Args:
-        name: File name for errors.
-
-    Raises:
-        InvalidInput: It is not a subtitle file, has too many cues, or has none with a valid time.
-    """
+    """Read the cues in a subtitle file; raise InvalidInput."""
     lines = [line.strip("\ufeff \t\v\f\0") for line in re.split(r"\r\n?|\n", text)]
     check_line_number(len(lines), name)
     lines = [*dropwhile(lambda line: not line, lines)]

@@ -67,7 +67,6 @@ class ArchiveMember:
     Attributes:
         path: Validated path: relative, without ``..``.
         size: Size in bytes that the archive states; the real size may differ.
-        open: Opens the file for reading.
     """
 
     path: PurePosixPath
@@ -115,15 +114,7 @@ def unpack_archive(archive: BinaryIO, filename: str, upload: str) -> list[VideoS
 
 
 def _safe_path(name: str, field: str = ARCHIVE_FIELD) -> PurePosixPath:
-    """Validate the path of a file inside an archive.
-
-    Args:
-        name: Path as stated by the archive or manifest.
-        field: Field that an error names.
-
-    Raises:
-        InvalidInput: The path is absolute, leaves the archive, is ambiguous or is too long.
-    """
+    """Validate the path of a file inside an archive; raise InvalidInput."""
     path = PurePosixPath(name)
     is_unsafe = (
         not path.parts

@@ -63,7 +63,6 @@ class Upload:
     Attributes:
         name: Path of the file on the client's machine, relative to the selected folder; untrusted.
         metadata: The ``Upload-Metadata`` header from creation.
-        size: Size of the complete file in bytes.
     """
 
     id: str
@@ -78,11 +77,7 @@ class Upload:
 
     @property
     def received(self) -> int:
-        """Number of bytes received.
-
-        Raises:
-            NotFound: The upload was deleted meanwhile.
-        """
+        """Number of bytes received; raise NotFound."""
         return self._status().st_size
 
     @property
@@ -119,9 +114,6 @@ _usages_lock = threading.Lock()
 def create_upload(name: str, metadata: str, size: int) -> Upload:
     """Create an empty upload.
 
-    Args:
-        name, metadata, size: As in :class:`Upload`.
-
     Raises:
         TooLarge: The file is larger than a video may be, or there are too many pending uploads.
         InsufficientStorage: The disk has no space for the file.
@@ -147,11 +139,7 @@ def create_upload(name: str, metadata: str, size: int) -> Upload:
 
 
 def find_upload(upload_id: str) -> Upload:
-    """Look up an upload.
-
-    Raises:
-        NotFound: There is no such upload; it may have expired, or a task uses it.
-    """
+    """Look up an upload; raise NotFound."""
     if not _ID.fullmatch(upload_id):
         raise _unknown(upload_id)
     try:

@@ -47,9 +47,6 @@ def adopted_uploads(spec: Spec, task_id: str) -> Iterator[Spec]:
     The files exist under both names until the ``with`` block ends, so a refused task leaves its uploads complete, and
     the corrected request can use them again.
 
-    Args:
-        spec: Specification of the task or append.
-
     Raises:
         InvalidInput: An upload does not exist or is incomplete; the error names up to 20 videos.
     """
