@@ -38,7 +38,9 @@ def plan_sync(
         find_elsewhere: Finds the videos of rows whose files are in other followed folders now.
         report_alive: Called after each file.
     """
-    return _Planner(found, domain).plan(compare_contents, find_moved, find_elsewhere, report_alive)
+    planner = _Planner(found, domain)
+    planner.identify(compare_contents, report_alive)
+    return planner.settle(find_moved, find_elsewhere)
 
 
 class _Planner:
@@ -62,9 +64,12 @@ class _Planner:
         self._others = {row.video_id for row in domain.files if row.source not in sources}
         self._add_unrecorded(domain)
         self._rows_of: dict[str, list[StoredFile]] = {}
+        self._known: dict[str, list[str]] = {}  # videos that were recorded for a content
         for row in self._own.values():
             if row.video_id:
                 self._rows_of.setdefault(row.video_id, []).append(row)
+                if row.sha256:
+                    self._known.setdefault(row.sha256, []).append(row.video_id)
         self._rows: dict[str, StoredFile] = {}
         for path in paths:
             keys = (file_key(place, path) for place in (found.source, *domain.former))
@@ -77,23 +82,14 @@ class _Planner:
         }
         self._files: dict[str, SourceFile] = {}
         self._contents: dict[str, list[str]] = {}  # paths by content
-        self._known: dict[str, list[str]] = {}  # videos that were recorded for a content
         self._kept: set[str] = set()  # videos that are in a file, or wait for one
         self._waiting: set[str] = set()
         self._replaced: set[str] = set()
         self._elsewhere: set[str] = set()
         self._edited: dict[str, tuple[list[str], str | None]] = {}  # texts before, by path
 
-    def plan(
-        self,
-        compare_contents: bool,
-        find_moved: Callable[[Collection[str]], Mapping[str, str]],
-        find_elsewhere: Callable[[Collection[StoredFile]], Collection[str]],
-        report_alive: Callable[[], object],
-    ) -> SyncPlan:
-        for row in self._own.values():
-            if row.sha256 and row.video_id:
-                self._known.setdefault(row.sha256, []).append(row.video_id)
+    def identify(self, compare_contents: bool, report_alive: Callable[[], object]) -> None:
+        """Find the content of each file."""
         for file in self._found.files:
             path = file.video.uri
             try:
@@ -105,7 +101,16 @@ class _Planner:
             self._files[path] = file
             self._contents.setdefault(content, []).append(path)
             report_alive()
-        unknown = [content for content, paths in self._contents.items() if not self._settle(content, paths)]
+
+    def settle(
+        self,
+        find_moved: Callable[[Collection[str]], Mapping[str, str]],
+        find_elsewhere: Callable[[Collection[StoredFile]], Collection[str]],
+    ) -> SyncPlan:
+        """Find the video of each content, and the videos without a file."""
+        unknown = [
+            content for content, paths in self._contents.items() if not self._find_video(content, paths)
+        ]
         moved = find_moved(unknown) if unknown else {}
         changed = [path for content in unknown for path in self._contents[content]]
         self._elsewhere = set(find_elsewhere([self._rows[path] for path in changed if path in self._rows]))
@@ -171,7 +176,7 @@ class _Planner:
         is_same = (row.modified, row.changed) == (file.modified, file.changed) and stored in ("", current)
         return row.sha256 if is_same else None
 
-    def _settle(self, content: str, paths: list[str]) -> bool:
+    def _find_video(self, content: str, paths: list[str]) -> bool:
         """Use the video that the domain has for a content; False if there is none."""
         video = self._accepted.get(content)
         if video is not None:

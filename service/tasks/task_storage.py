@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from typing import Any
 
 from sqlalchemy import func, insert, select
@@ -275,22 +276,16 @@ def _require_domain(session: Session, task_id: str) -> Task:
 
 def _free_name(session: Session, domain: str, wanted: str | None) -> str:
     """Choose the wanted name, or the domain's name with the first free number; raise Conflict."""
-    candidates: Iterable[str] = (wanted,) if wanted else _numbered_names(domain)
-    for name in candidates:
-        try:
-            require_unused_name(session, name, may_append=False)  # which would not relearn the videos
-        except Conflict:
-            if wanted:
-                raise
-        else:
-            return name
-    raise Conflict(f"name: A task {domain!r} already exists. Choose another name.")
-
-
-def _numbered_names(domain: str) -> Iterable[str]:
+    if wanted:
+        require_unused_name(session, wanted, may_append=False)  # which would not relearn the videos
+        return wanted
     for number in range(2, 10_000):
         suffix = f" {number}"
-        yield domain[: MAX_NAME_CHARS - len(suffix)].rstrip() + suffix
+        name = domain[: MAX_NAME_CHARS - len(suffix)].rstrip() + suffix
+        with suppress(Conflict):
+            require_unused_name(session, name, may_append=False)
+            return name
+    raise Conflict(f"name: A task {domain!r} already exists. Choose another name.")
 
 
 MAX_REJECTED = 100  # listed in a task's details

@@ -170,16 +170,4 @@ def _details(session: Session, row: Webhook) -> WebhookDetails:
 
 
 def _delivery(row: Delivery) -> DeliveryDetails:
-    return DeliveryDetails(
-        id=row.id,
-        message_id=row.message_id,
-        event=row.event,
-        payload=row.payload,
-        state=row.state,  # type: ignore[arg-type]
-        attempts=row.attempts,
-        next_attempt_at=row.next_attempt_at,
-        status=row.status,
-        answer=row.answer,
-        created_at=row.created_at,
-        finished_at=row.finished_at,
-    )
+    return DeliveryDetails.model_validate(row, from_attributes=True)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from typing import TypeVar
 
 import numpy as np
 from sqlalchemy import ColumnElement, func, select
@@ -32,6 +33,7 @@ from trainer.video_embedding import LongVideo, embed_moments
 
 MAX_TASK_QUERIES = 2000  # in an evaluation; bounds the standard error of a recall by 1.1 %
 
+_Item = TypeVar("_Item")
 _IS_DERIVED = func.coalesce(Task.held_out, "") == "derived"  # whether the test split is
 
 
@@ -123,10 +125,10 @@ def training_video_ids(library: Library) -> dict[str, Ids]:
         Video.effective_split.in_(LEARNED_SPLITS),
         Video.task_id.in_(library.manifest.shards),
     )
-    by_task: dict[str, list[int]] = {}
     with session_scope() as session:
-        for task, vector_id in session.execute(query.order_by(Video.vector_id)):
-            by_task.setdefault(task, []).append(vector_id)
+        by_task = _by_task(
+            (task, vector_id) for task, vector_id in session.execute(query.order_by(Video.vector_id))
+        )
     return {task: np.array(ids, np.int64) for task, ids in by_task.items()}
 
 
@@ -134,19 +136,18 @@ def held_out_videos(task_id: str) -> dict[str, HeldOutVideos]:
     """Read the held-out videos, or the fold, of this task and all learned ones, by task ID."""
     found: dict[str, HeldOutVideos] = {}
     for split, limit in (("test", MAX_TASK_QUERIES), ("fold", None)):  # a fold is a sample already
-        by_task: dict[str, list[tuple[int, list[str]]]] = {}
-        for task, vector_id, captions in _captioned_videos(task_id, Video.effective_split == split):
-            by_task.setdefault(task, []).append((vector_id, captions))
-        for task, videos in by_task.items():
+        rows = _captioned_videos(task_id, Video.effective_split == split)
+        for task, videos in _by_task(
+            (task, (vector_id, captions)) for task, vector_id, captions in rows
+        ).items():
             found[task] = HeldOutVideos.from_captions(videos, limit)
     return found
 
 
 def uncalibrated_videos(task_id: str) -> dict[str, Ids]:
     """Read the vector IDs of videos that a user holds out, which calibration does not use, by task ID."""
-    by_task: dict[str, list[int]] = {}
-    for task, vector_id, _ in _captioned_videos(task_id, (Video.effective_split == "test") & ~_IS_DERIVED):
-        by_task.setdefault(task, []).append(vector_id)
+    rows = _captioned_videos(task_id, (Video.effective_split == "test") & ~_IS_DERIVED)
+    by_task = _by_task((task, vector_id) for task, vector_id, _ in rows)
     return {task: np.array(ids, np.int64) for task, ids in by_task.items()}
 
 
@@ -169,10 +170,8 @@ def calibration_captions(task_id: str) -> dict[str, list[tuple[int, str]]]:
     is_derived = (Video.effective_split == "test") & _IS_DERIVED
     videos = _captioned_videos(task_id, (Video.effective_split == "val") | is_derived)
     captions = [(task, vector_id, text) for task, vector_id, texts in videos for text in texts]
-    by_task: dict[str, list[tuple[int, str]]] = {}
-    for task, vector_id, text in draw_sample(captions, MAX_CAPTIONS):
-        by_task.setdefault(task, []).append((vector_id, text))
-    return by_task
+    sample = draw_sample(captions, MAX_CAPTIONS)
+    return _by_task((task, (vector_id, text)) for task, vector_id, text in sample)
 
 
 def appended_captions(tasks: Collection[str], unpublished: str | None = None) -> dict[str, AppendedCaptions]:
@@ -195,6 +194,13 @@ def appended_captions(tasks: Collection[str], unpublished: str | None = None) ->
             for task, _, texts in session.execute(training):
                 learned.setdefault(task, []).extend(texts)
     return {task: AppendedCaptions(learned.get(task, []), texts) for task, texts in appended.items() if texts}
+
+
+def _by_task(rows: Iterable[tuple[str, _Item]]) -> dict[str, list[_Item]]:
+    grouped: dict[str, list[_Item]] = {}
+    for task, item in rows:
+        grouped.setdefault(task, []).append(item)
+    return grouped
 
 
 def _captioned_videos(task_id: str, condition: ColumnElement[bool]) -> list[tuple[str, int, list[str]]]:

@@ -53,6 +53,8 @@ def test_two_tasks_are_learned_published_and_evaluated(post_videos: Post) -> Non
     assert run_job(two).state == "probing"  # an earlier task is not learned yet
     first = learn(one)
     assert (first.learned_order, first.trained) == (1, True)
+    messages = [event.data["message"] for event in events_after(one) if event.kind == "log"]
+    assert any(message.startswith("Learned from 4 captioned videos; in so small") for message in messages)
     before = shard_vectors(one)
     second = learn(two)
     assert (second.learned_order, second.trained, second.release) == (
