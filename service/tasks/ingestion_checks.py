@@ -107,12 +107,9 @@ def task_errors(method: str, settings: dict[str, Any]) -> Iterator[FieldError]:
 
 
 def _videos_errors(videos: list[VideoSpec]) -> Iterator[FieldError]:
-    if len(videos) > request_limits.MAX_VIDEOS_PER_TASK:
-        yield FieldError(
-            "videos",
-            f"{len(videos)} videos are more than a task may have.",
-            f"Post at most {request_limits.MAX_VIDEOS_PER_TASK} in one task.",
-        )
+    limit = request_limits.MAX_VIDEOS_PER_TASK
+    if error := _count_error("videos", len(videos), limit, "videos are more than a task may have"):
+        yield error
         return
     yield from duplicate_ids(videos)
     for number, video in enumerate(videos):
@@ -122,26 +119,17 @@ def _videos_errors(videos: list[VideoSpec]) -> Iterator[FieldError]:
 def _replacement_errors(spec: TaskSpec) -> Iterator[FieldError]:
     for number, video in enumerate(spec.videos):
         if video.replaces is not None:
-            yield FieldError(
-                f"videos[{number}].replaces",
-                "Only an appended video replaces another.",
-                "Append it to a domain.",
-            )
+            message = "Only an appended video replaces another."
+            yield FieldError(f"videos[{number}].replaces", message, "Append it to a domain.")
 
 
 def duplicate_ids(videos: Sequence[VideoSpec]) -> Iterator[FieldError]:
     """Find the videos that repeat an ID."""
     first: dict[str, int] = {}
     for number, video in enumerate(videos):
-        if video.id is None:
-            continue
-        if video.id in first:
-            yield FieldError(
-                f"videos[{number}].id",
-                f"videos[{first[video.id]}].id is the same.",
-                "Give every video its own ID, or omit the IDs.",
-            )
-        first.setdefault(video.id, number)
+        if video.id is not None and first.setdefault(video.id, number) != number:
+            message = f"videos[{first[video.id]}].id is the same."
+            yield FieldError(f"videos[{number}].id", message, "Give every video its own ID, or omit the IDs.")
 
 
 def _video_errors(field: str, video: VideoSpec) -> Iterator[FieldError]:
@@ -158,41 +146,30 @@ def content_errors(field: str, video: VideoSpec) -> Iterator[FieldError]:
     yield from _json_errors(f"{field}.metadata", video.metadata or {}, request_limits.MAX_METADATA_BYTES)
 
 
+def _count_error(field: str, count: int, limit: int, problem: str) -> FieldError | None:
+    return FieldError(field, f"{count} {problem}.", f"Keep at most {limit}.") if count > limit else None
+
+
 def _captions_errors(field: str, captions: Sequence[str]) -> Iterator[FieldError]:
-    if len(captions) > request_limits.MAX_CAPTIONS:
-        yield FieldError(
-            field,
-            f"{len(captions)} captions are more than a video may have.",
-            f"Keep at most {request_limits.MAX_CAPTIONS}.",
-        )
+    problem = "captions are more than a video may have"
+    if error := _count_error(field, len(captions), request_limits.MAX_CAPTIONS, problem):
+        yield error
         return
     for number, caption in enumerate(captions):
         yield from _text_errors(f"{field}[{number}]", "caption", caption, request_limits.MAX_CAPTION_CHARS)
 
 
 def _transcript_errors(field: str, cues: Sequence[Cue]) -> Iterator[FieldError]:
-    if len(cues) > MAX_CUES:
-        yield FieldError(
-            field,
-            f"{len(cues)} texts are more than the transcript of a video may have.",
-            f"Keep at most {MAX_CUES}.",
-        )
-        return
     chars = sum(len(cue.text) for cue in cues)
-    if chars > request_limits.MAX_TRANSCRIPT_CHARS:
-        yield FieldError(
-            field,
-            f"The transcript has {chars} characters.",
-            f"Shorten it to at most {request_limits.MAX_TRANSCRIPT_CHARS}.",
-        )
+    error = _count_error(field, len(cues), MAX_CUES, "texts are more than the transcript of a video may have")
+    limit = request_limits.MAX_TRANSCRIPT_CHARS
+    if error := error or _count_error(field, chars, limit, "characters are more than a transcript may have"):
+        yield error
         return
     for number, cue in enumerate(cues):
         if not cue.start < cue.end:
-            yield FieldError(
-                f"{field}[{number}].end",
-                f"The text ends at {cue.end:g} s and starts at {cue.start:g} s.",
-                "Give an end after the start.",
-            )
+            message = f"The text ends at {cue.end:g} s and starts at {cue.start:g} s."
+            yield FieldError(f"{field}[{number}].end", message, "Give an end after the start.")
         yield from _text_errors(f"{field}[{number}].text", "text", cue.text, request_limits.MAX_CUE_CHARS)
 
 

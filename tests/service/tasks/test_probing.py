@@ -94,7 +94,7 @@ def test_invalid_videos_are_rejected_individually(with_clips: Settings) -> None:
     assert reasons["copy of 0.mp4"] == "same content as 0.mp4"
     assert all(str(settings().media_root) not in reason for reason in reasons.values())
     uris = [e.data["uri"] for e in task_events.events_after(view.id) if e.kind == "rejected"]
-    assert uris == [r.uri for r in view.rejected]
+    assert sorted(uris) == sorted(reasons)
     assert (view.counts.accepted, view.counts.rejected) == (3, 4)
     fractions = [e.data["fraction"] for e in task_events.events_after(view.id) if e.kind == "progress"]
     assert fractions[-2] == 1.0

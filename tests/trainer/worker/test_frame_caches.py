@@ -37,6 +37,8 @@ from trainer.worker.learning_job import run_learning_job
 
 Post = Callable[..., str]
 
+pytestmark = pytest.mark.usefixtures("library")
+
 
 def _cached() -> list[Path]:
     return sorted(settings().cache_dir.rglob("*.npy"))
