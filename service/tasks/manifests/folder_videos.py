@@ -186,9 +186,8 @@ def _walk(folder: Path, root: Path | None, report_progress: Callable[[], object]
         path = (folders or linked).popleft()
         real = (folder / path).resolve()
         if root is not None and not real.is_relative_to(root):
-            found.left_out[f"{path}/"] = FieldError(
-                f"{path}/", "It is a link that leads outside the media root."
-            )
+            message = "It is a link that leads outside the media root."
+            found.left_out[f"{path}/"] = FieldError(f"{path}/", message)
             continue
         above = (folder / path).parent.resolve()
         if real in seen or (path and (base.is_relative_to(real) or above.is_relative_to(real))):
@@ -217,11 +216,7 @@ def _walk(folder: Path, root: Path | None, report_progress: Callable[[], object]
             found.names.append(name)
             if is_uploaded and is_video_name(name):
                 found.uploaded.append(name)
-            elif (
-                not name.lower().endswith(_FILES)
-                and find_omission(name) is None
-                and _is_broken(folder / name)
-            ):
+            elif not name.lower().endswith(_FILES) and not find_omission(name) and _is_broken(folder / name):
                 message = "It is a link to a missing folder."
                 found.left_out[f"{name}/"] = FieldError(f"{name}/", message, "Restore or remove it.")
     found.names.sort()
@@ -242,9 +237,8 @@ def _open_inside(path: Path, root: Path | None) -> BinaryIO:
     """Open a manifest or a sidecar file; raise InvalidInput if a link leads out of ``root``."""
     target = path.resolve()
     if root is not None and not target.is_relative_to(root):
-        raise InvalidInput.at(
-            path.name, "The file is a link that leads outside the media root.", "Copy the file there."
-        )
+        message = "The file is a link that leads outside the media root."
+        raise InvalidInput.at(path.name, message, "Copy the file there.")
     if not target.is_file():
         raise InvalidInput.at(path.name, "It is not a regular file, or a broken link.", "Remove it.")
     return target.open("rb")
@@ -331,9 +325,8 @@ def _list(
     left_out = side_files.left_out
     named_files = {row.uri.removeprefix(base.text) for row in listed}
     names, omitted = find_videos(sorted({*(files or ())} - named_files) if manifest is None else ())
-    rows, unlisted = _split(base, listed, files)
-    left_out.update(unlisted)
-    paths = ((row.uri.removeprefix(base.text), row) for row in rows)
+    left_out.update(unlisted := _find_unlisted(base, listed, files))
+    paths = ((row.uri.removeprefix(base.text), row) for row in listed if row.uri not in unlisted)
     no_videos = FieldError("source", f"There are no videos in {base.shown}.", NO_VIDEOS_HINT)
     videos = folder_reader.read_videos(paths, names, no_videos, captions_from_names)
     return RemoteVideos(
@@ -341,33 +334,25 @@ def _list(
     )
 
 
-def _split(
+def _find_unlisted(
     base: SourceUri, videos: Sequence[VideoSpec], files: Mapping[str, ListedFile] | None
-) -> tuple[list[VideoSpec], dict[str, FieldError]]:
-    """Separate a manifest's videos from errors about files that are missing or outside the folder."""
-    left_out: dict[str, FieldError] = {}
-    for video in videos:
-        uri = video.uri
-        if is_source_uri(uri):
-            continue
+) -> dict[str, FieldError]:
+    """Explain which files of a manifest are missing or outside its folder."""
+    unlisted: dict[str, FieldError] = {}
+    for uri in (video.uri for video in videos if not is_source_uri(video.uri)):
         if uri.startswith("/") or "://" in uri or ".." in uri.split("/"):
-            left_out[uri] = FieldError(
-                uri,
-                "The file is outside the manifest's folder.",
-                "Write paths relative to the manifest's folder, or complete URIs.",
-            )
+            message = "The file is outside the manifest's folder."
+            hint = "Write paths relative to the manifest's folder, or complete URIs."
+            unlisted[uri] = FieldError(uri, message, hint)
         elif files is not None and uri not in files:
-            left_out[uri] = FieldError(
-                uri,
-                "The file does not exist.",
-                "Add it, or remove its row. Paths in a manifest are relative to the manifest's folder.",
-            )
+            hint = "Add it, or remove its row. Paths in a manifest are relative to the manifest's folder."
+            unlisted[uri] = FieldError(uri, "The file does not exist.", hint)
         else:
             try:
                 SourceUri.parse(base.text + _encode(base, uri))
             except MediaError as error:
-                left_out[uri] = FieldError(uri, f"{error.reason}.")
-    return [video for video in videos if video.uri not in left_out], left_out
+                unlisted[uri] = FieldError(uri, f"{error.reason}.")
+    return unlisted
 
 
 def _encode(base: SourceUri, path: str) -> str:
