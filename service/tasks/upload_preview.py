@@ -242,16 +242,11 @@ def _video_problems(videos: Sequence[VideoSpec]) -> Iterator[FieldError]:
 
 def _limit_problems(files: Sequence[LocalFile]) -> Iterator[FieldError]:
     if len(files) > request_limits.MAX_VIDEOS_PER_TASK:
-        yield FieldError(
-            "files",
-            f"{len(files)} videos are more than a task may have.",
-            f"Select at most {request_limits.MAX_VIDEOS_PER_TASK}, and append the others later.",
-        )
+        hint = f"Select at most {request_limits.MAX_VIDEOS_PER_TASK}, and append the others later."
+        yield FieldError("files", f"{len(files)} videos are more than a task may have.", hint)
     needed = sum(file.size for file in files if file.upload is None)
     available = max(0, upload_store.available_bytes())
     if needed > available:
-        yield FieldError(
-            "files",
-            f"The files have {needed / 1024**3:.1f} GiB; the server has room for {available / 1024**3:.1f} GiB.",
-            "Select fewer files, and append the others later.",
-        )
+        room = f"{available / 1024**3:.1f} GiB"
+        message = f"The files have {needed / 1024**3:.1f} GiB; the server has room for {room}."
+        yield FieldError("files", message, "Select fewer files, and append the others later.")

@@ -129,11 +129,9 @@ class CaptionTables:
             return
         if missing and not named and table.is_partial:
             some = ", ".join(repr(uri[:80]) for uri in missing[:_MAX_NAMED])
-            raise InvalidInput.at(
-                path,
-                f"None of the videos it names is in the folder, for example {some} ({table.format}).",
-                "Put it into the folder with the videos. IDs are file names without extension.",
-            )
+            message = f"None of the videos it names is in the folder, for example {some} ({table.format})."
+            hint = "Put it into the folder with the videos. IDs are file names without extension."
+            raise InvalidInput.at(path, message, hint)
         if not named and not missing:
             raise InvalidInput.at(path, "It lists no videos.", "Write one video per line.")
         self.tables.append(

@@ -164,11 +164,9 @@ FULL_MANIFEST_NAMES = (*MANIFEST_NAMES[:3], *TYPED_MANIFEST_NAMES)  # these list
 def require_text_table(name: str, field: str) -> None:
     """Refuse typed tables, whose parsers use unbounded memory; raise InvalidInput."""
     if PurePath(name).suffix.lower() in TYPED_SUFFIXES:
+        reason = "the memory for a Parquet file or spreadsheet is not bounded by its size"
         raise InvalidInput.at(
-            field,
-            f"Cinestrata doesn't read {name!r}: the memory for a Parquet file or spreadsheet is not "
-            "bounded by its size.",
-            "Convert it to CSV or JSONL.",
+            field, f"Cinestrata doesn't read {name!r}: {reason}.", "Convert it to CSV or JSONL."
         )
 
 

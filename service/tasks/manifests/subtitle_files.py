@@ -76,11 +76,8 @@ def build_cues(timed: Iterable[TimedText], name: str) -> Iterator[Cue]:
         text = " ".join(new)[: request_limits.MAX_CUE_CHARS]
         cues, chars = cues + 1, chars + len(text)
         if cues > MAX_CUES or chars > request_limits.MAX_TRANSCRIPT_CHARS:
-            raise InvalidInput.at(
-                name,
-                f"It has more than {MAX_CUES} texts, or {request_limits.MAX_TRANSCRIPT_CHARS} characters.",
-                "Keep the subtitles of one video.",
-            )
+            limits = f"{MAX_CUES} texts, or {request_limits.MAX_TRANSCRIPT_CHARS} characters"
+            raise InvalidInput.at(name, f"It has more than {limits}.", "Keep the subtitles of one video.")
         if end is None or not start < end < _MAX_TIME:
             end = start + _SHORTEST
         yield Cue(start=start, end=end, text=text)
