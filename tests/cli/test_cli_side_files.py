@@ -307,12 +307,72 @@ def test_tables_named_like_side_files_are_read(folder: Folder) -> None:
         folder.read("clip.mp4", {"unknown.json": '{"actions": "a dog runs"}'})
 
 
-def test_metadata_of_google_takeout_are_no_captions(folder: Folder) -> None:
-    taken = {"title": "clip.mp4", "description": "Grandma", "photoTakenTime": {"timestamp": "1258375918"}}
-    names = ("clip.mp4.supplemental-metadata.json", "clip.mp4.json", "long_nam.json", "gone.mp4(1).json")
-    found = folder.read("clip.mp4", dict.fromkeys(names, json.dumps(taken)))
-    assert (found["clip.mp4"].captions, found["clip.mp4"].metadata) == ([], None)
+def takeout(description: str | None = "Grandma blows out candles", **fields: Any) -> str:
+    described = {} if description is None else {"description": description}
+    taken = {"timestamp": "1258375918", "formatted": "…"}
+    return json.dumps(
+        {"title": "clip.mp4", "imageViews": "3", "photoTakenTime": taken, **described, **fields}
+    )
+
+
+@pytest.mark.parametrize(
+    ("video", "name"),
+    [
+        *(
+            ("clip.mp4", f"clip.mp4.{end}json")
+            for end in (
+                "",
+                "supplemental-metadata.",
+                "supplemental-metada.",
+                "supplemen.",
+                "suppl.",
+                "s.",
+                ".",
+            )
+        ),
+        ("clip(1).mp4", "clip.mp4.supplemental-metadata(1).json"),
+        ("clip(1).mp4", "clip.mp4(1).json"),
+    ],
+)
+def test_descriptions_of_google_takeout_are_metadata(folder: Folder, video: str, name: str) -> None:
+    found = folder.read(f"{video};clip.mp4", {name: takeout()})
+    assert all(not each.captions for each in found.values())
+    assert {uri: each.metadata for uri, each in found.items() if each.metadata} == {
+        video: {"description": "Grandma blows out candles", "photoTakenTime": "2009-11-16T12:51:58+00:00"}
+    }
+
+
+def test_a_folder_of_google_takeout_is_read(folder: Folder) -> None:
+    place = {"latitude": 48.1, "longitude": 11.5, "altitude": 0.0}
+    odd = takeout(
+        None, geoData=place, people=[{"name": "Ann"}], creationTime={"timestamp": "x"}, url="https://x"
+    )
+    album = (
+        '{"title": "Summer", "description": "", "access": "protected", "date": {"timestamp": "1258375918"}}'
+    )
+    files = {
+        "clip.mp4.supplemental-metadata.json": takeout(),
+        "clip.mp4.supplemental-metadata(1).json": takeout("Second cake"),
+        "odd.mp4.json": odd,
+        "long.mp4.json": takeout("many\nwords " * 300),
+        "metadata.json": album,
+        "Metadaten.json": album,
+        "print-subscriptions.json": "{}",
+        "long_nam.json": takeout(),  # named after a cut name
+        "IMG_1.jpg": "x",
+        "IMG_1.jpg.supplemental-metadata.json": takeout("a photo", title="IMG_1.jpg"),
+        "table.mp4.json": '{"file": "table.mp4", "caption": "a cat"}',
+        "captions.csv": "file,caption\nclip.mp4,a dog runs\n",
+    }
+    found = folder.read("clip.mp4;clip(1).mp4;odd.mp4;long.mp4;table.mp4;clip-edited.mp4", files)
+    captions = {uri: video.captions for uri, video in found.items() if video.captions}
+    assert captions == {"clip.mp4": ["a dog runs"], "table.mp4": ["a cat"]}
     assert "long_nam.json is not used: metadata of Google Takeout" in folder.printed
+    assert (found["clip(1).mp4"].metadata or {})["description"] == "Second cake"
+    taken = "2009-11-16T12:51:58+00:00"
+    expected = {"photoTakenTime": taken, "latitude": 48.1, "longitude": 11.5, "people": ["Ann"]}
+    assert found["odd.mp4"].metadata == expected
+    assert len((found["long.mp4"].metadata or {})["description"]) <= 1000
 
 
 @pytest.mark.parametrize(

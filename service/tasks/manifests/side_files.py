@@ -4,11 +4,13 @@ A side file's name begins with that of its video, with or without the ending. A 
 the longest name: ``clip.2.srt`` is for ``clip.2.mp4`` rather than ``clip.mp4``. Endings may have any case. For a video
 ``clip.mp4``, side files are ``clip.txt`` (every line is a caption), ``clip.json`` (``caption``, ``captions``, ``text``
 and ``description`` are captions, other plain fields are metadata), yt-dlp's ``clip.info.json`` and ``clip.description``
-(``title`` and ``description`` are captions), ``clip.mp4.json`` (as ``clip.json``),
+(``title`` and ``description`` are captions), ``clip.mp4.json`` (as ``clip.json``, or the metadata of Google Takeout),
 and the transcript: the first of the subtitles and ``clip.json`` of Whisper. A ``clip.txt`` with the words
 of a transcript is none of the captions. For videos named by a table, only the transcript is read.
 
-Subtitles may have a language and kinds, as in ``clip.pt_BR.sdh.srt``.
+Subtitles may have a language and kinds, as in ``clip.pt_BR.sdh.srt``. Google Takeout has
+``clip.mp4.supplemental-metadata.json``, also shortened, and ``clip.mp4.supplemental-metadata(1).json`` for
+``clip(1).mp4``.
 """
 
 from __future__ import annotations
@@ -17,8 +19,9 @@ import io
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from itertools import chain
 from pathlib import PurePosixPath
 from typing import Any, BinaryIO
@@ -37,6 +40,7 @@ from service.tasks.manifests.subtitle_files import (
     read_subtitles,
 )
 from service.tasks.manifests.text_files import (
+    MAX_METADATA_CHARS,
     decode_text,
     plain_fields,
     read_document,
@@ -50,6 +54,8 @@ SUBTITLE_SUFFIXES = (SUBTITLES, ".vtt", ".ass", ".ssa")
 _MAX_PARTS = 8  # after the name of a video
 _KINDS = frozenset(("a", "cc", "default", "forced", "hi", "sdh"))
 _LANGUAGE = re.compile(r"[a-z]{2,3}([-_][\w-]*)?|[^\W\d_]{4,}")  # a code, or a name
+_TAKEOUT = ".supplemental-metadata"
+_COUNTED = re.compile(r"(.+?)(\.[^./]+?)(\.s[a-z-]*)?(\(\d+\))\.json", re.DOTALL)
 
 
 def sidecar_stem(path: str) -> str:
@@ -114,7 +120,12 @@ class SideFileNames:
         tags = [tag for tag in re.split(r"[.\s()\[\]]+", rest.removesuffix(suffix)) if tag]
         languages = [tag for tag in tags if tag not in _KINDS]
         name = ""
-        if owner and suffix and len(languages) < 2 and all(map(_LANGUAGE.fullmatch, languages)):
+        counted = _COUNTED.fullmatch(path) if rest.endswith(").json") else None
+        if counted and (video := f"{counted[1]}{counted[4]}{counted[2]}") in self._videos:
+            name = f"{video}.json"
+        elif owner in self._videos and rest.endswith(".json") and _TAKEOUT.startswith(rest[:-5]):
+            name = f"{owner}.json"
+        elif owner and suffix and len(languages) < 2 and all(map(_LANGUAGE.fullmatch, languages)):
             name = f"{stem}{SUBTITLES}"
         elif owner and rest in SIDECAR_SUFFIXES:
             name = f"{stem}{rest}"
@@ -214,9 +225,9 @@ def read_sidecars(uri: str, files: SideFiles) -> VideoSpec:
                 _add_captions(captions, lines, path)
     for path, suffix, info, _ in documents:
         keys = _JSON_CAPTIONS[suffix]
-        if "photoTakenTime" in info:  # of Google Takeout
-            continue
-        if find_segments(info) is not None:
+        if "photoTakenTime" in info:
+            info, keys = _takeout_fields(info), ()
+        elif find_segments(info) is not None:
             info["text"] = None  # all that is said
         values = (info.get(key) for key in keys)
         texts = chain.from_iterable(value if isinstance(value, list) else [value] for value in values)
@@ -283,3 +294,19 @@ def _read_subtitles(uri: str, files: SideFiles) -> Iterator[list[Cue]]:
     for path, text in files.read(f"{sidecar_stem(uri)}{SUBTITLES}"):
         with files.check(path):
             yield list(read_subtitles(text, path))
+
+
+def _takeout_fields(info: dict[str, Any]) -> dict[str, Any]:
+    """Read the fields of Google Takeout's metadata that filters and searches can use."""
+    fields: dict[str, Any] = {}
+    if isinstance(info.get("description"), str):
+        fields["description"] = " ".join(info["description"].split())[:MAX_METADATA_CHARS]
+    with suppress(KeyError, TypeError, ValueError, OverflowError, OSError):
+        taken = int(info["photoTakenTime"]["timestamp"])
+        fields["photoTakenTime"] = datetime.fromtimestamp(taken, UTC).isoformat()
+    with suppress(KeyError, TypeError):
+        fields["people"] = [person["name"] for person in info["people"]]
+    place = info.get("geoData")
+    if isinstance(place, dict) and place.get("latitude"):
+        fields |= {key: place.get(key) for key in ("latitude", "longitude")}
+    return fields
