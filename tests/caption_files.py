@@ -94,12 +94,102 @@ CASES: dict[str, tuple[str, Any, dict[str, dict[str, Any]]]] = {
     ),
     "activitynet.json": ("ActivityNet Captions", {"a": DENSE, "v_no": DENSE}, {"a.mp4": DENSE_VIDEO}),
     "dense.jsonl": ("dense captions", json.dumps({"video_id": "a"} | DENSE) + "\n", {"a.mp4": DENSE_VIDEO}),
+    "youcook.json": (
+        "YouCook2",
+        {
+            "database": {
+                "a": {
+                    "subset": "validation",
+                    "duration": 9.5,
+                    "annotations": [{"segment": [0, 4.5], "id": 0, "sentence": "A dog."}],
+                }
+            }
+        },
+        {"a.mp4": {"split": "val", "metadata": {"duration": 9.5}, "transcript": _cues((0, 4.5, "A dog."))}},
+    ),
+    "LSMDC16_annos.csv": (
+        "LSMDC",
+        '1_Film_00.00.46.763-00.00.50.301\t00.00.46\t00.00.50\t00.00.46\t00.00.50\tSOMEONE says "no | yes\n'
+        "1_Film_00.00.51.000-00.00.52.000\t0\t1\t0\t1\tnot here\n",
+        {
+            "1_Film/1_Film_00.00.46.763-00.00.50.301.avi": {
+                "captions": ['SOMEONE says "no | yes'],
+                "metadata": {
+                    "start_aligned": "00.00.46",
+                    "end_aligned": "00.00.50",
+                    "start_extracted": "00.00.46",
+                    "end_extracted": "00.00.50",
+                },
+            }
+        },
+    ),
+    "project-1.json": (
+        "Label Studio",
+        [
+            {
+                "id": 1,
+                "data": {"video": "/data/upload/1/0123abcd-b.mp4", "camera": "north"},
+                "annotations": [
+                    {
+                        "was_cancelled": False,
+                        "result": [
+                            {
+                                "type": "textarea",
+                                "from_name": "cap",
+                                "value": {"text": ["a cat", "it sleeps"]},
+                            },
+                            {
+                                "type": "textarea",
+                                "from_name": "t",
+                                "value": {"start": 1, "end": 2, "text": ["purr"]},
+                            },
+                            {"type": "choices", "from_name": "kind", "value": {"choices": ["animal"]}},
+                        ],
+                    },
+                    {"was_cancelled": True, "result": [{"value": {"text": ["skipped"]}}]},
+                ],
+            }
+        ],
+        {
+            "b.mp4": CAT
+            | {"transcript": _cues((1, 2, "purr")), "metadata": {"camera": "north", "kind": ["animal"]}}
+        },
+    ),
+    "samples.json": (
+        "FiftyOne samples",
+        {
+            "samples": [
+                {
+                    "filepath": "/export/data/a.mp4",
+                    "tags": ["validation", "night"],
+                    "metadata": {"frame_rate": 25},
+                    "caption": "a dog",
+                    "weather": {"_cls": "Classification", "label": "rain", "confidence": 0.5},
+                    "events": {"detections": [{"label": "bark", "support": [1, 9]}, {"label": "run"}]},
+                    "_rand": 0.5,
+                }
+            ]
+        },
+        {
+            "a.mp4": DOG
+            | {"split": "val", "metadata": {"weather": "rain", "events": ["bark", "run"], "tags": ["night"]}}
+        },
+    ),
+    "labels.json": (
+        "FiftyOne labels",
+        {
+            "classes": ["dog", "cat"],
+            "labels": {"a": 0, "b": [{"label": 1, "timestamps": [0, 2]}], "no": "cat"},
+        },
+        {"a.mp4": {"metadata": {"label": "dog"}}, "b.mp4": {"transcript": _cues((0, 2, "cat"))}},
+    ),
 }
 NAMES = (
     "a.mp4",
     "b.mp4",
     "video0.mp4",
     "clips/id_000010_000020.webm",
+    "1_Film/1_Film_00.00.46.763-00.00.50.301.avi",
 )
 
 

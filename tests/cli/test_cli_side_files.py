@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from cinestrata_schemas.tasks import VideoSpec
@@ -211,7 +212,9 @@ WHISPER = {
 }
 
 
-@pytest.mark.parametrize("names", ["srt vtt tsv txt json", "srt json", "vtt txt", "json txt", "json"])
+@pytest.mark.parametrize(
+    "names", ["srt vtt tsv txt json", "srt tsv", "srt json", "vtt txt", "json txt", "tsv txt", "tsv", "json"]
+)
 def test_speech_recognized_by_whisper_is_the_transcript(folder: Folder, names: str) -> None:
     files = {f"clip.{name}": WHISPER[f"clip.{name}"] for name in names.split()}
     video = folder.read("clip.mp4", files)["clip.mp4"]
@@ -401,6 +404,87 @@ def test_the_delimiter_line_of_excel_is_counted(folder: Folder) -> None:
         folder.read("clip.mp4", {"captions.csv": "sep=;\nfile;caption\nclip.mp4;x\nclip.mp4;x;y\n"})
     with pytest.raises(InvalidInput, match="It lists no videos"):
         folder.read("clip.mp4", {"captions.csv": "sep=;\r\n"})
+
+
+@pytest.mark.parametrize(
+    ("cell", "captions"),
+    [
+        ("['a dog runs', 'a dog plays']", ["a dog runs", "a dog plays"]),
+        (repr(["a man's dog", 'he says "sit"', 'it\'s a "big" dog', "a, b; c]"]), None),
+        (str(np.array(["a dog runs", "a dog plays"], dtype=object)), ["a dog runs", "a dog plays"]),
+        ("['a dog runs'\n 'a dog plays']", ["a dog runs", "a dog plays"]),
+        ("array(['a dog runs', 'a dog plays'], dtype=object)", ["a dog runs", "a dog plays"]),
+        ("[['a dog runs', 'a dog plays']]", ["a dog runs", "a dog plays"]),
+        ("[None, 'a dog runs', nan]", ["a dog runs"]),
+        ("[]", []),
+        ("[None]", []),
+        *(
+            (text, [text])
+            for text in (
+                "[music] a man sings",
+                "[a dog runs]",
+                "['80s style] a dog runs",
+                "a dog [runs]",
+                '"Don\'t stop" he says',
+                "['a dog runs', 'a dog",
+                "(a dog runs)",
+                "['\\x']",
+                "[__import__('os').system('false')]",
+                "[" * 2000,
+            )
+        ),
+    ],
+)
+def test_lists_as_python_prints_them_are_several_captions(
+    folder: Folder, cell: str, captions: list[str] | None
+) -> None:
+    expected = (
+        ["a man's dog", 'he says "sit"', 'it\'s a "big" dog', "a, b; c]"] if captions is None else captions
+    )
+    quoted = cell.replace('"', '""')
+    files = {"captions.csv": f'file,captions\nclip.mp4,"{quoted}"\n'}
+    files["data.jsonl"] = json.dumps({"file": "b.mp4", "caption": cell.strip()})
+    found = folder.read("clip.mp4;b.mp4", files)
+    assert found["clip.mp4"].captions == expected
+    if "\n" not in cell and cell not in ("[]",):
+        assert found["b.mp4"].captions == expected
+
+
+MSVD = "VideoID,Start,End,WorkerID,Source,AnnotationTime,Language,Description\n"
+
+
+def test_clips_of_msvd_are_named_after_their_start_and_end(folder: Folder) -> None:
+    videos = "mv89psg6zh4_33_46.avi;mv89psg6zh4_100_110.avi;x/-4wsuPCjDBc_5_15.avi;a_1_2_3_4.avi;k_000033_000046.mp4"
+    table = (
+        f"{MSVD}mv89psg6zh4,33,46,588702,unverified,55,English,A bird is bathing in a sink.\n"
+        "mv89psg6zh4,33.0,46.0,362812,unverified,87,Slovene,Papagaj se umiva.\n"
+        "mv89psg6zh4,100,110,1,clean,9,English,A parrot eats.\nmv89psg6zh4,200,210,1,clean,9,English,Not here.\n"
+        "-4wsuPCjDBc,5,15,1,clean,9,English,A squirrel eats.\na_1_2,3,4,1,clean,9,English,A dog runs.\n"
+        "k,33,46,1,clean,9,English,A cat.\n"
+    )
+    found = folder.read(videos, {"MSVD.csv": table})
+    assert {uri: video.captions for uri, video in found.items()} == {
+        "mv89psg6zh4_33_46.avi": ["A bird is bathing in a sink.", "Papagaj se umiva."],
+        "mv89psg6zh4_100_110.avi": ["A parrot eats."],
+        "x/-4wsuPCjDBc_5_15.avi": ["A squirrel eats."],
+        "a_1_2_3_4.avi": ["A dog runs."],
+        "k_000033_000046.mp4": ["A cat."],
+    }
+    metadata = found["mv89psg6zh4_33_46.avi"].metadata or {}
+    assert (metadata["Language"], metadata["Source"]) == (["English", "Slovene"], "unverified")
+    assert "1 row has no file in the folder and is left out: mv89psg6zh4_200_210." in folder.printed
+
+
+def test_an_id_with_start_and_end_names_the_whole_video_only_without_a_clip(folder: Folder) -> None:
+    files = {"MSVD.csv": f"{MSVD}v,33,46,1,clean,9,English,A bird.\nw,1,2,1,clean,9,English,A cat.\n"}
+    found = folder.read("v.mp4;v_33_46.avi;w.mp4", files)
+    assert {uri: video.captions for uri, video in found.items()} == {
+        "v_33_46.avi": ["A bird."],
+        "w.mp4": ["A cat."],
+        "v.mp4": [],
+    }
+    with pytest.raises(InvalidInput, match=r"None of the videos it names is in the folder.*ID_33_46\.avi"):
+        folder.read("v.mp4", {"MSVD.csv": f"{MSVD}q,33,46,1,clean,9,English,A bird.\n"})
 
 
 def test_annotations_of_images_that_coco_files_lack_are_counted(folder: Folder) -> None:

@@ -1,7 +1,7 @@
 // Read dropped and selected files, and the content of tables and sidecar files among them.
 
 const TABLE = /\.(csv|tsv|json|jsonl|ndjson)$/i;
-const SIDECAR = /\.(txt|srt|vtt|ass|ssa|description)$/i;
+const SIDECAR = /\.(txt|srt|vtt|ass|ssa|ttml|sub|description)$/i;
 const UNREAD = /\.(?!info\.)[^./]+\.json$/i; // of a video: clip.live_chat.json, clip.comments.json
 const ARCHIVE = /\.(zip|tar|tar\.gz|tgz)$/i;
 const MAX_TEXT_BYTES = 32 * 2 ** 20;
@@ -46,6 +46,7 @@ export async function readTexts(files) {
   // clip.en.srt and clip.mp4.json begin with the name of clip.mp4.
   const isSidecar = ({ path }) =>
     SIDECAR.test(path) &&
+    !(/\.sub$/i.test(path) && paths.has(path.replace(/\.sub$/i, ".idx"))) && // pictures
     Array.from(path.matchAll(/\./g)).some(({ index }) => names.has(path.slice(0, index)));
   const isUnread = ({ path }) =>
     UNREAD.test(path) && names.has(path.replace(UNREAD, "")) && !paths.has(path.replace(/\.json$/i, ""));

@@ -9,12 +9,15 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import chain, islice
+from difflib import SequenceMatcher
+from itertools import chain, islice, product
 from typing import Any, Literal
+from urllib.parse import parse_qs, unquote, urlsplit
 
+from media.video_limits import VIDEO_SUFFIXES
 from service.core.errors import InvalidInput
 from service.tasks.manifests.text_files import plain_fields, shorten_caption
-from service.tasks.manifests.video_tables import SPLITS, file_columns, object_fields
+from service.tasks.manifests.video_tables import PLAIN_KEYS, SPLITS, file_columns, object_fields
 
 Rows = Iterator[tuple[str, Any]]  # location and fields of each video
 
@@ -45,7 +48,11 @@ class CaptionFormat:
 
 
 def recognize(value: Any, location: str) -> CaptionFormat:
-    """Recognize the format of a JSON document, or of the first object in JSON lines; raise InvalidInput."""
+    """Recognize the format of a JSON document, or of the first object in JSON lines.
+
+    Raises:
+        InvalidInput: No format has these keys; the error names them and the nearest format.
+    """
     if value == {}:
         return _EMPTY
     layouts = _keys_by_layout(value)
@@ -77,6 +84,20 @@ def read_document_rows(known: CaptionFormat, value: Any, name: str) -> Rows:
     return known.read(((f"{name}:{item['video_id'][:80]}", item) for item in items), name)
 
 
+def nearest_format(keys: Iterable[str]) -> str:
+    """Name the most similar format and its keys, as part of a sentence."""
+    given = [key[:80].lower() for key in islice(keys, 100)]
+
+    def similarity(known: CaptionFormat) -> float:
+        spellings = PLAIN_KEYS if known is VIDEO_OBJECTS else [(key.lower(),) for key in known.keys]
+        pairs = (product(keys, given) for keys in spellings)
+        ratios = (max((SequenceMatcher(None, *pair).ratio() for pair in each), default=0) for each in pairs)
+        return sum(ratios) / len(spellings)
+
+    nearest = max((known for known in (*FORMATS, VIDEO_OBJECTS) if known.read), key=similarity)
+    return f"{nearest.name}, with {' and '.join(sorted(map(repr, nearest.keys)))}"
+
+
 def _keys_by_layout(value: Any) -> dict[str, frozenset[str]]:
     if isinstance(value, list):
         first = next((item for item in value if isinstance(item, dict)), None)
@@ -99,6 +120,7 @@ def _not_understood(layouts: Mapping[str, frozenset[str]]) -> tuple[str, str]:
     more = f" and {len(keys) - _MAX_KEYS} more" if len(keys) > _MAX_KEYS else ""
     return (
         f"The keys {shown}{more} match no known caption format.",
+        f"The nearest format is {nearest_format(keys)}. "
         "Correct the file, move it out of the folder, or list the videos in manifest.jsonl.",
     )
 
@@ -251,6 +273,118 @@ def _read_dense(items: Iterable[tuple[str, Any]], name: str) -> Rows:
         yield location, fields
 
 
+def _read_youcook(document: dict[str, Any], name: str) -> Rows:
+    for uri, item in _typed(document["database"], dict, f"{name}:database").items():
+        location = f"{name}:database.{uri[:80]}"
+        item = _typed(item, dict, location)
+        parts = list(_objects(item, "annotations", location))
+        cues = [_cue(part.get("segment"), part.get("sentence", ""), place) for place, part in parts]
+        fields = _video(
+            uri,
+            transcript=[cue for cue in cues if cue["text"]],
+            split=item.get("subset"),
+            metadata=item,
+            omitted=("subset", "annotations"),
+        )
+        yield location, fields
+
+
+def _read_label_studio(items: Iterable[tuple[str, Any]], name: str) -> Rows:
+    for location, item in items:
+        item = _typed(item, dict, location)
+        data = _typed(item.get("data"), dict, f"{location}.data")
+        texts = {key: value for key, value in data.items() if isinstance(value, str)}
+        paths = {key: _label_studio_path(value) for key, value in texts.items()}
+        key = next((key for key, path in paths.items() if path.lower().endswith(tuple(VIDEO_SUFFIXES))), None)
+        if key is None:
+            raise InvalidInput.at(
+                f"{location}.data", "The task has no video field.", "Export it with its data."
+            )
+        captions: list[Any] = []
+        cues: list[dict[str, Any]] = []
+        choices: dict[str, dict[str, None]] = {}
+        metadata: dict[str, Any] = {other: value for other, value in data.items() if other != key}
+        annotated = "annotations" if "annotations" in item else "completions"
+        for place, annotation in _objects(item, annotated, location):
+            if annotation.get("was_cancelled"):
+                continue
+            for where, result in _objects(annotation, "result", place):
+                value = _typed(result.get("value"), dict, f"{where}.value")
+                if isinstance(written := value.get("text"), str | list):
+                    given = [written] if isinstance(written, str) else written
+                    if "start" in value and "end" in value:
+                        cues += [_cue([value["start"], value["end"]], text, where) for text in given]
+                    else:
+                        captions += given
+                for kind in ("choices", "labels", "timelinelabels", "taxonomy"):
+                    chosen = value.get(kind)
+                    if isinstance(chosen, list) and isinstance(result.get("from_name"), str):
+                        names = choices.setdefault(result["from_name"], {})
+                        names.update(dict.fromkeys(name for name in chosen if isinstance(name, str)))
+        for field, names in choices.items():
+            given = metadata.get(field, [])
+            metadata[field] = list(dict.fromkeys([*(given if isinstance(given, list) else [given]), *names]))
+        transcript = [cue for cue in cues if cue["text"]]
+        yield location, _video(paths[key], captions=captions, transcript=transcript, metadata=metadata)
+
+
+def _label_studio_path(value: str) -> str:
+    """Extract the path of a file served by Label Studio; for uploads, without the server's folder."""
+    try:
+        parts = urlsplit(value)
+        if parts.path.startswith("/data/local-files"):
+            return unquote(parse_qs(parts.query)["d"][0])
+        return unquote(parts.path).rpartition("/")[2] if parts.path.startswith("/data/") else value
+    except (ValueError, KeyError):
+        return value
+
+
+def _read_fiftyone_samples(document: dict[str, Any], name: str) -> Rows:
+    for location, sample in _objects(document, "samples", name):
+        uri = _typed(sample.get("filepath"), str, f"{location}.filepath")
+        metadata: dict[str, Any] = {}
+        captions: list[Any] = []
+        tags = [tag for tag in _list(sample, "tags", location) if isinstance(tag, str)]
+        for key, value in sample.items():
+            label = value.get("label") if isinstance(value, dict) else None
+            if key.lower() in ("caption", "captions", "text", "description") and label is None:
+                captions += value if isinstance(value, list) else [value]
+            elif key not in ("filepath", "tags", "metadata"):
+                metadata[key] = label if isinstance(label, str) else _fiftyone_labels(value)
+        split = next((tag for tag in tags if tag.lower() in SPLITS), None)
+        metadata["tags"] = [tag for tag in tags if tag != split]
+        yield location, _video(uri, captions=captions, split=split, metadata=metadata)
+
+
+def _fiftyone_labels(value: Any) -> Any:
+    """Collect the labels of classifications or temporal detections; other values stay unchanged."""
+    if not isinstance(value, dict):
+        return value
+    parts = value.get("classifications", value.get("detections"))
+    labels = (
+        (part.get("label") for part in parts if isinstance(part, dict)) if isinstance(parts, list) else ()
+    )
+    return list(dict.fromkeys(label for label in labels if isinstance(label, str)))
+
+
+def _read_fiftyone_labels(document: dict[str, Any], name: str) -> Rows:
+    classes = _list(document, "classes", f"{name}:classes")
+
+    def text_of(label: Any, location: str) -> str:
+        if isinstance(label, int) and 0 <= label < len(classes):
+            label = classes[label]
+        return str(_typed(label, str, location))
+
+    for uri, label in _typed(document["labels"], dict, f"{name}:labels").items():
+        location = f"{name}:labels.{uri[:80]}"
+        if isinstance(label, list):  # temporal detections
+            parts = [_typed(part, dict, location) for part in label]
+            cues = [_cue(p.get("timestamps"), text_of(p.get("label"), location), location) for p in parts]
+            yield location, _video(uri, transcript=[cue for cue in cues if cue["text"]])
+        elif label is not None:
+            yield location, _video(uri, metadata={"label": text_of(label, location)})
+
+
 def _format(
     name: str,
     layout: Literal["document", "objects", "mapping"],
@@ -266,9 +400,16 @@ FORMATS = (
     _format("MSR-VTT", "document", "videos sentences", _read_msr_vtt),
     _format("COCO captions", "document", "images annotations", _read_coco),
     _format("COCO captions", "document", "videos annotations", _read_coco),
+    _format("YouCook2", "document", "database", _read_youcook),
+    _format("FiftyOne samples", "document", "samples", _read_fiftyone_samples),
+    _format("FiftyOne labels", "document", "classes labels", _read_fiftyone_labels),
     _format("ActivityNet Captions", "mapping", "timestamps sentences", _read_dense),
     _format("dense captions", "objects", "timestamps sentences", _read_dense),
     _format("VATEX", "objects", "videoID enCap", _read_vatex),
+    _format("Label Studio", "objects", "data annotations", _read_label_studio),
+    _format("Label Studio", "objects", "data completions", _read_label_studio),
+    _format("description of a FiftyOne data set", "document", "sample_fields", None),
+    _format("description of a FiftyOne data set", "document", "media_type", None),
     _format("description of a Hugging Face data set", "document", "features splits", None),
     _format("state of a Hugging Face data set", "document", "_data_files", None),
     _format("description of a yt-dlp playlist", "document", "extractor webpage_url", None),

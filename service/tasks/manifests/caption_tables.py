@@ -109,6 +109,8 @@ class CaptionTables:
                 if table.is_partial and ".." in uri.replace("\\", "/").split("/"):
                     raise InvalidInput.at(location, f"{uri[:200]!r} is outside the folder.", "Remove '..'.")
                 if table.is_partial or self._is_searched:
+                    if table.is_partial:
+                        uri = self._clip_id(uri, fields.get("metadata"), folder)
                     found = self._matcher.find(uri, folder)
                     reason = _REASONS[len(found)]
                     if len(found) == 1 and named.setdefault(found[0], uri) != uri:
@@ -129,14 +131,27 @@ class CaptionTables:
             return
         if missing and not named and table.is_partial:
             some = ", ".join(repr(uri[:80]) for uri in missing[:_MAX_NAMED])
-            message = f"None of the videos it names is in the folder, for example {some} ({table.format})."
-            hint = "Put it into the folder with the videos. IDs are file names without extension."
-            raise InvalidInput.at(path, message, hint)
+            raise InvalidInput.at(
+                path,
+                f"None of the videos it names is in the folder, for example {some} ({table.format}).",
+                "Put it into the folder with the videos. IDs are file names without extension, or without start and "
+                "end, as in ID_33_46.avi.",
+            )
         if not named and not missing:
             raise InvalidInput.at(path, "It lists no videos.", "Write one video per line.")
         self.tables.append(
             CaptionTableSummary(path, table.format, table.delimiter, len(named) + len(missing))
         )
+
+    def _clip_id(self, uri: str, metadata: Any, folder: str) -> str:
+        """Add a row's start and end to its ID, as in the names of MSVD's clips, unless only the whole video exists."""
+        values = {key.lower(): value for key, value in metadata.items()} if isinstance(metadata, dict) else {}
+        try:
+            start, end = (int(float(values[key])) for key in ("start", "end"))
+        except (KeyError, TypeError, ValueError, OverflowError):
+            return uri
+        names = [f"{uri}_{start}_{end}", f"{uri}_{start:06}_{end:06}", uri]
+        return next((name for name in names if self._matcher.find(name, folder)), names[0])
 
     def videos(self) -> list[VideoSpec]:
         """List the videos in the order of their first rows; ``uri`` is the path of the matched file."""

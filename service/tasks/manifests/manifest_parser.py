@@ -33,6 +33,7 @@ from service.tasks.manifests.video_tables import (
     TYPED_SUFFIXES,
     find_delimiter,
     has_files,
+    is_lsmdc,
     read_delimited_table,
     split_header,
 )
@@ -212,6 +213,8 @@ def read_rows(stream: BinaryIO, name: str, encoding: str = "utf-8") -> CaptionTa
 def _read_table(text: PeekedText, line: bytes, name: str, encoding: str) -> CaptionTableRows:
     header = next(iter(line.decode("utf-8", "replace").splitlines()), "")
     rows = read_delimited_table(read_lines(text, name, encoding), name)
+    if is_lsmdc(header):
+        return CaptionTableRows("LSMDC", rows, True, "\t")
     delimiter = find_delimiter(header)
     if split_header(header.strip(), delimiter) == SPEECH_COLUMNS:
         return CaptionTableRows("speech recognized by Whisper", iter(()), is_description=True)

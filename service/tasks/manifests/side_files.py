@@ -5,7 +5,7 @@ the longest name: ``clip.2.srt`` is for ``clip.2.mp4`` rather than ``clip.mp4``.
 ``clip.mp4``, side files are ``clip.txt`` (every line is a caption), ``clip.json`` (``caption``, ``captions``, ``text``
 and ``description`` are captions, other plain fields are metadata), yt-dlp's ``clip.info.json`` and ``clip.description``
 (``title`` and ``description`` are captions), ``clip.mp4.json`` (as ``clip.json``, or the metadata of Google Takeout),
-and the transcript: the first of the subtitles and ``clip.json`` of Whisper. A ``clip.txt`` with the words
+and the transcript: the first of the subtitles, ``clip.tsv`` and ``clip.json`` of Whisper. A ``clip.txt`` with the words
 of a transcript is none of the captions. For videos named by a table, only the transcript is read.
 
 Subtitles may have a language and kinds, as in ``clip.pt_BR.sdh.srt``. Google Takeout has
@@ -37,6 +37,7 @@ from service.tasks.manifests.subtitle_files import (
     build_cues,
     find_segments,
     read_segments,
+    read_speech_table,
     read_subtitles,
 )
 from service.tasks.manifests.text_files import (
@@ -49,8 +50,8 @@ from service.tasks.manifests.text_files import (
 from service.tasks.manifests.video_files import find_omission, is_video_name
 
 SUBTITLES = ".srt"  # read under this name, whatever their format
-SIDECAR_SUFFIXES = (".txt", ".json", ".info.json", ".description", SUBTITLES)
-SUBTITLE_SUFFIXES = (SUBTITLES, ".vtt", ".ass", ".ssa")
+SIDECAR_SUFFIXES = (".txt", ".json", ".info.json", ".description", ".tsv", SUBTITLES)
+SUBTITLE_SUFFIXES = (SUBTITLES, ".vtt", ".ass", ".ssa", ".ttml", ".sub")
 _MAX_PARTS = 8  # after the name of a video
 _KINDS = frozenset(("a", "cc", "default", "forced", "hi", "sdh"))
 _LANGUAGE = re.compile(r"[a-z]{2,3}([-_][\w-]*)?|[^\W\d_]{4,}")  # a code, or a name
@@ -81,8 +82,11 @@ class SideFileNames:
     """
 
     def __init__(self, paths: Iterable[str]) -> None:
-        self._paths = {path for path in paths if find_omission(path) is None}
-        self._videos = set(filter(is_video_name, self._paths))
+        found = {path for path in paths if find_omission(path) is None}
+        self._paths = found - {
+            f"{path[:-4]}.sub" for path in found if path.endswith(".idx")
+        }  # pictures of DVDs
+        self._videos = set(filter(is_video_name, found))
         self._stems = {path: sidecar_stem(path) for path in self._videos}
         self._stems |= {stem: stem for stem in self._stems.values()}
         self._by_name: dict[str, list[str]] = defaultdict(list)
@@ -290,10 +294,14 @@ def _read_documents(uri: str, files: SideFiles) -> Iterator[tuple[str, str, dict
 
 
 def _read_subtitles(uri: str, files: SideFiles) -> Iterator[list[Cue]]:
-    """Read a video's transcripts from subtitles, best first."""
-    for path, text in files.read(f"{sidecar_stem(uri)}{SUBTITLES}"):
+    """Read a video's transcripts from subtitles and tables of speech, best first."""
+    stem = sidecar_stem(uri)
+    for path, text in files.read(f"{stem}{SUBTITLES}"):
         with files.check(path):
             yield list(read_subtitles(text, path))
+    for path, text in files.read(f"{stem}.tsv"):
+        with files.check(path):
+            yield list(build_cues(read_speech_table(text), path))
 
 
 def _takeout_fields(info: dict[str, Any]) -> dict[str, Any]:

@@ -1,6 +1,7 @@
-"""Read transcripts from subtitle files: SubRip, WebVTT or SubStation Alpha, told apart by content.
+"""Read transcripts from subtitle files: SubRip, WebVTT, SubStation Alpha, TTML or MicroDVD, told apart by content.
 
-They are read as players do, whatever their numbers, empty lines and decimal marks.
+SubRip and WebVTT are read as players do, whatever their numbers, empty lines and decimal marks. pysubs2 reads the other
+formats; its SubRip reader takes the times within YouTube's lines for those of cues.
 """
 
 from __future__ import annotations
@@ -13,6 +14,9 @@ from contextlib import suppress
 from itertools import dropwhile, takewhile
 from typing import Any
 
+from pysubs2 import SSAFile
+from pysubs2.exceptions import UnknownFPSError
+
 from cinestrata_schemas.videos import MAX_CUES, Cue
 from service.core import request_limits
 from service.core.errors import InvalidInput
@@ -23,15 +27,19 @@ TimedText = tuple[float | None, float | None, str]  # start and end in seconds, 
 _INVALID: TimedText = (None, None, "")
 _SHORTEST = 1.0  # seconds, for a cue that does not end after its start
 _MAX_TIME = 2**53
+# pysubs2 takes quadratic time in the length of a line, and in that of a paragraph in TTML.
+_MAX_LINE_CHARS = request_limits.MAX_CUE_CHARS
+_MAX_CHARS = 1024**2
 _SPEAKER = re.compile(r"<v(?:\.[^\s<>]*)?[ \t]+([^\s<>][^<>]*)>")
 _TAG = re.compile(r"<[^<>]*>")
-_BRACES = re.compile(r"\{[^{}]*\}")
 _STYLE = re.compile(r"\{\\[^{}]*\}")  # of SubStation Alpha, such as {\an8}
 _DRAWING = re.compile(r"\{[^{}]*\\p[1-9]")
 _BREAK = re.compile(r"\\[Nn]|<br ?/?>")
 _ARROW = re.compile(r"[-–—]{1,2}>")
 _TIME = re.compile(r"(?:(?:(\d{1,10}):)?(\d{1,2}):)?(\d{1,6})(?:\s?[.,:]\s?(\d{1,9}))?(?=\s|$)")
 _CUE_NUMBER = re.compile(r"\W*\d+\W*")
+_DIALOGUE = re.compile(r"Dialogue:[^,]*(,([^,]*),([^,]*),.*)")
+_FRAMES = re.compile(r"\{ *\d+ *\} *\{ *\d+ *\}")
 
 
 def read_subtitles(text: str, name: str) -> Iterator[Cue]:
@@ -45,11 +53,8 @@ def read_subtitles(text: str, name: str) -> Iterator[Cue]:
         return iter(())
     is_vtt = lines[0].startswith("WEBVTT")
     has_arrows = is_vtt or any(map(_read_times, lines))
-    if not has_arrows and not any(line.startswith("Dialogue:") for line in lines):
-        raise InvalidInput.at(
-            name, "It is in no known subtitle format.", "Convert it to WebVTT, or remove it."
-        )
-    return build_cues(_read_arrows(lines, is_vtt) if has_arrows else _read_dialogue(lines), name)
+    timed = _read_arrows(lines, is_vtt) if has_arrows else _read_with_pysubs2(lines, name)
+    return build_cues(timed, name)
 
 
 def build_cues(timed: Iterable[TimedText], name: str) -> Iterator[Cue]:
@@ -139,21 +144,39 @@ def _seconds(time: re.Match[str]) -> float | None:
     return round(int(hours) * 3600 + int(minutes) * 60 + float(f"{seconds}.{fraction}"), 3)
 
 
-def _read_dialogue(lines: Iterable[str]) -> Iterator[TimedText]:
-    """Read SubStation Alpha, whose lines need not be in order."""
-    events = [line.split(",", 9) for line in lines if line.startswith("Dialogue:")]
-    timed = [_dialogue_times(event) for event in events]
-    yield from sorted(timed, key=lambda event: event[0] or 0.0)
-
-
-def _dialogue_times(fields: Sequence[str]) -> TimedText:
-    start, end = (
-        (_TIME.fullmatch(field.strip()) for field in fields[1:3]) if len(fields) == 10 else (None, None)
-    )
-    if start is None or end is None:
-        return _INVALID
-    words = fields[9] if _DRAWING.search(fields[9]) else _BRACES.sub("", fields[9])  # styles or comments
-    return _seconds(start), _seconds(end), words
+def _read_with_pysubs2(lines: Sequence[str], name: str) -> Iterator[TimedText]:
+    """Read SubStation Alpha, TTML or MicroDVD."""
+    hint = "Convert it to WebVTT, or remove it."
+    text = "\n".join(line[:_MAX_LINE_CHARS] for line in lines)
+    if text.startswith("<") and "<tt" in text[:_MAX_LINE_CHARS]:
+        kind, text = "ttml", re.sub(r"\sdur=", " duration=", "\n".join(lines))
+        text = re.sub(r"(?<=http://www\.w3\.org/)\d{4}/\d\d/ttaf1", "ns/ttml", text)
+        if "<!DOCTYPE" in text:  # whose entities may multiply
+            raise InvalidInput.at(name, "It has a document type.", hint)
+    elif events := [*filter(None, map(_DIALOGUE.match, text.split("\n")))]:
+        kind = "ass"
+        valid = [each[1] for each in events if all(_TIME.fullmatch(each[n].strip()) for n in (2, 3))]
+        text = "\n".join(f"Dialogue: 0{fields}" for fields in valid)
+        yield from [_INVALID] * (len(events) - len(valid))
+    elif any(map(_FRAMES.match, lines)):
+        kind = "microdvd"
+    else:
+        raise InvalidInput.at(name, "It is in no known subtitle format.", hint)
+    if kind != "ass" and len(text) > _MAX_CHARS:
+        raise InvalidInput.at(name, f"It has more than {_MAX_CHARS} characters of {kind}.", hint)
+    try:
+        found = SSAFile.from_string(text, kind).events
+    except UnknownFPSError:
+        problem = "It counts frames, but does not say in its first line how many there are per second."
+        raise InvalidInput.at(name, problem, hint) from None
+    except Exception as error:  # parsers of untrusted text may raise anything
+        problem = f"The {kind.upper()} subtitles are damaged ({type(error).__name__})."
+        raise InvalidInput.at(name, problem, hint) from None
+    found.sort(key=lambda event: event.start)
+    for event in found:
+        is_marked_up = kind != "ttml" and not _DRAWING.search(event.text)  # braces are styles or comments
+        words = re.sub(r"\{[^{}]*\}", "", event.text) if is_marked_up else event.text
+        yield event.start / 1000, event.end / 1000, words
 
 
 def _plain_lines(text: str) -> list[str]:
@@ -172,7 +195,7 @@ def _plain_text(line: str) -> str:
     )
 
 
-SPEECH_COLUMNS = ["start", "end", "text"]  # the header of Whisper's .tsv
+SPEECH_COLUMNS = ["start", "end", "text"]  # the header of Whisper's .tsv; times are milliseconds
 
 
 def find_segments(document: Mapping[str, Any]) -> list[dict[str, Any]] | None:
@@ -196,3 +219,11 @@ def read_segments(segments: list[dict[str, Any]]) -> Iterator[TimedText]:
             scale = 1000 if offsets else 1
             if start is not None:
                 yield start / scale, end and end / scale, str(segment["text"])
+
+
+def read_speech_table(text: str) -> Iterator[TimedText]:
+    """Read a table of Whisper; other tables have no speech."""
+    header, *rows = [line.split("\t", 2) for line in text.splitlines()] or [[]]
+    for start, end, words in (row for row in rows if header == SPEECH_COLUMNS and len(row) == 3):
+        if start.isdecimal() and end.isdecimal() and len(start + end) < 32:
+            yield int(start) / 1000, int(end) / 1000, words

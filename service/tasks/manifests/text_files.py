@@ -50,7 +50,7 @@ class PeekedText:
     def __init__(self, stream: TextStream, name: str) -> None:
         first = stream.readline(MAX_LINE_BYTES + 1)
         if first.startswith(UTF16_MARKS):
-            stream = io.BytesIO(_recode_utf16(first, stream, name))
+            stream = io.BufferedReader(_Utf16Reader(first, stream, name))
             first = stream.readline(MAX_LINE_BYTES + 1)
         self._stream = stream
         self._name = name
@@ -87,17 +87,33 @@ def is_blank(line: bytes) -> bool:
     return not text or _SEPARATOR.fullmatch(text) is not None
 
 
-def _recode_utf16(first: bytes, stream: TextStream, name: str) -> bytes:
-    """Convert a UTF-16 text to UTF-8 with a byte order mark; raise InvalidInput, also if it is too large."""
-    limit = request_limits.MAX_DOCUMENT_BYTES
-    raw = first + stream.read(limit + 1)
-    if len(raw) > limit:
-        raise InvalidInput.at(name, f"The UTF-16 file is larger than {limit} bytes.", "Save it as UTF-8.")
-    try:
-        return codecs.BOM_UTF8 + raw.decode("utf-16").encode()
-    except UnicodeDecodeError:
-        message = "The file begins with a UTF-16 byte order mark but is not UTF-16."
-        raise InvalidInput.at(name, message, "Save it as UTF-8.") from None
+class _Utf16Reader(io.RawIOBase):
+    """Converts UTF-16 text to UTF-8 with a byte order mark."""
+
+    def __init__(self, first: bytes, stream: TextStream, name: str) -> None:
+        self._decoder = codecs.getincrementaldecoder("utf-16")()
+        self._encoded = codecs.BOM_UTF8
+        self._first = first
+        self._stream = stream
+        self._name = name
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        while not self._encoded:
+            raw, self._first = self._first or self._stream.read(io.DEFAULT_BUFFER_SIZE), b""
+            try:
+                self._encoded = self._decoder.decode(raw, not raw).encode()
+            except UnicodeDecodeError:
+                message = "The file begins with a UTF-16 byte order mark but is not UTF-16."
+                raise InvalidInput.at(self._name, message, "Save it as UTF-8.") from None
+            if not raw:
+                break
+        part = self._encoded[: len(buffer)]
+        buffer[: len(part)] = part
+        self._encoded = self._encoded[len(part) :]
+        return len(part)
 
 
 def read_lines(stream: TextStream, name: str, encoding: str = "utf-8") -> Iterator[str]:
@@ -125,10 +141,19 @@ def read_lines(stream: TextStream, name: str, encoding: str = "utf-8") -> Iterat
         if number == 1 and raw.startswith(codecs.BOM_UTF8):
             raw, encoding = raw[len(codecs.BOM_UTF8) :], "utf-8"
         if len(raw) > MAX_LINE_BYTES:
-            message = f"The line is longer than {MAX_LINE_BYTES} bytes."
-            raise InvalidInput.at(f"{name}:{number}", message, "Break the line.")
-        _refuse_nul(raw, name, number)
-        yield _decode(raw, name, encoding, number)
+            raise InvalidInput.at(
+                f"{name}:{number}", f"The line is longer than {MAX_LINE_BYTES} bytes.", "Break the line."
+            )
+        if b"\0" in raw:
+            raise InvalidInput.at(
+                f"{name}:{number}", "The line contains a NUL byte.", "Save the file as text."
+            )
+        try:
+            text = raw.decode(encoding)
+        except UnicodeDecodeError as error:
+            message = f"Byte {error.start + 1} of the line is not {encoding.upper()}."
+            raise InvalidInput.at(f"{name}:{number}", message, encoding_hint(encoding)) from None
+        yield text
 
 
 def decode_text(raw: bytes, name: str, encoding: str | None = None) -> tuple[str, str | None]:
@@ -142,12 +167,17 @@ def decode_text(raw: bytes, name: str, encoding: str | None = None) -> tuple[str
     """
     if raw.startswith(UTF16_MARKS):
         raw = PeekedText(io.BytesIO(raw), name).read(2 * len(raw))
-    _refuse_nul(raw, name)
+    if b"\0" in raw:
+        line = raw.count(b"\n", 0, raw.index(b"\0")) + 1
+        raise InvalidInput.at(f"{name}:{line}", "The line contains a NUL byte.", "Save the file as text.")
     with suppress(UnicodeDecodeError):
         return raw.decode("utf-8-sig"), None
     if encoding is not None:
         check_encoding(encoding)
-        return _decode(raw, name, encoding), None
+        try:
+            return raw.decode(encoding), None
+        except UnicodeDecodeError as error:
+            raise not_decoded(raw, error, name, encoding) from None
     text = raw.decode(errors="replace")
     if len(text) - len(text.encode("ascii", "ignore")) > 5 * text.count("\ufffd"):
         return text.replace("\ufffd", ""), "damaged UTF-8"
@@ -155,26 +185,17 @@ def decode_text(raw: bytes, name: str, encoding: str | None = None) -> tuple[str
     best = from_bytes(telling, cp_isolation=_CODE_PAGES).best()
     if best is None:
         problem = "The file is not UTF-8, and fits no other encoding."
-        raise InvalidInput.at(name, problem, _encoding_hint("utf-8"))
+        raise InvalidInput.at(name, problem, encoding_hint("utf-8"))
     encoding = "cp1252" if "cp1252" in best.could_be_from_charset else best.encoding
     return raw.decode(encoding, "replace"), encoding
 
 
-def _refuse_nul(raw: bytes, name: str, line: int = 1) -> None:
-    if b"\0" in raw:
-        line += raw.count(b"\n", 0, raw.index(b"\0"))
-        raise InvalidInput.at(f"{name}:{line}", "The line contains a NUL byte.", "Save the file as text.")
-
-
-def _decode(raw: bytes, name: str, encoding: str, line: int = 1) -> str:
-    """Decode a text that begins at a line; raise InvalidInput, which names the line."""
-    try:
-        return raw.decode(encoding)
-    except UnicodeDecodeError as error:
-        line += raw.count(b"\n", 0, error.start)
-        column = error.start - raw.rfind(b"\n", 0, error.start)
-        message = f"Byte {column} of the line is not {encoding.upper()}."
-        raise InvalidInput.at(f"{name}:{line}", message, _encoding_hint(encoding)) from None
+def not_decoded(raw: bytes, error: UnicodeDecodeError, name: str, encoding: str) -> InvalidInput:
+    """Create the error for a text that an encoding cannot decode; it names the line."""
+    line = raw.count(b"\n", 0, error.start) + 1
+    column = error.start - raw.rfind(b"\n", 0, error.start)
+    message = f"Byte {column} of the line is not {encoding.upper()}."
+    return InvalidInput.at(f"{name}:{line}", message, encoding_hint(encoding))
 
 
 def check_line_number(number: int, name: str) -> None:
@@ -200,7 +221,7 @@ def check_encoding(encoding: str) -> None:
         raise InvalidInput.at("encoding", message, "Use utf-8, cp1252 or another superset of ASCII.")
 
 
-def _encoding_hint(encoding: str) -> str:
+def encoding_hint(encoding: str) -> str:
     """Suggest what to do about bytes that an encoding cannot decode."""
     if codecs.lookup(encoding).name == "utf-8":
         return "Save it as UTF-8, or read it as Windows text: cinestrata ingest --encoding cp1252."
@@ -235,8 +256,9 @@ def parse_json(text: str, name: str, line: int | None = None) -> Any:
     except RecursionError:
         raise InvalidInput.at(place, f"The {kind} is nested too deeply.", "Write a flat table.") from None
     except ValueError:  # a number with thousands of digits
-        message = f"The {kind} has a number with too many digits."
-        raise InvalidInput.at(place, message, "Shorten it.") from None
+        raise InvalidInput.at(
+            place, f"The {kind} has a number with too many digits.", "Shorten it."
+        ) from None
 
 
 def read_document(stream: TextStream, name: str, encoding: str) -> Any:
@@ -253,7 +275,11 @@ def read_document(stream: TextStream, name: str, encoding: str) -> Any:
         raise InvalidInput.at(name, message, hint)
     if raw.startswith(codecs.BOM_UTF8):
         raw, encoding = raw[len(codecs.BOM_UTF8) :], "utf-8"
-    return parse_json(_decode(raw, name, encoding), name)
+    try:
+        text = raw.decode(encoding)
+    except UnicodeDecodeError as error:
+        raise not_decoded(raw, error, name, encoding) from None
+    return parse_json(text, name)
 
 
 MAX_METADATA_CHARS = 1000  # per text; longer ones are prose or signed addresses
@@ -299,7 +325,9 @@ def shorten_caption(value: Any) -> str:
         if c.isspace() or unicodedata.category(c) not in ("Cc", "Cs")
     )
     text = " ".join(text.split())
-    if len(text) <= request_limits.MAX_CAPTION_CHARS:
-        return text
-    shortened = text[: request_limits.MAX_CAPTION_CHARS]
-    return shortened.rpartition(" ")[0] or shortened
+    if len(text) > request_limits.MAX_CAPTION_CHARS:
+        text = (
+            text[: request_limits.MAX_CAPTION_CHARS].rpartition(" ")[0]
+            or text[: request_limits.MAX_CAPTION_CHARS]
+        )
+    return text

@@ -3,14 +3,18 @@
 Files are in a column ``uri``, ``file``, ``file_name``, ``filename``, ``path`` or ``video``; captions in ``captions``,
 ``caption``, ``text`` or ``description``. Data set tables without these may have a column of IDs, such as
 ``video_id``, and one of sentences. ``id``, ``split``, ``metadata`` and ``transcript`` are video fields; all other
-columns are metadata. Names are not case-sensitive.
+columns are metadata. Names are not case-sensitive. LSMDC tables have no header.
 """
 
 from __future__ import annotations
 
+import ast
 import csv
 import io
+import json
+import re
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from itertools import chain
 from typing import Any
 
@@ -23,6 +27,7 @@ FILE_COLUMNS = ("file", "file_name", "filename", "path", "video", "uri")
 _ID_COLUMNS = ("video_id", "videoid", "clip_id", "clip_name", "video_name", "filepath", "video_path")
 _CAPTION_COLUMNS = ("caption", "captions", "text", "description")
 _SENTENCE_COLUMNS = ("sentence", "sentences", "encap")
+PLAIN_KEYS = ((*FILE_COLUMNS, *_ID_COLUMNS), _CAPTION_COLUMNS)  # for a file and its captions
 _FIELDS = {
     **dict.fromkeys(FILE_COLUMNS, "uri"),
     **dict.fromkeys(_CAPTION_COLUMNS, "captions"),
@@ -33,7 +38,16 @@ SPLITS = {  # a data set's name for a split → the split of a video
     **dict.fromkeys(("val", "validate", "validation", "dev"), "val"),
     **dict.fromkeys(("test", "testing"), "test"),
 }
+_TEXT = r"""(?:'(?:[^'\\\n]|\\.)*+'|"(?:[^"\\\n]|\\.)*+")"""
+_PYTHON_TEXT = re.compile(_TEXT)
+_PYTHON_LIST = re.compile(
+    rf"(?:array\()?([\[(]\s*)++(?:(?:{_TEXT}|None|nan)[\s,]*+)*+[\])]+(?:, dtype=\w+\))?"
+)
 _JSON_FIELDS = ("captions", "metadata", "transcript")  # whose cells may be JSON
+
+# LSMDC: clip, aligned and extracted start and end, and sentence. A clip's name ends with its times in the movie.
+_LSMDC_FIELDS = ("uri", "start_aligned", "end_aligned", "start_extracted", "end_extracted", "captions")
+_LSMDC_CLIP = re.compile(r".*_\d\d\.\d\d\.\d\d\.\d+-\d\d\.\d\d\.\d\d\.\d+")
 
 
 def file_columns(names: Iterable[str]) -> list[str]:
@@ -99,7 +113,10 @@ def _rename_aliases(fields: Any, location: str) -> Any:
     captions = renamed.get("captions", [])
     if isinstance(split := renamed.get("split"), str):
         renamed["split"] = SPLITS.get(split.lower(), split)
-    renamed["captions"] = [captions] if isinstance(captions, str) else captions or []
+    if isinstance(captions, str):
+        listed = _python_list(captions.strip())
+        captions = [captions] if listed is None else listed
+    renamed["captions"] = captions or []
     return renamed
 
 
@@ -158,8 +175,24 @@ def _parse_cell(cell: str, location: str) -> Any:
 
 
 def _captions(cell: Any) -> list[str]:
-    texts = cell.split("|") if isinstance(cell, str) else cell if isinstance(cell, list) else [cell]
+    if isinstance(cell, str):
+        listed = _python_list(cell)
+        cell = cell.split("|") if listed is None else listed
+    texts = cell if isinstance(cell, list) else [cell]
     return [text for text in map(str, texts) if text.strip()]
+
+
+def _python_list(text: str) -> list[str] | None:
+    """Parse a list of texts as Python, NumPy or pandas print it; None for other texts.
+
+    Only the texts are evaluated: NumPy prints no commas, so that Python would join them.
+    """
+    if not _PYTHON_LIST.fullmatch(text):
+        return None
+    with suppress(SyntaxError, ValueError):  # an invalid escape
+        texts = (ast.literal_eval(each) for each in _PYTHON_TEXT.findall(text))
+        return [each for each in texts if each.strip()]
+    return None
 
 
 _DELIMITERS = (",", ";", "\t", "|")
@@ -178,11 +211,18 @@ def read_delimited_table(lines: Iterable[str], name: str) -> Iterator[tuple[str,
         return
     # A quoted cell that never ends is refused at the reader's field limit (131,072 characters).
     fields: list[str] = []
-    reader = csv.reader(chain([header], lines), delimiter=find_delimiter(header), strict=True)
+    if is_headless := is_lsmdc(header):
+        fields = [*_LSMDC_FIELDS]
+        reader = csv.reader(chain([header], lines), delimiter="\t", quoting=csv.QUOTE_NONE)
+    else:
+        reader = csv.reader(chain([header], lines), delimiter=find_delimiter(header), strict=True)
     number = blank + 1
     try:
         for cells in reader:
             location = f"{name}:{number}"
+            if is_headless:
+                # As JSON: the sentence may contain the caption separator.
+                cells = [*cells[:-1], json.dumps(cells[-1:])]
             if not fields:
                 fields = map_columns(cells, location)
             elif video := row_fields(fields, cells, location):
@@ -192,6 +232,12 @@ def read_delimited_table(lines: Iterable[str], name: str) -> Iterator[tuple[str,
         raise InvalidInput.at(
             f"{name}:{number}", f"The row that begins here is not a table row: {error}.", "Check its quotes."
         ) from None
+
+
+def is_lsmdc(line: str) -> bool:
+    """Check whether a line is a row of an LSMDC table, which has no header."""
+    cells = line.split("\t")
+    return len(cells) == len(_LSMDC_FIELDS) and _LSMDC_CLIP.fullmatch(cells[0]) is not None
 
 
 def find_delimiter(header: str) -> str:

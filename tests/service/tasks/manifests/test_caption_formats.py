@@ -47,7 +47,7 @@ def _write(folder: Path, files: dict[str, bytes]) -> Path:
 def test_format_is_read_everywhere(name: str, tmp_path: Path) -> None:
     format_name, content, expected = CASES[name]
     files = dict.fromkeys(NAMES, b"video") | {name: content_of(content)}
-    folder = _write(tmp_path / "clips", files)
+    folder = _write(tmp_path / "data", files)
     listing = list_folder_videos(folder)
     assert listing.formats == {name: format_name}
     assert _shown(list(listing.videos)) == expected
@@ -66,10 +66,16 @@ def test_format_is_read_everywhere(name: str, tmp_path: Path) -> None:
     assert (preview.problems, [table.format for table in preview.tables]) == ([], [format_name])
     assert _shown(preview.videos, "data/") == expected
 
-    (folder / name).unlink()  # the content tells the format, not the name
-    _write(folder, {"y.json": content_of(content).decode().encode("utf-16")})
-    listing = list_folder_videos(folder)
-    assert ([*listing.formats.values()], _shown(list(listing.videos))) == ([format_name], expected)
+
+@pytest.mark.parametrize("name", CASES)
+def test_format_is_recognized_under_any_name_and_in_utf16(name: str, tmp_path: Path) -> None:
+    format_name, content, expected = CASES[name]
+    files = dict.fromkeys(NAMES, b"video") | {"x/y.json": content_of(content).decode().encode("utf-16")}
+    if name.endswith("csv") or name in ("metadata.jsonl", "list.json", "one.json"):
+        files["y.json"] = files.pop("x/y.json")  # their paths are relative to the table
+    listing = list_folder_videos(_write(tmp_path, files))
+    assert [*listing.formats.values()] == [format_name]
+    assert _shown(list(listing.videos)) == expected
 
 
 def test_every_format_has_a_case() -> None:
@@ -117,9 +123,12 @@ def test_shard_of_webdataset_is_read() -> None:
 
 
 BAD_DOCUMENTS: list[tuple[Any, list[str]]] = [
-    ({"items": [{"vid": 1}]}, ["x.json: The keys 'items' match no known"]),
-    ({"video": [], "sentence": []}, ["'sentence', 'video'"]),
-    ([{"clip": "a.mp4", "cap": "x"}], ["keys 'cap', 'clip' match"]),
+    ({"items": [{"vid": 1}]}, ["x.json: The keys 'items' match no known", "nearest format is"]),
+    ({"video": [], "sentence": []}, ["'sentence', 'video'", "MSR-VTT, with 'sentences' and 'videos'"]),
+    (
+        [{"clip": "a.mp4", "cap": "x"}],
+        ["keys 'cap', 'clip' match", "nearest format is videos, with 'caption' and 'file'"],
+    ),
     ({"id_1": {"clip": 1, "cap": "x"}, "id_2": {}}, ["The keys 'cap', 'clip' match no"]),
     ([1, 2], ["x.json: The file has no objects for videos"]),
     ("", ["x.json: It lists no videos"]),
@@ -140,6 +149,7 @@ BAD_DOCUMENTS: list[tuple[Any, list[str]]] = [
         {"images": [], "annotations": [{"image_id": 1, "caption": "x"}]},
         ["None of the videos it names is in the folder, for example 'images.id=1'"],
     ),
+    ([{"data": {"text": "x"}, "annotations": []}], ["x.json:[0].data: The task has no video field"]),
     ('{"a": 1,\n"a": 2}', ["x.json: An object has the key 'a' twice"]),
     ('{"a": 1,\n"b"', ["x.json:2: The file is not JSON"]),
     ("[" * 100_000, ["x.json: The file is nested too deeply"]),
@@ -213,7 +223,7 @@ class _Endless(io.RawIOBase):
         (
             b"\xff\xfe" + "[".encode("utf-16-le"),
             "[],".encode("utf-16-le") * 2000,
-            "The UTF-16 file is larger than",
+            "The JSON document is larger than",
         ),
     ],
 )

@@ -231,8 +231,9 @@ SIDE_FILES = {
     "c.json": SPEECH,
     "c.mp4.suppl.json": b'{"description": "Grandma", "photoTakenTime": {"timestamp": "0"}}',
     "d.mp4": b"D",
-    "d.ass": b"Dialogue: 0,0:00:01.00,0:00:02.00,Default,,0,0,0,,styled",
-    "d.tsv": b"start\tend\ttext\n1000\t2000\tnot read\n",
+    "d.tsv": b"start\tend\ttext\n1000\t2000\ttable\n",
+    "d.idx": b"index of pictures",
+    "d.sub": b"\0\0\1\xba pictures",
     "captions.csv": b"file,caption\nd.mp4,a cat\n",
 }
 
@@ -244,10 +245,11 @@ def test_side_files_are_found_in_every_form(read: Read) -> None:
         "DJI_1.MP4": ["upper"],
         "in/b.mp4": ["café"],
         "c.mp4": ["json"],
-        "d.mp4": ["styled"],
+        "d.mp4": ["table"],
     }
     captions = {uri: video.captions for uri, video in found.items() if video.captions}
     assert captions == {"DJI_1.MP4": ["a field"], "d.mp4": ["a cat"]}
+    assert (found["c.mp4"].metadata or {})["description"] == "Grandma"
 
 
 def test_rows_of_files_with_the_same_name_are_found() -> None:

@@ -310,15 +310,46 @@ ASS = (
     "Dialogue: 0,0:00:05.00,0:00:06.00,Default,,0,0,0,,{\\p1}m 0 0 l 100 0{\\p0}\n"
     "Dialogue: 0,never,0:00:06.00,Default,,0,0,0,,no time\n"
 )
+TTML = (
+    '<?xml version="1.0" encoding="utf-8"?>\n<tt xmlns="http://www.w3.org/ns/ttml" xml:lang="en"><body><div>\n'
+    '<p begin="00:00:01.000" end="00:00:02.000">the <span>photodiode</span><br/>hums</p>\n'
+    '<p begin="3s" dur="1.5s">then, it {x} stops &amp; ends</p></div></body></tt>'
+)
+FRAMES = "{25}{50}the photodiode|hums\n{75}{100}{y:i}then, it stops\n"
 
 
-def test_substation_alpha_is_told_apart_by_content() -> None:
+def test_other_formats_are_told_apart_by_content() -> None:
     assert read(ASS) == [*HUMS, (3, 4.5, "then, it stops")]
+    assert read(TTML) == [*HUMS, (3, 4.5, "then, it {x} stops & ends")]
+    old = TTML.replace("http://www.w3.org/ns/ttml", "http://www.w3.org/2006/10/ttaf1")
+    assert read(old) == read(TTML)
 
 
-@pytest.mark.parametrize("text", ["<html>", "nothing", "[Script Info]\n", "{1}{1}25\n{25}{50}frames\n"])
-def test_texts_in_no_known_format_are_refused(text: str) -> None:
-    with pytest.raises(InvalidInput, match=r"clip\.srt: It is in no known subtitle format"):
+def test_frames_are_counted_at_the_stated_rate() -> None:
+    assert read("{1}{1}25\n" + FRAMES) == [*HUMS, (3, 4, "then, it stops")]
+    with pytest.raises(InvalidInput, match=r"clip\.srt: It counts frames, but does not say"):
+        read(FRAMES)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f'<!DOCTYPE tt [<!ENTITY a "{"x" * 99}">]>' + TTML,
+        TTML + f"<!--{' ' * 3 * 1024**2}-->",
+        TTML.replace("</p>", "", 1),
+        TTML.replace('"3s"', '"12f"'),
+        '<tt xmlns="http://www.w3.org/ns/ttml"><body><div><p begin="1s" end="2s">'
+        + "<span xmlns='http://www.w3.org/ns/ttml'>" * 9000
+        + "</span>" * 9000
+        + "</p></div></body></tt>",
+        "{1}{1}25\n{1}{9" + "9" * 1500 + "}x\n",
+        "<html>",
+        "nothing",
+        "[Script Info]\n",
+    ],
+)
+def test_hostile_and_damaged_subtitles_are_refused(text: str) -> None:
+    with pytest.raises(InvalidInput, match=r"clip\.srt: "):
         read(text)
 
 
@@ -326,7 +357,9 @@ def test_texts_in_no_known_format_are_refused(text: str) -> None:
     "text",
     [
         "Dialogue: 0,0:00:01.00,0:00:02.00,Default,,0,0,0,,{\\p{\\p" + "{\\p" * 300_000,
+        "{1}{1}25\n{25}{50}" + "{y:" * 300_000,
         f"{TIME}\n" + "1" * 300_000 + " -->" * 100_000 + "\n" + "<br" * 100_000,
+        TTML.replace("hums", "hums" + "<br/>a" * 50_000),
         (f"{TIME}\n" + " " * 10_000 + "\n") * 50,
     ],
 )
