@@ -12,8 +12,8 @@ from api.pages.page_rendering import PAGE_METHODS, render_page
 from api.security.route_scopes import ScopedRoute, requires
 from service.core.settings import METHOD_NAMES, settings
 from service.storage.library_backbone import default_method, library_backbone
-from service.tasks.method_checks import find_method_error
-from service.tasks.sample_task import SAMPLE_VIDEOS
+from service.tasks.commands import SAMPLE_VIDEOS
+from service.tasks.ingestion_checks import find_method_error
 
 router = APIRouter(include_in_schema=False, route_class=ScopedRoute)
 

@@ -30,9 +30,9 @@ from cinestrata_schemas.videos import DeletionRequest, DeletionResult
 from service.core.errors import FieldError, InvalidInput
 from service.library import task_listing
 from service.library.deletion import delete_task, delete_videos
-from service.tasks import commands, relearning
+from service.tasks import commands, task_storage
+from service.tasks.commands import create_sample_task
 from service.tasks.idempotency import CreateOutcome
-from service.tasks.sample_task import create_sample_task
 
 router = APIRouter(prefix="/tasks", tags=["tasks"], route_class=ScopedRoute)
 samples_router = APIRouter(prefix="/samples", tags=["tasks"], route_class=ScopedRoute)
@@ -149,7 +149,7 @@ def relearn_task(
     original domain keeps the videos that it was learned from. While that task is unfinished, a repeated request returns
     it.
     """
-    outcome = relearning.relearn_appended_videos(
+    outcome = task_storage.relearn_appended_videos(
         task_id, spec or RelearnSpec(), idempotency_key=idempotency_key, caller=caller
     )
     return _answer(request, response, outcome)

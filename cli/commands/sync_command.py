@@ -23,13 +23,12 @@ from cli.service_client import FINAL_STATES, PAGE, ServiceClient, connect
 from index.arrays import batches
 from service.core.domain_names import name_key
 from service.core.errors import NotFound
-from service.syncs.followed_library import FollowedLibrary
 from service.syncs.sync_plan import (
     FollowedDomain,
+    FollowedLibrary,
     SourceFiles,
     SyncPlan,
     abandoned_appends,
-    path_digest,
     relearned_domains,
 )
 from service.syncs.sync_planner import plan_sync
@@ -156,12 +155,9 @@ def require_own_name(
 ) -> None:
     """Exit with status 1 if another folder has given a domain its name."""
     others = {row.source for row in files} - {found.source, *library.find_former(found, files)}
-    digests = {path_digest(path) for path in (*(file.video.uri for file in found.files), *found.left_out)}
-    if "" in others and any(row.key in digests for row in files):  # synced by 1.0, from here
-        others.discard("")
     if others:
         fail(
-            f"The domain {name!r} follows another folder{': ' if max(others) else ''}{max(others)}.",
+            f"The domain {name!r} follows another folder: {max(others)}.",
             f"Nothing was changed. Choose another name with --name, or add to this domain with --name {name!r}.",
         )
 

@@ -17,7 +17,7 @@ from service.tasks.manifests.caption_tables import VideoListing
 from service.tasks.manifests.folder_videos import FolderVideos, list_folder_videos
 
 if TYPE_CHECKING:
-    from service.tasks.manifests.remote_videos import RemoteVideos
+    from service.tasks.manifests.folder_videos import RemoteVideos
 
 
 _MAX_NAMED = 5
@@ -93,7 +93,7 @@ def open_source(
     if isinstance(source, str) and is_source_uri(source):
         # Imported here, because local folders need neither the HTTP nor the fsspec client.
         from service.storage.video_access import SourceReader
-        from service.tasks.manifests.remote_videos import list_remote_videos
+        from service.tasks.manifests.folder_videos import list_remote_videos
 
         with console.status("Listing the source …"):
             listing = list_remote_videos(source, SourceReader(False), encoding, captions_from_names)

@@ -428,7 +428,7 @@ class SyncedFile(Base):
     id: Mapped[int] = mapped_column(GrowingId, primary_key=True, autoincrement=True)
     task_id: Mapped[str] = mapped_column(ForeignKey("tasks.id", ondelete="CASCADE"))  # the domain
     key: Mapped[str] = mapped_column(String(32))  # digest of source and path
-    source: Mapped[str] = mapped_column(Text)  # empty: that of the domain's first sync since 1.0
+    source: Mapped[str] = mapped_column(Text)
     path: Mapped[str | None] = mapped_column(Text)  # relative to the source; NULL: only the key is known
     bytes: Mapped[int | None] = mapped_column(BigInteger)
     modified: Mapped[int | None] = mapped_column(BigInteger)  # nanoseconds since the epoch; NULL: an object

@@ -27,7 +27,7 @@ from service.library.recall.recall_cells import LearnedTask, read_learned_tasks
 from service.library.release_serving import pinned_release
 from service.storage.index_manifest import published_manifest
 from service.tasks import broker
-from service.tasks.task_details import task_details
+from service.tasks.task_storage import task_details
 
 MAX_ACTIVE = 10
 MAX_REJECTED = 1  # rejected videos listed for the failed task

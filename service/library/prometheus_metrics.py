@@ -6,7 +6,6 @@ The number of labels does not grow with the library.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from statistics import fmean
 
 from prometheus_client import (
     CONTENT_TYPE_LATEST,
@@ -22,7 +21,6 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from cinestrata_schemas.alerts import ALERT_KINDS
-from cinestrata_schemas.tasks import StageTimes
 from service.catalog.column_types import damaged_reads
 from service.catalog.database import now, session_scope
 from service.catalog.operation_tables import WorkerReport
@@ -31,8 +29,6 @@ from service.catalog.worker_reports import ALIVE
 from service.core.errors import Unavailable
 from service.library.alerts import count_open_alerts
 from service.library.recall.recall_matrix import read_served_recall
-
-_FINISHED_TASKS = 20  # newest tasks, whose stage times are averaged
 
 REGISTRY = CollectorRegistry()
 _FAST = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
@@ -71,7 +67,6 @@ class MeasureCollector(Collector):
         """Yield the gauges; none if the library has no measures or the catalog is unreachable."""
         try:
             served = read_served_recall()
-            seconds = _mean_stage_seconds()
         except Unavailable:
             return
         recall = GaugeMetricFamily(
@@ -106,14 +101,6 @@ class MeasureCollector(Collector):
             "Domains in which no query finds its video first among all videos.",
             value=served.unfound_all_domains if served.recall["global_all"] else served.unfound_domains,
         )
-        stages = GaugeMetricFamily(
-            "cinestrata_stage_seconds",
-            f"Mean seconds of a stage, over the newest {_FINISHED_TASKS} finished tasks.",
-            labels=["stage"],
-        )
-        for stage, value in seconds.items():
-            stages.add_metric([stage], value)
-        yield stages
 
     def describe(self) -> Iterator[GaugeMetricFamily]:
         """Describe nothing: registration must not query the database."""
@@ -155,21 +142,6 @@ def _newest_gpu_memory() -> dict[tuple[str, int], dict[str, int]]:
             .order_by(WorkerReport.seen_at)
         ).all()
     return {(row.name.partition(":")[0], gpu["device"]): gpu for row in rows for gpu in row.gpus or ()}
-
-
-def _mean_stage_seconds() -> dict[str, float]:
-    with session_scope() as session:
-        progresses = session.scalars(
-            select(Task.progress)
-            .where(Task.state == "ready")
-            .order_by(Task.finished_at.desc())
-            .limit(_FINISHED_TASKS)
-        ).all()
-    seconds: dict[str, list[float]] = {}
-    for times in filter(None, map(StageTimes.of, progresses)):
-        for stage, value in times.seconds.items():
-            seconds.setdefault(stage, []).append(value)
-    return {stage: fmean(values) for stage, values in seconds.items()}
 
 
 class _CatalogCollector(Collector):

@@ -17,7 +17,7 @@ from service.catalog.task_names import require_task
 from service.core.domain_names import name_key
 from service.library.recall.recall_matrix import last_served_order
 from service.storage.index_manifest import published_manifest
-from service.tasks.task_details import task_details
+from service.tasks.task_storage import task_details
 
 _ORDERS = KeysetOrders(
     {

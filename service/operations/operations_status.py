@@ -25,7 +25,7 @@ from service.core.settings import settings
 from service.operations.maintenance_jobs import list_jobs
 from service.storage.index_manifest import published_manifest
 from service.tasks import broker
-from service.tasks.task_details import task_details
+from service.tasks.task_storage import task_details
 
 _QUEUED = 20
 _RUNNING = 3

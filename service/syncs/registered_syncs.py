@@ -128,11 +128,7 @@ class SyncRun:
         return SyncCounts.model_validate(self.sync.counts or {})
 
     def renew(self, task_id: str | None = None) -> None:
-        """Renew the lease before a change, and store the domain's task.
-
-        Raises:
-            LeaseLost: Another worker took over the run, or the sync was replaced or removed.
-        """
+        """Renew the lease before a change, and store the domain's task; raise LeaseLost."""
         with session_scope(write=True) as session:
             row = session.get(Sync, self.sync.id, with_for_update=True)
             if row is None or not self.lease.renew(session):

@@ -17,23 +17,21 @@ from media.sources.media_source import ListedFile, SourceUri, is_source_uri
 from service.core.errors import FieldError, InvalidInput
 from service.core.settings import settings
 from service.storage.video_access import SourceReader, find_allowed_prefix
-from service.syncs.followed_library import folder_device
-from service.syncs.sync_plan import SourceFile, SourceFiles, shown_path
+from service.syncs.sync_plan import SourceFile, SourceFiles, folder_device, shown_path
 from service.tasks.ingestion_checks import content_errors, uri_errors
-from service.tasks.manifests.folder_videos import FolderVideos, list_folder_videos
+from service.tasks.manifests.folder_videos import (
+    FolderVideos,
+    RemoteVideos,
+    list_folder_videos,
+    list_remote_videos,
+)
 from service.tasks.manifests.manifest_parser import require_text_table
-from service.tasks.manifests.remote_videos import RemoteVideos, list_remote_videos
 
 _MAX_LISTED = 20
 
 
 def check_source(source: str) -> None:
-    """Check that a source is an allowed folder or manifest, before its sync is stored.
-
-    Raises:
-        InvalidInput: The source is not allowed, cannot be listed, does not exist, or is a manifest that the service
-            does not read.
-    """
+    """Check that a source is an allowed folder or manifest, before its sync is stored; raise InvalidInput."""
     if not is_source_uri(source):
         path = _resolve(source)
         if path.is_file():
@@ -57,7 +55,6 @@ def list_source(
     """List the files of a folder or manifest below the media root or in an allowed source.
 
     Args:
-        captions_from_names: Whether a video without captions gets its file name as one.
         report_progress: Called for each folder, page of a listing, part of a manifest, and file.
 
     Raises:
@@ -151,11 +148,7 @@ def remote_files(listing: RemoteVideos) -> SourceFiles:
 
 
 def local_files(listing: FolderVideos, report_progress: Callable[[], object] = lambda: None) -> SourceFiles:
-    """List the video files in a local folder.
-
-    Raises:
-        InvalidInput: All videos are left out, or a video has an ID, which a sync gives itself.
-    """
+    """List the video files in a local folder; raise InvalidInput."""
     _refuse_ids(listing.videos)
     base = listing.base.resolve()
     found = SourceFiles(

@@ -1,24 +1,29 @@
-"""The differences between a source and its domain, and what they are found from.
+"""The differences between a source and its domain, what they are found from, and how they are applied.
 
 A video is identified by its content. Each file that a domain follows has a row in the catalog (``SyncedFile``) with its
 size, times, inode and digest, so a file is read only if one of them has changed. A file with another name or folder
 keeps its video; equal files share one; new content at the same path is a new version of the same video.
 
 A plan depends only on the source, the rows and the stored videos. A run may therefore be interrupted at any moment and
-repeated.
+repeated. Workers apply it with the functions of the service, commands with a client (:class:`FollowedLibrary`).
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Collection, Iterable, Sequence
+import os
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 
-from cinestrata_schemas.syncs import StoredFile, SyncedFile
+from cinestrata_schemas.syncs import FollowedSource, StoredFile, SyncedFile, SyncedFilesPatch
 from cinestrata_schemas.tasks import TaskDetails, VideoSpec
 from cinestrata_schemas.uri_redaction import redact_uri
-from cinestrata_schemas.videos import Cue, VideoSummary
+from cinestrata_schemas.videos import Cue, VideoDetails, VideoPatch, VideoSummary
+from index.arrays import batches
+from media.sources.media_source import is_source_uri
+from service.core.errors import NotFound
 from service.tasks.ingestion_checks import normalize_transcript
 
 
@@ -74,7 +79,6 @@ class FollowedDomain:
     """What the library knows of a domain.
 
     Attributes:
-        videos: Its videos, also those in unpublished appends.
         files: The files that it follows, of all sources.
         published: IDs of the tasks whose videos searches find.
         abandoned: IDs of videos whose new version was in an append that failed.
@@ -132,11 +136,7 @@ class SyncPlan:
         return 2 * len(self.vanished) > self.followed
 
     def leave_out(self, find_problem: Callable[[VideoSpec], str | None]) -> None:
-        """Leave out the new and changed videos that have a problem.
-
-        Args:
-            find_problem: Explains why a video cannot be sent; None if it can.
-        """
+        """Leave out the new and changed videos that have a problem."""
         for videos in (self.new, self.changed):
             problems = {video.uri: problem for video in videos if (problem := find_problem(video))}
             videos[:] = [video for video in videos if video.uri not in problems]
@@ -159,12 +159,6 @@ def file_key(source: str, path: str) -> str:
     # Names that are not Unicode have a digest, too, although they are left out.
     place = f"{source}\0{PurePosixPath(path).as_posix()}".encode("utf-8", "surrogatepass")
     return hashlib.blake2b(place, digest_size=16).hexdigest()
-
-
-def path_digest(path: str) -> str:
-    """Digest a path relative to the source: the key of a file that 1.0 synced."""
-    text = PurePosixPath(path).as_posix().encode("utf-8", "surrogatepass")
-    return hashlib.blake2b(text, digest_size=8).hexdigest()
 
 
 def shown_path(path: str) -> str:
@@ -203,3 +197,170 @@ def transcript_digest(cues: Sequence[Cue]) -> str | None:
     """Digest a transcript; None for an empty one."""
     text = repr(normalize_transcript(cues)).encode("utf-8", "surrogatepass")
     return hashlib.sha256(text).hexdigest() if cues else None
+
+
+_BATCH = 1000  # files per call
+_CONTENTS = 50  # per call
+
+
+@dataclass(frozen=True)
+class FollowedLibrary:
+    """The operations of a library that a sync needs.
+
+    Attributes:
+        list_files: Lists the followed files of a domain, or those with certain contents.
+        list_sources: Lists the sources of all domains.
+        record_files: Records what a sync saw.
+        root: Folder with all sources that this process may look into; None: any folder.
+    """
+
+    list_files: Callable[[str | None, Sequence[str]], Iterable[StoredFile]]
+    list_sources: Callable[[], list[FollowedSource]]
+    record_files: Callable[[SyncedFilesPatch], object]
+    get_video: Callable[[str], VideoDetails]
+    edit_video: Callable[[str, VideoPatch], object]
+    root: Path | None = None
+
+    def find_former(self, found: SourceFiles, files: Iterable[StoredFile]) -> set[str]:
+        """Find the earlier places of a source that was moved: folders that are gone and whose files are here now."""
+        here = {(file.video.uri, file.bytes, file.modified) for file in found.files}
+        sources = {row.source for row in files if (row.path, row.bytes, row.modified) in here}
+        return {source for source in sources - {found.source} if self._is_gone(source)}
+
+    def find_moved_source(self, found: SourceFiles) -> str | None:
+        """Find the domain that follows a source from its earlier place; None if there is none."""
+        for other in self.list_sources():
+            if self._is_gone(other.source) and self.find_former(found, self.list_files(other.task_id, ())):
+                return other.task_id
+        return None
+
+    def find_moved(self, source: str, contents: Collection[str]) -> dict[str, str]:
+        """Find the videos whose files were moved here from other followed folders, by content."""
+        wanted = list(contents)
+        if not any(other.source != source for other in self.list_sources()):
+            return {}
+        rows: dict[str, list[StoredFile]] = {}
+        for row in self._files_of(wanted):
+            if row.video_id:
+                rows.setdefault(row.video_id, []).append(row)
+        moved: dict[str, str] = {}
+        for video_id, files in rows.items():
+            if any(self._may_exist(row) for row in files):
+                continue
+            with suppress(NotFound):
+                video = self.get_video(video_id)
+                if video.status == "accepted" and video.content_hash:
+                    moved[video.content_hash] = video_id
+        return moved
+
+    def find_existing(self, plan: SyncPlan, domain: FollowedDomain, source: str) -> set[str]:
+        """Find vanished videos whose files are back, or in another followed folder, whose next sync moves them."""
+        lost = set(plan.vanished)
+        rows = [row for row in domain.files if row.video_id in lost]
+        back = {row.video_id or "" for row in rows if row.source == source and self._is_there(row)}
+        return back | self.find_elsewhere(source, rows)
+
+    def find_elsewhere(self, source: str, rows: Iterable[StoredFile]) -> set[str]:
+        """Find the videos of rows whose files are now in another followed folder that has no such file yet."""
+        contents = {row.sha256: row for row in rows if row.sha256 and row.modified is not None}
+        for other in self._files_of(list(contents)):  # it has files of its own with some of the contents
+            if other.source != source:
+                contents.pop(other.sha256 or "", None)
+        wanted = {(row.bytes, row.modified): row.video_id for row in contents.values()}
+        found: set[str] = set()
+        folders = {other.source for other in self.list_sources()} if wanted else set()
+        for folder in filter(self._is_readable, folders - {source}):
+            for place, _, names in os.walk(folder):
+                for name in names:
+                    with suppress(OSError):
+                        status = os.stat(os.path.join(place, name))
+                        if video_id := wanted.get((status.st_size, status.st_mtime_ns)):
+                            found.add(video_id)
+        return found
+
+    def record(
+        self,
+        task_id: str,
+        source: str,
+        plan: SyncPlan,
+        place: Callable[[Sequence[VideoSpec]], list[VideoSpec]],
+        *,
+        is_sent: bool = False,
+    ) -> None:
+        """Record the files of a plan, and rename videos.
+
+        Args:
+            place: Completes videos' URIs to the form that tasks use.
+            is_sent: Whether the new videos and versions have been sent.
+        """
+        if is_sent:
+            for rows in batches(list(plan.late_rows.values()), _BATCH):
+                self.record_files(SyncedFilesPatch(task_id=task_id, source=source, files=list(rows)))
+            return
+        in_place = {video: path for video, path in plan.renamed.items() if video not in plan.uploads}
+        placed = place([VideoSpec.model_construct(uri=path) for path in in_place.values()])
+        uris = plan.renamed | {video: spec.uri for video, spec in zip(in_place, placed, strict=True)}
+        rows, videos = list(plan.rows.values()), list(uris)
+        for start in range(0, max(len(rows), len(plan.forgotten), len(videos)), _BATCH):
+            part = slice(start, start + _BATCH)
+            self.record_files(
+                SyncedFilesPatch(
+                    task_id=task_id,
+                    source=source,
+                    files=rows[part],
+                    forgotten=plan.forgotten[part],
+                    renamed={video: uris[video] for video in videos[part]},
+                )
+            )
+
+    def edit_texts(self, plan: SyncPlan, report_alive: Callable[[], object] = lambda: None) -> None:
+        """Replace captions, and transcripts that nobody has edited."""
+        for video, captions in plan.recaptioned.items():
+            report_alive()
+            with suppress(NotFound):  # deleted since the plan
+                self.edit_video(video, VideoPatch(captions=captions))
+        for video, (cues, previous) in plan.transcripts.items():
+            report_alive()
+            with suppress(NotFound):
+                if transcript_digest(self.get_video(video).transcript) in (None, previous):
+                    self.edit_video(video, VideoPatch(transcript=cues))
+
+    def _files_of(self, contents: Sequence[str]) -> Iterator[StoredFile]:
+        for batch in batches(contents, _CONTENTS):
+            yield from self.list_files(None, batch)
+
+    def _may_exist(self, row: StoredFile) -> bool:
+        """Whether a file is there, or may be: its folder cannot be read, or its disk is not mounted."""
+        if row.path is None:  # another file took its path
+            return False
+        if not self._is_allowed(row.source) or self._is_there(row):
+            return True
+        device = folder_device(Path(row.source) / row.path)
+        return (row.file_id or "").partition(":")[0] not in ("", device)
+
+    def _is_there(self, row: StoredFile) -> bool:
+        if row.path is None or not self._is_allowed(row.source):
+            return False
+        try:
+            status = os.stat(Path(row.source) / row.path)
+        except (OSError, ValueError) as error:
+            return not isinstance(error, FileNotFoundError | NotADirectoryError)
+        return (status.st_size, status.st_mtime_ns) == (row.bytes, row.modified)
+
+    def _is_gone(self, source: str) -> bool:
+        return self._is_readable(os.path.dirname(source)) and not os.path.lexists(source)
+
+    def _is_allowed(self, source: str) -> bool:
+        is_local = bool(source) and not is_source_uri(source)
+        return is_local and (self.root is None or Path(source).is_relative_to(self.root))
+
+    def _is_readable(self, source: str) -> bool:
+        return self._is_allowed(source) and os.path.isdir(source)
+
+
+def folder_device(path: Path) -> str | None:
+    """Find the device of the nearest existing folder above a path; None if it is unknown."""
+    for folder in path.parents:
+        with suppress(OSError, ValueError):
+            return str(folder.stat().st_dev)
+    return None

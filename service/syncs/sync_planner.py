@@ -16,12 +16,9 @@ from service.syncs.sync_plan import (
     SourceFiles,
     SyncPlan,
     file_key,
-    path_digest,
     transcript_digest,
 )
 from service.tasks.ingestion_checks import normalize_caption
-
-_CLOCK_TOLERANCE = 2.0  # seconds: for coarse file system timestamps and clock skew
 
 
 def plan_sync(
@@ -41,7 +38,9 @@ def plan_sync(
         find_elsewhere: Finds the videos of rows whose files are in other followed folders now.
         report_alive: Called after each file.
     """
-    return _Planner(found, domain).plan(compare_contents, find_moved, find_elsewhere, report_alive)
+    planner = _Planner(found, domain)
+    planner.identify(compare_contents, report_alive)
+    return planner.settle(find_moved, find_elsewhere)
 
 
 class _Planner:
@@ -60,21 +59,20 @@ class _Planner:
             if video.replaces:
                 self._copies[video.replaces] = video
         paths = [file.video.uri for file in found.files]
-        legacy = {path_digest(path) for path in (*paths, *found.left_out)}
-        # Rows that 1.0 left without a source belong to the first one that has any of their files.
         sources = {found.source, *domain.former}
-        if any(row.key in legacy for row in domain.files if not row.source):
-            sources.add("")
         self._own = {row.key: row for row in domain.files if row.source in sources}
         self._others = {row.video_id for row in domain.files if row.source not in sources}
         self._add_unrecorded(domain)
         self._rows_of: dict[str, list[StoredFile]] = {}
+        self._known: dict[str, list[str]] = {}  # videos that were recorded for a content
         for row in self._own.values():
             if row.video_id:
                 self._rows_of.setdefault(row.video_id, []).append(row)
+                if row.sha256:
+                    self._known.setdefault(row.sha256, []).append(row.video_id)
         self._rows: dict[str, StoredFile] = {}
         for path in paths:
-            keys = (*(file_key(place, path) for place in (found.source, *domain.former)), path_digest(path))
+            keys = (file_key(place, path) for place in (found.source, *domain.former))
             if stored := next((self._own[key] for key in keys if key in self._own), None):
                 self._rows[path] = stored
         self._identities = {
@@ -84,23 +82,14 @@ class _Planner:
         }
         self._files: dict[str, SourceFile] = {}
         self._contents: dict[str, list[str]] = {}  # paths by content
-        self._known: dict[str, list[str]] = {}  # videos that were recorded for a content
         self._kept: set[str] = set()  # videos that are in a file, or wait for one
         self._waiting: set[str] = set()
         self._replaced: set[str] = set()
         self._elsewhere: set[str] = set()
         self._edited: dict[str, tuple[list[str], str | None]] = {}  # texts before, by path
 
-    def plan(
-        self,
-        compare_contents: bool,
-        find_moved: Callable[[Collection[str]], Mapping[str, str]],
-        find_elsewhere: Callable[[Collection[StoredFile]], Collection[str]],
-        report_alive: Callable[[], object],
-    ) -> SyncPlan:
-        for row in self._own.values():
-            if row.sha256 and row.video_id:
-                self._known.setdefault(row.sha256, []).append(row.video_id)
+    def identify(self, compare_contents: bool, report_alive: Callable[[], object]) -> None:
+        """Find the content of each file."""
         for file in self._found.files:
             path = file.video.uri
             try:
@@ -112,7 +101,16 @@ class _Planner:
             self._files[path] = file
             self._contents.setdefault(content, []).append(path)
             report_alive()
-        unknown = [content for content, paths in self._contents.items() if not self._settle(content, paths)]
+
+    def settle(
+        self,
+        find_moved: Callable[[Collection[str]], Mapping[str, str]],
+        find_elsewhere: Callable[[Collection[StoredFile]], Collection[str]],
+    ) -> SyncPlan:
+        """Find the video of each content, and the videos without a file."""
+        unknown = [
+            content for content, paths in self._contents.items() if not self._find_video(content, paths)
+        ]
         moved = find_moved(unknown) if unknown else {}
         changed = [path for content in unknown for path in self._contents[content]]
         self._elsewhere = set(find_elsewhere([self._rows[path] for path in changed if path in self._rows]))
@@ -155,10 +153,6 @@ class _Planner:
             times = (row.modified, row.changed, row.sha256)
             if times == (file.modified, file.changed, content) and row.file_id.rpartition(":")[2] != inode:
                 file_id = f"{device}:"  # the share changes inodes: that of this file is not compared again
-        if row is not None and row.video_id and row.sha256 != content:  # 1.0 kept only the start of digests
-            known, current = (row.sha256, content) if row.sha256 else (row.file_id, file.file_id)
-            if known and current.startswith(known):
-                self._known.setdefault(content, []).append(row.video_id)
         captions = list(dict.fromkeys(map(normalize_caption, file.video.captions)))
         self._plan.rows[path] = SyncedFile(
             path=path,
@@ -175,19 +169,14 @@ class _Planner:
     def _stored_content(self, file: SourceFile, row: StoredFile) -> str | None:
         """Return the content that a row remembers, if the file is still the one it describes."""
         if row.bytes != file.bytes or row.file_id is None:
-            video = self._videos.get(row.video_id or "")
-            if row.path is None and row.bytes == file.bytes and video is not None and file.modified:
-                # Synced by 1.0, whose only time is that of the first sync.
-                added = video.added_at.timestamp() - _CLOCK_TOLERANCE
-                return row.sha256 if file.modified / 1e9 < added else None
             return None
         stored, current = (text.rpartition(":")[2] for text in (row.file_id, file.file_id))
         if row.modified is None:
-            return file.token if file.modified is None and current.startswith(stored) else None
+            return file.token if file.modified is None and current == stored else None
         is_same = (row.modified, row.changed) == (file.modified, file.changed) and stored in ("", current)
         return row.sha256 if is_same else None
 
-    def _settle(self, content: str, paths: list[str]) -> bool:
+    def _find_video(self, content: str, paths: list[str]) -> bool:
         """Use the video that the domain has for a content; False if there is none."""
         video = self._accepted.get(content)
         if video is not None:
@@ -374,7 +363,7 @@ class _Planner:
                 or row.video_id not in self._videos.keys() | remembered
             )
         ]
-        # A row of 1.0, or of a former place, has another key.
+        # A row of a former place has another key.
         moved = [path for path, row in self._rows.items() if row.source != self._found.source]
         self._plan.forgotten += [self._rows[path].key for path in moved if path in self._plan.rows]
         self._keep_displaced(remembered)
@@ -413,7 +402,6 @@ class _Planner:
         signatures = {path: self._found.signature_of(path) for path in self._plan.left_out}
         left_out = [path for path, found in signatures.items() if found] + list(self._found.uploaded)
         unusable = {path.rstrip("/") for path in left_out}
-        digests = set(map(path_digest, left_out))
         # A path that ends with a slash is a folder with unknown files.
         is_incomplete = any(path.endswith("/") for path in left_out)
         # A restart may give a disk another number: a file that is still there shows which one.
@@ -427,7 +415,7 @@ class _Planner:
             if (row.bytes, row.modified) in signatures.values():  # it has an unusable name now
                 return True
             if row.path is None:
-                return is_incomplete or row.key in digests
+                return is_incomplete
             places = (row.path, *map(str, PurePosixPath(row.path).parents))
             before, device = _device(row.file_id), self._found.device_of(row.path)
             is_mounted = not before or device in (None, before) or (before, device) in devices

@@ -26,11 +26,11 @@ from service.core.errors import CinestrataError, Conflict, InvalidInput, LeaseLo
 from service.core.settings import settings
 from service.library import deletion, video_editing, video_listing
 from service.syncs import synced_files
-from service.syncs.followed_library import FollowedLibrary
 from service.syncs.registered_syncs import SyncRun, claim_run
 from service.syncs.source_listing import find_problem, list_source
 from service.syncs.sync_plan import (
     FollowedDomain,
+    FollowedLibrary,
     SourceFiles,
     SyncPlan,
     abandoned_appends,

@@ -72,11 +72,11 @@ def iterate_files(domain: str | None, sha256: Sequence[str]) -> Iterator[StoredF
 
 
 def list_sources() -> list[FollowedSource]:
-    """List the sources that domains follow, or have followed, without those of 1.0."""
+    """List the sources that domains follow, or have followed."""
     query = (
         select(tables.SyncedFile.task_id, tables.SyncedFile.source)
         .join(Task)
-        .where(tables.SyncedFile.source != "", Task.deleted_at.is_(None))
+        .where(Task.deleted_at.is_(None))
     )
     with session_scope() as session:
         return [

@@ -1,10 +1,14 @@
-"""Commands on tasks: create, list, get, cancel, retry."""
+"""Commands on tasks: create, list, get, cancel, retry, and the sample domain of drawn videos."""
 
 from __future__ import annotations
 
+import io
 import shutil
+import tarfile
+import tempfile
 from collections.abc import Sequence
-from typing import Any, BinaryIO
+from pathlib import Path
+from typing import IO, Any, BinaryIO
 
 from pydantic import ValidationError
 from sqlalchemy import func, select, update
@@ -15,11 +19,11 @@ from service.catalog.database import now, session_scope
 from service.catalog.domain_videos import count_task_videos
 from service.catalog.tables import ACTIVE_STATES, Task, Video
 from service.catalog.task_names import require_unused_name
-from service.core.errors import Conflict, InDoubt, InvalidInput, NotFound
+from service.core.errors import Conflict, InDoubt, InvalidInput, NotFound, Unavailable
 from service.core.settings import settings as configured
 from service.storage.disk_budget import require_disk_space
 from service.storage.video_files import is_removed_upload
-from service.tasks import broker
+from service.tasks import broker, commands
 from service.tasks.idempotency import CreateOutcome, TaskRequest
 from service.tasks.ingestion_checks import Spec, raise_first, task_errors, validate_spec
 from service.tasks.lifecycle import send_due
@@ -30,9 +34,8 @@ from service.tasks.lifecycle.state_machine import (
     set_progress,
     set_state,
 )
-from service.tasks.task_details import task_details
 from service.tasks.task_events import record
-from service.tasks.task_storage import new_id, refuse_duplicates, require_learned, store_task
+from service.tasks.task_storage import new_id, refuse_duplicates, require_learned, store_task, task_details
 from service.tasks.uploads import uploaded_videos
 from service.tasks.uploads.archive_unpacking import archive_bytes, unpack_archive
 from service.tasks.uploads.uploaded_videos import adopted_uploads
@@ -42,7 +45,6 @@ def create_task(spec: TaskSpec, *, idempotency_key: str | None = None, caller: s
     """Store a task and notify the workers. Once this returns, the task is durable.
 
     Args:
-        idempotency_key: The request's ``Idempotency-Key``.
         caller: Identity of the caller, who has their own keys.
 
     Raises:
@@ -134,11 +136,7 @@ def list_tasks() -> list[TaskDetails]:
 
 
 def get_task(task_id: str) -> TaskDetails:
-    """Look up a task.
-
-    Raises:
-        NotFound: The task does not exist.
-    """
+    """Look up a task; raise NotFound."""
     with session_scope() as session:
         task = session.get(Task, task_id)
         if task is None:
@@ -200,7 +198,7 @@ def retry_task(task_id: str, spec: RetrySpec | None = None) -> TaskDetails:
         task.position = next_position(session)
         task.attempts, task.cancel_requested = 0, False
         task.probed_at = task.started_at = task.finished_at = task.held_out = None
-        set_progress(session, task, TaskProgress(stage="queued"), {}, is_event=False)
+        set_progress(session, task, TaskProgress(stage="queued"), is_event=False)
         # Their files may have been replaced, and the machine may have been at fault.
         session.execute(
             update(Video)
@@ -282,3 +280,44 @@ def _create_from_archive(
         return stored
 
     return request.create_once(content, create, archive=archive)
+
+
+SAMPLE_DOMAIN = "street"
+_TRAIN, _TEST = 24, 8
+SAMPLE_VIDEOS = _TRAIN + _TEST
+
+
+def create_sample_task(*, caller: str = "") -> CreateOutcome:
+    """Draw the sample domain's videos, which takes a few seconds, and create its task.
+
+    The service owns the files: they are stored like an archive's, and deleted with the domain.
+
+    Raises:
+        Conflict: The name, or an ID of a video, belongs to another task.
+        Unavailable: The disk is full, or the catalog is unreachable; nothing was stored.
+        InDoubt: The task may be stored.
+    """
+    commands.check_destination(SAMPLE_DOMAIN, None, [])  # before the videos are drawn
+    with tempfile.TemporaryFile() as archive:
+        try:
+            _write_archive(archive)
+        except OSError as error:
+            raise Unavailable(f"The sample videos can't be written: {error.strerror}.", 60) from error
+        return commands.create_task_from_archive(archive, "samples.tar", name=SAMPLE_DOMAIN, caller=caller)
+
+
+def _write_archive(archive: IO[bytes]) -> None:
+    # Drawing and encoding needs libraries that search processes do not.
+    from media.scenes.scene_domains import make_scenes
+    from media.scenes.scene_files import manifest_line, write_scene
+
+    scenes = make_scenes(SAMPLE_DOMAIN, train=_TRAIN, val=0, test=_TEST)
+    with tempfile.TemporaryDirectory() as folder, tarfile.open(fileobj=archive, mode="w") as tar:
+        for scene in scenes:
+            path = write_scene(Path(folder), scene)
+            tar.add(path, path.name)
+            path.unlink()
+        manifest = "".join(map(manifest_line, scenes)).encode()
+        entry = tarfile.TarInfo("manifest.jsonl")
+        entry.size = len(manifest)
+        tar.addfile(entry, io.BytesIO(manifest))

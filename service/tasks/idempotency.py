@@ -41,7 +41,6 @@ class TaskRequest:
     """A request for a new task.
 
     Attributes:
-        key: Its ``Idempotency-Key``.
         caller: Identity of the caller, who has their own keys.
         target_id: For an append, the ID of the domain's task.
     """
@@ -101,11 +100,7 @@ class TaskRequest:
             raise _in_flight() from None
 
     def settle(self, session: Session, task: TaskDetails) -> None:
-        """Store the response under the key, in the transaction that stores the task.
-
-        Raises:
-            IdempotencyInFlight: Another request with the same key has stored its response.
-        """
+        """Store the response under the key, in the transaction that stores the task; raise IdempotencyInFlight."""
         if self.key is None:
             return
         settled = session.execute(

@@ -1,17 +1,26 @@
-"""Validate a task's specification beyond its schema. Every error names the field and gives a hint."""
+"""Validate a task's specification beyond its schema. Every error names the field and gives a hint.
+
+Methods and settings are checked against the library's backbone without loading either.
+"""
 
 from __future__ import annotations
 
 import json
 import math
 import unicodedata
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from difflib import get_close_matches
+from functools import cache
+from importlib import resources
 from itertools import chain, islice
 from typing import Any, TypeVar
+
+import yaml
 
 from cinestrata_schemas.tasks import AppendSpec, TaskSpec, VideoSpec
 from cinestrata_schemas.videos import MAX_CUES, Cue
 from media import MediaError
+from models.backbones import has_open_blocks
 from service.catalog.transcripts import TimedText
 from service.core import request_limits
 from service.core.errors import FieldError, InvalidInput
@@ -20,7 +29,6 @@ from service.core.storable_text import is_storable
 from service.storage.library_backbone import default_method, library_backbone
 from service.storage.library_paths import normalize_uri
 from service.storage.video_access import check_video_uri
-from service.tasks.method_checks import find_method_error, settings_errors
 
 _MAX_ERRORS = 20  # enough to start correcting a file; nobody reads 100,000 errors
 _MAX_DEPTH = 16
@@ -99,12 +107,9 @@ def task_errors(method: str, settings: dict[str, Any]) -> Iterator[FieldError]:
 
 
 def _videos_errors(videos: list[VideoSpec]) -> Iterator[FieldError]:
-    if len(videos) > request_limits.MAX_VIDEOS_PER_TASK:
-        yield FieldError(
-            "videos",
-            f"{len(videos)} videos are more than a task may have.",
-            f"Post at most {request_limits.MAX_VIDEOS_PER_TASK} in one task.",
-        )
+    limit = request_limits.MAX_VIDEOS_PER_TASK
+    if error := _count_error("videos", len(videos), limit, "videos are more than a task may have"):
+        yield error
         return
     yield from duplicate_ids(videos)
     for number, video in enumerate(videos):
@@ -114,26 +119,17 @@ def _videos_errors(videos: list[VideoSpec]) -> Iterator[FieldError]:
 def _replacement_errors(spec: TaskSpec) -> Iterator[FieldError]:
     for number, video in enumerate(spec.videos):
         if video.replaces is not None:
-            yield FieldError(
-                f"videos[{number}].replaces",
-                "Only an appended video replaces another.",
-                "Append it to a domain.",
-            )
+            message = "Only an appended video replaces another."
+            yield FieldError(f"videos[{number}].replaces", message, "Append it to a domain.")
 
 
 def duplicate_ids(videos: Sequence[VideoSpec]) -> Iterator[FieldError]:
     """Find the videos that repeat an ID."""
     first: dict[str, int] = {}
     for number, video in enumerate(videos):
-        if video.id is None:
-            continue
-        if video.id in first:
-            yield FieldError(
-                f"videos[{number}].id",
-                f"videos[{first[video.id]}].id is the same.",
-                "Give every video its own ID, or omit the IDs.",
-            )
-        first.setdefault(video.id, number)
+        if video.id is not None and first.setdefault(video.id, number) != number:
+            message = f"videos[{first[video.id]}].id is the same."
+            yield FieldError(f"videos[{number}].id", message, "Give every video its own ID, or omit the IDs.")
 
 
 def _video_errors(field: str, video: VideoSpec) -> Iterator[FieldError]:
@@ -150,41 +146,30 @@ def content_errors(field: str, video: VideoSpec) -> Iterator[FieldError]:
     yield from _json_errors(f"{field}.metadata", video.metadata or {}, request_limits.MAX_METADATA_BYTES)
 
 
+def _count_error(field: str, count: int, limit: int, problem: str) -> FieldError | None:
+    return FieldError(field, f"{count} {problem}.", f"Keep at most {limit}.") if count > limit else None
+
+
 def _captions_errors(field: str, captions: Sequence[str]) -> Iterator[FieldError]:
-    if len(captions) > request_limits.MAX_CAPTIONS:
-        yield FieldError(
-            field,
-            f"{len(captions)} captions are more than a video may have.",
-            f"Keep at most {request_limits.MAX_CAPTIONS}.",
-        )
+    problem = "captions are more than a video may have"
+    if error := _count_error(field, len(captions), request_limits.MAX_CAPTIONS, problem):
+        yield error
         return
     for number, caption in enumerate(captions):
         yield from _text_errors(f"{field}[{number}]", "caption", caption, request_limits.MAX_CAPTION_CHARS)
 
 
 def _transcript_errors(field: str, cues: Sequence[Cue]) -> Iterator[FieldError]:
-    if len(cues) > MAX_CUES:
-        yield FieldError(
-            field,
-            f"{len(cues)} texts are more than the transcript of a video may have.",
-            f"Keep at most {MAX_CUES}.",
-        )
-        return
     chars = sum(len(cue.text) for cue in cues)
-    if chars > request_limits.MAX_TRANSCRIPT_CHARS:
-        yield FieldError(
-            field,
-            f"The transcript has {chars} characters.",
-            f"Shorten it to at most {request_limits.MAX_TRANSCRIPT_CHARS}.",
-        )
+    error = _count_error(field, len(cues), MAX_CUES, "texts are more than the transcript of a video may have")
+    limit = request_limits.MAX_TRANSCRIPT_CHARS
+    if error := error or _count_error(field, chars, limit, "characters are more than a transcript may have"):
+        yield error
         return
     for number, cue in enumerate(cues):
         if not cue.start < cue.end:
-            yield FieldError(
-                f"{field}[{number}].end",
-                f"The text ends at {cue.end:g} s and starts at {cue.start:g} s.",
-                "Give an end after the start.",
-            )
+            message = f"The text ends at {cue.end:g} s and starts at {cue.start:g} s."
+            yield FieldError(f"{field}[{number}].end", message, "Give an end after the start.")
         yield from _text_errors(f"{field}[{number}].text", "text", cue.text, request_limits.MAX_CUE_CHARS)
 
 
@@ -239,3 +224,103 @@ def storage_problem(value: Any, depth: int = 0) -> str | None:
     else:
         return None
     return next((p for part in parts if (p := storage_problem(part, depth + 1))), None)
+
+
+_TYPES = {
+    "integer": "a whole number",
+    "number": "a number",
+    "boolean": "true or false",
+    "string": "a text",
+    "null": "null",
+}
+_BOUNDS = {
+    "minimum": "of at least",
+    "exclusiveMinimum": "above",
+    "maximum": "of at most",
+    "exclusiveMaximum": "below",
+}
+
+
+def find_method_error(method: str, settings: Mapping[str, Any], backbone: str) -> FieldError | None:
+    """Explain why a method cannot run; None if it can."""
+    if method not in METHOD_NAMES:
+        return FieldError("method", "The method does not exist.", f"Choose one of {', '.join(METHOD_NAMES)}.")
+    if has_open_blocks(backbone):
+        return None
+    needed = _needs_open_blocks(method)
+    if not needed or (isinstance(needed, str) and settings.get(needed) is False):
+        return None
+    others = ", ".join(name for name in METHOD_NAMES if not _needs_open_blocks(name))
+    setting = f", or set {needed} to false in its settings" if isinstance(needed, str) else ""
+    return FieldError(
+        "method",
+        f"Method {method!r} works inside the backbone's transformer blocks, but backbone {backbone!r} "
+        "does not expose those of its image tower.",
+        f"Choose one of {others}{setting}; or start a library with backbone 'small' or 'open_clip:…'.",
+    )
+
+
+def settings_errors(method: str, settings: Mapping[str, Any]) -> Iterator[FieldError]:
+    """Find unknown settings and values out of range."""
+    from jsonschema import Draft202012Validator
+
+    schemas = _setting_schemas().get(method, {})
+    for name, value in settings.items():
+        field = f"settings.{name}"
+        if name in schemas:
+            if error := next(Draft202012Validator(schemas[name]).iter_errors(value), None):
+                yield FieldError(field, f"{error.message[:200]}.", _describe(schemas[name]))
+        else:
+            closest = get_close_matches(name, schemas, n=1)
+            hint = f"Did you mean {closest[0]!r}? " if closest else ""
+            yield FieldError(
+                field,
+                f"Method {method!r} has no setting {name!r}.",
+                f"{hint}Its settings are {', '.join(sorted(schemas))}.",
+            )
+    if settings.get("last_epoch") == "all" and settings.get("epochs") == 1:
+        yield FieldError(
+            "settings.last_epoch",
+            "A single epoch leaves no earlier state to measure recall with.",
+            "Send at least 2 epochs.",
+        )
+
+
+def learns_all_captions(method: str, settings: Mapping[str, Any]) -> bool:
+    """Check whether a method learns captions that no user held out, and measures them by a solution without them."""
+    is_closed_form = method in METHOD_NAMES and bool(_recipe(method).get("closed_form"))
+    return is_closed_form or settings.get("last_epoch") == "all"
+
+
+def _describe(schema: Mapping[str, Any]) -> str:
+    """Describe what to send for a setting."""
+    if "enum" in schema:
+        return f"Send one of {', '.join(map(str, schema['enum']))}."
+    types = schema["type"] if isinstance(schema["type"], list) else [schema["type"]]
+    bounds = [f" {words} {schema[key]}" for key, words in _BOUNDS.items() if key in schema]
+    return f"Send {' or '.join(_TYPES[each] for each in types)}{' and'.join(bounds)}."
+
+
+def _needs_open_blocks(method: str) -> bool | str:
+    """Check whether a method needs open transformer blocks; the name of a setting if that decides it."""
+    needed: bool | str = _recipe(method).get("needs_open_blocks", False)
+    return needed
+
+
+@cache
+def _recipe(method: str) -> dict[str, Any]:
+    """Read a method's recipe."""
+    recipe: dict[str, Any] = yaml.safe_load(_read_config(f"{method}.yaml"))
+    return recipe
+
+
+@cache
+def _setting_schemas() -> dict[str, dict[str, dict[str, Any]]]:
+    """Read the JSON Schema of each method's settings."""
+    schemas: dict[str, dict[str, dict[str, Any]]] = json.loads(_read_config("setting_schemas.json"))
+    return schemas
+
+
+def _read_config(name: str) -> str:
+    """Read a file next to the recipes."""
+    return (resources.files("trainer") / "methods" / "configs" / name).read_text(encoding="utf-8")

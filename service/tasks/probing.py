@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import structlog
-from sqlalchemy import func, or_, select, update
+from sqlalchemy import func, or_, select
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
@@ -26,11 +26,10 @@ from media import (
     VideoInfo,
     VideoLimits,
     content_hash,
-    frame_cache_path,
 )
 from models.backbones.backbone_description import FrameSpec
 from models.backbones.backbone_loading import frame_spec
-from service.catalog.database import id_chunks, session_scope
+from service.catalog.database import session_scope
 from service.catalog.tables import Chunk, FileRemoval, Task, Video
 from service.core import request_limits
 from service.core.errors import (
@@ -117,6 +116,7 @@ def probe_free_chunks(task_id: str, owner: str) -> None:
     """Probe free chunks of another worker's task; see :func:`process_free_chunks`."""
 
     def probe_chunks(chunks: Iterator[ChunkClaim]) -> None:
+        send_due()
         require_writable(settings().cache_dir, settings().thumbnails_dir)
         spec = _frame_spec()
         with _open_decoder() as decoder:
@@ -129,7 +129,7 @@ def probe_free_chunks(task_id: str, owner: str) -> None:
 def _probe_chunks(claim: Claim) -> None:
     """Process the task's chunks until all are done."""
     task_id, spec = claim.task.id, _frame_spec()
-    total = _plan(claim, spec)
+    total = _plan(claim)
     send_due()  # let other workers take chunks
     progress = _Progress(claim, total)
     outages: list[SourceUnavailable] = []  # in consecutive chunks
@@ -174,30 +174,10 @@ def _open_decoder() -> VideoDecoder:
     return VideoDecoder(VideoLimits(max_bytes=request_limits.MAX_VIDEO_BYTES))
 
 
-def _plan(claim: Claim, spec: FrameSpec) -> int:
-    """Plan chunks for pending videos that no unfinished chunk covers; returns the total number of videos.
-
-    An accepted video without its frame cache is pending again.
-    """
+def _plan(claim: Claim) -> int:
+    """Plan chunks for pending videos that no unfinished chunk covers; returns the total number of videos."""
     own = Video.task_id == claim.task.id
-    with session_scope() as session:
-        accepted = session.execute(
-            select(Video.vector_id, Video.content_hash).where(own, Video.status == "accepted")
-        )
-        cache = settings().cache_dir
-        lost = [
-            vector_id
-            for vector_id, digest in accepted
-            if digest and not frame_cache_path(cache, spec.frames, spec.size, digest).exists()
-        ]
     with claim.transaction() as session:
-        for ids in id_chunks(lost):
-            session.execute(
-                update(Video)
-                .where(own, Video.vector_id.in_(ids))
-                .values(status="pending")
-                .execution_options(synchronize_session=False)
-            )
         unfinished = select(Chunk.id).where(
             Chunk.task_id == claim.task.id,
             Chunk.stage == "probing",
@@ -221,14 +201,13 @@ def _probe_chunk(
         videos, target_id = _load_videos(chunk)
         results: list[_Result] = []
         outages: list[SourceUnavailable] = []
-        accepted: dict[str, str] = {}  # content hash → URI, within this chunk
         saved = time.monotonic()
         try:
             for video in videos:
                 report()
                 chunk.tick()
                 try:
-                    results.append(_probe_video(chunk, decoder, spec, video, accepted, target_id))
+                    results.append(_probe_video(chunk, decoder, spec, video, target_id))
                 except SourceUnavailable as error:  # the video stays pending
                     outages.append(error)
                     if len(outages) == _MAX_OUTAGES or isinstance(error, DecoderOutage):
@@ -265,40 +244,29 @@ def _load_videos(chunk: ChunkClaim) -> tuple[Sequence[Video], str | None]:
         return videos, session.scalar(select(Task.target_id).where(Task.id == chunk.task_id))
 
 
-def _find_copy(chunk: ChunkClaim, video: Video, digest: str, target_id: str | None) -> str | None:
-    """Find an accepted video with the same content, earlier in the task or anywhere in the domain, and return its URI.
-
-    Copies in chunks that are still being processed are found when the stage is completed.
-    """
-    earlier = (Video.task_id == chunk.task_id) & (Video.vector_id < video.vector_id)
-    known = earlier if target_id is None else or_(earlier, Video.task_id == target_id)
-    with session_scope() as session:
-        return session.scalars(
-            select(Video.uri)
-            .where(Video.content_hash == digest, Video.status == "accepted", known)
-            .order_by(Video.vector_id)
-            .limit(1)
-        ).one_or_none()
-
-
 def _probe_video(
-    chunk: ChunkClaim,
-    decoder: VideoDecoder,
-    spec: FrameSpec,
-    video: Video,
-    accepted: dict[str, str],
-    target_id: str | None,
+    chunk: ChunkClaim, decoder: VideoDecoder, spec: FrameSpec, video: Video, target_id: str | None
 ) -> _Result:
     def find_copy(digest: str) -> str | None:
-        return accepted.get(digest) or _find_copy(chunk, video, digest, target_id)
+        """Find the URI of an accepted video with the same content, earlier in the task or anywhere in the domain.
+
+        Copies whose results are not stored yet are found when the stage is completed.
+        """
+        earlier = (Video.task_id == chunk.task_id) & (Video.vector_id < video.vector_id)
+        stored = earlier if target_id is None else or_(earlier, Video.task_id == target_id)
+        with session_scope() as session:
+            return session.scalars(
+                select(Video.uri)
+                .where(Video.content_hash == digest, Video.status == "accepted", stored)
+                .order_by(Video.vector_id)
+                .limit(1)
+            ).one_or_none()
 
     try:
         with local_video(video.uri) as path:
-            info = _read_video(decoder, spec, video, path, find_copy)
+            return video, _read_video(decoder, spec, video, path, find_copy)
     except MediaError as error:
         return video, error
-    accepted[info.content_hash] = video.uri
-    return video, info
 
 
 def _read_video(

@@ -18,10 +18,10 @@ from service.catalog.tables import Chunk, Task, Video
 from service.core.settings import settings
 from service.storage import library_paths
 from service.storage.video_files import is_removed_upload
+from service.tasks.ingestion_checks import learns_all_captions
 from service.tasks.lifecycle import Claim, plan_chunks
 from service.tasks.lifecycle.chunks import ISOLATED, is_unleased
 from service.tasks.lifecycle.state_machine import lock_owned_task
-from service.tasks.method_checks import learns_all_captions
 from service.tasks.task_events import SAME_CONTENT, reject
 
 MAX_BAD_SHARE = 0.2  # a task with a larger share of unusable videos fails
@@ -45,38 +45,29 @@ def complete_probing(claim: Claim) -> None:
     with claim.transaction() as session:
         counts = count_task_videos(session, claim.task.id)
         lock_owned_task(session, claim.task.id, claim.token).counts = counts  # a failed task also keeps them
-        # A retry does not read them again.
+        count = select(func.count()).where(Video.task_id == claim.task.id)
         is_uploaded = bool(
-            session.scalar(
-                select(Video.vector_id).where(Video.task_id == claim.task.id, is_removed_upload()).limit(1)
-            )
-        )
-        copies = session.scalar(
-            select(func.count()).where(
-                Video.task_id == claim.task.id,
-                Video.status == "rejected",
-                Video.reason.startswith(SAME_CONTENT, autoescape=True),
-            )
-        )
+            session.scalar(count.where(is_removed_upload()))
+        )  # a retry does not read them again
+        is_copy = Video.reason.startswith(SAME_CONTENT, autoescape=True)
+        copies = session.scalar(count.where(Video.status == "rejected", is_copy))
     total, accepted = counts["videos"], counts["accepted"]
     if not total:
-        claim.fail(
-            "All videos in the task were deleted.",
-            "Add a domain with the videos you want to keep.",
-            Action(name="add_domain"),
-        )
+        hint = "Add a domain with the videos you want to keep."
+        claim.fail("All videos in the task were deleted.", hint, Action(name="add_domain"))
         return
     bad = counts["rejected"] - (copies or 0)
     # An append whose videos are all rejected changes nothing: the domain does without them.
     if not is_append and (not accepted or bad > MAX_BAD_SHARE * total):
+        reason = f"None of the {total} videos can be used."
+        if accepted:
+            share = f"{bad / total:.0%}; the limit is {MAX_BAD_SHARE:.0%}"
+            reason = f"{bad} of {total} videos can't be used ({share})."
+        hint = "Fix the rejected files, then retry the task; or delete it and add the other videos again."
+        if is_uploaded:
+            hint = "Fix the rejected files, then delete the task and add the videos again."
         claim.fail(
-            f"{bad} of {total} videos can't be used ({bad / total:.0%}; the limit is {MAX_BAD_SHARE:.0%})."
-            if accepted
-            else f"None of the {total} videos can be used.",
-            "Fix the rejected files, then delete the task and add the videos again."
-            if is_uploaded
-            else "Fix the rejected files, then retry the task; or delete it and add the other videos again.",
-            Action(name="delete_task" if is_uploaded else "retry_task", id=claim.task.id),
+            reason, hint, Action(name="delete_task" if is_uploaded else "retry_task", id=claim.task.id)
         )
         return
     claim.finish_probing(counts=counts, held_out=held_out)
@@ -110,23 +101,17 @@ def _reject_copies(claim: Claim) -> None:
             videos = session.scalars(copies).all()
             if not videos:
                 return
-            originals = {
-                digest: uri
-                for digest, uri in session.execute(
-                    select(Video.content_hash, Video.uri)
-                    .where(
-                        Video.task_id == claim.task.id,
-                        Video.status == "accepted",
-                        Video.content_hash.in_({video.content_hash for video in videos}),
-                    )
-                    .order_by(Video.vector_id.desc())
-                )
-            }
+            accepted = select(Video.content_hash, Video.uri).where(
+                Video.task_id == claim.task.id,
+                Video.status == "accepted",
+                Video.content_hash.in_({video.content_hash for video in videos}),
+            )
+            rows = session.execute(accepted.order_by(Video.vector_id.desc()))
+            originals = {digest: uri for digest, uri in rows}
             for video in videos:
                 original = redact_uri(originals[video.content_hash])
-                reject(
-                    session, video, SAME_CONTENT + original, is_final=True, content_hash=video.content_hash
-                )
+                reason, content = SAME_CONTENT + original, video.content_hash
+                reject(session, video, reason, is_final=True, content_hash=content)
                 library_paths.thumbnail_path(video.id).unlink(missing_ok=True)
 
 
@@ -262,7 +247,6 @@ def assign_splits(
     A derived test split has at least one video and leaves at least one for training.
 
     Args:
-        candidates: Accepted videos of the task.
         test_share: Share of the captioned videos, 0..1; 0 derives no test split.
         calibration_share: Share of the captioned videos, 0..1, rounded down, that become the validation split if no
             captioned video has the split ``val``; taken from training videos without a given split.

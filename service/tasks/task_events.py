@@ -30,14 +30,7 @@ def record(
 
 
 def events_after(task_id: str, last_id: int = 0, limit: int = 500) -> list[TaskEvent]:
-    """List a task's events, oldest first.
-
-    Args:
-        last_id: List only events with a greater ID.
-
-    Raises:
-        NotFound: The task does not exist.
-    """
+    """List a task's events, oldest first; raise NotFound."""
     with session_scope() as session:
         if session.get(Task, task_id) is None:
             raise NotFound(f"There is no task {task_id!r}.")

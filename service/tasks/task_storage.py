@@ -1,29 +1,52 @@
-"""Store tasks."""
+"""Store tasks, relearn appended videos, and describe tasks as clients see them.
+
+A relearning becomes a new domain::
+
+    copies of the appended videos ─▶ a task that learns them ─▶ publication: originals replaced by the copies
+
+The originals stay searchable until the new domain is ready. Its publication deletes them from the original domain's
+shard in the same generation, and the copies take over their IDs (:mod:`service.tasks.lifecycle.publishing`), so that no
+search returns a video twice. A failed or cancelled task changes nothing.
+"""
 
 from __future__ import annotations
 
 import secrets
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from typing import Any
 
-from sqlalchemy import insert, select
+from sqlalchemy import func, insert, select
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from cinestrata_schemas.domain_names import MAX_NAME_CHARS
-from cinestrata_schemas.tasks import AppendSpec, TaskProgress, TaskSpec, VideoCounts, VideoSpec
+from cinestrata_schemas.problems import Action
+from cinestrata_schemas.tasks import (
+    AppendSpec,
+    RejectedVideo,
+    RelearnSpec,
+    TaskDetails,
+    TaskProgress,
+    TaskSpec,
+    VideoCounts,
+    VideoSpec,
+)
 from index.arrays import batches
 from service.access.audit_log import record_change
+from service.catalog.column_types import is_damaged
 from service.catalog.database import id_chunks, now, session_scope
-from service.catalog.tables import Task, Video
+from service.catalog.domain_videos import read_counts
+from service.catalog.tables import ACTIVE_STATES, Task, Video, describe_damage
 from service.catalog.task_names import assign_slug, require_unused_name
-from service.catalog.transcripts import store_transcripts
+from service.catalog.transcripts import copy_transcripts, store_transcripts
 from service.core.errors import Conflict, NotFound
 from service.core.request_ids import current_request_id
+from service.storage.disk_budget import require_disk_space
+from service.tasks import broker
 from service.tasks.idempotency import CreateOutcome, TaskRequest
 from service.tasks.ingestion_checks import normalize_transcript
 from service.tasks.lifecycle.state_machine import next_position
-from service.tasks.task_details import task_details
 from service.tasks.task_events import record
 
 _INSERTED_ROWS = 1000  # videos per statement
@@ -37,7 +60,6 @@ def insert_queued_task(session: Session, task: Task, videos: Iterable[dict[str, 
         task: Task with its ID, position, name, method and settings, and the domain that it appends to or relearns.
         videos: Columns of each video: ``uri``, ``captions``, ``extra`` and others; an ``id`` is generated if missing. A
             ``transcript`` goes to the passages table.
-        count: Number of videos.
     """
     task.state, task.created_at, task.request_id = "queued", now(session), current_request_id()
     task.progress = TaskProgress(stage="queued").model_dump(exclude_none=True)
@@ -67,7 +89,6 @@ def store_task(task_id: str, spec: TaskSpec | AppendSpec, request: TaskRequest) 
     """Store a validated task, its videos and its request's outcome in one transaction.
 
     Args:
-        spec: Validated specification.
         request: The request, which names the domain of an append.
 
     Raises:
@@ -118,9 +139,6 @@ def store_task(task_id: str, spec: TaskSpec | AppendSpec, request: TaskRequest) 
 def require_learned(task: Task | None, task_id: str | None) -> Task:
     """Check that videos can be appended to a task's domain, and return the task.
 
-    Args:
-        task: The task; None if it does not exist.
-
     Raises:
         NotFound: The task does not exist.
         Conflict: The task is not a learned domain.
@@ -137,11 +155,7 @@ def require_learned(task: Task | None, task_id: str | None) -> Task:
 
 
 def refuse_duplicates(session: Session, videos: Sequence[VideoSpec]) -> None:
-    """Refuse IDs that belong to existing videos.
-
-    Raises:
-        Conflict: An ID belongs to another video; the error names the first one.
-    """
+    """Refuse IDs that belong to existing videos; raise Conflict."""
     numbers = {video.id: number for number, video in enumerate(videos) if video.id is not None}
     for chunk in id_chunks(list(numbers)):
         taken = session.execute(
@@ -178,3 +192,163 @@ def _record_creation(session: Session, task: Task, videos: int) -> None:
         record_change(session, "task.create", task.id, facts)
     else:
         record_change(session, "task.append", task.target_id, {"append": task.id, "videos": videos})
+
+
+def relearn_appended_videos(
+    task_id: str, spec: RelearnSpec, *, idempotency_key: str | None = None, caller: str = ""
+) -> CreateOutcome:
+    """Store a task that learns a domain's appended videos as a new domain.
+
+    While the task is unfinished, a repeated request returns it; with the same key, also afterwards.
+
+    Args:
+        task_id: ID of the domain's task, or of an append to it.
+
+    Raises:
+        NotFound: The task does not exist.
+        Conflict: The task is not a learned domain, has no appended videos, or the name belongs to another task.
+        InsufficientStorage: The disk has no space for the copies of the videos.
+        IdempotencyMismatch, IdempotencyInFlight, Unavailable: As for ``commands.create_task``.
+    """
+    request = TaskRequest(idempotency_key, caller)
+    content = ["relearn", task_id, spec.model_dump()]
+    return request.create_once(content, lambda: _create(task_id, spec, request))
+
+
+def _create(task_id: str, spec: RelearnSpec, request: TaskRequest) -> CreateOutcome:
+    with session_scope(write=True) as session:
+        # Take the position first: its lock makes concurrent requests wait, so the following checks stay valid.
+        position = next_position(session)
+        domain = _require_domain(session, task_id)
+        unfinished = session.scalars(
+            select(Task).where(Task.relearns_id == domain.id, Task.state.in_(ACTIVE_STATES)).limit(1)
+        ).one_or_none()
+        if unfinished is not None:
+            view = task_details(session, [unfinished])[0]
+            request.settle(session, view)
+            return CreateOutcome(view, replayed=True)
+        videos = session.execute(
+            select(Video.vector_id, Video.uri, Video.captions, Video.extra)
+            .where(
+                Video.task_id == domain.id, Video.status == "accepted", Video.effective_split == "appended"
+            )
+            .order_by(Video.vector_id)
+        ).all()
+        if not videos:
+            raise Conflict(
+                f"The domain {domain.name!r} has no appended videos; there is nothing to relearn. "
+                "Append videos first.",
+                remedy=Action(name="append_videos", id=domain.id),
+            )
+        require_disk_space(len(videos))
+        name = _free_name(session, domain.name, spec.name)
+        copied: dict[str, Any] = {"method": domain.method, "settings": dict(domain.settings)}
+        task = Task(id=new_id("tsk"), position=position, name=name, relearns_id=domain.id, **copied)
+        rows = (
+            {"uri": video.uri, "captions": video.captions, "extra": video.extra, "copy_of": video.vector_id}
+            for video in videos
+        )
+        insert_queued_task(session, task, rows, len(videos))
+        copy_transcripts(session, task.id)
+        facts = {"new_task": task.id, "name": task.name, "videos": len(videos)}
+        record_change(session, "task.relearn", domain.id, facts)
+        view = task_details(session, [task])[0]
+        request.settle(session, view)
+    broker.send_probe(view.id)
+    return CreateOutcome(view, replayed=False)
+
+
+def _require_domain(session: Session, task_id: str) -> Task:
+    """Find the learned domain of a task, or of an append to it; raise NotFound or Conflict."""
+    task = session.get(Task, task_id)
+    if task is not None and task.target_id is not None:
+        task = session.get(Task, task.target_id)
+    if task is None:
+        raise NotFound(f"There is no task {task_id!r}.")
+    if task.deleted_at is not None:
+        raise Conflict(f"The domain of task {task.id} was deleted; its videos can't be relearned.")
+    if task.state != "ready":
+        raise Conflict(
+            f"Task {task.id} is {task.state}; its appended videos can be relearned once it is ready."
+        )
+    return task
+
+
+def _free_name(session: Session, domain: str, wanted: str | None) -> str:
+    """Choose the wanted name, or the domain's name with the first free number; raise Conflict."""
+    if wanted:
+        require_unused_name(session, wanted, may_append=False)  # which would not relearn the videos
+        return wanted
+    for number in range(2, 10_000):
+        suffix = f" {number}"
+        name = domain[: MAX_NAME_CHARS - len(suffix)].rstrip() + suffix
+        with suppress(Conflict):
+            require_unused_name(session, name, may_append=False)
+            return name
+    raise Conflict(f"name: A task {domain!r} already exists. Choose another name.")
+
+
+MAX_REJECTED = 100  # listed in a task's details
+
+_DAMAGE_HINT = "Run `cinestrata doctor` and correct these values, or restore the catalog from a backup."
+
+
+def task_details(session: Session, tasks: Sequence[Task]) -> list[TaskDetails]:
+    """Describe tasks, in order."""
+    damage = {task.id: describe_damage(task) for task in tasks}
+    rejected = _rejected(session, [task.id for task in tasks])
+    return [
+        TaskDetails(
+            id=task.id,
+            name=task.name,
+            slug=task.slug,
+            into=task.target_id,
+            relearns=task.relearns_id,
+            method=task.method,
+            settings=task.settings,
+            state=task.state,  # type: ignore[arg-type]
+            progress=_progress(task),
+            rejected=rejected.get(task.id, []),
+            error=" ".join(filter(None, (task.error, damage[task.id]))) or None,
+            error_hint=task.error_hint or (_DAMAGE_HINT if damage[task.id] else None),
+            remedy=Action.model_validate(task.remedy) if task.remedy else None,
+            counts=VideoCounts.model_validate(read_counts(session, task.id, task.counts)),
+            learned_order=task.learned_order,
+            release=task.release_id,
+            trained=task.trained,
+            held_out=task.held_out,  # type: ignore[arg-type]
+            position=task.position,
+            attempts=task.attempts,
+            cancel_requested=task.cancel_requested,
+            created_at=task.created_at,
+            started_at=task.started_at,
+            finished_at=task.finished_at,
+            request_id=task.request_id,
+        )
+        for task in tasks
+    ]
+
+
+def _rejected(session: Session, task_ids: list[str]) -> dict[str, list[RejectedVideo]]:
+    """Read the first rejected videos of each task."""
+    number = func.row_number().over(partition_by=Video.task_id, order_by=Video.vector_id).label("number")
+    found: dict[str, list[RejectedVideo]] = {}
+    for chunk in id_chunks(task_ids):
+        numbered = (
+            select(Video.id, Video.task_id, Video.uri, Video.reason, number)
+            .where(Video.status == "rejected", Video.task_id.in_(chunk))
+            .subquery()
+        )
+        rows = session.execute(
+            select(numbered).where(numbered.c.number <= MAX_REJECTED).order_by(numbered.c.number)
+        )
+        for video_id, task_id, uri, reason, _ in rows:
+            video = RejectedVideo(id=video_id, task_id=task_id, uri=uri, reason=reason or "")
+            found.setdefault(task_id, []).append(video)
+    return found
+
+
+def _progress(task: Task) -> TaskProgress:
+    if is_damaged(task.progress):
+        return TaskProgress(stage=task.state)
+    return TaskProgress.model_validate(task.progress)

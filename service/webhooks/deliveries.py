@@ -11,9 +11,9 @@ import json
 import random
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from itertools import islice
 from typing import Any
 
 import structlog
@@ -41,17 +41,13 @@ _LEASE_SECONDS = 120.0
 
 log = structlog.get_logger(__name__)
 
-_SLOTS = 8
-_TURN_SECONDS = 20.0  # after which other endpoints that wait for a slot come first
+_TURN_SECONDS = 20.0  # after which other endpoints come first
 _POLL_SECONDS = 2.0
 _SWEEP_SECONDS = 600.0
 
 
-def claim_turns(limit: int) -> list[tuple[str, Lease]]:
-    """Lease at most ``limit`` endpoints with due messages, longest without a turn first.
-
-    Returns:
-        ID and lease of each endpoint.
+def due_endpoints() -> Sequence[str]:
+    """List the IDs of endpoints with due messages that no worker sends to, longest without a turn first.
 
     Raises:
         Unavailable: The catalog cannot be reached.
@@ -61,17 +57,16 @@ def claim_turns(limit: int) -> list[tuple[str, Lease]]:
         is_due = exists().where(
             Delivery.webhook_id == Webhook.id, Delivery.state == "pending", Delivery.next_attempt_at <= at
         )
-        candidates = session.scalars(
+        return session.scalars(
             select(Webhook.id)
             .outerjoin(LeaseRow, (LeaseRow.kind == "webhook") & (LeaseRow.id == Webhook.id))
             .where(Webhook.enabled.is_(True), is_due, or_(LeaseRow.until.is_(None), LeaseRow.until <= at))
             .order_by(LeaseRow.until.nulls_first(), Webhook.id)
         ).all()
-    turns = ((webhook, lease) for webhook in candidates if (lease := _claim(webhook)) is not None)
-    return list(islice(turns, limit))
 
 
-def _claim(webhook_id: str) -> Lease | None:
+def claim_turn(webhook_id: str) -> Lease | None:
+    """Lease an endpoint; None if another worker has its lease."""
     with session_scope(write=True) as session:
         return acquire(session, "webhook", webhook_id, seconds=_LEASE_SECONDS)
 
@@ -245,13 +240,12 @@ def sweep_deliveries() -> None:
 class DeliveryThread(threading.Thread):
     """Delivers due messages every few seconds, until it is stopped. Every worker process has one.
 
-    It is separate from task maintenance, which must not wait for endpoints. Each endpoint occupies one of a few slots,
-    so a slow or silent one delays no other.
+    It is separate from task maintenance, which must not wait for endpoints. An endpoint that does not respond delays
+    the others of a round by one attempt.
     """
 
     def __init__(self) -> None:
         super().__init__(name="webhooks", daemon=True)
-        self._senders: list[threading.Thread] = []
         self._stop_requested = threading.Event()
 
     def run(self) -> None:
@@ -259,7 +253,7 @@ class DeliveryThread(threading.Thread):
         sweep_due = 0.0  # on the monotonic clock
         while not self._stop_requested.wait(_POLL_SECONDS):
             try:
-                self.start_turns()
+                self.deliver_due()
                 if time.monotonic() >= sweep_due:
                     sweep_due = time.monotonic() + _SWEEP_SECONDS
                     sweep_deliveries()
@@ -268,37 +262,17 @@ class DeliveryThread(threading.Thread):
             except Exception:
                 log.exception("webhooks_failed")
 
-    def start_turns(self) -> int:
-        """Start sending due messages to as many endpoints as there are free slots, without waiting for responses.
-
-        Returns:
-            The number of endpoints.
-
-        Raises:
-            Unavailable: The catalog cannot be reached.
-        """
-        self._senders = [thread for thread in self._senders if thread.is_alive()]
-        free = _SLOTS - len(self._senders)
-        turns = claim_turns(free) if free else []
-        for turn in turns:
-            # Plain threads: with an executor, a stopping worker would wait for a silent endpoint.
-            thread = threading.Thread(target=self._run_turn, args=turn, name="webhook", daemon=True)
-            self._senders.append(thread)
-            thread.start()
-        return len(turns)
-
-    def wait_for_turns(self, seconds: float = threading.TIMEOUT_MAX) -> None:
-        """Wait until the current turns end, at most for the given seconds."""
-        deadline = time.monotonic() + seconds
-        for thread in self._senders:
-            thread.join(min(max(0.0, deadline - time.monotonic()), threading.TIMEOUT_MAX))
+    def deliver_due(self) -> None:
+        """Give each endpoint with due messages a turn; raise Unavailable."""
+        for webhook_id in due_endpoints():
+            if not self._stop_requested.is_set() and (lease := claim_turn(webhook_id)) is not None:
+                self._run_turn(webhook_id, lease)
 
     def stop(self) -> None:
-        """End after the current messages. If an attempt does not end soon, another worker repeats it."""
+        """End after the current message. If its attempt does not end soon, another worker repeats it."""
         self._stop_requested.set()
         if self.is_alive():
             self.join(timeout=1)
-            self.wait_for_turns(1)
 
     def _run_turn(self, webhook_id: str, lease: Lease) -> None:
         """Send an endpoint's messages, oldest first, until an attempt fails."""
@@ -309,9 +283,6 @@ class DeliveryThread(threading.Thread):
                     answer = send_next(webhook_id, lease)
                     if answer is None or not answer.is_success:
                         break
-            except CinestrataError as error:
-                lease.end()  # it expires, so that the message is not repeated at once
-                log.warning("webhook_result_not_stored", webhook=webhook_id, reason=str(error))
             except Exception:
-                lease.end()
+                lease.end()  # it expires, so that the message is not repeated at once
                 log.exception("webhook_turn_failed", webhook=webhook_id)

@@ -66,11 +66,7 @@ def list_webhooks() -> list[WebhookDetails]:
 
 
 def edit_webhook(webhook_id: str, patch: WebhookPatch) -> WebhookDetails:
-    """Change an endpoint's events, or whether it is enabled.
-
-    Raises:
-        NotFound: The endpoint does not exist.
-    """
+    """Change an endpoint's events, or whether it is enabled; raise NotFound."""
     with session_scope(write=True) as session:
         row = _require(session, webhook_id)
         if patch.events is not None:
@@ -84,11 +80,7 @@ def edit_webhook(webhook_id: str, patch: WebhookPatch) -> WebhookDetails:
 
 
 def remove_webhook(webhook_id: str) -> None:
-    """Remove an endpoint with its messages.
-
-    Raises:
-        NotFound: The endpoint does not exist.
-    """
+    """Remove an endpoint with its messages; raise NotFound."""
     with session_scope(write=True) as session:
         row = _require(session, webhook_id)
         record_change(session, "webhook.remove", row.id, {"url": redact_uri(row.url)})
@@ -96,11 +88,7 @@ def remove_webhook(webhook_id: str) -> None:
 
 
 def send_test(webhook_id: str) -> DeliveryDetails:
-    """Send one ``webhook.test`` message now, also to a disabled endpoint, and return its result.
-
-    Raises:
-        NotFound: The endpoint does not exist.
-    """
+    """Send one ``webhook.test`` message now, also to a disabled endpoint, and return its result; raise NotFound."""
     with session_scope(write=True) as session:
         row = _require(session, webhook_id)
         message = new_message(session, row.id, "webhook.test", {"webhook_id": row.id})
@@ -182,16 +170,4 @@ def _details(session: Session, row: Webhook) -> WebhookDetails:
 
 
 def _delivery(row: Delivery) -> DeliveryDetails:
-    return DeliveryDetails(
-        id=row.id,
-        message_id=row.message_id,
-        event=row.event,
-        payload=row.payload,
-        state=row.state,  # type: ignore[arg-type]
-        attempts=row.attempts,
-        next_attempt_at=row.next_attempt_at,
-        status=row.status,
-        answer=row.answer,
-        created_at=row.created_at,
-        finished_at=row.finished_at,
-    )
+    return DeliveryDetails.model_validate(row, from_attributes=True)

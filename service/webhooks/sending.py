@@ -63,11 +63,7 @@ class Answer:
 
 
 def check_url(url: str) -> None:
-    """Check that messages may be sent to a URL.
-
-    Raises:
-        InvalidInput: The address is malformed, contains credentials, or is not allowed.
-    """
+    """Check that messages may be sent to a URL; raise InvalidInput."""
     try:
         uri = _parse(url)
     except MediaError as error:

@@ -16,7 +16,6 @@ MEASURE_GAUGES = {
     "cinestrata_recall",
     "cinestrata_forgetting",
     "cinestrata_router_accuracy",
-    "cinestrata_stage_seconds",
     "cinestrata_gpu_memory_used_bytes",
     "cinestrata_gpu_memory_total_bytes",
 }

@@ -49,14 +49,15 @@ from trainer.video_embedding import group_segments
 from trainer.worker.catalog_reader import (
     appended_captions,
     calibration_captions,
+    embed_task_moments,
     load_task,
     remaining_videos,
     restarted_without_deleted_videos,
+    restore_task_frames,
     uncalibrated_videos,
 )
 from trainer.worker.job_environment import clean_up, open_library, recorded_failure, task_backbone
 from trainer.worker.shared_embedding import embed_shared
-from trainer.worker.video_decoding import embed_task_moments, restore_task_frames
 
 MIN_CAPTIONS = 10  # fewer hardly change a calibration, and as held-out captions hardly show a difference
 _MIN_DRIFTED = 3  # appended captions; with fewer, a difference is usually chance

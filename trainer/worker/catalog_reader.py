@@ -1,32 +1,39 @@
-"""Catalog queries for the jobs: videos, captions and vector IDs of tasks."""
+"""The videos of tasks, for the jobs: rows, captions and vector IDs, missing frames, and moments of long videos."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from typing import TypeVar
 
 import numpy as np
 from sqlalchemy import ColumnElement, func, select
+from torch import Tensor
 
 from cinestrata_schemas.choice_types import LEARNED_SPLITS
-from index.arrays import Ids
-from media import frame_cache_path
+from index.arrays import Ids, Vectors
+from media import MediaError, VideoDecoder, VideoLimits, content_hash, frame_cache_path, moment_windows
 from models.backbones.backbone import Backbone
 from service.catalog.database import id_chunks, session_scope
+from service.catalog.domain_videos import drop_moments, replace_moments
 from service.catalog.tables import Task, Video
+from service.core import request_limits
 from service.core.errors import VideosDeleted
 from service.core.settings import settings
 from service.search.words.library_words import read_positive_texts
+from service.storage.video_access import local_video
 from service.tasks.lifecycle import Claim
 from trainer.errors import FramesMissing
 from trainer.evaluation.confidence_fitting import MAX_CAPTIONS
 from trainer.published_library import Library
 from trainer.release_calibration import AppendedCaptions
-from trainer.task_data import Clip, TaskData, draw_sample
+from trainer.task_data import Clip, TaskData, clips_without_frames, draw_sample
 from trainer.task_pipeline import HeldOutVideos
+from trainer.video_embedding import LongVideo, embed_moments
 
 MAX_TASK_QUERIES = 2000  # in an evaluation; bounds the standard error of a recall by 1.1 %
 
+_Item = TypeVar("_Item")
 _IS_DERIVED = func.coalesce(Task.held_out, "") == "derived"  # whether the test split is
 
 
@@ -118,10 +125,10 @@ def training_video_ids(library: Library) -> dict[str, Ids]:
         Video.effective_split.in_(LEARNED_SPLITS),
         Video.task_id.in_(library.manifest.shards),
     )
-    by_task: dict[str, list[int]] = {}
     with session_scope() as session:
-        for task, vector_id in session.execute(query.order_by(Video.vector_id)):
-            by_task.setdefault(task, []).append(vector_id)
+        by_task = _by_task(
+            (task, vector_id) for task, vector_id in session.execute(query.order_by(Video.vector_id))
+        )
     return {task: np.array(ids, np.int64) for task, ids in by_task.items()}
 
 
@@ -129,19 +136,18 @@ def held_out_videos(task_id: str) -> dict[str, HeldOutVideos]:
     """Read the held-out videos, or the fold, of this task and all learned ones, by task ID."""
     found: dict[str, HeldOutVideos] = {}
     for split, limit in (("test", MAX_TASK_QUERIES), ("fold", None)):  # a fold is a sample already
-        by_task: dict[str, list[tuple[int, list[str]]]] = {}
-        for task, vector_id, captions in _captioned_videos(task_id, Video.effective_split == split):
-            by_task.setdefault(task, []).append((vector_id, captions))
-        for task, videos in by_task.items():
+        rows = _captioned_videos(task_id, Video.effective_split == split)
+        for task, videos in _by_task(
+            (task, (vector_id, captions)) for task, vector_id, captions in rows
+        ).items():
             found[task] = HeldOutVideos.from_captions(videos, limit)
     return found
 
 
 def uncalibrated_videos(task_id: str) -> dict[str, Ids]:
     """Read the vector IDs of videos that a user holds out, which calibration does not use, by task ID."""
-    by_task: dict[str, list[int]] = {}
-    for task, vector_id, _ in _captioned_videos(task_id, (Video.effective_split == "test") & ~_IS_DERIVED):
-        by_task.setdefault(task, []).append(vector_id)
+    rows = _captioned_videos(task_id, (Video.effective_split == "test") & ~_IS_DERIVED)
+    by_task = _by_task((task, vector_id) for task, vector_id, _ in rows)
     return {task: np.array(ids, np.int64) for task, ids in by_task.items()}
 
 
@@ -164,17 +170,14 @@ def calibration_captions(task_id: str) -> dict[str, list[tuple[int, str]]]:
     is_derived = (Video.effective_split == "test") & _IS_DERIVED
     videos = _captioned_videos(task_id, (Video.effective_split == "val") | is_derived)
     captions = [(task, vector_id, text) for task, vector_id, texts in videos for text in texts]
-    by_task: dict[str, list[tuple[int, str]]] = {}
-    for task, vector_id, text in draw_sample(captions, MAX_CAPTIONS):
-        by_task.setdefault(task, []).append((vector_id, text))
-    return by_task
+    sample = draw_sample(captions, MAX_CAPTIONS)
+    return _by_task((task, (vector_id, text)) for task, vector_id, text in sample)
 
 
 def appended_captions(tasks: Collection[str], unpublished: str | None = None) -> dict[str, AppendedCaptions]:
     """Read the captions of training and appended videos, for tasks with appended videos, by task ID.
 
     Args:
-        tasks: IDs of the tasks to read.
         unpublished: Append whose videos count too, although they do not belong to its domain yet.
     """
     is_appended = (Video.effective_split == "appended") | (Video.task_id == unpublished)
@@ -193,6 +196,13 @@ def appended_captions(tasks: Collection[str], unpublished: str | None = None) ->
     return {task: AppendedCaptions(learned.get(task, []), texts) for task, texts in appended.items() if texts}
 
 
+def _by_task(rows: Iterable[tuple[str, _Item]]) -> dict[str, list[_Item]]:
+    grouped: dict[str, list[_Item]] = {}
+    for task, item in rows:
+        grouped.setdefault(task, []).append(item)
+    return grouped
+
+
 def _captioned_videos(task_id: str, condition: ColumnElement[bool]) -> list[tuple[str, int, list[str]]]:
     """Read task ID, vector ID and captions of the videos that fulfill a condition, in a task and all learned tasks."""
     query = (
@@ -207,3 +217,97 @@ def _captioned_videos(task_id: str, condition: ColumnElement[bool]) -> list[tupl
     )
     with session_scope() as session:
         return [(task, vector_id, captions) for task, vector_id, captions in session.execute(query)]
+
+
+MAX_MOMENTS = 512  # per video; longer videos have longer moments
+MOMENT_OVERLAP = 0.5  # share of its length that a moment shares with the next
+
+
+def restore_task_frames(claim: Claim, task: TaskData, backbone: Backbone) -> None:
+    """Decode the task's videos whose frames are missing from the cache or broken; without any, start no decoder.
+
+    Raises:
+        FramesMissing: A video is gone, cannot be decoded, or differs from the accepted one.
+    """
+    uris, cache = video_uris(task.task_id), settings().cache_dir
+    frames, size = backbone.spec
+    missing = clips_without_frames([clip for clip in task.clips if clip.id in uris], frames, size)
+    if not missing:
+        return
+    total = len(missing)
+    with VideoDecoder(VideoLimits(max_bytes=request_limits.MAX_VIDEO_BYTES)) as decoder:
+        for number, clip in enumerate(missing):
+            claim.progress("decoding", number / total, done=number, total=total)
+            try:
+                with local_video(uris[clip.id]) as path:
+                    if frame_cache_path(cache, frames, size, content_hash(path)) != clip.frames_path:
+                        raise FramesMissing(
+                            f"video {clip.id!r}: the file differs from the accepted one; restore the accepted file, or "
+                            "add the domain again"
+                        )
+                    clip.frames_path.unlink(missing_ok=True)
+                    decoder.decode(path, frames=frames, size=size, name=clip.id, cache=cache)
+            except (MediaError, OSError) as error:
+                raise FramesMissing(
+                    f"video {clip.id!r}: its decoded frames are gone, and it cannot be decoded again: {error}"
+                ) from error
+
+
+def plan_moments(claim: Claim) -> list[tuple[LongVideo, str]]:
+    """Divide the task's long videos into moments, and record them in the catalog.
+
+    Returns:
+        The videos with moments and their URIs, in vector ID order.
+    """
+    query = (
+        select(Video.id, Video.vector_id, Video.content_hash, Video.duration, Video.uri)
+        .where(
+            Video.task_id == claim.task.id,
+            Video.status == "accepted",
+            Video.duration > settings().moment_seconds,
+        )
+        .order_by(Video.vector_id)
+    )
+    length, overlap, maximum = settings().moment_seconds, MOMENT_OVERLAP, MAX_MOMENTS
+    videos: list[tuple[LongVideo, str]] = []
+    with claim.transaction() as session:
+        for name, vector_id, content, duration, uri in session.execute(query):
+            spans = moment_windows(duration or 0.0, length, overlap, maximum)
+            if spans:
+                videos.append((LongVideo(name, vector_id, content or "", tuple(spans)), uri))
+        replace_moments(session, claim.task.id, {video.vector_id: video.spans for video, _ in videos})
+    return videos
+
+
+def embed_task_moments(
+    claim: Claim, encode: Callable[[Tensor], Tensor], backbone: Backbone
+) -> Iterator[tuple[Ids, Vectors]]:
+    """Plan the moments of the task's long videos, then yield the IDs and vectors ``[n, dim]`` of each video's moments.
+
+    If a video cannot be decoded, its moments are removed from the catalog. A new attempt replaces all moments of the
+    previous one, so that the catalog lists exactly the published moments.
+    """
+    videos = plan_moments(claim)
+    uris = {video.vector_id: uri for video, uri in videos}
+    total = sum(len(video.spans) for video, _ in videos)
+
+    def skip(video: LongVideo, reason: str) -> None:
+        with claim.transaction() as session:
+            drop_moments(session, video.vector_id)
+            if session.get(Video, video.vector_id) is None:  # deleted meanwhile: no log entry
+                return
+        message = f"Video {video.id!r} is searchable as a whole, but not by its moments: {reason}"
+        claim.log(message, video_id=video.id)
+
+    if videos:
+        yield from embed_moments(
+            encode,
+            [video for video, _ in videos],
+            *backbone.spec,
+            open_video=lambda video: local_video(uris[video.vector_id]),
+            # One file per claim, since a worker that lost its lease may still write to its own.
+            scratch=settings().checkpoints_dir / claim.task.id / f"moments-{claim.token}.npy",
+            limits=VideoLimits(max_bytes=request_limits.MAX_VIDEO_BYTES),
+            on_skip=skip,
+            report=lambda done: claim.progress("moments", done / total, done=done, total=total),
+        )

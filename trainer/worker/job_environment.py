@@ -45,6 +45,19 @@ log = structlog.get_logger(__name__)
 
 # Of errors that torch does not raise as OutOfMemoryError: of a CPU, of CUDA itself, and of the first matrix product.
 _OUT_OF_MEMORY = ("can't allocate memory", "CUDA error: out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
+_CORRECTIONS = (
+    (FramesMissing, "Put the video back where it was"),
+    (StoreUnavailable, "Bring the vector store back"),
+    ((LibraryDamaged, ShardStoreError), "Restore the index folder from a backup"),
+    (ModelError, "Start the worker with the backbone that the library needs"),
+)
+_MORE_MEMORY = (
+    "Give the worker more memory (or add the domain again with a smaller batch_size in its settings)"
+)
+_RESTART = (
+    "Restart the worker once nvidia-smi lists the GPU "
+    '(or with CUDA_VISIBLE_DEVICES="" to learn on the processor)'
+)
 
 
 def task_backbone() -> Backbone:
@@ -56,11 +69,7 @@ def task_backbone() -> Backbone:
 
 
 def open_library() -> Library:
-    """Open the published library.
-
-    Raises:
-        ManifestError: The manifest is missing, or cannot be trusted.
-    """
+    """Open the published library; raise ManifestError."""
     library = Library(library_store(settings()))
     index_manifest.require_manifest(library.manifest)
     return library
@@ -72,7 +81,6 @@ def load_worker_backbone(name: str, frames: int | None, threads: int | None) -> 
 
     Args:
         frames: Frames per video; None for the backbone's own number.
-        threads: Number of CPU threads that torch may use; None for its default.
     """
     if threads:
         torch.set_num_threads(threads)
@@ -117,61 +125,46 @@ def failure_message(error: BaseException, task_id: str) -> FailureMessage | None
     message = next(iter(str(error).splitlines()), "").rstrip(".") or type(error).__name__
     retry, add = Action(name="retry_task", id=task_id), Action(name="add_domain")
     if isinstance(error, TrainingDiverged):
-        return FailureMessage(
-            f"Training diverged: {message}.",
-            "Add the domain again with a smaller learning rate in its settings.",
-            add,
-        )
+        hint = "Add the domain again with a smaller learning rate in its settings."
+        return FailureMessage(f"Training diverged: {message}.", hint, add)
     if isinstance(error, MethodMismatch):
-        fitting = {"method": error.method, "settings": error.settings}
-        return FailureMessage(
-            f"{message}.",
-            "Retry the task with the library's method and settings; its videos are kept.",
-            retry.model_copy(update={"body": fitting}),
-        )
+        hint = "Retry the task with the library's method and settings; its videos are kept."
+        body = {"method": error.method, "settings": error.settings}
+        return FailureMessage(f"{message}.", hint, retry.model_copy(update={"body": body}))
     if isinstance(error, MethodError):
         return FailureMessage(f"{message}.", "Add the domain again with a method and settings that fit.", add)
     if isinstance(error, NothingToLearn):
         return FailureMessage(f"{message}.", "Add a domain with the videos you want to keep.", add)
     if isinstance(error, VectorIdsTaken):
-        return FailureMessage(
-            f"{message}.",
-            "Delete the task, then add its videos again; they will get other IDs.",
-            Action(name="delete_task", id=task_id),
-        )
-    reason = f"{message}."
-    if isinstance(error, CheckpointNotWritten):
-        correction = error.hint
-    elif isinstance(error, FramesMissing):
-        correction = "Put the video back where it was"
-    elif isinstance(error, StoreUnavailable):
-        correction = "Bring the vector store back"
-    elif isinstance(error, LibraryDamaged | ShardStoreError):
-        correction = "Restore the index folder from a backup"
-    elif isinstance(error, NotEnoughMemory):
-        reason, correction = f"Not enough memory: {message}.", error.hint
-    elif isinstance(error, ModelError):
-        correction = "Start the worker with the backbone that the library needs"
-    elif "No space left on device" in str(error):
-        reason, correction = f"The disk is full ({message}).", "Free up space for the data folder"
-    elif "Read-only file system" in str(error):
-        reason, correction = f"The data folder is read-only ({message}).", "Make the data folder writable"
-    elif isinstance(error, MemoryError | torch.OutOfMemoryError) or any(
-        sign in str(error) for sign in _OUT_OF_MEMORY
-    ):
-        reason = f"Out of memory while learning ({message})."
-        correction = (
-            "Give the worker more memory (or add the domain again with a smaller batch_size in its settings)"
-        )
-    elif isinstance(error, torch.AcceleratorError) or "No CUDA GPUs are available" in str(error):
-        reason = f"The worker's GPU failed ({message})."
-        correction = (
-            "Restart the worker once nvidia-smi lists the GPU "
-            '(or with CUDA_VISIBLE_DEVICES="" to learn on the processor)'
-        )
-    else:
+        hint = "Delete the task, then add its videos again; they will get other IDs."
+        return FailureMessage(f"{message}.", hint, Action(name="delete_task", id=task_id))
+    if (correctable := _correctable(error)) is None:
         return None
-    return FailureMessage(reason, f"{correction}, then retry the task.", retry)
+    reason, correction = correctable
+    return FailureMessage(reason.format(message), f"{correction}, then retry the task.", retry)
+
+
+def _correctable(error: BaseException) -> tuple[str, str] | None:
+    """Find the reason, with a place for the message, and the correction of an error after which a retry helps."""
+    text = str(error)
+    if isinstance(error, NotEnoughMemory):
+        return "Not enough memory: {}.", error.hint
+    if isinstance(error, CheckpointNotWritten):
+        return "{}.", error.hint
+    for kinds, correction in _CORRECTIONS:
+        if isinstance(error, kinds):
+            return "{}.", correction
+    if "No space left on device" in text:
+        return "The disk is full ({}).", "Free up space for the data folder"
+    if "Read-only file system" in text:
+        return "The data folder is read-only ({}).", "Make the data folder writable"
+    if isinstance(error, MemoryError | torch.OutOfMemoryError) or any(
+        sign in text for sign in _OUT_OF_MEMORY
+    ):
+        return "Out of memory while learning ({}).", _MORE_MEMORY
+    if isinstance(error, torch.AcceleratorError) or "No CUDA GPUs are available" in text:
+        return "The worker's GPU failed ({}).", _RESTART
+    return None
 
 
 def clean_up(task: TaskData) -> None:

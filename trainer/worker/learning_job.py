@@ -50,11 +50,13 @@ from trainer.video_embedding import group_segments
 from trainer.worker.catalog_reader import (
     appended_captions,
     calibration_captions,
+    embed_task_moments,
     excluding_originals,
     held_out_videos,
     load_task,
     remaining_videos,
     restarted_without_deleted_videos,
+    restore_task_frames,
     training_video_ids,
     uncalibrated_videos,
 )
@@ -66,7 +68,6 @@ from trainer.worker.job_environment import (
     task_backbone,
 )
 from trainer.worker.shared_embedding import embed_shared, write_encoder
-from trainer.worker.video_decoding import embed_task_moments, restore_task_frames
 
 log = structlog.get_logger(__name__)
 
@@ -87,11 +88,7 @@ def run_learning_job(task_id: str) -> None:
 
 
 def process_claim(claim: Claim) -> None:
-    """Take a claimed task to the state ``ready``.
-
-    Raises:
-        LeaseLost, TaskCancelled, WorkerStopping: See ``Claim.progress``.
-    """
+    """Take a claimed task to the state ``ready``; errors as for ``Claim.progress``."""
     claim.progress("loading")
     backbone, library = task_backbone(), open_library()
     reset_peak(backbone.device)
@@ -277,8 +274,6 @@ def publish_task(
 
     Args:
         task: Videos of the shard; those deleted since are published as tombstones.
-        recalls: Cells of the recall matrix.
-        evaluation_error: Why ``recalls`` is empty.
     """
     with index_lock(claim.tick), claim.publishing() as publication:
         # The transaction locks the task's row, so every later deletion finds the shard published.

@@ -29,7 +29,7 @@ from sqlalchemy import delete, select
 from torch import Tensor
 
 from index.arrays import Ids, Vectors
-from index.files.durable_files import sync
+from index.files.durable_files import replace_file, sync
 from models.backbones.backbone import Backbone
 from models.encoders.encoder_registry import read_video_release, select_video_tensors
 from models.encoders.video_encoder import VideoEncoder
@@ -65,7 +65,6 @@ class PartFolder:
     """Folder with the parts of a task and the video encoder that makes them.
 
     Args:
-        task_folder: Folder of the task's checkpoints.
         run: Digest of the encoder and the videos.
     """
 
@@ -109,30 +108,15 @@ class PartFolder:
                 shutil.rmtree(other, ignore_errors=True)
 
     def write(self, number: int, token: int, ids: Ids, vectors: Vectors) -> str:
-        """Write a part durably.
+        """Write a part durably, and return the SHA-256 of the file.
 
         Args:
-            token: Fencing token of the chunk's claim.
             ids: Vector IDs ``int64 [n]``.
             vectors: Vectors ``float32 [n, dim]``.
-
-        Returns:
-            The SHA-256 of the file.
-
-        Raises:
-            OSError: The file cannot be written.
         """
         content = save({"ids": ids, "vectors": np.ascontiguousarray(vectors)})
-        target = self._part(number, token)
-        staged = target.with_name(f".{target.name}")
-        try:
+        with replace_file(self._part(number, token)) as staged:
             staged.write_bytes(content)
-            sync(staged)
-            staged.replace(target)
-        except OSError:
-            staged.unlink(missing_ok=True)  # frees space on a full disk
-            raise
-        sync(self.path)
         return hashlib.sha256(content).hexdigest()
 
     def read(self, number: int, token: int, checksum: str | None) -> tuple[Ids, Vectors] | None:
@@ -177,7 +161,6 @@ def embed_shared(
 
     Args:
         encode: Video encoder, ``uint8 [n, M, H, W, 3]`` to ``[n, dim]``.
-        fingerprint: Fingerprint of the encoder.
         encoder: Writes a release with this encoder for other workers; None if the library has one.
 
     Raises:
@@ -217,6 +200,7 @@ def embed_free_chunks(task_id: str, owner: str) -> None:
     """Embed free chunks of another worker's task; see :func:`process_free_chunks`."""
 
     def embed_chunks(chunks: Iterator[ChunkClaim]) -> None:
+        send_due()
         run: str | None = None
         encode: Encode | None = None
         backbone: Backbone | None = None
@@ -308,26 +292,13 @@ def _join_parts(claim: Claim, folder: PartFolder, clips: Sequence[Clip], encode:
             .where(Chunk.task_id == claim.task.id, Chunk.stage == "indexing")
             .order_by(Chunk.number)
         ).all()
-    rows = {clip.vector_id: row for row, clip in enumerate(clips)}
-    joined: Vectors | None = None
-    missing = set(rows)
+    vectors_by_id: dict[int, Vectors] = {}
     for number, token, checksum in parts:
         claim.tick()
-        part = folder.read(number, token, checksum)
-        if part is None or not len(part[0]):
-            continue
-        ids, vectors = part
-        if joined is None:
-            joined = np.empty((len(clips), vectors.shape[1]), np.float32)
-        known = [place for place, vector_id in enumerate(ids.tolist()) if vector_id in missing]
-        joined[[rows[int(ids[place])] for place in known]] = vectors[known]
-        missing.difference_update(ids.tolist())
+        if part := folder.read(number, token, checksum):
+            vectors_by_id.update(zip(part[0].tolist(), part[1], strict=True))
+    missing = [clip for clip in clips if clip.vector_id not in vectors_by_id]
     if missing:
-        again = [clip for clip in clips if clip.vector_id in missing]
-        vectors = embed_clips(encode, again, report=lambda done: claim.tick())
-        if joined is None:
-            joined = np.empty((len(clips), vectors.shape[1]), np.float32)
-        joined[[rows[clip.vector_id] for clip in again]] = vectors
-    if joined is None:
-        raise AssertionError("a task has at least one video")
-    return joined
+        vectors = embed_clips(encode, missing, report=lambda done: claim.tick())
+        vectors_by_id.update(zip((clip.vector_id for clip in missing), vectors, strict=True))
+    return np.stack([vectors_by_id[clip.vector_id] for clip in clips])

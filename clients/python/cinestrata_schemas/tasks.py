@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from datetime import datetime
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 from pydantic import Field
 
@@ -101,18 +100,6 @@ class Drift(ResponseModel):
     )
 
 
-class StageTimes(ResponseModel):
-    """Measured durations of a task's stages."""
-
-    seconds: dict[str, float] = Field(default_factory=dict, description="Seconds spent in each stage so far.")
-
-    @classmethod
-    def of(cls, progress: Mapping[str, Any]) -> Self | None:
-        """Return the stage times in a task's stored progress; None if it has none."""
-        times = progress.get("times")
-        return None if times is None else cls.model_validate(times)
-
-
 class TaskProgress(ResponseModel):
     """Progress of a task's current stage. ``fraction`` is 0..1."""
 
@@ -128,7 +115,6 @@ class TaskProgress(ResponseModel):
         "Peak memory in bytes that the worker has used for the task: tensors on a GPU, otherwise its process; null "
         "before the first report."
     )
-    times: StageTimes | None = optional("Durations of the stages.")
     outages: int | None = optional(
         "Consecutive attempts that ended because the videos' source was unavailable."
     )

@@ -6,9 +6,14 @@ One conditional UPDATE claims a task and sets a lease and a fencing token, and e
 
 from __future__ import annotations
 
-from service.tasks.lifecycle.chunks import ChunkClaim, claim_chunk, plan_chunks, read_totals
+from service.tasks.lifecycle.chunks import (
+    ChunkClaim,
+    claim_chunk,
+    plan_chunks,
+    process_free_chunks,
+    read_totals,
+)
 from service.tasks.lifecycle.claims import Claim, claim_append, claim_probing, claim_training
-from service.tasks.lifecycle.free_chunks import process_free_chunks
 from service.tasks.lifecycle.publishing import AppendPublication, Publication
 from service.tasks.lifecycle.reconciler import ReconcileReport, reconcile, send_due
 

@@ -6,13 +6,15 @@ chunks while the stage runs. A dead worker's chunk is due again when its lease e
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from types import TracebackType
 from typing import Any, Literal, Self
 
+import structlog
 from sqlalchemy import ColumnElement, and_, func, insert, or_, select
 from sqlalchemy.orm import Session
 
@@ -21,6 +23,7 @@ from service.catalog.database import now, session_scope
 from service.catalog.leases import Lease
 from service.catalog.tables import ACTIVE_STATES, Chunk, Task
 from service.core.errors import CinestrataError, LeaseLost, SourceUnavailable, TaskCancelled, TaskInterruption
+from service.core.request_ids import use_request_id
 from service.core.settings import settings
 from service.tasks.lifecycle import state_machine
 from service.tasks.lifecycle.state_machine import lock_task_if
@@ -60,8 +63,6 @@ def plan_chunks(
     """Split videos into chunks, numbered after the stage's existing ones.
 
     Args:
-        session: Transaction that holds the task's lock.
-        stage: Stage that processes the chunks.
         vector_ids: Vector IDs of the videos, ascending.
         run: What the chunks' results depend on; see :attr:`ChunkClaim.run`.
     """
@@ -107,9 +108,6 @@ def claim_chunk(task_id: str, stage: Stage, owner: str, *, owns_task: bool = Fal
 
     Other workers give up on a chunk after ``MAX_ATTEMPTS``, because they may be broken. The task's owner claims any
     chunk: its own errors and crashes count as attempts of the task.
-
-    Args:
-        owns_task: Whether this worker owns the task.
 
     Returns:
         The claim; None if no chunk is free, or the task has no owner, is finished or is being cancelled.
@@ -178,11 +176,7 @@ class ChunkClaim:
         self._lease = Lease(name, self.token, Chunk.lease_expires_at, self._is_own)
 
     def tick(self) -> None:
-        """Report that the job advances.
-
-        Raises:
-            LeaseLost, WorkerStopping: The job must stop.
-        """
+        """Report that the job advances; raise LeaseLost or WorkerStopping."""
         self._lease.tick()
 
     @contextmanager
@@ -263,3 +257,42 @@ class ChunkClaim:
 def is_unleased(at: datetime) -> ColumnElement[bool]:
     """Build the condition for chunks that no worker is processing."""
     return or_(Chunk.lease_expires_at.is_(None), Chunk.lease_expires_at < at)
+
+
+log = structlog.get_logger(__name__)
+
+
+def process_free_chunks(
+    task_id: str, stage: Stage, owner: str, seconds: float, process: Callable[[Iterator[ChunkClaim]], None]
+) -> None:
+    """Process free chunks of a task until none is left or time is up.
+
+    Errors are logged and stored with the chunk; the task's owner decides on the task's state.
+
+    Args:
+        seconds: Time after which no more chunks are claimed, so that the next message gets its turn.
+        process: Processes chunks from an iterator that claims each chunk when it is taken. Not called if no chunk is
+            free. It calls ``send_due`` first, so that another worker may take the next chunk.
+    """
+    deadline = time.monotonic() + seconds
+    first = claim_chunk(task_id, stage, owner)
+    if first is None:
+        return
+
+    def claim_until_deadline(release: ExitStack) -> Iterator[ChunkClaim]:
+        release.pop_all()  # from here on, the block that the function enters releases the chunk
+        chunk: ChunkClaim | None = first
+        while chunk is not None:
+            yield chunk
+            chunk = claim_chunk(task_id, stage, owner) if time.monotonic() < deadline else None
+
+    with use_request_id(first.request_id):
+        log.info("task_joined", task=task_id, stage=stage)
+        try:
+            with ExitStack() as release:
+                release.push(first)  # if processing fails before taking the chunk, give it back
+                process(claim_until_deadline(release))
+        except (TaskInterruption, SourceUnavailable) as error:
+            log.info("chunk_released", task=task_id, reason=str(error))
+        except Exception:
+            log.exception("chunk_failed", task=task_id)

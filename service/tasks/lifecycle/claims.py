@@ -16,7 +16,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session, aliased
 
 from cinestrata_schemas.problems import Action
-from cinestrata_schemas.tasks import StageTimes, TaskProgress
+from cinestrata_schemas.tasks import TaskProgress
 from service.catalog.database import now, session_scope
 from service.catalog.leases import Lease
 from service.catalog.tables import ACTIVE_STATES, Chunk, Task
@@ -74,12 +74,8 @@ class Claim:
         self.task = task
         self.owner = owner
         self.token = token
-        times = StageTimes.of(task.progress)
         self._epoch = int(task.progress.get("epoch") or 0)
-        self._stage: str | None = None
         self._reported_stage: str | None = None
-        self._seconds = dict(times.seconds) if times else {}  # finished stages, previous attempts included
-        self._began = 0.0
         self._last_event = 0.0
         self._peak_memory: Callable[[], int] | None = None
         self._cancelled = threading.Event()
@@ -123,15 +119,13 @@ class Claim:
 
         Args:
             fraction: Progress of the stage, 0..1.
-            done: Number of finished items.
-            total: Number of all items.
             epoch: Current epoch, from 1.
 
         Raises:
             LeaseLost, TaskCancelled, WorkerStopping: The job must stop.
         """
         self.tick()
-        self._enter_stage(stage)
+        self._trace.enter_stage(stage)
         is_new_epoch = epoch is not None and epoch > self._epoch
         due = stage != self._reported_stage or is_new_epoch or fraction >= 1
         if not due and monotonic() - self._last_event < EVENT_SECONDS:
@@ -149,7 +143,7 @@ class Claim:
         )
         try:
             with self._locked() as (session, task):
-                set_progress(session, task, progress, self._stage_seconds)
+                set_progress(session, task, progress)
                 if is_new_epoch:
                     task.attempts = 1  # farther than any previous attempt
                 cancelled = task.cancel_requested
@@ -161,25 +155,8 @@ class Claim:
         if cancelled:
             raise self._cancellation()
 
-    @property
-    def _stage_seconds(self) -> dict[str, float]:
-        """Seconds spent in each stage so far."""
-        if self._stage is None:
-            return self._seconds
-        spent = self._seconds.get(self._stage, 0.0) + monotonic() - self._began
-        return {**self._seconds, self._stage: round(spent, 3)}
-
-    def _enter_stage(self, stage: str) -> None:
-        self._trace.enter_stage(stage)
-        if stage != self._stage:
-            self._seconds, self._stage, self._began = self._stage_seconds, stage, monotonic()
-
     def tick(self) -> None:
-        """Report that the job advances, without figures.
-
-        Raises:
-            LeaseLost, TaskCancelled, WorkerStopping: The job must stop.
-        """
+        """Report that the job advances, without figures; raise LeaseLost, TaskCancelled, WorkerStopping."""
         if self._cancelled.is_set():
             raise self._cancellation()
         self._lease.tick()
@@ -219,8 +196,8 @@ class Claim:
                 return
             if ACTIVE_STATES.index(state) > ACTIVE_STATES.index(task.state):
                 task.attempts = 1
-            self._enter_stage(state)
-            set_progress(session, task, TaskProgress(stage=state), self._stage_seconds, is_event=False)
+            self._trace.enter_stage(state)
+            set_progress(session, task, TaskProgress(stage=state), is_event=False)
             set_state(session, task, state)
             cancelled = task.cancel_requested
         if cancelled:
@@ -230,7 +207,7 @@ class Claim:
         """End probing and give the task back until its training is due."""
         with self._locked() as (session, task):
             task.counts, task.held_out = counts, held_out
-            set_progress(session, task, TaskProgress(stage="waiting"), self._stage_seconds)
+            set_progress(session, task, TaskProgress(stage="waiting"))
             task.probed_at = now(session)
             task.attempts = 0
             session.execute(delete(Chunk).where(Chunk.task_id == task.id, Chunk.stage == "probing"))
@@ -280,20 +257,14 @@ class Claim:
         with self._locked() as (session, task):
             if task.cancel_requested and not is_published(session, task):
                 raise self._cancellation()
-            publication = kind(session, task, self._stage_seconds)
+            publication = kind(session, task)
             yield publication
             if not publication.completed:
                 raise RuntimeError("a publication was left without complete()")
         self._lease.end()
 
     def fail(self, reason: str, hint: str | None = None, remedy: Action | None = None) -> None:
-        """Fail the task with a reason and a hint.
-
-        Args:
-            reason: What went wrong, as a sentence.
-            hint: What to do about it, as a sentence.
-            remedy: Action to take once the cause is fixed.
-        """
+        """Fail the task with a reason and a hint."""
         with self._locked() as (session, task):
             set_state(session, task, "failed", error=reason, hint=hint, remedy=remedy)
             record_worker_error(session, self.owner, f"Task {self.task.name!r}: {reason}")

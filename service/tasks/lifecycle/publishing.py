@@ -47,10 +47,6 @@ class Takeover:
 
         The rows of the originals' domains stay locked until commit, so that no deletion comes between the catalog and
         the index.
-
-        Args:
-            session: Transaction of the publication.
-            task: Locked task that is being published.
         """
         is_copy = (Video.task_id == task.id) & (Video.status == "accepted") & Video.copy_of.is_not(None)
         original = aliased(Video)
@@ -63,48 +59,44 @@ class Takeover:
             select(
                 Video.vector_id,
                 Video.id,
-                original.vector_id,
-                original.id,
-                original.captions,
-                original.extra,
                 Video.captions,
                 Video.extra,
+                original.vector_id.label("original"),
+                original.id.label("original_id"),
+                original.task_id.label("home"),
+                original.captions.label("original_captions"),
+                original.extra.label("original_extra"),
                 original.added_at,
                 original.replaced_at,
-                original.task_id,
-                original.content_hash == Video.content_hash,
+                (original.content_hash == Video.content_hash).label("same_content"),
             )
             .outerjoin(original, (original.vector_id == Video.copy_of) & original.task_id.in_(names))
             .where(is_copy)
             .order_by(Video.vector_id)
         ).all()
-        orphans = [copy for copy, _, replaced, *_ in rows if replaced is None and task.relearns_id]
-        kept = [row for row in rows if row[2] is not None]
-        originals = {name: [row[2] for row in kept if row[10] == name] for name in names}
+        orphans = [row.vector_id for row in rows if row.original is None and task.relearns_id]
+        copies = {row.original: row for row in rows if row.original is not None}
+        originals = {name: [key for key, row in copies.items() if row.home == name] for name in names}
         copy_transcripts(session, task.id)
-        # Deleting an original left the file that its relearned copy still uses.
-        for chunk in id_chunks(orphans):
+        # Deleting an original left the file that its relearned copy still uses. An earlier version's upload goes, too,
+        # if no copy has its path.
+        for chunk in id_chunks([*orphans, *(copies if task.target_id is not None else ())]):
             register_removals(session, Video.vector_id.in_(chunk))
-        if task.target_id is not None:  # an earlier version's upload, if no copy has its path
-            for chunk in id_chunks([row[2] for row in kept]):
-                register_removals(session, Video.vector_id.in_(chunk))
-        _move_feedback(session, {row[2]: row[0] for row in kept})
-        for chunk in id_chunks([*(row[2] for row in kept), *orphans]):
+        _move_feedback(session, {key: row.vector_id for key, row in copies.items()})
+        for chunk in id_chunks([*copies, *orphans]):
             session.execute(delete(Video).where(Video.vector_id.in_(chunk)))
         at = now(session)
         taken: list[dict[str, Any]] = [
             {
-                "vector_id": copy,
-                "id": video_id,
-                "captions": copied_captions if is_damaged(captions) else captions,
-                "extra": copied_extra if is_damaged(extra) else extra,
-                "added_at": added_at,
+                "vector_id": row.vector_id,
+                "id": row.original_id,
+                "captions": row.captions if is_damaged(row.original_captions) else row.original_captions,
+                "extra": row.extra if is_damaged(row.original_extra) else row.original_extra,
+                "added_at": row.added_at,
                 "copy_of": None,
-                "replaced_at": replaced_at if same_content else at,
+                "replaced_at": row.replaced_at if row.same_content else at,
             }
-            for copy, _, _, video_id, captions, extra, copied_captions, copied_extra, added_at, replaced_at, _, (
-                same_content
-            ) in kept
+            for row in copies.values()
         ]
         if taken:
             session.execute(update(Video), taken)
@@ -124,11 +116,11 @@ class Takeover:
                 measured.progress = {
                     name: value for name, value in measured.progress.items() if name != "drift"
                 }
-            videos = "1 appended video" if len(kept) == 1 else f"{len(kept)} appended videos"
-            record(
-                session, domain.id, "log", {"message": f"{task.name} took over {videos}.", "task": task.id}
-            )
-        return cls(originals, orphans, [(row[1], row[3]) for row in kept], [row[0] for row in kept])
+            videos = "1 appended video" if len(copies) == 1 else f"{len(copies)} appended videos"
+            message = f"{task.name} took over {videos}."
+            record(session, domain.id, "log", {"message": message, "task": task.id})
+        thumbnails = [(row.id, row.original_id) for row in copies.values()]
+        return cls(originals, orphans, thumbnails, [row.vector_id for row in copies.values()])
 
     def number_edits(self, session: Session) -> None:
         """Count the reassignment of captions and metadata as an edit, once the transaction has locked all tasks.
@@ -166,10 +158,9 @@ class _OpenPublication:
         completed: Whether the rows that make the task ready are written.
     """
 
-    def __init__(self, session: Session, task: Task, stage_seconds: dict[str, float]) -> None:
+    def __init__(self, session: Session, task: Task) -> None:
         self._session = session
         self._task = task
-        self._stage_seconds = stage_seconds
         self._takeover: Takeover | None = None
         self.completed = False
 
@@ -219,7 +210,6 @@ class Publication(_OpenPublication):
         """Write the rows for release, shard and recall matrix, and make the task ready.
 
         Args:
-            release: New row, without the columns that the catalog decides: task, order and time.
             shard: New row, without task and time.
             recalls: For each new cell of the recall matrix, the task that its queries come from and the row, without
                 orders; ``release_order`` is 0 for the untrained backbone.
@@ -244,7 +234,7 @@ class Publication(_OpenPublication):
         self._write_recalls(order, recalls)
         task.attempts = 0
         view = TaskProgress(stage="ready", fraction=1.0, unmeasured=unmeasured)
-        set_progress(session, task, view, self._stage_seconds)
+        set_progress(session, task, view)
         self._finish({"name": task.name, "release": release.id, "shard": shard.id, "videos": shard.count})
         return order
 
@@ -276,8 +266,8 @@ class AppendPublication(_OpenPublication):
             deleted.
     """
 
-    def __init__(self, session: Session, append: Task, stage_seconds: dict[str, float]) -> None:
-        super().__init__(session, append, stage_seconds)
+    def __init__(self, session: Session, append: Task) -> None:
+        super().__init__(session, append)
         self._domain = lock_task(session, append.target_id or "")
         if self._domain.deleted_at is not None:
             raise Conflict(f"The domain {self._domain.name!r} was deleted; no videos can be appended to it.")
@@ -321,7 +311,7 @@ class AppendPublication(_OpenPublication):
         append.attempts = 0
         append.release_id = domain.release_id
         view = TaskProgress(stage="ready", fraction=1.0, drift=drift)
-        set_progress(session, append, view, self._stage_seconds)
+        set_progress(session, append, view)
         if drift is not None:
             domain.progress = {**domain.progress, "drift": drift.model_dump()}
         if count:

@@ -46,11 +46,7 @@ class ReconcileReport:
 
 
 def reconcile() -> ReconcileReport:
-    """Reconcile all tasks once.
-
-    Raises:
-        Unavailable: The catalog cannot be reached.
-    """
+    """Reconcile all tasks once; raise Unavailable."""
     outcomes: dict[str, list[str]] = {"recovered": [], "failed": [], "cancelled": []}
     with session_scope() as session:
         abandoned = _ids(session, _abandoned(now(session)))

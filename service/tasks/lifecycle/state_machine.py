@@ -12,7 +12,7 @@ from sqlalchemy import ColumnElement, Select, delete, func, select
 from sqlalchemy.orm import Session
 
 from cinestrata_schemas.problems import Action
-from cinestrata_schemas.tasks import StageTimes, TaskProgress
+from cinestrata_schemas.tasks import TaskProgress
 from service.catalog.database import now
 from service.catalog.tables import ACTIVE_STATES, FINAL_STATES, Chunk, PositionCounter, Task, Video
 from service.core.errors import LeaseLost, NotFound, SourceUnavailable
@@ -36,11 +36,7 @@ _MAX_PAUSE = 900.0
 
 
 def lock_task(session: Session, task_id: str) -> Task:
-    """Lock a task's row until commit.
-
-    Raises:
-        NotFound: The task does not exist.
-    """
+    """Lock a task's row until commit; raise NotFound."""
     task = lock_task_if(session, task_id)
     if task is None:
         raise NotFound(f"There is no task {task_id!r}.")
@@ -60,11 +56,7 @@ def lock_task_if(
 
 
 def lock_owned_task(session: Session, task_id: str, token: int) -> Task:
-    """Lock a task's row until commit, if the worker's fencing token is still valid.
-
-    Raises:
-        LeaseLost: Another worker owns the task, or the task has ended.
-    """
+    """Lock a task's row until commit, if the worker's fencing token is still valid; raise LeaseLost."""
     task = lock_task_if(session, task_id, Task.fencing_token == token, Task.state.in_(ACTIVE_STATES))
     if task is None:
         raise LeaseLost(f"Task {task_id} no longer belongs to this worker.")
@@ -101,22 +93,11 @@ def set_state(
     _log_state(task)
 
 
-def set_progress(
-    session: Session,
-    task: Task,
-    progress: TaskProgress,
-    seconds: Mapping[str, float],
-    *,
-    is_event: bool = True,
-) -> None:
-    """Store a locked task's progress, and record it as an event.
-
-    Args:
-        seconds: Time spent in each stage.
-    """
+def set_progress(session: Session, task: Task, progress: TaskProgress, *, is_event: bool = True) -> None:
+    """Store a locked task's progress, and record it as an event."""
     view = progress.model_dump(exclude_none=True)
     shared = {key: task.progress[key] for key in ("peak_memory",) if key in task.progress}
-    task.progress = {**shared, "times": {"seconds": dict(seconds)}, **view}
+    task.progress = {**shared, **view}
     if is_event:
         record(session, task.id, "progress", view)
 
@@ -140,7 +121,6 @@ def record_lost_worker(session: Session, task_id: str, owner: str | None, *, pub
     """Record that a task's lease expired and the task is due again.
 
     Args:
-        session: Session that has the task locked.
         published: Whether the manifest lists a shard of the task.
     """
     continuation = (
@@ -175,7 +155,6 @@ def is_published(session: Session, task: Task) -> bool:
     only the catalog rows are missing: the task must then be finished, not failed or cancelled.
 
     Args:
-        session: The caller's session.
         task: A domain, or an append, whose videos belong to the domain once the catalog is complete.
 
     Raises:
@@ -193,7 +172,6 @@ def postpone(
     """Give a task back until its source may respond again, without counting the attempt; or fail it.
 
     Args:
-        session: Transaction that holds the task's lock.
         claimed_progress: The task's progress when it was claimed.
     """
     finished = session.scalar(select(func.count()).where(Video.task_id == task.id, Video.status != "pending"))
@@ -216,6 +194,5 @@ def postpone(
     task.lease_expires_at = now(session) + timedelta(seconds=pause)
     task.attempts = max(task.attempts - 1, 0)
     progress = TaskProgress(stage=f"waiting for {error.awaited}", done=finished, outages=outages)
-    times = StageTimes.of(task.progress)
-    set_progress(session, task, progress, times.seconds if times else {}, is_event=False)
+    set_progress(session, task, progress, is_event=False)
     record(session, task.id, "log", {"message": f"{error.detail} The task will be retried in {pause:.0f} s."})

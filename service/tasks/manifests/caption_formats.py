@@ -32,7 +32,6 @@ class CaptionFormat:
     """A caption format.
 
     Attributes:
-        name: Name that users know.
         layout: ``document``: an object with ``keys``. ``objects``: a list, or JSON lines, of objects with ``keys``.
             ``mapping``: an object of objects with ``keys``, by video ID.
         keys: Keys that together identify this format.
@@ -72,11 +71,7 @@ def recognize(value: Any, location: str) -> CaptionFormat:
 
 
 def read_document_rows(known: CaptionFormat, value: Any, name: str) -> Rows:
-    """Read the location and fields of each video in a JSON document.
-
-    Raises:
-        InvalidInput: A value has the wrong type; the error names its keys.
-    """
+    """Read the location and fields of each video in a JSON document; raise InvalidInput."""
     if known.read is None:
         return iter(())
     if known.layout == "document":

@@ -56,7 +56,6 @@ class CaptionTableSummary:
     """A table that was read.
 
     Attributes:
-        delimiter: Delimiter, for text tables.
         videos: Number of files that it names.
     """
 
@@ -75,7 +74,6 @@ class CaptionTables:
             whose IDs lack folders and extensions; rows of other tables name paths relative to the table's folder.
 
     Attributes:
-        tables: The tables that were read.
         rows: Number of rows that were read, also of tables with an error.
         missing: Why rows were left out: they match no file, or several.
         unused: What the files are that have no videos, by path.
@@ -95,14 +93,7 @@ class CaptionTables:
         return FileMatcher(self._list_files())
 
     def add(self, path: str, stream: BinaryIO, encoding: str = "utf-8") -> None:
-        """Read a table's rows.
-
-        Args:
-            path: Path of the table; paths in it are relative to its folder.
-
-        Raises:
-            InvalidInput: The table is not recognized, is invalid, or names no existing video.
-        """
+        """Read a table's rows; raise InvalidInput."""
         table = read_rows(stream, path, encoding)
         folder = str(PurePosixPath(path).parent).removeprefix(".")
         named: dict[str, str] = {}  # file → path in its first row

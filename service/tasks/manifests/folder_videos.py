@@ -1,25 +1,36 @@
-"""List the videos in a local folder: from its manifest, or from its files with caption tables and sidecars."""
+"""List the videos in a folder, here or in an object store, from its manifest, or from its tables and side files."""
 
 from __future__ import annotations
 
+import io
 import os
 import unicodedata
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache, partial
 from itertools import pairwise
 from pathlib import Path
 from typing import BinaryIO, NoReturn
+from urllib.parse import quote
 
 from cinestrata_schemas.tasks import VideoSpec
-from media.sources.media_source import is_source_uri
+from media import MediaError
+from media.errors import SourceOutage
+from media.sources.media_source import ListedFile, SourceUri, is_source_uri
 from media.video_limits import VIDEO_SUFFIXES
-from service.core.errors import FieldError, InvalidInput
+from service.core import request_limits
+from service.core.errors import FieldError, InvalidInput, SourceUnavailable
 from service.storage.library_paths import UPLOAD_FOLDER
+from service.storage.video_access import SourceReader
 from service.tasks.manifests.caption_tables import TABLE_SUFFIXES, FolderReader, VideoListing
-from service.tasks.manifests.manifest_parser import FULL_MANIFEST_NAMES, MANIFEST_NAMES, TYPED_MANIFEST_NAMES
+from service.tasks.manifests.manifest_parser import (
+    FULL_MANIFEST_NAMES,
+    MANIFEST_NAMES,
+    TYPED_MANIFEST_NAMES,
+    require_text_table,
+)
 from service.tasks.manifests.side_files import SIDECAR_SUFFIXES, SUBTITLE_SUFFIXES, SideFileNames, SideFiles
 from service.tasks.manifests.text_files import check_encoding
 from service.tasks.manifests.video_files import (
@@ -29,6 +40,7 @@ from service.tasks.manifests.video_files import (
     find_videos,
     is_video_name,
 )
+from service.tasks.manifests.video_tables import TYPED_SUFFIXES
 
 _FILES = (
     *VIDEO_SUFFIXES,
@@ -72,7 +84,6 @@ def list_folder_videos(
 
     Args:
         encoding: Encoding of the manifest, and of sidecar files that are not UTF-8. None: UTF-8, and detected.
-        captions_from_names: Whether a video without captions gets its file name as one.
         root: Folder that links must not leave; its own path has no links. None: they may lead anywhere.
 
     Raises:
@@ -175,9 +186,8 @@ def _walk(folder: Path, root: Path | None, report_progress: Callable[[], object]
         path = (folders or linked).popleft()
         real = (folder / path).resolve()
         if root is not None and not real.is_relative_to(root):
-            found.left_out[f"{path}/"] = FieldError(
-                f"{path}/", "It is a link that leads outside the media root."
-            )
+            message = "It is a link that leads outside the media root."
+            found.left_out[f"{path}/"] = FieldError(f"{path}/", message)
             continue
         above = (folder / path).parent.resolve()
         if real in seen or (path and (base.is_relative_to(real) or above.is_relative_to(real))):
@@ -206,11 +216,7 @@ def _walk(folder: Path, root: Path | None, report_progress: Callable[[], object]
             found.names.append(name)
             if is_uploaded and is_video_name(name):
                 found.uploaded.append(name)
-            elif (
-                not name.lower().endswith(_FILES)
-                and find_omission(name) is None
-                and _is_broken(folder / name)
-            ):
+            elif not name.lower().endswith(_FILES) and not find_omission(name) and _is_broken(folder / name):
                 message = "It is a link to a missing folder."
                 found.left_out[f"{name}/"] = FieldError(f"{name}/", message, "Restore or remove it.")
     found.names.sort()
@@ -231,9 +237,123 @@ def _open_inside(path: Path, root: Path | None) -> BinaryIO:
     """Open a manifest or a sidecar file; raise InvalidInput if a link leads out of ``root``."""
     target = path.resolve()
     if root is not None and not target.is_relative_to(root):
-        raise InvalidInput.at(
-            path.name, "The file is a link that leads outside the media root.", "Copy the file there."
-        )
+        message = "The file is a link that leads outside the media root."
+        raise InvalidInput.at(path.name, message, "Copy the file there.")
     if not target.is_file():
         raise InvalidInput.at(path.name, "It is not a regular file, or a broken link.", "Remove it.")
     return target.open("rb")
+
+
+@dataclass(frozen=True)
+class RemoteVideos(VideoListing):
+    """The videos in a remote folder or manifest.
+
+    Attributes:
+        base: URI of the folder that video URIs are relative to, ending with a slash.
+        files: The folder's files by path; None for a web server, which cannot be listed.
+    """
+
+    base: SourceUri
+    files: Mapping[str, ListedFile] | None = None
+
+    def place(self, videos: Sequence[VideoSpec]) -> list[VideoSpec]:
+        """Complete the videos' URIs."""
+        return [
+            video
+            if is_source_uri(video.uri)
+            else video.model_copy(update={"uri": self.base.text + _encode(self.base, video.uri)})
+            for video in videos
+        ]
+
+
+def list_remote_videos(
+    source: str,
+    reader: SourceReader,
+    encoding: str | None = None,
+    captions_from_names: bool = False,
+    report_progress: Callable[[], object] = lambda: None,
+) -> RemoteVideos:
+    """List the videos in an object store folder, or in a manifest in an object store or on a web server.
+
+    The files mean the same as in :func:`~service.tasks.manifests.folder_videos.list_folder_videos`. A video is left out
+    if its name cannot be part of a URI, or if a table names a file that is missing or outside its folder.
+
+    Args:
+        report_progress: Called for each page of a listing and each part of a file.
+
+    Raises:
+        InvalidInput: The source is not allowed or has no videos, all are left out, or its manifest is invalid.
+        SourceUnavailable: The source is unreachable at the moment.
+    """
+    try:
+        check_encoding(encoding or "utf-8")
+        return _list(source, reader, encoding, captions_from_names, report_progress)
+    except SourceOutage as error:
+        raise SourceUnavailable(error.reason) from error
+    except MediaError as error:
+        raise InvalidInput.at("source", f"{error.reason}.") from error
+
+
+def _list(
+    source: str,
+    reader: SourceReader,
+    encoding: str | None,
+    captions_from_names: bool,
+    report_progress: Callable[[], object],
+) -> RemoteVideos:
+    named = SourceUri.parse(source)
+    is_table = named.segments[-1].lower().endswith((*TABLE_SUFFIXES, *TYPED_SUFFIXES))
+    manifest = named.segments[-1] if is_table else None
+    folder = source.partition("?")[0] if named.port is not None else source
+    base = SourceUri.parse(folder[: folder.rindex("/") + 1] if manifest else folder.rstrip("/") + "/")
+    files: dict[str, ListedFile] | None = None
+    if manifest is None or named.port is None:
+        files = {file.name: file for file in reader.list_files(base, report_progress)}
+        manifest = manifest or next((name for name in FULL_MANIFEST_NAMES if name in files), None)
+
+    def open_file(name: str) -> BinaryIO:
+        require_text_table(name, name)  # before the download
+        uri = named if named.segments[-1] == name else SourceUri.parse(base.text + _encode(base, name))
+        return io.BytesIO(reader.read(uri, request_limits.MAX_TABLE_BYTES, report_progress))
+
+    side_files = SideFiles(SideFileNames(files or ()).find, open_file, encoding, is_strict=False)
+    folder_reader = FolderReader(
+        lambda: list(files or ()), lambda name: SourceUri.parse(base.text + name), side_files
+    )
+    tables = folder_reader.read_tables(manifest)
+    listed = tables.videos()
+    left_out = side_files.left_out
+    named_files = {row.uri.removeprefix(base.text) for row in listed}
+    names, omitted = find_videos(sorted({*(files or ())} - named_files) if manifest is None else ())
+    left_out.update(unlisted := _find_unlisted(base, listed, files))
+    paths = ((row.uri.removeprefix(base.text), row) for row in listed if row.uri not in unlisted)
+    no_videos = FieldError("source", f"There are no videos in {base.shown}.", NO_VIDEOS_HINT)
+    videos = folder_reader.read_videos(paths, names, no_videos, captions_from_names)
+    return RemoteVideos(
+        base, videos, left_out, files, omitted=omitted, **folder_reader.describe(tables, names)
+    )
+
+
+def _find_unlisted(
+    base: SourceUri, videos: Sequence[VideoSpec], files: Mapping[str, ListedFile] | None
+) -> dict[str, FieldError]:
+    """Explain which files of a manifest are missing or outside its folder."""
+    unlisted: dict[str, FieldError] = {}
+    for uri in (video.uri for video in videos if not is_source_uri(video.uri)):
+        if uri.startswith("/") or "://" in uri or ".." in uri.split("/"):
+            message = "The file is outside the manifest's folder."
+            hint = "Write paths relative to the manifest's folder, or complete URIs."
+            unlisted[uri] = FieldError(uri, message, hint)
+        elif files is not None and uri not in files:
+            hint = "Add it, or remove its row. Paths in a manifest are relative to the manifest's folder."
+            unlisted[uri] = FieldError(uri, "The file does not exist.", hint)
+        else:
+            try:
+                SourceUri.parse(base.text + _encode(base, uri))
+            except MediaError as error:
+                unlisted[uri] = FieldError(uri, f"{error.reason}.")
+    return unlisted
+
+
+def _encode(base: SourceUri, path: str) -> str:
+    return path if base.port is None else quote(path)

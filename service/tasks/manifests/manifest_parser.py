@@ -69,8 +69,6 @@ class ManifestEntries:
         """Add a row's video.
 
         Args:
-            location: Manifest name and row position, for errors.
-            fields: Fields of a video as in ``POST /tasks``.
             is_partial: Whether the row is one annotation in a data set, such as one worker's. Metadata that differ from
                 those of a previous row become lists.
 
@@ -165,20 +163,11 @@ FULL_MANIFEST_NAMES = (*MANIFEST_NAMES[:3], *TYPED_MANIFEST_NAMES)  # these list
 
 
 def require_text_table(name: str, field: str) -> None:
-    """Refuse typed tables, whose parsers use unbounded memory.
-
-    Args:
-        field: Field that the error names.
-
-    Raises:
-        InvalidInput: The file has the extension of a Parquet file or spreadsheet.
-    """
+    """Refuse typed tables, whose parsers use unbounded memory; raise InvalidInput."""
     if PurePath(name).suffix.lower() in TYPED_SUFFIXES:
+        reason = "the memory for a Parquet file or spreadsheet is not bounded by its size"
         raise InvalidInput.at(
-            field,
-            f"Cinestrata doesn't read {name!r}: the memory for a Parquet file or spreadsheet is not "
-            "bounded by its size.",
-            "Convert it to CSV or JSONL.",
+            field, f"Cinestrata doesn't read {name!r}: {reason}.", "Convert it to CSV or JSONL."
         )
 
 
@@ -187,10 +176,8 @@ class CaptionTableRows:
     """The rows of a manifest or caption table.
 
     Attributes:
-        format: Format name.
         rows: Location and unvalidated fields of each video, as in ``POST /tasks``.
         is_partial: Whether the table may list videos that are missing, as data sets do.
-        delimiter: Delimiter, for text tables.
         is_description: Whether the file only describes a data set and has no videos.
     """
 
@@ -202,15 +189,7 @@ class CaptionTableRows:
 
 
 def read_rows(stream: BinaryIO, name: str, encoding: str = "utf-8") -> CaptionTableRows:
-    """Recognize a manifest's format and read its rows.
-
-    Args:
-        stream: Content of the manifest, consumed along with the rows.
-        name: Manifest name for errors.
-
-    Raises:
-        InvalidInput: The format is unknown, or a row is invalid; the error names the line or key.
-    """
+    """Recognize a manifest's format and read its rows; raise InvalidInput."""
     require_text_table(name, name)
     check_encoding(encoding)
     text = PeekedText(stream, name)

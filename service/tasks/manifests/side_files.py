@@ -153,7 +153,6 @@ class SideFiles:
 
     Attributes:
         find: Finds the files that are read under a name, best first.
-        open: Opens one of them.
         encoding: Encoding of texts that are not UTF-8; None: detected.
         is_strict: Whether the error of a file that cannot be read is raised.
         notes: Detected encodings, by path.

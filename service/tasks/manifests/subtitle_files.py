@@ -43,14 +43,7 @@ _FRAMES = re.compile(r"\{ *\d+ *\} *\{ *\d+ *\}")
 
 
 def read_subtitles(text: str, name: str) -> Iterator[Cue]:
-    """Read the cues in a subtitle file.
-
-    Args:
-        name: File name for errors.
-
-    Raises:
-        InvalidInput: It is not a subtitle file, has too many cues, or has none with a valid time.
-    """
+    """Read the cues in a subtitle file; raise InvalidInput."""
     lines = [line.strip("\ufeff \t\v\f\0") for line in re.split(r"\r\n?|\n", text)]
     check_line_number(len(lines), name)
     lines = [*dropwhile(lambda line: not line, lines)]
@@ -88,11 +81,8 @@ def build_cues(timed: Iterable[TimedText], name: str) -> Iterator[Cue]:
         text = " ".join(new)[: request_limits.MAX_CUE_CHARS]
         cues, chars = cues + 1, chars + len(text)
         if cues > MAX_CUES or chars > request_limits.MAX_TRANSCRIPT_CHARS:
-            raise InvalidInput.at(
-                name,
-                f"It has more than {MAX_CUES} texts, or {request_limits.MAX_TRANSCRIPT_CHARS} characters.",
-                "Keep the subtitles of one video.",
-            )
+            limits = f"{MAX_CUES} texts, or {request_limits.MAX_TRANSCRIPT_CHARS} characters"
+            raise InvalidInput.at(name, f"It has more than {limits}.", "Keep the subtitles of one video.")
         if end is None or not start < end < _MAX_TIME:
             end = start + _SHORTEST
         yield Cue(start=start, end=end, text=text)

@@ -45,12 +45,7 @@ class TextStream(Protocol):
 
 
 class PeekedText:
-    """A byte stream of text whose first lines can be peeked at. UTF-16 is converted to UTF-8.
-
-    Args:
-        stream: Content of the file.
-        name: File name for errors.
-    """
+    """A byte stream of text whose first lines can be peeked at. UTF-16 is converted to UTF-8."""
 
     def __init__(self, stream: TextStream, name: str) -> None:
         first = stream.readline(MAX_LINE_BYTES + 1)
@@ -125,8 +120,6 @@ def read_lines(stream: TextStream, name: str, encoding: str = "utf-8") -> Iterat
     """Iterate over a text's lines with their ends. A byte order mark is removed, and overrides the encoding.
 
     Args:
-        stream: Content of the file.
-        name: File name for errors.
         encoding: A superset of ASCII.
 
     Raises:
@@ -208,9 +201,6 @@ def not_decoded(raw: bytes, error: UnicodeDecodeError, name: str, encoding: str)
 def check_line_number(number: int, name: str) -> None:
     """Limit the number of lines: a 128 MB body may have a hundred million, at a few microseconds each.
 
-    Args:
-        name: File name for errors.
-
     Raises:
         InvalidInput: The file has too many lines.
     """
@@ -242,7 +232,6 @@ def parse_json(text: str, name: str, line: int | None = None) -> Any:
     """Parse a JSON value.
 
     Args:
-        name: Name of the file in errors.
         line: Line number of the value; None if the text is the whole file.
 
     Raises:

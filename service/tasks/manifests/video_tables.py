@@ -71,9 +71,6 @@ def count_known_columns(names: Sequence[str]) -> int:
 def map_columns(names: Sequence[str], location: str) -> list[str]:
     """Map columns to fields. Metadata columns keep their names; unnamed columns are empty.
 
-    Args:
-        location: Where the names are, for errors.
-
     Raises:
         InvalidInput: There is no file column, or two columns have the same meaning.
     """
@@ -136,9 +133,7 @@ def row_fields(fields: Sequence[str], cells: Sequence[str], location: str) -> di
     """Read a row's video, with fields as in ``POST /tasks``; empty if all cells are empty.
 
     Args:
-        fields: Fields of the columns, from :func:`map_columns`.
         cells: Captions in one cell are separated by ``|``.
-        location: Where the row is, for errors.
 
     Raises:
         InvalidInput: A cell has no named column.
@@ -204,15 +199,7 @@ _DELIMITERS = (",", ";", "\t", "|")
 
 
 def read_delimited_table(lines: Iterable[str], name: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Read the location and video fields of each row. The header determines the delimiter.
-
-    Args:
-        lines: Lines of the file with their ends.
-        name: File name for errors.
-
-    Raises:
-        InvalidInput: The header or a row is invalid; the error names the line.
-    """
+    """Read the location and video fields of each row. The header determines the delimiter; raise InvalidInput."""
     lines = _limit(chain.from_iterable(map(_split_returns, lines)), name)
     blank = 0
     header = ""
@@ -254,11 +241,7 @@ def is_lsmdc(line: str) -> bool:
 
 
 def find_delimiter(header: str) -> str:
-    """Choose the delimiter that yields the most known columns, the first one on a tie.
-
-    Args:
-        header: The table's first line that is not blank.
-    """
+    """Choose the delimiter that yields the most known columns, the first one on a tie."""
 
     return max(_DELIMITERS, key=lambda delimiter: count_known_columns(split_header(header, delimiter)))
 

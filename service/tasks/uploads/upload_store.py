@@ -13,7 +13,6 @@ import os
 import re
 import secrets
 import shutil
-import threading
 import time
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
@@ -53,7 +52,6 @@ EXPIRES_AFTER = timedelta(days=3)  # since the last byte
 _ID = re.compile(r"upl_[0-9a-f]{32}")
 _FILE_NAME = re.compile(r"(upl_[0-9a-f]{32})\.(\d{1,16}|json)")
 _DISK_MARGIN_BYTES = 512 * 1024**2  # kept free for the catalog and the index
-_USAGE_SECONDS = 5.0  # between reads of the folder, which may hold 100,000 files
 
 
 @dataclass(frozen=True)
@@ -63,7 +61,6 @@ class Upload:
     Attributes:
         name: Path of the file on the client's machine, relative to the selected folder; untrusted.
         metadata: The ``Upload-Metadata`` header from creation.
-        size: Size of the complete file in bytes.
     """
 
     id: str
@@ -78,11 +75,7 @@ class Upload:
 
     @property
     def received(self) -> int:
-        """Number of bytes received.
-
-        Raises:
-            NotFound: The upload was deleted meanwhile.
-        """
+        """Number of bytes received; raise NotFound."""
         return self._status().st_size
 
     @property
@@ -97,30 +90,8 @@ class Upload:
             raise _unknown(self.id) from None
 
 
-@dataclass
-class _Usage:
-    """The folder's pending uploads, including those created since it was read."""
-
-    read_at: float
-    uploads: int
-    declared_bytes: int
-    missing_bytes: int  # announced but not received yet
-
-    @property
-    def free_bytes(self) -> int:
-        """Disk space for other uploads; may be negative."""
-        return shutil.disk_usage(_folder()).free - self.missing_bytes - _DISK_MARGIN_BYTES
-
-
-_usages: dict[Path, _Usage] = {}
-_usages_lock = threading.Lock()
-
-
 def create_upload(name: str, metadata: str, size: int) -> Upload:
     """Create an empty upload.
-
-    Args:
-        name, metadata, size: As in :class:`Upload`.
 
     Raises:
         TooLarge: The file is larger than a video may be, or there are too many pending uploads.
@@ -133,7 +104,7 @@ def create_upload(name: str, metadata: str, size: int) -> Upload:
             "compress it."
         )
     upload = Upload(f"upl_{secrets.token_hex(16)}", name, metadata, size)
-    _reserve(size)
+    _require_room(size)
     try:
         upload.path.touch()
         content = json.dumps({"name": name, "metadata": metadata, "size": size})
@@ -147,11 +118,7 @@ def create_upload(name: str, metadata: str, size: int) -> Upload:
 
 
 def find_upload(upload_id: str) -> Upload:
-    """Look up an upload.
-
-    Raises:
-        NotFound: There is no such upload; it may have expired, or a task uses it.
-    """
+    """Look up an upload; raise NotFound."""
     if not _ID.fullmatch(upload_id):
         raise _unknown(upload_id)
     try:
@@ -183,9 +150,8 @@ def delete_upload(upload: Upload) -> None:
 
 def available_bytes() -> int:
     """Compute how many bytes new uploads may have in total; may be negative."""
-    with _usages_lock:
-        usage = _read_usage()
-    return min(request_limits.MAX_PENDING_BYTES - usage.declared_bytes, usage.free_bytes)
+    _, declared, free = _read_usage()
+    return min(request_limits.MAX_PENDING_BYTES - declared, free)
 
 
 def sweep_incoming() -> list[str]:
@@ -222,44 +188,36 @@ def _folder() -> Path:
     return folder
 
 
-def _reserve(size: int) -> None:
-    """Reserve room for an upload; raise TooLarge or InsufficientStorage if there is none."""
-    with _usages_lock:
-        usage = _read_usage()
-        hint = "Add their videos to a domain first, or delete some of them."
-        if usage.uploads >= request_limits.MAX_PENDING_UPLOADS:
-            raise TooLarge(f"There are {usage.uploads} uploads not used by a task yet. {hint}")
-        if usage.declared_bytes + size > (limit := request_limits.MAX_PENDING_BYTES):
-            raise TooLarge(f"Uploads not used by a task yet may take {limit} bytes in total. {hint}")
-        if size > (free := usage.free_bytes):
-            raise InsufficientStorage(size, max(0, free))
-        usage.uploads += 1
-        usage.declared_bytes += size
-        usage.missing_bytes += size
+def _require_room(size: int) -> None:
+    """Raise TooLarge or InsufficientStorage if there is no room for another upload."""
+    uploads, declared, free = _read_usage()
+    hint = "Add their videos to a domain first, or delete some of them."
+    if uploads >= request_limits.MAX_PENDING_UPLOADS:
+        raise TooLarge(f"There are {uploads} uploads not used by a task yet. {hint}")
+    if declared + size > (limit := request_limits.MAX_PENDING_BYTES):
+        raise TooLarge(f"Uploads not used by a task yet may take {limit} bytes in total. {hint}")
+    if size > free:
+        raise InsufficientStorage(size, max(0, free))
 
 
-def _read_usage() -> _Usage:
-    folder = _folder()
-    usage = _usages.get(folder)
-    if usage is not None and time.monotonic() - usage.read_at < _USAGE_SECONDS:
-        return usage
-    usage = _usages[folder] = _Usage(time.monotonic(), 0, 0, 0)
-    for entry in os.scandir(folder):
+def _read_usage() -> tuple[int, int, int]:
+    """Read the number of pending uploads, their bytes when complete, and the free bytes for others, maybe negative."""
+    uploads = declared = 0
+    free = shutil.disk_usage(_folder()).free - _DISK_MARGIN_BYTES
+    for entry in os.scandir(_folder()):
         found = _FILE_NAME.fullmatch(entry.name)
         if found and found[2].isdigit():
             with suppress(FileNotFoundError):  # deleted meanwhile
                 size = int(found[2])
-                usage.missing_bytes += max(0, size - entry.stat().st_size)
-                usage.declared_bytes += size
-                usage.uploads += 1
-    return usage
+                free -= max(0, size - entry.stat().st_size)
+                declared += size
+                uploads += 1
+    return uploads, declared, free
 
 
 def _remove(*names: str) -> None:
     for name in sorted(names, reverse=True):  # an upload without the JSON file does not exist
         (_folder() / name).unlink(missing_ok=True)
-    with _usages_lock:
-        _usages.pop(_folder(), None)
 
 
 def _unknown(upload_id: str) -> NotFound:

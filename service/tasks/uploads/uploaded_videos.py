@@ -47,9 +47,6 @@ def adopted_uploads(spec: Spec, task_id: str) -> Iterator[Spec]:
     The files exist under both names until the ``with`` block ends, so a refused task leaves its uploads complete, and
     the corrected request can use them again.
 
-    Args:
-        spec: Specification of the task or append.
-
     Raises:
         InvalidInput: An upload does not exist or is incomplete; the error names up to 20 videos.
     """
@@ -60,16 +57,9 @@ def adopted_uploads(spec: Spec, task_id: str) -> Iterator[Spec]:
     paths = dict(zip(uploads, storable_paths([upload.name for upload in uploads.values()]), strict=True))
     try:
         _link_files(uploads, paths, task_id)
-        yield spec.model_copy(
-            update={
-                "videos": [
-                    video.model_copy(update={"uri": f"{UPLOAD_SCHEME}{task_id}/{paths[video.uri]}"})
-                    if video.uri in paths
-                    else video
-                    for video in spec.videos
-                ]
-            }
-        )
+        files = {uri: f"{UPLOAD_SCHEME}{task_id}/{path}" for uri, path in paths.items()}
+        videos = [video.model_copy(update={"uri": files.get(video.uri, video.uri)}) for video in spec.videos]
+        yield spec.model_copy(update={"videos": videos})
     except BaseException as error:
         if not isinstance(error, InDoubt):  # the task may be stored and need its files
             remove_upload(task_id)
@@ -122,11 +112,8 @@ def _add_number(path: PurePosixPath, number: int) -> PurePosixPath:
 
 
 def _storable_path(name: str) -> PurePosixPath:
-    parts = [
-        part
-        for raw in unicodedata.normalize("NFC", name).replace("\\", "/").split("/")
-        if (part := _UNSAFE.sub("_", raw).strip()) not in ("", ".", "..")
-    ]
+    names = unicodedata.normalize("NFC", name).replace("\\", "/").split("/")
+    parts = [part for raw in names if (part := _UNSAFE.sub("_", raw).strip()) not in ("", ".", "..")]
     return PurePosixPath(*map(_shorten, parts[-_MAX_DEPTH:] or ["video"]))
 
 
@@ -149,27 +136,18 @@ def _complete_uploads(videos: Sequence[VideoSpec]) -> dict[str, Upload]:
     for number, video in enumerate(videos):
         if not video.uri.startswith(_PREFIX) or video.uri in uploads:
             continue
+        field = f"videos[{number}].uri"
         try:
             upload = find_upload(video.uri.removeprefix(UPLOAD_SCHEME))
             received = upload.received
         except NotFound:
-            errors.append(
-                FieldError(
-                    f"videos[{number}].uri",
-                    "There is no such upload; it has expired, was deleted, or belongs to a task.",
-                    "Upload the file again.",
-                )
-            )
+            message = "There is no such upload; it has expired, was deleted, or belongs to a task."
+            errors.append(FieldError(field, message, "Upload the file again."))
         else:
             uploads[video.uri] = upload
             if received < upload.size:
-                errors.append(
-                    FieldError(
-                        f"videos[{number}].uri",
-                        f"The upload is incomplete: {received} of {upload.size} bytes are stored.",
-                        "Send the remaining bytes first.",
-                    )
-                )
+                message = f"The upload is incomplete: {received} of {upload.size} bytes are stored."
+                errors.append(FieldError(field, message, "Send the remaining bytes first."))
         if len(errors) == _MAX_ERRORS:
             break
     if errors:

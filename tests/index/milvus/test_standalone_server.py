@@ -17,7 +17,7 @@ MODULES = (
     "tests/index/milvus",
     "tests/index/shards",
     "tests/api/test_milvus_library.py",
-    "tests/trainer/worker/test_learning_with_milvus.py",
+    "tests/trainer/worker/test_learning_job.py",
 )
 
 

@@ -31,7 +31,7 @@ from models.errors import BackboneUnavailable, BackboneUnsupported, ReleaseError
 from models.releases.release_files import write_release
 from models.routing.token_statistics import token_presence
 from service.core.settings import METHOD_NAMES
-from service.tasks.method_checks import find_method_error
+from service.tasks.ingestion_checks import find_method_error
 from tests.random_frames import random_frames
 from trainer.methods import Method
 from trainer.task_data import Clip, Pair

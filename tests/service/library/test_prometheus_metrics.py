@@ -8,7 +8,6 @@ import pytest
 
 from service.catalog.database import now, session_scope
 from service.catalog.operation_tables import WorkerReport
-from service.catalog.tables import Task
 from service.core.settings import Settings
 from service.library.prometheus_metrics import GpuMemoryCollector, MeasureCollector
 from tests.measured_library import add_measured_domains
@@ -36,19 +35,6 @@ def test_gauges_are_those_of_the_served_release(catalog: Settings) -> None:
     assert samples["cinestrata_forgetting", "local"] == pytest.approx(0.3)
     assert samples["cinestrata_router_accuracy",] == pytest.approx(0.7)
     assert samples["cinestrata_unfound_domains",] == 0
-
-
-def test_stage_times_are_means_over_finished_tasks(catalog: Settings) -> None:
-    add_measured_domains({(1, 1): 0.5, (2, 2): 0.5, (3, 3): 0.5})
-    seconds = [{"training": 10.0}, {"training": 20.0}, {}]
-    with session_scope(write=True) as session:
-        for number, measured in enumerate(seconds, 1):
-            times = {"videos": 4, "captioned": True, "seconds": measured}
-            session.get_one(Task, f"t{number}").progress = {"stage": "ready", "times": times}
-    stages = {
-        name[1]: v for name, v in _samples(MeasureCollector()).items() if name[0].endswith("stage_seconds")
-    }
-    assert stages == {"training": 15.0}
 
 
 def test_number_of_series_does_not_grow_with_the_library(sqlite_catalog: Settings) -> None:

@@ -21,7 +21,7 @@ from service.storage.disk_budget import estimate_task_bytes
 from service.syncs.registered_syncs import register_sync
 from service.syncs.sync_run import run_sync
 from service.tasks import commands
-from service.tasks.relearning import relearn_appended_videos
+from service.tasks.task_storage import relearn_appended_videos
 from tests.catalog_rows import mark_learned
 from tests.packed_files import pack_zip
 

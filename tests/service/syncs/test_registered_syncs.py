@@ -107,34 +107,6 @@ def test_domain_follows_its_source(films: Path, messages: list[str]) -> None:
     assert counts_of(sync).deleted == 1
 
 
-def test_typed_manifest_is_not_read(films: Path) -> None:
-    sync = register()
-    (films / "manifest.parquet").write_bytes(b"PAR1")
-    assert "doesn't read 'manifest.parquet'" in str(run(sync).error)
-    assert commands.list_tasks() == []
-    with pytest.raises(InvalidInput) as caught:
-        register(source="films/manifest.parquet")
-    assert caught.value.errors[0].field == "source"
-
-
-def test_captions_of_unchanged_files_are_updated(films: Path) -> None:
-    """Without a text file, the captions of the domain stay."""
-    sync = register()
-    (films / "a.txt").write_text("a cat\n")
-    (films / "b.txt").write_text("a bird\n")
-    run(sync)
-    finish()
-    (films / "a.txt").write_text("a dog\na black dog\n")
-    (films / "b.txt").unlink()
-    counts = counts_of(sync)
-    assert (counts.recaptioned, counts.unchanged, counts.new) == (1, 2, 0)
-    (task,) = commands.list_tasks()
-    captions = {video.uri: video.captions for video in list_videos(task.id).videos}
-    assert captions == {"films/a.mp4": ["a dog", "a black dog"], "films/b.mp4": ["a bird"]}
-    again = counts_of(sync)
-    assert again.recaptioned == 0
-
-
 def test_failed_append_is_sent_again(films: Path) -> None:
     sync = register()
     run(sync)
@@ -188,32 +160,6 @@ def test_uploaded_files_are_no_part_of_the_media_root(films: Path) -> None:
     assert (counts.vanished, counts.deleted, counts.left_out) == (0, 0, 0)
     (task,) = commands.list_tasks()
     assert sorted(video.uri for video in list_videos(task.id).videos) == sorted(files)
-
-
-def test_table_of_captions_need_not_name_all_files(films: Path) -> None:
-    """A file whose row is removed has not vanished, and its video keeps its captions."""
-    table = films / "captions.csv"
-    table.write_text("file,caption\na.mp4,a cat\nb.mp4,a dog\n")
-    sync = register(vanished="delete")
-    run(sync)
-    finish()
-    table.write_text("file,caption\nb.mp4,a wolf\n")
-    write(films, "c")
-    counts = counts_of(sync)
-    assert (counts.new, counts.unchanged, counts.recaptioned, counts.vanished) == (1, 2, 1, 0)
-    (domain, _) = commands.list_tasks()
-    captions = {video.uri: video.captions for video in list_videos(domain.id).videos}
-    assert captions == {"films/a.mp4": ["a cat"], "films/b.mp4": ["a wolf"], "films/c.mp4": []}
-
-
-@pytest.mark.parametrize("source", ["uploads", "uploads/tsk_0123456789abcdef"])
-def test_uploads_are_followed_only_if_the_source_is_an_upload(source: str) -> None:
-    folder = settings().media_root / "uploads" / "tsk_0123456789abcdef"
-    folder.mkdir(parents=True)
-    write(folder, "a")
-    result = run(register(source=source))
-    assert ("only uploaded videos" in (result.error or "")) == (source == "uploads")
-    assert len(commands.list_tasks()) == (source != "uploads")
 
 
 def test_unreadable_folder_deletes_nothing(films: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -511,19 +457,6 @@ def test_registration_that_keeps_vanished_videos_applies_to_a_run_in_progress(
     assert len(list_videos(task.id).videos) == 2
     counts = counts_of(sync)
     assert (counts.vanished, counts.deleted) == (1, 0)
-
-
-def test_removed_sync_ends(films: Path) -> None:
-    sync = register()
-    running = claim_run(sync.id)
-    assert running is not None
-    remove_sync(sync.id)
-    with pytest.raises(LeaseLost):
-        running.renew()
-    assert list_syncs() == []
-    with pytest.raises(NotFound):
-        remove_sync(sync.id)
-    run_sync(sync.id)
 
 
 @pytest.mark.parametrize("name", ["Küche Eins", "küche EINS", "kuche-eins"])

@@ -16,7 +16,7 @@ from service.storage.video_access import SourceReader
 from service.syncs.source_listing import check_source, list_source
 from service.syncs.sync_plan import FollowedDomain, file_key
 from service.syncs.sync_planner import plan_sync
-from service.tasks.manifests.remote_videos import list_remote_videos
+from service.tasks.manifests.folder_videos import list_remote_videos
 from tests.web_files import WebFiles
 
 
@@ -60,37 +60,6 @@ def test_manifest_in_the_folder_lists_the_videos(bucket: Any) -> None:
         put(bucket, manifest__csv=f"file,caption\n{name},a cat\n")
         with pytest.raises(InvalidInput, match=reason):
             list_source("s3://films/videos/", captions_from_names=False)
-
-
-def test_table_of_captions_in_the_folder_need_not_name_all_videos(bucket: Any) -> None:
-    put(bucket, captions__csv="file,caption\na.mp4,a cat sleeps\n", c__mp4="c")
-    bucket.put_object(Bucket="films", Key="videos/.hidden.mp4", Body=b"h")
-    source = list_source("s3://films/videos/", captions_from_names=False)
-    assert {file.video.uri: file.video.captions for file in source.files} == {
-        "a.mp4": ["a cat sleeps"],
-        "b.mp4": ["a dog runs", "the dog jumps"],
-        "c.mp4": [],
-    }
-    listing = list_remote_videos("s3://films/videos/", SourceReader())
-    assert listing.without_row == ["b.mp4", "c.mp4"]
-    put(bucket, captions__csv="file,caption\ns3://films/videos/a.mp4,a cat sleeps\n")
-    listing = list_remote_videos("s3://films/videos/", SourceReader())
-    assert [video.uri for video in listing.videos] == ["s3://films/videos/a.mp4", "b.mp4", "c.mp4"]
-    named = list_remote_videos("s3://films/videos/captions.csv", SourceReader())
-    assert [video.uri for video in named.videos] == ["s3://films/videos/a.mp4"]
-
-
-@pytest.mark.parametrize("table", ["captions.csv", "manifest.csv"])
-@pytest.mark.parametrize("folder", ["", "s3://films/videos/"])
-def test_subtitles_are_the_transcript_of_a_video_with_a_row(bucket: Any, table: str, folder: str) -> None:
-    put(
-        bucket,
-        a__en__vtt="WEBVTT\n\n00:01.000 --> 00:02.000\nthe cat speaks\n",
-        **{table.replace(".", "__"): f"file,caption\n{folder}a.mp4,a cat sleeps\n"},
-    )
-    video = list_remote_videos("s3://films/videos/", SourceReader()).videos[0]
-    assert (video.uri, video.captions) == (f"{folder}a.mp4", ["a cat sleeps"])
-    assert [cue.text for cue in video.transcript] == ["the cat speaks"]
 
 
 def test_objects_of_systems_and_side_files_that_cannot_be_read_stop_nothing(bucket: Any) -> None:

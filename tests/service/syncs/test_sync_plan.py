@@ -17,7 +17,7 @@ from cinestrata_schemas.videos import Cue, VideoSummary
 from media import content_hash
 from service.core.errors import InvalidInput
 from service.syncs.source_listing import local_files
-from service.syncs.sync_plan import FollowedDomain, SourceFiles, SyncPlan, file_key, path_digest, shown_path
+from service.syncs.sync_plan import FollowedDomain, SourceFiles, SyncPlan, file_key, shown_path
 from service.syncs.sync_planner import plan_sync
 from service.tasks.manifests.folder_videos import FolderVideos
 
@@ -323,27 +323,6 @@ def test_video_that_was_moved_from_another_domain_is_sent_as_its_successor(folde
     files = [*domain.files, *rows(plan, str(folder))]
     again = plan_sync(found(folder), replace(domain, videos=[*domain.videos, pending], files=files))
     assert summary(again) == (0, 0, 0, 0, 3)
-
-
-def test_files_of_1_0_are_known_without_being_read(folder: Path, read: list[str]) -> None:
-    """Its rows have digests of paths. A file that changed since is a new version."""
-    first = followed(folder)
-    legacy = [
-        StoredFile(
-            key=path_digest(name), task_id="tsk_1", source="", path=None,
-            bytes=video.bytes, sha256=video.content_hash, video_id=video.id,
-        )
-        for name, video in zip(NAMES, first.videos, strict=True)
-    ]  # fmt: skip
-    read.clear()
-    domain = replace(first, files=legacy)
-    plan = plan_sync(found(folder), domain)
-    assert (summary(plan), read, sorted(plan.rows)) == ((0, 0, 0, 0, 2), [], sorted(NAMES))
-    assert sorted(plan.forgotten) == sorted(row.key for row in legacy)
-    os.utime(folder / "a.mp4")
-    assert (summary(plan_sync(found(folder), domain)), read) == ((0, 0, 0, 0, 2), ["a.mp4"])
-    write(folder, "a.mp4", "another content")
-    assert summary(plan_sync(found(folder), domain)) == (0, 1, 0, 0, 1)
 
 
 def test_given_ids_are_refused_by_name(folder: Path) -> None:

@@ -362,7 +362,7 @@ def test_sidecar_files_caption_an_archive_without_manifest(
     assert second.captions == ["a bird", "it flies"]
     assert {path.name for path in _remaining_files()} == {"tsk_1", "birds", "a.MOV", "b.mp4"}
     remove_upload("tsk_1")
-    monkeypatch.setattr(archive_unpacking, "_MAX_MANIFEST_BYTES", 20)
+    monkeypatch.setattr(archive_unpacking, "_MAX_TEXT_BYTES", 20)
     _refused(pack(files), TooLarge)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import multiprocessing
-import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -58,21 +57,6 @@ def test_duplicate_message_has_no_effect(sqlite_catalog: Settings, post_probed: 
     assert lifecycle.claim_probing(view.id, "b") is None
 
 
-def test_one_of_several_threads_claims_a_task(catalog: Settings, post_probed: Post) -> None:
-    view = post_probed()
-    gate = threading.Barrier(8)
-
-    def race(name: str) -> lifecycle.Claim | None:
-        gate.wait()
-        return lifecycle.claim_training(view.id, name)
-
-    with ThreadPoolExecutor(8) as threads:
-        won = [claim for claim in threads.map(race, [f"w{n}" for n in range(8)]) if claim]
-    assert len(won) == 1
-    assert _row(view.id).lease_owner == won[0].owner
-    assert _row(view.id).fencing_token == won[0].token
-
-
 def _race_in_process(task_ids: list[str], results: multiprocessing.Queue[tuple[str, int]]) -> None:
     for task_id in task_ids:
         deadline = time.monotonic() + 30
@@ -123,13 +107,6 @@ def test_claim_of_an_expired_lease_records_the_lost_worker_like_the_reconciler(
     ]
 
 
-def test_claim_of_a_released_task_records_no_lost_worker(sqlite_catalog: Settings, post_probed: Post) -> None:
-    view = post_probed()
-    _claimed(view.id).release()
-    _claimed(view.id)
-    assert not [e for e in task_events.events_after(view.id) if "Lost" in e.data.get("message", "")]
-
-
 def test_fencing_token_excludes_the_previous_owner(
     catalog: Settings, post_probed: Post, expire: Callable
 ) -> None:
@@ -169,7 +146,7 @@ def test_progress_is_stored_in_the_task_and_as_events(sqlite_catalog: Settings, 
     claim.progress("training", 0.25, epoch=1, epochs=4, loss=2.5, videos_per_second=12.0)
     shown = commands.get_task(view.id)
     assert shown.state == "training"
-    assert shown.progress.model_dump(exclude_none=True, exclude={"times"}) == {
+    assert shown.progress.model_dump(exclude_none=True) == {
         "stage": "training",
         "fraction": 0.25,
         "epoch": 1,
@@ -179,18 +156,6 @@ def test_progress_is_stored_in_the_task_and_as_events(sqlite_catalog: Settings, 
     }
     last = task_events.events_after(view.id)[-1]
     assert (last.kind, last.data["loss"]) == ("progress", 2.5)
-
-
-def test_the_peak_of_memory_remains_after_the_stage(sqlite_catalog: Settings, post_probed: Post) -> None:
-    view = post_probed()
-    claim = _claimed(view.id)
-    assert commands.get_task(view.id).progress.peak_memory is None
-    claim.report_memory(lambda: 7_000_000)
-    claim.advance("training")
-    claim.progress("training", 0.25)
-    claim.report_memory(lambda: 5_000_000)
-    claim.advance("indexing")
-    assert commands.get_task(view.id).progress.peak_memory == 7_000_000
 
 
 def test_progress_events_are_throttled(sqlite_catalog: Settings, post_probed: Post, monkeypatch) -> None:
@@ -305,6 +270,15 @@ class TestHeartbeat:
             _until(lambda: _row(view.id).lease_expires_at > before, claim.tick)
             claim.fail("enough")
 
+    def test_heartbeat_detects_a_lost_lease(self, short: Settings, post_probed: Post) -> None:
+        view = post_probed()
+        claim = _claimed(view.id)
+        with claim:
+            with session_scope(write=True) as session:
+                session.get_one(Task, view.id).fencing_token += 1
+            with pytest.raises(LeaseLost):
+                _until(lambda: False, claim.tick)
+
     def test_lease_expires_without_progress(self, short: Settings, post_probed: Post) -> None:
         view = post_probed()
         with _claimed(view.id):
@@ -319,15 +293,6 @@ class TestHeartbeat:
             commands.cancel_task(view.id)
             _until(lambda: False, claim.tick)
         assert commands.get_task(view.id).state == "cancelled"
-
-    def test_heartbeat_detects_a_lost_lease(self, short: Settings, post_probed: Post) -> None:
-        view = post_probed()
-        claim = _claimed(view.id)
-        with claim:
-            with session_scope(write=True) as session:
-                session.get_one(Task, view.id).fencing_token += 1
-            with pytest.raises(LeaseLost):
-                _until(lambda: False, claim.tick)
 
     def test_unavailable_database_does_not_stop_the_training(
         self, short: Settings, post_probed: Post, monkeypatch: pytest.MonkeyPatch

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from service.core.settings import METHOD_NAMES
-from service.tasks.method_checks import find_method_error, learns_all_captions, settings_errors
+from service.tasks.ingestion_checks import find_method_error, learns_all_captions, settings_errors
 from trainer.methods import METHODS
 from trainer.methods.setting_schemas import FILE, setting_schemas
 

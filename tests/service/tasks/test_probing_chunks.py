@@ -26,7 +26,7 @@ from service.catalog.tables import Chunk, Task, Video
 from service.core.errors import LeaseLost, TaskCancelled
 from service.core.settings import Settings, settings
 from service.tasks import commands, lifecycle, probing, probing_completion
-from service.tasks.lifecycle import free_chunks, state_machine
+from service.tasks.lifecycle import state_machine
 from service.tasks.lifecycle.state_machine import set_state
 from service.tasks.probing_completion import isolate_failures
 from tests.catalog_rows import accepted_videos
@@ -215,7 +215,7 @@ def test_broken_worker_does_not_fail_the_task_of_another(
 
 
 @pytest.mark.parametrize(
-    "step", [(free_chunks, "send_due"), (probing, "require_writable"), (probing, "VideoDecoder")]
+    "step", [(probing, "send_due"), (probing, "require_writable"), (probing, "VideoDecoder")]
 )
 def test_chunk_is_released_if_its_worker_fails_before_it_begins(
     step: tuple[Any, str],

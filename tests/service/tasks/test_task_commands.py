@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -13,17 +15,30 @@ import pytest
 from hypothesis import HealthCheck, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
-from sqlalchemy import func, select
+from sqlalchemy import func, select, text
+from sqlalchemy.orm import Session
 
 from cinestrata_schemas.tasks import RetrySpec, TaskDetails, TaskSpec
-from service.catalog.database import session_scope
+from media.scenes import scene_files
+from media.scenes.scene_files import scene_file_name
+from media.scenes.scene_model import Scene
+from service.catalog.database import now, session_scope
 from service.catalog.leases import Lease
-from service.catalog.tables import Task, Video
+from service.catalog.tables import IdempotencyKey, LeaseRow, Task, Video
 from service.core import request_limits
-from service.core.errors import Conflict, IdempotencyInFlight, IdempotencyMismatch, InvalidInput, NotFound
+from service.core.errors import (
+    CatalogDamaged,
+    Conflict,
+    IdempotencyInFlight,
+    IdempotencyMismatch,
+    InvalidInput,
+    NotFound,
+    Unavailable,
+)
 from service.core.settings import Settings, settings
 from service.tasks import commands, lifecycle, task_events
-from service.tasks.idempotency import TaskRequest
+from service.tasks.commands import SAMPLE_DOMAIN, SAMPLE_VIDEOS, create_sample_task
+from service.tasks.idempotency import CreateOutcome, TaskRequest
 from service.tasks.ingestion_checks import normalize_caption, validate_spec
 
 # For tests of statements that other tests run on both databases.
@@ -327,3 +342,115 @@ class TestCancelAndRetry:
         for act in (commands.get_task, commands.cancel_task, commands.retry_task, task_events.events_after):
             with pytest.raises(NotFound, match="tsk_none"):
                 act("tsk_none")
+
+
+def test_drawn_videos_become_a_task(sqlite_catalog: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    def write(folder: Path, scene: Scene) -> Path:
+        path = folder / scene_file_name(scene)
+        path.write_bytes(scene.id.encode())
+        return path
+
+    monkeypatch.setattr(scene_files, "write_scene", write)  # drawing takes seconds
+    task = create_sample_task().task
+    assert (task.name, task.state, task.counts.videos) == (SAMPLE_DOMAIN, "queued", SAMPLE_VIDEOS)
+    with session_scope() as session:
+        videos = session.query(Video).all()
+        assert {video.split for video in videos} == {"train", "test"}
+        assert all(len(video.captions) == 3 for video in videos)
+    stored = list(sqlite_catalog.uploads_dir.rglob("*.mp4"))
+    assert len(stored) == SAMPLE_VIDEOS
+    assert all(path.read_text() == path.stem for path in stored)
+    monkeypatch.setattr(scene_files, "write_scene", None)  # a repetition draws nothing
+    with pytest.raises(Conflict, match=SAMPLE_DOMAIN):
+        create_sample_task()
+
+
+def test_full_disk_stores_nothing(sqlite_catalog: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(scene_files, "write_scene", fail)
+    with pytest.raises(Unavailable, match="No space left"):
+        create_sample_task()
+    assert commands.list_tasks() == []
+
+
+REQUEST = TaskRequest("k", "me")
+
+
+def _store_task(make_file: Callable[[str], Path]) -> TaskDetails:
+    make_file("a.mp4")
+    spec = TaskSpec.model_validate({"name": "birds", "videos": [{"uri": "a.mp4"}]})
+    return commands.create_task(spec, idempotency_key="answered", caller="me").task
+
+
+def _expire() -> timedelta:
+    """Let the lease of the only unanswered key expire; returns its duration."""
+    with session_scope(write=True) as session:
+        row = session.scalars(select(LeaseRow).where(LeaseRow.id.endswith(" k"))).one()
+        created = select(IdempotencyKey.created_at).where(IdempotencyKey.key == "k")
+        lease = row.until - session.scalars(created).one()
+        row.until = now(session) - timedelta(seconds=1)
+    return lease
+
+
+def test_key_of_a_dead_process_is_free_after_its_lease(catalog: Settings) -> None:
+    assert isinstance(REQUEST.reserve("hash"), Lease)
+    with pytest.raises(IdempotencyInFlight):
+        REQUEST.reserve("hash")
+    assert 1 <= _expire() / timedelta(seconds=catalog.lease_seconds) < 2
+    assert isinstance(REQUEST.reserve("hash"), Lease)
+    with pytest.raises(IdempotencyInFlight):
+        REQUEST.reserve("hash")
+
+
+def test_only_the_first_of_two_overlapping_requests_stores_its_response(
+    catalog: Settings, make_file: Callable[[str], Path]
+) -> None:
+    """A process that stops for longer than the lease fails when it continues, and its transaction stores nothing."""
+    task = _store_task(make_file)
+    assert isinstance(REQUEST.reserve("hash"), Lease)  # the process that stops
+    _expire()
+    assert isinstance(REQUEST.reserve("hash"), Lease)
+    with session_scope(write=True) as session:
+        REQUEST.settle(session, task)
+    with pytest.raises(IdempotencyInFlight), session_scope(write=True) as session:
+        REQUEST.settle(session, task)
+    assert REQUEST.reserve("hash") == task.model_dump(mode="json")
+
+
+def test_request_in_execution_renews_its_key_until_its_end(
+    tmp_path: Path, settings_factory: Callable[..., Settings], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings_factory(tmp_path, lease_seconds=0.3)
+    renewed = threading.Event()
+    renew = Lease.renew
+
+    def observe(lease: Lease, session: Session) -> bool:
+        is_held = renew(lease, session)
+        if is_held:
+            renewed.set()
+        return is_held
+
+    def fail_late() -> CreateOutcome:
+        assert renewed.wait(30)
+        raise NotFound("late")
+
+    monkeypatch.setattr(Lease, "renew", observe)
+    for _ in range(2):  # the first request frees the key
+        with pytest.raises(NotFound):
+            REQUEST.create_once("content", fail_late)
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("lease")]
+
+
+def test_damaged_response_is_refused_and_not_repeated_to_the_caller(
+    catalog: Settings, make_file: Callable[[str], Path]
+) -> None:
+    task = _store_task(make_file)
+    with session_scope(write=True) as session:
+        session.execute(text("UPDATE idempotency_keys SET response = '[]'"))
+        stored = session.scalars(select(IdempotencyKey.body_hash)).one()
+    with pytest.raises(CatalogDamaged, match="response to this Idempotency-Key"):
+        TaskRequest("answered", "me").reserve(stored)
+    assert [view.id for view in commands.list_tasks()] == [task.id]
+    assert isinstance(TaskRequest("other", "me").reserve(stored), Lease)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 import time
 from collections.abc import Callable
 from datetime import timedelta
@@ -16,14 +15,13 @@ from sqlalchemy import Connection, event, update
 from sqlalchemy.exc import OperationalError
 
 from cinestrata_schemas.tasks import TaskSpec
-from service import maintenance
 from service.catalog.database import engine, session_scope
 from service.catalog.tables import Task, Video
 from service.core.errors import InDoubt, Unavailable
 from service.core.settings import settings
 from service.library.deletion import delete_task, delete_videos
-from service.storage import index_manifest, library_paths, video_files
-from service.tasks import commands, lifecycle, task_storage
+from service.storage import index_manifest, library_paths
+from service.tasks import commands, task_storage
 from service.tasks.uploads import uploaded_videos
 from service.tasks.uploads.archive_unpacking import unpack_archive
 from tests.packed_files import pack_zip
@@ -135,47 +133,8 @@ def test_files_of_users_are_kept(later: Callable[[float], None]) -> None:
     assert len(_uploads()) == 4
 
 
-def test_unavailable_catalog_removes_no_files(
-    later: Callable[[float], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    _unpack()
-    later(DAY + 60)
-    monkeypatch.setattr(uploaded_videos, "session_scope", _unreachable)
-    with pytest.raises(Unavailable):
-        uploaded_videos.sweep_uploads()
-    assert _uploads() == {ORPHAN}
-
-
 def _unreachable() -> None:
     raise Unavailable("no")
-
-
-def test_maintenance_thread_sweeps_once_per_hour(monkeypatch: pytest.MonkeyPatch) -> None:
-    rounds, swept = threading.Semaphore(0), threading.Semaphore(0)
-
-    def sweep() -> list[str]:
-        swept.release()
-        return []
-
-    monkeypatch.setattr(uploaded_videos, "sweep_uploads", sweep)
-    removed: list[None] = []
-    monkeypatch.setattr(video_files, "remove_deleted_files", lambda: removed.append(None))
-
-    monkeypatch.setattr(maintenance, "RECONCILE_SECONDS", 0.001)
-
-    def reconcile() -> lifecycle.ReconcileReport:
-        rounds.release()
-        return lifecycle.ReconcileReport((), (), (), ())
-
-    monkeypatch.setattr(lifecycle, "reconcile", reconcile)
-    reconciler = maintenance.MaintenanceThread()
-    reconciler.start()
-    for _ in range(5):
-        assert rounds.acquire(timeout=10)
-    reconciler.stop()
-    assert swept.acquire(blocking=False)
-    assert not swept.acquire(blocking=False)
-    assert len(removed) == 1
 
 
 # --- commits in doubt ---

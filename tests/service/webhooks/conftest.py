@@ -35,9 +35,7 @@ def stored() -> list[Delivery]:
 def deliver_due() -> int:
     """Give each due endpoint a turn, and return the number of attempts."""
     before = _attempts()
-    slots = DeliveryThread()
-    slots.start_turns()
-    slots.wait_for_turns()
+    DeliveryThread().deliver_due()
     return _attempts() - before
 
 

@@ -12,24 +12,21 @@ import pytest
 import torch
 from sqlalchemy import select
 
-from cinestrata_schemas.tasks import AppendSpec, TaskDetails
+from cinestrata_schemas.tasks import TaskDetails
 from cli.commands.library_checks import check_catalog
-from cli.commands.task_commands import task_facts
-from cli.console import console
 from index.integrity_audit import audit
 from index.shard_store import ShardStore
 from media import VideoDecoder, frame_cache_path, load_frames
 from service.catalog.database import session_scope
 from service.catalog.tables import Moment, Shard, Video
-from service.core.errors import Conflict, NotFound
+from service.core.errors import Conflict
 from service.core.settings import settings
 from service.library import deletion
 from service.library.compaction import compact
-from service.library.deletion import delete_task, delete_videos
+from service.library.deletion import delete_videos
 from service.tasks import commands
 from service.tasks.lifecycle import AppendPublication
 from tests.audited_changes import audit_entries
-from tests.claimed_probing import probe
 from tests.index_locking import require_unlocked_catalog
 from tests.trainer.worker import library_state
 from tests.trainer.worker.library_state import (
@@ -114,21 +111,6 @@ def test_known_files_are_rejected_and_a_repeated_append_changes_nothing(learned_
     assert (view.state, view.counts.rejected, view.counts.appended) == ("ready", 1, 0)
     assert view.rejected[0].reason == "same content as new/red.mp4"
     assert open_store().manifest() == manifest
-
-
-def test_append_of_a_broken_file_alone_changes_nothing(learned_task: str) -> None:
-    manifest = open_store().manifest()
-    file = settings().media_root / "new" / "broken.mp4"
-    file.parent.mkdir(exist_ok=True)
-    file.write_bytes(b"no video")
-    spec = AppendSpec.model_validate({"videos": [{"uri": "new/broken.mp4"}]})
-    view = run(probe(commands.append_videos(learned_task, spec).task.id).id)
-    assert (view.state, view.error, view.counts.rejected, view.counts.appended) == ("ready", None, 1, 0)
-    assert open_store().manifest() == manifest
-    with console.capture() as shown:
-        console.print(task_facts(view))
-    assert "nothing to add, 1 rejected" in shown.get()
-    assert "rejected: new/broken.mp4" in shown.get()
 
 
 def test_two_appends_of_the_same_file_store_it_once(learned_task: str) -> None:
@@ -356,18 +338,6 @@ def test_append_that_ends_keeps_the_unpublished_files_of_a_training(
     assert set(shard_vectors(task)) == set(catalog_vector_ids(task).values())
 
 
-def test_append_to_a_domain_that_is_deleted_fails_by_name(learned_task: str) -> None:
-    task = post_append(learned_task, "red")
-    delete_task(learned_task)
-    view = run(task)
-    assert view.state == "failed"
-    assert "was deleted" in (view.error or "")
-    assert shard_vectors(learned_task) == {}
-    delete_task(task)
-    with pytest.raises(NotFound):
-        commands.get_task(task)
-
-
 def test_many_segments_are_copied_into_one(learned_task: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(append_job, "MAX_SEGMENTS", 2)
     append(learned_task, "red")
@@ -390,22 +360,3 @@ def test_long_video_is_appended_with_its_moments(learned_task: str) -> None:
         moments = session.scalars(select(Moment.vector_id).where(Moment.video_vector_id == vector_id)).all()
     assert len(moments) > 1
     assert {vector_id, *moments} <= set(shard_vectors(learned_task))
-
-
-def test_append_does_not_wait_for_a_training(learned_task: str, post_videos: Any) -> None:
-    """An unfinished training before it in the queue does not delay an append, nor an append a training."""
-    waiting = post_videos("night", videos=4)
-    view = append(learned_task, "red")
-    assert view.finished_at is not None
-    task = post_append(learned_task, "blue")
-    assert learn(waiting).state == "ready"
-    assert run(task).state == "ready"
-
-
-def test_later_learning_keeps_appended_videos(learned_task: str, post_videos: Any) -> None:
-    append(learned_task, "red")
-    before = shard_vectors(learned_task)
-    learn(post_videos("night", videos=4))
-    after = shard_vectors(learned_task)
-    assert before.keys() == after.keys()
-    assert all(np.array_equal(after[video], vector) for video, vector in before.items())

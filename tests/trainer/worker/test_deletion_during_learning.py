@@ -13,7 +13,6 @@ from sqlalchemy import select
 
 from index.files.manifest_format import Manifest
 from index.files.store_folder import StoreFolder
-from index.index_snapshot import IndexSnapshot
 from index.integrity_audit import audit
 from models.releases.probe_queries import PROBE_TEXTS, read_probes
 from service.catalog.database import session_scope
@@ -172,29 +171,6 @@ def test_release_has_probes_of_newest_and_older_tasks(learned_task: str, post_vi
     assert probes.mode == "pinned"
     assert set(probes.ids[-1][probes.ids[-1] >= 0].tolist()) <= searchable_ids(learned_task)
     assert set(probes.ids[0][probes.ids[0] >= 0].tolist()) <= searchable_ids(two)
-
-
-@pytest.mark.parametrize("method", ["ffa_tame", "strata"])
-def test_task_is_learned_after_deletion_and_compaction_of_another(post_videos: Post, method: str) -> None:
-    """The empty shard gives no negatives, probes or matrix column; the weights learned from it are kept."""
-    fields = {"method": method, "settings": {"epochs": 1, "batch_size": 4}, "videos": 4}
-    one, two = post_videos("day", **fields), post_videos("night", **fields)
-    learn(one)
-    learn(two)
-    delete_task(one)
-    compaction.compact(one)
-    three = post_videos("dawn", **fields)
-    learn(three)
-    assert (searchable_ids(one), searchable_ids(two), searchable_ids(three)) == (
-        set(),
-        catalog_ids(two),
-        catalog_ids(three),
-    )
-    with session_scope() as session:
-        cells = {(r.release_order, r.task_order) for r in session.scalars(select(Recall))}
-    assert cells == {(0, 2), (2, 2), (0, 3), (3, 2), (3, 3)}
-    assert audit(open_store()).problems == []
-    assert IndexSnapshot.open(open_store()).degraded == {}
 
 
 @pytest.mark.parametrize(

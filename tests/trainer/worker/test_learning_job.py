@@ -4,19 +4,30 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
 from sqlalchemy import select
 
+from cinestrata_schemas.problems import Action
+from index.scanning.search_options import AnnPolicy
+from index.shard_store import ShardStore
+from models.encoders.encoder_registry import open_query_encoder
 from models.releases.release_files import read_lineage
 from models.releases.release_lineage import ParentRelease
 from models.routing import DEFAULT_PRIOR
 from service.catalog.database import session_scope
-from service.catalog.tables import Release, Shard, Task, Video
+from service.catalog.tables import Release, Shard, Video
+from service.celery_worker import probe
 from service.core.settings import settings
 from service.library.recall.recall_matrix import read_recall_matrix
+from service.storage import vector_store_selection
+from service.storage.vector_store_selection import library_store
+from service.tasks import commands
 from service.tasks.task_events import events_after
+from tests.milvus import Milvus
+from tests.trainer.conftest import untrained_backbone
 from tests.trainer.worker.library_state import (
     call_before,
     current_release,
@@ -27,7 +38,7 @@ from tests.trainer.worker.library_state import (
     shard_vectors,
 )
 from trainer.evaluation import recall_row
-from trainer.training_checkpoint import Checkpoint, CheckpointStore
+from trainer.published_library import Library
 from trainer.worker import learning_job
 
 Post = Callable[..., str]
@@ -42,6 +53,8 @@ def test_two_tasks_are_learned_published_and_evaluated(post_videos: Post) -> Non
     assert run_job(two).state == "probing"  # an earlier task is not learned yet
     first = learn(one)
     assert (first.learned_order, first.trained) == (1, True)
+    messages = [event.data["message"] for event in events_after(one) if event.kind == "log"]
+    assert any(message.startswith("Learned from 4 captioned videos; in so small") for message in messages)
     before = shard_vectors(one)
     second = learn(two)
     assert (second.learned_order, second.trained, second.release) == (
@@ -167,22 +180,6 @@ def test_missing_cached_frames_are_decoded_again(post_videos: Post, monkeypatch:
     assert restored[frames[1]] == before
 
 
-def test_checkpoints_are_named_by_fencing_token(post_videos: Post, monkeypatch: pytest.MonkeyPatch) -> None:
-    task, seen = post_videos("day"), set()
-    original = CheckpointStore.save
-
-    def save(self: CheckpointStore, checkpoint: Checkpoint) -> None:
-        original(self, checkpoint)
-        with session_scope() as session:
-            token = session.get_one(Task, task).fencing_token
-        seen.add((token, *(path.name for path in self.folder.iterdir())))
-
-    monkeypatch.setattr(CheckpointStore, "save", save)
-    learn(task)
-    assert seen
-    assert all(name.endswith(f".{token}") for token, name in seen)
-
-
 def test_progress_events_contain_epochs_and_losses(post_videos: Post) -> None:
     task = post_videos("day", settings=TWO_EPOCHS)
     learn(task)
@@ -220,3 +217,67 @@ def test_release_has_confidence_model_with_enough_validation_captions(post_video
     with session_scope() as session:
         metrics = [r.metrics for r in session.scalars(select(Release).order_by(Release.learned_order))]
     assert metrics == [{}, {"calibration_error": fitted.error}]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("exact_rows", "captions"), [(5, 2), (5, 0), (6, 2)])
+def test_large_shard_is_written_with_queries_of_training_captions(
+    post_videos: Callable[..., str], monkeypatch: pytest.MonkeyPatch, exact_rows: int, captions: int
+) -> None:
+    monkeypatch.setattr(vector_store_selection, "EXACT_ROWS", exact_rows)
+    written: list[tuple[AnnPolicy, Any]] = []
+    original = ShardStore.write_shard
+
+    def write_shard(self: ShardStore, **fields: Any) -> Any:
+        written.append((self.policy, fields["queries"]))
+        return original(self, **fields)
+
+    monkeypatch.setattr(ShardStore, "write_shard", write_shard)
+    task = post_videos("day", videos=6, captions=captions, tests=2)
+    learning_job.run_learning_job(task)
+    assert commands.get_task(task).state == "ready"
+    [(policy, queries)] = written
+    assert policy.exact_rows == exact_rows
+    if exact_rows == 6 or not captions:
+        assert queries is None
+        return
+    store = ShardStore(settings().index_dir)
+    library = Library(store)
+    state = library.release(store.manifest().shards[task].release)
+    encoder = open_query_encoder(untrained_backbone(2), state, library.pinned_releases())
+    texts = [f"day number {number} said {caption}" for number in range(2, 6) for caption in range(2)]
+    np.testing.assert_allclose(queries, encoder.encode(texts, [task])[:, 0], atol=1e-6)
+
+
+@pytest.mark.slow
+def test_task_fails_without_milvus_and_is_learned_on_retry(
+    post_videos: Callable[..., str], milvus_server: Milvus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("milvus_lite")
+
+    def configure_milvus(uri: str) -> None:
+        monkeypatch.setenv("CINESTRATA_VECTOR_STORE", "milvus")
+        monkeypatch.setenv("CINESTRATA_MILVUS__URI", uri)
+        monkeypatch.setattr(vector_store_selection, "MILVUS_TIMEOUT_SECONDS", 3)
+        settings.cache_clear()
+
+    configure_milvus("http://127.0.0.1:9")
+    task = post_videos("day")
+    learning_job.run_learning_job(task)
+    failed = commands.get_task(task)
+    assert failed.state == "failed"
+    assert "Milvus at http://127.0.0.1:9" in (failed.error or "")
+    assert failed.error_hint == "Bring the vector store back, then retry the task."
+    assert failed.remedy == Action(name="retry_task", id=task)
+    assert library_store(settings()).manifest().shards == {}
+    configure_milvus(milvus_server.uri)
+    commands.retry_task(task)
+    probe(task)
+    learning_job.run_learning_job(task)
+    view = commands.get_task(task)
+    assert (view.state, view.error) == ("ready", None)
+    store = library_store(settings())
+    (shard,) = store.manifest().shards.values()
+    assert shard.place.startswith("milvus:")
+    store.check(shard, "bytes")
+    assert not list(settings().index_dir.rglob("*.faiss"))

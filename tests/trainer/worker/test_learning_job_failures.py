@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,15 +13,16 @@ import torch
 from sqlalchemy import text
 
 from cinestrata_schemas.problems import Action
-from cinestrata_schemas.tasks import RetrySpec
+from cinestrata_schemas.tasks import AppendSpec, RetrySpec
 from index.shard_store import ShardStore
-from service.catalog.database import session_scope
+from service.catalog.database import now, session_scope
 from service.catalog.tables import Task
 from service.celery_worker import probe
 from service.core.settings import settings
-from service.tasks import commands
+from service.tasks import commands, lifecycle
 from service.tasks.lifecycle import Publication
 from service.tasks.task_events import events_after
+from tests.trainer.worker.conftest import write_video
 from tests.trainer.worker.library_state import (
     learn,
     open_store,
@@ -28,7 +31,7 @@ from tests.trainer.worker.library_state import (
 )
 from trainer.errors import ReplicaKilled, TrainingDiverged
 from trainer.methods.ffa_tame import FfaTame
-from trainer.worker import learning_job
+from trainer.worker import append_job, learning_job
 
 Post = Callable[..., str]
 
@@ -186,28 +189,6 @@ def test_method_that_cannot_continue_the_library_fails_the_task(learned_task: st
     assert learn(view.id).learned_order == 2
 
 
-@pytest.mark.slow
-def test_cancellation_stops_training_at_the_next_step(
-    post_videos: Post, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    task = post_videos("day", settings=TWO_EPOCHS)
-    original = FfaTame.loss
-    steps: list[int] = []
-
-    def loss(self: FfaTame, frames: Any, texts: Any, references: Any) -> torch.Tensor:
-        steps.append(1)
-        if len(steps) == 3:
-            commands.cancel_task(task)
-        return original(self, frames, texts, references)
-
-    monkeypatch.setattr(FfaTame, "loss", loss)
-    assert run_job(task).state == "cancelled"
-    assert len(steps) == 3
-    assert open_store().manifest().shards == {}
-    assert learn(post_videos("night")).learned_order == 1
-    assert not list(settings().checkpoints_dir.iterdir())  # the next job removed those of the cancelled task
-
-
 def test_worker_without_lease_publishes_nothing(post_videos: Post, monkeypatch: pytest.MonkeyPatch) -> None:
     task = post_videos("day")
     original = ShardStore.write_shard
@@ -279,3 +260,57 @@ def test_damaged_release_fails_the_next_task(learned_task: str, post_videos: Pos
     assert view.state == "failed"
     assert "was altered" in str(view.error)
     assert "backup" in str(view.error_hint)
+
+
+@pytest.fixture
+def lose_transaction(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], None]:
+    """``lose_transaction(step, task)``: when the store is about to do ``step``, the database ends the transaction of
+    the publication, as it does when it restarts, and the task is given to another worker."""
+
+    def make(step: str, task: str) -> None:
+        original = getattr(ShardStore, step)
+
+        def lose(store: ShardStore, *given: Any, **fields: Any) -> Any:
+            monkeypatch.setattr(ShardStore, step, original)
+            with session_scope(write=True) as session:
+                ended = session.scalars(
+                    text(
+                        "SELECT pg_terminate_backend(pid, 60000) FROM pg_stat_activity "
+                        "WHERE state = 'idle in transaction' AND datname = current_database()"
+                    )
+                ).all()
+                assert ended == [True]
+                session.get_one(Task, task).lease_expires_at = now(session) - timedelta(seconds=1)
+            assert lifecycle.reconcile().recovered == (task,)
+            return original(store, *given, **fields)
+
+        monkeypatch.setattr(ShardStore, step, lose)
+
+    return make
+
+
+def test_previous_owner_publishes_nothing(
+    library: Any,
+    tmp_path: Path,
+    settings_factory: Callable[..., Any],
+    post_videos: Callable[..., str],
+    lose_transaction: Callable[[str, str], None],
+) -> None:
+    settings_factory(tmp_path, "postgresql", frames=2, torch_threads=1, lease_seconds=600)
+    task = post_videos("day", videos=2, tests=0, method="zero_shot", settings={})
+    lose_transaction("publish", task)
+    learning_job.run_learning_job(task)
+    assert task not in open_store().manifest().shards
+    learning_job.run_learning_job(task)
+    assert commands.get_task(task).state == "ready"
+
+    write_video(settings().media_root / "new" / "red.mp4", "red")
+    spec = AppendSpec.model_validate({"videos": [{"uri": "new/red.mp4"}]})
+    append = commands.append_videos(task, spec).task.id
+    probe(append)
+    lose_transaction("append", append)
+    append_job.run_append_job(append)
+    assert len(open_store().manifest().segments(task)) == 1
+    append_job.run_append_job(append)
+    assert commands.get_task(append).state == "ready"
+    assert len(open_store().manifest().segments(task)) == 2

@@ -38,7 +38,7 @@ from trainer import video_embedding
 from trainer.methods import start_method
 from trainer.published_library import Library
 from trainer.video_embedding import group_segments
-from trainer.worker import catalog_reader, job_environment, learning_job, video_decoding
+from trainer.worker import catalog_reader, job_environment, learning_job
 
 Post = Callable[..., str]
 
@@ -131,7 +131,7 @@ def test_moments_change_no_bit_of_anything_else(
         return vectors, figures, files, sampled.numpy(), [len(entries.segments(task)) for task in tasks]
 
     with_vectors, figures, files, sampled, parts = learn_all("with")
-    monkeypatch.setattr(video_decoding, "MAX_MOMENTS", 0)
+    monkeypatch.setattr(catalog_reader, "MAX_MOMENTS", 0)
     without, same_figures, same_files, same_sampled, no_parts = learn_all("without")
     assert (parts, no_parts) == ([2, 2], [1, 1])
     assert [sum(i >= 2**62 for i in vectors) for vectors in with_vectors] == [6, 2]
@@ -172,7 +172,7 @@ def test_long_video_deleted_during_learning_leaves_no_moment(
     If training misses the frames of the video, the task starts again without it.
     """
     task = post_videos("day", seconds=LONG)
-    module = video_decoding if stage == "plan_moments" else learning_job
+    module = catalog_reader if stage == "plan_moments" else learning_job
     ids, original = catalog_vector_ids(task), getattr(module, stage)
 
     def meanwhile(*given: Any, **how: Any) -> Any:

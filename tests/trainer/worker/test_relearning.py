@@ -30,7 +30,7 @@ from service.search.words.library_words import LibraryWords
 from service.storage.library_paths import thumbnail_path
 from service.storage.video_files import register_removals, remove_deleted_files
 from service.tasks import commands, probing_completion
-from service.tasks.relearning import relearn_appended_videos
+from service.tasks.task_storage import relearn_appended_videos
 from tests.claimed_probing import probe
 from tests.trainer.worker.library_state import (
     call_before,

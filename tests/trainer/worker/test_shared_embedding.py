@@ -18,8 +18,8 @@ from service.catalog.database import now, session_scope
 from service.catalog.tables import Chunk, Task
 from service.core.errors import LeaseLost, Unavailable
 from service.core.settings import settings
-from service.tasks import commands, lifecycle, task_events
-from service.tasks.lifecycle import claims, free_chunks, state_machine
+from service.tasks import commands, lifecycle
+from service.tasks.lifecycle import chunks, state_machine
 from tests.trainer.worker.library_state import catalog_vector_ids, learn, post_append, run_job, shard_vectors
 from trainer import video_embedding
 from trainer.worker import append_job, catalog_reader, job_environment, learning_job, shared_embedding
@@ -87,7 +87,7 @@ def test_parts_of_two_workers_give_the_vectors_of_one(
         owners.extend([owner] if chunk else [])
         return chunk
 
-    for module in (shared_embedding, free_chunks):
+    for module in (shared_embedding, chunks):
         monkeypatch.setattr(module, "claim_chunk", claim)
     monkeypatch.setattr(video_embedding, "_BATCH", CHUNK)  # as in production, a chunk ends with a batch
     monkeypatch.setattr(shared_embedding, "_TURN_SECONDS", -1)  # the other worker has its turn for one chunk
@@ -175,20 +175,6 @@ def test_damaged_part_is_embedded_again(
     learn(task)
     assert embedded == [CHUNK] * (VIDEOS // CHUNK + 1)
     assert len(_vectors(task)) == VIDEOS
-
-
-def test_batches_of_all_workers_are_progress_of_the_task(
-    post_videos: Post, embedded: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(shared_embedding, "_SAVE_SECONDS", 0)
-    monkeypatch.setattr(claims, "EVENT_SECONDS", 0)
-    task = post_videos("day", videos=VIDEOS, captions=0)
-    monkeypatch.setattr(shared_embedding, "_TURN_SECONDS", -1)
-    _after_planning(monkeypatch, lambda: shared_embedding.embed_free_chunks(task, "other"))
-    learn(task)
-    events = [event.data for event in task_events.events_after(task) if event.data.get("stage") == "indexing"]
-    shown = [(event["done"], event["total"]) for event in events if "done" in event]
-    assert list(dict.fromkeys(shown)) == [(0, 6), (2, 6), (4, 6), (6, 6)]
 
 
 def _plan(task: str) -> None:

@@ -122,21 +122,6 @@ def test_shard_of_webdataset_is_read() -> None:
     }
 
 
-def test_sidecars_of_a_downloader_are_read(tmp_path: Path) -> None:
-    files = {
-        "a [x].mp4": b"A",
-        "a [x].info.json": b'{"title": "Dogs", "description": "a dog", "extractor": "y", "formats": [{"url": "s"}]}',
-        "a [x].description": b"a dog",
-        "b.webm": b"B",
-        "b.description": b"two\nlines",
-        "list [p].info.json": b'{"title": "All", "extractor": "y", "webpage_url": "https://e.example"}',
-    }
-    assert _shown(list(list_folder_videos(_write(tmp_path, files)).videos)) == {
-        "a [x].mp4": {"captions": ["Dogs", "a dog"], "metadata": {"extractor": "y"}},
-        "b.webm": {"captions": ["two lines"]},
-    }
-
-
 BAD_DOCUMENTS: list[tuple[Any, list[str]]] = [
     ({"items": [{"vid": 1}]}, ["x.json: The keys 'items' match no known", "nearest format is"]),
     ({"video": [], "sentence": []}, ["'sentence', 'video'", "MSR-VTT, with 'sentences' and 'videos'"]),
