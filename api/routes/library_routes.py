@@ -19,8 +19,8 @@ from cinestrata_schemas.library import LibraryStatus, RecallMatrix, ShardPage
 from cinestrata_schemas.releases import ReleasePage, ServeOutcome, ServeSpec
 from service.library import release_listing, release_serving
 from service.library.library_status import library_status
-from service.library.recall.recall_cells import read_measures_version
-from service.library.recall.recall_matrix import DEFAULT_DOMAINS, DEFAULT_ROWS, read_recall_matrix
+from service.library.recall_cells import read_measures_version
+from service.library.recall_matrix import DEFAULT_DOMAINS, DEFAULT_ROWS, read_recall_matrix
 from service.storage.index_manifest import published_manifest
 
 router = APIRouter(tags=["measures"], route_class=ScopedRoute)

@@ -19,6 +19,7 @@ from sqlalchemy.orm import Session
 from sqlalchemy.pool import ConnectionPoolEntry
 
 from index.arrays import batches
+from service.catalog.column_types import StrictTypeCompiler
 from service.core.errors import InDoubt, Unavailable
 from service.core.settings import Settings, settings
 
@@ -182,6 +183,7 @@ def open_engine(url: str) -> Engine:
         return made
     file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     made = create_engine(url, connect_args={"timeout": SQLITE_BUSY_SECONDS}, pool_size=10, max_overflow=30)
+    made.dialect.type_compiler_instance = made.dialect.type_compiler = StrictTypeCompiler(made.dialect)
     event.listen(made, "connect", partial(_prepare_sqlite, file))
     event.listen(made, "checkin", _close_read_only)
     event.listen(made, "begin", _begin_sqlite)

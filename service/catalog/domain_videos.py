@@ -15,7 +15,6 @@ from sqlalchemy.orm import InstrumentedAttribute, Session
 from cinestrata_schemas.choice_types import LEARNED_SPLITS
 from index.arrays import batches
 from index.vector_ids import moment_ids
-from service.catalog.column_types import is_damaged
 from service.catalog.database import id_chunks, read_connection, session_scope
 from service.catalog.tables import FINAL_STATES, Calibration, EditCounter, Moment, Task, Video
 
@@ -56,8 +55,8 @@ def count_task_videos(session: Session, task_id: str) -> dict[str, int]:
 
 
 def read_counts(session: Session, task_id: str, counts: dict[str, Any]) -> dict[str, Any]:
-    """Read a task's stored counts, or count its videos if they are damaged."""
-    return count_task_videos(session, task_id) if is_damaged(counts) else counts
+    """Read a task's stored counts, or count its videos if there are none."""
+    return counts or count_task_videos(session, task_id)
 
 
 def count_edit(

@@ -19,7 +19,6 @@
     │   ├── InDoubt             503  the database did not confirm the commit: it took effect completely or not at all
     │   └── SourceUnavailable   503  a video's source is unreachable; its task is repeated later
     │       └── DecoderOutage   503  a worker's decoder does not work; its task is repeated later
-    ├── CatalogDamaged          503  a row has a value of the wrong shape; an operator must correct it
     ├── DataFolderNotWritable   503  wrong owner, read-only or full disk; an operator must repair it
     └── TaskInterruption                  internal to workers: a job must stop
         ├── LeaseLost                another worker owns the task; writes are refused
@@ -251,16 +250,6 @@ class DecoderOutage(SourceUnavailable):
 
     title = "Decoder unavailable"
     awaited = "a decoder"
-
-
-class CatalogDamaged(CinestrataError):
-    """A catalog row has a value that no version writes, such as a list where an object is expected."""
-
-    status = 503
-    title = "Catalog damaged"
-
-    def __init__(self, fault: str) -> None:
-        super().__init__(f"The catalog is damaged: {fault}.", headers={"Retry-After": "30"})
 
 
 class DataFolderNotWritable(CinestrataError):

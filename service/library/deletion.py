@@ -37,7 +37,6 @@ from cinestrata_schemas.videos import DeletionResult
 from index.errors import ShardStoreError
 from index.shard_store import ShardStore
 from service.access.audit_log import MAX_LISTED_IDS, record_change
-from service.catalog.column_types import is_damaged
 from service.catalog.database import id_chunks, now, session_scope
 from service.catalog.domain_videos import count_edit, count_task_videos
 from service.catalog.tables import ACTIVE_STATES, Event, Recall, Task, Video
@@ -227,7 +226,6 @@ def _delete_events(session: Session, task_id: str, videos: set[str]) -> None:
         select(Event).where(Event.task_id == task_id, Event.kind.in_(("rejected", "log")))
     )
     for event in events:
-        # A damaged event may name a deleted video.
-        if is_damaged(event.data) or event.data.get("video_id") in videos:
+        if event.data.get("video_id") in videos:
             session.delete(event)
     session.flush()

@@ -23,7 +23,7 @@ from service.catalog.task_names import read_task_names
 from service.catalog.worker_reports import count_workers
 from service.core.settings import settings
 from service.library.alerts import count_open_alerts, open_alerts
-from service.library.recall.recall_cells import LearnedTask, read_learned_tasks
+from service.library.recall_cells import LearnedTask, read_learned_tasks
 from service.library.release_serving import pinned_release
 from service.storage.index_manifest import published_manifest
 from service.tasks import broker

@@ -15,7 +15,7 @@ from service.catalog.keyset_paging import KeysetOrders, contains_text
 from service.catalog.tables import Task
 from service.catalog.task_names import require_task
 from service.core.domain_names import name_key
-from service.library.recall.recall_matrix import last_served_order
+from service.library.recall_matrix import last_served_order
 from service.storage.index_manifest import published_manifest
 from service.tasks.task_details import task_details
 

@@ -13,7 +13,7 @@ from media import MediaError
 from service.catalog.database import session_scope
 from service.catalog.domain_videos import in_domain, moment_spans, splits_of
 from service.catalog.keyset_paging import KeysetOrders, contains_text
-from service.catalog.tables import Task, Video, describe_damage
+from service.catalog.tables import Task, Video
 from service.catalog.task_names import require_task
 from service.catalog.transcripts import read_transcript
 from service.core.errors import NotFound
@@ -123,7 +123,7 @@ def video_fields(video: Video) -> dict[str, Any]:
         "task_id": video.task_id,
         "uri": video.uri,
         "status": video.status,
-        "reason": video.reason or describe_damage(video),
+        "reason": video.reason,
         "captions": video.captions,
         "effective_split": video.effective_split,
         "metadata": video.extra,

@@ -18,7 +18,6 @@ from service.backups.stored_snapshots import snapshot_name
 from service.catalog.database import now, session_scope
 from service.catalog.leases import Lease, acquire, is_leased
 from service.catalog.operation_tables import MaintenanceJob
-from service.catalog.tables import describe_damage
 from service.catalog.task_names import require_task
 from service.catalog.worker_reports import process_name, record_worker_error
 from service.core.errors import CinestrataError, Conflict, InvalidInput
@@ -156,6 +155,6 @@ def _details(row: MaintenanceJob) -> JobDetails:
         created_at=row.created_at,
         started_at=row.started_at,
         finished_at=row.finished_at,
-        error=row.error or describe_damage(row),
+        error=row.error,
         result=row.result,
     )

@@ -13,7 +13,6 @@ from sqlalchemy.orm import Session, aliased
 from cinestrata_schemas.tasks import Drift, TaskProgress
 from cinestrata_schemas.uri_redaction import redact_uri
 from service.access.audit_log import record_change
-from service.catalog.column_types import is_damaged
 from service.catalog.database import id_chunks, now
 from service.catalog.domain_videos import count_task_videos, number_edits
 from service.catalog.tables import Feedback, Recall, Release, Shard, Task, Video
@@ -67,8 +66,6 @@ class Takeover:
                 original.id,
                 original.captions,
                 original.extra,
-                Video.captions,
-                Video.extra,
                 original.added_at,
                 original.replaced_at,
                 original.task_id,
@@ -80,7 +77,7 @@ class Takeover:
         ).all()
         orphans = [copy for copy, _, replaced, *_ in rows if replaced is None and task.relearns_id]
         kept = [row for row in rows if row[2] is not None]
-        originals = {name: [row[2] for row in kept if row[10] == name] for name in names}
+        originals = {name: [row[2] for row in kept if row[8] == name] for name in names}
         copy_transcripts(session, task.id)
         # Deleting an original left the file that its relearned copy still uses.
         for chunk in id_chunks(orphans):
@@ -96,15 +93,13 @@ class Takeover:
             {
                 "vector_id": copy,
                 "id": video_id,
-                "captions": copied_captions if is_damaged(captions) else captions,
-                "extra": copied_extra if is_damaged(extra) else extra,
+                "captions": captions,
+                "extra": extra,
                 "added_at": added_at,
                 "copy_of": None,
                 "replaced_at": replaced_at if same_content else at,
             }
-            for copy, _, _, video_id, captions, extra, copied_captions, copied_extra, added_at, replaced_at, _, (
-                same_content
-            ) in kept
+            for copy, _, _, video_id, captions, extra, added_at, replaced_at, _, (same_content) in kept
         ]
         if taken:
             session.execute(update(Video), taken)

@@ -30,10 +30,10 @@ revision, down_revision = "next", "{head}"
 def upgrade():
     op.add_column("videos", sa.Column("note", sa.Text(), nullable=False, server_default="none"))
     state = sa.CheckConstraint("state <> 'lost'", name=op.f("ck_tasks_state"))
-    with op.batch_alter_table("tasks", table_args=(state,)) as tasks:
+    with op.batch_alter_table("tasks", table_args=(state,), table_kwargs={{"sqlite_strict": True}}) as tasks:
         tasks.alter_column("method", type_=sa.String(80), existing_type=sa.String(64))
     status = sa.CheckConstraint("status IN ('pending', 'accepted', 'rejected')", name=op.f("ck_videos_status"))
-    options = {{"sqlite_autoincrement": True}}
+    options = {{"sqlite_autoincrement": True, "sqlite_strict": True}}
     with op.batch_alter_table("videos", table_args=(status,), table_kwargs=options) as videos:
         videos.alter_column("codec", type_=sa.String(80), existing_type=sa.String(64))
     {more}
@@ -120,7 +120,7 @@ def test_failed_migration_changes_nothing(library: tuple[str, int], tmp_path: Pa
     upgrade()
     assert row_counts() == before
     with session_scope() as session:
-        assert session.scalars(text("SELECT version_num FROM alembic_version")).all() == ["catalog_3"]
+        assert session.scalars(text("SELECT version_num FROM alembic_version")).all() == ["catalog_4"]
 
 
 def test_catalog_of_another_version_is_refused_with_the_remedy(
@@ -133,7 +133,7 @@ def test_catalog_of_another_version_is_refused_with_the_remedy(
         ):
             require_newest_schema(older)
         upgrade()
-    newer = r"newer version .* its schema is next, and this version knows catalog_3\. Use the newer version"
+    newer = r"newer version .* its schema is next, and this version knows catalog_4\. Use the newer version"
     with pytest.raises(Conflict, match=newer):
         upgrade()
     with engine().connect() as connection, pytest.raises(Conflict, match=newer):

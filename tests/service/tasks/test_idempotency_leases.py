@@ -8,14 +8,14 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from sqlalchemy import select, text
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from cinestrata_schemas.tasks import TaskDetails, TaskSpec
 from service.catalog.database import now, session_scope
 from service.catalog.leases import Lease
 from service.catalog.tables import IdempotencyKey, LeaseRow
-from service.core.errors import CatalogDamaged, IdempotencyInFlight, NotFound
+from service.core.errors import IdempotencyInFlight, NotFound
 from service.core.settings import Settings
 from service.tasks import commands
 from service.tasks.idempotency import CreateOutcome, TaskRequest
@@ -86,16 +86,3 @@ def test_request_in_execution_renews_its_key_until_its_end(
         with pytest.raises(NotFound):
             REQUEST.create_once("content", fail_late)
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("lease")]
-
-
-def test_damaged_response_is_refused_and_not_repeated_to_the_caller(
-    catalog: Settings, make_file: Callable[[str], Path]
-) -> None:
-    task = _store_task(make_file)
-    with session_scope(write=True) as session:
-        session.execute(text("UPDATE idempotency_keys SET response = '[]'"))
-        stored = session.scalars(select(IdempotencyKey.body_hash)).one()
-    with pytest.raises(CatalogDamaged, match="response to this Idempotency-Key"):
-        TaskRequest("answered", "me").reserve(stored)
-    assert [view.id for view in commands.list_tasks()] == [task.id]
-    assert isinstance(TaskRequest("other", "me").reserve(stored), Lease)

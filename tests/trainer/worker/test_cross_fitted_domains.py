@@ -18,7 +18,7 @@ from models.releases.release_state import MEASURED
 from service.catalog.database import session_scope
 from service.catalog.tables import Video
 from service.core.settings import settings
-from service.library.recall.recall_matrix import read_recall_matrix
+from service.library.recall_matrix import read_recall_matrix
 from service.search import query_reports
 from service.search.query_reports import QueryReports
 from service.search.snapshots.search_snapshot import SearchSnapshot

@@ -19,7 +19,7 @@ from service.catalog.database import session_scope
 from service.catalog.tables import Moment, Recall, Release, Shard
 from service.core.settings import settings
 from service.library.deletion import delete_videos
-from service.library.recall.recall_matrix import read_recall_matrix
+from service.library.recall_matrix import read_recall_matrix
 from service.tasks import commands, lifecycle
 from service.tasks.lifecycle import Claim, state_machine
 from service.tasks.task_events import events_after

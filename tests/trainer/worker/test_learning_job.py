@@ -15,7 +15,7 @@ from models.routing import DEFAULT_PRIOR
 from service.catalog.database import session_scope
 from service.catalog.tables import Release, Shard, Task, Video
 from service.core.settings import settings
-from service.library.recall.recall_matrix import read_recall_matrix
+from service.library.recall_matrix import read_recall_matrix
 from service.tasks.task_events import events_after
 from tests.trainer.worker.library_state import (
     call_before,

@@ -69,7 +69,7 @@ def _describe_synced_videos(files: sa.Table) -> None:
         if (domain, key) in taken:  # an earlier version of the file
             key += match["content"]
         taken.add((domain, key))
-        is_object = video.uri.startswith(("s3://", "gs://"))
+        is_object = str(video.uri).startswith(("s3://", "gs://"))
         rows.append(
             {
                 "task_id": domain,

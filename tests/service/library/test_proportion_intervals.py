@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from service.library.recall.proportion_intervals import difference_interval, wilson_interval
+from service.library.recall_matrix import difference_interval, wilson_interval
 
 
 @pytest.mark.parametrize(

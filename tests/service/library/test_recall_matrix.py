@@ -9,8 +9,8 @@ from sqlalchemy import update
 from service.catalog.database import session_scope
 from service.catalog.tables import Recall, Task
 from service.core.settings import Settings
-from service.library.recall.recall_cells import read_measures_version
-from service.library.recall.recall_matrix import read_recall_matrix
+from service.library.recall_cells import read_measures_version
+from service.library.recall_matrix import read_recall_matrix
 from tests.measured_library import add_measured_domains
 
 # Recall by release and task.

@@ -9,7 +9,7 @@ import pytest
 from service.catalog.database import session_scope
 from service.catalog.tables import Recall
 from service.core.settings import Settings
-from service.library.recall.recall_matrix import read_recall_matrix, read_served_recall
+from service.library.recall_matrix import read_recall_matrix, read_served_recall
 from tests.measured_library import add_measured_domains
 
 
