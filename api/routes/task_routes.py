@@ -28,7 +28,7 @@ from cinestrata_schemas.tasks import (
 )
 from cinestrata_schemas.videos import DeletionRequest, DeletionResult
 from service.core.errors import FieldError, InvalidInput
-from service.library import task_listing
+from service.library import library_listing
 from service.library.deletion import delete_task, delete_videos
 from service.tasks import commands, relearning
 from service.tasks.idempotency import CreateOutcome
@@ -104,7 +104,7 @@ def list_tasks(
 
     With `limit`, the `Link` header points to the next page as `rel="next"`.
     """
-    page = task_listing.list_tasks(**dict(parameters))
+    page = library_listing.list_tasks(**dict(parameters))
     return conditional_response(request, page.tasks, headers=links.headers(page))
 
 

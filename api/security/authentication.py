@@ -158,7 +158,6 @@ class Authenticator:
         if not is_known:
             # Keys that were valid before are exempt, so that an attacker at the same address cannot lock them out.
             try:
-                self.limits.check_address(KEY_LIMIT, address)
                 await run_in_threadpool(self.limits.check, KEY_LIMIT, address, key_id)
             except TooManyRequests:
                 self.failures.add("key.fail", address, key_id, refused=True)

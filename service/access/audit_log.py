@@ -23,7 +23,9 @@ from cinestrata_schemas.choice_types import ActorKind
 from service.catalog.database import now, session_scope
 from service.catalog.keyset_paging import KeysetOrders, contains_text
 from service.catalog.operation_tables import AuditEntry
+from service.catalog.tables import to_response
 from service.core.errors import InvalidInput
+from service.core.storable_text import storable
 
 MAX_LISTED_IDS = 100  # listed for a change of many resources; ``details`` has the total
 _MAX_NAME_CHARS = 255
@@ -159,14 +161,8 @@ class AuditFilter:
         after, before = _in_utc(self.after), _in_utc(self.before)
         if after is not None and before is not None and after >= before:
             raise InvalidInput.at("after", "The time is not earlier than 'before'.", "Swap the two times.")
-        for column, value in (
-            (AuditEntry.actor, self.actor),
-            (AuditEntry.target, self.target),
-            (AuditEntry.address, self.address),
-            (AuditEntry.request_id, self.request_id),
-        ):
-            if value is not None:
-                query = query.where(column == value)
+        exact = {name: getattr(self, name) for name in ("actor", "target", "address", "request_id")}
+        query = query.filter_by(**{name: value for name, value in exact.items() if value is not None})
         if self.kind:
             query = query.where(AuditEntry.actor_kind.in_(self.kind))
         if self.action:
@@ -201,20 +197,8 @@ def list_entries(
     query = conditions.apply(select(AuditEntry))
     with session_scope() as session:
         page = _ORDERS.read_page(session, query, sort=sort, cursor=cursor, limit=limit)
-    return AuditPage(entries=[_as_record(row) for row in page.rows], next_cursor=page.next_cursor)
-
-
-def _as_record(row: AuditEntry) -> AuditRecord:
-    return AuditRecord(
-        id=row.id,
-        at=row.at,
-        actor=row.actor,
-        actor_kind=row.actor_kind,
-        action=row.action,
-        target=row.target,
-        address=row.address,
-        request_id=row.request_id,
-        details=row.details,
+    return AuditPage(
+        entries=[to_response(AuditRecord, row) for row in page.rows], next_cursor=page.next_cursor
     )
 
 
@@ -229,8 +213,7 @@ def _in_utc(at: datetime | None) -> datetime | None:
 
 
 def _storable(text: str, limit: int) -> str:
-    """Make a text storable in both databases: no NUL, no lone surrogates, limited length."""
-    return text[:limit].encode("utf-8", "replace").decode().replace("\0", "\N{REPLACEMENT CHARACTER}")
+    return storable(text[:limit])
 
 
 def _storable_json(value: Any, depth: int = 0) -> Any:

@@ -171,10 +171,8 @@ class OpenIdProvider:
         scope = self._scope_of(claims)
         if scope is None:
             raise RoleMissing(issuer, subject)
-        name = next(
-            (text for key in ("preferred_username", "name", "email") if (text := _text(claims.get(key)))),
-            subject,
-        )
+        texts = [claims.get(key) for key in ("preferred_username", "name", "email")]
+        name = next((text.strip() for text in texts if isinstance(text, str) and text.strip()), subject)
         return Identity(issuer, subject, name[:255], scope, flow["next"])
 
     def _client(self, metadata: Mapping[str, Any], redirect_uri: str) -> AsyncOAuth2Client:
@@ -284,7 +282,3 @@ class OpenIdProvider:
         names = {"*", *(str(item) for item in values)}
         granted = [scope for name, scope in self._settings.role_scopes.items() if name in names]
         return max(granted, key=SCOPES.index, default=None)
-
-
-def _text(value: object) -> str:
-    return value.strip() if isinstance(value, str) else ""

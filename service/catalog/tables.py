@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
+from pydantic import BaseModel
 from sqlalchemy import (
     BigInteger,
     Boolean,
@@ -20,12 +21,15 @@ from sqlalchemy import (
     Table,
     Text,
     UniqueConstraint,
+    inspect,
     text,
 )
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, relationship, validates
 
 from service.catalog.column_types import StoredJson, UtcDateTime, check_json
 from service.core.domain_names import name_key
+
+Response = TypeVar("Response", bound=BaseModel)
 
 LEARNING_STATES = ("training", "indexing", "evaluating")
 ACTIVE_STATES = ("queued", "probing", *LEARNING_STATES)
@@ -56,6 +60,12 @@ class Base(DeclarativeBase):
         table = Table(*arguments, sqlite_strict=True, **options)
         check_json(table)
         return table
+
+
+def to_response(model: type[Response], row: Base, **values: Any) -> Response:
+    """Create a response from a row: each field has the row's value of this name, unless one is given."""
+    names = (model.model_fields.keys() & inspect(type(row)).column_attrs.keys()) - values.keys()
+    return model(**{name: getattr(row, name) for name in names}, **values)
 
 
 class PositionCounter(Base):

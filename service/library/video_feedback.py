@@ -19,7 +19,7 @@ from service.access.audit_log import Actor, current_actor, record_change
 from service.catalog.database import now, session_scope
 from service.catalog.domain_videos import number_edits
 from service.catalog.keyset_paging import KeysetOrders, contains_text
-from service.catalog.tables import Feedback, Video
+from service.catalog.tables import Feedback, Video, to_response
 from service.core import request_limits
 from service.core.errors import InvalidInput, NotFound
 from service.core.storable_text import is_storable
@@ -51,7 +51,7 @@ def give_feedback(spec: FeedbackSpec) -> FeedbackDetails:
         same = [entry for entry in own if words_key(entry.text) == key]
         row = max(same, key=lambda entry: entry.words_key == key, default=None)
         if row is not None and (row.text, row.verdict) == (text, spec.verdict):
-            return _details(row, spec.video_id)
+            return to_response(FeedbackDetails, row, video_id=spec.video_id)
         at = now(session)
         if row is None:
             _require_room(session, actor, video)
@@ -61,7 +61,7 @@ def give_feedback(spec: FeedbackSpec) -> FeedbackDetails:
         session.flush()
         record_change(session, "feedback.give", spec.video_id, {"text": text, "verdict": spec.verdict})
         number_edits(session, [video])
-        return _details(row, spec.video_id)
+        return to_response(FeedbackDetails, row, video_id=spec.video_id)
 
 
 def list_feedback(
@@ -107,7 +107,11 @@ def list_feedback(
             )
         )
         ids = {vector_id: name for vector_id, name in found}
-        entries = [_details(row, ids[row.video_vector_id]) for row in page.rows if row.video_vector_id in ids]
+        entries = [
+            to_response(FeedbackDetails, row, video_id=ids[row.video_vector_id])
+            for row in page.rows
+            if row.video_vector_id in ids
+        ]
     return FeedbackPage(feedback=entries, next_cursor=page.next_cursor)
 
 
@@ -171,15 +175,3 @@ def _require_room(session: Session, actor: Actor, video: int) -> None:
                 f"You have given feedback {limit} times{where}.",
                 "Take back some of it, or write captions instead.",
             )
-
-
-def _details(row: Feedback, video_id: str) -> FeedbackDetails:
-    return FeedbackDetails(
-        id=row.id,
-        text=row.text,
-        video_id=video_id,
-        verdict=row.verdict,  # type: ignore[arg-type]
-        caller=row.caller,
-        caller_kind=row.caller_kind,  # type: ignore[arg-type]
-        created_at=row.created_at,
-    )

@@ -16,9 +16,8 @@ from api.app import create_app
 from api.pages import sign_in_pages
 from api.security.authentication import SESSION_COOKIE
 from cinestrata_schemas.access import KeySpec
-from service.access import passwords
-from service.access.api_keys import create_key
-from service.access.credentials import note_change
+from service.access import users
+from service.access.credentials import create_key, note_change
 from service.catalog.database import session_scope
 from service.catalog.operation_tables import ApiKey, BrowserSession, User
 from service.core.settings import Settings
@@ -32,8 +31,8 @@ PASSWORD = "correct horse battery"
 @pytest.fixture(autouse=True)
 def clean_access(configured: Settings, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Password hashing in milliseconds, and a catalog without keys and users after each test."""
-    monkeypatch.setattr(passwords, "_hasher", PasswordHasher(time_cost=1, memory_cost=64, parallelism=1))
-    passwords._unknown_hash.cache_clear()
+    monkeypatch.setattr(users, "_hasher", PasswordHasher(time_cost=1, memory_cost=64, parallelism=1))
+    users._unknown_hash.cache_clear()
     yield
     with session_scope(write=True) as session:
         for table in (BrowserSession, ApiKey, User):

@@ -11,8 +11,15 @@ from pydantic import ValidationError
 from sqlalchemy import select
 
 from cinestrata_schemas.access import KeySpec
-from service.access.api_keys import create_key, list_keys, revoke_key
-from service.access.credentials import change_count, find_key, has_admin, has_credentials
+from service.access.credentials import (
+    change_count,
+    create_key,
+    find_key,
+    has_admin,
+    has_credentials,
+    list_keys,
+    revoke_key,
+)
 from service.catalog.database import session_scope
 from service.catalog.operation_tables import ApiKey
 from service.core.errors import Conflict, InvalidInput, NotFound

@@ -116,7 +116,7 @@ def test_hostile_texts_are_stored_without_errors(catalog: Settings) -> None:
     actor = Actor("anonymous", "n\0me\ud800" + "x" * 9999, "::1%eth0" * 99, "\0" * 500)
     record_event("session.fail", "t\0" * 999, {"name\ud800": "\0" + "y" * 99_999, "deep": deep}, actor=actor)
     (entry,) = audit_entries()
-    assert entry.actor.startswith("n\N{REPLACEMENT CHARACTER}me?x")
+    assert entry.actor.startswith("n\N{REPLACEMENT CHARACTER}me\N{REPLACEMENT CHARACTER}x")
     assert len(entry.model_dump_json()) < 10_000
 
 

@@ -8,10 +8,15 @@ import pytest
 from pydantic import SecretStr
 
 from cinestrata_schemas.access import KeySpec, UserDetails, UserPatch, UserSpec
-from service.access import passwords, sessions, users
-from service.access.api_keys import create_key, revoke_key
-from service.access.credentials import digest, find_session
-from service.access.sessions import SessionOwner, find_password_hash, start_session
+from service.access import credentials, users
+from service.access.credentials import (
+    SessionOwner,
+    create_key,
+    digest,
+    find_session,
+    revoke_key,
+    start_session,
+)
 from service.catalog.database import session_scope
 from service.catalog.operation_tables import BrowserSession
 from service.core.errors import Conflict, InvalidInput, NotFound
@@ -25,8 +30,8 @@ def fast_hashes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Hashes of a few milliseconds."""
     from argon2 import PasswordHasher
 
-    monkeypatch.setattr(passwords, "_hasher", PasswordHasher(time_cost=1, memory_cost=64, parallelism=1))
-    passwords._unknown_hash.cache_clear()
+    monkeypatch.setattr(users, "_hasher", PasswordHasher(time_cost=1, memory_cost=64, parallelism=1))
+    users._unknown_hash.cache_clear()
 
 
 def _create(name: str = "Ada", scope: str = "search") -> UserDetails:
@@ -35,31 +40,31 @@ def _create(name: str = "Ada", scope: str = "search") -> UserDetails:
 
 def test_password_of_a_user_is_verified(catalog: Settings) -> None:
     created = _create("Ada Lovelace")
-    user_id, stored = find_password_hash("ADA  LOVELACE")
+    user_id, stored = users.find_password_hash("ADA  LOVELACE")
     assert user_id == created.id
     assert stored is not None
     assert stored.startswith("$argon2id$")
-    assert passwords.verify_password(PASSWORD, stored)
-    assert not passwords.verify_password(PASSWORD + "x", stored)
-    assert find_password_hash("nobody") == find_password_hash("\0\ud800") == (None, None)
-    assert not passwords.verify_password("the password of no user", None)
+    assert users.verify_password(PASSWORD, stored)
+    assert not users.verify_password(PASSWORD + "x", stored)
+    assert users.find_password_hash("nobody") == users.find_password_hash("\0\ud800") == (None, None)
+    assert not users.verify_password("the password of no user", None)
 
 
 def test_composed_and_decomposed_characters_are_the_same_password(sqlite_catalog: Settings) -> None:
-    assert passwords.verify_password("cafe\u0301 au lait", passwords.hash_password("caf\u00e9 au lait"))
+    assert users.verify_password("cafe\u0301 au lait", users.hash_password("caf\u00e9 au lait"))
 
 
 def test_unknown_user_costs_a_hash(monkeypatch: pytest.MonkeyPatch) -> None:
     verified: list[str] = []
-    passwords.verify_password("x", None)  # computes the hash of the unknown user
-    hasher = passwords._hasher
+    users.verify_password("x", None)  # computes the hash of the unknown user
+    hasher = users._hasher
     monkeypatch.setattr(
         type(hasher), "verify", lambda self, stored, password: verified.append(stored) or True
     )
-    assert not passwords.verify_password("x", None)
-    assert passwords.verify_password("x", "$stored")
+    assert not users.verify_password("x", None)
+    assert users.verify_password("x", "$stored")
     assert len(verified) == 2
-    assert not passwords.verify_password("x" * 10**6, "$stored")  # is not hashed
+    assert not users.verify_password("x" * 10**6, "$stored")  # is not hashed
     assert len(verified) == 2
 
 
@@ -85,7 +90,7 @@ def test_session_ends_with_its_owner(catalog: Settings) -> None:
     assert (principal.kind, principal.name, principal.scope) == ("user", "Ada", "ingest")
     users.edit_user("ada", UserPatch(scope="admin"))
     assert getattr(find_session(token, None), "scope", None) == "admin"
-    listed = sessions.list_sessions(principal.session_id)
+    listed = credentials.list_sessions(principal.session_id)
     assert [(each.user, each.user_agent, each.current) for each in listed] == [("Ada", "Firefox  <b>", True)]
     users.edit_user("ada", UserPatch(password=SecretStr("another password")))
     assert find_session(token, None) is None
@@ -130,17 +135,17 @@ def test_session_expires_and_is_never_continued(sqlite_catalog: Settings) -> Non
         assert row.token_hash == digest(second) != second
         row.expires_at = datetime.now(UTC) - timedelta(seconds=1)
     assert find_session(second, None) is None
-    assert sessions.list_sessions() == []
+    assert credentials.list_sessions() == []
 
 
 def test_sessions_are_ended_singly(sqlite_catalog: Settings) -> None:
     user = _create()
     tokens = [start_session(SessionOwner(user_id=user.id), "password", "") for _ in range(3)]
-    sessions.end_session(sessions.list_sessions()[0].id)
+    credentials.end_session(credentials.list_sessions()[0].id)
     assert sum(find_session(token, None) is not None for token in tokens) == 2
     for unknown in ("none", "\0", "\ud800"):
         with pytest.raises(NotFound):
-            sessions.end_session(unknown)
+            credentials.end_session(unknown)
 
 
 def test_identity_of_a_provider_never_takes_over_a_password_user(sqlite_catalog: Settings) -> None:

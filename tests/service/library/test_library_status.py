@@ -13,8 +13,8 @@ from service.catalog.operation_tables import WorkerReport
 from service.catalog.tables import Shard, Task
 from service.catalog.worker_reports import ALIVE, report_worker
 from service.core.settings import Settings
+from service.library.library_listing import list_shards
 from service.library.library_status import MAX_ACTIVE, MAX_FIRST_DOMAINS, library_status
-from service.library.release_listing import list_shards
 from service.tasks import commands, lifecycle
 from tests.catalog_rows import add_release_and_shard, mark_learned
 from tests.measured_library import add_measured_domains

@@ -14,8 +14,8 @@ from service.catalog.tables import Shard, Task
 from service.core import errors
 from service.core.settings import Settings
 from service.library import prometheus_metrics
+from service.library.library_listing import list_releases, list_shards
 from service.library.library_status import library_status
-from service.library.release_listing import list_releases, list_shards
 from service.tasks import commands, lifecycle
 from tests.catalog_rows import add_release_and_shard
 
