@@ -9,8 +9,7 @@ from fastapi.responses import RedirectResponse, Response
 from starlette.concurrency import run_in_threadpool
 
 from api.pages.sign_in_pages import MAX_PATH_CHARS, local_path, login_page_with_error, start_browser_session
-from api.security.authentication import Authenticator, client_address
-from api.security.browser_cookies import delete_cookie, read_cookie, set_cookie
+from api.security.authentication import Authenticator, client_address, delete_cookie, read_cookie, set_cookie
 from api.security.route_scopes import ScopedRoute, requires
 from service.access import credentials, users
 from service.access.credentials import SessionOwner

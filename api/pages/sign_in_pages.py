@@ -15,8 +15,14 @@ from starlette.concurrency import run_in_threadpool
 
 from api.pages.page_rendering import PAGE_METHODS, render_page
 from api.request_paths import api_link
-from api.security.authentication import SESSION_COOKIE, Authenticator, client_address
-from api.security.browser_cookies import delete_cookie, read_cookie, set_cookie
+from api.security.authentication import (
+    SESSION_COOKIE,
+    Authenticator,
+    client_address,
+    delete_cookie,
+    read_cookie,
+    set_cookie,
+)
 from api.security.route_scopes import ScopedRoute, request_actor, requires
 from cinestrata_schemas.domain_names import normalize_name
 from service.access import credentials
@@ -26,7 +32,7 @@ from service.access.failed_attempts import SIGN_IN_LIMIT
 from service.access.users import find_password_hash, verify_password
 from service.core.domain_names import name_key
 from service.core.errors import NotFound, TooManyRequests
-from service.core.thread_priority import lower_thread_priority
+from service.core.process_tuning import lower_thread_priority
 
 router = APIRouter(include_in_schema=False, route_class=ScopedRoute)
 

@@ -17,8 +17,8 @@ from api.list_parameters import StrictParameters, TaskListParameters
 from api.openapi import APPEND_BODY, TASK_BODY, UNCHANGED
 from api.request_paths import api_link
 from api.request_threads import run_long
-from api.security.body_limits import MAX_FORM_FIELDS, MAX_FORM_FILES
 from api.security.route_scopes import ScopedRoute, requires
+from api.security.security_middleware import MAX_FORM_FIELDS, MAX_FORM_FILES
 from cinestrata_schemas.tasks import (
     AppendSpec,
     RelearnSpec,

@@ -173,7 +173,7 @@ def check_broker(settings: Settings) -> str:
 def check_index(settings: Settings) -> str:
     """Verify the index checksums, and that releases, shards and catalog are consistent."""
     from index.integrity_audit import audit
-    from service.storage.vector_store_selection import library_store
+    from service.storage.index_manifest import library_store
 
     if not settings.index_dir.exists():
         return "empty: no domain has been learned"

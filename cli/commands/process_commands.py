@@ -51,7 +51,7 @@ def serve(
     import uvicorn
 
     from api.security.head_limit import HeadLimitProtocol
-    from service.core.memory_arenas import share_memory_arenas
+    from service.core.process_tuning import share_memory_arenas
 
     share_memory_arenas()
     if host is not None:

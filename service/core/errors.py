@@ -1,31 +1,4 @@
-"""The service's errors, in one tree.
-
-::
-
-    CinestrataError
-    ├── InvalidInput            422  a field is invalid; each FieldError names the field and a hint
-    │   └── IdempotencyMismatch 422  the Idempotency-Key belongs to another body
-    ├── Unauthorized            401
-    ├── NotFound                404
-    ├── Conflict                409  the request contradicts the stored state
-    │   └── IdempotencyInFlight 409  the first request with this Idempotency-Key is still running
-    ├── Gone                    410  the requested state is no longer kept
-    ├── PreconditionFailed      412  If-Match names another version of the resource
-    ├── TooLarge                413
-    ├── UnsupportedMediaType    415  the type or the encoding of the body
-    ├── TooManyRequests         429
-    ├── Unavailable             503  nothing was changed; the request can be repeated
-    │   ├── InsufficientStorage 503  the disk has no space for the videos; nothing was stored
-    │   ├── InDoubt             503  the database did not confirm the commit: it took effect completely or not at all
-    │   └── SourceUnavailable   503  a video's source is unreachable; its task is repeated later
-    │       └── DecoderOutage   503  a worker's decoder does not work; its task is repeated later
-    ├── DataFolderNotWritable   503  wrong owner, read-only or full disk; an operator must repair it
-    └── TaskInterruption                  internal to workers: a job must stop
-        ├── LeaseLost                another worker owns the task; writes are refused
-        ├── TaskCancelled            the user cancelled the task
-        ├── WorkerStopping           the process shuts down; another worker continues the task
-        └── VideosDeleted            the task lost videos; it starts again without them
-"""
+"""The service's errors, each with its HTTP status. An ``Unavailable`` has changed nothing, so it can be repeated."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from service.catalog.task_names import find_task
 from service.core.errors import NotFound, Unavailable
 from service.core.settings import settings
 from service.storage import index_manifest, library_paths
-from service.storage.vector_store_selection import library_store
+from service.storage.index_manifest import library_store
 from service.storage.video_files import delete_unneeded_frames
 
 _ABANDONED_SECONDS = 3600

@@ -34,8 +34,7 @@ from service.core.errors import Conflict, NotFound, Unavailable
 from service.core.settings import settings
 from service.library.alerts import evaluate_alerts
 from service.storage import index_manifest
-from service.storage.index_manifest import index_lock
-from service.storage.vector_store_selection import library_store
+from service.storage.index_manifest import index_lock, library_store
 from service.webhooks.events import emit
 
 log = structlog.get_logger(__name__)

@@ -13,8 +13,7 @@ from sqlalchemy import select
 
 from cinestrata_schemas.operations import JobDetails, JobSpec
 from service.access.audit_log import record_change
-from service.backups.snapshot_writing import write_snapshot
-from service.backups.stored_snapshots import snapshot_name
+from service.backups.snapshots import snapshot_name, write_snapshot
 from service.catalog.database import now, session_scope
 from service.catalog.leases import Lease, acquire, is_leased
 from service.catalog.operation_tables import MaintenanceJob

@@ -34,7 +34,7 @@ from service.catalog.task_names import find_task
 from service.catalog.transcripts import TimedText, read_passages
 from service.core.domain_names import name_key
 from service.core.errors import Unavailable
-from service.core.thread_priority import lower_thread_priority
+from service.core.process_tuning import lower_thread_priority
 from service.search.snapshots.search_snapshot import SearchSnapshot
 
 log = structlog.get_logger(__name__)

@@ -2,70 +2,35 @@
 
 from __future__ import annotations
 
-import socket
-import threading
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from sqlalchemy import Connection, event, make_url, text
+from sqlalchemy import Connection, event, text
 
 from service.catalog import migrations
-from service.catalog.database import dispose, engine, ping, session_scope
+from service.catalog.database import engine, ping, session_scope
 from service.core.errors import Unavailable
 from service.core.settings import Settings
 
 
-def _forward(listener: socket.socket, target: Path) -> None:
-    """Connect every client of ``listener`` to a database server's Unix socket."""
-
-    def copy(source: socket.socket, sink: socket.socket) -> None:
-        try:
-            while data := source.recv(65536):
-                sink.sendall(data)
-        except OSError:
-            pass
-        finally:
-            sink.close()
-
-    while True:
-        try:
-            client, _ = listener.accept()
-        except OSError:
-            return
-        server = socket.socket(socket.AF_UNIX)
-        server.connect(str(target))
-        for pair in ((client, server), (server, client)):
-            threading.Thread(target=copy, args=pair, daemon=True).start()
-
-
-def test_migration_waits_until_the_port_opens(
-    tmp_path: Path,
-    settings_factory: Callable[..., Settings],
-    fresh_postgres_url: str,
-    monkeypatch: pytest.MonkeyPatch,
+def test_migration_waits_until_the_database_responds(
+    tmp_path: Path, settings_factory: Callable[..., Settings], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = Path(str(make_url(fresh_postgres_url).query["host"]))
-    (target,) = [path for path in folder.glob(".s.PGSQL.*") if not path.name.endswith(".lock")]
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        url = make_url(fresh_postgres_url).set(query={}, host="127.0.0.1", port=listener.getsockname()[1])
-        configured = settings_factory(
-            tmp_path, database_url=url.render_as_string(hide_password=False), upgraded=False
-        )
-        attempts: list[float] = []
+    configured = settings_factory(tmp_path, upgraded=False)
+    refusals = [Unavailable("no route"), Unavailable("no route")]
+    upgrade = migrations.upgrade
 
-        def sleep(seconds: float) -> None:
-            attempts.append(seconds)
-            if len(attempts) == 2:
-                listener.listen()
-                threading.Thread(target=_forward, args=(listener, target), daemon=True).start()
+    def respond_later(settings: Settings) -> None:
+        if refusals:
+            raise refusals.pop()
+        upgrade(settings)
 
-        monkeypatch.setattr(migrations.time, "sleep", sleep)
-        migrations.upgrade_when_reachable(configured)
-        ping()
-        dispose()
-    assert len(attempts) == 2
+    monkeypatch.setattr(migrations, "upgrade", respond_later)
+    monkeypatch.setattr(migrations.time, "sleep", lambda seconds: None)
+    migrations.upgrade_when_reachable(configured)
+    ping()
+    assert not refusals
 
 
 def test_migration_gives_up_after_a_bounded_time(

@@ -17,7 +17,7 @@ from sqlalchemy import select, text
 from sqlalchemy.exc import IntegrityError
 from structlog.testing import capture_logs
 
-from service.catalog.catalog_copy import copy_catalog
+from service.backups.backup_catalog import copy_catalog
 from service.catalog.database import engine, open_engine, session_scope
 from service.catalog.migrations import CATALOG_SCHEMA, upgrade, upgrade_engine
 from service.catalog.operation_tables import Alert, DamagedRow

@@ -12,7 +12,7 @@ from index.scanning.search_options import AnnPolicy
 from index.shard_store import ShardStore
 from models.encoders.encoder_registry import open_query_encoder
 from service.core.settings import settings
-from service.storage import vector_store_selection
+from service.storage import index_manifest
 from service.tasks import commands
 from tests.trainer.conftest import untrained_backbone
 from trainer.published_library import Library
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.usefixtures("library")
 def test_large_shard_is_written_with_queries_of_training_captions(
     post_videos: Callable[..., str], monkeypatch: pytest.MonkeyPatch, exact_rows: int, captions: int
 ) -> None:
-    monkeypatch.setattr(vector_store_selection, "EXACT_ROWS", exact_rows)
+    monkeypatch.setattr(index_manifest, "EXACT_ROWS", exact_rows)
     written: list[tuple[AnnPolicy, Any]] = []
     original = ShardStore.write_shard
 

@@ -9,8 +9,8 @@ import pytest
 from cinestrata_schemas.problems import Action
 from service.celery_worker import probe
 from service.core.settings import settings
-from service.storage import vector_store_selection
-from service.storage.vector_store_selection import library_store
+from service.storage import index_manifest
+from service.storage.index_manifest import library_store
 from service.tasks import commands
 from tests.milvus import Milvus
 from trainer.worker import learning_job
@@ -26,7 +26,7 @@ def test_task_fails_without_milvus_and_is_learned_on_retry(
     def configure_milvus(uri: str) -> None:
         monkeypatch.setenv("CINESTRATA_VECTOR_STORE", "milvus")
         monkeypatch.setenv("CINESTRATA_MILVUS__URI", uri)
-        monkeypatch.setattr(vector_store_selection, "MILVUS_TIMEOUT_SECONDS", 3)
+        monkeypatch.setattr(index_manifest, "MILVUS_TIMEOUT_SECONDS", 3)
         settings.cache_clear()
 
     configure_milvus("http://127.0.0.1:9")
