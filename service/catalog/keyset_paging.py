@@ -137,7 +137,8 @@ def _cursor_type(keys: tuple[Column, ...]) -> TypeAdapter[tuple[Any, ...]]:
     """Create the type of a cursor: the sort order, and a value of each key's column."""
     values = [(_VALUES[key.type.python_type], _is_nullable(key)) for key in keys]
     fields = [value | None if is_nullable else value for value, is_nullable in values]
-    return TypeAdapter(tuple[(str, *fields)])  # type: ignore[misc]
+    cursor: Any = tuple[(str, *fields)]
+    return TypeAdapter(cursor)
 
 
 def contains_text(

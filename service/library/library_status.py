@@ -168,20 +168,7 @@ def _tasks_version(session: Session) -> str:
 
 
 def _syncs_version(session: Session) -> str:
-    rows = session.execute(
-        select(
-            Sync.id,
-            Sync.name,
-            Sync.source,
-            Sync.every_seconds,
-            Sync.next_run_at,
-            Sync.started_at,
-            Sync.finished_at,
-            Sync.error,
-            cast(Sync.counts, Text),
-        ).order_by(Sync.id)
-    )
-    return _digest(map(tuple, rows))
+    return _digest(map(tuple, session.execute(select(*Sync.__table__.columns).order_by(Sync.id))))
 
 
 def _digest(rows: Iterable[object]) -> str:
