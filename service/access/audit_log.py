@@ -124,11 +124,7 @@ def record_change(
 def record_event(
     action: str, target: str = "", details: Mapping[str, Any] | None = None, *, actor: Actor | None = None
 ) -> None:
-    """Record a change outside the catalog, in its own transaction. Arguments as for :func:`record_change`.
-
-    Raises:
-        Unavailable: The catalog cannot be written.
-    """
+    """Record a change outside the catalog, in its own transaction. Arguments as for :func:`record_change`."""
     with session_scope(write=True) as session:
         record_change(session, action, target, details, actor=actor)
 
@@ -189,7 +185,6 @@ def list_entries(
 
     Args:
         sort: ``time`` (oldest first) or ``-time``.
-        cursor: ``next_cursor`` from the previous page.
 
     Raises:
         InvalidInput: The cursor is not from this list, or the times are reversed.

@@ -1,4 +1,7 @@
-"""Connect to the catalog: SQLite in the data folder, or PostgreSQL."""
+"""Connect to the catalog: SQLite in the data folder, or PostgreSQL.
+
+Every function that opens a session raises ``Unavailable`` while the catalog is unreachable; docstrings do not repeat it.
+"""
 
 from __future__ import annotations
 

@@ -109,33 +109,25 @@ def number_edits(session: Session, videos: Sequence[int]) -> None:
 
 
 def read_last_edit() -> int:
-    """Read the last edit's number. Rows read afterwards are at least as new.
-
-    Raises:
-        Unavailable: The catalog cannot be read.
-    """
+    """Read the last edit's number. Rows read afterwards are at least as new."""
     with read_connection() as connection:
         number: int = connection.execute(_LAST_EDIT).scalar_one()
     return number
 
 
 def read_edited_videos(after: int) -> list[int]:
-    """Find the videos edited after the given number, by vector ID; errors as :func:`read_last_edit`."""
+    """Find the videos edited after the given number, by vector ID."""
     with session_scope() as session:
         return list(session.scalars(select(Video.vector_id).where(Video.last_edit > after)))
 
 
 def read_caption_edits() -> dict[str, int]:
-    """Read the number of caption edits in each domain.
-
-    Raises:
-        Unavailable: The catalog cannot be read.
-    """
+    """Read the number of caption edits in each domain."""
     return _read(Task.caption_edits)
 
 
 def read_metadata_edits() -> dict[str, int]:
-    """Read the number of metadata edits in each domain; errors as :func:`read_caption_edits`."""
+    """Read the number of metadata edits in each domain."""
     return _read(Task.metadata_edits)
 
 
@@ -148,7 +140,6 @@ def replace_moments(session: Session, task_id: str, spans: Mapping[int, Sequence
     """Replace all moments of a task.
 
     Args:
-        session: Open transaction.
         spans: Moments by their video's vector ID, in order of time.
     """
     video_ids = select(Video.vector_id).where(Video.task_id == task_id)

@@ -70,7 +70,6 @@ class KeysetOrders:
             query: Query with all filters but no order.
             sort: Name of a sort order, with or without ``-``.
             cursor: ``next_cursor`` from the previous page; None for the first page.
-            limit: Maximum number of rows.
 
         Raises:
             InvalidInput: The cursor is damaged, or belongs to another sort order or list.

@@ -37,11 +37,7 @@ _GALLERIES: Mapping[AlertKind, Gallery] = {"forgetting_local": "local", "forgett
 
 
 def evaluate_alerts() -> None:
-    """Raise alerts for domains that have lost recall, and clear those of the others. Concurrent calls are safe.
-
-    Raises:
-        Unavailable: The catalog cannot be reached.
-    """
+    """Raise alerts for domains that have lost recall, and clear those of the others. Concurrent calls are safe."""
     lost = dict(_lost_recall(until_served(read_recall_cells(GALLERIES))))
     with session_scope() as session:
         known = dict(session.execute(select(Alert.open_key, Alert.value)).all())

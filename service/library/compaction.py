@@ -136,9 +136,6 @@ def sweep_orphan_thumbnails() -> None:
     """Delete thumbnails older than an hour that belong to no video.
 
     Killed processes and concurrent deletions leave such files. This lists all files.
-
-    Raises:
-        Unavailable: The catalog is unreachable.
     """
     found = [path for path in settings().thumbnails_dir.glob("*.jpg") if _is_old(path)]
     # Queried after the listing, so that new videos' files are not taken for orphans.

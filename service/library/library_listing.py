@@ -72,12 +72,10 @@ def list_tasks(
         text: Only tasks whose name or ID contains this text, case-insensitive; an append has its domain's name.
         searched: Only domains that the served release searches, or only those that it does not; None: both.
         sort: ``position`` (place in the queue), ``name``, ``created`` or ``learned``; ``-`` in front reverses it.
-        cursor: ``next_cursor`` from the previous page.
         limit: Maximum number of tasks; None: all.
 
     Raises:
         NotFound: The domain does not exist.
-        InvalidInput: The cursor is not from this list.
     """
     query = select(Task)
     if state:
@@ -128,11 +126,9 @@ def list_releases(
         method: Only releases with this learning method.
         current: Only the served release, or only the others.
         sort: ``learned`` (order of learning), ``created`` or ``bytes``; ``-`` in front reverses it.
-        cursor: ``next_cursor`` from the previous page.
 
     Raises:
         NotFound: The task does not exist.
-        InvalidInput: The cursor is not from this list.
         Unavailable: The index manifest or the catalog cannot be read.
     """
     served = index_manifest.read_manifest().served
@@ -173,12 +169,7 @@ def list_shards(
             manifest and the catalog are added.
         text: Only shards whose domain name or ID contains this text (case-insensitive).
         sort: ``created``, ``count`` or ``bytes``; ``-`` in front reverses it.
-        cursor: ``next_cursor`` from the previous page.
         limit: Maximum number of shards; None: all.
-
-    Raises:
-        InvalidInput: The cursor is not from this list.
-        Unavailable: The catalog is unreachable.
     """
     manifest, errors = published_manifest()
     query = select(Shard)

@@ -44,9 +44,6 @@ def library_status(degraded: Mapping[str, str] | None = None) -> LibraryStatus:
     Args:
         degraded: Why tasks cannot be searched, by task ID, from this process's search snapshot. Differences between the
             manifest and the catalog are added.
-
-    Raises:
-        Unavailable: The catalog is unreachable.
     """
     manifest, errors = published_manifest()
     with session_scope() as session:

@@ -152,11 +152,7 @@ def read_learned_tasks(session: Session) -> tuple[tuple[LearnedTask, ...], str]:
 
 
 def read_measures_version() -> str:
-    """Read the version of the recall matrix: its cells, and the domains' names and splits.
-
-    Raises:
-        Unavailable: The catalog is unreachable.
-    """
+    """Read the version of the recall matrix: its cells, and the domains' names and splits."""
     with session_scope() as session:
         return read_learned_tasks(session)[1]
 
@@ -166,9 +162,6 @@ def read_recall_cells(galleries: Sequence[str] = ("local",)) -> RecallCells:
 
     Args:
         galleries: Galleries to read. The local one is always included, because it defines rows and columns.
-
-    Raises:
-        Unavailable: The catalog is unreachable.
     """
     with session_scope() as session, _lock:
         tasks, version = read_learned_tasks(session)

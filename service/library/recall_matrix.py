@@ -159,19 +159,12 @@ def read_served_recall(served: RecallCells | None = None) -> ServedRecall:
 
     Args:
         served: Cells of all galleries, see :func:`until_served`; read if None.
-
-    Raises:
-        Unavailable: The catalog is unreachable.
     """
     return _served_recall(served or until_served(read_recall_cells(GALLERIES)))
 
 
 def until_served(cells: RecallCells) -> RecallCells:
-    """Restrict the cells to releases and domains up to the served release.
-
-    Raises:
-        Unavailable: The catalog is unreachable.
-    """
+    """Restrict the cells to releases and domains up to the served release."""
     manifest, _ = published_manifest()
     with session_scope() as session:
         order = last_served_order(session, manifest)
@@ -224,7 +217,6 @@ def last_served_order(session: Session, manifest: Manifest) -> int | None:
     """Find the learned order of the last domain that is searched; None if all learned domains are.
 
     Args:
-        session: The caller's session.
         manifest: Manifest of the index, which tells whether a release is pinned.
     """
     if manifest.pinned is None:
@@ -233,20 +225,12 @@ def last_served_order(session: Session, manifest: Manifest) -> int | None:
 
 
 def measured_losses(cells: RecallCells) -> dict[Gallery, MeasuredLoss | None]:
-    """Compute the loss in each gallery; None before the second domain, or if nothing was measured.
-
-    Raises:
-        Unavailable: The catalog is unreachable.
-    """
+    """Compute the loss in each gallery; None before the second domain, or if nothing was measured."""
     return {gallery: _measured_loss(cells, gallery) for gallery in GALLERIES}
 
 
 def domain_losses(cells: RecallCells, gallery: Gallery) -> list[DomainLoss]:
-    """Compute the loss of each measured domain that was learned before the newest release.
-
-    Raises:
-        Unavailable: The catalog is unreachable.
-    """
+    """Compute the loss of each measured domain that was learned before the newest release."""
     if not cells.releases:
         return []
     learned, now = cells.when_learned(gallery), cells.matrix(gallery)[-1]

@@ -34,7 +34,6 @@ def give_feedback(spec: FeedbackSpec) -> FeedbackDetails:
     Raises:
         NotFound: The video does not exist.
         InvalidInput: The text is not a valid query, or the caller has the maximum number of entries.
-        Unavailable: The catalog cannot be written.
     """
     text = _checked(spec.text)
     key = words_key(text)
@@ -83,10 +82,6 @@ def list_feedback(
         caller: Only from this user or key.
         own: Only from the current actor.
         sort: ``time`` (oldest first) or ``-time``.
-        cursor: ``next_cursor`` from the previous page.
-
-    Raises:
-        InvalidInput: The cursor is not from this list.
     """
     query = select(Feedback)
     if own:
@@ -123,7 +118,6 @@ def take_back(feedback_id: int, *, own: bool = False) -> None:
 
     Raises:
         NotFound: There is no such entry.
-        Unavailable: The catalog cannot be written.
     """
     with session_scope(write=True) as session:
         query: Select[Any] = select(Feedback, Video.id).join(Video)  # type: ignore[assignment]

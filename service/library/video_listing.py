@@ -43,11 +43,9 @@ def list_videos(
         split: Only videos with this effective split; ``train`` includes those of a fold.
         text: Only videos whose ID, URI, captions or reason contain this text, case-insensitive.
         sort: ``added`` (order of arrival), ``id``, ``duration`` or ``bytes``; ``-`` in front reverses it.
-        cursor: ``next_cursor`` from the previous page.
 
     Raises:
         NotFound: The task does not exist.
-        InvalidInput: The cursor is not from this list.
     """
     query = select(Video)
     if status is not None:
@@ -90,7 +88,7 @@ def get_video(video_id: str) -> VideoDetails:
 
 
 def read_video(session: Session, video_id: str) -> VideoDetails:
-    """Read a video's details in a session; errors as for :func:`get_video`."""
+    """Read a video's details in a session; raise NotFound."""
     row = session.execute(select(Video, Task.name).join(Task).where(Video.id == video_id)).one_or_none()
     if row is None:
         raise _no_video(video_id)

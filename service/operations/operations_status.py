@@ -33,11 +33,7 @@ _WORKERS = 50
 
 
 def operations_status(searches: SearchLoad) -> OperationsStatus:
-    """Collect the state of operation.
-
-    Raises:
-        Unavailable: The catalog is unreachable.
-    """
+    """Collect the state of operation."""
     with session_scope() as session:
         at = now(session)
         waiting = _waiting_tasks(session, at)

@@ -37,7 +37,6 @@ def require_disk_space(videos: int, *, files_bytes: int = 0, is_append: bool = F
 
     Raises:
         InsufficientStorage: The disk has less free space than the videos will need.
-        Unavailable: The catalog is unreachable.
     """
     with session_scope() as session:
         pending = session.scalar(

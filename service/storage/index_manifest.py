@@ -98,7 +98,6 @@ def require_manifest(published: Manifest) -> None:
 
     Raises:
         ManifestError: The manifest lists no release, and the catalog has published tasks.
-        Unavailable: The catalog is unreachable.
     """
     if published.release is not None:
         return
