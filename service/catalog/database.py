@@ -1,6 +1,6 @@
 """Connect to the catalog: SQLite in the data folder, or PostgreSQL.
 
-Every function that opens a session raises ``Unavailable`` while the catalog is unreachable; docstrings do not repeat it.
+Every function that opens a session raises ``Unavailable`` while the catalog is unreachable; no docstring repeats it.
 """
 
 from __future__ import annotations

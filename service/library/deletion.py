@@ -139,14 +139,14 @@ def delete_task(task_id: str) -> DeletionResult:
 
 def _delete_copies(originals: Sequence[int]) -> None:
     """Delete the copies of deleted videos in domains that are relearning them."""
-    by_task: dict[str, list[str]] = {}
     with session_scope() as session:
-        for chunk in id_chunks(originals):
-            rows = session.execute(select(Video.id, Video.task_id).where(Video.copy_of.in_(chunk)))
-            for video, task in rows:
-                by_task.setdefault(task, []).append(video)
-    for task, videos in by_task.items():
-        _delete(task, videos)
+        copies = [
+            video
+            for chunk in id_chunks(originals)
+            for video in session.scalars(select(Video.id).where(Video.copy_of.in_(chunk)))
+        ]
+    for task, videos in _find_tasks(copies, None).items():
+        _delete(task, list(videos))
 
 
 def _delete(task_id: str, video_ids: Sequence[str]) -> list[str]:

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import hypot, sqrt
 from threading import Lock
+from typing import Any
 
 import numpy as np
 from cachetools import LRUCache, cached
@@ -48,26 +48,16 @@ _NAMED = 5
 _Z = 1.959964  # 97.5th percentile of the normal distribution: intervals cover 95 %
 
 
-@dataclass(frozen=True)
-class ForgettingMeasures:
-    """A library's measures of forgetting; None where undefined."""
-
-    bwf_local: float | None
-    bwf_global: float | None
-    fr: float | None
-    hm: float | None
-
-
 @cached(LRUCache(8), key=lambda cells: cells.version, lock=Lock())
-def forgetting_measures(cells: RecallCells) -> ForgettingMeasures:
+def _forgetting_measures(cells: RecallCells) -> dict[str, Any]:
     """Compute the measures from the cells of the local and the global gallery."""
     local, union = (nullable(cells.square(gallery)) for gallery in ("local", "global"))
-    return ForgettingMeasures(
-        bwf_local=backward_forgetting(local),
-        bwf_global=backward_forgetting(union),
-        fr=forgetting_rate(local),
-        hm=harmonic_mean(local),
-    )
+    return {
+        "bwf_local": backward_forgetting(local),
+        "bwf_global": backward_forgetting(union),
+        "fr": forgetting_rate(local),
+        "hm": harmonic_mean(local),
+    }
 
 
 def read_recall_matrix(
@@ -90,7 +80,7 @@ def read_recall_matrix(
     first_row = max(len(cells.releases) - rows, 0) if first_release is None else first_release - 1
     window = slice(first_row, first_row + rows), slice(first_domain - 1, first_domain - 1 + domains)
     releases, shown = cells.releases[window[0]], cells.tasks[window[1]]
-    measures, shown_recall = forgetting_measures(served), read_served_recall(served)
+    served_recall = read_served_recall(served)
     zero_shot = cells.galleries["local"].r1[0]
     over_time = {
         gallery: query_mean(cells.matrix(gallery), cells.queries(gallery)) for gallery in ("local", "global")
@@ -102,10 +92,7 @@ def read_recall_matrix(
         mode=cells.mode,
         **{f"matrix_{gallery}": nullable(cells.matrix(gallery)[window]) for gallery in GALLERIES},
         learned={gallery: nullable(cells.when_learned(gallery)[window[1]]) for gallery in GALLERIES},
-        bwf_local=measures.bwf_local,
-        bwf_global=measures.bwf_global,
-        fr=measures.fr,
-        hm=measures.hm,
+        **_forgetting_measures(served),
         zero_shot=nullable(zero_shot[[task.order for task in shown]]),
         queries=cells.queries("local")[window].tolist(),
         recall_over_time_local=nullable(over_time["local"]),
@@ -114,8 +101,8 @@ def read_recall_matrix(
         held_out=[task.held_out for task in shown],  # type: ignore[misc]
         after=[task.name for task in releases],
         newest=_newest_row(cells, shown),
-        losses=shown_recall.loss,
-        served=shown_recall,
+        losses=served_recall.loss,
+        served=served_recall,
         first_release=first_row + 1,
         first_domain=first_domain,
         domains=len(cells.tasks),

@@ -96,12 +96,10 @@ def list_feedback(
         query = query.where(Feedback.video_vector_id.in_(select(Video.vector_id).where(Video.id == video_id)))
     with session_scope() as session:
         page = _ORDERS.read_page(session, query, sort=sort, cursor=cursor, limit=limit)
-        found = session.execute(
-            select(Video.vector_id, Video.id).where(
-                Video.vector_id.in_([row.video_vector_id for row in page.rows])
-            )
+        judged = [row.video_vector_id for row in page.rows]
+        ids = dict(
+            session.execute(select(Video.vector_id, Video.id).where(Video.vector_id.in_(judged))).all()
         )
-        ids = {vector_id: name for vector_id, name in found}
         entries = [
             to_response(FeedbackDetails, row, video_id=ids[row.video_vector_id])
             for row in page.rows
@@ -154,14 +152,14 @@ def _of_caller(query: Select[Any], actor: Actor) -> Select[Any]:
 
 def _require_room(session: Session, actor: Actor, video: int) -> None:
     """Refuse a caller who has the maximum number of entries, in total or on one video."""
-    own = _of_caller(select(func.count()).select_from(Feedback), actor)
+    given = _of_caller(select(func.count()).select_from(Feedback), actor)
+    on_video, limit_on_video = (
+        given.where(Feedback.video_vector_id == video),
+        request_limits.MAX_FEEDBACK_ON_A_VIDEO,
+    )
     for count, limit, where in (
-        (own, request_limits.MAX_FEEDBACK, ""),
-        (
-            own.where(Feedback.video_vector_id == video),
-            request_limits.MAX_FEEDBACK_ON_A_VIDEO,
-            " on this video",
-        ),
+        (given, request_limits.MAX_FEEDBACK, ""),
+        (on_video, limit_on_video, " on this video"),
     ):
         if (session.scalar(count) or 0) >= limit:
             raise InvalidInput.at(
