@@ -148,7 +148,7 @@ def adopt_provider_user(issuer: str, subject: str, name: str, scope: AccessScope
     return user_id
 
 
-def _new_user(session: Session, name: str, scope: str) -> User:
+def _new_user(session: Session, name: str, scope: AccessScope) -> User:
     if session.scalars(select(User.id).where(User.name_key == name_key(name))).first() is not None:
         raise _taken(name)
     row = User(

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
+from types import GenericAlias
 from typing import Annotated, Any
 
 from pydantic import AwareDatetime, Field, StringConstraints, TypeAdapter
@@ -136,7 +137,7 @@ def _cursor_type(keys: tuple[Column, ...]) -> TypeAdapter[tuple[Any, ...]]:
     """Create the type of a cursor: the sort order, and a value of each key's column."""
     values = [(_VALUES[key.type.python_type], _is_nullable(key)) for key in keys]
     fields = [value | None if is_nullable else value for value, is_nullable in values]
-    cursor: Any = tuple[(str, *fields)]
+    cursor: Any = GenericAlias(tuple, (str, *fields))
     return TypeAdapter(cursor)
 
 

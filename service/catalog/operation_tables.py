@@ -19,6 +19,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import Mapped, mapped_column
 
+from cinestrata_schemas.choice_types import AccessScope
 from service.catalog.column_types import StoredJson
 from service.catalog.tables import Base, GrowingId
 
@@ -57,7 +58,7 @@ class ApiKey(Base):
     name: Mapped[str] = mapped_column(String(80))
     name_key: Mapped[str] = mapped_column(String(240), index=True)
     secret_hash: Mapped[str] = mapped_column(String(64))  # SHA-256 of the whole key
-    scope: Mapped[str] = mapped_column(String(8))
+    scope: Mapped[AccessScope] = mapped_column(String(8))
     created_at: Mapped[datetime]
     created_by: Mapped[str] = mapped_column(String(255))
     expires_at: Mapped[datetime | None]
@@ -77,7 +78,7 @@ class User(Base):
     password_hash: Mapped[str | None] = mapped_column(Text)  # None: signs in at the provider
     issuer: Mapped[str | None] = mapped_column(String(255))
     subject: Mapped[str | None] = mapped_column(String(255))
-    scope: Mapped[str] = mapped_column(String(8))
+    scope: Mapped[AccessScope] = mapped_column(String(8))
     created_at: Mapped[datetime]
     last_sign_in_at: Mapped[datetime | None]
 

@@ -18,6 +18,7 @@ from cinestrata_schemas.choice_types import Gallery
 from cinestrata_schemas.library import DomainLoss
 from service.catalog.database import now, session_scope
 from service.catalog.operation_tables import Alert
+from service.catalog.tables import to_response
 from service.catalog.task_names import read_task_names
 from service.library.recall_cells import RecallCells, read_recall_cells
 from service.library.recall_matrix import (
@@ -99,17 +100,13 @@ def count_open_alerts(session: Session) -> dict[str, int]:
 def _details(session: Session, rows: Sequence[Alert]) -> list[AlertDetails]:
     names = read_task_names(session, (row.task_id for row in rows if row.task_id))
     return [
-        AlertDetails(
-            id=row.id,
-            kind=row.kind,  # type: ignore[arg-type]
-            task_id=row.task_id,
+        to_response(
+            AlertDetails,
+            row,
             task=names.get(row.task_id or ""),
-            value=row.value,
-            threshold=row.threshold,
             message=f"Domain “{names.get(row.task_id or '', row.task_id)}” has lost {100 * row.value:.1f} points of "
             f"recall@1 {'in its own shard' if row.kind == 'forgetting_local' else 'among all shards'}; the threshold "
             f"is {100 * row.threshold:.1f} points.",
-            raised_at=row.raised_at,
         )
         for row in rows
     ]

@@ -113,7 +113,10 @@ def _count_gauges() -> Iterator[GaugeMetricFamily]:
         active,
     )
     yield _gauge(
-        "alerts", "Domains that have lost recall, by kind.", "kind", dict.fromkeys(ALERT_KINDS, 0) | alerts
+        "alerts",
+        "Domains that have lost recall, by kind.",
+        "kind",
+        dict.fromkeys(map(str, ALERT_KINDS), 0) | alerts,
     )
     yield GaugeMetricFamily("cinestrata_shards", "Published shards.", shards)
     yield GaugeMetricFamily("cinestrata_vectors", "Vectors in all shards.", int(vectors or 0))

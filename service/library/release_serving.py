@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import structlog
 from sqlalchemy import func, select
@@ -102,7 +101,7 @@ def pinned_release(session: Session, manifest: Manifest) -> PinnedRelease | None
     if manifest.pinned not in rows:  # the restored catalog is older than the index
         return None
     (pinned, task), newest = rows[manifest.pinned], rows.get(manifest.release)
-    later = [domain for domain in _read_domains(session) if domain.order > pinned.learned_order]
+    later = [domain for order, domain in _read_domains(session) if order > pinned.learned_order]
     return PinnedRelease(
         release=manifest.pinned,
         task=task,
@@ -111,14 +110,6 @@ def pinned_release(session: Session, manifest: Manifest) -> PinnedRelease | None
         newest_task=newest[1] if newest else "",
         unsearchable=_change(later),
     )
-
-
-class _Domain(NamedTuple):
-    id: str
-    name: str
-    order: int
-    videos: int
-    appended: int
 
 
 def _find_release(session: Session, name_or_id: str, manifest: Manifest) -> str:
@@ -146,19 +137,23 @@ def _releases(session: Session, ids: Sequence[str]) -> dict[str, tuple[Release, 
     return {release.id: (release, task) for release, task in rows}
 
 
-def _read_domains(session: Session) -> list[_Domain]:
-    """Read the learned domains that have videos, in learned order."""
+def _read_domains(session: Session) -> list[tuple[int, DomainChange]]:
+    """Read the learned domains that have videos, each with its learned order, in this order."""
     rows = session.execute(
         select(Task.id, Task.name, Task.learned_order, Task.counts)
         .where(Task.learned_order.is_not(None))
         .order_by(Task.learned_order)
     )
-    domains = (
-        _Domain(id_, name, order or 0, counts.get("accepted", 0), counts.get("appended", 0))
+    return [
+        (
+            order or 0,
+            DomainChange(
+                task_id=id_, task=name, videos=counts["accepted"], appended=counts.get("appended", 0)
+            ),
+        )
         for id_, name, order, stored in rows
-        for counts in [read_counts(session, id_, stored)]
-    )
-    return [domain for domain in domains if domain.videos]
+        if (counts := read_counts(session, id_, stored)).get("accepted")
+    ]
 
 
 def _outcome(session: Session, manifest: Manifest, target: str, before: str, dry_run: bool) -> ServeOutcome:
@@ -169,7 +164,6 @@ def _outcome(session: Session, manifest: Manifest, target: str, before: str, dry
     order = release.learned_order
     previous = rows[before][0].learned_order if before in rows else order
     domains = _read_domains(session)
-    known = [domain for domain in domains if domain.order <= order]
     kept = session.scalar(
         select(func.count())
         .select_from(Video)
@@ -191,20 +185,17 @@ def _outcome(session: Session, manifest: Manifest, target: str, before: str, dry
         pinned=target != manifest.release,
         changed=target != before,
         dry_run=dry_run,
-        unsearchable=_change([domain for domain in domains if order < domain.order <= previous]),
-        searchable_again=_change([domain for domain in domains if previous < domain.order <= order]),
-        searchable_videos=sum(domain.videos for domain in known),
+        unsearchable=_change([domain for at, domain in domains if order < at <= previous]),
+        searchable_again=_change([domain for at, domain in domains if previous < at <= order]),
+        searchable_videos=sum(domain.videos for at, domain in domains if at <= order),
         kept_appended=kept or 0,
     )
 
 
-def _change(domains: Sequence[_Domain]) -> ServedChange:
+def _change(domains: Sequence[DomainChange]) -> ServedChange:
     return ServedChange(
         domains=len(domains),
         videos=sum(domain.videos for domain in domains),
         appended=sum(domain.appended for domain in domains),
-        first=[
-            DomainChange(task_id=domain.id, task=domain.name, videos=domain.videos, appended=domain.appended)
-            for domain in domains[:_NAMED]
-        ],
+        first=list(domains[:_NAMED]),
     )
