@@ -220,7 +220,7 @@ class OpenIdProvider(AsyncOpenIDMixin):  # type: ignore[misc]
         self.server_metadata, self._metadata_due = document, time.monotonic() + _METADATA_SECONDS
         return document
 
-    def _get_session(self) -> httpx.AsyncClient:
+    def _get_session(self) -> AsyncOAuth2Client:
         return AsyncOAuth2Client(timeout=_TIMEOUT_SECONDS)
 
     def _read_flow(self, cookie: str) -> dict[str, Any]:

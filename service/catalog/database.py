@@ -30,6 +30,7 @@ SQLITE_BUSY_SECONDS = 30.0  # how long a writer waits for the SQLite file lock
 _Id = TypeVar("_Id", str, int)
 
 _CHUNK = 500
+_OLDEST_SQLITE = (3, 37)  # with STRICT tables
 _SWITCH_SECONDS = 5.0
 _POSTGRESQL_FULL = "53100"  # disk_full
 _FILE_ERRORS = frozenset({sqlite3.SQLITE_READONLY, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN})
@@ -182,6 +183,9 @@ def open_engine(url: str) -> Engine:
         made = create_engine(url, connect_args=options, pool_pre_ping=True, pool_size=10, max_overflow=20)
         event.listen(made, "connect", _prepare_postgresql)
         return made
+    if sqlite3.sqlite_version_info < _OLDEST_SQLITE:
+        needed = ".".join(map(str, _OLDEST_SQLITE))
+        raise Unavailable(f"SQLite {sqlite3.sqlite_version} is too old; install {needed} or newer.", 60)
     file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     made = create_engine(url, connect_args={"timeout": SQLITE_BUSY_SECONDS}, pool_size=10, max_overflow=30)
     made.dialect.type_compiler_instance = made.dialect.type_compiler = StrictTypeCompiler(made.dialect)

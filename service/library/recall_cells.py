@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from cachetools import LRUCache
+from cachetools import LRUCache, cached
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
@@ -23,9 +23,6 @@ from service.core.settings import settings
 
 _MAX_GALLERIES = 4  # a gallery of 1,000 domains takes 12 MB
 _FETCHED_ROWS = 20_000
-
-_lock = threading.Lock()
-_galleries: LRUCache[tuple[str, str], tuple[str, GalleryCells]] = LRUCache(_MAX_GALLERIES)
 
 
 class LearnedTask(NamedTuple):
@@ -163,7 +160,7 @@ def read_recall_cells(galleries: Sequence[str] = ("local",)) -> RecallCells:
     Args:
         galleries: Galleries to read. The local one is always included, because it defines rows and columns.
     """
-    with session_scope() as session, _lock:
+    with session_scope() as session:
         tasks, version = read_learned_tasks(session)
         orders = tasks[-1].order if tasks else 0
         read = {name: _read_gallery(session, name, version, orders) for name in {"local", *galleries}}
@@ -193,16 +190,13 @@ def query_mean(values: npt.NDArray[np.float64], queries: npt.NDArray[np.int64]) 
     return np.where(count > 0, total / np.maximum(count, 1), np.nan)
 
 
+@cached(
+    LRUCache(_MAX_GALLERIES),
+    key=lambda session, gallery, version, orders: (settings().database_url, gallery, version),
+    lock=threading.Lock(),
+)
 def _read_gallery(session: Session, gallery: str, version: str, orders: int) -> GalleryCells:
-    key = settings().database_url, gallery
-    cached_version, cells = _galleries.get(key, ("", None))
-    if cells is None or cached_version != version:
-        cells = _read_cells(session, gallery, orders + 1)
-        _galleries[key] = version, cells
-    return cells
-
-
-def _read_cells(session: Session, gallery: str, size: int) -> GalleryCells:
+    size = orders + 1
     cells = GalleryCells(
         np.full((size, size), np.nan),
         np.zeros((size, size), np.int64),

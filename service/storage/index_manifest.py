@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import lru_cache
+from pathlib import Path
 
-from cachetools import LRUCache
 from sqlalchemy import func, select
 
 from index.arrays import Ids
@@ -22,9 +21,6 @@ from service.catalog.database import session_scope
 from service.catalog.tables import Task
 from service.core.errors import Unavailable
 from service.core.settings import Settings, settings
-
-_lock = threading.Lock()
-_manifests: LRUCache[str, tuple[tuple[int, ...], Manifest]] = LRUCache(4)
 
 MILVUS_TIMEOUT_SECONDS = 10.0
 WAIT_SECONDS = 10.0  # short, because a waiting request occupies a thread
@@ -78,17 +74,15 @@ def published_manifest() -> tuple[Manifest, dict[str, str]]:
         signature = (stat.st_ino, stat.st_mtime_ns, stat.st_size)
     except FileNotFoundError:
         signature = (0, 0, 0)
-    with _lock:
-        known = _manifests.get(str(folder))
-    if known is not None and known[0] == signature:
-        return known[1], {}
     try:
-        manifest = ShardStore(folder).manifest()
+        return _read_version(folder, signature), {}
     except ShardStoreError as error:
         return Manifest.empty(), {"index": str(error)}
-    with _lock:
-        _manifests[str(folder)] = signature, manifest
-    return manifest, {}
+
+
+@lru_cache(maxsize=4)
+def _read_version(folder: Path, signature: tuple[int, ...]) -> Manifest:
+    return ShardStore(folder).manifest()
 
 
 def require_manifest(published: Manifest) -> None:
