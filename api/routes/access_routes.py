@@ -21,7 +21,6 @@ from cinestrata_schemas.access import (
     UserSpec,
 )
 from service.access import audit_log, credentials, users
-from service.access.audit_log import AuditFilter
 
 router = APIRouter(tags=["access"], route_class=ScopedRoute)
 
@@ -113,6 +112,4 @@ def list_audit_entries(links: PageLinkDep, parameters: Annotated[AuditListParame
     An entry is a change to the library or to its access, with actor, time and address. Sign-ins and refused keys are
     included, searches are not.
     """
-    conditions = dict(parameters)
-    sort, cursor, limit = (conditions.pop(name) for name in ("sort", "cursor", "limit"))
-    return links.add(audit_log.list_entries(AuditFilter(**conditions), sort=sort, cursor=cursor, limit=limit))
+    return links.add(audit_log.list_entries(**dict(parameters)))

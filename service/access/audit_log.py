@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import Select, or_, select
+from sqlalchemy import or_, select
 from sqlalchemy.orm import Session
 
 from cinestrata_schemas.access import AuditPage, AuditRecord
@@ -129,67 +129,52 @@ def record_event(
         record_change(session, action, target, details, actor=actor)
 
 
-@dataclass(frozen=True)
-class AuditFilter:
-    """Conditions on entries; None means no condition.
-
-    Attributes:
-        action: An action such as ``task.cancel``, or all actions on a resource, such as ``task``.
-        target: ID of the changed resource.
-        address: Network address of the client.
-        text: Text in actor, action, target or details (case-insensitive).
-        after: Earliest time, inclusive; UTC unless it has a time zone.
-        before: Latest time, exclusive.
-    """
-
-    actor: str | None = None
-    kind: Sequence[str] | None = None
-    action: Sequence[str] | None = None
-    target: str | None = None
-    address: str | None = None
-    request_id: str | None = None
-    text: str | None = None
-    after: datetime | None = None
-    before: datetime | None = None
-
-    def apply(self, query: Select[Any]) -> Select[Any]:
-        """Add the conditions to a query; raise InvalidInput if the times are reversed."""
-        after, before = _in_utc(self.after), _in_utc(self.before)
-        if after is not None and before is not None and after >= before:
-            raise InvalidInput.at("after", "The time is not earlier than 'before'.", "Swap the two times.")
-        exact = {name: getattr(self, name) for name in ("actor", "target", "address", "request_id")}
-        query = query.filter_by(**{name: value for name, value in exact.items() if value is not None})
-        if self.kind:
-            query = query.where(AuditEntry.actor_kind.in_(self.kind))
-        if self.action:
-            query = query.where(
-                or_(
-                    AuditEntry.action.in_(self.action),
-                    *(AuditEntry.action.startswith(f"{action}.", autoescape=True) for action in self.action),
-                )
-            )
-        if self.text:
-            columns = [AuditEntry.actor, AuditEntry.action, AuditEntry.target]
-            query = query.where(contains_text(self.text, columns, [AuditEntry.details]))
-        if after is not None:
-            query = query.where(AuditEntry.at >= after)
-        if before is not None:
-            query = query.where(AuditEntry.at < before)
-        return query
-
-
 def list_entries(
-    conditions: AuditFilter, *, sort: str = "-time", cursor: str | None = None, limit: int = 100
+    *,
+    actor: str | None = None,
+    kind: Sequence[str] | None = None,
+    action: Sequence[str] | None = None,
+    target: str | None = None,
+    address: str | None = None,
+    request_id: str | None = None,
+    text: str | None = None,
+    after: datetime | None = None,
+    before: datetime | None = None,
+    sort: str = "-time",
+    cursor: str | None = None,
+    limit: int = 100,
 ) -> AuditPage:
     """List a page of entries.
 
     Args:
+        action: Actions such as ``task.cancel``, or all actions on a resource, such as ``task``.
+        text: Text in actor, action, target or details (case-insensitive).
+        after: Earliest time, inclusive; UTC unless it has a time zone.
+        before: Latest time, exclusive.
         sort: ``time`` (oldest first) or ``-time``.
 
     Raises:
         InvalidInput: The cursor is not from this list, or the times are reversed.
     """
-    query = conditions.apply(select(AuditEntry))
+    after, before = _in_utc(after), _in_utc(before)
+    if after is not None and before is not None and after >= before:
+        raise InvalidInput.at("after", "The time is not earlier than 'before'.", "Swap the two times.")
+    exact = {"actor": actor, "target": target, "address": address, "request_id": request_id}
+    query = select(AuditEntry).filter_by(
+        **{name: value for name, value in exact.items() if value is not None}
+    )
+    if kind:
+        query = query.where(AuditEntry.actor_kind.in_(kind))
+    if action:
+        of_resource = [AuditEntry.action.startswith(f"{each}.", autoescape=True) for each in action]
+        query = query.where(or_(AuditEntry.action.in_(action), *of_resource))
+    if text:
+        columns = [AuditEntry.actor, AuditEntry.action, AuditEntry.target]
+        query = query.where(contains_text(text, columns, [AuditEntry.details]))
+    if after is not None:
+        query = query.where(AuditEntry.at >= after)
+    if before is not None:
+        query = query.where(AuditEntry.at < before)
     with session_scope() as session:
         page = _ORDERS.read_page(session, query, sort=sort, cursor=cursor, limit=limit)
     return AuditPage(

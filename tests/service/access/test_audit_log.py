@@ -12,7 +12,6 @@ from cinestrata_schemas.tasks import TaskDetails
 from cinestrata_schemas.videos import VideoPatch
 from service.access.audit_log import (
     Actor,
-    AuditFilter,
     acting_as,
     command_line_actor,
     current_actor,
@@ -101,12 +100,12 @@ def test_conditions_select_entries(sqlite_catalog: Settings) -> None:
 def test_pages_list_each_entry_once(sqlite_catalog: Settings) -> None:
     for number in range(7):
         record_event("task.cancel", str(number))
-    first = list_entries(AuditFilter(), limit=4)
+    first = list_entries(limit=4)
     record_event("task.cancel", "later")
-    second = list_entries(AuditFilter(), limit=4, cursor=first.next_cursor)
+    second = list_entries(limit=4, cursor=first.next_cursor)
     assert [entry.target for entry in (*first.entries, *second.entries)] == list("6543210")
     assert second.next_cursor is None
-    assert list_entries(AuditFilter(), sort="time").entries[0].target == "0"
+    assert list_entries(sort="time").entries[0].target == "0"
 
 
 def test_hostile_texts_are_stored_without_errors(catalog: Settings) -> None:
