@@ -37,9 +37,9 @@ def create_user(spec: UserSpec) -> UserDetails:
         InvalidInput: The password is too short or too long.
         Conflict: Another user has the name.
     """
-    password = spec.password.get_secret_value()
-    check_password(password)
-    hashed = hash_password(password)  # before the transaction, which would block other writers
+    hashed = hash_password(
+        spec.password.get_secret_value()
+    )  # before the transaction, which would block other writers
     try:
         with session_scope(write=True) as session:
             row = _new_user(session, spec.name, spec.scope)
@@ -74,10 +74,7 @@ def edit_user(name_or_id: str, patch: UserPatch) -> UserDetails:
         InvalidInput: The password is too short or too long.
         Conflict: The user signs in at a provider and has no password.
     """
-    hashed = None
-    if patch.password is not None:
-        check_password(patch.password.get_secret_value())
-        hashed = hash_password(patch.password.get_secret_value())
+    hashed = hash_password(patch.password.get_secret_value()) if patch.password is not None else None
     with session_scope(write=True) as session:
         row = _require_user(session, name_or_id)
         changed = []
@@ -207,8 +204,8 @@ def find_password_hash(name: str) -> tuple[str | None, str | None]:
         return (row.id, row.password_hash) if row else (None, None)
 
 
-def check_password(password: str) -> None:
-    """Check the length of a new password.
+def hash_password(password: str) -> str:
+    """Hash a new password with a salt.
 
     Raises:
         InvalidInput: The password is too short or too long.
@@ -219,10 +216,6 @@ def check_password(password: str) -> None:
             f"A password has {MIN_PASSWORD_CHARS} to {MAX_PASSWORD_CHARS} characters.",
             "Several words are easier to remember than a short mix of characters.",
         )
-
-
-def hash_password(password: str) -> str:
-    """Hash a password with a salt."""
     return _hasher.hash(_encode(password))
 
 
