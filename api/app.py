@@ -24,10 +24,9 @@ from api.request_threads import limit_request_threads
 from api.routes import agent_routes
 from api.routes.resource_routers import RESOURCE_ROUTERS
 from api.security.authentication import Authenticator, require_network_credentials
-from api.security.body_limits import MAX_FORM_FIELDS, MAX_FORM_FILES
 from api.security.cross_origin import share_with_origins
 from api.security.route_scopes import check_declarations
-from api.security.security_middleware import SecurityMiddleware
+from api.security.security_middleware import MAX_FORM_FIELDS, MAX_FORM_FILES, SecurityMiddleware
 from cinestrata_schemas import __version__
 from service.core import logging, request_ids, tracing
 from service.core.settings import Settings, settings

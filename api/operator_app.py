@@ -10,7 +10,7 @@ from starlette.datastructures import State
 
 from api import problem_details
 from api.routes.resource_routers import RESOURCE_ROUTERS
-from api.security.body_limits import MAX_FORM_FIELDS, MAX_FORM_FILES
+from api.security.security_middleware import MAX_FORM_FIELDS, MAX_FORM_FILES
 from service.access.audit_log import command_line_actor
 from service.access.credentials import Principal
 from service.core.settings import Settings

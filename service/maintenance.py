@@ -13,7 +13,7 @@ import structlog
 
 from cinestrata_schemas.operations import GpuMemory
 from index.files.durable_files import replace_text
-from service.backups.stored_snapshots import sweep_unfinished_snapshots
+from service.backups.snapshots import sweep_unfinished_snapshots
 from service.catalog import database
 from service.catalog.database import session_scope
 from service.catalog.worker_reports import report_worker, sweep_worker_reports

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from cinestrata_schemas.access import AuditRecord
-from service.access.audit_log import AuditFilter, list_entries
+from service.access.audit_log import list_entries
 
 
 def audit_entries(**conditions: Any) -> list[AuditRecord]:
     """Return the entries that fulfil conditions, oldest first."""
-    return list_entries(AuditFilter(**conditions), sort="time", limit=1000).entries
+    return list_entries(**conditions, sort="time", limit=1000).entries

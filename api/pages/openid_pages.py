@@ -9,13 +9,12 @@ from fastapi.responses import RedirectResponse, Response
 from starlette.concurrency import run_in_threadpool
 
 from api.pages.sign_in_pages import MAX_PATH_CHARS, local_path, login_page_with_error, start_browser_session
-from api.security.authentication import Authenticator, client_address
-from api.security.browser_cookies import delete_cookie, read_cookie, set_cookie
+from api.security.authentication import Authenticator, client_address, delete_cookie, read_cookie, set_cookie
 from api.security.route_scopes import ScopedRoute, requires
-from service.access import sessions, users
+from service.access import credentials, users
+from service.access.credentials import SessionOwner
 from service.access.failed_attempts import SIGN_IN_LIMIT
 from service.access.openid_provider import FLOW_SECONDS, OpenIdProvider, RoleMissing, SignInRefused
-from service.access.sessions import SessionOwner
 from service.core.errors import TooManyRequests
 
 router = APIRouter(include_in_schema=False, route_class=ScopedRoute)
@@ -56,7 +55,7 @@ async def complete_sign_in(request: Request) -> Response:
         return login_page_with_error(request, "", error.detail, retry_after=error.retry_after)
     except SignInRefused as error:
         if isinstance(error, RoleMissing):  # other browsers have sessions with the previous role
-            await run_in_threadpool(sessions.end_sessions_of_identity, error.issuer, error.subject)
+            await run_in_threadpool(credentials.end_sessions_of_identity, error.issuer, error.subject)
         authenticator.failures.add("session.fail", address, _NAME)
         await run_in_threadpool(authenticator.limits.count_failure, SIGN_IN_LIMIT, address, "")
         return login_page_with_error(request, "", error.detail)

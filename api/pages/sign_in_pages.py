@@ -15,18 +15,24 @@ from starlette.concurrency import run_in_threadpool
 
 from api.pages.page_rendering import PAGE_METHODS, render_page
 from api.request_paths import api_link
-from api.security.authentication import SESSION_COOKIE, Authenticator, client_address
-from api.security.browser_cookies import delete_cookie, read_cookie, set_cookie
+from api.security.authentication import (
+    SESSION_COOKIE,
+    Authenticator,
+    client_address,
+    delete_cookie,
+    read_cookie,
+    set_cookie,
+)
 from api.security.route_scopes import ScopedRoute, request_actor, requires
 from cinestrata_schemas.domain_names import normalize_name
-from service.access import sessions
+from service.access import credentials
 from service.access.audit_log import acting_as
+from service.access.credentials import SESSION_SECONDS, SessionOwner
 from service.access.failed_attempts import SIGN_IN_LIMIT
-from service.access.passwords import verify_password
-from service.access.sessions import SESSION_SECONDS, SessionOwner
+from service.access.users import find_password_hash, verify_password
 from service.core.domain_names import name_key
 from service.core.errors import NotFound, TooManyRequests
-from service.core.thread_priority import lower_thread_priority
+from service.core.process_tuning import lower_thread_priority
 
 router = APIRouter(include_in_schema=False, route_class=ScopedRoute)
 
@@ -57,7 +63,6 @@ async def sign_in(
     address = client_address(request)
     label = name_key(normalize_name(name[:_MAX_NAME_CHARS])) if not key else ""
     try:
-        authenticator.limits.check_address(SIGN_IN_LIMIT, address)
         await run_in_threadpool(authenticator.limits.check, SIGN_IN_LIMIT, address, label)
         if key:
             owner = await _owner_of_key(authenticator, key, address)
@@ -83,7 +88,7 @@ async def sign_out(request: Request) -> Response:
     principal = await authenticator.identify_browser(request)
     if principal is not None and principal.session_id is not None:
         with acting_as(request_actor(request, principal)), suppress(NotFound):  # ended by another request
-            await run_in_threadpool(sessions.end_session, principal.session_id)
+            await run_in_threadpool(credentials.end_session, principal.session_id)
     response = RedirectResponse(api_link(request, "/login"), status_code=303)
     delete_cookie(request, response, SESSION_COOKIE)
     return response
@@ -99,7 +104,7 @@ async def start_browser_session(request: Request, owner: SessionOwner, method: s
         next: Path of the page to show; an address outside the service is replaced by the search page.
     """
     agent, previous = request.headers.get("user-agent", ""), read_cookie(request, SESSION_COOKIE)
-    token = await run_in_threadpool(sessions.start_session, owner, method, agent, previous)
+    token = await run_in_threadpool(credentials.start_session, owner, method, agent, previous)
     response = RedirectResponse(local_path(request, next), status_code=303)
     set_cookie(request, response, SESSION_COOKIE, token, SESSION_SECONDS)
     return response
@@ -136,7 +141,7 @@ async def _owner_of_password(name: str, password: str) -> SessionOwner | None:
     """Return the user with this name and password; an unknown name takes as long as a wrong password."""
     if _hashing.statistics().tasks_waiting >= _MAX_WAITING_HASHES:
         raise TooManyRequests("Too many sign-ins at once; try again.", 2)
-    user_id, stored = await run_in_threadpool(sessions.find_password_hash, name[:_MAX_NAME_CHARS])
+    user_id, stored = await run_in_threadpool(find_password_hash, name[:_MAX_NAME_CHARS])
     async with _hashing:
         loop = asyncio.get_running_loop()
         is_right = await loop.run_in_executor(_hashing_thread, verify_password, password, stored)

@@ -20,8 +20,7 @@ from cinestrata_schemas.access import (
     UserPatch,
     UserSpec,
 )
-from service.access import api_keys, audit_log, sessions, users
-from service.access.audit_log import AuditFilter
+from service.access import audit_log, credentials, users
 
 router = APIRouter(tags=["access"], route_class=ScopedRoute)
 
@@ -40,14 +39,14 @@ def get_current_access(request: Request) -> CurrentAccess:
 @requires("admin")
 def list_keys(_parameters: Annotated[StrictParameters, Query()]) -> list[KeyDetails]:
     """List API keys with scope, expiry and last use, newest first. The key in the environment is not listed."""
-    return api_keys.list_keys()
+    return credentials.list_keys()
 
 
 @router.post("/keys", status_code=201, operation_id="create_key")
 @requires("admin")
 def create_key(spec: KeySpec) -> KeySecret:
     """Create an API key. Only this response contains the key; the catalog stores its hash."""
-    return api_keys.create_key(spec)
+    return credentials.create_key(spec)
 
 
 @router.delete("/keys/{key_id}", operation_id="revoke_key")
@@ -57,7 +56,7 @@ def revoke_key(key_id: str) -> KeyDetails:
 
     Other API processes refuse the key within five seconds.
     """
-    return api_keys.revoke_key(key_id)
+    return credentials.revoke_key(key_id)
 
 
 @router.get("/users", operation_id="list_users")
@@ -95,14 +94,14 @@ def list_sessions(
 ) -> list[SessionDetails]:
     """List active browser sessions, newest first."""
     principal = current_principal(request)
-    return sessions.list_sessions(principal.session_id if principal else None)
+    return credentials.list_sessions(principal.session_id if principal else None)
 
 
 @router.delete("/sessions/{session_id}", status_code=204, operation_id="end_session")
 @requires("admin")
 def end_session(session_id: str) -> None:
     """End a browser session."""
-    sessions.end_session(session_id)
+    credentials.end_session(session_id)
 
 
 @router.get("/audit", operation_id="list_audit_entries")
@@ -113,6 +112,4 @@ def list_audit_entries(links: PageLinkDep, parameters: Annotated[AuditListParame
     An entry is a change to the library or to its access, with actor, time and address. Sign-ins and refused keys are
     included, searches are not.
     """
-    conditions = dict(parameters)
-    sort, cursor, limit = (conditions.pop(name) for name in ("sort", "cursor", "limit"))
-    return links.add(audit_log.list_entries(AuditFilter(**conditions), sort=sort, cursor=cursor, limit=limit))
+    return links.add(audit_log.list_entries(**dict(parameters)))

@@ -17,10 +17,10 @@ from api.openapi import UNCHANGED
 from api.security.route_scopes import ScopedRoute, requires
 from cinestrata_schemas.library import LibraryStatus, RecallMatrix, ShardPage
 from cinestrata_schemas.releases import ReleasePage, ServeOutcome, ServeSpec
-from service.library import release_listing, release_serving
+from service.library import library_listing, release_serving
 from service.library.library_status import library_status
-from service.library.recall.recall_cells import read_measures_version
-from service.library.recall.recall_matrix import DEFAULT_DOMAINS, DEFAULT_ROWS, read_recall_matrix
+from service.library.recall_cells import read_measures_version
+from service.library.recall_matrix import DEFAULT_DOMAINS, DEFAULT_ROWS, read_recall_matrix
 from service.storage.index_manifest import published_manifest
 
 router = APIRouter(tags=["measures"], route_class=ScopedRoute)
@@ -74,7 +74,7 @@ def list_shards(
     parameters: Annotated[ShardListParameters, Query()],
 ) -> Response:
     """List published shards in pages, with domain, size and faults."""
-    page = release_listing.list_shards(service.snapshots.degraded(), **dict(parameters))
+    page = library_listing.list_shards(service.snapshots.degraded(), **dict(parameters))
     return conditional_response(request, page, headers=links.headers(page))
 
 
@@ -84,7 +84,7 @@ def list_releases(
     request: Request, links: PageLinkDep, parameters: Annotated[ReleaseListParameters, Query()]
 ) -> Response:
     """List releases in pages, with method, kind and size. `current` marks the served release."""
-    page = release_listing.list_releases(**dict(parameters))
+    page = library_listing.list_releases(**dict(parameters))
     return conditional_response(request, page, headers=links.headers(page))
 
 

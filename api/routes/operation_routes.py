@@ -13,7 +13,7 @@ from api.openapi import file_response
 from api.security.route_scopes import ScopedRoute, requires
 from cinestrata_schemas.operations import JobDetails, JobSpec, OperationsStatus, SnapshotDetails
 from service.access import audit_log
-from service.backups import stored_snapshots
+from service.backups import snapshots
 from service.operations import maintenance_jobs
 from service.operations.operations_status import operations_status
 
@@ -47,7 +47,7 @@ def start_job(spec: JobSpec) -> JobDetails:
 @requires("admin")
 def list_snapshots(_parameters: Annotated[StrictParameters, Query()]) -> list[SnapshotDetails]:
     """List the backups that workers have written, newest first. `POST /maintenance` writes another."""
-    return stored_snapshots.list_snapshots()
+    return snapshots.list_snapshots()
 
 
 @router.head("/snapshots/{name}", include_in_schema=False)
@@ -65,7 +65,7 @@ def download_snapshot(name: str, request: Request) -> Response:
     It contains the catalog with all captions, key and password hashes, and webhook secrets. The audit log records each
     download. `cinestrata restore` reads the file.
     """
-    path = stored_snapshots.snapshot_path(name)
+    path = snapshots.snapshot_path(name)
     headers = {"Cache-Control": "no-store", "Content-Disposition": f'attachment; filename="{path.name}"'}
     response = range_response(request, path, _MEDIA_TYPE, headers)
     if request.method == "GET" and response.status_code != 304:
@@ -77,4 +77,4 @@ def download_snapshot(name: str, request: Request) -> Response:
 @requires("admin")
 def delete_snapshot(name: str) -> None:
     """Delete a backup. Downloads in progress complete."""
-    stored_snapshots.delete_snapshot(name)
+    snapshots.delete_snapshot(name)

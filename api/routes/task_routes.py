@@ -17,8 +17,8 @@ from api.list_parameters import StrictParameters, TaskListParameters
 from api.openapi import APPEND_BODY, TASK_BODY, UNCHANGED
 from api.request_paths import api_link
 from api.request_threads import run_long
-from api.security.body_limits import MAX_FORM_FIELDS, MAX_FORM_FILES
 from api.security.route_scopes import ScopedRoute, requires
+from api.security.security_middleware import MAX_FORM_FIELDS, MAX_FORM_FILES
 from cinestrata_schemas.tasks import (
     AppendSpec,
     RelearnSpec,
@@ -28,7 +28,7 @@ from cinestrata_schemas.tasks import (
 )
 from cinestrata_schemas.videos import DeletionRequest, DeletionResult
 from service.core.errors import FieldError, InvalidInput
-from service.library import task_listing
+from service.library import library_listing
 from service.library.deletion import delete_task, delete_videos
 from service.tasks import commands, task_storage
 from service.tasks.commands import create_sample_task
@@ -104,7 +104,7 @@ def list_tasks(
 
     With `limit`, the `Link` header points to the next page as `rel="next"`.
     """
-    page = task_listing.list_tasks(**dict(parameters))
+    page = library_listing.list_tasks(**dict(parameters))
     return conditional_response(request, page.tasks, headers=links.headers(page))
 
 

@@ -2,6 +2,11 @@
 
 A key is sent as ``X-API-Key`` or ``Authorization: Bearer``. Browsers send the cookie of a session instead, because
 ``<video>`` and ``EventSource`` cannot send headers.
+
+Browser cookies cannot be read by scripts. On HTTPS, their names start with ``__Host-``: browsers accept such a cookie
+only from this host, so another subdomain cannot set it and sign a browser in as another user. They are ``Secure`` and
+have the path ``/``, so the name contains the prefix of a proxy: two services on one host would otherwise replace each
+other's cookies.
 """
 
 from __future__ import annotations
@@ -20,8 +25,8 @@ from sqlalchemy.exc import SQLAlchemyError
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import Headers
 from starlette.requests import Request
+from starlette.responses import Response
 
-from api.security.browser_cookies import read_cookie
 from api.security.cross_origin import is_cross_site_change
 from cinestrata_schemas.choice_types import AccessScope
 from service.access import credentials
@@ -158,7 +163,6 @@ class Authenticator:
         if not is_known:
             # Keys that were valid before are exempt, so that an attacker at the same address cannot lock them out.
             try:
-                self.limits.check_address(KEY_LIMIT, address)
                 await run_in_threadpool(self.limits.check, KEY_LIMIT, address, key_id)
             except TooManyRequests:
                 self.failures.add("key.fail", address, key_id, refused=True)
@@ -288,3 +292,36 @@ def _sent_key(headers: Headers) -> str | None:
 def _bearer_token(headers: Headers) -> str | None:
     scheme, _, token = headers.get("authorization", "").partition(" ")
     return token.strip() if scheme.lower() == "bearer" else None
+
+
+def read_cookie(request: Request, name: str) -> str:
+    """Return a cookie's content; empty if there is none."""
+    return request.cookies.get(_sent_name(request, name), "")
+
+
+def set_cookie(request: Request, response: Response, name: str, content: str, max_age: int) -> None:
+    """Set a cookie for ``max_age`` seconds in the browser that sent a request."""
+    response.set_cookie(
+        _sent_name(request, name),
+        content,
+        max_age=max_age,
+        httponly=True,
+        samesite="lax",  # links from other sites may open pages; unsafe requests are refused by origin
+        secure=_is_https(request),
+    )
+
+
+def delete_cookie(request: Request, response: Response, name: str) -> None:
+    """Delete a cookie in the browser that sent a request."""
+    response.delete_cookie(
+        _sent_name(request, name), httponly=True, samesite="lax", secure=_is_https(request)
+    )
+
+
+def _sent_name(request: Request, name: str) -> str:
+    name += request.app.state.settings.root_path.replace("/", ".")
+    return f"__Host-{name}" if _is_https(request) else name
+
+
+def _is_https(request: Request) -> bool:
+    return request.scope.get("scheme") == "https"

@@ -53,11 +53,8 @@ SECURITY_SCHEMES: dict[str, dict[str, str]] = {
 }
 
 
-class Forbidden(CinestrataError):
+class Forbidden(CinestrataError, status=403, title="Forbidden"):
     """The sender of the request lacks permission."""
-
-    status = 403
-    title = "Forbidden"
 
 
 def requires(scope: RouteScope, *, page: bool = False) -> Callable[[_Endpoint], _Endpoint]:

@@ -18,7 +18,6 @@ from cli.console import console, fail, print_json, progress_bar, refuse_call, re
 from cli.embedded.data_folder import FolderBusy, data_folder_settings, hold_data_folder
 from cli.shared_options import AsJson, Data, Url
 from index.files.durable_files import sync
-from service.backups.backup_catalog import find_catalog_rows, install_catalog, reserve_vector_ids
 from service.backups.backup_files import (
     CATALOG,
     BackupDamaged,
@@ -85,9 +84,10 @@ def restore(
     from index.errors import ShardStoreError
     from index.integrity_audit import audit
     from service.access.audit_log import command_line_actor, set_process_actor
+    from service.backups.backup_catalog import install_catalog, reserve_vector_ids
     from service.catalog.database import sqlite_path
     from service.core.errors import CinestrataError
-    from service.storage.vector_store_selection import library_store
+    from service.storage.index_manifest import library_store
     from service.tasks.uploads.uploaded_videos import find_unstored_uploads, renew_uploads
 
     settings = data_folder_settings(data)
@@ -148,7 +148,7 @@ def restore(
 def run_snapshot(target: Path, data: Path | None, index_only: bool) -> None:
     """Write a backup and verify it. An error leaves nothing behind."""
     from service.access.audit_log import command_line_actor, set_process_actor
-    from service.backups.snapshot_writing import write_snapshot
+    from service.backups.snapshots import write_snapshot
 
     settings = data_folder_settings(data)
     set_process_actor(command_line_actor())
@@ -182,6 +182,8 @@ def _installed_index(source: Path, target: Path) -> Iterator[None]:
 
 
 def _require_empty_target(settings: Settings, catalog: Path | None, *, has_catalog: bool) -> None:
+    from service.backups.backup_catalog import find_catalog_rows
+
     # SQLite would apply a leftover write-ahead log to the restored catalog.
     targets = (settings.index_dir, *([catalog, Path(f"{catalog}-wal")] if catalog else []))
     existing = [path for path in targets if path.exists()]

@@ -141,7 +141,7 @@ def check_catalog(settings: Settings) -> str:
             current = require_newest_schema(connection)
     except Conflict as error:
         raise CheckFailed(error.detail) from error
-    if faults := [*library_checks.check_values(), *library_checks.check_edit_counter()]:
+    if faults := library_checks.check_edit_counter():
         hint = "Correct these values, or restore the catalog from a backup."
         raise CheckFailed("\n".join([*faults, hint]))
     return f"{engine(settings).url.render_as_string(hide_password=True)}, schema {current}"
@@ -173,7 +173,7 @@ def check_broker(settings: Settings) -> str:
 def check_index(settings: Settings) -> str:
     """Verify the index checksums, and that releases, shards and catalog are consistent."""
     from index.integrity_audit import audit
-    from service.storage.vector_store_selection import library_store
+    from service.storage.index_manifest import library_store
 
     if not settings.index_dir.exists():
         return "empty: no domain has been learned"

@@ -93,32 +93,6 @@ def check_releases(settings: Settings, audit: Audit) -> list[str]:
     return faults
 
 
-def check_values() -> list[str]:
-    """Find catalog values that don't have the shape that their column requires; one sentence each."""
-    from sqlalchemy import null, select, type_coerce
-    from sqlalchemy.types import NullType
-
-    from service.catalog.column_types import StoredType
-    from service.catalog.database import session_scope
-    from service.catalog.migrations import CATALOG_SCHEMA
-
-    columns = [column for table in CATALOG_SCHEMA.sorted_tables for column in table.columns]
-    faults: list[str] = []
-    with session_scope() as session:
-        dialect = session.get_bind().dialect
-        for column in columns:
-            if not isinstance(column.type, StoredType):
-                continue
-            place, keys = f"{column.table.name}.{column.name}", column.table.primary_key.columns
-            stored = [type_coerce(value, NullType()) for value in (column, *keys)]
-            accepts = column.type.checker(dialect)
-            values = select(*stored).where(column.is_not(null()))
-            for value, *key in session.execute(values.execution_options(yield_per=_PAGE_ROWS)):
-                if not accepts(value):
-                    faults.append(f"{place} of row {', '.join(map(str, key))} is not {column.type.shape}")
-    return faults
-
-
 def check_edit_counter() -> list[str]:
     """Find a fault in the edit counter, which would hide later edits from searches; at most one sentence."""
     from sqlalchemy import func, select

@@ -44,7 +44,7 @@ def restore_files(settings: Settings, backup: Path) -> RestoreReport:
     """
     from index.errors import ManifestError
     from service.core.errors import Unavailable
-    from service.storage.vector_store_selection import library_store
+    from service.storage.index_manifest import library_store
 
     report = RestoreReport()
     with open_backup(backup) as open_file:

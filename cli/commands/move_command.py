@@ -28,7 +28,7 @@ def move(
     from service.access.audit_log import command_line_actor, set_process_actor
     from service.catalog.migrations import upgrade
     from service.library.compaction import update_shard_rows
-    from service.storage.vector_store_selection import library_store
+    from service.storage.index_manifest import library_store
 
     settings = data_folder_settings(data)
     if not settings.milvus.uri:

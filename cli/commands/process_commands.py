@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from service.core.settings import Settings
 
 _DRAIN_SECONDS = 3  # event streams stay open with their page, and must not delay a stop
+# The parser h11 refuses heads above 64 KiB and several Host fields, between which a proxy and the service might differ.
+HTTP_PROTOCOL: Literal["h11"] = "h11"
 
 
 app = typer.Typer()
@@ -50,8 +52,7 @@ def serve(
     """Start only the API."""
     import uvicorn
 
-    from api.security.head_limit import HeadLimitProtocol
-    from service.core.memory_arenas import share_memory_arenas
+    from service.core.process_tuning import share_memory_arenas
 
     share_memory_arenas()
     if host is not None:
@@ -65,7 +66,7 @@ def serve(
         port=settings.port if port is None else port,
         log_level=settings.log_level.lower(),
         access_log=False,
-        http=HeadLimitProtocol,
+        http=HTTP_PROTOCOL,
         log_config=None,  # its events go through the root logger, in the configured format
         timeout_graceful_shutdown=_DRAIN_SECONDS,
     )

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import Select, or_, select
+from sqlalchemy import or_, select
 from sqlalchemy.orm import Session
 
 from cinestrata_schemas.access import AuditPage, AuditRecord
@@ -23,7 +23,9 @@ from cinestrata_schemas.choice_types import ActorKind
 from service.catalog.database import now, session_scope
 from service.catalog.keyset_paging import KeysetOrders, contains_text
 from service.catalog.operation_tables import AuditEntry
+from service.catalog.tables import to_response
 from service.core.errors import InvalidInput
+from service.core.storable_text import storable
 
 MAX_LISTED_IDS = 100  # listed for a change of many resources; ``details`` has the total
 _MAX_NAME_CHARS = 255
@@ -122,99 +124,61 @@ def record_change(
 def record_event(
     action: str, target: str = "", details: Mapping[str, Any] | None = None, *, actor: Actor | None = None
 ) -> None:
-    """Record a change outside the catalog, in its own transaction. Arguments as for :func:`record_change`.
-
-    Raises:
-        Unavailable: The catalog cannot be written.
-    """
+    """Record a change outside the catalog, in its own transaction. Arguments as for :func:`record_change`."""
     with session_scope(write=True) as session:
         record_change(session, action, target, details, actor=actor)
 
 
-@dataclass(frozen=True)
-class AuditFilter:
-    """Conditions on entries; None means no condition.
-
-    Attributes:
-        action: An action such as ``task.cancel``, or all actions on a resource, such as ``task``.
-        target: ID of the changed resource.
-        address: Network address of the client.
-        text: Text in actor, action, target or details (case-insensitive).
-        after: Earliest time, inclusive; UTC unless it has a time zone.
-        before: Latest time, exclusive.
-    """
-
-    actor: str | None = None
-    kind: Sequence[str] | None = None
-    action: Sequence[str] | None = None
-    target: str | None = None
-    address: str | None = None
-    request_id: str | None = None
-    text: str | None = None
-    after: datetime | None = None
-    before: datetime | None = None
-
-    def apply(self, query: Select[Any]) -> Select[Any]:
-        """Add the conditions to a query; raise InvalidInput if the times are reversed."""
-        after, before = _in_utc(self.after), _in_utc(self.before)
-        if after is not None and before is not None and after >= before:
-            raise InvalidInput.at("after", "The time is not earlier than 'before'.", "Swap the two times.")
-        for column, value in (
-            (AuditEntry.actor, self.actor),
-            (AuditEntry.target, self.target),
-            (AuditEntry.address, self.address),
-            (AuditEntry.request_id, self.request_id),
-        ):
-            if value is not None:
-                query = query.where(column == value)
-        if self.kind:
-            query = query.where(AuditEntry.actor_kind.in_(self.kind))
-        if self.action:
-            query = query.where(
-                or_(
-                    AuditEntry.action.in_(self.action),
-                    *(AuditEntry.action.startswith(f"{action}.", autoescape=True) for action in self.action),
-                )
-            )
-        if self.text:
-            columns = [AuditEntry.actor, AuditEntry.action, AuditEntry.target]
-            query = query.where(contains_text(self.text, columns, [AuditEntry.details]))
-        if after is not None:
-            query = query.where(AuditEntry.at >= after)
-        if before is not None:
-            query = query.where(AuditEntry.at < before)
-        return query
-
-
 def list_entries(
-    conditions: AuditFilter, *, sort: str = "-time", cursor: str | None = None, limit: int = 100
+    *,
+    actor: str | None = None,
+    kind: Sequence[str] | None = None,
+    action: Sequence[str] | None = None,
+    target: str | None = None,
+    address: str | None = None,
+    request_id: str | None = None,
+    text: str | None = None,
+    after: datetime | None = None,
+    before: datetime | None = None,
+    sort: str = "-time",
+    cursor: str | None = None,
+    limit: int = 100,
 ) -> AuditPage:
     """List a page of entries.
 
     Args:
+        action: Actions such as ``task.cancel``, or all actions on a resource, such as ``task``.
+        text: Text in actor, action, target or details (case-insensitive).
+        after: Earliest time, inclusive; UTC unless it has a time zone.
+        before: Latest time, exclusive.
         sort: ``time`` (oldest first) or ``-time``.
-        cursor: ``next_cursor`` from the previous page.
 
     Raises:
         InvalidInput: The cursor is not from this list, or the times are reversed.
     """
-    query = conditions.apply(select(AuditEntry))
+    after, before = _in_utc(after), _in_utc(before)
+    if after is not None and before is not None and after >= before:
+        raise InvalidInput.at("after", "The time is not earlier than 'before'.", "Swap the two times.")
+    exact = {"actor": actor, "target": target, "address": address, "request_id": request_id}
+    query = select(AuditEntry).filter_by(
+        **{name: value for name, value in exact.items() if value is not None}
+    )
+    if kind:
+        query = query.where(AuditEntry.actor_kind.in_(kind))
+    if action:
+        of_resource = [AuditEntry.action.startswith(f"{each}.", autoescape=True) for each in action]
+        query = query.where(or_(AuditEntry.action.in_(action), *of_resource))
+    if text:
+        columns = [AuditEntry.actor, AuditEntry.action, AuditEntry.target]
+        query = query.where(contains_text(text, columns, [AuditEntry.details]))
+    if after is not None:
+        query = query.where(AuditEntry.at >= after)
+    if before is not None:
+        query = query.where(AuditEntry.at < before)
     with session_scope() as session:
         page = _ORDERS.read_page(session, query, sort=sort, cursor=cursor, limit=limit)
-    return AuditPage(entries=[_as_record(row) for row in page.rows], next_cursor=page.next_cursor)
-
-
-def _as_record(row: AuditEntry) -> AuditRecord:
-    return AuditRecord(
-        id=row.id,
-        at=row.at,
-        actor=row.actor,
-        actor_kind=row.actor_kind,
-        action=row.action,
-        target=row.target,
-        address=row.address,
-        request_id=row.request_id,
-        details=row.details,
+    return AuditPage(
+        entries=[to_response(AuditRecord, row) for row in page.rows], next_cursor=page.next_cursor
     )
 
 
@@ -229,8 +193,7 @@ def _in_utc(at: datetime | None) -> datetime | None:
 
 
 def _storable(text: str, limit: int) -> str:
-    """Make a text storable in both databases: no NUL, no lone surrogates, limited length."""
-    return text[:limit].encode("utf-8", "replace").decode().replace("\0", "\N{REPLACEMENT CHARACTER}")
+    return storable(text[:limit])
 
 
 def _storable_json(value: Any, depth: int = 0) -> Any:

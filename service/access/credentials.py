@@ -1,4 +1,4 @@
-"""Look up the API key or session that a request presents.
+"""API keys and browser sessions: create, list and end them, and look up the one that a request presents.
 
 Secrets have 256 random bits, so a SHA-256 of them is safe to store; only passwords need a slow hash. The environment's
 key, which a person may have chosen, is stored only as an HMAC with a session's token, and tokens are not stored.
@@ -9,22 +9,35 @@ from __future__ import annotations
 import hashlib
 import hmac
 import re
-from dataclasses import dataclass
-from datetime import datetime, timedelta
+import secrets
+import string
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from typing import get_args
 
-from sqlalchemy import func, or_, select, update
+from sqlalchemy import delete, exists, or_, select, update
 from sqlalchemy.orm import Session
 
+from cinestrata_schemas.access import KeyDetails, KeySecret, KeySpec, SessionDetails
 from cinestrata_schemas.choice_types import AccessScope, ActorKind
+from service.access.audit_log import Actor, current_actor, record_change
 from service.catalog.database import now, session_scope
 from service.catalog.operation_tables import ApiKey, BrowserSession, User
+from service.catalog.tables import to_response
+from service.core.domain_names import name_key
+from service.core.errors import Conflict, InvalidInput, NotFound
+from service.core.storable_text import storable
 
 SCOPES: tuple[AccessScope, ...] = get_args(AccessScope)
 
 KEY_PATTERN = re.compile(r"cine_([0-9a-z]{12})_[0-9A-Za-z_-]{43}")
 _USE_INTERVAL = timedelta(minutes=1)  # between updates of the last use
 _UNKNOWN_HASH = hashlib.sha256(b"unknown").hexdigest()
+_ID_LETTERS = string.digits + string.ascii_lowercase
+_ENVIRONMENT_KEY = "CINESTRATA_API_KEY"  # name of the environment's key in the audit log
+SESSION_SECONDS = 7 * 24 * 3600
+_MAX_USER_AGENT_CHARS = 256
+_MAX_ADDRESS_CHARS = 64
 _changes = 0
 
 
@@ -125,19 +138,19 @@ def find_session(token: str, environment_key: str | None) -> Principal | None:
 def has_credentials() -> bool:
     """Check whether the catalog has a user or an active key."""
     with session_scope() as session:
-        return bool(
-            session.scalar(select(func.count()).select_from(User))
-            or session.scalar(select(func.count()).select_from(ApiKey).where(ApiKey.revoked_at.is_(None)))
-        )
+        has_key = exists().where(ApiKey.revoked_at.is_(None))
+        return bool(session.scalar(select(exists(select(User.id)) | has_key)))
 
 
 def has_admin() -> bool:
     """Check whether the catalog has a user or valid key with the scope ``admin``."""
     with session_scope() as session:
-        keys = session.scalars(select(ApiKey).where(ApiKey.scope == "admin")).all()
-        users = session.scalar(select(func.count()).select_from(User).where(User.scope == "admin"))
         at = now(session)
-        return bool(users) or any(_is_valid(key, at) for key in keys)
+        if session.scalar(select(exists().where(User.scope == "admin"))):
+            return True
+        return any(
+            _is_valid(key, at) for key in session.scalars(select(ApiKey).where(ApiKey.scope == "admin"))
+        )
 
 
 def note_change() -> None:
@@ -156,7 +169,7 @@ def _is_valid(row: ApiKey, at: datetime) -> bool:
 
 
 def _key_principal(row: ApiKey, expires_at: datetime | None, session_id: str | None = None) -> Principal:
-    return Principal("key", row.name, _scope(row.scope), f"key:{row.id}", session_id, expires_at)
+    return Principal("key", row.name, row.scope, f"key:{row.id}", session_id, expires_at)
 
 
 def _session_principal(
@@ -168,7 +181,7 @@ def _session_principal(
         user = session.get(User, row.user_id)
         if user is None:
             return None
-        return Principal("user", user.name, _scope(user.scope), f"user:{user.id}", row.id, row.expires_at)
+        return Principal("user", user.name, user.scope, f"user:{user.id}", row.id, row.expires_at)
     if row.key_id is not None:
         key = session.get(ApiKey, row.key_id)
         if key is None or not _is_valid(key, at):
@@ -179,8 +192,223 @@ def _session_principal(
         return None
     if not hmac.compare_digest(row.environment_key, environment_code):
         return None
-    return Principal("environment", "CINESTRATA_API_KEY", "admin", "environment", row.id, row.expires_at)
+    return Principal("environment", _ENVIRONMENT_KEY, "admin", "environment", row.id, row.expires_at)
 
 
-def _scope(text: str) -> AccessScope:
-    return "admin" if text == "admin" else "ingest" if text == "ingest" else "search"
+def create_key(spec: KeySpec) -> KeySecret:
+    """Create a key. Only this result contains its secret.
+
+    Raises:
+        InvalidInput: The expiry is in the past.
+        Conflict: Another active key has the name.
+    """
+    key_id = "".join(secrets.choice(_ID_LETTERS) for _ in range(12))
+    secret = f"cine_{key_id}_{secrets.token_urlsafe(32)}"
+    with session_scope(write=True) as session:
+        at = now(session)
+        expires_at = _expiry(spec, at)
+        taken = select(ApiKey.id).where(ApiKey.name_key == name_key(spec.name), ApiKey.revoked_at.is_(None))
+        if session.scalars(taken.limit(1)).first() is not None:
+            raise Conflict(
+                f"name: A key {spec.name!r} already exists. Choose another name, or revoke the key."
+            )
+        row = ApiKey(
+            id=key_id,
+            name=spec.name,
+            name_key=name_key(spec.name),
+            secret_hash=digest(secret),
+            scope=spec.scope,
+            created_at=at,
+            created_by=current_actor().name[:255],
+            expires_at=expires_at,
+        )
+        session.add(row)
+        expiry = expires_at.isoformat() if expires_at else None
+        details = {"name": spec.name, "scope": spec.scope, "expires_at": expiry}
+        record_change(session, "key.create", key_id, details)
+        session.flush()
+        created = to_response(KeySecret, row, key=secret, state="active")
+    note_change()
+    return created
+
+
+def list_keys() -> list[KeyDetails]:
+    """List all keys, revoked ones included, newest first."""
+    with session_scope() as session:
+        at = now(session)
+        rows = session.scalars(select(ApiKey).order_by(ApiKey.created_at.desc(), ApiKey.id))
+        return [_key_details(row, at) for row in rows]
+
+
+def revoke_key(name_or_id: str) -> KeyDetails:
+    """Revoke a key and end the sessions that it started. Idempotent.
+
+    Raises:
+        NotFound: The key does not exist.
+    """
+    text = storable(name_or_id)
+    with session_scope(write=True) as session:
+        at = now(session)
+        row = session.scalars(
+            select(ApiKey)
+            .where(or_(ApiKey.id == text, ApiKey.name_key == name_key(text)))
+            .order_by((ApiKey.id == text).desc(), ApiKey.revoked_at.is_not(None))
+            .limit(1)
+        ).first()
+        if row is None:
+            raise NotFound(f"There is no key {name_or_id[:100]!r}.")
+        if row.revoked_at is None:
+            row.revoked_at = at
+            record_change(session, "key.revoke", row.id, {"name": row.name})
+        session.execute(delete(BrowserSession).where(BrowserSession.key_id == row.id))
+        details = _key_details(row, at)
+    note_change()
+    return details
+
+
+def _expiry(spec: KeySpec, at: datetime) -> datetime | None:
+    if spec.expires_in_days is not None and spec.expires_at is not None:
+        raise InvalidInput.at(
+            "expires_at", "The expiry is given twice.", "Omit expires_in_days or expires_at."
+        )
+    if spec.expires_in_days is not None:
+        return at + timedelta(days=spec.expires_in_days)
+    if spec.expires_at is None:
+        return None
+    try:
+        expires_at = spec.expires_at if spec.expires_at.tzinfo else spec.expires_at.replace(tzinfo=UTC)
+        expires_at = expires_at.astimezone(UTC)
+    except OverflowError:
+        raise InvalidInput.at(
+            "expires_at", "The time is out of range.", "Omit it for a key that does not expire."
+        ) from None
+    if expires_at <= at:
+        raise InvalidInput.at("expires_at", "The time is in the past.", "Send a later time.")
+    return expires_at
+
+
+def _key_details(row: ApiKey, at: datetime) -> KeyDetails:
+    state = "revoked" if row.revoked_at is not None else "active" if _is_valid(row, at) else "expired"
+    return to_response(KeyDetails, row, state=state)
+
+
+@dataclass(frozen=True)
+class SessionOwner:
+    """The identity that signs in; exactly one attribute is set.
+
+    Attributes:
+        environment_key: The key in the environment.
+    """
+
+    user_id: str | None = None
+    key_id: str | None = None
+    environment_key: str | None = field(default=None, repr=False)
+
+
+def start_session(
+    owner: SessionOwner, method: str, user_agent: str, previous_token: str | None = None
+) -> str:
+    """Start a session and return its token. The browser's previous session ends.
+
+    Args:
+        owner: The identity that signed in.
+        method: ``password``, ``key`` or ``oidc``, for the audit log.
+        user_agent: Header ``User-Agent`` of the browser.
+        previous_token: Cookie that the browser sent; its session is never continued.
+    """
+    token = secrets.token_urlsafe(32)
+    origin = current_actor()
+    with session_scope(write=True) as session:
+        at = now(session)
+        session.execute(delete(BrowserSession).where(BrowserSession.expires_at <= at))
+        if previous_token:
+            session.execute(delete(BrowserSession).where(BrowserSession.token_hash == digest(previous_token)))
+        kind: ActorKind = "environment"
+        name = _ENVIRONMENT_KEY
+        if owner.user_id is not None:
+            user = session.get_one(User, owner.user_id)
+            user.last_sign_in_at = at
+            kind, name = "user", user.name
+        elif owner.key_id is not None:
+            kind, name = "key", session.get_one(ApiKey, owner.key_id).name
+        row = BrowserSession(
+            id=f"ses_{secrets.token_hex(8)}",
+            token_hash=digest(token),
+            user_id=owner.user_id,
+            key_id=owner.key_id,
+            environment_key=(
+                None if owner.environment_key is None else environment_key_code(token, owner.environment_key)
+            ),
+            created_at=at,
+            expires_at=at + timedelta(seconds=SESSION_SECONDS),
+            last_seen_at=at,
+            address=(origin.address or "")[:_MAX_ADDRESS_CHARS] or None,
+            user_agent=storable(
+                "".join(c if c.isprintable() else " " for c in user_agent[:_MAX_USER_AGENT_CHARS])
+            ),
+        )
+        session.add(row)
+        actor = Actor(kind, name, origin.address, origin.request_id)
+        record_change(session, "session.start", row.id, {"method": method}, actor=actor)
+    note_change()
+    return token
+
+
+def list_sessions(current: str | None = None) -> list[SessionDetails]:
+    """List the active sessions, newest first."""
+    with session_scope() as session:
+        rows = session.execute(
+            select(BrowserSession, User.name, ApiKey.name)
+            .outerjoin(User, User.id == BrowserSession.user_id)
+            .outerjoin(ApiKey, ApiKey.id == BrowserSession.key_id)
+            .where(BrowserSession.expires_at > now(session))
+            .order_by(BrowserSession.created_at.desc(), BrowserSession.id)
+        ).all()
+    return [
+        to_response(
+            SessionDetails,
+            row,
+            user=user,
+            key=key or (None if user else _ENVIRONMENT_KEY),
+            current=row.id == current,
+        )
+        for row, user, key in rows
+    ]
+
+
+def end_session(session_id: str) -> None:
+    """End a session.
+
+    Raises:
+        NotFound: The session does not exist, or has ended.
+    """
+    text = storable(session_id)
+    with session_scope(write=True) as session:
+        ended = session.execute(
+            delete(BrowserSession).where(BrowserSession.id == text).returning(BrowserSession.id)
+        ).scalar_one_or_none()
+        if ended is None:
+            raise NotFound(f"There is no session {session_id[:100]!r}; it may have ended.")
+        record_change(session, "session.end", text)
+    note_change()
+
+
+def end_sessions_of_identity(issuer: str, subject: str) -> None:
+    """End all sessions of an OpenID user whose identity has lost its role.
+
+    The user is kept, and can sign in again once the identity has a role.
+
+    Args:
+        issuer, subject: The identity, unique as a pair.
+    """
+    with session_scope(write=True) as session:
+        user = session.scalars(
+            select(User).where(User.issuer == issuer, User.subject == subject)
+        ).one_or_none()
+        if user is None:
+            return
+        sessions = delete(BrowserSession).where(BrowserSession.user_id == user.id)
+        if ended := len(session.execute(sessions.returning(BrowserSession.id)).all()):
+            details = {"user": user.name, "number": ended, "reason": "no role at the provider"}
+            record_change(session, "session.end", user.id, details)
+    note_change()

@@ -1,8 +1,7 @@
 """Limit and record failed sign-ins, wrong keys, and keys in URLs.
 
 The counters are in Redis if the broker responds, so that all API processes share them; otherwise in this process.
-Addresses and names are hashed into a fixed number of buckets, which limits the memory. An exhausted address is also
-remembered in this process, so that more attempts cost neither a thread nor a lookup.
+Addresses and names are hashed into a fixed number of buckets, which limits the memory.
 
 One audit log entry counts an address's attempts over some seconds. Until it is written, keys are kept as digests; no
 entry contains them.
@@ -20,7 +19,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import structlog
-from cachetools import TTLCache
 from limits import RateLimitItem, RateLimitItemPerMinute
 from limits.storage import MemoryStorage, RedisStorage, Storage
 from limits.strategies import FixedWindowRateLimiter
@@ -35,7 +33,6 @@ KEY_LIMIT: RateLimitItem = RateLimitItemPerMinute(60, 1, "key")
 FLUSH_SECONDS = 15.0
 
 _BUCKETS = 2**14
-_BLOCKED_ADDRESSES = 2**14
 _MIN_BLOCK_SECONDS = 1.0
 _REDIS_SECONDS = 0.5  # timeout of a call
 _RETRY_SECONDS = 30.0  # between attempts to reach Redis again
@@ -58,19 +55,6 @@ class AttemptLimits:
         self._redis_url = redis_url
         self._redis: FixedWindowRateLimiter | None = None
         self._redis_due = 0.0
-        self._blocked: TTLCache[str, float] = TTLCache(_BLOCKED_ADDRESSES, SIGN_IN_LIMIT.get_expiry())
-        self._lock = threading.Lock()
-
-    def check_address(self, limit: RateLimitItem, address: str) -> None:
-        """Refuse an address that is known to be exhausted. No I/O.
-
-        Raises:
-            TooManyRequests: The address has too many failures.
-        """
-        with self._lock:
-            until = self._blocked.get(f"{limit.namespace}:{address_group(address)}", 0.0)
-        if (left := until - time.monotonic()) > 0:
-            raise _too_many(left)
 
     def check(self, limit: RateLimitItem, address: str, name: str) -> None:
         """Check the counters before an attempt; without a name, only the address's. Accesses Redis.
@@ -78,15 +62,10 @@ class AttemptLimits:
         Raises:
             TooManyRequests: The address or the name has too many failures.
         """
-        self.check_address(limit, address)
         for identifier in _identifiers(address, name):
             left = self._seconds_left(limit, identifier)
             if left is not None:
-                if identifier[0] == "address":
-                    with self._lock:
-                        group = address_group(address)
-                        self._blocked[f"{limit.namespace}:{group}"] = time.monotonic() + left
-                raise _too_many(left)
+                raise TooManyRequests(f"Too many failed attempts; try again in {left} seconds.", left)
 
     def count_failure(self, limit: RateLimitItem, address: str, name: str) -> None:
         """Count a failed attempt. Accesses Redis."""
@@ -98,12 +77,12 @@ class AttemptLimits:
         if name:
             self._call("clear", limit, ("name", _bucket(name)))
 
-    def _seconds_left(self, limit: RateLimitItem, identifier: tuple[str, str]) -> float | None:
+    def _seconds_left(self, limit: RateLimitItem, identifier: tuple[str, str]) -> int | None:
         """Compute the seconds until the next attempt; None if it is permitted now."""
         if self._call("test", limit, identifier):
             return None
         reset = float(self._call("get_window_stats", limit, identifier).reset_time)
-        return max(reset - time.time(), _MIN_BLOCK_SECONDS)
+        return int(max(reset - time.time(), _MIN_BLOCK_SECONDS)) + 1
 
     def _call(self, method: str, limit: RateLimitItem, identifier: tuple[str, str]):  # type: ignore[no-untyped-def]
         redis = self._reachable_redis()
@@ -152,11 +131,6 @@ def _bucket(text: str) -> str:
     return str(int.from_bytes(hashed[:4], "big") % _BUCKETS)
 
 
-def _too_many(seconds: float) -> TooManyRequests:
-    retry_after = int(seconds) + 1
-    return TooManyRequests(f"Too many failed attempts; try again in {retry_after} seconds.", retry_after)
-
-
 @dataclass
 class _Attempts:
     number: int = 0
@@ -171,7 +145,6 @@ class FailedAttempts:
     def __init__(self) -> None:
         self._groups: OrderedDict[tuple[str, str], _Attempts] = OrderedDict()
         self._lock = threading.Lock()
-        self._flushed = time.monotonic()
 
     def add(self, action: str, address: str, name: str = "", *, refused: bool = False) -> None:
         """Count an attempt.
@@ -212,10 +185,6 @@ class FailedAttempts:
         attempts.number += 1
         return attempts
 
-    def is_due(self) -> bool:
-        """Check whether attempts have waited for longer than ``FLUSH_SECONDS``."""
-        return bool(self._groups) and time.monotonic() - self._flushed >= FLUSH_SECONDS
-
     def flush(self) -> int:
         """Record all waiting attempts, and return the number of entries.
 
@@ -224,7 +193,6 @@ class FailedAttempts:
         """
         with self._lock:
             groups, self._groups = self._groups, OrderedDict()
-            self._flushed = time.monotonic()
         if not groups:
             return 0
         with session_scope(write=True) as session:

@@ -19,12 +19,11 @@ import httpx
 import structlog
 from authlib.common.errors import AuthlibBaseError
 from authlib.common.security import generate_token
+from authlib.integrations.base_client.async_openid import AsyncOpenIDMixin
 from authlib.integrations.httpx_client import AsyncOAuth2Client
-from authlib.oidc.core import CodeIDToken
-from joserfc import jwe, jwt
-from joserfc.errors import InvalidKeyIdError, JoseError
-from joserfc.jwk import KeySet, OctKey
-from joserfc.jws import JWSRegistry
+from joserfc import jwe
+from joserfc.errors import JoseError
+from joserfc.jwk import OctKey
 
 from cinestrata_schemas.choice_types import AccessScope
 from service.access.credentials import SCOPES
@@ -45,11 +44,8 @@ _ENCRYPTION = {"alg": "dir", "enc": "A256GCM"}
 log = structlog.get_logger(__name__)
 
 
-class SignInRefused(CinestrataError):
+class SignInRefused(CinestrataError, status=401, title="Unauthorized"):
     """The provider or its response does not permit the sign-in. The text is meant for the user."""
-
-    status = 401
-    title = "Unauthorized"
 
 
 class RoleMissing(SignInRefused):
@@ -82,7 +78,7 @@ class Identity:
     next: str
 
 
-class OpenIdProvider:
+class OpenIdProvider(AsyncOpenIDMixin):  # type: ignore[misc]
     """A client of the configured provider."""
 
     def __init__(self, settings: OidcSettings) -> None:
@@ -92,9 +88,9 @@ class OpenIdProvider:
         derived = hmac.new(secret.encode(), b"cinestrata openid sign-in", hashlib.sha256).digest()
         # A public client has no secret; its flows end with the process.
         self._flow_key = OctKey.import_key(derived if secret else secrets.token_bytes(32))
-        self._metadata: dict[str, Any] = {}
+        self.client_id = settings.client_id
+        self.server_metadata: dict[str, Any] = {}
         self._metadata_due = 0.0
-        self._keys: KeySet | None = None
 
     async def begin(self, redirect_uri: str, next: str) -> tuple[str, str]:
         """Begin a sign-in.
@@ -109,7 +105,7 @@ class OpenIdProvider:
         Raises:
             SignInRefused: The provider does not respond or is unusable.
         """
-        metadata = await self._read_metadata()
+        metadata = await self.load_server_metadata()
         flow = {
             "state": generate_token(32),
             "nonce": generate_token(32),
@@ -144,7 +140,7 @@ class OpenIdProvider:
             raise SignInRefused("The sign-in belongs to another browser or has expired; sign in again.")
         if "error" in parameters or "code" not in parameters:
             raise SignInRefused("The provider refused the sign-in.")
-        metadata = await self._read_metadata()
+        metadata = await self.load_server_metadata()
         if parameters.get("iss", metadata["issuer"]) != metadata["issuer"]:
             raise SignInRefused("The response comes from another provider.")
         try:
@@ -156,7 +152,15 @@ class OpenIdProvider:
                     code_verifier=flow["verifier"],
                     redirect_uri=flow["redirect_uri"],
                 )
-            claims = await self._verify(token, metadata, flow["nonce"])
+            options = {
+                "iss": {"essential": True, "value": metadata["issuer"]},
+                "aud": {"essential": True, "value": self.client_id},
+                "nonce": {"essential": True, "value": flow["nonce"]},
+            }
+            # OpenID Connect Core, 3.1.3.7
+            claims = await self.parse_id_token(token, flow["nonce"], options, leeway=_LEEWAY_SECONDS)
+            if claims is None:
+                raise ValueError("the response has no ID token")
         except SignInRefused:
             raise
         except (JoseError, AuthlibBaseError, ValueError, KeyError, TypeError) as error:
@@ -171,17 +175,15 @@ class OpenIdProvider:
         scope = self._scope_of(claims)
         if scope is None:
             raise RoleMissing(issuer, subject)
-        name = next(
-            (text for key in ("preferred_username", "name", "email") if (text := _text(claims.get(key)))),
-            subject,
-        )
+        texts = [claims.get(key) for key in ("preferred_username", "name", "email")]
+        name = next((text.strip() for text in texts if isinstance(text, str) and text.strip()), subject)
         return Identity(issuer, subject, name[:255], scope, flow["next"])
 
     def _client(self, metadata: Mapping[str, Any], redirect_uri: str) -> AsyncOAuth2Client:
         methods = metadata.get("token_endpoint_auth_methods_supported", ["client_secret_basic"])
         method = "client_secret_basic" if "client_secret_basic" in methods else "client_secret_post"
         return AsyncOAuth2Client(
-            self._settings.client_id,
+            self.client_id,
             self._secret,
             token_endpoint_auth_method=method if self._secret else "none",
             scope="openid profile email",
@@ -191,13 +193,16 @@ class OpenIdProvider:
             trust_env=True,
         )
 
-    async def _read_metadata(self) -> dict[str, Any]:
+    async def load_server_metadata(self) -> dict[str, Any]:
         """Read the provider's discovery document, at most an hour old."""
-        if self._metadata and time.monotonic() < self._metadata_due:
-            return self._metadata
+        if self.server_metadata and time.monotonic() < self._metadata_due:
+            return self.server_metadata
         issuer = self._settings.issuer
         try:
-            document = await self._get_json(f"{issuer.rstrip('/')}/.well-known/openid-configuration")
+            async with httpx.AsyncClient(timeout=_TIMEOUT_SECONDS) as client:
+                answer = await client.get(f"{issuer.rstrip('/')}/.well-known/openid-configuration")
+            answer.raise_for_status()
+            document: dict[str, Any] = dict(answer.json())
             if str(document["issuer"]).rstrip("/") != issuer.rstrip("/"):
                 raise ValueError(f"the document names the issuer {document['issuer']!r}")
             for name in ("authorization_endpoint", "token_endpoint", "jwks_uri"):
@@ -209,53 +214,14 @@ class OpenIdProvider:
             raise SignInRefused(
                 "The provider doesn't respond, or is misconfigured; see the log for the reason."
             ) from error
-        self._metadata, self._keys = document, None
-        self._metadata_due = time.monotonic() + _METADATA_SECONDS
+        document.pop("jwks", None)  # keys come from the address of the keys alone
+        supported = document.get("id_token_signing_alg_values_supported") or []
+        document["id_token_signing_alg_values_supported"] = sorted(_ALGORITHMS.intersection(supported))
+        self.server_metadata, self._metadata_due = document, time.monotonic() + _METADATA_SECONDS
         return document
 
-    async def _get_json(self, address: str) -> dict[str, Any]:
-        async with httpx.AsyncClient(timeout=_TIMEOUT_SECONDS) as client:
-            answer = await client.get(address)
-            answer.raise_for_status()
-            document = answer.json()
-        if not isinstance(document, dict):
-            raise ValueError(f"{address} is not a JSON object")
-        return document
-
-    async def _verify(self, token: Mapping[str, Any], metadata: Mapping[str, Any], nonce: str) -> CodeIDToken:
-        """Verify an ID token (OpenID Connect Core, 3.1.3.7) and return its claims."""
-        if self._keys is None:
-            self._keys = await self._read_keys(metadata)
-        try:
-            decoded = self._decode(token["id_token"], metadata)
-        except InvalidKeyIdError:  # the provider has rotated its keys
-            self._keys = await self._read_keys(metadata)
-            decoded = self._decode(token["id_token"], metadata)
-        options = {
-            "iss": {"essential": True, "value": metadata["issuer"]},
-            "aud": {"essential": True, "value": self._settings.client_id},
-            "nonce": {"essential": True, "value": nonce},
-        }
-        parameters = {
-            "nonce": nonce,
-            "client_id": self._settings.client_id,
-            "access_token": token.get("access_token"),
-        }
-        claims = CodeIDToken(decoded.claims, decoded.header, options, parameters)
-        claims.validate(leeway=_LEEWAY_SECONDS)
-        return claims
-
-    async def _read_keys(self, metadata: Mapping[str, Any]) -> KeySet:
-        document = await self._get_json(metadata["jwks_uri"])
-        return KeySet.import_key_set(document)  # type: ignore[arg-type]
-
-    def _decode(self, id_token: str, metadata: Mapping[str, Any]) -> jwt.Token:
-        supported = metadata.get("id_token_signing_alg_values_supported") or ["RS256"]
-        algorithms = sorted(_ALGORITHMS.intersection(supported)) or ["RS256"]
-        if self._keys is None:
-            raise AssertionError("the keys are read before a token is decoded")
-        registry = JWSRegistry(algorithms=algorithms, strict_check_header=False)
-        return jwt.decode(id_token, self._keys, registry=registry)
+    def _get_session(self) -> AsyncOAuth2Client:
+        return AsyncOAuth2Client(timeout=_TIMEOUT_SECONDS)
 
     def _read_flow(self, cookie: str) -> dict[str, Any]:
         try:
@@ -284,7 +250,3 @@ class OpenIdProvider:
         names = {"*", *(str(item) for item in values)}
         granted = [scope for name, scope in self._settings.role_scopes.items() if name in names]
         return max(granted, key=SCOPES.index, default=None)
-
-
-def _text(value: object) -> str:
-    return value.strip() if isinstance(value, str) else ""

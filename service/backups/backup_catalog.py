@@ -8,15 +8,36 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    Connection,
+    Engine,
+    Table,
+    column,
+    delete,
+    func,
+    insert,
+    inspect,
+    select,
+    text,
+)
+from sqlalchemy.orm import Session
 
 from index.files.durable_files import sync
+from service.access.audit_log import record_change
 from service.backups.backup_files import CATALOG, BackupFile, require_intact_catalog, write_backup
+from service.catalog.database import SQLITE_BUSY_SECONDS, open_engine, sqlite_path
+from service.catalog.migrations import CATALOG_SCHEMA, require_newest_schema, upgrade_engine
+from service.catalog.tables import EditCounter, PositionCounter, Video
+from service.core.errors import Conflict
+from service.core.settings import Settings, file_url
 
-if TYPE_CHECKING:
-    from sqlalchemy import Connection, Engine
-
-    from service.core.settings import Settings
+_BATCH_ROWS = 1000
+_COUNTERS = (PositionCounter, EditCounter)  # a migration inserts their rows
+_REVISION_TABLE = "alembic_version"  # the target's own migrations write it
 
 
 @contextmanager
@@ -30,8 +51,6 @@ def open_catalog_copy(settings: Settings) -> Iterator[Callable[[Path], None] | N
         Conflict: The catalog's schema differs from this version's.
         Unavailable: The database does not respond.
     """
-    from service.catalog.database import SQLITE_BUSY_SECONDS, sqlite_path
-
     file = sqlite_path(settings.database_url)
     if file is None:
         with _use_engine(settings.database_url) as engine, engine.connect() as reader:
@@ -53,9 +72,6 @@ def _write_pages(source: sqlite3.Connection, target: Path) -> None:
 
 
 def _write_rows(reader: Connection, target: Path) -> None:
-    from service.catalog.catalog_copy import copy_catalog
-    from service.catalog.migrations import upgrade_engine
-
     with _use_engine(target) as engine:
         upgrade_engine(engine)
         with engine.begin() as writer:
@@ -65,10 +81,8 @@ def _write_rows(reader: Connection, target: Path) -> None:
 
 def find_catalog_rows(settings: Settings) -> str | None:
     """Find a table with rows in the configured PostgreSQL catalog and return its name; None if there is none."""
-    from service.catalog.catalog_copy import find_filled_table
-
     with _use_engine(settings.database_url) as engine, engine.connect() as connection:
-        return find_filled_table(connection)
+        return _find_filled_table(connection)
 
 
 def reserve_vector_ids(settings: Settings, last_video: int) -> None:
@@ -77,14 +91,9 @@ def reserve_vector_ids(settings: Settings, last_video: int) -> None:
     Args:
         last_video: As for :func:`install_catalog`.
     """
-    from sqlalchemy import inspect
-
-    from service.catalog.catalog_copy import reserve_generated_ids
-    from service.catalog.tables import Video
-
     with _use_engine(settings.database_url) as engine, engine.begin() as connection:
         if inspect(connection).has_table(Video.__tablename__):
-            reserve_generated_ids(connection, Video, last_video)
+            _reserve_vector_ids(connection, last_video)
 
 
 @contextmanager
@@ -100,9 +109,6 @@ def install_catalog(settings: Settings, source: Path, *, origin: Path, last_vide
         last_video: Highest video ID in the index. The catalog assigns only higher ones: an index restored on its own
             may contain videos that the catalog does not know, and new videos must not take over their vectors.
     """
-    from service.catalog.database import sqlite_path
-    from service.catalog.migrations import upgrade_engine
-
     file = sqlite_path(settings.database_url)
     if file is None:
         with _copy_rows(source, settings) as connection:
@@ -134,9 +140,6 @@ def _copy_rows(source: Path, target: Settings) -> Iterator[Connection]:
 
     Yields the connection to the target.
     """
-    from service.catalog.catalog_copy import copy_catalog
-    from service.catalog.migrations import upgrade_engine
-
     with _use_engine(source) as file, _use_engine(target.database_url) as database:
         upgrade_engine(file)
         upgrade_engine(database)
@@ -147,8 +150,6 @@ def _copy_rows(source: Path, target: Settings) -> Iterator[Connection]:
 
 def _begin_reading(reader: Connection) -> None:
     """Begin a transaction that sees no later change."""
-    from sqlalchemy import select
-
     reader.execution_options(isolation_level="REPEATABLE READ")
     reader.execute(select(1))  # PostgreSQL fixes the visible rows at the first statement
 
@@ -160,9 +161,6 @@ def _use_engine(database: str | Path) -> Iterator[Engine]:
     Args:
         database: URL, or path of an SQLite file.
     """
-    from service.catalog.database import open_engine
-    from service.core.settings import file_url
-
     engine = open_engine(file_url("sqlite:///", database) if isinstance(database, Path) else database)
     try:
         yield engine
@@ -171,14 +169,109 @@ def _use_engine(database: str | Path) -> Iterator[Engine]:
 
 
 def _complete_restoration(connection: Connection, origin: Path, last_video: int) -> None:
-    from sqlalchemy.orm import Session
-
-    from service.access.audit_log import record_change
-    from service.catalog.catalog_copy import reserve_generated_ids
-    from service.catalog.tables import Video
-
-    reserve_generated_ids(connection, Video, last_video)
-
+    _reserve_vector_ids(connection, last_video)
     with Session(connection) as session:
         record_change(session, "snapshot.restore", str(origin))
         session.commit()
+
+
+def copy_catalog(source: Connection, target: Connection) -> int:
+    """Copy all rows of all tables, and the counters behind generated IDs.
+
+    The copy does not reuse the IDs of deleted rows, because the index may still contain them. The caller opens the
+    transactions; with a repeatable read of the source, the copy is consistent while other processes write.
+
+    Args:
+        source: Connection to a catalog with the newest schema.
+        target: Connection to an empty catalog with the newest schema.
+
+    Returns:
+        Number of rows.
+
+    Raises:
+        Conflict: A catalog has another schema, the source has unknown tables, or the target has rows.
+    """
+    require_newest_schema(source)
+    require_newest_schema(target)
+    _require_known_tables(source)
+    filled = _find_filled_table(target)
+    if filled is not None:
+        raise Conflict(f"The target catalog is not empty: its table {filled} has rows.")
+    for counter in _COUNTERS:
+        target.execute(delete(counter))
+    return sum(_copy_table(source, target, table) for table in CATALOG_SCHEMA.sorted_tables)
+
+
+def _find_filled_table(connection: Connection) -> str | None:
+    """Find a table with rows and return its name; None if the catalog is empty or has no tables."""
+    existing = inspect(connection).get_table_names()
+    for table in CATALOG_SCHEMA.sorted_tables:
+        if table in [counter.__table__ for counter in _COUNTERS] or table.name not in existing:
+            continue
+        if connection.execute(select(1).select_from(table).limit(1)).first() is not None:
+            return table.name
+    return None
+
+
+def _reserve_vector_ids(connection: Connection, last: int) -> None:
+    """Make the catalog assign only vector IDs above ``last``. Other processes must not insert meanwhile."""
+    table = CATALOG_SCHEMA.tables[Video.__tablename__]
+    column = table.c.vector_id
+    _raise_counter(connection, table, column, max(last, _last_generated(connection, table, column)))
+
+
+def _require_known_tables(source: Connection) -> None:
+    """Refuse a catalog with tables that the copy would silently leave out."""
+    tables = set(inspect(source).get_table_names()) - {_REVISION_TABLE}
+    if differing := sorted(tables ^ set(CATALOG_SCHEMA.tables)):
+        raise Conflict(
+            f"The {source.dialect.name} catalog has other tables than this version knows: {', '.join(differing)}. "
+            "Move tables that are not part of the catalog to another schema or database."
+        )
+
+
+def _copy_table(source: Connection, target: Connection, table: Table) -> int:
+    copied = 0
+    rows = source.execution_options(yield_per=_BATCH_ROWS).execute(select(table))
+    for batch in rows.partitions():
+        target.execute(insert(table), [dict(zip(table.c.keys(), row, strict=True)) for row in batch])
+        copied += len(batch)
+    column = table.autoincrement_column
+    if column is not None and column.autoincrement is True:
+        _raise_counter(target, table, column, _last_generated(source, table, column))
+    return copied
+
+
+def _last_generated(connection: Connection, table: Table, generated: Column[int]) -> int:
+    """Find the largest value generated for a column, as far as the database remembers."""
+    stored: int = connection.execute(select(func.coalesce(func.max(generated), 0))).scalar_one()
+    if connection.dialect.name == "postgresql":
+        counter = select(column("last_value", BigInteger), column("is_called", Boolean)).select_from(
+            text(_sequence(connection, table, generated))
+        )
+        last, is_used = connection.execute(counter).one()
+        return max(stored, int(last)) if is_used else stored
+    if table.dialect_options["sqlite"]["autoincrement"]:
+        statement = text("SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = :table")
+        return max(stored, int(connection.execute(statement, {"table": table.name}).scalar_one()))
+    return stored
+
+
+def _raise_counter(connection: Connection, table: Table, column: Column[int], value: int) -> None:
+    """Make a column's next generated value larger than ``value``."""
+    if value == 0:
+        return
+    if connection.dialect.name == "postgresql":
+        sequence = _sequence(connection, table, column)
+        connection.execute(text("SELECT setval(:sequence, :value)"), {"sequence": sequence, "value": value})
+    elif table.dialect_options["sqlite"]["autoincrement"]:
+        row = {"table": table.name, "value": value}
+        connection.execute(text("DELETE FROM sqlite_sequence WHERE name = :table"), row)
+        connection.execute(text("INSERT INTO sqlite_sequence (name, seq) VALUES (:table, :value)"), row)
+
+
+def _sequence(connection: Connection, table: Table, column: Column[int]) -> str:
+    """Find the quoted name of a column's PostgreSQL sequence."""
+    names = {"table": table.name, "column": column.name}
+    name: str = connection.execute(text("SELECT pg_get_serial_sequence(:table, :column)"), names).scalar_one()
+    return name

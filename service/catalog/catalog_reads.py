@@ -8,8 +8,9 @@ the process's reads: they fail at once until a background thread reaches the dat
 from __future__ import annotations
 
 from asyncio import wait_for, wrap_future
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from contextvars import copy_context
 from threading import Event, Lock, Thread
 from typing import TypeVar
@@ -55,31 +56,17 @@ class CatalogReads:
             Unavailable: The catalog cannot be reached, or does not respond in time.
         """
         self.require_reachable()
-        try:
+        with self._watch():
             if engine().dialect.name == "sqlite":
                 return function()
-            future = self._submit(function)
-            try:
-                return future.result(self.timeout)
-            except TimeoutError:
-                raise _unresponsive() from None
-        except Unavailable as error:
-            self._interrupt(error)
-            raise
+            return self._submit(function).result(self.timeout)
 
     async def read_async(self, function: Callable[[], Value]) -> Value:
         """Run :meth:`read` without blocking the event loop. Errors as for :meth:`read`."""
         self.require_reachable()
-        future = self._submit(function)
-        is_bounded = engine().dialect.name != "sqlite"
-        try:
-            try:
-                return await wait_for(wrap_future(future), self.timeout if is_bounded else None)
-            except TimeoutError:
-                raise _unresponsive() from None
-        except Unavailable as error:
-            self._interrupt(error)
-            raise
+        with self._watch():
+            is_bounded = engine().dialect.name != "sqlite"
+            return await wait_for(wrap_future(self._submit(function)), self.timeout if is_bounded else None)
 
     def require_reachable(self) -> None:
         """Check that the last attempt reached the database. No I/O.
@@ -93,6 +80,19 @@ class CatalogReads:
     def close(self) -> None:
         """Stop the background thread."""
         self._is_closed.set()
+
+    @contextmanager
+    def _watch(self) -> Iterator[None]:
+        """Interrupt the reads if one fails or takes too long."""
+        try:
+            yield
+        except TimeoutError:
+            error = Unavailable("The catalog database does not respond; try again.", _RETRY_SECONDS)
+            self._interrupt(error)
+            raise error from None
+        except Unavailable as error:
+            self._interrupt(error)
+            raise
 
     def _submit(self, function: Callable[[], Value]) -> Future[Value]:
         return self._threads.submit(copy_context().run, function)
@@ -124,7 +124,3 @@ class CatalogReads:
             log.info("catalog_reachable")
             break
         self._is_interrupted = False
-
-
-def _unresponsive() -> Unavailable:
-    return Unavailable("The catalog database does not respond; try again.", _RETRY_SECONDS)

@@ -1,4 +1,7 @@
-"""Connect to the catalog: SQLite in the data folder, or PostgreSQL."""
+"""Connect to the catalog: SQLite in the data folder, or PostgreSQL.
+
+Every function that opens a session raises ``Unavailable`` while the catalog is unreachable; no docstring repeats it.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +19,9 @@ from sqlalchemy import URL, Connection, Engine, ExceptionContext, create_engine,
 from sqlalchemy.exc import InterfaceError, OperationalError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.orm import Session
-from sqlalchemy.pool import ConnectionPoolEntry
 
 from index.arrays import batches
+from service.catalog.column_types import StrictTypeCompiler
 from service.core.errors import InDoubt, Unavailable
 from service.core.settings import Settings, settings
 
@@ -27,11 +30,11 @@ SQLITE_BUSY_SECONDS = 30.0  # how long a writer waits for the SQLite file lock
 _Id = TypeVar("_Id", str, int)
 
 _CHUNK = 500
+_OLDEST_SQLITE = (3, 37)  # with STRICT tables
 _SWITCH_SECONDS = 5.0
 _POSTGRESQL_FULL = "53100"  # disk_full
 _FILE_ERRORS = frozenset({sqlite3.SQLITE_READONLY, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN})
 _PRIMARY_CODE = 0xFF  # mask for the primary part of an extended SQLite error code
-_READ_ONLY = "cinestrata_read_only"  # key in a connection's record
 _POSTGRESQL_OPTIONS = {
     # From a database encoded in SQL_ASCII, psycopg returns text as bytes unless the client names its own encoding.
     "client_encoding": "utf8",
@@ -180,10 +183,13 @@ def open_engine(url: str) -> Engine:
         made = create_engine(url, connect_args=options, pool_pre_ping=True, pool_size=10, max_overflow=20)
         event.listen(made, "connect", _prepare_postgresql)
         return made
+    if sqlite3.sqlite_version_info < _OLDEST_SQLITE:
+        needed = ".".join(map(str, _OLDEST_SQLITE))
+        raise Unavailable(f"SQLite {sqlite3.sqlite_version} is too old; install {needed} or newer.", 60)
     file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     made = create_engine(url, connect_args={"timeout": SQLITE_BUSY_SECONDS}, pool_size=10, max_overflow=30)
-    event.listen(made, "connect", partial(_prepare_sqlite, file))
-    event.listen(made, "checkin", _close_read_only)
+    made.dialect.type_compiler_instance = made.dialect.type_compiler = StrictTypeCompiler(made.dialect)
+    event.listen(made, "connect", _prepare_sqlite)
     event.listen(made, "begin", _begin_sqlite)
     event.listen(made, "handle_error", _discard_broken_connections)
     return made
@@ -196,7 +202,7 @@ def _prepare_postgresql(connection: Any, _record: Any) -> None:
     connection.autocommit = False
 
 
-def _prepare_sqlite(file: Path, connection: sqlite3.Connection, record: ConnectionPoolEntry) -> None:
+def _prepare_sqlite(connection: sqlite3.Connection, _record: Any) -> None:
     # Transactions begin in _begin_sqlite: the driver would begin them late, and always deferred.
     connection.isolation_level = None
     # Otherwise, bytes that are not text would end the read of all rows.
@@ -207,41 +213,9 @@ def _prepare_sqlite(file: Path, connection: sqlite3.Connection, record: Connecti
         connection.execute("PRAGMA foreign_keys = ON")
         # Captions of deleted videos are overwritten, not just released.
         connection.execute("PRAGMA secure_delete = ON")
-        record.info[_READ_ONLY] = not _can_write(connection)
-        # A process's connections share the index of the write-ahead log: while an old read-only connection is open,
-        # each new one is read-only too, even if the file has become writable. Refusing them breaks this chain.
-        if record.info[_READ_ONLY] and os.access(file, os.W_OK):
-            raise sqlite3.OperationalError(
-                f"SQLite opened {file} for reading only, although it is writable: an older connection of "
-                "this process is read-only, or its -wal or -shm file is."
-            )
     except BaseException:
         connection.close()
         raise
-
-
-def _can_write(connection: sqlite3.Connection) -> bool:
-    """Check whether a connection can write: SQLite silently opens an unwritable file for reading only."""
-    connection.execute("PRAGMA busy_timeout = 0")
-    try:
-        connection.execute("BEGIN IMMEDIATE")  # succeeds for a file that was opened for reading only
-        connection.execute("PRAGMA user_version = 0")
-    except sqlite3.OperationalError as error:
-        code = error.sqlite_errorcode & _PRIMARY_CODE
-        if code == sqlite3.SQLITE_READONLY:
-            return False
-        if code != sqlite3.SQLITE_BUSY:  # another connection writes
-            raise
-    finally:
-        connection.rollback()
-        connection.execute(f"PRAGMA busy_timeout = {SQLITE_BUSY_SECONDS * 1000:.0f}")
-    return True
-
-
-def _close_read_only(_connection: Any, record: ConnectionPoolEntry) -> None:
-    """Close a read-only connection, which would refuse changes for as long as the pool keeps it."""
-    if record.info.get(_READ_ONLY):
-        record.invalidate()
 
 
 def _write_ahead(connection: sqlite3.Connection) -> None:

@@ -15,7 +15,6 @@ from sqlalchemy.orm import InstrumentedAttribute, Session
 from cinestrata_schemas.choice_types import LEARNED_SPLITS
 from index.arrays import batches
 from index.vector_ids import moment_ids
-from service.catalog.column_types import is_damaged
 from service.catalog.database import id_chunks, read_connection, session_scope
 from service.catalog.tables import FINAL_STATES, Calibration, EditCounter, Moment, Task, Video
 
@@ -56,8 +55,8 @@ def count_task_videos(session: Session, task_id: str) -> dict[str, int]:
 
 
 def read_counts(session: Session, task_id: str, counts: dict[str, Any]) -> dict[str, Any]:
-    """Read a task's stored counts, or count its videos if they are damaged."""
-    return count_task_videos(session, task_id) if is_damaged(counts) else counts
+    """Read a task's stored counts, or count its videos if there are none."""
+    return counts or count_task_videos(session, task_id)
 
 
 def count_edit(
@@ -110,33 +109,25 @@ def number_edits(session: Session, videos: Sequence[int]) -> None:
 
 
 def read_last_edit() -> int:
-    """Read the last edit's number. Rows read afterwards are at least as new.
-
-    Raises:
-        Unavailable: The catalog cannot be read.
-    """
+    """Read the last edit's number. Rows read afterwards are at least as new."""
     with read_connection() as connection:
         number: int = connection.execute(_LAST_EDIT).scalar_one()
     return number
 
 
 def read_edited_videos(after: int) -> list[int]:
-    """Find the videos edited after the given number, by vector ID; errors as :func:`read_last_edit`."""
+    """Find the videos edited after the given number, by vector ID."""
     with session_scope() as session:
         return list(session.scalars(select(Video.vector_id).where(Video.last_edit > after)))
 
 
 def read_caption_edits() -> dict[str, int]:
-    """Read the number of caption edits in each domain.
-
-    Raises:
-        Unavailable: The catalog cannot be read.
-    """
+    """Read the number of caption edits in each domain."""
     return _read(Task.caption_edits)
 
 
 def read_metadata_edits() -> dict[str, int]:
-    """Read the number of metadata edits in each domain; errors as :func:`read_caption_edits`."""
+    """Read the number of metadata edits in each domain."""
     return _read(Task.metadata_edits)
 
 
@@ -149,7 +140,6 @@ def replace_moments(session: Session, task_id: str, spans: Mapping[int, Sequence
     """Replace all moments of a task.
 
     Args:
-        session: Open transaction.
         spans: Moments by their video's vector ID, in order of time.
     """
     video_ids = select(Video.vector_id).where(Video.task_id == task_id)

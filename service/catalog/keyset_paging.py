@@ -8,21 +8,28 @@ no access beyond the list itself.
 from __future__ import annotations
 
 import base64
-import binascii
 import json
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from typing import Any
+from datetime import datetime
+from functools import cache
+from types import GenericAlias
+from typing import Annotated, Any
 
+from pydantic import AwareDatetime, Field, StringConstraints, TypeAdapter
+from pydantic_core import to_json
 from sqlalchemy import ColumnElement, Select, Text, and_, cast, false, func, or_
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from service.core.errors import InvalidInput
 
 _MAX_CURSOR_CHARS = 2000
-_MAX_INTEGER = 2**63 - 1  # in the databases
+_VALUES: Mapping[type, Any] = {  # that both databases accept
+    int: Annotated[int, Field(ge=-(2**63), lt=2**63)],
+    float: Annotated[float, Field(allow_inf_nan=False)],
+    str: Annotated[str, StringConstraints(pattern=r"^[^\x00]*$")],
+    datetime: AwareDatetime,
+}
 
 Column = InstrumentedAttribute[Any]
 Condition = ColumnElement[bool]
@@ -64,7 +71,6 @@ class KeysetOrders:
             query: Query with all filters but no order.
             sort: Name of a sort order, with or without ``-``.
             cursor: ``next_cursor`` from the previous page; None for the first page.
-            limit: Maximum number of rows.
 
         Raises:
             InvalidInput: The cursor is damaged, or belongs to another sort order or list.
@@ -104,9 +110,7 @@ def _after(keys: Sequence[Column], values: Sequence[Any], descending: bool) -> C
 
 
 def _encode_cursor(sort: str, values: Sequence[Any]) -> str:
-    plain = [value.isoformat() if isinstance(value, datetime) else value for value in values]
-    body = json.dumps([sort, *plain], separators=(",", ":")).encode()
-    return base64.urlsafe_b64encode(body).rstrip(b"=").decode()
+    return base64.urlsafe_b64encode(to_json([sort, *values])).rstrip(b"=").decode()
 
 
 def _parse_cursor(text: str, sort: str, keys: Sequence[Column]) -> list[Any]:
@@ -114,9 +118,8 @@ def _parse_cursor(text: str, sort: str, keys: Sequence[Column]) -> list[Any]:
         if len(text) > _MAX_CURSOR_CHARS:
             raise ValueError("too long")
         raw = base64.b64decode(text.encode("ascii") + b"=" * (-len(text) % 4), b"-_", validate=True)
-        cursor_sort, *values = json.loads(raw)
-        parsed = [_parse_value(value, key) for value, key in zip(values, keys, strict=True)]
-    except (ValueError, TypeError, OverflowError, binascii.Error, RecursionError):
+        cursor_sort, *values = _cursor_type(tuple(keys)).validate_json(raw, strict=True)
+    except ValueError:
         raise InvalidInput.at(
             "cursor", "The cursor is invalid.", "Send the previous page's next_cursor."
         ) from None
@@ -126,27 +129,16 @@ def _parse_cursor(text: str, sort: str, keys: Sequence[Column]) -> list[Any]:
             "The cursor belongs to another sort order.",
             "Keep the first page's parameters, or omit the cursor.",
         )
-    return parsed
+    return values
 
 
-def _parse_value(value: Any, key: Column) -> Any:
-    """Parse a cursor value to its column's type; raise ValueError for any other type."""
-    expected = key.type.python_type
-    if value is None and _is_nullable(key):
-        return None
-    if expected is datetime and isinstance(value, str):
-        time = datetime.fromisoformat(value)
-        return time if time.tzinfo else time.replace(tzinfo=UTC)
-    if expected is float and isinstance(value, int | float) and not isinstance(value, bool):
-        if math.isfinite(value):
-            return float(value)
-    elif type(value) is expected is int:
-        if abs(value) <= _MAX_INTEGER:
-            return value
-    elif type(value) is expected is str and "\0" not in value:
-        value.encode()  # a lone surrogate is a ValueError
-        return value
-    raise ValueError("value of another type")
+@cache
+def _cursor_type(keys: tuple[Column, ...]) -> TypeAdapter[tuple[Any, ...]]:
+    """Create the type of a cursor: the sort order, and a value of each key's column."""
+    values = [(_VALUES[key.type.python_type], _is_nullable(key)) for key in keys]
+    fields = [value | None if is_nullable else value for value, is_nullable in values]
+    cursor: Any = GenericAlias(tuple, (str, *fields))
+    return TypeAdapter(cursor)
 
 
 def contains_text(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any
 
 from sqlalchemy import (
     BigInteger,
@@ -19,10 +19,8 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import Mapped, mapped_column
 
-from cinestrata_schemas.choice_types import AccessScope, ActorKind
-from cinestrata_schemas.operations import GpuMemory
-from cinestrata_schemas.webhooks import WebhookEvent
-from service.catalog.column_types import StoredChoice, StoredJson
+from cinestrata_schemas.choice_types import AccessScope
+from service.catalog.column_types import StoredJson
 from service.catalog.tables import Base, GrowingId
 
 _SCOPE = "scope IN ('search', 'ingest', 'admin')"
@@ -42,7 +40,7 @@ class AuditEntry(Base):
     id: Mapped[int] = mapped_column(GrowingId, primary_key=True, autoincrement=True)
     at: Mapped[datetime] = mapped_column(index=True)
     actor: Mapped[str] = mapped_column(String(255))
-    actor_kind: Mapped[str] = mapped_column(StoredChoice(ActorKind, "anonymous"))
+    actor_kind: Mapped[str] = mapped_column(String(16))
     action: Mapped[str] = mapped_column(String(64))
     target: Mapped[str] = mapped_column(String(255))  # ID of the changed resource; empty if there is none
     address: Mapped[str | None] = mapped_column(String(64))
@@ -60,7 +58,7 @@ class ApiKey(Base):
     name: Mapped[str] = mapped_column(String(80))
     name_key: Mapped[str] = mapped_column(String(240), index=True)
     secret_hash: Mapped[str] = mapped_column(String(64))  # SHA-256 of the whole key
-    scope: Mapped[str] = mapped_column(StoredChoice(AccessScope, "search", length=8))
+    scope: Mapped[AccessScope] = mapped_column(String(8))
     created_at: Mapped[datetime]
     created_by: Mapped[str] = mapped_column(String(255))
     expires_at: Mapped[datetime | None]
@@ -80,7 +78,7 @@ class User(Base):
     password_hash: Mapped[str | None] = mapped_column(Text)  # None: signs in at the provider
     issuer: Mapped[str | None] = mapped_column(String(255))
     subject: Mapped[str | None] = mapped_column(String(255))
-    scope: Mapped[str] = mapped_column(StoredChoice(AccessScope, "search", length=8))
+    scope: Mapped[AccessScope] = mapped_column(String(8))
     created_at: Mapped[datetime]
     last_sign_in_at: Mapped[datetime | None]
 
@@ -111,7 +109,7 @@ class Webhook(Base):
     id: Mapped[str] = mapped_column(String(64), primary_key=True)
     url: Mapped[str] = mapped_column(Text)
     secret: Mapped[str] = mapped_column(String(128))  # whsec_…; signing needs it in plain
-    events: Mapped[list[str]] = mapped_column(StoredJson(list, of=list[WebhookEvent]))
+    events: Mapped[list[str]] = mapped_column(StoredJson(list))
     enabled: Mapped[bool] = mapped_column(Boolean)
     reason: Mapped[str | None] = mapped_column(Text)  # set: the service disabled the endpoint
     created_at: Mapped[datetime]
@@ -133,9 +131,7 @@ class Delivery(Base):
     message_id: Mapped[str] = mapped_column(String(64))  # the same in all attempts
     event: Mapped[str] = mapped_column(String(32))
     payload: Mapped[dict[str, Any]] = mapped_column(StoredJson(dict))
-    state: Mapped[str] = mapped_column(
-        StoredChoice(Literal["pending", "delivered", "failed"], "failed"), default="pending"
-    )
+    state: Mapped[str] = mapped_column(String(16), default="pending")
     attempts: Mapped[int] = mapped_column(Integer, default=0)
     next_attempt_at: Mapped[datetime | None]  # None: finished
     status: Mapped[int | None] = mapped_column(Integer)  # HTTP status of the last response
@@ -144,25 +140,20 @@ class Delivery(Base):
     finished_at: Mapped[datetime | None] = mapped_column(index=True)
 
 
-_AlertKind = Literal["forgetting_local", "forgetting_global", "recall_when_learned", "failed_tasks"]
-
-
 class Alert(Base):
-    """A domain that has lost recall. Version 1 wrote rows without a key, and the last two kinds."""
+    """A domain that has lost recall."""
 
     __tablename__ = "alerts"
     __table_args__ = ({"sqlite_autoincrement": True},)
 
     id: Mapped[int] = mapped_column(GrowingId, primary_key=True, autoincrement=True)
-    kind: Mapped[str] = mapped_column(StoredChoice(_AlertKind, "forgetting_global", length=32))
+    kind: Mapped[str] = mapped_column(String(32))
     task_id: Mapped[str | None] = mapped_column(String(128))
     # Kind and task: two processes never raise the same alert.
     open_key: Mapped[str | None] = mapped_column(String(200), unique=True)
     value: Mapped[float] = mapped_column(Float)
     threshold: Mapped[float] = mapped_column(Float)
     raised_at: Mapped[datetime]
-    cleared_at: Mapped[datetime | None] = mapped_column(index=True)
-    dismissed_at: Mapped[datetime | None]
 
 
 class MaintenanceJob(Base):
@@ -176,11 +167,9 @@ class MaintenanceJob(Base):
     )
 
     id: Mapped[int] = mapped_column(GrowingId, primary_key=True, autoincrement=True)
-    kind: Mapped[str] = mapped_column(StoredChoice(Literal["compact", "snapshot"], "compact"))
+    kind: Mapped[str] = mapped_column(String(16))
     task_id: Mapped[str | None] = mapped_column(String(128))  # for a compaction; None: all domains
-    state: Mapped[str] = mapped_column(
-        StoredChoice(Literal["queued", "running", "done", "failed"], "failed"), default="queued", index=True
-    )
+    state: Mapped[str] = mapped_column(String(16), default="queued", index=True)
     created_at: Mapped[datetime]
     started_at: Mapped[datetime | None]
     finished_at: Mapped[datetime | None]
@@ -197,8 +186,17 @@ class WorkerReport(Base):
     name: Mapped[str] = mapped_column(String(255), primary_key=True)  # host:process
     seen_at: Mapped[datetime] = mapped_column(index=True)
     free_bytes: Mapped[int | None] = mapped_column(BigInteger)  # of the data folder
-    gpus: Mapped[list[dict[str, int]] | None] = mapped_column(
-        StoredJson(list, nullable=True, of=list[GpuMemory])
-    )
+    gpus: Mapped[list[dict[str, int]] | None] = mapped_column(StoredJson(list, nullable=True))
     error: Mapped[str | None] = mapped_column(Text)
     error_at: Mapped[datetime | None]
+
+
+class DamagedRow(Base):
+    """A row of an earlier catalog, as it was before a migration replaced values that no version writes."""
+
+    __tablename__ = "damaged_rows"
+    __table_args__ = ({"sqlite_autoincrement": True},)
+
+    id: Mapped[int] = mapped_column(GrowingId, primary_key=True, autoincrement=True)
+    table: Mapped[str] = mapped_column(String(64))
+    content: Mapped[str] = mapped_column(Text)  # values by column, as JSON

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any, Literal
+from typing import Any, TypeVar
 
+from pydantic import BaseModel
 from sqlalchemy import (
     BigInteger,
     Boolean,
     CheckConstraint,
-    Column,
     Float,
     ForeignKey,
     Index,
@@ -18,29 +18,18 @@ from sqlalchemy import (
     LargeBinary,
     MetaData,
     String,
+    Table,
     Text,
     UniqueConstraint,
-    event,
     inspect,
     text,
 )
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, relationship, validates
 
-from cinestrata_schemas.choice_types import (
-    ActorKind,
-    EffectiveSplit,
-    HeldOut,
-    Split,
-    TaskState,
-    VanishedVideos,
-    Verdict,
-    VideoStatus,
-)
-from cinestrata_schemas.problems import Action
-from cinestrata_schemas.syncs import SyncCounts
-from cinestrata_schemas.tasks import TaskProgress, VideoCounts
-from service.catalog.column_types import StoredChoice, StoredJson, UtcDateTime, check_values, is_damaged
+from service.catalog.column_types import StoredJson, UtcDateTime, check_json
 from service.core.domain_names import name_key
+
+Response = TypeVar("Response", bound=BaseModel)
 
 LEARNING_STATES = ("training", "indexing", "evaluating")
 ACTIVE_STATES = ("queued", "probing", *LEARNING_STATES)
@@ -65,18 +54,18 @@ class Base(DeclarativeBase):
     )
     type_annotation_map = {datetime: UtcDateTime}  # noqa: RUF012
 
+    @classmethod
+    def __table_cls__(cls, *arguments: Any, **options: Any) -> Table:
+        """Create a class's table, which is STRICT on SQLite."""
+        table = Table(*arguments, sqlite_strict=True, **options)
+        check_json(table)
+        return table
 
-@event.listens_for(Column, "after_parent_attach")
-def _check_values(column: Column[Any], table: Any) -> None:
-    if table.metadata is Base.metadata:
-        check_values(column)
 
-
-def describe_damage(row: Base) -> str | None:
-    """Describe a row's damaged values in a sentence; None without any."""
-    attributes = inspect(type(row)).column_attrs
-    names = sorted(attributes[key].columns[0].name for key, value in vars(row).items() if is_damaged(value))
-    return f"In the catalog, these values of its row are damaged: {', '.join(names)}." if names else None
+def to_response(model: type[Response], row: Base, **values: Any) -> Response:
+    """Create a response from a row: each field has the row's value of this name, unless one is given."""
+    names = (model.model_fields.keys() & inspect(type(row)).column_attrs.keys()) - values.keys()
+    return model(**{name: getattr(row, name) for name in names}, **values)
 
 
 class PositionCounter(Base):
@@ -121,15 +110,13 @@ class Task(Base):
     method: Mapped[str] = mapped_column(String(64))
     settings: Mapped[dict[str, Any]] = mapped_column(StoredJson(dict), default=dict)
 
-    state: Mapped[str] = mapped_column(StoredChoice(TaskState, "failed"), default="queued")
-    progress: Mapped[dict[str, Any]] = mapped_column(
-        StoredJson(dict, of=TaskProgress), default=lambda: {"stage": "queued"}
-    )
+    state: Mapped[str] = mapped_column(String(16), default="queued")
+    progress: Mapped[dict[str, Any]] = mapped_column(StoredJson(dict), default=lambda: {"stage": "queued"})
     error: Mapped[str | None] = mapped_column(Text)
     error_hint: Mapped[str | None] = mapped_column(Text)
     # For a failed task: the RetrySpec fields that match the library.
-    remedy: Mapped[dict[str, Any] | None] = mapped_column(StoredJson(dict, nullable=True, of=Action))
-    counts: Mapped[dict[str, Any]] = mapped_column(StoredJson(dict, of=VideoCounts), default=dict)
+    remedy: Mapped[dict[str, Any] | None] = mapped_column(StoredJson(dict, nullable=True))
+    counts: Mapped[dict[str, Any]] = mapped_column(StoredJson(dict), default=dict)
 
     probed_at: Mapped[datetime | None]  # set: the videos are probed, and the training is due
     attempts: Mapped[int] = mapped_column(Integer, default=0)  # claims since the last progress
@@ -147,7 +134,7 @@ class Task(Base):
     release_id: Mapped[str | None] = mapped_column(String(64))  # the release after this task
     learned_order: Mapped[int | None] = mapped_column(Integer, unique=True)  # t = 1, 2, …
     trained: Mapped[bool] = mapped_column(Boolean, default=False)
-    held_out: Mapped[str | None] = mapped_column(StoredChoice(HeldOut, "given"))
+    held_out: Mapped[str | None] = mapped_column(String(16))
     target_id: Mapped[str | None] = mapped_column(String(128), index=True)  # for an append: the domain
     deleted_at: Mapped[datetime | None]  # set: the domain was deleted as a whole
     # For a relearned domain: the domain whose appended videos it takes over.
@@ -186,9 +173,9 @@ class Video(Base):
     id: Mapped[str] = mapped_column(String(128), unique=True)
     task_id: Mapped[str] = mapped_column(ForeignKey("tasks.id", ondelete="RESTRICT"))
     uri: Mapped[str] = mapped_column(Text)
-    split: Mapped[str | None] = mapped_column(StoredChoice(Split, "test", length=8))  # given by the user
+    split: Mapped[str | None] = mapped_column(String(8))  # given by the user
     # train | val | test | appended | fold, once probed
-    effective_split: Mapped[str | None] = mapped_column(StoredChoice(EffectiveSplit, "test", length=8))
+    effective_split: Mapped[str | None] = mapped_column(String(8))
     captions: Mapped[list[str]] = mapped_column(StoredJson(list), default=list)
     extra: Mapped[dict[str, Any]] = mapped_column("metadata", StoredJson(dict), default=dict)
     added_at: Mapped[datetime] = mapped_column(default=partial(datetime.now, UTC))
@@ -198,7 +185,7 @@ class Video(Base):
     # Set: the file was replaced, and the texts and verdicts from before may describe its earlier version.
     replaced_at: Mapped[datetime | None]
     last_edit: Mapped[int | None] = mapped_column(BigInteger)  # number of the last edit; NULL: never edited
-    status: Mapped[str] = mapped_column(StoredChoice(VideoStatus, "rejected"), default="pending")
+    status: Mapped[str] = mapped_column(String(16), default="pending")
     reason: Mapped[str | None] = mapped_column(Text)
     # Of a rejected video: its content is the reason, so that a retry would reject the same file again.
     is_rejection_final: Mapped[bool] = mapped_column(default=False)
@@ -285,9 +272,7 @@ class Passage(Base):
     )
     number: Mapped[int] = mapped_column(Integer, primary_key=True, autoincrement=False)  # in order of time
     # Start and end in seconds, and text, in order of time.
-    cues: Mapped[list[tuple[float, float, str]]] = mapped_column(
-        StoredJson(list, of=list[tuple[float, float, str]])
-    )
+    cues: Mapped[list[tuple[float, float, str]]] = mapped_column(StoredJson(list))
 
 
 class Feedback(Base):
@@ -307,9 +292,9 @@ class Feedback(Base):
     )
     text: Mapped[str] = mapped_column(Text)  # as typed
     words_key: Mapped[str] = mapped_column(String(64))  # digest of its words
-    verdict: Mapped[str] = mapped_column(StoredChoice(Verdict, "wrong", length=8))
+    verdict: Mapped[str] = mapped_column(String(8))
     caller: Mapped[str] = mapped_column(String(255))  # the actor and its kind, as in the audit log
-    caller_kind: Mapped[str] = mapped_column(StoredChoice(ActorKind, "anonymous"))
+    caller_kind: Mapped[str] = mapped_column(String(16))
     created_at: Mapped[datetime]
 
 
@@ -377,7 +362,7 @@ class Event(Base):
     id: Mapped[int] = mapped_column(GrowingId, primary_key=True, autoincrement=True)
     task_id: Mapped[str] = mapped_column(ForeignKey("tasks.id", ondelete="CASCADE"))
     at: Mapped[datetime]
-    kind: Mapped[str] = mapped_column(StoredChoice(Literal["state", "progress", "rejected", "log"], "log"))
+    kind: Mapped[str] = mapped_column(String(16))
     data: Mapped[dict[str, Any]] = mapped_column(StoredJson(dict), default=dict)
 
 
@@ -403,7 +388,7 @@ class Sync(Base):
     name: Mapped[str] = mapped_column(String(255), unique=True)
     source: Mapped[str] = mapped_column(Text)
     every_seconds: Mapped[int] = mapped_column(Integer)
-    vanished: Mapped[str] = mapped_column(StoredChoice(VanishedVideos, "keep", length=8))
+    vanished: Mapped[str] = mapped_column(String(8))
     captions_from_names: Mapped[bool] = mapped_column(Boolean)
     task_id: Mapped[str | None] = mapped_column(String(128))  # set: the domain existed at the last run
     created_at: Mapped[datetime]
@@ -413,7 +398,7 @@ class Sync(Base):
     started_at: Mapped[datetime | None]
     finished_at: Mapped[datetime | None]
     error: Mapped[str | None] = mapped_column(Text)
-    counts: Mapped[dict[str, Any] | None] = mapped_column(StoredJson(dict, nullable=True, of=SyncCounts))
+    counts: Mapped[dict[str, Any] | None] = mapped_column(StoredJson(dict, nullable=True))
 
 
 class SyncedFile(Base):

@@ -61,7 +61,6 @@ def require_unused_name(session: Session, name: str, *, may_append: bool = True)
     """Check that no domain has this name or slug (case-insensitive). The position counter must be locked.
 
     Args:
-        session: Transaction of the new domain.
         may_append: Whether the error suggests appending the videos to the domain of this name.
 
     Raises:

@@ -32,7 +32,6 @@ def report_worker(session: Session, free_bytes: int | None, gpus: Sequence[Mappi
     """Store that this process is alive.
 
     Args:
-        session: The caller's session.
         free_bytes: Free disk space in the data folder; None if unknown.
         gpus: Memory of this machine's GPUs, with the fields of ``GpuMemory``.
     """

@@ -1,32 +1,4 @@
-"""The service's errors, in one tree.
-
-::
-
-    CinestrataError
-    ├── InvalidInput            422  a field is invalid; each FieldError names the field and a hint
-    │   └── IdempotencyMismatch 422  the Idempotency-Key belongs to another body
-    ├── Unauthorized            401
-    ├── NotFound                404
-    ├── Conflict                409  the request contradicts the stored state
-    │   └── IdempotencyInFlight 409  the first request with this Idempotency-Key is still running
-    ├── Gone                    410  the requested state is no longer kept
-    ├── PreconditionFailed      412  If-Match names another version of the resource
-    ├── TooLarge                413
-    ├── UnsupportedMediaType    415  the type or the encoding of the body
-    ├── TooManyRequests         429
-    ├── Unavailable             503  nothing was changed; the request can be repeated
-    │   ├── InsufficientStorage 503  the disk has no space for the videos; nothing was stored
-    │   ├── InDoubt             503  the database did not confirm the commit: it took effect completely or not at all
-    │   └── SourceUnavailable   503  a video's source is unreachable; its task is repeated later
-    │       └── DecoderOutage   503  a worker's decoder does not work; its task is repeated later
-    ├── CatalogDamaged          503  a row has a value of the wrong shape; an operator must correct it
-    ├── DataFolderNotWritable   503  wrong owner, read-only or full disk; an operator must repair it
-    └── TaskInterruption                  internal to workers: a job must stop
-        ├── LeaseLost                another worker owns the task; writes are refused
-        ├── TaskCancelled            the user cancelled the task
-        ├── WorkerStopping           the process shuts down; another worker continues the task
-        └── VideosDeleted            the task lost videos; it starts again without them
-"""
+"""The service's errors, each with its HTTP status. An ``Unavailable`` has changed nothing, so it can be repeated."""
 
 from __future__ import annotations
 
@@ -71,6 +43,10 @@ class CinestrataError(Exception):
     status: ClassVar[int] = 500
     title: ClassVar[str] = "Internal error"
 
+    def __init_subclass__(cls, status: int | None = None, title: str | None = None) -> None:
+        super().__init_subclass__()
+        cls.status, cls.title = status or cls.status, title or cls.title
+
     def __init__(
         self,
         detail: str,
@@ -90,11 +66,8 @@ class CinestrataError(Exception):
         return problem_type(cls.title)
 
 
-class InvalidInput(CinestrataError):
+class InvalidInput(CinestrataError, status=422, title="Invalid input"):
     """A request with invalid fields."""
-
-    status = 422
-    title = "Invalid input"
 
     @classmethod
     def at(cls, field: str, message: str, hint: str = "") -> InvalidInput:
@@ -128,101 +101,68 @@ class InvalidInput(CinestrataError):
         )
 
 
-class IdempotencyMismatch(InvalidInput):
+class IdempotencyMismatch(InvalidInput, title="Idempotency-Key was used for another request"):
     """The Idempotency-Key was already used with another body."""
 
-    title = "Idempotency-Key was used for another request"
 
-
-class Unauthorized(CinestrataError):
+class Unauthorized(CinestrataError, status=401, title="Unauthorized"):
     """The API key is missing or wrong."""
 
-    status = 401
-    title = "Unauthorized"
 
-
-class NotFound(CinestrataError):
+class NotFound(CinestrataError, status=404, title="Not found"):
     """The task, video or file does not exist."""
 
-    status = 404
-    title = "Not found"
 
-
-class Conflict(CinestrataError):
+class Conflict(CinestrataError, status=409, title="Conflict"):
     """The request contradicts the stored state."""
 
-    status = 409
-    title = "Conflict"
 
-
-class IdempotencyInFlight(Conflict):
+class IdempotencyInFlight(Conflict, title="Request is still running"):
     """The first request with this Idempotency-Key is still running."""
-
-    title = "Request is still running"
 
     def __init__(self, detail: str) -> None:
         super().__init__(detail, headers={"Retry-After": "1"})
 
 
-class Gone(CinestrataError):
+class Gone(CinestrataError, status=410, title="Gone"):
     """The requested state is no longer kept."""
 
-    status = 410
-    title = "Gone"
 
-
-class PreconditionFailed(CinestrataError):
+class PreconditionFailed(CinestrataError, status=412, title="Precondition failed"):
     """The resource has changed since the client read it; nothing was changed."""
 
-    status = 412
-    title = "Precondition failed"
 
-
-class TooLarge(CinestrataError):
+class TooLarge(CinestrataError, status=413, title="Too large"):
     """An upload exceeds a limit."""
 
-    status = 413
-    title = "Too large"
 
-
-class UnsupportedMediaType(CinestrataError):
+class UnsupportedMediaType(CinestrataError, status=415, title="Unsupported media type"):
     """The type or the encoding of the body is not supported."""
 
-    status = 415
-    title = "Unsupported media type"
 
-
-class TooManyRequests(CinestrataError):
+class TooManyRequests(CinestrataError, status=429, title="Too many requests"):
     """Too many requests are waiting in the process."""
-
-    status = 429
-    title = "Too many requests"
 
     def __init__(self, detail: str, retry_after: int = 1) -> None:
         super().__init__(detail, headers={"Retry-After": str(retry_after)})
         self.retry_after = retry_after
 
 
-class Unavailable(CinestrataError):
+class Unavailable(CinestrataError, status=503, title="Temporarily unavailable"):
     """A required component is unreachable; nothing was changed."""
-
-    status = 503
-    title = "Temporarily unavailable"
 
     def __init__(self, detail: str, retry_after: int = 1, remedy: Action | None = None) -> None:
         super().__init__(detail, headers={"Retry-After": str(retry_after)}, remedy=remedy)
         self.retry_after = retry_after
 
 
-class InsufficientStorage(Unavailable):
+class InsufficientStorage(Unavailable, title="Insufficient storage"):
     """The data folder's disk has no space for a request's videos or files.
 
     Attributes:
         needed_bytes: Estimated number of bytes needed.
         free_bytes: Free space, less the reserve for the catalog and the index.
     """
-
-    title = "Insufficient storage"
 
     def __init__(self, needed_bytes: int, free_bytes: int) -> None:
         super().__init__(
@@ -233,45 +173,28 @@ class InsufficientStorage(Unavailable):
         self.needed_bytes, self.free_bytes = needed_bytes, free_bytes
 
 
-class InDoubt(Unavailable):
+class InDoubt(Unavailable, title="Commit not confirmed"):
     """The database did not confirm a commit. Files that belong to its rows must not be deleted."""
 
-    title = "Commit not confirmed"
 
-
-class SourceUnavailable(Unavailable):
+class SourceUnavailable(Unavailable, title="Video source unavailable"):
     """A video's source is unreachable at the moment, which says nothing about the video."""
 
-    title = "Video source unavailable"
     awaited: ClassVar[str] = "the source"  # as the task's progress names it
 
 
-class DecoderOutage(SourceUnavailable):
+class DecoderOutage(SourceUnavailable, title="Decoder unavailable"):
     """A worker's decoder does not work. That says nothing about the video, and other workers may decode it."""
 
-    title = "Decoder unavailable"
     awaited = "a decoder"
 
 
-class CatalogDamaged(CinestrataError):
-    """A catalog row has a value that no version writes, such as a list where an object is expected."""
-
-    status = 503
-    title = "Catalog damaged"
-
-    def __init__(self, fault: str) -> None:
-        super().__init__(f"The catalog is damaged: {fault}.", headers={"Retry-After": "30"})
-
-
-class DataFolderNotWritable(CinestrataError):
+class DataFolderNotWritable(CinestrataError, status=503, title="Data folder not writable"):
     """Part of the data folder cannot be written: wrong owner, read-only, or full disk.
 
     Attributes:
         hint: How the operator can fix it.
     """
-
-    status = 503
-    title = "Data folder not writable"
 
     def __init__(self, folder: Path, cause: OSError) -> None:
         super().__init__(
@@ -281,38 +204,24 @@ class DataFolderNotWritable(CinestrataError):
         self.hint = "Give this process's user write access, and check the disk's free space."
 
 
-class TaskInterruption(CinestrataError):
+class TaskInterruption(CinestrataError, title="TaskInterruption"):
     """A job must stop before its task is finished."""
 
-    title = "TaskInterruption"
 
-
-class LeaseLost(TaskInterruption):
+class LeaseLost(TaskInterruption, status=409, title="Lease lost"):
     """Another worker owns the task; this one must not write."""
 
-    status = 409
-    title = "Lease lost"
 
-
-class TaskCancelled(TaskInterruption):
+class TaskCancelled(TaskInterruption, status=409, title="Cancelled"):
     """The user cancelled the task."""
 
-    status = 409
-    title = "Cancelled"
 
-
-class WorkerStopping(TaskInterruption):
+class WorkerStopping(TaskInterruption, status=503, title="Worker is stopping"):
     """The worker process must stop."""
 
-    status = 503
-    title = "Worker is stopping"
 
-
-class VideosDeleted(TaskInterruption):
+class VideosDeleted(TaskInterruption, status=409, title="Videos were deleted"):
     """Videos were deleted from the task during training."""
-
-    status = 409
-    title = "Videos were deleted"
 
 
 def problem_type(title: str) -> str:

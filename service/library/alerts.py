@@ -13,35 +13,35 @@ from sqlalchemy import func, select
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
-from cinestrata_schemas.alerts import ALERT_KINDS, AlertDetails, AlertKind
+from cinestrata_schemas.alerts import AlertDetails, AlertKind
 from cinestrata_schemas.choice_types import Gallery
 from cinestrata_schemas.library import DomainLoss
 from service.catalog.database import now, session_scope
 from service.catalog.operation_tables import Alert
+from service.catalog.tables import to_response
 from service.catalog.task_names import read_task_names
-from service.library.recall.proportion_intervals import difference_interval
-from service.library.recall.recall_cells import RecallCells, read_recall_cells
-from service.library.recall.recall_losses import FEW_QUERIES, GALLERIES, domain_losses, is_frozen
-from service.library.recall.recall_matrix import until_served
+from service.library.recall_cells import RecallCells, read_recall_cells
+from service.library.recall_matrix import (
+    FEW_QUERIES,
+    GALLERIES,
+    difference_interval,
+    domain_losses,
+    is_frozen,
+    until_served,
+)
 from service.webhooks.events import emit
 
 # The local loss of pinned queries is 0 by construction, so even a small one is a fault. The global loss grows with the
 # library.
 THRESHOLDS: Mapping[AlertKind, float] = {"forgetting_local": 0.02, "forgetting_global": 0.15}
 _GALLERIES: Mapping[AlertKind, Gallery] = {"forgetting_local": "local", "forgetting_global": "global"}
-# Catalogs of version 1 also have ended alerts, without a key, and alerts of other kinds.
-_IS_OPEN = Alert.open_key.is_not(None) & Alert.kind.in_(ALERT_KINDS)
 
 
 def evaluate_alerts() -> None:
-    """Raise alerts for domains that have lost recall, and clear those of the others. Concurrent calls are safe.
-
-    Raises:
-        Unavailable: The catalog cannot be reached.
-    """
+    """Raise alerts for domains that have lost recall, and clear those of the others. Concurrent calls are safe."""
     lost = dict(_lost_recall(until_served(read_recall_cells(GALLERIES))))
     with session_scope() as session:
-        known = dict(session.execute(select(Alert.open_key, Alert.value).where(_IS_OPEN)).all())
+        known = dict(session.execute(select(Alert.open_key, Alert.value)).all())
     if known == {key: loss.loss for key, (_, loss) in lost.items()}:
         return
     try:
@@ -63,7 +63,7 @@ def _lost_recall(cells: RecallCells) -> Iterator[tuple[str, tuple[AlertKind, Dom
 
 
 def _store(session: Session, lost: Mapping[str, tuple[AlertKind, DomainLoss]]) -> None:
-    rows = {row.open_key: row for row in session.scalars(select(Alert).where(_IS_OPEN).with_for_update())}
+    rows = {row.open_key: row for row in session.scalars(select(Alert).with_for_update())}
     for key, (kind, loss) in lost.items():
         if key in rows:
             rows[key].value = loss.loss
@@ -89,30 +89,24 @@ def _store(session: Session, lost: Mapping[str, tuple[AlertKind, DomainLoss]]) -
 
 def open_alerts(session: Session, limit: int) -> list[AlertDetails]:
     """List the newest alerts."""
-    return _details(
-        session, session.scalars(select(Alert).where(_IS_OPEN).order_by(Alert.id.desc()).limit(limit)).all()
-    )
+    return _details(session, session.scalars(select(Alert).order_by(Alert.id.desc()).limit(limit)).all())
 
 
 def count_open_alerts(session: Session) -> dict[str, int]:
     """Count the alerts by kind."""
-    return dict(session.execute(select(Alert.kind, func.count()).where(_IS_OPEN).group_by(Alert.kind)).all())
+    return dict(session.execute(select(Alert.kind, func.count()).group_by(Alert.kind)).all())
 
 
 def _details(session: Session, rows: Sequence[Alert]) -> list[AlertDetails]:
     names = read_task_names(session, (row.task_id for row in rows if row.task_id))
     return [
-        AlertDetails(
-            id=row.id,
-            kind=row.kind,  # type: ignore[arg-type]
-            task_id=row.task_id,
+        to_response(
+            AlertDetails,
+            row,
             task=names.get(row.task_id or ""),
-            value=row.value,
-            threshold=row.threshold,
             message=f"Domain “{names.get(row.task_id or '', row.task_id)}” has lost {100 * row.value:.1f} points of "
             f"recall@1 {'in its own shard' if row.kind == 'forgetting_local' else 'among all shards'}; the threshold "
             f"is {100 * row.threshold:.1f} points.",
-            raised_at=row.raised_at,
         )
         for row in rows
     ]

@@ -18,7 +18,7 @@ from service.catalog.task_names import find_task
 from service.core.errors import NotFound, Unavailable
 from service.core.settings import settings
 from service.storage import index_manifest, library_paths
-from service.storage.vector_store_selection import library_store
+from service.storage.index_manifest import library_store
 from service.storage.video_files import delete_unneeded_frames
 
 _ABANDONED_SECONDS = 3600
@@ -136,9 +136,6 @@ def sweep_orphan_thumbnails() -> None:
     """Delete thumbnails older than an hour that belong to no video.
 
     Killed processes and concurrent deletions leave such files. This lists all files.
-
-    Raises:
-        Unavailable: The catalog is unreachable.
     """
     found = [path for path in settings().thumbnails_dir.glob("*.jpg") if _is_old(path)]
     # Queried after the listing, so that new videos' files are not taken for orphans.

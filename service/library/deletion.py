@@ -37,7 +37,6 @@ from cinestrata_schemas.videos import DeletionResult
 from index.errors import ShardStoreError
 from index.shard_store import ShardStore
 from service.access.audit_log import MAX_LISTED_IDS, record_change
-from service.catalog.column_types import is_damaged
 from service.catalog.database import id_chunks, now, session_scope
 from service.catalog.domain_videos import count_edit, count_task_videos
 from service.catalog.tables import ACTIVE_STATES, Event, Recall, Task, Video
@@ -140,14 +139,14 @@ def delete_task(task_id: str) -> DeletionResult:
 
 def _delete_copies(originals: Sequence[int]) -> None:
     """Delete the copies of deleted videos in domains that are relearning them."""
-    by_task: dict[str, list[str]] = {}
     with session_scope() as session:
-        for chunk in id_chunks(originals):
-            rows = session.execute(select(Video.id, Video.task_id).where(Video.copy_of.in_(chunk)))
-            for video, task in rows:
-                by_task.setdefault(task, []).append(video)
-    for task, videos in by_task.items():
-        _delete(task, videos)
+        copies = [
+            video
+            for chunk in id_chunks(originals)
+            for video in session.scalars(select(Video.id).where(Video.copy_of.in_(chunk)))
+        ]
+    for task, videos in _find_tasks(copies, None).items():
+        _delete(task, list(videos))
 
 
 def _delete(task_id: str, video_ids: Sequence[str]) -> list[str]:
@@ -227,7 +226,6 @@ def _delete_events(session: Session, task_id: str, videos: set[str]) -> None:
         select(Event).where(Event.task_id == task_id, Event.kind.in_(("rejected", "log")))
     )
     for event in events:
-        # A damaged event may name a deleted video.
-        if is_damaged(event.data) or event.data.get("video_id") in videos:
+        if event.data.get("video_id") in videos:
             session.delete(event)
     session.flush()

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from cachetools import LRUCache
+from cachetools import LRUCache, cached
 from sqlalchemy import Text, case, cast, func, or_, select
 from sqlalchemy.orm import Session
 
@@ -23,7 +23,7 @@ from service.catalog.task_names import read_task_names
 from service.catalog.worker_reports import count_workers
 from service.core.settings import settings
 from service.library.alerts import count_open_alerts, open_alerts
-from service.library.recall.recall_cells import LearnedTask, read_learned_tasks
+from service.library.recall_cells import LearnedTask, read_learned_tasks
 from service.library.release_serving import pinned_release
 from service.storage.index_manifest import published_manifest
 from service.tasks import broker
@@ -34,9 +34,6 @@ MAX_REJECTED = 1  # rejected videos listed for the failed task
 MAX_ALERTS = 10
 MAX_FIRST_DOMAINS = 8  # as many as the pages have colors
 
-_lock = threading.Lock()
-_video_counts: LRUCache[tuple[str, str], tuple[int, int]] = LRUCache(4)
-
 
 def library_status(degraded: Mapping[str, str] | None = None) -> LibraryStatus:
     """Collect counts, sizes, unfinished tasks, active workers and faults.
@@ -44,9 +41,6 @@ def library_status(degraded: Mapping[str, str] | None = None) -> LibraryStatus:
     Args:
         degraded: Why tasks cannot be searched, by task ID, from this process's search snapshot. Differences between the
             manifest and the catalog are added.
-
-    Raises:
-        Unavailable: The catalog is unreachable.
     """
     manifest, errors = published_manifest()
     with session_scope() as session:
@@ -168,20 +162,7 @@ def _tasks_version(session: Session) -> str:
 
 
 def _syncs_version(session: Session) -> str:
-    rows = session.execute(
-        select(
-            Sync.id,
-            Sync.name,
-            Sync.source,
-            Sync.every_seconds,
-            Sync.next_run_at,
-            Sync.started_at,
-            Sync.finished_at,
-            Sync.error,
-            cast(Sync.counts, Text),
-        ).order_by(Sync.id)
-    )
-    return _digest(map(tuple, rows))
+    return _digest(map(tuple, session.execute(select(*Sync.__table__.columns).order_by(Sync.id))))
 
 
 def _digest(rows: Iterable[object]) -> str:
@@ -191,22 +172,17 @@ def _digest(rows: Iterable[object]) -> str:
     return digest.hexdigest()
 
 
+@cached(
+    LRUCache(4),
+    key=lambda session, tasks_version: (settings().database_url, tasks_version),
+    lock=threading.Lock(),
+)
 def _count_videos(session: Session, tasks_version: str) -> tuple[int, int]:
     """Count all videos and the searchable ones. Large libraries are counted only after a change."""
-    key = settings().database_url, tasks_version
-    with _lock:
-        known = _video_counts.get(key)
-    if known is not None:
-        return known
-    published = select(Shard.task_id)
-    counts = (
-        session.scalar(select(func.count()).select_from(Video)) or 0,
-        session.scalar(select(func.count()).where(Video.status == "accepted", Video.task_id.in_(published)))
-        or 0,
-    )
-    with _lock:
-        _video_counts[key] = counts
-    return counts
+    is_searchable = (Video.status == "accepted") & Video.task_id.in_(select(Shard.task_id))
+    counts = [select(func.count()).select_from(Video), select(func.count()).where(is_searchable)]
+    videos, searchable = (session.scalars(count).one() for count in counts)
+    return videos, searchable
 
 
 def _unfinished(session: Session) -> tuple[list[TaskDetails], TaskDetails | None]:

@@ -5,7 +5,8 @@ The number of labels does not grow with the library.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from prometheus_client import (
     CONTENT_TYPE_LATEST,
@@ -15,20 +16,19 @@ from prometheus_client import (
     Histogram,
     generate_latest,
 )
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from cinestrata_schemas.alerts import ALERT_KINDS
-from service.catalog.column_types import damaged_reads
 from service.catalog.database import now, session_scope
 from service.catalog.operation_tables import WorkerReport
 from service.catalog.tables import ACTIVE_STATES, STATES, Shard, Task
 from service.catalog.worker_reports import ALIVE
 from service.core.errors import Unavailable
 from service.library.alerts import count_open_alerts
-from service.library.recall.recall_matrix import read_served_recall
+from service.library.recall_matrix import read_served_recall
 
 REGISTRY = CollectorRegistry()
 _FAST = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
@@ -60,77 +60,108 @@ UNVERIFIED_BYTES = Gauge(
 )
 
 
-class MeasureCollector(Collector):
-    """Measures of the served release, read from the catalog at each scrape."""
+class _CatalogCollector(Collector):
+    """What the catalog knows, read at each scrape, so that every process in a cluster reports the same."""
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        """Yield the gauges; none if the library has no measures or the catalog is unreachable."""
+        """Yield the gauges; only ``cinestrata_catalog_up`` while the catalog is unreachable."""
         try:
-            served = read_served_recall()
+            gauges = [*_count_gauges(), *_measure_gauges(), *_gpu_gauges()]
         except Unavailable:
-            return
-        recall = GaugeMetricFamily(
-            "cinestrata_recall",
-            "Share of queries that find the right video first, by gallery.",
-            labels=["gallery"],
-        )
-        queries = GaugeMetricFamily(
-            "cinestrata_recall_queries", "Queries of the measured recall, by gallery.", labels=["gallery"]
-        )
-        for gallery, share in served.recall.items():
-            if share is not None:
-                recall.add_metric([gallery], share.share)
-                queries.add_metric([gallery], share.queries)
-        forgetting = GaugeMetricFamily(
-            "cinestrata_forgetting",
-            "Recall of earlier domains when they were learned, minus the served release's, by gallery.",
-            labels=["gallery"],
-        )
-        for gallery, loss in served.loss.items():
-            if loss is not None:
-                forgetting.add_metric([gallery], loss.loss)
-        yield from (recall, queries, forgetting)
-        if served.router_accuracy is not None:
-            yield GaugeMetricFamily(
-                "cinestrata_router_accuracy",
-                "Share of queries whose domain the router ranks first.",
-                value=served.router_accuracy.share,
-            )
+            gauges = []
+        yield GaugeMetricFamily("cinestrata_catalog_up", "1 if the catalog database responds.", bool(gauges))
+        yield from gauges
+
+    def describe(self) -> Iterator[GaugeMetricFamily]:
+        """Describe nothing: registration must not query the database."""
+        return iter(())
+
+
+REGISTRY.register(_CatalogCollector())
+
+
+def _gauge(name: str, text: str, labels: str, values: Mapping[Any, float]) -> GaugeMetricFamily:
+    """Create a gauge.
+
+    Args:
+        labels: Names of its labels, separated by spaces.
+        values: Values by label, or by a tuple of several labels.
+    """
+    gauge = GaugeMetricFamily(f"cinestrata_{name}", text, labels=labels.split())
+    for key, value in values.items():
+        gauge.add_metric([key] if isinstance(key, str) else key, value)
+    return gauge
+
+
+def _count_gauges() -> Iterator[GaugeMetricFamily]:
+    with session_scope() as session:
+        by_state = dict(session.execute(select(Task.state, func.count()).group_by(Task.state)).all())
+        active = _count_active_tasks(session)
+        shards, vectors, size = session.execute(
+            select(func.count(), func.sum(Shard.count), func.sum(Shard.bytes)).select_from(Shard)
+        ).one()
+        alerts = count_open_alerts(session)
+    yield _gauge("tasks", "Tasks by state.", "state", dict.fromkeys(STATES, 0) | by_state)
+    yield _gauge(
+        "active_tasks",
+        "Unfinished tasks by their next work, probing or learning, and by whether a worker holds their lease.",
+        "work lease",
+        active,
+    )
+    yield _gauge(
+        "alerts",
+        "Domains that have lost recall, by kind.",
+        "kind",
+        dict.fromkeys(map(str, ALERT_KINDS), 0) | alerts,
+    )
+    yield GaugeMetricFamily("cinestrata_shards", "Published shards.", shards)
+    yield GaugeMetricFamily("cinestrata_vectors", "Vectors in all shards.", int(vectors or 0))
+    yield GaugeMetricFamily("cinestrata_shard_bytes", "Bytes of all shards.", int(size or 0))
+
+
+def _measure_gauges() -> Iterator[GaugeMetricFamily]:
+    served = read_served_recall()
+    recall = {gallery: share for gallery, share in served.recall.items() if share is not None}
+    yield _gauge(
+        "recall",
+        "Share of queries that find the right video first, by gallery.",
+        "gallery",
+        {gallery: share.share for gallery, share in recall.items()},
+    )
+    yield _gauge(
+        "recall_queries",
+        "Queries of the measured recall, by gallery.",
+        "gallery",
+        {gallery: share.queries for gallery, share in recall.items()},
+    )
+    yield _gauge(
+        "forgetting",
+        "Recall of earlier domains when they were learned, minus the served release's, by gallery.",
+        "gallery",
+        {gallery: loss.loss for gallery, loss in served.loss.items() if loss is not None},
+    )
+    if served.router_accuracy is not None:
         yield GaugeMetricFamily(
-            "cinestrata_unfound_domains",
-            "Domains in which no query finds its video first among all videos.",
-            value=served.unfound_all_domains if served.recall["global_all"] else served.unfound_domains,
+            "cinestrata_router_accuracy",
+            "Share of queries whose domain the router ranks first.",
+            served.router_accuracy.share,
         )
+    yield GaugeMetricFamily(
+        "cinestrata_unfound_domains",
+        "Domains in which no query finds its video first among all videos.",
+        served.unfound_all_domains if served.recall["global_all"] else served.unfound_domains,
+    )
 
-    def describe(self) -> Iterator[GaugeMetricFamily]:
-        """Describe nothing: registration must not query the database."""
-        return iter(())
 
-
-class GpuMemoryCollector(Collector):
-    """Memory of the GPUs that running workers report to the catalog."""
-
-    def collect(self) -> Iterator[GaugeMetricFamily]:
-        """Yield used and total bytes by machine and device; none without a GPU, or while the catalog is unreachable."""
-        try:
-            memory = _newest_gpu_memory()
-        except Unavailable:
-            return
-        labels = ["host", "device"]
-        used = GaugeMetricFamily(
-            "cinestrata_gpu_memory_used_bytes", "Used memory of a worker's GPU.", labels=labels
-        )
-        total = GaugeMetricFamily(
-            "cinestrata_gpu_memory_total_bytes", "Total memory of a worker's GPU.", labels=labels
-        )
-        for (host, device), gpu in sorted(memory.items()):
-            used.add_metric([host, str(device)], gpu["used_bytes"])
-            total.add_metric([host, str(device)], gpu["total_bytes"])
-        yield from (used, total) if memory else ()
-
-    def describe(self) -> Iterator[GaugeMetricFamily]:
-        """Describe nothing: registration must not query the database."""
-        return iter(())
+def _gpu_gauges() -> Iterator[GaugeMetricFamily]:
+    memory = {(host, str(device)): gpu for (host, device), gpu in sorted(_newest_gpu_memory().items())}
+    for field, text in (
+        ("used", "Used memory of a worker's GPU."),
+        ("total", "Total memory of a worker's GPU."),
+    ):
+        if memory:
+            values = {labels: gpu[f"{field}_bytes"] for labels, gpu in memory.items()}
+            yield _gauge(f"gpu_memory_{field}_bytes", text, "host device", values)
 
 
 def _newest_gpu_memory() -> dict[tuple[str, int], dict[str, int]]:
@@ -142,51 +173,6 @@ def _newest_gpu_memory() -> dict[tuple[str, int], dict[str, int]]:
             .order_by(WorkerReport.seen_at)
         ).all()
     return {(row.name.partition(":")[0], gpu["device"]): gpu for row in rows for gpu in row.gpus or ()}
-
-
-class _CatalogCollector(Collector):
-    def collect(self) -> Iterator[GaugeMetricFamily]:
-        """Count at the scrape, so that every process in a cluster reports the same."""
-        up = GaugeMetricFamily("cinestrata_catalog_up", "1 if the catalog database responds.")
-        try:
-            with session_scope() as session:
-                by_state = dict(session.execute(select(Task.state, func.count()).group_by(Task.state)).all())
-                active = _count_active_tasks(session)
-                shards, vectors, size = session.execute(
-                    select(func.count(), func.sum(Shard.count), func.sum(Shard.bytes)).select_from(Shard)
-                ).one()
-                open_alerts = count_open_alerts(session)
-        except Unavailable:
-            up.add_metric([], 0)
-            yield up
-            return
-        up.add_metric([], 1)
-        yield up
-        tasks = GaugeMetricFamily("cinestrata_tasks", "Tasks by state.", labels=["state"])
-        for state in STATES:
-            tasks.add_metric([state], by_state.get(state, 0))
-        yield tasks
-        unfinished = GaugeMetricFamily(
-            "cinestrata_active_tasks",
-            "Unfinished tasks by their next work, probing or learning, and by whether a worker holds their lease.",
-            labels=["work", "lease"],
-        )
-        for labels, count in active.items():
-            unfinished.add_metric(labels, count)
-        yield unfinished
-        alerts = GaugeMetricFamily(
-            "cinestrata_alerts", "Domains that have lost recall, by kind.", labels=["kind"]
-        )
-        for kind in ALERT_KINDS:
-            alerts.add_metric([kind], open_alerts.get(kind, 0))
-        yield alerts
-        yield GaugeMetricFamily("cinestrata_shards", "Published shards.", value=shards)
-        yield GaugeMetricFamily("cinestrata_vectors", "Vectors in all shards.", value=int(vectors or 0))
-        yield GaugeMetricFamily("cinestrata_shard_bytes", "Bytes of all shards.", value=int(size or 0))
-
-    def describe(self) -> Iterator[GaugeMetricFamily]:
-        """Describe nothing: registration must not query the database."""
-        return iter(())
 
 
 def _count_active_tasks(session: Session) -> dict[tuple[str, str], int]:
@@ -205,25 +191,6 @@ def _count_active_tasks(session: Session) -> dict[tuple[str, str], int]:
         )
     ).one()
     return dict(zip(conditions, counts, strict=True))
-
-
-class _DamageCollector(Collector):
-    def collect(self) -> Iterator[CounterMetricFamily]:
-        """Count the damaged values by column."""
-        damaged = CounterMetricFamily(
-            "cinestrata_catalog_damaged_values",
-            "Damaged catalog values that this process has read, by table and column.",
-            labels=["column"],
-        )
-        for column, count in sorted(damaged_reads.items()):
-            damaged.add_metric([column], count)
-        yield damaged
-
-
-REGISTRY.register(_CatalogCollector())
-REGISTRY.register(_DamageCollector())
-REGISTRY.register(MeasureCollector())
-REGISTRY.register(GpuMemoryCollector())
 
 
 def render() -> tuple[bytes, str]:

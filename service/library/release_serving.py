@@ -13,8 +13,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from datetime import datetime
-from typing import NamedTuple
 
 import structlog
 from sqlalchemy import func, select
@@ -34,8 +32,7 @@ from service.core.errors import Conflict, NotFound, Unavailable
 from service.core.settings import settings
 from service.library.alerts import evaluate_alerts
 from service.storage import index_manifest
-from service.storage.index_manifest import index_lock
-from service.storage.vector_store_selection import library_store
+from service.storage.index_manifest import index_lock, library_store
 from service.webhooks.events import emit
 
 log = structlog.get_logger(__name__)
@@ -66,7 +63,10 @@ def serve_release(name_or_id: str, *, dry_run: bool = False) -> ServeOutcome:
         # Determine the newest release under the index lock: a task may be publishing another one.
         manifest = _serve(None if name_or_id == NEWEST else target, before)
         target = manifest.served or target
-        _update_alerts()
+        try:
+            evaluate_alerts()  # now; workers do so every minute
+        except Unavailable as error:
+            log.warning("alerts_not_evaluated", error=str(error))
     with session_scope() as session:
         return _outcome(session, manifest, target, before, dry_run)
 
@@ -93,45 +93,23 @@ def _serve(release: str | None, before: str) -> Manifest:
     return manifest
 
 
-def _update_alerts() -> None:
-    """Compare the served release's measures with the thresholds now; workers do so every minute."""
-    try:
-        evaluate_alerts()
-    except Unavailable as error:
-        log.warning("alerts_not_evaluated", error=str(error))
-
-
 def pinned_release(session: Session, manifest: Manifest) -> PinnedRelease | None:
     """Describe a release served instead of the newest, and the domains that it cannot search; None if there is none."""
     if manifest.pinned is None or manifest.release is None:
         return None
     rows = _releases(session, [manifest.pinned, manifest.release])
-    pinned, newest = rows.get(manifest.pinned), rows.get(manifest.release)
-    if pinned is None:  # the restored catalog is older than the index
+    if manifest.pinned not in rows:  # the restored catalog is older than the index
         return None
-    later = [domain for domain in _read_domains(session) if domain.order > pinned.order]
+    (pinned, task), newest = rows[manifest.pinned], rows.get(manifest.release)
+    later = [domain for order, domain in _read_domains(session) if order > pinned.learned_order]
     return PinnedRelease(
         release=manifest.pinned,
-        task=pinned.task,
-        learned_order=pinned.order,
+        task=task,
+        learned_order=pinned.learned_order,
         newest=manifest.release,
-        newest_task=newest.task if newest else "",
+        newest_task=newest[1] if newest else "",
         unsearchable=_change(later),
     )
-
-
-class _Release(NamedTuple):
-    task: str  # name
-    order: int
-    created_at: datetime
-
-
-class _Domain(NamedTuple):
-    id: str
-    name: str
-    order: int
-    videos: int
-    appended: int
 
 
 def _find_release(session: Session, name_or_id: str, manifest: Manifest) -> str:
@@ -153,38 +131,39 @@ def _find_release(session: Session, name_or_id: str, manifest: Manifest) -> str:
     return found
 
 
-def _releases(session: Session, ids: Sequence[str]) -> dict[str, _Release]:
-    rows = session.execute(
-        select(Release.id, Task.name, Release.learned_order, Release.created_at)
-        .join(Task, Task.id == Release.task_id)
-        .where(Release.id.in_(ids))
-    )
-    return {release_id: _Release(name, order, created_at) for release_id, name, order, created_at in rows}
+def _releases(session: Session, ids: Sequence[str]) -> dict[str, tuple[Release, str]]:
+    """Read releases, each with the name of the domain that it learned last, by ID."""
+    rows = session.execute(select(Release, Task.name).join(Task).where(Release.id.in_(ids)))
+    return {release.id: (release, task) for release, task in rows}
 
 
-def _read_domains(session: Session) -> list[_Domain]:
-    """Read the learned domains that have videos, in learned order."""
+def _read_domains(session: Session) -> list[tuple[int, DomainChange]]:
+    """Read the learned domains that have videos, each with its learned order, in this order."""
     rows = session.execute(
         select(Task.id, Task.name, Task.learned_order, Task.counts)
         .where(Task.learned_order.is_not(None))
         .order_by(Task.learned_order)
     )
-    domains = (
-        _Domain(id_, name, order or 0, counts.get("accepted", 0), counts.get("appended", 0))
+    return [
+        (
+            order or 0,
+            DomainChange(
+                task_id=id_, task=name, videos=counts["accepted"], appended=counts.get("appended", 0)
+            ),
+        )
         for id_, name, order, stored in rows
-        for counts in [read_counts(session, id_, stored)]
-    )
-    return [domain for domain in domains if domain.videos]
+        if (counts := read_counts(session, id_, stored)).get("accepted")
+    ]
 
 
 def _outcome(session: Session, manifest: Manifest, target: str, before: str, dry_run: bool) -> ServeOutcome:
     rows = _releases(session, [target, before])
     if target not in rows:  # just published; its worker is about to commit the catalog
         raise Unavailable("The newest release is being published; try again.", 2)
-    release = rows[target]
-    order, previous = release.order, rows[before].order if before in rows else release.order
+    release, task = rows[target]
+    order = release.learned_order
+    previous = rows[before][0].learned_order if before in rows else order
     domains = _read_domains(session)
-    known = [domain for domain in domains if domain.order <= order]
     kept = session.scalar(
         select(func.count())
         .select_from(Video)
@@ -198,7 +177,7 @@ def _outcome(session: Session, manifest: Manifest, target: str, before: str, dry
     )
     return ServeOutcome(
         release=target,
-        task=release.task,
+        task=task,
         learned_order=order,
         created_at=release.created_at,
         before=before,
@@ -206,20 +185,17 @@ def _outcome(session: Session, manifest: Manifest, target: str, before: str, dry
         pinned=target != manifest.release,
         changed=target != before,
         dry_run=dry_run,
-        unsearchable=_change([domain for domain in domains if order < domain.order <= previous]),
-        searchable_again=_change([domain for domain in domains if previous < domain.order <= order]),
-        searchable_videos=sum(domain.videos for domain in known),
+        unsearchable=_change([domain for at, domain in domains if order < at <= previous]),
+        searchable_again=_change([domain for at, domain in domains if previous < at <= order]),
+        searchable_videos=sum(domain.videos for at, domain in domains if at <= order),
         kept_appended=kept or 0,
     )
 
 
-def _change(domains: Sequence[_Domain]) -> ServedChange:
+def _change(domains: Sequence[DomainChange]) -> ServedChange:
     return ServedChange(
         domains=len(domains),
         videos=sum(domain.videos for domain in domains),
         appended=sum(domain.appended for domain in domains),
-        first=[
-            DomainChange(task_id=domain.id, task=domain.name, videos=domain.videos, appended=domain.appended)
-            for domain in domains[:_NAMED]
-        ],
+        first=list(domains[:_NAMED]),
     )

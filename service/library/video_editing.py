@@ -56,7 +56,6 @@ def edit_video(
         Conflict: The video will replace another, and take over its captions and metadata.
         PreconditionFailed: The video has another entity tag.
         InvalidInput: The captions or the merged metadata are invalid.
-        Unavailable: The catalog cannot be written.
     """
     with session_scope(write=True) as session:
         task, video = lock_video(session, video_id)

@@ -19,7 +19,7 @@ from service.access.audit_log import Actor, current_actor, record_change
 from service.catalog.database import now, session_scope
 from service.catalog.domain_videos import number_edits
 from service.catalog.keyset_paging import KeysetOrders, contains_text
-from service.catalog.tables import Feedback, Video
+from service.catalog.tables import Feedback, Video, to_response
 from service.core import request_limits
 from service.core.errors import InvalidInput, NotFound
 from service.core.storable_text import is_storable
@@ -34,7 +34,6 @@ def give_feedback(spec: FeedbackSpec) -> FeedbackDetails:
     Raises:
         NotFound: The video does not exist.
         InvalidInput: The text is not a valid query, or the caller has the maximum number of entries.
-        Unavailable: The catalog cannot be written.
     """
     text = _checked(spec.text)
     key = words_key(text)
@@ -51,7 +50,7 @@ def give_feedback(spec: FeedbackSpec) -> FeedbackDetails:
         same = [entry for entry in own if words_key(entry.text) == key]
         row = max(same, key=lambda entry: entry.words_key == key, default=None)
         if row is not None and (row.text, row.verdict) == (text, spec.verdict):
-            return _details(row, spec.video_id)
+            return to_response(FeedbackDetails, row, video_id=spec.video_id)
         at = now(session)
         if row is None:
             _require_room(session, actor, video)
@@ -61,7 +60,7 @@ def give_feedback(spec: FeedbackSpec) -> FeedbackDetails:
         session.flush()
         record_change(session, "feedback.give", spec.video_id, {"text": text, "verdict": spec.verdict})
         number_edits(session, [video])
-        return _details(row, spec.video_id)
+        return to_response(FeedbackDetails, row, video_id=spec.video_id)
 
 
 def list_feedback(
@@ -83,10 +82,6 @@ def list_feedback(
         caller: Only from this user or key.
         own: Only from the current actor.
         sort: ``time`` (oldest first) or ``-time``.
-        cursor: ``next_cursor`` from the previous page.
-
-    Raises:
-        InvalidInput: The cursor is not from this list.
     """
     query = select(Feedback)
     if own:
@@ -101,13 +96,15 @@ def list_feedback(
         query = query.where(Feedback.video_vector_id.in_(select(Video.vector_id).where(Video.id == video_id)))
     with session_scope() as session:
         page = _ORDERS.read_page(session, query, sort=sort, cursor=cursor, limit=limit)
-        found = session.execute(
-            select(Video.vector_id, Video.id).where(
-                Video.vector_id.in_([row.video_vector_id for row in page.rows])
-            )
+        judged = [row.video_vector_id for row in page.rows]
+        ids = dict(
+            session.execute(select(Video.vector_id, Video.id).where(Video.vector_id.in_(judged))).all()
         )
-        ids = {vector_id: name for vector_id, name in found}
-        entries = [_details(row, ids[row.video_vector_id]) for row in page.rows if row.video_vector_id in ids]
+        entries = [
+            to_response(FeedbackDetails, row, video_id=ids[row.video_vector_id])
+            for row in page.rows
+            if row.video_vector_id in ids
+        ]
     return FeedbackPage(feedback=entries, next_cursor=page.next_cursor)
 
 
@@ -119,7 +116,6 @@ def take_back(feedback_id: int, *, own: bool = False) -> None:
 
     Raises:
         NotFound: There is no such entry.
-        Unavailable: The catalog cannot be written.
     """
     with session_scope(write=True) as session:
         query: Select[Any] = select(Feedback, Video.id).join(Video)  # type: ignore[assignment]
@@ -156,14 +152,14 @@ def _of_caller(query: Select[Any], actor: Actor) -> Select[Any]:
 
 def _require_room(session: Session, actor: Actor, video: int) -> None:
     """Refuse a caller who has the maximum number of entries, in total or on one video."""
-    own = _of_caller(select(func.count()).select_from(Feedback), actor)
+    given = _of_caller(select(func.count()).select_from(Feedback), actor)
+    on_video, limit_on_video = (
+        given.where(Feedback.video_vector_id == video),
+        request_limits.MAX_FEEDBACK_ON_A_VIDEO,
+    )
     for count, limit, where in (
-        (own, request_limits.MAX_FEEDBACK, ""),
-        (
-            own.where(Feedback.video_vector_id == video),
-            request_limits.MAX_FEEDBACK_ON_A_VIDEO,
-            " on this video",
-        ),
+        (given, request_limits.MAX_FEEDBACK, ""),
+        (on_video, limit_on_video, " on this video"),
     ):
         if (session.scalar(count) or 0) >= limit:
             raise InvalidInput.at(
@@ -171,15 +167,3 @@ def _require_room(session: Session, actor: Actor, video: int) -> None:
                 f"You have given feedback {limit} times{where}.",
                 "Take back some of it, or write captions instead.",
             )
-
-
-def _details(row: Feedback, video_id: str) -> FeedbackDetails:
-    return FeedbackDetails(
-        id=row.id,
-        text=row.text,
-        video_id=video_id,
-        verdict=row.verdict,  # type: ignore[arg-type]
-        caller=row.caller,
-        caller_kind=row.caller_kind,  # type: ignore[arg-type]
-        created_at=row.created_at,
-    )

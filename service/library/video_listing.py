@@ -13,7 +13,7 @@ from media import MediaError
 from service.catalog.database import session_scope
 from service.catalog.domain_videos import in_domain, moment_spans, splits_of
 from service.catalog.keyset_paging import KeysetOrders, contains_text
-from service.catalog.tables import Task, Video, describe_damage
+from service.catalog.tables import Task, Video, to_response
 from service.catalog.task_names import require_task
 from service.catalog.transcripts import read_transcript
 from service.core.errors import NotFound
@@ -43,11 +43,9 @@ def list_videos(
         split: Only videos with this effective split; ``train`` includes those of a fold.
         text: Only videos whose ID, URI, captions or reason contain this text, case-insensitive.
         sort: ``added`` (order of arrival), ``id``, ``duration`` or ``bytes``; ``-`` in front reverses it.
-        cursor: ``next_cursor`` from the previous page.
 
     Raises:
         NotFound: The task does not exist.
-        InvalidInput: The cursor is not from this list.
     """
     query = select(Video)
     if status is not None:
@@ -64,9 +62,7 @@ def list_videos(
         replaced = select(Video.vector_id, Video.id).where(Video.vector_id.in_(copied))
         originals = {vector_id: video for vector_id, video in session.execute(replaced)}
     videos = [
-        VideoSummary(
-            **video_fields(video), added_at=video.added_at, replaces=originals.get(video.copy_of or 0)
-        )
+        to_response(VideoSummary, video, **video_links(video), replaces=originals.get(video.copy_of or 0))
         for video in page.rows
     ]
     return VideoPage(videos=videos, next_cursor=page.next_cursor)
@@ -92,44 +88,28 @@ def get_video(video_id: str) -> VideoDetails:
 
 
 def read_video(session: Session, video_id: str) -> VideoDetails:
-    """Read a video's details in a session; errors as for :func:`get_video`."""
+    """Read a video's details in a session; raise NotFound."""
     row = session.execute(select(Video, Task.name).join(Task).where(Video.id == video_id)).one_or_none()
     if row is None:
         raise _no_video(video_id)
     video, task = row
-    return VideoDetails(
-        **video_fields(video),
+    return to_response(
+        VideoDetails,
+        video,
+        **video_links(video),
         task=task,
-        split=video.split,  # type: ignore[arg-type]
-        container=video.container,
-        codec=video.codec,
-        width=video.width,
-        height=video.height,
-        fps=video.fps,
-        frames=video.frames,
         transcript=[
             Cue.model_construct(start=start, end=end, text=text)
             for start, end, text in read_transcript(session, video.vector_id)
         ],
         moments=[VideoMoment(start=start, end=end) for start, end in moment_spans(session, video.vector_id)],
-        replaced_at=video.replaced_at,
     )
 
 
-def video_fields(video: Video) -> dict[str, Any]:
-    """Convert the fields that a video's details and its list entry share."""
+def video_links(video: Video) -> dict[str, Any]:
+    """Name the addresses and the metadata of a video, which its row has under other names."""
     return {
-        "id": video.id,
-        "task_id": video.task_id,
-        "uri": video.uri,
-        "status": video.status,
-        "reason": video.reason or describe_damage(video),
-        "captions": video.captions,
-        "effective_split": video.effective_split,
         "metadata": video.extra,
-        "content_hash": video.content_hash,
-        "bytes": video.bytes,
-        "duration": video.duration,
         "thumbnail_url": thumbnail_url(video.id),
         "stream_url": stream_url(video.id),
     }

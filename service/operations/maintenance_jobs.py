@@ -13,12 +13,11 @@ from sqlalchemy import select
 
 from cinestrata_schemas.operations import JobDetails, JobSpec
 from service.access.audit_log import record_change
-from service.backups.snapshot_writing import write_snapshot
-from service.backups.stored_snapshots import snapshot_name
+from service.backups.snapshots import snapshot_name, write_snapshot
 from service.catalog.database import now, session_scope
 from service.catalog.leases import Lease, acquire, is_leased
 from service.catalog.operation_tables import MaintenanceJob
-from service.catalog.tables import describe_damage
+from service.catalog.tables import to_response
 from service.catalog.task_names import require_task
 from service.catalog.worker_reports import process_name, record_worker_error
 from service.core.errors import CinestrataError, Conflict, InvalidInput
@@ -58,7 +57,7 @@ def start_job(spec: JobSpec) -> JobDetails:
             session.add(row)
             session.flush()
             record_change(session, f"maintenance.{spec.kind}", task_id or "", {"job": row.id})
-        details = _details(row)
+        details = to_response(JobDetails, row)
     broker.send_maintenance(str(details.id))
     return details
 
@@ -67,7 +66,7 @@ def list_jobs(limit: int = 10) -> list[JobDetails]:
     """List the last jobs, newest first."""
     with session_scope() as session:
         rows = session.scalars(select(MaintenanceJob).order_by(MaintenanceJob.id.desc()).limit(limit))
-        return [_details(row) for row in rows]
+        return [to_response(JobDetails, row) for row in rows]
 
 
 def send_due_jobs() -> int:
@@ -145,17 +144,3 @@ def _finish(
         job.error = error and error[:_MAX_TEXT_CHARS]
         if error:
             record_worker_error(session, process_name(), f"Maintenance job {job_id}: {error}")
-
-
-def _details(row: MaintenanceJob) -> JobDetails:
-    return JobDetails(
-        id=row.id,
-        kind=row.kind,  # type: ignore[arg-type]
-        task_id=row.task_id,
-        state=row.state,  # type: ignore[arg-type]
-        created_at=row.created_at,
-        started_at=row.started_at,
-        finished_at=row.finished_at,
-        error=row.error or describe_damage(row),
-        result=row.result,
-    )

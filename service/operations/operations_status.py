@@ -9,7 +9,6 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from cinestrata_schemas.operations import (
-    GpuMemory,
     OperationsStatus,
     QueuedTask,
     RunningTask,
@@ -19,7 +18,7 @@ from cinestrata_schemas.operations import (
 )
 from service.catalog.database import now, session_scope
 from service.catalog.operation_tables import WorkerReport
-from service.catalog.tables import ACTIVE_STATES, LEARNING_STATES, Event, Task
+from service.catalog.tables import ACTIVE_STATES, LEARNING_STATES, Event, Task, to_response
 from service.catalog.worker_reports import ALIVE, process_name
 from service.core.settings import settings
 from service.operations.maintenance_jobs import list_jobs
@@ -34,11 +33,7 @@ _WORKERS = 50
 
 
 def operations_status(searches: SearchLoad) -> OperationsStatus:
-    """Collect the state of operation.
-
-    Raises:
-        Unavailable: The catalog is unreachable.
-    """
+    """Collect the state of operation."""
     with session_scope() as session:
         at = now(session)
         waiting = _waiting_tasks(session, at)
@@ -63,15 +58,12 @@ def operations_status(searches: SearchLoad) -> OperationsStatus:
             select(WorkerReport).order_by(WorkerReport.seen_at.desc(), WorkerReport.name).limit(_WORKERS)
         ).all()
         workers = [
-            WorkerDetails(
-                name=row.name,
+            to_response(
+                WorkerDetails,
+                row,
                 alive=at - row.seen_at < ALIVE,
-                seen_at=row.seen_at,
-                free_bytes=row.free_bytes,
-                gpus=[GpuMemory.model_validate(gpu) for gpu in row.gpus or ()],
+                gpus=row.gpus or [],
                 task=tasks.get(row.name),
-                error=row.error,
-                error_at=row.error_at,
             )
             for row in rows
         ]

@@ -33,8 +33,8 @@ from service.catalog.tables import Task, Video
 from service.catalog.task_names import find_task
 from service.catalog.transcripts import TimedText, read_passages
 from service.core.domain_names import name_key
-from service.core.errors import CatalogDamaged, Unavailable
-from service.core.thread_priority import lower_thread_priority
+from service.core.errors import Unavailable
+from service.core.process_tuning import lower_thread_priority
 from service.search.snapshots.search_snapshot import SearchSnapshot
 
 log = structlog.get_logger(__name__)
@@ -185,7 +185,7 @@ class CatalogReadCache:
             return {}
         try:
             return self._reads.read(lambda: read_cues(passages))
-        except (CatalogDamaged, Unavailable):
+        except Unavailable:
             return {}
 
     def find_task(self, name: str, snapshot: SearchSnapshot) -> str | None:
@@ -312,7 +312,7 @@ def read_cues(passages: Sequence[int]) -> dict[int, list[TimedText]]:
     """Read the cues of transcript passages by passage ID.
 
     Raises:
-        CatalogDamaged, Unavailable: The catalog cannot be read.
+        Unavailable: The catalog cannot be read.
     """
     with session_scope() as session:
         return read_passages(session, np.array(passages, np.int64))

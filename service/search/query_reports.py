@@ -34,7 +34,7 @@ from service.catalog.task_names import require_task
 from service.core import request_limits
 from service.core.errors import Conflict
 from service.core.settings import Settings
-from service.library.recall.recall_matrix import newest_recall
+from service.library.recall_matrix import newest_recall
 from service.library.video_listing import thumbnail_url
 from service.search.catalog_read_cache import read_rows
 from service.search.errors import UnknownTask

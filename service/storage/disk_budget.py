@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from functools import lru_cache
-from itertools import islice
 from pathlib import Path
 
 from sqlalchemy import func, select
@@ -19,14 +17,12 @@ from service.core.settings import settings
 from service.storage.library_backbone import library_backbone
 
 RESERVE_BYTES = 128 * 1024**2  # kept free for the catalog, logs and the broker
-# For a library without measurements. The thumbnail of a photographed scene, 320 pixels wide, has 10 to 25 KB; a vector
-# of 512 dimensions in half precision has 1 KiB, and its search structure less.
-_THUMBNAIL_BYTES = 20 * 1024
+_THUMBNAIL_BYTES = 20 * 1024  # that of a photographed scene, 320 pixels wide, has 10 to 25 KB
+# For a library without measurements: a vector of 512 dimensions in half precision, and its search structure.
 _SHARD_BYTES = 4 * 1024
 _RELEASE_BYTES = 64 * 1024**2
 _CATALOG_BYTES = 4 * 1024  # per video: its row, captions, indexes and events
 _RELEASE_COPIES = 3  # the release, its staged copy, and the training checkpoint
-_SAMPLED_THUMBNAILS = 100
 _DEFAULT_FRAME_BYTES = 8 * 224 * 224 * 3
 
 
@@ -41,7 +37,6 @@ def require_disk_space(videos: int, *, files_bytes: int = 0, is_append: bool = F
 
     Raises:
         InsufficientStorage: The disk has less free space than the videos will need.
-        Unavailable: The catalog is unreachable.
     """
     with session_scope() as session:
         pending = session.scalar(
@@ -59,8 +54,8 @@ def require_disk_space(videos: int, *, files_bytes: int = 0, is_append: bool = F
 def estimate_task_bytes(videos: int, *, is_append: bool = False) -> int:
     """Estimate how many bytes videos occupy at most while their task is processed.
 
-    Sampled frames dominate; they are deleted when the task is ready. Vectors, thumbnails and releases are assumed to be
-    as large as the library's, if it has any.
+    Sampled frames dominate; they are deleted when the task is ready. Vectors and releases are assumed to be as large as
+    the library's, if it has any.
 
     Args:
         is_append: Whether the videos are appended to a learned domain, which writes no release.
@@ -68,7 +63,7 @@ def estimate_task_bytes(videos: int, *, is_append: bool = False) -> int:
     shard_bytes, release_bytes = _index_bytes(settings().index_dir)
     per_video = (
         _frame_cache_bytes(library_backbone(), settings().frames)
-        + _mean_thumbnail_bytes(settings().thumbnails_dir)
+        + _THUMBNAIL_BYTES
         + shard_bytes
         + _CATALOG_BYTES
     )
@@ -100,15 +95,6 @@ def _index_bytes(folder: Path) -> tuple[int, int]:
     shard_bytes = sum(entry.bytes for entry in segments) // rows if rows else _SHARD_BYTES
     releases = [entry.bytes for entry in manifest.releases.values()]
     return shard_bytes, max(releases, default=_RELEASE_BYTES)
-
-
-def _mean_thumbnail_bytes(folder: Path) -> int:
-    try:
-        with os.scandir(folder) as entries:
-            sizes = [entry.stat().st_size for entry in islice(entries, _SAMPLED_THUMBNAILS)]
-    except OSError:  # no thumbnail yet, or one was deleted meanwhile
-        return _THUMBNAIL_BYTES
-    return sum(sizes) // len(sizes) if sizes else _THUMBNAIL_BYTES
 
 
 def _existing(folder: Path) -> Path:

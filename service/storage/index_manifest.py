@@ -1,27 +1,28 @@
-"""The index manifest, and the write lock for changes to both the index and the catalog."""
+"""The index manifest, the vector store of the settings, and the write lock for changes to both index and catalog."""
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import lru_cache
+from pathlib import Path
 
-from cachetools import LRUCache
 from sqlalchemy import func, select
 
 from index.arrays import Ids
 from index.errors import ManifestError, ShardStoreError
 from index.files.manifest_format import Manifest
+from index.milvus.milvus_address import MilvusAddress
+from index.milvus.milvus_vector_store import MilvusVectorStore
+from index.scanning.search_options import EXACT_ROWS, AnnPolicy, Device
 from index.shard_store import ShardStore
 from service.catalog.database import session_scope
 from service.catalog.tables import Task
 from service.core.errors import Unavailable
-from service.core.settings import settings
+from service.core.settings import Settings, settings
 
-_lock = threading.Lock()
-_manifests: LRUCache[str, tuple[tuple[int, ...], Manifest]] = LRUCache(4)
-
+MILVUS_TIMEOUT_SECONDS = 10.0
 WAIT_SECONDS = 10.0  # short, because a waiting request occupies a thread
 _REPORT_SECONDS = 1.0
 
@@ -73,17 +74,15 @@ def published_manifest() -> tuple[Manifest, dict[str, str]]:
         signature = (stat.st_ino, stat.st_mtime_ns, stat.st_size)
     except FileNotFoundError:
         signature = (0, 0, 0)
-    with _lock:
-        known = _manifests.get(str(folder))
-    if known is not None and known[0] == signature:
-        return known[1], {}
     try:
-        manifest = ShardStore(folder).manifest()
+        return _read_version(folder, signature), {}
     except ShardStoreError as error:
         return Manifest.empty(), {"index": str(error)}
-    with _lock:
-        _manifests[str(folder)] = signature, manifest
-    return manifest, {}
+
+
+@lru_cache(maxsize=4)
+def _read_version(folder: Path, signature: tuple[int, ...]) -> Manifest:
+    return ShardStore(folder).manifest()
 
 
 def require_manifest(published: Manifest) -> None:
@@ -93,7 +92,6 @@ def require_manifest(published: Manifest) -> None:
 
     Raises:
         ManifestError: The manifest lists no release, and the catalog has published tasks.
-        Unavailable: The catalog is unreachable.
     """
     if published.release is not None:
         return
@@ -142,3 +140,39 @@ def index_lock(
             except OSError as error:
                 raise Unavailable(f"The index can't be written: {error}", 30) from error
         yield
+
+
+def library_store(configured: Settings, *, device: Device = "cpu") -> ShardStore:
+    """Open the library's shard store. It connects to a server only when a row is read.
+
+    Args:
+        device: Device that scans shard files.
+
+    Raises:
+        DeviceMissing: The device does not exist.
+    """
+    remote = None
+    if configured.milvus.uri:
+        token = configured.milvus.token
+        remote = _milvus(
+            MilvusAddress(
+                uri=configured.milvus.uri,
+                token=token.get_secret_value() if token else "",
+                collection=configured.milvus.collection,
+                index=configured.milvus.index,
+                timeout=MILVUS_TIMEOUT_SECONDS,
+            )
+        )
+    return ShardStore(
+        configured.index_dir,
+        policy=AnnPolicy(exact_rows=EXACT_ROWS),
+        device=device,
+        remote=remote,
+        write_remote=configured.vector_store == "milvus",
+    )
+
+
+@lru_cache(maxsize=8)
+def _milvus(address: MilvusAddress) -> MilvusVectorStore:
+    """Open the connection to an address; one per process."""
+    return MilvusVectorStore(address)

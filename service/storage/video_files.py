@@ -47,7 +47,6 @@ def delete_unneeded_frames(contents: Collection[str]) -> int:
         Number of files deleted.
 
     Raises:
-        Unavailable: The catalog is unreachable.
         OSError: A file cannot be deleted.
     """
     deleted = 0
@@ -99,9 +98,6 @@ def remove_deleted_files() -> dict[str, str]:
 
     Returns:
         Errors by video ID, for files that cannot be deleted. A later call tries again.
-
-    Raises:
-        Unavailable: The catalog is unreachable.
     """
     failed: dict[str, str] = {}
     last = 0

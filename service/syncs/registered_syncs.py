@@ -20,7 +20,7 @@ from cinestrata_schemas.uri_redaction import redact_uri
 from service.access.audit_log import record_change
 from service.catalog.database import now, session_scope
 from service.catalog.leases import Lease, acquire, is_leased, revoke
-from service.catalog.tables import Sync, Task, describe_damage
+from service.catalog.tables import Sync, Task
 from service.catalog.task_names import lock_names
 from service.core.domain_names import name_key
 from service.core.errors import NotFound
@@ -212,6 +212,6 @@ def _details(row: Sync, *, is_running: bool) -> SyncDetails:
         running=is_running,
         started_at=row.started_at,
         finished_at=row.finished_at,
-        error=row.error or describe_damage(row),
+        error=row.error,
         counts=SyncCounts.model_validate(row.counts) if row.counts else None,
     )

@@ -19,11 +19,10 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from cinestrata_schemas.tasks import TaskDetails
-from service.catalog.column_types import is_damaged
 from service.catalog.database import now, session_scope
 from service.catalog.leases import Lease, acquire, revoke
 from service.catalog.tables import IdempotencyKey
-from service.core.errors import CatalogDamaged, IdempotencyInFlight, IdempotencyMismatch, InvalidInput
+from service.core.errors import IdempotencyInFlight, IdempotencyMismatch, InvalidInput
 
 RETENTION = timedelta(hours=24)  # keys are forgotten after this time
 
@@ -141,8 +140,6 @@ class TaskRequest:
             raise IdempotencyMismatch.at(
                 "Idempotency-Key", "This key belongs to another request.", "Use a new key for a new request."
             )
-        elif is_damaged(row.response):
-            raise CatalogDamaged("the stored response to this Idempotency-Key cannot be read")
         elif row.response is not None:
             return row.response
         lease = acquire(session, "request", f"{self._scope} {key}", name="The Idempotency-Key")

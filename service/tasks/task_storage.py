@@ -34,10 +34,9 @@ from cinestrata_schemas.tasks import (
 )
 from index.arrays import batches
 from service.access.audit_log import record_change
-from service.catalog.column_types import is_damaged
 from service.catalog.database import id_chunks, now, session_scope
 from service.catalog.domain_videos import read_counts
-from service.catalog.tables import ACTIVE_STATES, Task, Video, describe_damage
+from service.catalog.tables import ACTIVE_STATES, Task, Video
 from service.catalog.task_names import assign_slug, require_unused_name
 from service.catalog.transcripts import copy_transcripts, store_transcripts
 from service.core.errors import Conflict, NotFound
@@ -290,12 +289,9 @@ def _free_name(session: Session, domain: str, wanted: str | None) -> str:
 
 MAX_REJECTED = 100  # listed in a task's details
 
-_DAMAGE_HINT = "Run `cinestrata doctor` and correct these values, or restore the catalog from a backup."
-
 
 def task_details(session: Session, tasks: Sequence[Task]) -> list[TaskDetails]:
     """Describe tasks, in order."""
-    damage = {task.id: describe_damage(task) for task in tasks}
     rejected = _rejected(session, [task.id for task in tasks])
     return [
         TaskDetails(
@@ -307,10 +303,10 @@ def task_details(session: Session, tasks: Sequence[Task]) -> list[TaskDetails]:
             method=task.method,
             settings=task.settings,
             state=task.state,  # type: ignore[arg-type]
-            progress=_progress(task),
+            progress=TaskProgress.model_validate(task.progress),
             rejected=rejected.get(task.id, []),
-            error=" ".join(filter(None, (task.error, damage[task.id]))) or None,
-            error_hint=task.error_hint or (_DAMAGE_HINT if damage[task.id] else None),
+            error=task.error,
+            error_hint=task.error_hint,
             remedy=Action.model_validate(task.remedy) if task.remedy else None,
             counts=VideoCounts.model_validate(read_counts(session, task.id, task.counts)),
             learned_order=task.learned_order,
@@ -346,9 +342,3 @@ def _rejected(session: Session, task_ids: list[str]) -> dict[str, list[RejectedV
             video = RejectedVideo(id=video_id, task_id=task_id, uri=uri, reason=reason or "")
             found.setdefault(task_id, []).append(video)
     return found
-
-
-def _progress(task: Task) -> TaskProgress:
-    if is_damaged(task.progress):
-        return TaskProgress(stage=task.state)
-    return TaskProgress.model_validate(task.progress)

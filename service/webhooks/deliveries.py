@@ -21,7 +21,6 @@ from sqlalchemy import delete, exists, or_, select, update
 from sqlalchemy.orm import Session
 from standardwebhooks import Webhook as Signer
 
-from service.catalog.column_types import is_damaged
 from service.catalog.database import now, session_scope
 from service.catalog.leases import Lease, acquire
 from service.catalog.operation_tables import Delivery, Webhook
@@ -135,19 +134,6 @@ def _begin_attempt(session: Session, delivery_id: int, at: datetime) -> _Message
         .join(Webhook, Webhook.id == Delivery.webhook_id)
         .where(Delivery.id == delivery_id)
     ).one()
-    if is_damaged(row.payload):
-        session.execute(
-            update(Delivery)
-            .where(Delivery.id == delivery_id)
-            .values(
-                state="failed",
-                answer="The stored message is damaged, so it was not sent.",
-                finished_at=at,
-                next_attempt_at=None,
-            )
-            .execution_options(synchronize_session=False)
-        )
-        return None
     return _Message(
         delivery_id, attempts, row.webhook_id, row.url, row.secret, row.message_id, _body(row.payload), at
     )

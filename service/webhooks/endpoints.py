@@ -21,7 +21,6 @@ from service.access.audit_log import record_change
 from service.catalog.database import now, session_scope
 from service.catalog.keyset_paging import KeysetOrders
 from service.catalog.operation_tables import Delivery, Webhook
-from service.catalog.tables import describe_damage
 from service.core.errors import Conflict, NotFound
 from service.webhooks.deliveries import make_backlog_due, send_once
 from service.webhooks.events import new_message
@@ -161,7 +160,7 @@ def _details(session: Session, row: Webhook) -> WebhookDetails:
         url=redact_uri(row.url),
         events=row.events,  # type: ignore[arg-type]
         enabled=row.enabled,
-        reason=row.reason or describe_damage(row),
+        reason=row.reason,
         created_at=row.created_at,
         pending=by_state.get("pending", (0, None))[0],
         failed=by_state.get("failed", (0, None))[0],

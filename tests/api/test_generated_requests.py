@@ -21,8 +21,7 @@ from pydantic import SecretStr
 from requests.structures import CaseInsensitiveDict
 
 from cinestrata_schemas.access import KeySpec, UserSpec
-from service.access.api_keys import create_key
-from service.access.sessions import SessionOwner, start_session
+from service.access.credentials import SessionOwner, create_key, start_session
 from service.access.users import create_user
 from service.core.settings import Settings
 

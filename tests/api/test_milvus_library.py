@@ -19,8 +19,8 @@ from service.catalog.migrations import upgrade
 from service.catalog.operation_tables import AuditEntry
 from service.catalog.tables import Shard
 from service.core.settings import Settings, settings
-from service.storage import vector_store_selection
-from service.storage.vector_store_selection import library_store
+from service.storage import index_manifest
+from service.storage.index_manifest import library_store
 from tests.api.learned_library import FIRST, SECOND, learn_two_domains
 from tests.milvus import Milvus
 
@@ -41,7 +41,7 @@ def configured(tmp_path_factory: pytest.TempPathFactory, milvus_server: Milvus) 
             "MILVUS__URI": milvus_server.uri,
         }.items():
             patch.setenv(f"CINESTRATA_{name}", value)
-        patch.setattr(vector_store_selection, "MILVUS_TIMEOUT_SECONDS", 30)  # a busy machine answers late
+        patch.setattr(index_manifest, "MILVUS_TIMEOUT_SECONDS", 30)  # a busy machine answers late
         settings.cache_clear()
         dispose()
         settings().media_root.mkdir(parents=True, exist_ok=True)

@@ -17,7 +17,7 @@ from sqlalchemy import select
 
 from index.files.durable_files import exclusive_lock
 from index.shard_store import ShardStore
-from service.backups import snapshot_writing
+from service.backups import snapshots
 from service.catalog.database import dispose, session_scope
 from service.catalog.tables import Task, Video
 from service.core.settings import Settings, settings
@@ -56,7 +56,7 @@ def _restored_tasks(copy: Path, target: Path, monkeypatch: pytest.MonkeyPatch) -
 def test_task_published_during_the_copy_is_in_neither_part(
     publish: Publish, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    opened = snapshot_writing.open_catalog_copy
+    opened = snapshots.open_catalog_copy
 
     @contextmanager
     def publish_before_the_copy(configured: Settings) -> Iterator[Callable[[Path], None] | None]:
@@ -69,7 +69,7 @@ def test_task_published_during_the_copy_is_in_neither_part(
 
             yield write_later
 
-    monkeypatch.setattr(snapshot_writing, "open_catalog_copy", publish_before_the_copy)
+    monkeypatch.setattr(snapshots, "open_catalog_copy", publish_before_the_copy)
     assert run("snapshot", tmp_path / "copy").exit_code == 0
     catalog, manifest = _restored_tasks(tmp_path / "copy", tmp_path / "other", monkeypatch)
     assert catalog == {"tsk_a", "tsk_b"}
@@ -81,7 +81,7 @@ def test_catalog_and_manifest_are_read_under_the_lock(
 ) -> None:
     steps: list[tuple[str, bool]] = []
     lock = settings().index_dir / "write.lock"
-    opened, read = snapshot_writing.open_catalog_copy, snapshot_writing._published_manifest
+    opened, read = snapshots.open_catalog_copy, snapshots._published_manifest
 
     def is_locked() -> bool:
         def take() -> bool:
@@ -105,8 +105,8 @@ def test_catalog_and_manifest_are_read_under_the_lock(
         steps.append(("manifest", is_locked()))
         return read(store)
 
-    monkeypatch.setattr(snapshot_writing, "open_catalog_copy", open_catalog)
-    monkeypatch.setattr(snapshot_writing, "_published_manifest", read_manifest)
+    monkeypatch.setattr(snapshots, "open_catalog_copy", open_catalog)
+    monkeypatch.setattr(snapshots, "_published_manifest", read_manifest)
     assert run("snapshot", tmp_path / "copy").exit_code == 0
     assert steps[-3:] == [("catalog", True), ("manifest", True), ("copy", False)]
 
@@ -115,7 +115,7 @@ def test_catalog_and_manifest_are_read_under_the_lock(
 def test_backup_during_a_long_change_can_be_repeated(
     publish: Publish, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(snapshot_writing, "_LOCK_SECONDS", 0.05)
+    monkeypatch.setattr(snapshots, "_LOCK_SECONDS", 0.05)
 
     def hold_the_lock() -> Any:
         with exclusive_lock(settings().index_dir / "write.lock"), ThreadPoolExecutor(1) as other_thread:

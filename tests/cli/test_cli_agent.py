@@ -25,7 +25,7 @@ from cinestrata_client import Client, RetryPolicy, ServiceError, UnreachableErro
 from cinestrata_schemas.access import KeySpec
 from cli.embedded.data_folder import hold_data_folder
 from cli.service_client import open_agent_api
-from service.access.api_keys import create_key
+from service.access.credentials import create_key
 from tests.api.browser import serve
 from tests.api.conftest import client, configured, learned_folder, library, rendered_world, world
 from tests.api.learned_library import FIRST, SECOND

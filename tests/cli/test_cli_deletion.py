@@ -15,7 +15,7 @@ from index.shard_store import ShardStore
 from service.catalog.database import session_scope
 from service.catalog.tables import Task
 from service.core.settings import Settings
-from service.library.release_listing import list_shards
+from service.library.library_listing import list_shards
 from tests.cli.invocation import run
 
 

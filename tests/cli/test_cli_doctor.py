@@ -186,19 +186,6 @@ def test_json_report_and_exit_status(
 @pytest.mark.parametrize(
     ("damage", "fault"),
     [
-        (
-            "UPDATE tasks SET progress = '[]' WHERE id = 'tsk_a'",
-            "tasks.progress of row tsk_a is not an object with the required fields",
-        ),
-        (
-            "UPDATE tasks SET counts = 'null' WHERE id = 'tsk_b'",
-            "tasks.counts of row tsk_b is not an object with the required fields",
-        ),
-        ("UPDATE videos SET metadata = '{' WHERE vector_id = 1", "videos.metadata of row 1 is not an object"),
-        (
-            "UPDATE videos SET captions = '[1]' WHERE vector_id = 1",
-            "videos.captions of row 1 is not a list of texts",
-        ),
         ("UPDATE videos SET last_edit = 7", "edits.last_edit is 0, but videos.last_edit reaches 7"),
         ("DELETE FROM edits", "edits has no row"),
     ],

@@ -15,17 +15,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from alembic import command
-from sqlalchemy import JSON, Integer, MetaData, create_engine, func, insert, select, text
 
 from cinestrata_client import NotFoundError
 from cinestrata_schemas.syncs import SyncSpec
 from cli.service_client import ServiceClient, connect
-from service.catalog.migrations import alembic_config, upgrade
+from service.catalog.database import engine
+from service.catalog.migrations import upgrade
 from service.core.settings import Settings, settings
 from service.syncs.sync_run import run_sync
 from tests.api.learned_library import learn
 from tests.cli.invocation import run
+from tests.old_catalog import copy_to_postgresql
 
 AMOEBA, BACILLUS = "vid_a5eb6798e08e06f1", "vid_da37de2886f01f13"  # appended without IDs
 SEAL = "snowfield_0-760ff444-296885fc522649e4-df1f09e9"
@@ -103,7 +103,10 @@ def _open(library: Path, configure: Configure, database: str) -> None:
         configure(library)
         return
     configured = configure(library, database, upgraded=False)
-    _move_catalog(library / "data" / "catalog.sqlite3", configured.database_url)
+    file = library / "data" / "catalog.sqlite3"
+    with engine(configured).begin() as writer:
+        copy_to_postgresql(file, writer)
+    file.unlink()
     upgrade(configured)
 
 
@@ -114,35 +117,6 @@ def _restore(library: Path, configure: Configure, database: str) -> None:
     outcome = run("restore", snapshot)
     assert outcome.exit_code == 0, outcome.output
     shutil.copytree(library / "data" / "media", restored.media_root, dirs_exist_ok=True)
-
-
-def _move_catalog(file: Path, url: str) -> None:
-    """Move the rows of an SQLite catalog of version 1.0.0 into PostgreSQL, with the schema of that version."""
-    source, target = create_engine(f"sqlite:///{file}"), create_engine(url)
-    with source.connect() as reader, target.begin() as writer:
-        config = alembic_config()
-        config.attributes["connection"] = writer
-        command.upgrade(config, "catalog_1")
-        writer.execute(text("SET LOCAL TIME ZONE 'UTC'"))  # the catalog's times
-        schema = MetaData()
-        schema.reflect(writer)
-        counters: dict[str, int] = dict(reader.execute(text("SELECT name, seq FROM sqlite_sequence")).all())
-        for table in schema.sorted_tables:
-            for column in table.columns:
-                if isinstance(column.type, JSON):
-                    column.type.none_as_null = True
-            rows = [dict(row) for row in reader.execute(select(table)).mappings()]
-            writer.execute(text(f"DELETE FROM {table.name}"))
-            if rows:
-                writer.execute(insert(table), rows)
-            for key in table.primary_key.columns:
-                if isinstance(key.type, Integer):
-                    last = max([counters.get(table.name, 0), *(row[key.name] for row in rows)])
-                    sequence = func.pg_get_serial_sequence(table.name, key.name)
-                    writer.execute(select(func.setval(sequence, max(last, 1), last > 0)))
-    source.dispose()
-    target.dispose()
-    file.unlink()
 
 
 @pytest.fixture(params=[_open, _restore], ids=["opened", "restored"])

@@ -19,8 +19,8 @@ from index.milvus.milvus_vector_store import MilvusVectorStore
 from index.shard_store import ShardStore
 from service.catalog.database import dispose
 from service.core.settings import Settings, settings
-from service.storage import vector_store_selection
-from service.storage.vector_store_selection import library_store
+from service.storage import index_manifest
+from service.storage.index_manifest import library_store
 from tests.cli.invocation import run
 from tests.milvus import Milvus, fresh_milvus
 
@@ -45,7 +45,7 @@ def original(
     publish_task("a", 5)
     publish_task("b", 3)
     monkeypatch.setenv("CINESTRATA_MILVUS__URI", milvus.uri)
-    monkeypatch.setattr(vector_store_selection, "MILVUS_TIMEOUT_SECONDS", 30)  # a busy machine answers late
+    monkeypatch.setattr(index_manifest, "MILVUS_TIMEOUT_SECONDS", 30)  # a busy machine answers late
     monkeypatch.setattr(milvus_connection, "RETRY_SECONDS", 0)
     settings.cache_clear()
     _require_success("move", "--to", "milvus")

@@ -24,8 +24,8 @@ from service.core.errors import CinestrataError, Unavailable
 from service.core.settings import settings
 from service.library.compaction import sweep_index
 from service.storage import index_manifest
+from service.storage.index_manifest import library_store
 from service.storage.library_backbone import library_backbone
-from service.storage.vector_store_selection import library_store
 from service.storage.video_files import delete_unneeded_frames, remove_deleted_files
 from service.tasks.lifecycle import Claim
 from trainer.errors import (

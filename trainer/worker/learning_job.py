@@ -19,10 +19,9 @@ from index.files.manifest_format import ReleaseEntry, SegmentEntry
 from models.backbones.backbone import Backbone
 from models.backbones.device_memory import peak_bytes, reset_peak
 from models.releases.release_state import ReleaseState
-from service.catalog.column_types import is_damaged
 from service.catalog.tables import Recall, Release, Shard
 from service.celery_worker import worker_name
-from service.core.errors import CatalogDamaged, CinestrataError
+from service.core.errors import CinestrataError
 from service.core.settings import settings
 from service.storage.index_manifest import index_lock
 from service.tasks import lifecycle
@@ -108,8 +107,6 @@ def process_claim(claim: Claim) -> None:
 
 def _learn(claim: Claim, backbone: Backbone, library: Library, task: TaskData) -> None:
     """Learn a task whose shard is not published yet."""
-    if is_damaged(claim.task.settings):
-        raise CatalogDamaged(f"the settings of task {claim.task.id} cannot be read")
     method_settings = {"max_steps": _MAX_STEPS, "max_videos": _MAX_VIDEOS, **claim.task.settings}
     method = prepare_method(backbone, library, task, claim.task.method, method_settings)
     claim.advance("training")

@@ -1,10 +1,11 @@
-"""Migrate the catalog's schema (Alembic).
+"""Create the catalog's tables, and migrate those of earlier versions (Alembic).
 
-To change the schema, change the tables and add the next file to ``versions/``; a test compares the two on both
-databases. SQLAlchemy knows a table once its module is imported, so ``CATALOG_SCHEMA`` imports all of them.
+To change the schema, change the tables and add the next file to ``versions/``; a test compares an upgraded catalog of
+version 1.0.0 with the tables on both databases. SQLAlchemy knows a table once its module is imported, so
+``CATALOG_SCHEMA`` imports all of them.
 
 SQLite cannot change a column in place: there, ``op.batch_alter_table`` writes a new table. It reads neither check
-constraints nor AUTOINCREMENT from the old one, so pass them as ``table_args`` and ``table_kwargs``
+constraints nor AUTOINCREMENT and STRICT from the old one, so pass them as ``table_args`` and ``table_kwargs``
 (tests/service/catalog/test_next_migration.py has an example).
 """
 
@@ -23,12 +24,12 @@ from alembic.config import Config
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from alembic.util import CommandError
-from sqlalchemy import Connection, Engine, inspect, text
+from sqlalchemy import Connection, Engine, insert, inspect, text
 from sqlalchemy.exc import OperationalError
 
 from service.catalog import operation_tables  # noqa: F401
 from service.catalog.database import engine
-from service.catalog.tables import Base
+from service.catalog.tables import Base, EditCounter, PositionCounter
 from service.core.errors import Conflict, Unavailable
 from service.core.settings import Settings
 
@@ -85,6 +86,10 @@ def upgrade_engine(database: Engine) -> None:
                 connection.execute(text("SET LOCAL lock_timeout TO DEFAULT"))
                 connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _UPGRADE_LOCK})
             config.attributes["connection"] = connection
+            if MigrationContext.configure(connection).get_current_revision() is None:
+                _create_tables(connection)
+                command.stamp(config, "head")
+                return
             counters = _read_counters(connection)
             try:
                 command.upgrade(config, "head")
@@ -144,6 +149,12 @@ def require_newest_schema(connection: Connection) -> str:
         f"A newer version of Cinestrata has upgraded the catalog: its schema is {current}, and this version knows "
         f"{newest}. Use the newer version, or restore a snapshot from before the upgrade into a new data folder."
     )
+
+
+def _create_tables(connection: Connection) -> None:
+    CATALOG_SCHEMA.create_all(connection, checkfirst=False)
+    connection.execute(insert(PositionCounter).values(id=1, last_position=0))
+    connection.execute(insert(EditCounter).values(id=1, last_edit=0))
 
 
 @contextmanager

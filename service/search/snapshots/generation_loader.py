@@ -24,9 +24,8 @@ from service.core.errors import FieldError, Gone, Unavailable
 from service.core.settings import Settings
 from service.search.snapshots.search_snapshot import SearchSnapshot
 from service.search.words.library_words import LibraryWords
-from service.storage.index_manifest import require_manifest
+from service.storage.index_manifest import library_store, require_manifest
 from service.storage.library_backbone import library_backbone
-from service.storage.vector_store_selection import library_store
 
 log = structlog.get_logger(__name__)
 

@@ -29,7 +29,6 @@ from index.vector_ids import moment_ids
 from index.words.word_forms import words_key
 from index.words.word_index import TextKind, VideoText, WordIndex
 from service.catalog.catalog_reads import CatalogReads
-from service.catalog.column_types import is_damaged
 from service.catalog.database import id_chunks, session_scope
 from service.catalog.domain_videos import read_edited_videos, read_last_edit
 from service.catalog.tables import Feedback, Passage, Video
@@ -333,14 +332,10 @@ def _read_batch(videos: Sequence[int], found: ReadTexts) -> None:
     with session_scope() as session:
         texts: dict[int, list[VideoText]] = {}
         for video, uri, captions, metadata in _rows(session, _TEXTS, videos):
-            if is_damaged(captions) or is_damaged(metadata):
-                log.warning("texts_not_read", vector_id=video)
             texts[video] = texts_of(uri, captions, metadata)
         for video, voted in read_feedback_texts(session, videos).items():
             texts.get(video, []).extend(voted)
         for video, passage in _rows(session, _CUES, videos):
-            if is_damaged(passage):
-                log.warning("passage_not_read", vector_id=video)
             found.passages[video].append(passage)
     found.texts.update(texts)
 

@@ -13,7 +13,6 @@ from sqlalchemy.orm import Session, aliased
 from cinestrata_schemas.tasks import Drift, TaskProgress
 from cinestrata_schemas.uri_redaction import redact_uri
 from service.access.audit_log import record_change
-from service.catalog.column_types import is_damaged
 from service.catalog.database import id_chunks, now
 from service.catalog.domain_videos import count_task_videos, number_edits
 from service.catalog.tables import Feedback, Recall, Release, Shard, Task, Video
@@ -90,8 +89,8 @@ class Takeover:
             {
                 "vector_id": row.vector_id,
                 "id": row.original_id,
-                "captions": row.captions if is_damaged(row.original_captions) else row.original_captions,
-                "extra": row.extra if is_damaged(row.original_extra) else row.original_extra,
+                "captions": row.original_captions,
+                "extra": row.original_extra,
                 "added_at": row.added_at,
                 "copy_of": None,
                 "replaced_at": row.replaced_at if row.same_content else at,

@@ -20,7 +20,7 @@ from mcp.types import CallToolResult, TextContent
 from api.agents.library_tools import NOTICE
 from api.app import create_app
 from cinestrata_schemas.access import KeySpec
-from service.access.api_keys import create_key
+from service.access.credentials import create_key
 from service.core.settings import Settings
 from tests.api.browser import serve
 from tests.api.learned_library import FIRST, SECOND

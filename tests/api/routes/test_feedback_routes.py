@@ -14,7 +14,7 @@ from api.app import create_app
 from api.routes import feedback_routes
 from cinestrata_schemas.access import KeySpec
 from cinestrata_schemas.choice_types import AccessScope
-from service.access.api_keys import create_key
+from service.access.credentials import create_key
 from service.core.settings import Settings
 from tests.api.conftest import BASE_URL
 

@@ -17,8 +17,15 @@ from api.routes import task_event_routes
 from api.security.authentication import SESSION_COOKIE, Authenticator
 from cinestrata_schemas.access import KeySecret, KeySpec
 from cinestrata_schemas.tasks import TaskSpec, VideoSpec
-from service.access.api_keys import create_key, list_keys, revoke_key
-from service.access.sessions import SessionOwner, end_session, list_sessions, start_session
+from service.access.credentials import (
+    SessionOwner,
+    create_key,
+    end_session,
+    list_keys,
+    list_sessions,
+    revoke_key,
+    start_session,
+)
 from service.tasks.commands import cancel_task, create_task
 from tests.api.learned_library import FIRST
 

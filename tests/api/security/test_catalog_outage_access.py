@@ -14,8 +14,7 @@ from pydantic import SecretStr
 from api.app import create_app
 from api.security import authentication
 from cinestrata_schemas.access import KeySpec
-from service.access.api_keys import create_key
-from service.access.credentials import note_change
+from service.access.credentials import create_key, note_change
 from service.core.settings import Settings
 
 SECRET = "s3cret-of-the-environment"

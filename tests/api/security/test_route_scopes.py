@@ -23,9 +23,7 @@ from api.security.authentication import SESSION_COOKIE
 from api.security.route_scopes import ScopedRoute, check_declarations, declared_scope, requires
 from api.tus_protocol import TusRoute
 from cinestrata_schemas.access import KeySpec, UserSpec
-from service.access.api_keys import create_key, revoke_key
-from service.access.credentials import SCOPES
-from service.access.sessions import SessionOwner, start_session
+from service.access.credentials import SCOPES, SessionOwner, create_key, revoke_key, start_session
 from service.access.users import create_user
 from service.catalog.database import session_scope
 from service.catalog.operation_tables import ApiKey

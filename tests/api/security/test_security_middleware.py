@@ -7,7 +7,7 @@ from fastapi.testclient import TestClient
 from pydantic import SecretStr
 
 from api.app import create_app
-from api.security import body_limits
+from api.security import security_middleware
 from api.security.authentication import is_loopback
 from service.core.settings import Settings
 from tests.api.conftest import BASE_URL
@@ -150,7 +150,7 @@ def test_length_with_many_leading_zeros_is_read(client: TestClient) -> None:
 
 
 def test_large_chunked_body_returns_413(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(body_limits, "_MAX_TASK_BYTES", 4 * 2**20)
+    monkeypatch.setattr(security_middleware, "_MAX_TASK_BYTES", 4 * 2**20)
     chunks = (b" " * 2**20 for _ in range(5))
     answer = client.post("/tasks", content=chunks, headers={"Content-Type": "application/json"})
     assert answer.status_code == 413

@@ -16,9 +16,8 @@ from api.app import create_app
 from api.pages import sign_in_pages
 from api.security.authentication import SESSION_COOKIE
 from cinestrata_schemas.access import KeySpec
-from service.access import passwords
-from service.access.api_keys import create_key
-from service.access.credentials import note_change
+from service.access import users
+from service.access.credentials import create_key, note_change
 from service.catalog.database import session_scope
 from service.catalog.operation_tables import ApiKey, BrowserSession, User
 from service.core.settings import Settings
@@ -32,8 +31,8 @@ PASSWORD = "correct horse battery"
 @pytest.fixture(autouse=True)
 def clean_access(configured: Settings, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Password hashing in milliseconds, and a catalog without keys and users after each test."""
-    monkeypatch.setattr(passwords, "_hasher", PasswordHasher(time_cost=1, memory_cost=64, parallelism=1))
-    passwords._unknown_hash.cache_clear()
+    monkeypatch.setattr(users, "_hasher", PasswordHasher(time_cost=1, memory_cost=64, parallelism=1))
+    users._unknown_hash.cache_clear()
     yield
     with session_scope(write=True) as session:
         for table in (BrowserSession, ApiKey, User):
@@ -220,22 +219,6 @@ def test_guesses_of_the_environment_key_are_limited(guarded: TestClient) -> None
     statuses = [guarded.get("/tasks", headers={"X-API-Key": f"guess {n}"}).status_code for n in range(61)]
     assert statuses == [401] * 60 + [429]
     assert guarded.get("/tasks", headers=ADMIN).status_code == 429
-
-
-def test_key_is_created_used_and_revoked(guarded: TestClient) -> None:
-    created = guarded.post(
-        "/keys", json={"name": "ci", "scope": "ingest", "expires_in_days": 7}, headers=ADMIN
-    )
-    assert created.headers["cache-control"] == "no-store"
-    key = created.json()["key"]
-    assert guarded.get("/tasks", headers={"Authorization": f"Bearer {key}"}).status_code == 200
-    assert guarded.get("/keys", headers={"X-API-Key": key}).status_code == 403
-    listed = guarded.get("/keys", headers=ADMIN)
-    assert key not in listed.text
-    assert listed.json()[0]["last_used_at"] is not None
-    assert guarded.delete(f"/keys/{created.json()['id']}", headers=ADMIN).json()["state"] == "revoked"
-    assert guarded.get("/tasks", headers={"X-API-Key": key}).status_code == 401
-    assert guarded.get("/keys?stat=active", headers=ADMIN).status_code == 422
 
 
 def test_key_in_an_address_is_refused_and_not_logged(

@@ -12,7 +12,6 @@ from cinestrata_schemas.tasks import TaskDetails
 from cinestrata_schemas.videos import VideoPatch
 from service.access.audit_log import (
     Actor,
-    AuditFilter,
     acting_as,
     command_line_actor,
     current_actor,
@@ -101,12 +100,12 @@ def test_conditions_select_entries(sqlite_catalog: Settings) -> None:
 def test_pages_list_each_entry_once(sqlite_catalog: Settings) -> None:
     for number in range(7):
         record_event("task.cancel", str(number))
-    first = list_entries(AuditFilter(), limit=4)
+    first = list_entries(limit=4)
     record_event("task.cancel", "later")
-    second = list_entries(AuditFilter(), limit=4, cursor=first.next_cursor)
+    second = list_entries(limit=4, cursor=first.next_cursor)
     assert [entry.target for entry in (*first.entries, *second.entries)] == list("6543210")
     assert second.next_cursor is None
-    assert list_entries(AuditFilter(), sort="time").entries[0].target == "0"
+    assert list_entries(sort="time").entries[0].target == "0"
 
 
 def test_hostile_texts_are_stored_without_errors(catalog: Settings) -> None:
@@ -116,7 +115,7 @@ def test_hostile_texts_are_stored_without_errors(catalog: Settings) -> None:
     actor = Actor("anonymous", "n\0me\ud800" + "x" * 9999, "::1%eth0" * 99, "\0" * 500)
     record_event("session.fail", "t\0" * 999, {"name\ud800": "\0" + "y" * 99_999, "deep": deep}, actor=actor)
     (entry,) = audit_entries()
-    assert entry.actor.startswith("n\N{REPLACEMENT CHARACTER}me?x")
+    assert entry.actor.startswith("n\N{REPLACEMENT CHARACTER}me\N{REPLACEMENT CHARACTER}x")
     assert len(entry.model_dump_json()) < 10_000
 
 

@@ -17,7 +17,7 @@ from service.catalog.database import session_scope
 from service.catalog.tables import Shard, Task, Video
 from service.core.errors import InvalidInput, NotFound
 from service.core.settings import Settings
-from service.library import release_listing, task_listing, video_listing
+from service.library import library_listing, video_listing
 from tests.catalog_rows import add_release_and_shard
 
 Post = Callable[..., TaskDetails]
@@ -108,7 +108,7 @@ def _check_tasks(sort: str) -> None:
     before = _add_tasks(range(0, 30, 2), dice)
 
     def read(cursor: str | None) -> tuple[list[str], str | None]:
-        page = task_listing.list_tasks(sort=sort, cursor=cursor, limit=dice.randint(1, 5))
+        page = library_listing.list_tasks(sort=sort, cursor=cursor, limit=dice.randint(1, 5))
         return [task.id for task in page.tasks], page.next_cursor
 
     def change(turn: int, seen: list[str]) -> set[str]:
@@ -117,7 +117,7 @@ def _check_tasks(sort: str) -> None:
         _delete(Task, gone)
         return set(gone)
 
-    _check_pages(before, [task.id for task in task_listing.list_tasks(sort=sort).tasks], read, change)
+    _check_pages(before, [task.id for task in library_listing.list_tasks(sort=sort).tasks], read, change)
 
 
 def _check_pages(
@@ -217,7 +217,7 @@ def test_details_of_tasks_hold_the_first_rejected_videos(catalog: Settings) -> N
                 Video(id=f"{task}-{number:03}", task_id=task, uri="x", status="rejected", reason="r")
                 for number in range(103)
             )
-    for task in task_listing.list_tasks().tasks:
+    for task in library_listing.list_tasks().tasks:
         assert [video.id for video in task.rejected] == [f"{task.id}-{number:03}" for number in range(100)]
 
 
@@ -238,7 +238,7 @@ def test_filters_of_tasks(sqlite_catalog: Settings, post: Post) -> None:
         )
 
     def found(**filters: Any) -> list[str]:
-        return [task.id for task in task_listing.list_tasks(**filters).tasks]
+        return [task.id for task in library_listing.list_tasks(**filters).tasks]
 
     assert found(state=["ready"]) == [kitchen.id]
     assert found(state=["ready", "queued"]) == [kitchen.id, night.id, "t9"]
@@ -259,9 +259,9 @@ def test_releases_are_filtered_and_sorted(sqlite_catalog: Settings, post: Post) 
         )
 
     def found(**filters: Any) -> list[str]:
-        return [release.id for release in release_listing.list_releases(**filters).releases]
+        return [release.id for release in library_listing.list_releases(**filters).releases]
 
-    first = release_listing.list_releases(limit=2)
+    first = library_listing.list_releases(limit=2)
     assert [(release.id, release.task, release.current) for release in first.releases] == [
         ("r1", "domain 1", False),
         ("r2", "domain 2", False),

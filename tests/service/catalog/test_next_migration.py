@@ -1,4 +1,4 @@
-"""A library with rows survives the next migration, and the previous version refuses it afterwards."""
+"""Migrations: waiting for the database, a failed one, and the next version."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from sqlalchemy import delete, func, select, text, update
+from sqlalchemy import Connection, delete, event, func, select, text, update
 from sqlalchemy.exc import IntegrityError
 
 from cinestrata_schemas.tasks import TaskDetails
 from service.catalog import migrations
-from service.catalog.database import engine, session_scope
+from service.catalog.database import engine, ping, session_scope
 from service.catalog.migrations import CATALOG_SCHEMA, alembic_config, require_newest_schema, upgrade
 from service.catalog.tables import Task, Video
-from service.core.errors import Conflict
+from service.core.errors import Conflict, Unavailable
 from service.core.settings import Settings
 
 # Both changes replace a table on SQLite: rows refer to tasks with ON DELETE CASCADE, and videos counts its ids.
@@ -30,10 +30,10 @@ revision, down_revision = "next", "{head}"
 def upgrade():
     op.add_column("videos", sa.Column("note", sa.Text(), nullable=False, server_default="none"))
     state = sa.CheckConstraint("state <> 'lost'", name=op.f("ck_tasks_state"))
-    with op.batch_alter_table("tasks", table_args=(state,)) as tasks:
+    with op.batch_alter_table("tasks", table_args=(state,), table_kwargs={{"sqlite_strict": True}}) as tasks:
         tasks.alter_column("method", type_=sa.String(80), existing_type=sa.String(64))
     status = sa.CheckConstraint("status IN ('pending', 'accepted', 'rejected')", name=op.f("ck_videos_status"))
-    options = {{"sqlite_autoincrement": True}}
+    options = {{"sqlite_autoincrement": True, "sqlite_strict": True}}
     with op.batch_alter_table("videos", table_args=(status,), table_kwargs=options) as videos:
         videos.alter_column("codec", type_=sa.String(80), existing_type=sa.String(64))
     {more}
@@ -120,7 +120,7 @@ def test_failed_migration_changes_nothing(library: tuple[str, int], tmp_path: Pa
     upgrade()
     assert row_counts() == before
     with session_scope() as session:
-        assert session.scalars(text("SELECT version_num FROM alembic_version")).all() == ["catalog_3"]
+        assert session.scalars(text("SELECT version_num FROM alembic_version")).all() == ["catalog_4"]
 
 
 def test_catalog_of_another_version_is_refused_with_the_remedy(
@@ -133,8 +133,53 @@ def test_catalog_of_another_version_is_refused_with_the_remedy(
         ):
             require_newest_schema(older)
         upgrade()
-    newer = r"newer version .* its schema is next, and this version knows catalog_3\. Use the newer version"
+    newer = r"newer version .* its schema is next, and this version knows catalog_4\. Use the newer version"
     with pytest.raises(Conflict, match=newer):
         upgrade()
     with engine().connect() as connection, pytest.raises(Conflict, match=newer):
         require_newest_schema(connection)
+
+
+def test_migration_waits_until_the_database_responds(
+    tmp_path: Path, settings_factory: Callable[..., Settings], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    configured = settings_factory(tmp_path, upgraded=False)
+    refusals = [Unavailable("no route"), Unavailable("no route")]
+    upgrade = migrations.upgrade
+
+    def respond_later(settings: Settings) -> None:
+        if refusals:
+            raise refusals.pop()
+        upgrade(settings)
+
+    monkeypatch.setattr(migrations, "upgrade", respond_later)
+    monkeypatch.setattr(migrations.time, "sleep", lambda seconds: None)
+    migrations.upgrade_when_reachable(configured)
+    ping()
+    assert not refusals
+
+
+def test_migration_gives_up_after_a_bounded_time(
+    tmp_path: Path, settings_factory: Callable[..., Settings]
+) -> None:
+    url = "postgresql://nobody@127.0.0.1:1/none"
+    configured = settings_factory(tmp_path, database_url=url, upgraded=False)
+    with pytest.raises(Unavailable, match=r"can't be reached .*CINESTRATA_DATABASE_URL. Gave up after 0.5 s"):
+        migrations.upgrade_when_reachable(configured, wait_seconds=0.5)
+
+
+def test_migration_waits_for_that_of_another_process_without_a_limit(
+    tmp_path: Path, settings_factory: Callable[..., Settings], fresh_postgres_url: str
+) -> None:
+    settings_factory(tmp_path, database_url=fresh_postgres_url, upgraded=False)
+    limits: list[str] = []
+
+    def read_limit(connection: Connection, _cursor: object, statement: str, *_: object) -> None:
+        if "pg_advisory_xact_lock" in statement:
+            limits.append(connection.exec_driver_sql("SHOW lock_timeout").scalar_one())
+
+    event.listen(engine(), "before_cursor_execute", read_limit)
+    migrations.upgrade()
+    assert limits == ["0"]
+    with session_scope() as session:
+        assert session.scalar(text("SHOW lock_timeout")) == "30s"

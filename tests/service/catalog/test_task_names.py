@@ -16,7 +16,7 @@ from service.catalog.tables import Task
 from service.catalog.task_names import find_task
 from service.core.errors import Conflict
 from service.core.settings import Settings
-from service.library import task_listing
+from service.library import library_listing
 from service.library.deletion import delete_task
 from service.tasks import commands
 
@@ -37,7 +37,7 @@ def test_domain_is_found_by_id_name_and_slug(catalog: Settings, post: Post) -> N
     assert _found("夜の街") == _found("yeno-jie") == city.id
     for name in ("Kuchen", "\0", "\ud800", "", "%"):
         assert _found(name) is None
-    assert [task.id for task in task_listing.list_tasks(text="ÜCH").tasks] == [kitchen.id]
+    assert [task.id for task in library_listing.list_tasks(text="ÜCH").tasks] == [kitchen.id]
 
 
 def test_equal_names_and_slugs_are_refused(catalog: Settings, post: Post) -> None:

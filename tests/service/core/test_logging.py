@@ -1,16 +1,26 @@
-"""Log lines in both formats."""
+"""Log lines in both formats, and processes that write nothing but JSON lines."""
 
 from __future__ import annotations
 
 import json
 import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import structlog
 
+from service.catalog.migrations import upgrade
 from service.core.logging import configure_logging
 from service.core.request_ids import use_request_id
+from service.core.settings import Settings
 
 
 @pytest.fixture
@@ -58,3 +68,102 @@ def test_console_logs_are_readable(capsys: pytest.CaptureFixture[str]) -> None:
     assert "not shown" not in printed
     assert "shown" in printed
     assert "tsk_1" in printed
+
+
+ROOT = Path(__file__).resolve().parents[3]
+TIMEOUT_SECONDS = 120
+
+
+def _events(text: str) -> list[dict[str, Any]]:
+    """Parse every line; a line that is not a JSON object with an event and a level fails the test."""
+    events = [json.loads(line) for line in text.splitlines()]
+    assert all({"event", "level", "timestamp"} <= event.keys() for event in events)
+    return events
+
+
+def _start(log: Path, *arguments: str, **environment: str) -> subprocess.Popen[bytes]:
+    with log.open("wb") as output:
+        return subprocess.Popen(
+            [sys.executable, "-m", "cli.main", *arguments],
+            cwd=ROOT,
+            env={
+                **os.environ,
+                "CINESTRATA_LOG_FORMAT": "json",
+                "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'clients' / 'python'}",
+                **environment,
+            },
+            stdout=output,
+            stderr=subprocess.STDOUT,
+        )
+
+
+def _stop_after(process: subprocess.Popen[bytes], log: Path, text: str) -> list[dict[str, Any]]:
+    """Stop a process once its log contains a text; returns its events."""
+    deadline = time.monotonic() + TIMEOUT_SECONDS
+    try:
+        while text not in log.read_text():
+            assert process.poll() is None, log.read_text()
+            assert time.monotonic() < deadline, log.read_text()
+            time.sleep(0.1)
+        process.send_signal(signal.SIGTERM)
+        process.wait(TIMEOUT_SECONDS)
+    finally:
+        process.kill()
+        process.wait()
+    return _events(log.read_text())
+
+
+@pytest.mark.slow
+def test_api_and_worker_write_json_lines_from_start_to_stop(
+    tmp_path: Path, settings_factory: Callable[..., Settings], broker_url: str
+) -> None:
+    settings_factory(tmp_path, redis_url=broker_url)
+    upgrade()
+    logs = [tmp_path / "api.log", tmp_path / "worker.log"]
+    api = _start(logs[0], "serve", "--port", "0", PYTHONWARNINGS="always")
+    worker = _start(logs[1], "worker", "--queue", "cpu")
+    worker_events = _stop_after(worker, logs[1], "ready.")
+    api_events = _stop_after(api, logs[0], "Application startup complete")
+    assert any("Uvicorn running" in event["event"] for event in api_events)
+    assert any("shutdown" in event["event"] for event in worker_events)
+
+
+def test_invalid_setting_is_one_json_line(tmp_path: Path) -> None:
+    process = _start(
+        tmp_path / "log",
+        "worker",
+        "--queue",
+        "cpu",
+        CINESTRATA_DATA_DIR=str(tmp_path),
+        CINESTRATA_METHOD="magic",
+    )
+    assert process.wait(TIMEOUT_SECONDS) == 1
+    (event,) = _events((tmp_path / "log").read_text())
+    assert event["event"] == "start_failed"
+    assert "CINESTRATA_METHOD" in event["hint"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("log_format", ["json", "console"])
+def test_migration_writes_one_line(tmp_path: Path, log_format: str) -> None:
+    process = _start(
+        tmp_path / "log", "migrate", CINESTRATA_DATA_DIR=str(tmp_path), CINESTRATA_LOG_FORMAT=log_format
+    )
+    assert process.wait(TIMEOUT_SECONDS) == 0
+    text = (tmp_path / "log").read_text()
+    if log_format == "json":
+        assert _events(text)[-1]["event"] == "catalog_migrated"
+    else:
+        assert "The catalog is up to date." in text
+
+
+def test_migration_names_a_database_that_does_not_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.socket() as closed:  # bound, not listening: connections are refused
+        closed.bind(("127.0.0.1", 0))
+        url = f"postgresql+psycopg://nobody@127.0.0.1:{closed.getsockname()[1]}/none"
+        log = tmp_path / "log"
+        process = _start(log, "migrate", CINESTRATA_DATA_DIR=str(tmp_path), CINESTRATA_DATABASE_URL=url)
+        events = _stop_after(process, log, "waiting_for_database")
+    assert "can't be reached" in events[-1]["reason"]

@@ -112,17 +112,3 @@ def test_two_workers_raise_an_alert_once_and_send_one_message(two_domains: None)
     raised, cleared = (set(message.payload["data"]) for message in messages)
     assert cleared - raised == {"cleared_at"}
     assert cleared == set(AlertDetails.model_fields)
-
-
-def test_alerts_of_version_1_are_not_shown(two_domains: None) -> None:
-    """Other kinds, and alerts that have ended."""
-    with session_scope(write=True) as session:
-        at = now(session)
-        for number, kind in enumerate(("failed_tasks", "recall_when_learned", "forgetting_local")):
-            key = None if kind == "forgetting_local" else f"{kind}:"
-            session.add(
-                Alert(
-                    id=number + 1, kind=kind, open_key=key, value=1, threshold=1, raised_at=at, cleared_at=at
-                )
-            )
-    assert shown_alerts() == []

@@ -26,9 +26,9 @@ from service.core.settings import Settings, settings
 from service.library import compaction, deletion
 from service.library import video_listing as catalog_library
 from service.library.deletion import delete_task, delete_videos
+from service.library.library_listing import list_shards
 from service.library.library_status import library_status
-from service.library.recall.recall_matrix import read_recall_matrix
-from service.library.release_listing import list_shards
+from service.library.recall_matrix import read_recall_matrix
 from service.search.engine import SearchEngine
 from service.storage import library_paths
 from service.storage.video_files import register_removals, remove_deleted_files

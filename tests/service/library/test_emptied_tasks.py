@@ -28,8 +28,8 @@ from service.core.errors import Unavailable
 from service.core.settings import Settings, settings
 from service.library import compaction
 from service.library.deletion import delete_task, delete_videos
+from service.library.library_listing import list_shards
 from service.library.library_status import library_status
-from service.library.release_listing import list_shards
 from service.search.engine import SearchEngine
 from service.search.search_request import parse_requests
 from service.search.snapshots.query_vector_cache import QueryVectorCache

@@ -1,4 +1,4 @@
-"""A worker's maintenance thread while another writer holds the index lock."""
+"""A worker's maintenance thread while another writer holds the index lock, and the GPU memory that it reports."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from structlog.testing import capture_logs
 from service import maintenance
 from service.core.settings import settings
 from service.library import compaction as library_compaction
+from service.maintenance import read_gpu_memory
 from service.tasks import lifecycle
 from service.tasks.lifecycle import ReconcileReport
 from service.tasks.uploads import uploaded_videos
@@ -66,3 +67,31 @@ def test_maintenance_continues_during_a_compaction(
     assert not unused.exists(), "swept as soon as the lock is free"
     assert len(swept) == 1
     assert [event for event in events if event["log_level"] != "info"] == []
+
+
+def _install(folder: Path, script: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = folder / "nvidia-smi"
+    program.write_text(f"#!/bin/sh\n{script}\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
+
+
+def test_devices_are_read_in_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _install(tmp_path, "printf '0, 1024, 81559\\n1, [N/A], [N/A]\\n2, 5, 10\\n'", monkeypatch)
+    found = [(gpu.device, gpu.used_bytes, gpu.total_bytes) for gpu in read_gpu_memory()]
+    assert found == [(0, 1024 * 1024**2, 81559 * 1024**2), (2, 5 * 1024**2, 10 * 1024**2)]
+
+
+@pytest.mark.parametrize(
+    "script", ["echo No devices were found; exit 6", "echo '0, \u0661, 2'", "exec missing"]
+)
+def test_driver_without_a_device_reports_none(
+    tmp_path: Path, script: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _install(tmp_path, script, monkeypatch)
+    assert read_gpu_memory() == []
+
+
+def test_machine_without_a_driver_reports_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert read_gpu_memory() == []

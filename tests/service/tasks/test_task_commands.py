@@ -15,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
-from sqlalchemy import func, select, text
+from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from cinestrata_schemas.tasks import RetrySpec, TaskDetails, TaskSpec
@@ -27,7 +27,6 @@ from service.catalog.leases import Lease
 from service.catalog.tables import IdempotencyKey, LeaseRow, Task, Video
 from service.core import request_limits
 from service.core.errors import (
-    CatalogDamaged,
     Conflict,
     IdempotencyInFlight,
     IdempotencyMismatch,
@@ -441,16 +440,3 @@ def test_request_in_execution_renews_its_key_until_its_end(
         with pytest.raises(NotFound):
             REQUEST.create_once("content", fail_late)
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("lease")]
-
-
-def test_damaged_response_is_refused_and_not_repeated_to_the_caller(
-    catalog: Settings, make_file: Callable[[str], Path]
-) -> None:
-    task = _store_task(make_file)
-    with session_scope(write=True) as session:
-        session.execute(text("UPDATE idempotency_keys SET response = '[]'"))
-        stored = session.scalars(select(IdempotencyKey.body_hash)).one()
-    with pytest.raises(CatalogDamaged, match="response to this Idempotency-Key"):
-        TaskRequest("answered", "me").reserve(stored)
-    assert [view.id for view in commands.list_tasks()] == [task.id]
-    assert isinstance(TaskRequest("other", "me").reserve(stored), Lease)

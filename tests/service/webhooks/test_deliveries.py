@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import select, text, update
+from sqlalchemy import select, update
 
 from cinestrata_schemas.webhooks import WebhookPatch, WebhookSecret, WebhookSpec
 from service.catalog.database import now, session_scope
@@ -128,19 +128,6 @@ def test_retry_after_prolongs_the_pause(register: Register, receiver: Receiver) 
     (row,) = stored()
     assert row.next_attempt_at is not None
     assert row.next_attempt_at - row.created_at >= timedelta(seconds=3600)
-
-
-def test_damaged_message_is_given_up_and_others_are_sent(register: Register, receiver: Receiver) -> None:
-    register()
-    emit_event()
-    with session_scope(write=True) as session:
-        session.execute(text("UPDATE deliveries SET payload = '[]'"))
-    emit_event()
-    while deliver_due():
-        pass
-    assert [(row.state, row.attempts) for row in stored()] == [("failed", 1), ("delivered", 1)]
-    assert "damaged" in str(stored()[0].answer)
-    assert len(receiver.messages) == 1
 
 
 def test_gone_endpoint_is_disabled(register: Register, receiver: Receiver) -> None:

@@ -19,7 +19,7 @@ from service.catalog.database import session_scope
 from service.catalog.domain_videos import read_calibration
 from service.catalog.tables import Task, Video
 from service.core.settings import settings
-from service.library.recall.recall_matrix import read_recall_matrix
+from service.library.recall_matrix import read_recall_matrix
 from service.search import query_reports
 from service.search.query_reports import QueryReports
 from service.search.snapshots.search_snapshot import SearchSnapshot

@@ -23,7 +23,7 @@ from service.catalog.domain_videos import read_calibration
 from service.catalog.tables import Chunk, Moment, Recall, Release, Shard
 from service.core.settings import settings
 from service.library.deletion import delete_videos
-from service.library.recall.recall_matrix import read_recall_matrix
+from service.library.recall_matrix import read_recall_matrix
 from service.tasks import commands
 from service.tasks.lifecycle import AppendPublication, ChunkClaim, Claim, Publication, state_machine
 from service.tasks.lifecycle.publishing import Takeover

@@ -21,9 +21,9 @@ from service.catalog.database import session_scope
 from service.catalog.tables import Release, Shard, Video
 from service.celery_worker import probe
 from service.core.settings import settings
-from service.library.recall.recall_matrix import read_recall_matrix
-from service.storage import vector_store_selection
-from service.storage.vector_store_selection import library_store
+from service.library.recall_matrix import read_recall_matrix
+from service.storage import index_manifest
+from service.storage.index_manifest import library_store
 from service.tasks import commands
 from service.tasks.task_events import events_after
 from tests.milvus import Milvus
@@ -224,7 +224,7 @@ def test_release_has_confidence_model_with_enough_validation_captions(post_video
 def test_large_shard_is_written_with_queries_of_training_captions(
     post_videos: Callable[..., str], monkeypatch: pytest.MonkeyPatch, exact_rows: int, captions: int
 ) -> None:
-    monkeypatch.setattr(vector_store_selection, "EXACT_ROWS", exact_rows)
+    monkeypatch.setattr(index_manifest, "EXACT_ROWS", exact_rows)
     written: list[tuple[AnnPolicy, Any]] = []
     original = ShardStore.write_shard
 
@@ -258,7 +258,7 @@ def test_task_fails_without_milvus_and_is_learned_on_retry(
     def configure_milvus(uri: str) -> None:
         monkeypatch.setenv("CINESTRATA_VECTOR_STORE", "milvus")
         monkeypatch.setenv("CINESTRATA_MILVUS__URI", uri)
-        monkeypatch.setattr(vector_store_selection, "MILVUS_TIMEOUT_SECONDS", 3)
+        monkeypatch.setattr(index_manifest, "MILVUS_TIMEOUT_SECONDS", 3)
         settings.cache_clear()
 
     configure_milvus("http://127.0.0.1:9")

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 import torch
-from sqlalchemy import text
 
 from cinestrata_schemas.problems import Action
 from cinestrata_schemas.tasks import AppendSpec, RetrySpec
@@ -160,20 +159,6 @@ def test_invalid_settings_fail_only_their_own_task(post_videos: Post) -> None:
     assert view.state == "failed"
     assert "cross_task_negatives needs objective: triplet" in str(view.error)
     assert learn(right).learned_order == 1
-
-
-def test_damaged_settings_fail_only_their_own_task_until_a_retry_replaces_them(post_videos: Post) -> None:
-    damaged = post_videos("damaged")
-    with session_scope(write=True) as session:
-        # Valid JSON, which PostgreSQL would accept, too.
-        session.execute(text(f"UPDATE tasks SET settings = '[]', progress = '3' WHERE id = '{damaged}'"))
-    view = run_job(damaged)
-    assert view.state == "failed"
-    assert f"the settings of task {damaged} cannot be read" in str(view.error)
-    retried = commands.retry_task(damaged, RetrySpec(settings={"max_steps": 2}))
-    assert (retried.error, retried.settings) == (None, {"max_steps": 2})
-    probe(damaged)
-    assert learn(damaged).learned_order == 1
 
 
 def test_method_that_cannot_continue_the_library_fails_the_task(learned_task: str, post_videos: Post) -> None:

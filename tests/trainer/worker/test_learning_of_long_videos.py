@@ -26,7 +26,7 @@ from service.core.settings import settings
 from service.library.compaction import compact
 from service.library.deletion import delete_videos
 from service.library.library_status import library_status
-from service.library.recall.recall_matrix import read_recall_matrix
+from service.library.recall_matrix import read_recall_matrix
 from service.library.video_listing import get_video
 from service.tasks import commands
 from service.tasks.lifecycle.state_machine import clear_lease

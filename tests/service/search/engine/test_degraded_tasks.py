@@ -19,7 +19,7 @@ from models.routing.routing_profiles import RoutingProfiles
 from service.core.errors import Unavailable
 from service.core.settings import Settings
 from service.search.engine import SearchEngine
-from service.storage import vector_store_selection
+from service.storage import index_manifest
 from tests.service.search.caption_library import BIRDS, CARS, SEA, Library
 
 
@@ -118,7 +118,7 @@ def test_shard_that_breaks_while_served_is_degraded(
         stores.append(ShardStore(*arguments, **options))
         return stores[-1]
 
-    monkeypatch.setattr(vector_store_selection, "ShardStore", open_store)
+    monkeypatch.setattr(index_manifest, "ShardStore", open_store)
     service = SearchEngine(configured)
     assert service.snapshots.refresh()
     assert {result.task for result in service.search("an owl").results} == {"birds", "cars"}

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from sqlalchemy import delete, text
+from sqlalchemy import delete
 
 from cinestrata_schemas.tasks import TaskDetails
 from cinestrata_schemas.videos import Cue, VideoPatch
@@ -230,18 +230,6 @@ def test_last_words_are_searched_while_the_catalog_is_unreachable(
             words.prepare(np.array([*videos, 99]))
     reads._is_interrupted = False
     assert (_found(words, "heron"), _found(words, "crane")) == ([], [videos[0]])
-
-
-def test_damaged_value_has_no_texts_and_others_keep_theirs(
-    sqlite_catalog: Settings, post: Post, words: LibraryWords
-) -> None:
-    videos = _add(post, *(f"bird{number}" for number in range(7)))
-    with session_scope(write=True) as session:
-        session.execute(text("UPDATE videos SET captions = '{}' WHERE id = 'birds-3'"))
-        session.execute(text("UPDATE videos SET metadata = 'no JSON' WHERE id = 'birds-5'"))
-    words.prepare(videos)
-    found = [_found(words, f"bird{number}") for number in range(7)]
-    assert found == [[] if number == 3 else [video] for number, video in enumerate(videos.tolist())]
 
 
 def test_scattered_ids_are_read(sqlite_catalog: Settings, post: Post, words: LibraryWords) -> None:

@@ -1,21 +1,37 @@
-"""List releases and shards in keyset pages."""
+"""List tasks, releases and shards in keyset pages."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
-from sqlalchemy import select
+from sqlalchemy import ColumnElement, and_, or_, select
+from sqlalchemy.orm import Session
 
+from cinestrata_schemas.choice_types import TaskKind
 from cinestrata_schemas.library import ShardPage, ShardSummary
 from cinestrata_schemas.releases import ReleasePage, ReleaseSummary
+from cinestrata_schemas.tasks import TaskDetails
 from service.catalog.database import session_scope
 from service.catalog.keyset_paging import KeysetOrders, contains_text
-from service.catalog.tables import Release, Shard, Task
+from service.catalog.tables import Release, Shard, Task, to_response
 from service.catalog.task_names import read_task_names, require_task
+from service.core.domain_names import name_key
 from service.library.library_status import shard_faults
+from service.library.recall_matrix import last_served_order
 from service.storage import index_manifest
 from service.storage.index_manifest import published_manifest
+from service.tasks.task_storage import task_details
 
+_TASK_ORDERS = KeysetOrders(
+    {
+        "position": Task.position,
+        "name": Task.name_key,
+        "created": Task.created_at,
+        "learned": Task.learned_order,
+    },
+    unique=Task.position,
+)
 _RELEASE_ORDERS = KeysetOrders(
     {"learned": Release.learned_order, "created": Release.created_at, "bytes": Release.bytes},
     unique=Release.learned_order,
@@ -25,6 +41,71 @@ _SHARD_ORDERS = KeysetOrders(
     {"created": Shard.created_at, "count": Shard.count, "bytes": Shard.bytes}, unique=Shard.id
 )
 _NO_LIMIT = 2**31  # rows
+
+
+class TaskPage(NamedTuple):
+    """A page of tasks."""
+
+    tasks: list[TaskDetails]
+    next_cursor: str | None
+
+
+def list_tasks(
+    *,
+    state: Sequence[str] | None = None,
+    kind: TaskKind | None = None,
+    into: str | None = None,
+    method: str | None = None,
+    text: str | None = None,
+    searched: bool | None = None,
+    sort: str = "position",
+    cursor: str | None = None,
+    limit: int | None = None,
+) -> TaskPage:
+    """List a page of tasks.
+
+    Args:
+        state: Only tasks in one of these states.
+        kind: Only domains, or only appends.
+        into: Only appends to this domain (name or ID).
+        method: Only tasks with this learning method.
+        text: Only tasks whose name or ID contains this text, case-insensitive; an append has its domain's name.
+        searched: Only domains that the served release searches, or only those that it does not; None: both.
+        sort: ``position`` (place in the queue), ``name``, ``created`` or ``learned``; ``-`` in front reverses it.
+        limit: Maximum number of tasks; None: all.
+
+    Raises:
+        NotFound: The domain does not exist.
+    """
+    query = select(Task)
+    if state:
+        query = query.where(Task.state.in_(state))
+    if kind is not None:
+        query = query.where(Task.target_id.is_(None) if kind == "domain" else Task.target_id.is_not(None))
+    if method is not None:
+        query = query.where(Task.method == method)
+    if text:
+        by_name = Task.name_key.contains(name_key(text), autoescape=True)
+        named = select(Task.id).where(or_(by_name, contains_text(text, [Task.id, Task.slug])))
+        query = query.where(or_(Task.id.in_(named), Task.target_id.in_(named)))
+    with session_scope() as session:
+        if searched is not None:
+            query = query.where(_is_searched(session) if searched else ~_is_searched(session))
+        if into is not None:
+            query = query.where(Task.target_id == require_task(session, into).id)
+        page = _TASK_ORDERS.read_page(session, query, sort=sort, cursor=cursor, limit=limit or _NO_LIMIT)
+        return TaskPage(task_details(session, page.rows), page.next_cursor)
+
+
+def _is_searched(session: Session) -> ColumnElement[bool]:
+    """Build the condition for learned domains that the served release searches."""
+    manifest, _ = published_manifest()
+    last = last_served_order(session, manifest)
+    return and_(
+        Task.state == "ready",
+        Task.learned_order.is_not(None),
+        *(() if last is None else (Task.learned_order <= last,)),
+    )
 
 
 def list_releases(
@@ -45,19 +126,14 @@ def list_releases(
         method: Only releases with this learning method.
         current: Only the served release, or only the others.
         sort: ``learned`` (order of learning), ``created`` or ``bytes``; ``-`` in front reverses it.
-        cursor: ``next_cursor`` from the previous page.
 
     Raises:
         NotFound: The task does not exist.
-        InvalidInput: The cursor is not from this list.
         Unavailable: The index manifest or the catalog cannot be read.
     """
     served = index_manifest.read_manifest().served
-    query = select(Release)
-    if kind is not None:
-        query = query.where(Release.kind == kind)
-    if method is not None:
-        query = query.where(Release.method == method)
+    given = {"kind": kind, "method": method}
+    query = select(Release).filter_by(**{name: value for name, value in given.items() if value is not None})
     if current is not None:
         query = query.where(Release.id == (served or "") if current else Release.id != (served or ""))
     with session_scope() as session:
@@ -66,16 +142,10 @@ def list_releases(
         page = _RELEASE_ORDERS.read_page(session, query, sort=sort, cursor=cursor, limit=limit)
         names = read_task_names(session, (release.task_id for release in page.rows))
     releases = [
-        ReleaseSummary(
-            id=release.id,
+        to_response(
+            ReleaseSummary,
+            release,
             task=names[release.task_id],
-            task_id=release.task_id,
-            learned_order=release.learned_order,
-            method=release.method,
-            backbone=release.backbone,
-            kind=release.kind,
-            bytes=release.bytes,
-            created_at=release.created_at,
             current=release.id == served,
             calibration_error=(release.metrics or {}).get("calibration_error"),
         )
@@ -99,12 +169,7 @@ def list_shards(
             manifest and the catalog are added.
         text: Only shards whose domain name or ID contains this text (case-insensitive).
         sort: ``created``, ``count`` or ``bytes``; ``-`` in front reverses it.
-        cursor: ``next_cursor`` from the previous page.
         limit: Maximum number of shards; None: all.
-
-    Raises:
-        InvalidInput: The cursor is not from this list.
-        Unavailable: The catalog is unreachable.
     """
     manifest, errors = published_manifest()
     query = select(Shard)
@@ -118,15 +183,11 @@ def list_shards(
     faults = shard_faults(page.rows, manifest, errors) | dict(degraded or {})
     return ShardPage(
         shards=[
-            ShardSummary(
-                id=shard.id,
+            to_response(
+                ShardSummary,
+                shard,
                 task=names[shard.task_id],
-                task_id=shard.task_id,
                 release=shard.release_id,
-                count=shard.count,
-                dim=shard.dim,
-                bytes=shard.bytes,
-                created_at=shard.created_at,
                 deleted=manifest.deleted_count(shard.task_id),
                 degraded=faults.get(shard.task_id),
             )

@@ -1,4 +1,4 @@
-"""Endless heads and trailers, and several hosts, sent to a server with the product's protocol class."""
+"""Endless heads and trailers, and several hosts, sent to a server with the product's HTTP parser."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 from starlette.types import Receive, Scope, Send
 
-from api.security.head_limit import MAX_HEAD_BYTES, HeadLimitProtocol
+from cli.commands.process_commands import HTTP_PROTOCOL
 
 POST = b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
 FIELD = b"X: " + b"a" * 1020 + b"\r\n"
@@ -28,7 +28,7 @@ async def _answer_with_size(scope: Scope, receive: Receive, send: Send) -> None:
 @pytest.fixture(scope="module")
 def port() -> Iterator[int]:
     config = uvicorn.Config(
-        _answer_with_size, http=HeadLimitProtocol, lifespan="off", log_config=None, access_log=False
+        _answer_with_size, http=HTTP_PROTOCOL, lifespan="off", log_config=None, access_log=False
     )
     server = uvicorn.Server(config)
     listener = socket.create_server(("127.0.0.1", 0))
@@ -89,7 +89,7 @@ def test_bytes_without_an_end_close_the_connection(port: int, first: bytes, part
 
 
 def test_head_below_the_limit_and_a_large_body_are_accepted(port: int) -> None:
-    head = POST[:-2] + FIELD * (MAX_HEAD_BYTES // len(FIELD) - 1) + b"\r\n"
+    head = POST[:-2] + FIELD * (65536 // len(FIELD) - 1) + b"\r\n"
     chunk = b"%x\r\n%b\r\n" % (50_000, b"a" * 50_000)
     parts = iter((head, *([chunk] * 10), b"0\r\n\r\n"))
     assert _answer(port, parts).endswith(b"500000 bytes")

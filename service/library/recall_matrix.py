@@ -5,57 +5,59 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from math import hypot, sqrt
 from threading import Lock
+from typing import Any
 
 import numpy as np
 from cachetools import LRUCache, cached
-from sqlalchemy import func, select
+from sqlalchemy import func, or_, select
 from sqlalchemy.orm import Session
 
-from cinestrata_schemas.library import MeasuredShare, RecallFigures, RecallMatrix, ServedRecall, UnfoundDomain
+from cinestrata_schemas.choice_types import Gallery
+from cinestrata_schemas.library import (
+    DomainLoss,
+    MeasuredLoss,
+    MeasuredShare,
+    RecallFigures,
+    RecallMatrix,
+    ServedRecall,
+    UnfoundDomain,
+)
 from index.files.manifest_format import Manifest
 from models.forgetting_measures import backward_forgetting, forgetting_rate, harmonic_mean
 from service.catalog.database import session_scope
 from service.catalog.tables import Recall, Release, Task
-from service.library.recall.proportion_intervals import wilson_interval
-from service.library.recall.recall_cells import (
+from service.library.recall_cells import (
     LearnedTask,
     RecallCells,
     nullable,
     query_mean,
     read_recall_cells,
 )
-from service.library.recall.recall_losses import FEW_QUERIES, GALLERIES, measured_losses
 from service.storage.index_manifest import published_manifest
 
+GALLERIES: tuple[Gallery, ...] = ("local", "global", "local_all", "global_all")
+FEW_QUERIES = 20  # with fewer, the interval of a share of one half is wider than 40 points
 DEFAULT_ROWS = 50
 DEFAULT_DOMAINS = 100
 
 _NAMED = 5
-
-
-@dataclass(frozen=True)
-class ForgettingMeasures:
-    """A library's measures of forgetting; None where undefined."""
-
-    bwf_local: float | None
-    bwf_global: float | None
-    fr: float | None
-    hm: float | None
+_Z = 1.959964  # 97.5th percentile of the normal distribution: intervals cover 95 %
 
 
 @cached(LRUCache(8), key=lambda cells: cells.version, lock=Lock())
-def forgetting_measures(cells: RecallCells) -> ForgettingMeasures:
+def _forgetting_measures(cells: RecallCells) -> dict[str, Any]:
     """Compute the measures from the cells of the local and the global gallery."""
     local, union = (nullable(cells.square(gallery)) for gallery in ("local", "global"))
-    return ForgettingMeasures(
-        bwf_local=backward_forgetting(local),
-        bwf_global=backward_forgetting(union),
-        fr=forgetting_rate(local),
-        hm=harmonic_mean(local),
-    )
+    return {
+        "bwf_local": backward_forgetting(local),
+        "bwf_global": backward_forgetting(union),
+        "fr": forgetting_rate(local),
+        "hm": harmonic_mean(local),
+    }
 
 
 def read_recall_matrix(
@@ -78,7 +80,7 @@ def read_recall_matrix(
     first_row = max(len(cells.releases) - rows, 0) if first_release is None else first_release - 1
     window = slice(first_row, first_row + rows), slice(first_domain - 1, first_domain - 1 + domains)
     releases, shown = cells.releases[window[0]], cells.tasks[window[1]]
-    measures = forgetting_measures(served)
+    served_recall = read_served_recall(served)
     zero_shot = cells.galleries["local"].r1[0]
     over_time = {
         gallery: query_mean(cells.matrix(gallery), cells.queries(gallery)) for gallery in ("local", "global")
@@ -90,10 +92,7 @@ def read_recall_matrix(
         mode=cells.mode,
         **{f"matrix_{gallery}": nullable(cells.matrix(gallery)[window]) for gallery in GALLERIES},
         learned={gallery: nullable(cells.when_learned(gallery)[window[1]]) for gallery in GALLERIES},
-        bwf_local=measures.bwf_local,
-        bwf_global=measures.bwf_global,
-        fr=measures.fr,
-        hm=measures.hm,
+        **_forgetting_measures(served),
         zero_shot=nullable(zero_shot[[task.order for task in shown]]),
         queries=cells.queries("local")[window].tolist(),
         recall_over_time_local=nullable(over_time["local"]),
@@ -102,8 +101,8 @@ def read_recall_matrix(
         held_out=[task.held_out for task in shown],  # type: ignore[misc]
         after=[task.name for task in releases],
         newest=_newest_row(cells, shown),
-        losses=measured_losses(served),
-        served=read_served_recall(served),
+        losses=served_recall.loss,
+        served=served_recall,
         first_release=first_row + 1,
         first_domain=first_domain,
         domains=len(cells.tasks),
@@ -147,19 +146,12 @@ def read_served_recall(served: RecallCells | None = None) -> ServedRecall:
 
     Args:
         served: Cells of all galleries, see :func:`until_served`; read if None.
-
-    Raises:
-        Unavailable: The catalog is unreachable.
     """
     return _served_recall(served or until_served(read_recall_cells(GALLERIES)))
 
 
 def until_served(cells: RecallCells) -> RecallCells:
-    """Restrict the cells to releases and domains up to the served release.
-
-    Raises:
-        Unavailable: The catalog is unreachable.
-    """
+    """Restrict the cells to releases and domains up to the served release."""
     manifest, _ = published_manifest()
     with session_scope() as session:
         order = last_served_order(session, manifest)
@@ -212,9 +204,111 @@ def last_served_order(session: Session, manifest: Manifest) -> int | None:
     """Find the learned order of the last domain that is searched; None if all learned domains are.
 
     Args:
-        session: The caller's session.
         manifest: Manifest of the index, which tells whether a release is pinned.
     """
     if manifest.pinned is None:
         return None
     return session.scalar(select(Release.learned_order).where(Release.id == manifest.pinned))
+
+
+def measured_losses(cells: RecallCells) -> dict[Gallery, MeasuredLoss | None]:
+    """Compute the loss in each gallery; None before the second domain, or if nothing was measured."""
+    return {gallery: _measured_loss(cells, gallery) for gallery in GALLERIES}
+
+
+def domain_losses(cells: RecallCells, gallery: Gallery) -> list[DomainLoss]:
+    """Compute the loss of each measured domain that was learned before the newest release."""
+    if not cells.releases:
+        return []
+    learned, now = cells.when_learned(gallery), cells.matrix(gallery)[-1]
+    queries = cells.queries(gallery)[-1]
+    omitted = _changed_domains(cells, gallery) if is_frozen(cells, gallery) else set[int]()
+    return [
+        DomainLoss(
+            task_id=task.id,
+            task=task.name,
+            loss=float(learned[t] - now[t]),
+            queries=int(queries[t]),
+            learned=float(learned[t]),
+            now=float(now[t]),
+        )
+        for t, task in enumerate(cells.tasks)
+        if task.order != cells.releases[-1].order
+        and task.order not in omitted
+        and queries[t]
+        and not np.isnan(learned[t])
+        and not np.isnan(now[t])
+    ]
+
+
+def is_frozen(cells: RecallCells, gallery: str) -> bool:
+    """Check whether ranks cannot change: pinned queries in their own shard."""
+    return cells.mode == "pinned" and gallery == "local"
+
+
+def _measured_loss(cells: RecallCells, gallery: Gallery) -> MeasuredLoss | None:
+    losses = domain_losses(cells, gallery)
+    if not losses:
+        return None
+    queries = np.array([[loss.queries for loss in losses]] * 2)
+    shares = np.array([[loss.learned for loss in losses], [loss.now for loss in losses]])
+    learned, now = query_mean(shares, queries).tolist()
+    candidates = [loss for loss in losses if loss.queries >= FEW_QUERIES] or losses
+    worst = max(candidates, key=lambda loss: loss.loss)
+    return MeasuredLoss(
+        loss=learned - now,
+        domains=len(losses),
+        queries=int(queries[0].sum()),
+        learned=learned,
+        now=now,
+        worst=worst if worst.loss > 0 else None,
+    )
+
+
+def _changed_domains(cells: RecallCells, gallery: str) -> set[int]:
+    """Find the domains, by learned order, whose queries differ between the two releases."""
+    newest = cells.releases[-1].order
+    query_sets = defaultdict[int, set[str | None]](set)
+    with session_scope() as session:
+        rows = session.execute(
+            select(Recall.task_order, Recall.query_set).where(
+                Recall.gallery == gallery,
+                Recall.query_set.is_not(None),
+                Recall.task_order < newest,
+                or_(Recall.release_order == newest, Recall.release_order == Recall.task_order),
+            )
+        )
+        for task, query_set in rows:
+            query_sets[task].add(query_set)
+    return {task for task, sets in query_sets.items() if len(sets) > 1}
+
+
+def wilson_interval(share: float, queries: int) -> tuple[float, float]:
+    """Compute the 95 % interval of a share: Wilson, "Probable inference" (J. Am. Stat. Assoc. 1927).
+
+    Args:
+        share: Measured share, 0..1.
+        queries: Number of queries, at least 1.
+    """
+    spread = _Z * _Z / queries
+    center = (share + spread / 2) / (1 + spread)
+    margin = sqrt(max(0.0, share * (1 - share) / queries + spread / (4 * queries))) * _Z / (1 + spread)
+    return max(0.0, center - margin), min(1.0, center + margin)
+
+
+def difference_interval(before: float, after: float, queries: int) -> tuple[float, float]:
+    """Compute the 95 % interval of ``before - after``: Newcombe, method 10 (Statistics in Medicine 1998).
+
+    Treats the shares as independent samples of equally many queries. For shares of the same queries, the interval is
+    too wide rather than too narrow.
+
+    Args:
+        before, after: Measured shares, 0..1.
+        queries: Number of queries behind each share, at least 1.
+    """
+    (low, high), (later_low, later_high) = wilson_interval(before, queries), wilson_interval(after, queries)
+    difference = before - after
+    return (
+        difference - hypot(before - low, later_high - after),
+        difference + hypot(high - before, after - later_low),
+    )

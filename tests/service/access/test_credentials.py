@@ -1,21 +1,131 @@
-"""Users, passwords and sessions."""
+"""API keys, users, passwords and sessions."""
 
 from __future__ import annotations
 
+import json
+import re
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from pydantic import SecretStr
+from pydantic import SecretStr, ValidationError
+from sqlalchemy import select
 
 from cinestrata_schemas.access import KeySpec, UserDetails, UserPatch, UserSpec
-from service.access import passwords, sessions, users
-from service.access.api_keys import create_key, revoke_key
-from service.access.credentials import digest, find_session
-from service.access.sessions import SessionOwner, find_password_hash, start_session
+from service.access import credentials, users
+from service.access.credentials import (
+    SessionOwner,
+    change_count,
+    create_key,
+    digest,
+    find_key,
+    find_session,
+    has_admin,
+    has_credentials,
+    list_keys,
+    revoke_key,
+    start_session,
+)
 from service.catalog.database import session_scope
-from service.catalog.operation_tables import BrowserSession
+from service.catalog.operation_tables import ApiKey, BrowserSession
 from service.core.errors import Conflict, InvalidInput, NotFound
 from service.core.settings import Settings
+from tests.audited_changes import audit_entries
+
+
+def _set(key_id: str, **values: datetime | None) -> None:
+    with session_scope(write=True) as session:
+        for name, value in values.items():
+            setattr(session.get_one(ApiKey, key_id), name, value)
+
+
+def test_key_is_found_until_it_is_revoked(catalog: Settings) -> None:
+    assert not has_credentials()
+    created = create_key(KeySpec(name="Nightly sync", scope="ingest", expires_in_days=30))
+    assert re.fullmatch(r"cine_[0-9a-z]{12}_[\w-]{43}", created.key)
+    assert created.key.split("_")[1] == created.id
+    principal = find_key(created.key)
+    assert principal is not None
+    assert (principal.name, principal.scope, principal.caller) == (
+        "Nightly sync",
+        "ingest",
+        f"key:{created.id}",
+    )
+    assert has_credentials()
+    assert not has_admin()
+    assert find_key(created.key[:-1] + ("A" if created.key[-1] != "A" else "B")) is None
+    assert find_key(f"cine_{'0' * 12}_{'A' * 43}") is find_key("") is find_key("cine_") is None
+    before = change_count()
+    assert revoke_key(created.id).state == "revoked"
+    assert change_count() > before
+    assert find_key(created.key) is None
+    assert revoke_key(created.id).state == "revoked"
+    assert [entry.action for entry in audit_entries()] == ["key.create", "key.revoke"]
+
+
+def test_no_stored_value_contains_the_secret(catalog: Settings) -> None:
+    created = create_key(KeySpec(name="nightly", scope="admin"))
+    secret = created.key.split("_", 2)[2]
+    with session_scope() as session:
+        row = session.scalars(select(ApiKey)).one()
+        stored = json.dumps([str(getattr(row, column.key)) for column in ApiKey.__table__.columns])
+    listed = "".join(key.model_dump_json() for key in list_keys())
+    audited = "".join(entry.model_dump_json() for entry in audit_entries())
+    assert secret not in stored + listed + audited
+
+
+def test_expired_key_is_refused(sqlite_catalog: Settings) -> None:
+    created = create_key(
+        KeySpec(name="short", scope="admin", expires_at=datetime.now(UTC) + timedelta(days=1))
+    )
+    assert has_admin()
+    _set(created.id, expires_at=datetime.now(UTC) - timedelta(seconds=1))
+    assert find_key(created.key) is None
+    assert [key.state for key in list_keys()] == ["expired"]
+    assert not has_admin()
+
+
+def test_last_use_is_written_at_most_once_a_minute(sqlite_catalog: Settings) -> None:
+    created = create_key(KeySpec(name="k", scope="search"))
+    assert created.last_used_at is None
+    find_key(created.key)
+    first = list_keys()[0].last_used_at
+    find_key(created.key)
+    assert first is not None
+    assert list_keys()[0].last_used_at == first
+    _set(created.id, last_used_at=first - timedelta(minutes=2))
+    find_key(created.key)
+    assert (list_keys()[0].last_used_at or first) >= first
+
+
+def test_names_of_active_keys_are_unique(sqlite_catalog: Settings) -> None:
+    first = create_key(KeySpec(name="Straße", scope="search"))
+    with pytest.raises(Conflict, match="name"):
+        create_key(KeySpec(name="STRASSE", scope="search"))
+    revoke_key("strasse")
+    second = create_key(KeySpec(name="Straße", scope="search"))
+    assert revoke_key("Straße").id == second.id != first.id
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"expires_at": datetime(2020, 1, 1)},
+        {"expires_at": datetime.max.replace(tzinfo=UTC), "expires_in_days": 1},
+    ],
+)
+def test_bad_expiry_is_refused(sqlite_catalog: Settings, fields: dict[str, object]) -> None:
+    with pytest.raises(InvalidInput, match="expires_at"):
+        create_key(KeySpec.model_validate({"name": "k", "scope": "search", **fields}))
+
+
+def test_hostile_names_are_refused(sqlite_catalog: Settings) -> None:
+    for name in ("", "a\r\nSet-Cookie: x", "a\0b", "\u202etxt", "x" * 81, "../etc", "<b>"):
+        with pytest.raises(ValidationError):
+            KeySpec(name=name, scope="search")
+    for unknown in ("none", "\0", "\ud800", "x" * 10_000, "%"):
+        with pytest.raises(NotFound):
+            revoke_key(unknown)
+
 
 PASSWORD = "correct horse battery"
 
@@ -25,8 +135,8 @@ def fast_hashes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Hashes of a few milliseconds."""
     from argon2 import PasswordHasher
 
-    monkeypatch.setattr(passwords, "_hasher", PasswordHasher(time_cost=1, memory_cost=64, parallelism=1))
-    passwords._unknown_hash.cache_clear()
+    monkeypatch.setattr(users, "_hasher", PasswordHasher(time_cost=1, memory_cost=64, parallelism=1))
+    users._unknown_hash.cache_clear()
 
 
 def _create(name: str = "Ada", scope: str = "search") -> UserDetails:
@@ -35,31 +145,31 @@ def _create(name: str = "Ada", scope: str = "search") -> UserDetails:
 
 def test_password_of_a_user_is_verified(catalog: Settings) -> None:
     created = _create("Ada Lovelace")
-    user_id, stored = find_password_hash("ADA  LOVELACE")
+    user_id, stored = users.find_password_hash("ADA  LOVELACE")
     assert user_id == created.id
     assert stored is not None
     assert stored.startswith("$argon2id$")
-    assert passwords.verify_password(PASSWORD, stored)
-    assert not passwords.verify_password(PASSWORD + "x", stored)
-    assert find_password_hash("nobody") == find_password_hash("\0\ud800") == (None, None)
-    assert not passwords.verify_password("the password of no user", None)
+    assert users.verify_password(PASSWORD, stored)
+    assert not users.verify_password(PASSWORD + "x", stored)
+    assert users.find_password_hash("nobody") == users.find_password_hash("\0\ud800") == (None, None)
+    assert not users.verify_password("the password of no user", None)
 
 
 def test_composed_and_decomposed_characters_are_the_same_password(sqlite_catalog: Settings) -> None:
-    assert passwords.verify_password("cafe\u0301 au lait", passwords.hash_password("caf\u00e9 au lait"))
+    assert users.verify_password("cafe\u0301 au lait", users.hash_password("caf\u00e9 au lait"))
 
 
 def test_unknown_user_costs_a_hash(monkeypatch: pytest.MonkeyPatch) -> None:
     verified: list[str] = []
-    passwords.verify_password("x", None)  # computes the hash of the unknown user
-    hasher = passwords._hasher
+    users.verify_password("x", None)  # computes the hash of the unknown user
+    hasher = users._hasher
     monkeypatch.setattr(
         type(hasher), "verify", lambda self, stored, password: verified.append(stored) or True
     )
-    assert not passwords.verify_password("x", None)
-    assert passwords.verify_password("x", "$stored")
+    assert not users.verify_password("x", None)
+    assert users.verify_password("x", "$stored")
     assert len(verified) == 2
-    assert not passwords.verify_password("x" * 10**6, "$stored")  # is not hashed
+    assert not users.verify_password("x" * 10**6, "$stored")  # is not hashed
     assert len(verified) == 2
 
 
@@ -85,7 +195,7 @@ def test_session_ends_with_its_owner(catalog: Settings) -> None:
     assert (principal.kind, principal.name, principal.scope) == ("user", "Ada", "ingest")
     users.edit_user("ada", UserPatch(scope="admin"))
     assert getattr(find_session(token, None), "scope", None) == "admin"
-    listed = sessions.list_sessions(principal.session_id)
+    listed = credentials.list_sessions(principal.session_id)
     assert [(each.user, each.user_agent, each.current) for each in listed] == [("Ada", "Firefox  <b>", True)]
     users.edit_user("ada", UserPatch(password=SecretStr("another password")))
     assert find_session(token, None) is None
@@ -130,17 +240,17 @@ def test_session_expires_and_is_never_continued(sqlite_catalog: Settings) -> Non
         assert row.token_hash == digest(second) != second
         row.expires_at = datetime.now(UTC) - timedelta(seconds=1)
     assert find_session(second, None) is None
-    assert sessions.list_sessions() == []
+    assert credentials.list_sessions() == []
 
 
 def test_sessions_are_ended_singly(sqlite_catalog: Settings) -> None:
     user = _create()
     tokens = [start_session(SessionOwner(user_id=user.id), "password", "") for _ in range(3)]
-    sessions.end_session(sessions.list_sessions()[0].id)
+    credentials.end_session(credentials.list_sessions()[0].id)
     assert sum(find_session(token, None) is not None for token in tokens) == 2
     for unknown in ("none", "\0", "\ud800"):
         with pytest.raises(NotFound):
-            sessions.end_session(unknown)
+            credentials.end_session(unknown)
 
 
 def test_identity_of_a_provider_never_takes_over_a_password_user(sqlite_catalog: Settings) -> None:

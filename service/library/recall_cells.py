@@ -1,8 +1,4 @@
-"""The recall matrix as arrays, kept in memory until the library changes.
-
-A library of 200 domains has 20,000 cells per gallery. A published release adds one row, so only new releases' cells are
-read, unless a deletion has changed earlier ones.
-"""
+"""The recall matrix as arrays, kept in memory until the library changes."""
 
 from __future__ import annotations
 
@@ -15,8 +11,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from cachetools import LRUCache
-from sqlalchemy import Executable, func, or_, select
+from cachetools import LRUCache, cached
+from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from cinestrata_schemas.choice_types import QueryMode
@@ -27,9 +23,6 @@ from service.core.settings import settings
 
 _MAX_GALLERIES = 4  # a gallery of 1,000 domains takes 12 MB
 _FETCHED_ROWS = 20_000
-
-_lock = threading.Lock()
-_galleries: LRUCache[tuple[str, str], tuple[_State, GalleryCells]] = LRUCache(_MAX_GALLERIES)
 
 
 class LearnedTask(NamedTuple):
@@ -46,24 +39,6 @@ class LearnedTask(NamedTuple):
 
 
 @dataclass(frozen=True)
-class _State:
-    tasks: tuple[LearnedTask, ...]
-    last_cell: int
-
-    @property
-    def version(self) -> str:
-        return hashlib.blake2b(repr((self.tasks, self.last_cell)).encode(), digest_size=12).hexdigest()
-
-    @property
-    def last_order(self) -> int:
-        return self.tasks[-1].order if self.tasks else 0
-
-    def extends(self, earlier: _State) -> bool:
-        """Check whether this state only adds tasks to an earlier one and leaves its cells unchanged."""
-        return self.tasks[: len(earlier.tasks)] == earlier.tasks
-
-
-@dataclass(frozen=True)
 class GalleryCells:
     """One gallery's cells, indexed by learned orders ``[i, t]``; row 0 is the untrained backbone.
 
@@ -77,24 +52,6 @@ class GalleryCells:
     queries: npt.NDArray[np.int64]
     routed: npt.NDArray[np.float64]
     routable: npt.NDArray[np.int64]
-
-    @classmethod
-    def empty(cls, orders: int) -> GalleryCells:
-        """Create the cells of a library whose learned tasks are not measured."""
-        size = orders + 1
-        return cls(
-            np.full((size, size), np.nan),
-            np.zeros((size, size), np.int64),
-            np.zeros(size),
-            np.zeros(size, np.int64),
-        )
-
-    def extended(self, orders: int) -> GalleryCells:
-        """Copy the cells, with space for more learned tasks."""
-        larger, size = GalleryCells.empty(orders), len(self.routed)
-        larger.r1[:size, :size], larger.queries[:size, :size] = self.r1, self.queries
-        larger.routed[:size], larger.routable[:size] = self.routed, self.routable
-        return larger
 
     def router_accuracy(self, order: int) -> float | None:
         """Compute, over all tasks up to a release, the share of queries whose own task was the first candidate."""
@@ -160,59 +117,6 @@ def _lower(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 def read_learned_tasks(session: Session) -> tuple[tuple[LearnedTask, ...], str]:
     """Read the learned tasks in learned order, and the recall matrix's version."""
-    state = _read_state(session)
-    return state.tasks, state.version
-
-
-def read_measures_version() -> str:
-    """Read the version of the recall matrix: its cells, and the domains' names and splits.
-
-    Raises:
-        Unavailable: The catalog is unreachable.
-    """
-    with session_scope() as session:
-        return _read_state(session).version
-
-
-def read_recall_cells(galleries: Sequence[str] = ("local",)) -> RecallCells:
-    """Read the cells of some galleries; unchanged ones come from memory.
-
-    Args:
-        galleries: Galleries to read. The local one is always included, because it defines rows and columns.
-
-    Raises:
-        Unavailable: The catalog is unreachable.
-    """
-    with session_scope() as session, _lock:
-        state = _read_state(session)
-        read = {name: _read_gallery(session, state, name) for name in {"local", *galleries}}
-        mode = session.scalar(select(Recall.mode).order_by(Recall.release_order.desc()).limit(1))
-    measured = ~np.isnan(_lower(read["local"].r1)[1:])
-    by_order = {task.order: task for task in state.tasks}
-    return RecallCells(
-        version=state.version,
-        mode=mode or "pinned",  # type: ignore[arg-type]
-        releases=tuple(by_order[int(i) + 1] for i in np.flatnonzero(measured.any(axis=1))),
-        tasks=tuple(by_order[int(t)] for t in np.flatnonzero(measured.any(axis=0))),
-        galleries=read,
-    )
-
-
-def nullable(values: npt.NDArray[np.float64]) -> Any:
-    """Convert an array to lists for JSON, with None instead of NaN."""
-    nulls: Any = None
-    return np.where(np.isnan(values), nulls, values.astype(object)).tolist()
-
-
-def query_mean(values: npt.NDArray[np.float64], queries: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
-    """Compute each row's mean over the measured cells ``[R, T]``, weighted by queries ``[R, T]``; NaN without any."""
-    used = np.where(np.isnan(values), 0, queries)
-    count = used.sum(axis=1)
-    total = (np.nan_to_num(values) * used).sum(axis=1)
-    return np.where(count > 0, total / np.maximum(count, 1), np.nan)
-
-
-def _read_state(session: Session) -> _State:
     rows = session.execute(
         select(
             Task.learned_order,
@@ -240,38 +144,76 @@ def _read_state(session: Session) -> _State:
         )
         for order, id_, name, release, held_out, finished_at, counts, trained in rows
     )
-    return _State(tasks, session.scalar(select(func.max(Recall.id))) or 0)
+    last_cell = session.scalar(select(func.max(Recall.id))) or 0
+    return tasks, hashlib.blake2b(repr((tasks, last_cell)).encode(), digest_size=12).hexdigest()
 
 
-def _read_gallery(session: Session, state: _State, gallery: str) -> GalleryCells:
-    key = settings().database_url, gallery
-    earlier, cells = _galleries.get(key, (None, GalleryCells.empty(0)))
-    if earlier == state:
-        return cells
-    rows = select(Recall.release_order, Recall.task_order, Recall.r1, Recall.queries, Recall.routing1).where(
-        Recall.gallery == gallery
+def read_measures_version() -> str:
+    """Read the version of the recall matrix: its cells, and the domains' names and splits."""
+    with session_scope() as session:
+        return read_learned_tasks(session)[1]
+
+
+def read_recall_cells(galleries: Sequence[str] = ("local",)) -> RecallCells:
+    """Read the cells of some galleries; unchanged ones come from memory.
+
+    Args:
+        galleries: Galleries to read. The local one is always included, because it defines rows and columns.
+    """
+    with session_scope() as session:
+        tasks, version = read_learned_tasks(session)
+        orders = tasks[-1].order if tasks else 0
+        read = {name: _read_gallery(session, name, version, orders) for name in {"local", *galleries}}
+        mode = session.scalar(select(Recall.mode).order_by(Recall.release_order.desc()).limit(1))
+    measured = ~np.isnan(_lower(read["local"].r1)[1:])
+    by_order = {task.order: task for task in tasks}
+    return RecallCells(
+        version=version,
+        mode=mode or "pinned",  # type: ignore[arg-type]
+        releases=tuple(by_order[int(i) + 1] for i in np.flatnonzero(measured.any(axis=1))),
+        tasks=tuple(by_order[int(t)] for t in np.flatnonzero(measured.any(axis=0))),
+        galleries=read,
     )
-    if earlier is not None and earlier.last_order < state.last_order and state.extends(earlier):
-        last = earlier.last_order
-        rows = rows.where(
-            or_(Recall.release_order > last, (Recall.release_order == 0) & (Recall.task_order > last))
-        )
-        cells = cells.extended(state.last_order)
-    else:
-        cells = GalleryCells.empty(state.last_order)
-    _fill(session, cells, rows)
-    _galleries[key] = state, cells
-    return cells
 
 
-def _fill(session: Session, cells: GalleryCells, rows: Executable) -> None:
-    found = session.execute(rows.execution_options(yield_per=_FETCHED_ROWS))
-    for part in found.partitions():
+def nullable(values: npt.NDArray[np.float64]) -> Any:
+    """Convert an array to lists for JSON, with None instead of NaN."""
+    nulls: Any = None
+    return np.where(np.isnan(values), nulls, values.astype(object)).tolist()
+
+
+def query_mean(values: npt.NDArray[np.float64], queries: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
+    """Compute each row's mean over the measured cells ``[R, T]``, weighted by queries ``[R, T]``; NaN without any."""
+    used = np.where(np.isnan(values), 0, queries)
+    count = used.sum(axis=1)
+    total = (np.nan_to_num(values) * used).sum(axis=1)
+    return np.where(count > 0, total / np.maximum(count, 1), np.nan)
+
+
+@cached(
+    LRUCache(_MAX_GALLERIES),
+    key=lambda session, gallery, version, orders: (settings().database_url, gallery, version),
+    lock=threading.Lock(),
+)
+def _read_gallery(session: Session, gallery: str, version: str, orders: int) -> GalleryCells:
+    size = orders + 1
+    cells = GalleryCells(
+        np.full((size, size), np.nan),
+        np.zeros((size, size), np.int64),
+        np.zeros(size),
+        np.zeros(size, np.int64),
+    )
+    columns = Recall.release_order, Recall.task_order, Recall.r1, Recall.queries, Recall.routing1
+    rows = session.execute(
+        select(*columns).where(Recall.gallery == gallery).execution_options(yield_per=_FETCHED_ROWS)
+    )
+    for part in rows.partitions():
         i, t, r1, queries, routing = (np.array(column) for column in zip(*part, strict=True))
-        known = (i < len(cells.r1)) & (t < len(cells.r1))
-        i, t, queries = i[known], t[known], queries[known]
-        cells.r1[i, t], cells.queries[i, t] = r1[known], queries
-        share = np.array(routing, float)[known]  # None becomes NaN
+        is_learned = (i < size) & (t < size)
+        i, t, queries = i[is_learned], t[is_learned], queries[is_learned]
+        cells.r1[i, t], cells.queries[i, t] = r1[is_learned], queries
+        share = np.array(routing, float)[is_learned]  # None becomes NaN
         is_routed = ~np.isnan(share)
         np.add.at(cells.routable, i[is_routed], queries[is_routed])
         np.add.at(cells.routed, i[is_routed], (share * queries)[is_routed])
+    return cells

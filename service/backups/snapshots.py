@@ -1,23 +1,32 @@
-"""Write a consistent backup of catalog and index while all processes run.
+"""Backups of catalog and index: write a consistent one while all processes run, list, open and delete those of workers.
 
 The index write lock is held while the catalog copy begins and the manifest is read. Every publication holds it until
 the catalog is committed, so both show the same state. The lock is released before anything is copied.
+
+Names of workers' backups have one fixed form, so none leads out of the folder ``backups``. Other files and links there
+are left alone.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import sqlite3
+import stat
 import tarfile
-from contextlib import ExitStack
+import time
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import structlog
 from sqlalchemy.exc import SQLAlchemyError
 
+from cinestrata_schemas.operations import SnapshotDetails
 from index.errors import ShardStoreError
 from index.files.durable_files import sync
 from index.files.manifest_format import Manifest
@@ -37,14 +46,18 @@ from service.backups.backup_files import (
     write_backup,
     write_description,
 )
-from service.backups.stored_snapshots import snapshot_folder
 from service.catalog.database import session_scope, sqlite_path
-from service.core.errors import Conflict, Unavailable
-from service.core.settings import Settings
+from service.core.errors import Conflict, NotFound, Unavailable
+from service.core.settings import Settings, settings
 from service.storage.disk_budget import RESERVE_BYTES
 from service.storage.index_manifest import index_lock
 
 _LOCK_SECONDS = 600.0  # compacting a large shard takes minutes
+_ABANDONED_SECONDS = 24 * 3600
+_TIME = "%Y%m%dT%H%M%SZ"
+_NAME = re.compile(r"cinestrata-([0-9]{8}T[0-9]{6}Z)-[0-9]{1,19}\.tar", re.ASCII)
+_PREFIX = ".snapshot-"
+_FOLDER_NAME = re.compile(re.escape(_PREFIX) + r"[a-z0-9_]{8}", re.ASCII)  # as tempfile creates them
 
 log = structlog.get_logger(__name__)
 
@@ -67,7 +80,7 @@ class SnapshotReport:
 
 
 def write_snapshot(
-    settings: Settings, target: Path, *, index_only: bool = False, progress: ProgressReport | None = None
+    library: Settings, target: Path, *, index_only: bool = False, progress: ProgressReport | None = None
 ) -> SnapshotReport:
     """Write a backup and verify it. An error leaves nothing behind.
 
@@ -85,16 +98,17 @@ def write_snapshot(
         raise Conflict(f"{target} already exists. Choose a new folder, or a new .tar file.")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        with snapshot_folder(target.parent) as temporary:
-            files, manifest = _collect_files(settings, temporary, index_only)
+        with TemporaryDirectory(dir=target.parent, prefix=_PREFIX) as folder:
+            temporary = Path(folder)
+            files, manifest = _collect_files(library, temporary, index_only)
             total = sum(file.bytes for file in files.values())
-            _require_space(settings, temporary, total)
+            _require_space(library, temporary, total)
             part = temporary / f"part{target.suffix}"
             write_backup(part, files, progress)
             with open_backup(part) as open_file:
                 verify_files(open_file, files)
             count = len(files) - 1  # not counting the description, as a restore does
-            _publish(settings, part, target, {"files": count, "bytes": total, "index_only": index_only})
+            _publish(library, part, target, {"files": count, "bytes": total, "index_only": index_only})
             sync(target.parent)
     except (
         OSError,
@@ -112,9 +126,9 @@ def write_snapshot(
     return SnapshotReport(target, count, total, external)
 
 
-def _require_space(settings: Settings, temporary: Path, needed: int) -> None:
+def _require_space(library: Settings, temporary: Path, needed: int) -> None:
     """Refuse a backup that would fill its disk, or use up the library's reserve on the same disk."""
-    reserve = RESERVE_BYTES if _is_same_disk(temporary, settings.data_dir) else 0
+    reserve = RESERVE_BYTES if temporary.stat().st_dev == library.data_dir.stat().st_dev else 0
     free = shutil.disk_usage(temporary).free
     if free < needed + reserve:
         besides = f" besides the {reserve:,} bytes that stay free for the library" if reserve else ""
@@ -125,16 +139,12 @@ def _require_space(settings: Settings, temporary: Path, needed: int) -> None:
         )
 
 
-def _is_same_disk(first: Path, second: Path) -> bool:
-    return first.stat().st_dev == second.stat().st_dev
-
-
-def _publish(settings: Settings, part: Path, target: Path, facts: dict[str, Any]) -> None:
+def _publish(library: Settings, part: Path, target: Path, facts: dict[str, Any]) -> None:
     """Rename a finished backup, in the transaction of its audit log entry.
 
     A catalog that does not respond does not prevent a backup of the index.
     """
-    file = sqlite_path(settings.database_url)
+    file = sqlite_path(library.database_url)
     if file is None or file.exists():
         try:
             with session_scope(write=True) as session:
@@ -155,22 +165,22 @@ def _published_manifest(store: ShardStore) -> Manifest:
 
 
 def _collect_files(
-    settings: Settings, temporary: Path, index_only: bool
+    library: Settings, temporary: Path, index_only: bool
 ) -> tuple[dict[str, BackupFile], Manifest]:
     """Collect a backup's files by name, and the manifest. Files that may change are first copied to ``temporary``."""
     files: dict[str, BackupFile] = {}
-    store = ShardStore(settings.index_dir)
+    store = ShardStore(library.index_dir)
     if index_only:
         manifest = _published_manifest(store)
     else:
         _published_manifest(store)  # otherwise the lock would create an empty library's folder
         with ExitStack() as stack:
             with index_lock(wait_seconds=_LOCK_SECONDS):
-                write_catalog = stack.enter_context(open_catalog_copy(settings))
+                write_catalog = stack.enter_context(open_catalog_copy(library))
                 manifest = _published_manifest(store)
             if write_catalog is not None:
-                file = sqlite_path(settings.database_url)
-                _require_space(settings, temporary, file.stat().st_size if file is not None else 0)
+                file = sqlite_path(library.database_url)
+                _require_space(library, temporary, file.stat().st_size if file is not None else 0)
                 write_catalog(temporary / CATALOG)
                 files[CATALOG] = BackupFile.from_path(temporary / CATALOG)
     written = temporary / "manifest.json"
@@ -182,3 +192,113 @@ def _collect_files(
         temporary / DESCRIPTION, files, generation=manifest.generation, release=manifest.release
     )
     return {DESCRIPTION: description, **files}, manifest
+
+
+def snapshot_name(at: datetime, job: int) -> str:
+    """Name the file of a backup.
+
+    Args:
+        at: Time of the backup in UTC.
+        job: Number of the job. It tells a repeated run from that of a dead worker, whose file may exist.
+    """
+    return f"cinestrata-{at:{_TIME}}-{job}.tar"
+
+
+def list_snapshots() -> list[SnapshotDetails]:
+    """List the stored backups, newest first."""
+    found = []
+    for name in _list_folder():
+        created, size = _creation_time(name), _size(name)
+        if created is not None and size is not None:
+            found.append(SnapshotDetails(name=name, bytes=size, created_at=created))
+    return sorted(found, key=lambda each: (each.created_at, each.name), reverse=True)
+
+
+def snapshot_path(name: str) -> Path:
+    """Find a stored backup's file.
+
+    Raises:
+        NotFound: There is no such backup.
+    """
+    if _creation_time(name) is None or _size(name) is None:
+        raise _unknown(name)
+    return settings().backups_dir / name
+
+
+def delete_snapshot(name: str) -> None:
+    """Delete a backup. Downloads in progress complete.
+
+    Raises:
+        NotFound: There is no such backup.
+        Unavailable: The file cannot be deleted.
+    """
+    path = snapshot_path(name)
+    with session_scope(write=True) as session:
+        record_change(session, "snapshot.delete", name)
+        session.flush()
+        try:
+            path.unlink()
+            sync(path.parent)
+        except FileNotFoundError:
+            raise _unknown(name) from None
+        except OSError as error:
+            raise Unavailable(f"The snapshot {name} can't be deleted: {error.strerror}.", 30) from error
+
+
+def _creation_time(name: str) -> datetime | None:
+    match = _NAME.fullmatch(name)
+    try:
+        return datetime.strptime(match[1], _TIME).replace(tzinfo=UTC) if match else None
+    except ValueError:  # digits that are not a date
+        return None
+
+
+def _size(name: str) -> int | None:
+    """Measure a regular file in the folder; None for links, folders and missing files."""
+    try:
+        status = os.lstat(settings().backups_dir / name)
+    except OSError:
+        return None
+    return status.st_size if stat.S_ISREG(status.st_mode) else None
+
+
+def _unknown(name: str) -> NotFound:
+    return NotFound(f"The data folder has no snapshot {name[:100]!r}.")
+
+
+def sweep_unfinished_snapshots() -> int:
+    """Remove killed processes' temporary folders from the folder ``backups``, and return how many.
+
+    A folder stays for a day after its last change: even a slow backup writes more often. Links, and folders with other
+    names, stay.
+
+    Raises:
+        Unavailable: The folder ``backups`` cannot be read.
+    """
+    removed = 0
+    for name in _list_folder():
+        folder = settings().backups_dir / name
+        if not _FOLDER_NAME.fullmatch(name) or folder.is_symlink() or not folder.is_dir():
+            continue
+        if _last_change(folder) < time.time() - _ABANDONED_SECONDS:
+            shutil.rmtree(folder, ignore_errors=True)
+            removed += not folder.exists()
+    return removed
+
+
+def _last_change(folder: Path) -> float:
+    """Find the newest change time in a folder, whose files may vanish meanwhile."""
+    changed = 0.0
+    for path in (folder, *folder.rglob("*")):
+        with suppress(FileNotFoundError):
+            changed = max(changed, path.lstat().st_mtime)
+    return changed
+
+
+def _list_folder() -> list[str]:
+    try:
+        return os.listdir(settings().backups_dir)
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise Unavailable(f"The snapshots folder can't be read: {error.strerror}.", 30) from error

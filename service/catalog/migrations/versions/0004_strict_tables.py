@@ -1,0 +1,140 @@
+"""Make SQLite's tables STRICT, check their JSON columns, and drop what ended alerts used.
+
+Until now, SQLite stored any value in any column. A row with a value of another kind is copied to ``damaged_rows`` as it
+was; in its table, NULL or an empty value replaces the damaged ones.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+
+import sqlalchemy as sa
+import structlog
+from alembic import op
+
+revision = "catalog_4"
+down_revision = "catalog_3"
+
+_GROWING_ID = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
+_OBJECTS = {
+    "audit_log": ("details",),
+    "calibrations": ("model",),
+    "deliveries": ("payload",),
+    "events": ("data",),
+    "idempotency_keys": ("response",),
+    "maintenance_jobs": ("result",),
+    "releases": ("metrics",),
+    "syncs": ("counts",),
+    "tasks": ("settings", "progress", "remedy", "counts"),
+    "videos": ("metadata",),
+}
+_ARRAYS = {
+    "passages": ("cues",),
+    "synced_files": ("captions",),
+    "videos": ("captions",),
+    "webhooks": ("events",),
+    "worker_reports": ("gpus",),
+}
+_STORED = {"TEXT": "'text'", "INTEGER": "'integer'", "REAL": "'real', 'integer'", "BLOB": "'blob'"}
+_MAX_NAMED = 20  # rows in a log line
+
+log = structlog.get_logger(__name__)
+
+
+def upgrade() -> None:
+    """Change the tables."""
+    op.create_table(
+        "damaged_rows",
+        sa.Column("id", _GROWING_ID, autoincrement=True, nullable=False),
+        sa.Column("table", sa.String(length=64), nullable=False),
+        sa.Column("content", sa.Text(), nullable=False),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_damaged_rows")),
+        sqlite_autoincrement=True,
+    )
+    op.execute(
+        "DELETE FROM alerts WHERE open_key IS NULL OR kind NOT IN ('forgetting_local', 'forgetting_global')"
+    )
+    op.drop_index("ix_alerts_cleared_at", table_name="alerts")
+    op.drop_column("alerts", "cleared_at")
+    op.drop_column("alerts", "dismissed_at")
+    connection = op.get_bind()
+    if connection.dialect.name == "sqlite":
+        for table in sa.inspect(connection).get_table_names():
+            if table != "alembic_version":
+                _repair(connection, table)
+                _make_strict(connection, table)
+
+
+def _json_kinds(table: str) -> dict[str, str]:
+    """List a table's JSON columns with their kind."""
+    return dict.fromkeys(_OBJECTS.get(table, ()), "object") | dict.fromkeys(_ARRAYS.get(table, ()), "array")
+
+
+def _storage_class(declared: str) -> str:
+    for pattern, name in (
+        ("VARCHAR|DATETIME|JSON", "TEXT"),
+        ("BIGINT|BOOLEAN", "INTEGER"),
+        ("FLOAT", "REAL"),
+    ):
+        declared = re.sub(rf"\b({pattern})\b(\(\d+\))?", name, declared)
+    return declared
+
+
+def _repair(connection: sa.Connection, table: str) -> None:
+    kinds, damaged, values, keys = _json_kinds(table), [], [], []
+    for _, name, declared, is_required, _, is_key in connection.exec_driver_sql(
+        f"PRAGMA table_info({table})"
+    ):
+        column, stored = f'"{name}"', _storage_class(declared)
+        condition = f"typeof({column}) NOT IN ({_STORED[stored]})"
+        neutral = f"CAST({column} AS {stored})"
+        if kind := kinds.get(name):
+            condition += f" OR NOT json_valid({column}) OR json_type({column}) <> '{kind}'"
+            neutral = "'{}'" if kind == "object" else "'[]'"
+            if name == "progress":
+                neutral = "json_object('stage', state)"
+        elif declared == "DATETIME":
+            condition += f" OR datetime({column}) IS NULL"
+            neutral = "'1970-01-01 00:00:00.000000'"
+        if not is_required and not is_key:
+            neutral = "NULL"
+        condition = f"({column} IS NOT NULL AND ({condition}))"
+        damaged.append(condition)
+        values.append(f"{column} = CASE WHEN {condition} THEN {neutral} ELSE {column} END")
+        if is_key:
+            keys.append(name)
+    where = " OR ".join(damaged)
+    rows = connection.exec_driver_sql(f"SELECT * FROM {table} WHERE {where}").mappings().all()  # noqa: S608
+    if not rows:
+        return
+    copies = [{"name": table, "content": json.dumps(dict(row), default=repr)} for row in rows]
+    connection.execute(
+        sa.text('INSERT INTO damaged_rows ("table", content) VALUES (:name, :content)'), copies
+    )
+    connection.exec_driver_sql(f"UPDATE OR REPLACE {table} SET {', '.join(values)} WHERE {where}")  # noqa: S608
+    log.warning(
+        "catalog_rows_damaged",
+        table=table,
+        rows=len(rows),
+        first=[" ".join(str(row[key]) for key in keys) for row in rows[:_MAX_NAMED]],
+        hint="The table damaged_rows has these rows as they were.",
+    )
+
+
+def _make_strict(connection: sa.Connection, table: str) -> None:
+    """Write a table again, with the checks of its JSON columns."""
+    master = "SELECT sql FROM sqlite_master WHERE tbl_name = ? AND type = ? AND sql IS NOT NULL"
+    (created,) = connection.exec_driver_sql(master, (table, "table")).scalars()
+    indexes = connection.exec_driver_sql(master, (table, "index")).scalars().all()
+    columns = created[created.index("(") : created.rindex(")")]
+    checks = "".join(
+        f", CONSTRAINT ck_{table}_{name} CHECK ({name} IS NULL OR json_valid({name}) AND json_type({name}) = '{kind}')"
+        for name, kind in _json_kinds(table).items()
+    )
+    connection.exec_driver_sql(f"CREATE TABLE strict_table {_storage_class(columns)}{checks}) STRICT")
+    connection.exec_driver_sql(f"INSERT INTO strict_table SELECT * FROM {table}")  # noqa: S608
+    connection.exec_driver_sql(f"DROP TABLE {table}")
+    connection.exec_driver_sql(f"ALTER TABLE strict_table RENAME TO {table}")
+    for index in indexes:
+        connection.exec_driver_sql(index)
