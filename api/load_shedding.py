@@ -12,9 +12,8 @@ import structlog
 from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from api.http_middleware import HttpMiddleware
 from api.problem_details import problem_response
-from api.request_observer import mark_as_shed
+from api.request_observer import HttpMiddleware, mark_as_shed
 from api.request_paths import route_path
 from api.request_threads import waiting_requests
 from api.security.security_middleware import SECURITY_HEADERS

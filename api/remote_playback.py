@@ -16,7 +16,7 @@ from fastapi import Request
 from fastapi.responses import Response, StreamingResponse
 
 from api.conditional_responses import RangeNotSatisfiable, parse_range
-from api.stream_limits import StreamLimit
+from api.request_threads import StreamLimit
 from media import MediaError
 from media.errors import RangeOutside, SourceOutage
 from media.sources.media_source import RemoteStream

@@ -16,7 +16,7 @@ from starlette.requests import Request
 from starlette.routing import compile_path
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from api.http_middleware import HttpMiddleware
+from api.request_observer import HttpMiddleware
 
 PREFIX = "/v1"
 _STATIC_FILES = {"GET", "HEAD"}  # of mounted folders, which have no routes

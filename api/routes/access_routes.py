@@ -7,7 +7,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request
 
 from api.dependencies import PageLinkDep
-from api.list_parameters import AuditListParameters, StrictParameters
+from api.query_parameters import AuditListParameters, StrictParameters
 from api.security.route_scopes import ScopedRoute, current_principal, requires
 from cinestrata_schemas.access import (
     AuditPage,

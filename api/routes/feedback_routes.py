@@ -10,9 +10,9 @@ from limits.storage import MemoryStorage
 from limits.strategies import FixedWindowRateLimiter
 
 from api.dependencies import PageLinkDep
-from api.list_parameters import FeedbackListParameters
+from api.query_parameters import FeedbackListParameters
 from api.security.route_scopes import ScopedRoute, current_principal, requires
-from cinestrata_schemas.feedback import FeedbackDetails, FeedbackPage, FeedbackSpec
+from cinestrata_schemas.videos import FeedbackDetails, FeedbackPage, FeedbackSpec
 from service.access.credentials import OPEN_PRINCIPAL, Principal
 from service.core.errors import TooManyRequests
 from service.library import video_feedback

@@ -8,12 +8,12 @@ from fastapi import APIRouter, Query, Request, Response
 
 from api.conditional_responses import conditional_response
 from api.dependencies import PageLinkDep, QueryDep
-from api.list_parameters import (
+from api.openapi import UNCHANGED
+from api.query_parameters import (
     ReleaseListParameters,
     ShardListParameters,
     StrictParameters,
 )
-from api.openapi import UNCHANGED
 from api.security.route_scopes import ScopedRoute, requires
 from cinestrata_schemas.library import LibraryStatus, RecallMatrix, ShardPage
 from cinestrata_schemas.releases import ReleasePage, ServeOutcome, ServeSpec

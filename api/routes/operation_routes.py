@@ -8,8 +8,8 @@ from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import FileResponse
 
 from api.conditional_responses import range_response
-from api.list_parameters import StrictParameters
 from api.openapi import file_response
+from api.query_parameters import StrictParameters
 from api.security.route_scopes import ScopedRoute, requires
 from cinestrata_schemas.operations import JobDetails, JobSpec, OperationsStatus, SnapshotDetails
 from service.access import audit_log

@@ -13,7 +13,6 @@ from api.routes import (
     operation_routes,
     search_routes,
     sync_routes,
-    task_event_routes,
     task_routes,
     upload_routes,
     video_routes,
@@ -32,9 +31,8 @@ async def openapi_description(request: Request) -> JSONResponse:
 
 
 RESOURCE_ROUTERS: tuple[APIRouter, ...] = (
-    search_routes.get_search_router,  # first, because routes are matched in order and this one is the most frequent
+    search_routes.search_router,  # first, because routes are matched in order and this one is the most frequent
     task_routes.router,
-    task_event_routes.router,
     task_routes.samples_router,
     upload_routes.router,
     search_routes.query_report_router,

@@ -7,7 +7,7 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Query, Response
 
 from api.dependencies import PageLinkDep
-from api.list_parameters import StrictParameters, SyncedFileListParameters
+from api.query_parameters import StrictParameters, SyncedFileListParameters
 from api.security.route_scopes import ScopedRoute, requires
 from cinestrata_schemas.syncs import (
     FollowedSource,

@@ -11,10 +11,9 @@ from starlette.concurrency import run_in_threadpool
 
 from api.conditional_responses import conditional_response, range_response
 from api.dependencies import CallerDep, PageLinkDep, QueryDep
-from api.list_parameters import VideoListParameters
 from api.openapi import EDIT_EXAMPLES, EDIT_PROBLEMS, UNCHANGED, file_response
+from api.query_parameters import ExplanationParameters, SimilarParameters, VideoListParameters
 from api.remote_playback import remote_response
-from api.search_parameters import ExplanationParameters, SimilarParameters
 from api.security.route_scopes import ScopedRoute, requires
 from cinestrata_schemas.explanations import ResultExplanation
 from cinestrata_schemas.search import SimilarVideosResponse

@@ -7,7 +7,7 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Query
 
 from api.dependencies import PageLinkDep
-from api.list_parameters import StrictParameters, WebhookDeliveryParameters
+from api.query_parameters import StrictParameters, WebhookDeliveryParameters
 from api.security.route_scopes import ScopedRoute, requires
 from cinestrata_schemas.webhooks import (
     DeliveryDetails,

@@ -21,7 +21,7 @@ from prometheus_client.registry import Collector
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from cinestrata_schemas.alerts import ALERT_KINDS
+from cinestrata_schemas.library import ALERT_KINDS
 from cinestrata_schemas.tasks import StageTimes
 from service.catalog.column_types import damaged_reads
 from service.catalog.database import now, session_scope

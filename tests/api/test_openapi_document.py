@@ -10,7 +10,6 @@ import pytest
 from fastapi.testclient import TestClient
 
 from api.openapi import problem_classes
-from cinestrata_schemas.webhooks import WEBHOOK_EVENTS
 
 
 @pytest.fixture(scope="module")
@@ -79,15 +78,6 @@ def test_choices_and_bounds_of_searches_are_stated(document: dict[str, Any]) -> 
     assert parameters["mode"]["enum"] == ["pinned", "latest", None]
     assert parameters["k"]["minimum"] == 1
     assert (parameters["min_confidence"]["minimum"], parameters["min_confidence"]["maximum"]) == (0, 1)
-
-
-def test_each_event_is_described_as_a_webhook(document: dict[str, Any]) -> None:
-    assert set(document["webhooks"]) == {*WEBHOOK_EVENTS, "webhook.test"}
-    for event, methods in document["webhooks"].items():
-        reference = methods["post"]["requestBody"]["content"]["application/json"]["schema"]["$ref"]
-        message = document["components"]["schemas"][reference.rpartition("/")[2]]
-        assert message["properties"]["type"]["const"] == event
-        assert message["required"] == ["type", "timestamp", "data"]
 
 
 def test_each_problem_type_is_named(document: dict[str, Any]) -> None:

@@ -11,7 +11,6 @@ from cinestrata_client.shown_answers import SearchResponse, SimilarVideosRespons
 from cinestrata_schemas import (
     access,
     explanations,
-    feedback,
     library,
     operations,
     releases,
@@ -216,7 +215,7 @@ class Operations:
     # --- Feedback ---
 
     @operation("POST", "/feedback")
-    def give_feedback(self, body: feedback.FeedbackSpec) -> feedback.FeedbackDetails:
+    def give_feedback(self, body: videos.FeedbackSpec) -> videos.FeedbackDetails:
         """Mark a video right or wrong for a query."""
 
     @operation("GET", "/feedback")
@@ -231,7 +230,7 @@ class Operations:
         caller: str | None = None,
         own: bool | None = None,
         sort: FeedbackSort | None = None,
-    ) -> feedback.FeedbackPage:
+    ) -> videos.FeedbackPage:
         """List feedback in pages, newest first by default."""
 
     @operation("DELETE", "/feedback/{feedback_id}")
@@ -464,5 +463,5 @@ class Operations:
     iter_releases = Pages(list_releases, releases.ReleaseSummary)
     iter_shards = Pages(list_shards, library.ShardSummary)
     iter_audit_entries = Pages(list_audit_entries, access.AuditRecord)
-    iter_feedback = Pages(list_feedback, feedback.FeedbackDetails)
+    iter_feedback = Pages(list_feedback, videos.FeedbackDetails)
     iter_search = Pages(search, SearchResult)

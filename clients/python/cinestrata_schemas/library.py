@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from datetime import datetime
+from typing import Literal, get_args
 
 from pydantic import Field
 
-from cinestrata_schemas.alerts import AlertDetails
 from cinestrata_schemas.choice_types import Gallery, HeldOut, QueryMode, TaskState
-from cinestrata_schemas.model_types import Matrix, Open, ResponseModel
+from cinestrata_schemas.model_types import Matrix, Open, ResponseModel, optional
 from cinestrata_schemas.releases import PinnedRelease
 from cinestrata_schemas.tasks import TaskDetails
 
@@ -236,3 +236,21 @@ class LibraryStatus(ResponseModel):
     database: str = Field(description="'ok' or an error.")
     broker: str = Field(description="'ok' or an error.")
     versions: LibraryVersions
+
+
+AlertKind = Literal["forgetting_local", "forgetting_global"]
+ALERT_KINDS: tuple[AlertKind, ...] = get_args(AlertKind)
+
+
+class AlertDetails(ResponseModel):
+    """A domain that has lost recall, in its own shard or among all shards."""
+
+    id: int
+    kind: Open[AlertKind]
+    task_id: str | None = Field(description="ID of the domain.")
+    task: str | None = Field(description="Name of the domain.")
+    value: float = Field(description="Lost Recall@1.")
+    threshold: float
+    message: str
+    raised_at: datetime
+    cleared_at: datetime | None = optional("When the recall recovered; only in `alert.cleared`.")

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from cinestrata_schemas.choice_types import EffectiveSplit, Split, VideoStatus
+from cinestrata_schemas.choice_types import ActorKind, EffectiveSplit, Split, Verdict, VideoStatus
 from cinestrata_schemas.model_types import (
     Identifier,
     Open,
@@ -127,3 +127,30 @@ class DeletionResult(ResponseModel):
 
     deleted: list[str] = Field(description="IDs of the deleted videos.")
     not_found: list[str] = Field(description="IDs that match no video (of the task).")
+
+
+class FeedbackSpec(RequestModel):
+    """A verdict on a video as a result for a query."""
+
+    text: str = Field(description="Query that was searched.")
+    video_id: str = Field(description="ID of the video.")
+    verdict: Verdict = Field(description="Whether the video is right or wrong for the query.")
+
+
+class FeedbackDetails(ResponseModel):
+    """A verdict that a caller gave."""
+
+    id: int
+    text: str = Field(description="Query as typed; untrusted.")
+    video_id: str
+    verdict: Open[Verdict]
+    caller: str = Field(description="User or key, as in the audit log.")
+    caller_kind: Open[ActorKind]
+    created_at: datetime
+
+
+class FeedbackPage(ResponseModel):
+    """A page of feedback."""
+
+    feedback: list[FeedbackDetails]
+    next_cursor: str | None = optional("Cursor of the next page; null on the last.")

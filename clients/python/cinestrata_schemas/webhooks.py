@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from datetime import datetime
 from typing import Annotated, Any, Literal, get_args
 
 from pydantic import Field, StringConstraints
 
-from cinestrata_schemas.alerts import AlertDetails
 from cinestrata_schemas.model_types import Open, RequestModel, ResponseModel, optional
 
 WebhookEvent = Literal[
@@ -118,21 +116,3 @@ class ServedReleaseFacts(ResponseModel):
     before: str = Field(description="Release that was served before.")
     newest: str | None
     pinned: bool = Field(description="Whether the release stays served when a task publishes a newer one.")
-
-
-class WebhookTestFacts(ResponseModel):
-    """Data of `webhook.test`, which `POST /webhooks/{webhook_id}/test` sends."""
-
-    webhook_id: str
-
-
-EVENT_FACTS: Mapping[str, type[ResponseModel]] = {
-    "task.ready": TaskFacts,
-    "task.failed": TaskFacts,
-    "append.ready": TaskFacts,
-    "append.failed": TaskFacts,
-    "release.served": ServedReleaseFacts,
-    "alert.raised": AlertDetails,
-    "alert.cleared": AlertDetails,
-    "webhook.test": WebhookTestFacts,
-}

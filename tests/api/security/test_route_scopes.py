@@ -17,7 +17,6 @@ from pydantic import SecretStr
 from starlette.routing import Mount
 
 from api.app import create_app
-from api.search_parameters import ParameterModelRoute
 from api.security import authentication
 from api.security.authentication import SESSION_COOKIE
 from api.security.route_scopes import ScopedRoute, check_declarations, declared_scope, requires
@@ -50,7 +49,7 @@ def permitting(configured: Settings) -> Iterator[FastAPI]:
 
     secured = configured.model_copy(update={"api_key": SecretStr(SECRET), "host": "0.0.0.0"})
     with pytest.MonkeyPatch.context() as patch:
-        for route in (ScopedRoute, TusRoute, ParameterModelRoute):
+        for route in (ScopedRoute, TusRoute):
             patch.setattr(route, "permitted_handler", lambda self: end)
         yield create_app(secured)
 
