@@ -14,12 +14,10 @@ from cli.commands import (
     api_command,
     backup_commands,
     bench_commands,
-    deletion_commands,
     doctor,
     export_command,
-    move_command,
+    maintenance_commands,
     process_commands,
-    registered_sync_commands,
     search_commands,
     task_commands,
 )
@@ -43,12 +41,10 @@ for module in (
     process_commands,
     adding_commands,
     search_commands,
-    deletion_commands,
-    registered_sync_commands,
+    maintenance_commands,
     doctor,
     backup_commands,
     export_command,
-    move_command,
     api_command,
 ):
     app.add_typer(module.app)

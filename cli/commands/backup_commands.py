@@ -56,7 +56,7 @@ def snapshot(
     The service may keep running; with --url, one of its workers writes the backup.
     """
     if url:
-        from cli.commands.service_jobs import run_remote_snapshot
+        from cli.commands.maintenance_commands import run_remote_snapshot
 
         if index_only:
             refuse_call(

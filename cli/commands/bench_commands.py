@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -103,10 +103,9 @@ def run(
 def _list_protocols() -> None:
     from benchmarks.learning.protocol import load_protocol, protocol_names
 
-    width = max(map(len, protocol_names()))
     for name in protocol_names():
         protocol = load_protocol(name)
-        console.print(f"{name:{width}}  {protocol.title}, {protocol.backbone}")
+        console.print(f"{name:20}  {protocol.title}, {protocol.backbone}")
 
 
 @app.command()
@@ -134,26 +133,7 @@ def routing(
     table = routing_table(results)
     out.mkdir(parents=True, exist_ok=True)
     (out / "table.md").write_text(f"    {_command_line()}\n\n{table}", encoding="utf-8")
-    console.say(table)
-    console.say(f"Written to {out}.")
-
-
-class _Display(NamedTuple):
-    """Callbacks that show the number of prepared clips and a line above it."""
-
-    progress: Callable[[int, int], None]
-    report: Callable[[str], None]
-
-
-@contextmanager
-def _frames_display(unit: str) -> Iterator[_Display]:
-    """Show a progress bar while the block prepares frames."""
-    with progress_bar(unit) as bar:
-        frames = bar.add_task("Frames", total=None)
-        yield _Display(
-            lambda done, total: bar.update(frames, completed=done, total=total),
-            lambda line: bar.console.print(line),
-        )
+    _print_table(table, out)
 
 
 @app.command()
@@ -204,12 +184,10 @@ def clips(
         if not limits:
             _compare(domains, variants, out, device=device, **options)
             return
-        with _frames_display("clips") as display:
-            options |= _comparison_options(display, device)
-            points = measure_caption_curve(domains, variants[0], limits, **options)
-    table = write_caption_report(out, points, _command_line(), variants[0].label, backbone)
-    console.say(table)
-    console.say(f"Written to {out}.")
+        with _frames_display() as display:
+            options["device"] = _device_type(device)
+            points = measure_caption_curve(domains, variants[0], limits, **options, **display)
+    _print_table(write_caption_report(out, points, _command_line(), variants[0].label, backbone), out)
 
 
 @app.command()
@@ -281,25 +259,14 @@ def queries(
     }
     shares = [0.0] if url else _parse_shares(uncaptioned)
     for share in shares:
-        with _report_benchmark_errors(), _frames_display("clips") as display:
+        with _report_benchmark_errors(), _frames_display() as display:
             if url:
-                results = compare_service(url, folders, report=display.report, **options)
+                results = compare_service(url, folders, report=display["report"], **options)
             else:
-                results = compare_on_queries(
-                    folders,
-                    backbone=backbone,
-                    cache=cache,
-                    method=method,
-                    uncaptioned=share,
-                    workers=min(os.cpu_count() or 1, 8),
-                    progress=display.progress,
-                    report=display.report,
-                    **options,
-                )
+                library = {"backbone": backbone, "cache": cache, "method": method, "uncaptioned": share}
+                results = compare_on_queries(folders, **library, **display, **options)
         folder = out if len(shares) == 1 else out / f"uncaptioned-{share:g}"
-        table = write_query_report(folder, results, _command_line(), url or backbone)
-        console.say(table)
-        console.say(f"Written to {folder}.")
+        _print_table(write_query_report(folder, results, _command_line(), url or backbone), folder)
 
 
 def _parse_shares(text: str) -> list[float]:
@@ -320,21 +287,28 @@ def _compare(
     from benchmarks.clips.clip_comparison import compare_on_clips
     from benchmarks.clips.clip_report import write_clip_report
 
-    with _frames_display("clips") as display:
-        shared = _comparison_options(display, options.pop("device"))
-        for methods, rivals in compare_on_clips(domains, variants, **options, **shared):
+    with _frames_display() as display:
+        options["device"] = _device_type(options["device"])
+        for methods, rivals in compare_on_clips(domains, variants, **options, **display):
             table = write_clip_report(out, methods, rivals, _command_line(), options["backbone"])
+    _print_table(table, out)
+
+
+@contextmanager
+def _frames_display() -> Iterator[dict[str, Any]]:
+    """Show a progress bar while the block prepares frames, and yield the options that update it."""
+    with progress_bar("clips") as bar:
+        frames = bar.add_task("Frames", total=None)
+        yield {
+            "workers": min(os.cpu_count() or 1, 8),
+            "progress": lambda done, total: bar.update(frames, completed=done, total=total),
+            "report": bar.console.print,
+        }
+
+
+def _print_table(table: str, folder: Path) -> None:
     console.say(table)
-    console.say(f"Written to {out}.")
-
-
-def _comparison_options(display: _Display, device: str) -> dict[str, Any]:
-    return {
-        "device": _device_type(device),
-        "workers": min(os.cpu_count() or 1, 8),
-        "progress": display.progress,
-        "report": display.report,
-    }
+    console.say(f"Written to {folder}.")
 
 
 def _command_line() -> str:
@@ -360,5 +334,4 @@ def _device_type(name: str) -> str:
     """Resolve a device name to its type; ``auto`` selects a GPU if there is one."""
     from models.backbones.tower_computation import compute_device
 
-    with _report_benchmark_errors():
-        return compute_device(name).type
+    return compute_device(name).type

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 _DECODERS = ("h264", "hevc", "vp9", "av1", "mpeg4", "mpeg2video", "mjpeg")
 _MIN_FREE_GIB = 2.0
+_MAX_NAMED = 10  # missing videos
 _RESTORE_HINT = "To restore damaged files: cinestrata doctor --restore-from BACKUP"
 
 
@@ -194,19 +195,18 @@ def check_index(settings: Settings) -> str:
 
 
 def check_stored_files(settings: Settings) -> str:
-    """Verify the checksums of videos in the data folder, thumbnails and checkpoints; report missing
-    uploads.
-    """
+    """Verify the checksums of videos in the data folder, thumbnails and checkpoints; name missing uploads."""
     report = library_checks.check_files(settings)
-    if report.faults:
-        hint = (
-            "Missing videos can be searched but not played. Copy the files from where they came; "
-            "backups don't contain them."
+    if report.missing:
+        if (more := len(report.missing) - _MAX_NAMED) > 0:
+            report.missing[_MAX_NAMED:] = [f"{more} more uploaded videos are missing."]
+        report.missing.append(
+            "Missing videos can be searched but not played. Copy media/uploads from the previous data folder, or the "
+            "files from where they came; backups don't contain them."
         )
-        raise CheckFailed("\n".join([*report.faults, *([hint] if report.missing_videos else [])]))
+    if report.faults or report.missing:
+        raise CheckFailed("\n".join([*report.faults, *report.missing]))
     notes = {
-        "uploaded videos are missing because backups contain no videos: they can be searched, but "
-        "not played until you copy media/uploads from the previous data folder": report.unrestored_uploads,
         "previews are missing (doctor --restore-from BACKUP recreates them)": len(report.previews),
         "previews are missing and can't be recreated, because their videos are missing": report.impossible_previews,
     }

@@ -1,4 +1,4 @@
-"""``cinestrata tasks``: list, show, watch, cancel and retry tasks."""
+"""``cinestrata tasks``: list, show, cancel and retry tasks."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ import typer
 
 from cinestrata_schemas.domain_names import normalize_name
 from cli.console import action_command, console, fail, plain_table, print_json, report_errors, strip_upload
-from cli.missing_workers import WorkerWatch, print_notice
-from cli.service_client import FINAL_STATES
+from cli.service_client import FINAL_STATES, WorkerWatch, print_notice
 from cli.shared_options import AsJson, Data, MethodSettings, Url, parse_settings
 from service.core.domain_names import name_key
 
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     from cli.service_client import ServiceClient
 
 
-app = typer.Typer(help="List, show, watch, cancel and retry tasks.", no_args_is_help=True)
+app = typer.Typer(help="List, show, cancel and retry tasks.", no_args_is_help=True)
 
 _POLL_SECONDS = 0.5
 _MAX_REJECTED = 5  # shown files of a task
@@ -55,37 +54,6 @@ def show(task: TaskName, as_json: AsJson = False, url: Url = None, data: Data = 
     found = find_task(connect(url, data), task)
     print_json(found)
     console.print(task_facts(found))
-
-
-@app.command()
-@report_errors
-def watch(
-    tasks: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="TASK...",
-            help="Names or IDs of the tasks (default: all unfinished ones).",
-            show_default=False,
-        ),
-    ] = None,
-    as_json: AsJson = False,
-    url: Url = None,
-    data: Data = None,
-) -> None:
-    """Show the progress of tasks until they end. Exits with status 1 if a task does not become ready."""
-    from cli.service_client import connect
-
-    client = connect(url, data)
-    if tasks:
-        watched = [find_task(client, task).id for task in tasks]
-    else:
-        watched = [task.id for task in client.list_tasks() if task.state not in FINAL_STATES]
-    ended = follow(client, watched) if watched else []
-    print_json(ended)
-    if not watched:
-        console.print("All tasks have ended.")
-    if any(task.state != "ready" for task in ended):
-        raise typer.Exit(1)
 
 
 @app.command()

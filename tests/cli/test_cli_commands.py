@@ -20,10 +20,11 @@ from cinestrata_schemas.search import MomentMatch
 from cinestrata_schemas.tasks import VideoCounts, VideoSpec
 from cli.commands import process_commands, task_commands
 from cli.commands.search_commands import parse_conditions, result_table
-from cli.commands.task_commands import report_created
+from cli.commands.task_commands import follow, report_created
 from cli.commands.video_sending import pack_videos
 from cli.commands.video_sources import read_videos
 from cli.console import video_cell
+from cli.service_client import connect
 from cli.shared_options import parse_settings
 from index.errors import DeviceMissing
 from service.catalog.database import session_scope
@@ -137,7 +138,7 @@ def test_waiting_ends_with_advice_if_no_service_runs(tmp_path: Path) -> None:
     films.mkdir()
     (films / "a.mp4").write_bytes(b"looked at by a worker, later")
     data = tmp_path / "my data"
-    for call in (("ingest", films), ("sync", films, "--name", "other"), ("tasks", "watch")):
+    for call in (("ingest", films), ("sync", films, "--name", "other")):
         outcome = run(*call, "--data", data)
         assert outcome.exit_code == 1, outcome.output
         assert f"cinestrata up --data '{data}'" in outcome.stderr
@@ -162,7 +163,8 @@ def test_waiting_goes_on_while_workers_report(tmp_path: Path, monkeypatch: pytes
             assert run("tasks", "cancel", "films").exit_code == 0
 
     monkeypatch.setattr("time.sleep", pause)
-    assert "cancelled" in run("tasks", "watch").output
+    (task,) = connect(None, None).list_tasks()
+    assert follow(connect(None, None), [task.id])[0].state == "cancelled"
 
 
 def test_doctor_passes_on_an_empty_folder() -> None:

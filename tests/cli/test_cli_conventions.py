@@ -73,7 +73,6 @@ def test_json_output_is_one_document(folder: Settings, publish_task: Callable[..
     assert [task["name"] for task in json.loads(run("tasks", "list", "--json").output)] == ["a"]
     assert json.loads(run("tasks", "show", "a", "--json").output)["id"] == "tsk_a"
     assert json.loads(run("delete", "a-0", "-y", "--json").output)["deleted"] == ["a-0"]
-    assert json.loads(run("tasks", "watch", "--json").output) == []
     assert "tsk_a" in run("tasks", "list").output, "text output works again after JSON output"
 
 
@@ -88,12 +87,6 @@ def test_named_data_folder_overrides_the_url_of_the_environment(
     assert [task["name"] for task in json.loads(listed.output)] == ["a"]
     named = run("tasks", "list", "--data", folder.data_dir, "--url", "http://127.0.0.1:9")
     assert named.exit_code == 1
-
-
-def test_watched_task_that_fails_is_an_error(folder: Settings, publish_task: Callable[..., Manifest]) -> None:
-    publish_task("a", 1)
-    assert run("tasks", "watch", "a").exit_code == 0
-    assert "All tasks have ended." in run("tasks", "watch").output
 
 
 def test_append_is_printed_without_its_id_in_the_name() -> None:

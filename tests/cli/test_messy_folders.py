@@ -10,7 +10,7 @@ import pytest
 from click.testing import Result
 
 from cli.commands import sync_command
-from cli.commands.domain_naming import default_name
+from cli.commands.video_sources import default_name
 from service.core.settings import Settings
 from tests.cli.invocation import run
 
