@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from media.scenes.painting import COLORS, FRAME_HEIGHT, FRAME_WIDTH, Scene
 from media.scenes.scene_domains import SCENE_DOMAINS, make_scenes
 from media.scenes.scene_files import write_scenes
-from media.scenes.scene_model import COLORS, FRAME_HEIGHT, FRAME_WIDTH, Scene
 from media.scenes.scene_rendering import FRAMES, render_scene
 from media.video_decoder import VideoDecoder
 
