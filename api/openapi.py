@@ -83,31 +83,6 @@ EDIT_PROBLEMS: dict[int | str, dict[str, Any]] = {
     409: problem("The video is a copy that is being relearned; edit the original named in `detail`."),
     412: problem("The video has changed since you read it; read it again."),
 }
-EDIT_EXAMPLES: dict[str, Example] = {
-    "captions": {
-        "summary": "Replace all captions",
-        "value": {"captions": ["eggs are whisked in a bowl", "a hand beats eggs"]},
-    },
-    "metadata": {
-        "summary": "Set one metadata field and remove another",
-        "value": {"metadata": {"place": "kitchen", "camera": None}},
-    },
-}
-BATCH_EXAMPLES: dict[str, Example] = {
-    "two": {
-        "summary": "Two searches, one of them in two domains",
-        "value": {
-            "queries": [
-                {"q": "eggs are whisked", "k": 5},
-                {
-                    "q": "a taxi turns left",
-                    "task": ["night traffic", "kitchen"],
-                    "where": {"place": "station"},
-                },
-            ]
-        },
-    },
-}
 WHERE_EXAMPLES: dict[str, Example] = {
     "value": {
         "summary": "A field with this value, or a list that contains it",

@@ -72,10 +72,9 @@ class VideoListParameters(_LimitedPageParameters):
         Query(description="Only videos in the domain of this task (name or ID), including appends to it."),
     ] = None
     status: Annotated[VideoStatus | None, Query(description="Only videos with this status.")] = None
-    split: Annotated[
-        EffectiveSplit | None,
-        Query(description="Only videos with this effective split."),
-    ] = None
+    split: Annotated[EffectiveSplit | None, Query(description="Only videos with this effective split.")] = (
+        None
+    )
     text: Annotated[
         _Text | None,
         Query(description="Only videos with this text in ID, URI, captions or reason (case-insensitive)."),
@@ -318,7 +317,7 @@ class _TextParameters(_FilterParameters):
             description=(
                 "Domains to search: 'all', 'auto' (likely domains that can still contribute to the top k), or a number "
                 "of the likeliest domains."
-            ),
+            )
         ),
     ] = None
     moments: Annotated[int, Query(description="Maximum number of moments per long video, best first.")] = 3

@@ -9,11 +9,7 @@ from fastapi import APIRouter, Query, Request, Response
 from api.conditional_responses import conditional_response
 from api.dependencies import PageLinkDep, QueryDep
 from api.openapi import UNCHANGED
-from api.query_parameters import (
-    ReleaseListParameters,
-    ShardListParameters,
-    StrictParameters,
-)
+from api.query_parameters import ReleaseListParameters, ShardListParameters, StrictParameters
 from api.security.route_scopes import ScopedRoute, requires
 from cinestrata_schemas.library import LibraryStatus, RecallMatrix, ShardPage
 from cinestrata_schemas.releases import ReleasePage, ServeOutcome, ServeSpec
@@ -31,8 +27,7 @@ class RecallMatrixParameters(StrictParameters):
 
     rows: Annotated[int, Query(ge=1, le=1000, description="Maximum number of rows.")] = DEFAULT_ROWS
     first_release: Annotated[
-        int | None,
-        Query(ge=1, le=10**9, description="First row, from 1; default: the newest releases."),
+        int | None, Query(ge=1, le=10**9, description="First row, from 1; default: the newest releases.")
     ] = None
     first_domain: Annotated[int, Query(ge=1, le=10**9, description="First column, from 1.")] = 1
     limit: Annotated[int, Query(ge=1, le=1000, description="Maximum number of columns.")] = DEFAULT_DOMAINS

@@ -7,8 +7,6 @@ from fastapi.responses import JSONResponse
 
 from api.routes import (
     access_routes,
-    feedback_routes,
-    health_routes,
     library_routes,
     operation_routes,
     search_routes,
@@ -38,12 +36,12 @@ RESOURCE_ROUTERS: tuple[APIRouter, ...] = (
     search_routes.query_report_router,
     search_routes.router,
     video_routes.router,
-    feedback_routes.router,
+    video_routes.feedback_router,
     sync_routes.router,
     library_routes.router,
     access_routes.router,
     webhook_routes.router,
     operation_routes.router,
-    health_routes.router,
+    operation_routes.health_router,
     description_router,
 )

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
-from fastapi import APIRouter, Body, File, Query, UploadFile
+from fastapi import APIRouter, File, Query, UploadFile
 from fastapi.responses import Response
 from pydantic import BaseModel
 
 from api.dependencies import QueryDep
-from api.openapi import BATCH_EXAMPLES, SEARCH_PROBLEMS
+from api.openapi import SEARCH_PROBLEMS
 from api.query_parameters import (
     CaptionsParameters,
     ClipParameters,
@@ -70,9 +70,7 @@ async def search(service: QueryDep, parameters: Annotated[SearchParameters, Quer
     "/search", operation_id="search_many", response_model=SearchBatchResponse, responses=SEARCH_PROBLEMS
 )
 @requires("search")
-async def search_many(
-    service: QueryDep, batch: Annotated[SearchBatch, Body(openapi_examples=BATCH_EXAMPLES)]
-) -> Response:
+async def search_many(service: QueryDep, batch: SearchBatch) -> Response:
     """Run up to 256 searches in one request, all on one release except those with a cursor.
 
     If a query is invalid, `errors` names its position and field, and no query runs.

@@ -9,13 +9,7 @@ from fastapi import APIRouter, Path, Query, Response
 from api.dependencies import PageLinkDep
 from api.query_parameters import StrictParameters, SyncedFileListParameters
 from api.security.route_scopes import ScopedRoute, requires
-from cinestrata_schemas.syncs import (
-    FollowedSource,
-    StoredFilePage,
-    SyncDetails,
-    SyncedFilesPatch,
-    SyncSpec,
-)
+from cinestrata_schemas.syncs import FollowedSource, StoredFilePage, SyncDetails, SyncedFilesPatch, SyncSpec
 from service.syncs import registered_syncs, synced_files
 
 router = APIRouter(prefix="/syncs", tags=["syncs"], route_class=ScopedRoute)
@@ -53,9 +47,7 @@ def list_synced_files(
 
 @router.put("/files", status_code=204, operation_id="record_synced_files")
 @requires("ingest")
-def record_synced_files(
-    patch: SyncedFilesPatch,
-) -> None:
+def record_synced_files(patch: SyncedFilesPatch) -> None:
     """Record what a sync saw, and rename videos whose file has another name. Idempotent.
 
     `cinestrata sync` calls this for a folder that only the client can read.

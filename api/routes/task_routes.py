@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Body, Header, Query, Request, Response
+from fastapi import APIRouter, Header, Query, Request, Response
 from fastapi.responses import StreamingResponse
 from pydantic_core import from_json
 from starlette.concurrency import run_in_threadpool
@@ -23,14 +23,7 @@ from api.request_threads import StreamLimit, run_long
 from api.security.authentication import Authenticator
 from api.security.body_limits import MAX_FORM_FIELDS, MAX_FORM_FILES
 from api.security.route_scopes import ScopedRoute, requires
-from cinestrata_schemas.tasks import (
-    AppendSpec,
-    RelearnSpec,
-    RetrySpec,
-    TaskDetails,
-    TaskEvent,
-    TaskSpec,
-)
+from cinestrata_schemas.tasks import AppendSpec, RelearnSpec, RetrySpec, TaskDetails, TaskEvent, TaskSpec
 from cinestrata_schemas.videos import DeletionRequest, DeletionResult
 from service.catalog.tables import FINAL_STATES
 from service.core.errors import FieldError, InvalidInput
@@ -49,10 +42,7 @@ samples_router = APIRouter(prefix="/samples", tags=["tasks"], route_class=Scoped
 )
 @requires("ingest")
 async def create_task(
-    request: Request,
-    response: Response,
-    caller: CallerDep,
-    idempotency_key: IdempotencyKey = None,
+    request: Request, response: Response, caller: CallerDep, idempotency_key: IdempotencyKey = None
 ) -> TaskDetails:
     """Create a task that learns a domain of videos. Training and indexing run in the background."""
     if request.headers.get("content-type", "").startswith("multipart/form-data"):
@@ -163,10 +153,7 @@ def relearn_task(
 
 @router.delete("/{task_id}/videos", operation_id="delete_videos")
 @requires("ingest")
-def delete_videos_of_task(
-    task_id: str,
-    body: Annotated[DeletionRequest, Body(openapi_examples={"two": {"value": {"videos": ["a", "b"]}}})],
-) -> DeletionResult:
+def delete_videos_of_task(task_id: str, body: DeletionRequest) -> DeletionResult:
     """Delete videos of a task. Videos of other tasks are kept, and reported as not found."""
     return delete_videos(body.videos, task_id=task_id)
 
@@ -185,10 +172,7 @@ def delete_whole_task(task_id: str) -> DeletionResult:
 @samples_router.post("", status_code=202, operation_id="create_sample_task")
 @requires("ingest")
 def create_samples(
-    request: Request,
-    response: Response,
-    caller: CallerDep,
-    _parameters: Annotated[StrictParameters, Query()],
+    request: Request, response: Response, caller: CallerDep, _parameters: Annotated[StrictParameters, Query()]
 ) -> TaskDetails:
     """Add the sample domain `street`, whose videos the service draws, for a first search.
 
@@ -277,10 +261,7 @@ POLL_SECONDS = 0.5
 HEARTBEAT_POLLS = 30
 # Each stream reads the catalog twice a second, in the threads shared by all requests.
 STREAMS = StreamLimit(
-    "event streams",
-    "close one, or read the task repeatedly instead",
-    most=128,
-    most_of_caller=32,
+    "event streams", "close one, or read the task repeatedly instead", most=128, most_of_caller=32
 )
 
 

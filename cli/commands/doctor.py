@@ -17,8 +17,7 @@ import typer
 from cinestrata_schemas import __version__
 from cli.commands import library_checks
 from cli.console import console, error_console, fail, report_errors
-from cli.embedded.data_folder import data_folder_settings, read_lock_holder
-from cli.embedded.private_broker import redis_argv
+from cli.embedded.data_folder import data_folder_settings, read_lock_holder, redis_argv
 from cli.shared_options import Data
 from service.backups.backup_files import BackupDamaged
 

@@ -53,7 +53,7 @@ def show(task: TaskName, as_json: AsJson = False, url: Url = None, data: Data = 
 
     found = find_task(connect(url, data), task)
     print_json(found)
-    console.print(task_facts(found))
+    console.print(task_table([found]))
 
 
 @app.command()
@@ -154,32 +154,6 @@ def task_table(tasks: Sequence[TaskDetails], *, show_ids: bool = False) -> Group
             f"{task.counts.accepted}" + (f" (-{task.counts.rejected})" if task.counts.rejected else ""),
         )
     return Group(table, *(line for task in tasks for line in _remarks(task, with_rejected=not show_ids)))
-
-
-def task_facts(task: TaskDetails) -> Group:
-    """List the fields of a task that users ask for, one per line; ``--json`` has them all."""
-    from rich.console import Group
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, show_header=False)
-    table.add_column(style="dim", no_wrap=True)
-    table.add_column(overflow="fold")
-    counts = task.counts
-    rejected = f", {counts.rejected} rejected" if counts.rejected else ""
-    facts = {
-        "task": task.name,
-        "id": task.id,
-        "state": _state(task),
-        "method": task.method,
-        "videos": f"{counts.accepted} of {counts.videos}{rejected}",
-        "memory": "" if task.progress.peak_memory is None else f"{task.progress.peak_memory / 1e9:.2f} GB",
-        "created": f"{task.created_at:%Y-%m-%d %H:%M}",
-        "release": task.release or "",
-    }
-    for name, value in facts.items():
-        if value:
-            table.add_row(name, value)
-    return Group(table, *_remarks(task, with_rejected=True))
 
 
 def _state(task: TaskDetails) -> str:

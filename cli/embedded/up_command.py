@@ -15,9 +15,12 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import delete, select, update
 
 from cli.console import console, error_console, fail
-from cli.embedded.data_folder import FolderBusy, FolderLock, data_folder_settings, hold_data_folder
-from cli.embedded.private_broker import (
+from cli.embedded.data_folder import (
     BrokerMissing,
+    FolderBusy,
+    FolderLock,
+    data_folder_settings,
+    hold_data_folder,
     quarantine_store,
     redis_argv,
     socket_path,

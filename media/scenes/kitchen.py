@@ -6,22 +6,8 @@ import math
 
 import numpy as np
 
-from media.scenes.painting import (
-    FRAME_HEIGHT,
-    FRAME_WIDTH,
-    Backdrop,
-    Canvas,
-    Color,
-    Companion,
-    Gradient,
-    Subject,
-    ball,
-    darken,
-    grain,
-    lighten,
-    place,
-    polish,
-)
+from media.scenes.painting import Canvas, Color, Gradient, ball, darken, grain, lighten, place, polish
+from media.scenes.scene_model import FRAME_HEIGHT, FRAME_WIDTH, Backdrop, Companion, Subject
 
 _W, _H = FRAME_WIDTH, FRAME_HEIGHT
 _TOP = 150.0  # rear edge of tables

@@ -7,7 +7,7 @@ from itertools import product
 import numpy as np
 
 from media.scenes.kitchen import KITCHEN_COMPANIONS, KITCHEN_PLACES, KITCHEN_THINGS
-from media.scenes.painting import COLORS, Scene, SceneDomain
+from media.scenes.scene_model import COLORS, Scene, SceneDomain
 from media.scenes.sea import SEA_COMPANIONS, SEA_CREATURES, SEA_PLACES
 from media.scenes.street import STREET_COMPANIONS, STREET_PLACES, VEHICLES
 

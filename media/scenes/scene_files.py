@@ -16,7 +16,7 @@ import av
 import numpy as np
 import numpy.typing as npt
 
-from media.scenes.painting import Scene
+from media.scenes.scene_model import Scene
 from media.scenes.scene_rendering import FRAMES_PER_SECOND, render_scene
 
 

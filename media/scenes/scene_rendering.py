@@ -10,17 +10,9 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image, ImageDraw
 
-from media.scenes.painting import (
-    COLORS,
-    FRAME_HEIGHT,
-    FRAME_WIDTH,
-    Canvas,
-    Companion,
-    Scene,
-    SceneDomain,
-    Subject,
-)
+from media.scenes.painting import Canvas
 from media.scenes.scene_domains import SCENE_DOMAINS
+from media.scenes.scene_model import COLORS, FRAME_HEIGHT, FRAME_WIDTH, Companion, Scene, SceneDomain, Subject
 
 FRAMES_PER_SECOND = 12
 FRAMES = 30

@@ -100,16 +100,6 @@ def test_learned_tasks_are_stored_and_found_in_milvus(
     assert index["ok"], index
 
 
-def test_backup_reports_vectors_in_milvus(
-    library: list[str], configured: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # A command changes the settings of its process, and this process runs other tests.
-    monkeypatch.setenv("CINESTRATA_DATA_DIR", str(configured.data_dir))
-    outcome = CliRunner().invoke(app, ["snapshot", str(tmp_path / "copy")])
-    assert outcome.exit_code == 0, outcome.output
-    assert "The vectors of 2 domains are in Milvus, so the backup has only" in outcome.output
-
-
 def test_moving_between_stores_keeps_results(
     client: TestClient, library: list[str], configured: Settings
 ) -> None:
@@ -156,16 +146,3 @@ def test_unreachable_milvus_degrades_only_its_tasks(
     milvus_server.restore()
     assert refreshed(client)["degraded"] == {}
     same(answers(client), before)
-
-
-def test_move_skips_a_task_without_videos(library: list[str], configured: Settings) -> None:
-    store = library_store(configured)
-    left = store.manifest().shards[library[1]]
-    store.delete(range(left.first_id, left.last_id + 1), task=library[1])
-    outcome = CliRunner().invoke(app, ["move", "--to", "faiss", "--data", str(configured.data_dir)])
-    assert outcome.exit_code == 0, outcome.output
-    assert "1 domains moved to faiss; 1 were already there" in outcome.output
-    emptied = store.manifest().shards[library[1]]
-    assert (emptied.count, emptied.place, emptied.release) == (0, "", left.release)
-    outcome = CliRunner().invoke(app, ["move", "--to", "faiss", "--data", str(configured.data_dir)])
-    assert "0 domains moved to faiss; 1 were already there" in outcome.output

@@ -18,10 +18,6 @@ from selenium.webdriver.remote.webelement import WebElement
 from selenium.webdriver.support.ui import WebDriverWait
 
 from api.app import create_app
-from cli.commands.library_checks import check_catalog
-from index.integrity_audit import audit
-from index.shard_store import ShardStore
-from index.vector_ids import FIRST_MOMENT_ID
 from service.core.settings import Settings, settings
 from service.tasks import commands
 from tests.api.browser import serve
@@ -113,19 +109,6 @@ def test_best_moment_shows_the_described_scene(moment_client: TestClient, world:
         assert [name for name in results if results[name]["moments"]] == [
             name for name in results if name in ("both", "other")
         ]
-
-
-def test_video_details_list_moments(moment_client: TestClient) -> None:
-    moments = moment_client.get("/videos/both").json()["moments"]
-    assert moments == [{"start": 8.0 * n, "end": 8.0 * n + 16} for n in range(5)]
-    assert moment_client.get("/videos/scene-0").json()["moments"] == []
-
-
-def test_library_with_moments_passes_all_checks(moment_client: TestClient) -> None:
-    found = audit(ShardStore(settings().index_dir))
-    assert found.problems == []
-    assert sum(int((ids >= FIRST_MOMENT_ID).sum()) for ids in found.ids.values()) == 10
-    assert check_catalog(settings(), found) == []
 
 
 @pytest.mark.slow

@@ -29,10 +29,10 @@ from service.access.api_keys import create_key
 from tests.api.browser import serve
 from tests.api.conftest import client, configured, learned_folder, library, rendered_world, world
 from tests.api.learned_library import FIRST, SECOND
-from tests.cli.invocation import run
 from tests.web_files import WebFiles
 
 __all__ = ["client", "configured", "learned_folder", "library", "rendered_world", "world"]
+
 
 GUIDE = Path(__file__).parents[2] / "docs" / "agents.md"
 CONFIGURATIONS = re.findall(r"```json\n(.*?)```", GUIDE.read_text(encoding="utf-8"), re.DOTALL)
@@ -119,14 +119,6 @@ def test_agent_uses_a_service_with_the_scope_of_its_key(
         asyncio.run(use())
 
 
-def test_service_that_does_not_answer_is_an_error_of_the_call() -> None:
-    async def use() -> None:
-        async with _agent("mcp", "--url", "http://127.0.0.1:9") as call:
-            assert "The service doesn't answer at http://127.0.0.1:9" in _text(await call("list_domains"))
-
-    asyncio.run(use())
-
-
 @pytest.mark.parametrize(
     ("host", "proxied"),
     [
@@ -166,12 +158,3 @@ def test_only_remote_services_are_reached_through_a_proxy(
             Client(url, retries=RetryPolicy(max_retries=0)).list_tasks()
         assert len(proxy.requests) == (2 if proxied else 0)
         assert all(request.startswith(f"{url}/v1/tasks") for request in proxy.requests)
-
-
-@pytest.mark.parametrize("variable", ["ALL_PROXY", "NO_PROXY"])
-def test_proxy_settings_that_cannot_be_read_are_named(monkeypatch: pytest.MonkeyPatch, variable: str) -> None:
-    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
-    monkeypatch.setenv(variable, PROXIES[variable.lower()])
-    outcome = run("mcp", "--url", "http://videos.corp.example")
-    assert (outcome.exit_code, outcome.stdout) == (2, "")
-    assert variable in outcome.stderr

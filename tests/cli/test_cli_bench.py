@@ -81,12 +81,6 @@ def test_invalid_arguments_are_reported_without_traceback(
     assert not (tmp_path / "out").exists()
 
 
-def test_clips_without_a_manifest_are_refused(tmp_path: Path) -> None:
-    outcome = bench("clips", tmp_path, "--methods", "zero_shot")
-    assert outcome.exit_code == 1
-    assert "each subfolder with a manifest is a domain" in " ".join(outcome.output.split())
-
-
 @pytest.mark.parametrize(
     "options", [("--counts", "5,x"), ("--counts", "5", "--methods", "analytic,zero_shot")]
 )
@@ -107,15 +101,3 @@ def test_routing_table_of_a_split(tmp_path: Path) -> None:
     assert outcome.exit_code == 0, outcome.output
     assert "| token profiles | 100.0 / 100.0 / 100.0 |" in outcome.output
     assert "| token profiles | 100.0 / 100.0 / 100.0 |" in (tmp_path / "out" / "table.md").read_text()
-
-
-def test_a_library_of_queries_needs_two_domains(tmp_path: Path) -> None:
-    outcome = bench("queries", tmp_path, "--out", tmp_path / "out", "--cache", tmp_path / "frames")
-    assert outcome.exit_code == 1
-    assert f"each subfolder of {tmp_path} with a manifest.jsonl" in " ".join(outcome.output.split())
-    outcome = bench("queries", tmp_path, "--domains", "gym,zoo")
-    assert "there is no domain gym, zoo" in " ".join(outcome.output.split())
-    for shares in ("a fifth", "0.2,1", ""):
-        outcome = bench("queries", tmp_path, "--uncaptioned", shares)
-        assert outcome.exit_code == 1
-        assert "--uncaptioned has shares of clips" in outcome.output

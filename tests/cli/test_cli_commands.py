@@ -18,7 +18,7 @@ from rich.text import Text
 
 from cinestrata_schemas.search import MomentMatch
 from cinestrata_schemas.tasks import VideoCounts, VideoSpec
-from cli.commands import process_commands, task_commands
+from cli.commands import task_commands
 from cli.commands.search_commands import parse_conditions, result_table
 from cli.commands.task_commands import follow, report_created
 from cli.commands.video_sending import pack_videos
@@ -26,7 +26,6 @@ from cli.commands.video_sources import read_videos
 from cli.console import video_cell
 from cli.service_client import connect
 from cli.shared_options import parse_settings
-from index.errors import DeviceMissing
 from service.catalog.database import session_scope
 from service.catalog.worker_reports import report_worker
 from service.core.errors import InvalidInput
@@ -50,12 +49,6 @@ def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     structlog.reset_defaults()
 
 
-def test_missing_file_is_reported(tmp_path: Path) -> None:
-    outcome = run("ingest", tmp_path / "nothing.jsonl", "--url", "http://127.0.0.1:9")
-    assert outcome.exit_code == 1
-    assert "does not exist" in outcome.output
-
-
 def test_invalid_setting_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CINESTRATA_METHOD", "magic")
     outcome = run("tasks", "list")
@@ -69,24 +62,6 @@ def test_setting_of_a_union_type_is_named_once(monkeypatch: pytest.MonkeyPatch) 
     assert outcome.exit_code == 1
     assert [line.split(":")[0] for line in outcome.output.splitlines()[1:]] == ["CINESTRATA_ROUTES"]
     assert "'auto' or 'all', or: Input should be greater than or equal to 1" in outcome.output
-
-
-def test_missing_device_is_reported(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def refuse() -> None:
-        raise DeviceMissing("CINESTRATA_INDEX_DEVICE=cuda, but there is no GPU")
-
-    monkeypatch.setattr("api.app.create_app", refuse)
-    with pytest.raises(typer.Exit):
-        process_commands.create_application()
-    assert capsys.readouterr().err == "CINESTRATA_INDEX_DEVICE=cuda, but there is no GPU\n"
-
-
-def test_up_requires_a_key_for_network_addresses() -> None:
-    outcome = run("up", "--host", "0.0.0.0", "--port", 0)
-    assert outcome.exit_code == 1
-    assert "CINESTRATA_API_KEY" in outcome.output
 
 
 def test_port_in_use_is_reported_before_start(tmp_path: Path) -> None:
@@ -167,22 +142,6 @@ def test_waiting_goes_on_while_workers_report(tmp_path: Path, monkeypatch: pytes
     assert follow(connect(None, None), [task.id])[0].state == "cancelled"
 
 
-def test_doctor_passes_on_an_empty_folder() -> None:
-    outcome = run("doctor")
-    assert outcome.exit_code == 0, outcome.output
-    assert "failed" not in outcome.output
-
-
-def test_table_without_a_known_column_of_captions_is_reported(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "captions.csv").write_text("file,title\na.mp4,a boat\n")
-    read_videos(tmp_path)
-    printed = " ".join(capsys.readouterr().out.split())
-    assert "They are indexed without training." in printed
-    assert "a column 'caption'" in printed
-
-
 def test_videos_without_a_row_in_the_table_are_reported(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -251,25 +210,6 @@ def test_packed_videos_with_equal_names_are_numbered(tmp_path: Path) -> None:
         assert stored is not None
         assert [json.loads(line)["uri"] for line in stored.read().splitlines()] == videos
     assert videos == ["x/a.mp4", "x (2)/a.mp4", "y/a.mp4", "X (3)/A.mp4", "manifest (2).jsonl"]
-
-
-def test_hard_links_are_packed_as_files(tmp_path: Path) -> None:
-    (tmp_path / "a.mp4").write_bytes(b"video")
-    os.link(tmp_path / "a.mp4", tmp_path / "b.mp4")
-    names = ["a.mp4", "b.mp4"]
-    archive = io.BytesIO()
-    pack_videos(archive, [VideoSpec(uri=name) for name in names], {name: tmp_path / name for name in names})
-    archive.seek(0)
-    with tarfile.open(fileobj=archive) as tar:
-        assert [(member.isreg(), member.size) for member in tar.getmembers()[1:]] == [(True, 5), (True, 5)]
-
-
-def test_invalid_task_name_is_not_reported_as_a_setting(tmp_path: Path) -> None:
-    (tmp_path / "a.mp4").write_bytes(b"video")
-    outcome = run("ingest", tmp_path, "--name", "day/night", "--in-place")
-    assert outcome.exit_code == 2
-    assert "name: " in outcome.output
-    assert "environment" not in outcome.output
 
 
 def test_settings_are_parsed_as_json() -> None:

@@ -89,12 +89,6 @@ DAMAGES: dict[str, tuple[Damage, str]] = {
 }
 
 
-def test_intact_library_passes(two: ShardStore, folder: Settings) -> None:
-    assert doctor.check_index(folder) == (
-        "generation 2, 2 shards, 2 releases, all checksums correct, consistent with the catalog"
-    )
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_damage_is_reported(two: ShardStore, folder: Settings, damage: str) -> None:
@@ -130,25 +124,6 @@ def test_release_with_unknown_predecessor_is_reported(
     two.publish(release=release, shards=[])
     with pytest.raises(doctor.CheckFailed, match=message):
         doctor.check_index(folder)
-
-
-def test_doctor_names_a_folder_without_a_library(folder: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "contains no library" not in doctor.check_data_folder(folder)
-    assert "CINESTRATA_URL" not in doctor.check_data_folder(folder)
-    monkeypatch.setenv("CINESTRATA_URL", "http://127.0.0.1:9")
-    monkeypatch.setattr(doctor, "CHECKS", {"data folder": doctor.check_data_folder})
-    absent = folder.data_dir.parent / "absent"
-    outcome = run("doctor", "--data", str(absent))
-    assert outcome.exit_code == 0, outcome.output
-    assert f"{absent.resolve()}, " in outcome.output
-    assert "contains no library" in outcome.output
-    assert "the service of CINESTRATA_URL is not checked" in outcome.output
-
-
-def test_unused_folders_are_reported_without_failure(two: ShardStore, folder: Settings) -> None:
-    two.stage()
-    shutil.copytree(_shard(two, "tsk_a"), two.root / "shards" / ("0" * 64))
-    assert doctor.check_index(folder).endswith("2 folders are not in use (yet)")
 
 
 def test_task_during_publishing_passes(two: ShardStore, folder: Settings) -> None:

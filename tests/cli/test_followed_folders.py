@@ -14,7 +14,6 @@ from cli.commands import sync_command
 from service.catalog.database import now, session_scope
 from service.catalog.tables import Feedback
 from service.core.settings import Settings
-from service.library.deletion import delete_videos
 from service.library.video_listing import get_video, stream_path
 from service.tasks import broker
 from tests.cli.invocation import run
@@ -144,23 +143,6 @@ def test_file_moves_between_two_followed_folders(place: Path, first: str) -> Non
     assert (moved["id"], moved["captions"], moved["name"]) == (video, ["a lynx"], "b.mp4")
 
 
-def test_names_with_dots_are_different_domains(place: Path) -> None:
-    """No coincidence of names merges or deletes anything."""
-    first = write(place / "2024.05.01", a__mp4="A")
-    second = write(place / "2024.05.02", b__mp4="B")
-    sync(first)
-    sync(second, "--vanished", "delete")
-    assert (names("2024.05.01"), names("2024.05.02")) == ({"A": "a.mp4"}, {"B": "b.mp4"})
-    same = write(place / "q" / "2024.05.01", c__mp4="C")
-    said = sync(same, "--vanished", "delete", status=1)["said"]
-    assert "follows another folder" in said
-    assert "--name" in said
-    assert names("2024.05.01") == {"A": "a.mp4"}
-    sync(same, "--name", "2024.05.01", "--vanished", "delete")
-    sync(first, "--vanished", "delete")
-    assert names("2024.05.01") == {"A": "a.mp4", "C": "c.mp4"}
-
-
 def test_moved_folder_is_followed_on(place: Path) -> None:
     """Its parent has another name; the folder that is gone brings nothing any more."""
     folder = write(place / "p" / "street", a__mp4="A", b__mp4="B", c__mp4="C")
@@ -217,16 +199,6 @@ def test_two_folders_of_one_domain_keep_what_either_has(place: Path) -> None:
     for followed in (first, second):
         sync(followed, "--name", "all", "--vanished", "delete")
     assert sorted(videos("all")) == ["B", "C", "X"]
-
-
-def test_deleted_video_whose_file_is_renamed_is_added_again(place: Path) -> None:
-    folder, other = write(place / "s", a__mp4="A", b__mp4="B"), write(place / "other", z__mp4="Z")
-    for followed in (folder, other):
-        sync(followed)
-    delete_videos([videos("s")["A"]["id"]])
-    (folder / "a.mp4").rename(folder / "n.mp4")
-    sync(folder)
-    assert names("s") == {"A": "n.mp4", "B": "b.mp4"}
 
 
 def test_texts_of_an_interrupted_sync_are_edited_by_the_next(

@@ -10,9 +10,7 @@ from typing import Any
 
 import httpx
 import pytest
-from pydantic import SecretStr
 
-from api.app import create_app
 from cinestrata_client import (
     AsyncClient,
     Client,
@@ -20,16 +18,12 @@ from cinestrata_client import (
     NotFoundError,
     RetryPolicy,
     TaskFailedError,
-    UnauthorizedError,
     UnreachableError,
-    transfers,
 )
 from cinestrata_schemas.access import UserPatch, UserSpec
 from cinestrata_schemas.releases import ServeSpec
 from cinestrata_schemas.tasks import TaskSpec, VideoSpec
 from cinestrata_schemas.videos import VideoPatch
-from service.core.settings import Settings
-from tests.api.browser import serve
 
 
 def _task(client: Client, folder: Path, name: str, videos: int = 1) -> str:
@@ -73,19 +67,6 @@ def test_async_client_does_the_same(address: str, tmp_path: Path) -> None:
     asyncio.run(run())
 
 
-def test_large_file_is_uploaded_in_parts(
-    address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(transfers, "CHUNK_BYTES", 1000)
-    path = tmp_path / "large.mp4"
-    path.write_bytes(bytes(range(256)) * 10)
-    with Client(address) as client:
-        upload = client.upload_file(path)
-        client.create_task(TaskSpec(name="large", videos=[VideoSpec(uri=upload.uri)]))
-        with pytest.raises(InvalidInputError):
-            client.create_task(TaskSpec(name="larger", videos=[VideoSpec(uri=upload.uri)]))
-
-
 def test_errors_carry_the_problem(address: str) -> None:
     with Client(address) as client:
         with pytest.raises(NotFoundError) as missing:
@@ -103,16 +84,6 @@ def test_wait_ends_at_the_timeout(address: str, tmp_path: Path) -> None:
         task = _task(client, tmp_path, "waiting")
         with pytest.raises(TimeoutError, match="queued"):
             client.wait_for_task(task, timeout=0)
-
-
-def test_key_is_sent(configured: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
-    secured = configured.model_copy(update={"api_key": SecretStr("s3cret-s3cret-s3cret")})
-    with serve(create_app(secured)) as url:
-        with Client(url, "wrong") as client, pytest.raises(UnauthorizedError):
-            client.list_tasks()
-        monkeypatch.setenv("CINESTRATA_API_KEY", "s3cret-s3cret-s3cret")
-        with Client(url) as client:
-            assert isinstance(client.list_tasks(), list)
 
 
 @pytest.mark.parametrize(
@@ -135,14 +106,6 @@ def test_unreachable_service_is_named_without_its_password(base_url: str, shown:
             assert caught.value.base_url == shown
             assert str(caught.value).startswith(f"GET {shown}/v1/livez: ")
             assert "s3cret" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    "url", ["127.0.0.1:8000", "ftp://host", "", "http://", "http://[::1", "http://host:99999"]
-)
-def test_base_url_must_be_a_url(url: str) -> None:
-    with pytest.raises(ValueError, match="base_url"):
-        Client(url)
 
 
 @pytest.mark.parametrize("key", ["schlüssel", "secret\n", "secret\x00"])

@@ -17,7 +17,6 @@ from cinestrata_schemas.search import MatchedText
 from cinestrata_schemas.videos import VideoPatch
 from tests.api.browser import serve
 from tests.api.conftest import learned_folder, library, rendered_world, world
-from tests.api.learned_library import FIRST
 from tests.cli.answers import search_answer, search_result
 
 __all__ = ["learned_folder", "library", "rendered_world", "world"]
@@ -65,15 +64,6 @@ def test_search_shows_pictures_and_marks_words(url: str) -> None:
     assert 'src="data:image/jpeg;base64,/9j/' in html
 
 
-def test_lists_and_similar_videos_show_themselves(url: str) -> None:
-    client = Client(url)
-    page = client.list_videos(task=FIRST, limit=2)
-    assert [video.id in page._repr_html_() for video in page.videos] == [True, True]
-    similar = client.find_similar(page.videos[0].id, k=2)
-    assert _Tags(similar._repr_html_()).tags.count("img") == 2
-    assert client.list_videos(text="no such video")._repr_html_() == "<p>No videos</p>"
-
-
 def _answer(**fields: object) -> SearchResponse:
     return SearchResponse.model_validate(search_answer(results=[search_result(**fields)]).model_dump())
 
@@ -94,13 +84,6 @@ def test_marks_of_any_positions_keep_the_text(marks: list[tuple[int, int]]) -> N
     html = _answer(words=[MatchedText(kind="name", text="<b> & more", marks=marks)])._repr_html_()
     assert "<b> & more" in _Tags(html).text
     assert "b" not in _Tags(html).tags
-
-
-def test_page_of_many_videos_shows_the_first_and_counts_the_others() -> None:
-    answer = SearchResponse.model_validate(search_answer(results=[search_result()] * 100).model_dump())
-    html = answer._repr_html_()
-    assert html.count("<tr>") == 20
-    assert "80 more on this page" in html
 
 
 def test_pictures_that_cannot_be_read_are_left_out(url: str) -> None:

@@ -84,10 +84,9 @@ class Client(Operations, Transfers, SyncStepClient):
 
     def watch_task(self, task_id: str) -> Iterator[TaskEvent]:
         """Yield a task's events until it ends: states, progress, rejected videos and log lines."""
-        parser = _EventParser()
         with self.stream("GET", _path("/tasks/{}/events", task_id), timeout=None) as response:
             for line in response.iter_lines():
-                if (event := parser.feed(line)) is not None:
+                if (event := _parse_event(line)) is not None:
                     yield event
 
     def run(self, steps: Steps[_T]) -> _T:
@@ -182,10 +181,9 @@ class AsyncClient(Operations, Transfers, AsyncStepClient):
 
     async def watch_task(self, task_id: str) -> AsyncIterator[TaskEvent]:
         """Yield a task's events until it ends: states, progress, rejected videos and log lines."""
-        parser = _EventParser()
         async with self.stream("GET", _path("/tasks/{}/events", task_id), timeout=None) as response:
             async for line in response.aiter_lines():
-                if (event := parser.feed(line)) is not None:
+                if (event := _parse_event(line)) is not None:
                     yield event
 
     async def run(self, steps: Steps[_T]) -> _T:
@@ -269,18 +267,6 @@ def _opened(target: str | Path | BinaryIO) -> nullcontext[BinaryIO] | BinaryIO:
     return Path(target).open("wb") if isinstance(target, str | Path) else nullcontext(target)
 
 
-class _EventParser:
-    """Assembles events from the lines of an event stream."""
-
-    def __init__(self) -> None:
-        self._data: list[str] = []
-
-    def feed(self, line: str) -> TaskEvent | None:
-        """Add a line, and return the event that it completes, if any."""
-        if line:
-            name, _, value = line.partition(":")
-            if name == "data":
-                self._data.append(value.removeprefix(" "))
-            return None
-        text, self._data = "\n".join(self._data), []
-        return TaskEvent.model_validate_json(text) if text else None
+def _parse_event(line: str) -> TaskEvent | None:
+    """Parse a line of an event stream; the service writes the data of an event in one line."""
+    return TaskEvent.model_validate_json(line.removeprefix("data:")) if line.startswith("data:") else None

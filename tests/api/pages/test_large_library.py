@@ -6,7 +6,6 @@ import csv
 import re
 import shutil
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
@@ -14,17 +13,8 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.remote.webdriver import WebDriver
 
-from service.catalog.database import session_scope
-from service.catalog.tables import Task
 from service.core.settings import Settings
-from tests.api.browser import (
-    refresh_library_page,
-    serve,
-    texts,
-    wait_for,
-    wait_for_texts,
-    wait_until,
-)
+from tests.api.browser import serve, texts, wait_for, wait_for_texts, wait_until
 from tests.api.library_filling import fill_library
 
 pytestmark = pytest.mark.slow  # drives a browser
@@ -163,29 +153,6 @@ def test_search_page_offers_the_newest_domains_and_finds_others(
     _assert_lists_of_tasks_are_limited(browser)
 
 
-def test_domain_of_the_address_is_selected_although_it_is_old(
-    browser: WebDriver, large: str, client: TestClient
-) -> None:
-    oldest = client.get("/tasks").json()[0]
-    browser.get(f"{large.removesuffix('/admin')}/?task={oldest['id']}")
-    wait_for(browser, "#domains button", 42)
-    assert browser.find_element(By.CSS_SELECTOR, "#domains [aria-checked=true]").text == oldest["name"]
-
-
-def test_pages_of_one_domain_read_no_other_domains(browser: WebDriver, large: str) -> None:
-    browser.get(large.replace("/admin", "/domains/tsk_00001"))
-    wait_until(browser, lambda b: b.find_element(By.ID, "name").text != "")
-    wait_until(browser, lambda b: b.find_element(By.ID, "appended-note").text != "")
-    assert browser.find_element(By.CSS_SELECTOR, "#name .dot").get_attribute("data-tone") in "012345678"
-    _assert_lists_of_tasks_are_limited(browser)
-
-
-def test_form_offers_a_domain_that_is_not_among_the_newest(browser: WebDriver, large: str) -> None:
-    browser.get(f"{large}?into=tsk_00001")
-    wait_until(browser, lambda b: b.find_element(By.ID, "f-into").get_attribute("value") == "tsk_00001")
-    _assert_lists_of_tasks_are_limited(browser)
-
-
 def _assert_lists_of_tasks_are_limited(browser: WebDriver) -> None:
     requested = browser.execute_script(
         "return performance.getEntriesByType('resource').map(({name}) => new URL(name))"
@@ -193,54 +160,3 @@ def _assert_lists_of_tasks_are_limited(browser: WebDriver) -> None:
     )
     assert all("limit=" in query for query in requested)
     assert requested or "/domains/" not in browser.current_url
-
-
-def test_unchanged_library_costs_one_small_answer(page: WebDriver) -> None:
-    requests = _requests_of_refreshes(page, 3)
-    assert {request["path"] for request in requests} == {"/library"}
-    assert {request["status"] for request in requests} == {304}
-    assert sum(request["bytes"] for request in requests) <= 400 * len(requests)
-
-
-def test_new_measures_redraw_the_matrix_only(page: WebDriver) -> None:
-    hostile = "<img src=x onerror=\"document.title='taken'\">"
-    _forget_requests(page)
-    with session_scope(write=True) as session:
-        task = session.get_one(Task, "tsk_00001")
-        before = task.name
-        task.name = hostile
-    try:
-        refresh_library_page(page)
-        wait_until(page, lambda b: texts(b, "#matrix thead th")[1] == hostile)
-        assert "/shards" not in {request["path"] for request in _requests(page)}
-        assert page.title != "taken"
-        assert not page.find_elements(By.CSS_SELECTOR, "#memory img")
-    finally:
-        with session_scope(write=True) as session:
-            session.get_one(Task, "tsk_00001").name = before
-
-
-def _requests(browser: WebDriver) -> list[dict[str, Any]]:
-    """Return the page's finished requests, without the health indicator's."""
-    entries: list[dict[str, Any]] = browser.execute_script("""
-      return performance.getEntriesByType('resource').map((entry) => ({
-        path: new URL(entry.name).pathname, status: entry.responseStatus, bytes: entry.transferSize }))
-    """)
-    return [entry for entry in entries if entry["path"] != "/readyz"]
-
-
-def _forget_requests(browser: WebDriver) -> None:
-    browser.execute_script("performance.clearResourceTimings()")
-
-
-def _requests_of_refreshes(browser: WebDriver, refreshes: int) -> list[dict[str, Any]]:
-    """Return the page's requests during refreshes, without the health indicator's."""
-    _forget_requests(browser)
-    for number in range(1, refreshes + 1):
-        refresh_library_page(browser)
-        wait_until(
-            browser, lambda b, n=number: sum(entry["path"] == "/library" for entry in _requests(b)) >= n
-        )
-    # Requests that follow a change are sent as soon as the state has been read.
-    browser.execute_async_script("setTimeout(arguments[0], 500)")
-    return _requests(browser)

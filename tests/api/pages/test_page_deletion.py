@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 from fastapi.testclient import TestClient
@@ -15,14 +14,12 @@ from selenium.webdriver.remote.webdriver import WebDriver
 from selenium.webdriver.remote.webelement import WebElement
 
 from api.routes import task_routes
-from cinestrata_schemas.tasks import TaskSpec
 from cinestrata_schemas.videos import DeletionResult
 from service.catalog.database import session_scope
 from service.catalog.tables import Task, Video
 from service.core.errors import Unavailable
 from service.library.deletion import delete_task
-from service.tasks import commands
-from tests.api.browser import refresh_library_page, texts, wait_for, wait_for_texts, wait_until
+from tests.api.browser import texts, wait_for, wait_for_texts, wait_until
 from tests.api.learned_library import FIRST, SECOND
 from tests.catalog_rows import count_changes
 
@@ -78,34 +75,8 @@ def test_video_is_deleted_after_its_id_is_typed(browser: WebDriver, address: str
     assert client.get(f"/videos/{doomed}").status_code == 404
 
 
-def test_deleted_unlearned_domain_leaves_the_list(
-    browser: WebDriver,
-    address: str,
-    world: Path,
-) -> None:
-    videos = [{"uri": f"{FIRST}/{next((world / FIRST).glob('*.mp4')).name}"}]
-    task = commands.create_task(TaskSpec.model_validate({"name": "mistake", "videos": videos})).task
-    browser.get(f"{address}/admin")
-    wait_for(browser, "#tasks > li", 3)
-    assert not _find(browser, "[aria-label='Delete mistake']").is_displayed(), (
-        "an active task must be cancelled first"
-    )
-    commands.cancel_task(task.id)
-    refresh_library_page(browser)
-    wait_until(browser, lambda b: _find(b, "[aria-label='Delete mistake']").is_displayed())
-    _find(browser, "[aria-label='Delete mistake']").click()
-    assert "column" not in _find(browser, "#delete-lost").text
-    _press(browser, "mistake", Keys.ENTER)
-    wait_until(browser, lambda b: len(texts(b, "#tasks > li")) == 2)
-    assert "mistake" not in {task.name for task in commands.list_tasks()}
-
-
 def test_learned_domain_is_deleted_by_keyboard(
-    browser: WebDriver,
-    address: str,
-    client: TestClient,
-    library: list[str],
-    monkeypatch: pytest.MonkeyPatch,
+    browser: WebDriver, address: str, client: TestClient, library: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     going, answers = threading.Event(), iter([_refused, delete_task])
 

@@ -69,24 +69,6 @@ def _found(client: TestClient, task: str) -> set[str]:
     return {result["video_id"] for result in answer["results"]}
 
 
-def test_captions_of_appended_videos_route_queries(
-    client: TestClient, library: list[str], configured: Settings, world: Path
-) -> None:
-    """A word in an appended caption makes its domain the likeliest, which it was not before."""
-
-    def likeliest() -> str:
-        answer = client.get("/search", params={"q": "xylophone"}).json()
-        return str(answer["routing"][0]["task_id"])
-
-    before = likeliest()
-    domain = next(task for task in library if task != before)
-    entry = _entry(configured, world, "music") | {"captions": ["a xylophone"]}
-    append = client.post(f"/tasks/{domain}/videos", json={"videos": [entry]}).json()
-    assert likeliest() == before
-    assert _run(client, append["id"])["state"] == "ready"
-    assert likeliest() == domain
-
-
 def test_archive_is_appended(
     client: TestClient, library: list[str], configured: Settings, world: Path
 ) -> None:
@@ -125,24 +107,6 @@ def test_refusals_name_the_reason(
 
 
 @pytest.mark.parametrize(
-    ("path", "status", "field"),
-    [
-        ("/videos?task=nowhere", 404, None),
-        ("/videos?limit=0", 422, "limit"),
-        ("/videos?limit=1001", 422, "limit"),
-        ("/videos?cursor=x", 422, "cursor"),
-        ("/videos?cursor=" + "9" * 30, 422, "cursor"),
-        ("/videos?statsu=accepted", 422, "statsu"),
-        ("/videos?status=lost", 422, "status"),
-    ],
-)
-def test_wrong_list_parameter_is_named(client: TestClient, path: str, status: int, field: str | None) -> None:
-    answer = client.get(path)
-    assert answer.status_code == status
-    assert field is None or field in [error["field"] for error in answer.json()["errors"]]
-
-
-@pytest.mark.parametrize(
     ("body", "field"),
     [
         ({"videos": []}, "videos"),
@@ -158,12 +122,6 @@ def test_invalid_field_is_named(
     answer = client.post(f"/tasks/{library[0]}/videos", json=body)
     assert answer.status_code == 422
     assert field in [error["field"] for error in answer.json()["errors"]]
-
-
-def test_form_without_archive_is_refused(client: TestClient, library: list[str]) -> None:
-    answer = client.post(f"/tasks/{library[0]}/videos", files={"clip": ("a.zip", b"x")})
-    assert answer.status_code == 422
-    assert [error["field"] for error in answer.json()["errors"]] == ["archive"]
 
 
 @pytest.mark.slow

@@ -159,12 +159,6 @@ _COLUMNS = {
     table.name: [column for column in table.columns if not (column.primary_key or column.foreign_keys)]
     for table in CATALOG_SCHEMA.sorted_tables
 }
-_JSON_COLUMNS = [
-    (table, column.name)
-    for table, columns in _COLUMNS.items()
-    for column in columns
-    if isinstance(column.type, StoredJson)
-]
 
 
 def _no_value_of(column: Column[Any]) -> str | bytes:
@@ -194,14 +188,6 @@ def test_damaged_values_stop_no_list_and_no_maintenance(
     client: TestClient, filled: list[str], table: str, values: dict[str, str | bytes]
 ) -> None:
     _check_damage(client, filled[0], [(table, column, value) for column, value in values.items()])
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("value", ["3", "[" * 100_000], ids=["number", "nested"])
-def test_damaged_values_of_all_tables_stop_no_list_and_no_maintenance(
-    client: TestClient, filled: list[str], value: str
-) -> None:
-    _check_damage(client, filled[0], [(table, column, value) for table, column in _JSON_COLUMNS])
 
 
 def _check_damage(client: TestClient, task: str, damages: list[tuple[str, str, str | bytes]]) -> None:

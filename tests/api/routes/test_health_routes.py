@@ -12,7 +12,7 @@ import pytest
 from fastapi.testclient import TestClient
 from httpx import ASGITransport, AsyncClient
 
-from api.routes import health_routes
+from api.routes import operation_routes
 from cinestrata_schemas.operations import Readiness
 from service.core.settings import Settings
 from service.storage import library_paths
@@ -59,7 +59,7 @@ def test_concurrent_requests_share_a_readiness_check(
             answers.append(await api.get("/readyz"))
             return [getattr(answer, "status_code", 0) for answer in answers]
 
-    monkeypatch.setattr(health_routes, "_check_readiness", check)
+    monkeypatch.setattr(operation_routes, "_check_readiness", check)
     assert asyncio.run(statuses()) == [0, 200, 200, 200, 200, 200]
     assert count == 2
 
@@ -111,9 +111,7 @@ def test_other_paths_need_a_local_host(
     assert client.get(f"{BASE_URL}{path}", headers={"Host": "evil.example"}).status_code == 403
 
 
-def test_other_methods_need_a_local_host(
-    status_without_host: Callable[[str, str], tuple[int, bool]],
-) -> None:
+def test_other_methods_need_a_local_host(status_without_host: Callable[[str, str], tuple[int, bool]]) -> None:
     assert status_without_host("OPTIONS", "/")[0] == status_without_host("POST", "/mcp")[0] == 403
 
 

@@ -119,11 +119,6 @@ def test_source_that_is_not_allowed_any_more_is_not_read(
     assert web_files.requests == []
 
 
-def test_details_contain_no_token(client: TestClient) -> None:
-    assert client.get("/videos/web").json()["uri"].endswith("/web.mp4?***")
-    assert "hunter2" not in client.get("/videos").text
-
-
 def test_body_that_breaks_off_is_not_complete(client: TestClient, web_files: WebFiles) -> None:
     def truncate(request: Handler) -> None:
         send(request, 200, b"half", **{"Content-Length": "8"})

@@ -17,10 +17,10 @@ from pydantic import SecretStr
 from starlette.routing import Mount
 
 from api.app import create_app
+from api.routes.upload_routes import TusRoute
 from api.security import authentication
 from api.security.authentication import SESSION_COOKIE
 from api.security.route_scopes import ScopedRoute, check_declarations, declared_scope, requires
-from api.tus_protocol import TusRoute
 from cinestrata_schemas.access import KeySpec, UserSpec
 from service.access.api_keys import create_key, revoke_key
 from service.access.credentials import SCOPES

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from media.scenes import scene_files
-from media.scenes.painting import Scene
 from media.scenes.scene_files import scene_file_name
+from media.scenes.scene_model import Scene
 from service.catalog.database import session_scope
 from service.catalog.tables import Video
 from service.core.errors import Conflict, Unavailable

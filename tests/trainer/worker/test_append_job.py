@@ -14,7 +14,7 @@ from sqlalchemy import select
 
 from cinestrata_schemas.tasks import AppendSpec, TaskDetails
 from cli.commands.library_checks import check_catalog
-from cli.commands.task_commands import task_facts
+from cli.commands.task_commands import task_table
 from cli.console import console
 from index.integrity_audit import audit
 from index.shard_store import ShardStore
@@ -126,7 +126,7 @@ def test_append_of_a_broken_file_alone_changes_nothing(learned_task: str) -> Non
     assert (view.state, view.error, view.counts.rejected, view.counts.appended) == ("ready", None, 1, 0)
     assert open_store().manifest() == manifest
     with console.capture() as shown:
-        console.print(task_facts(view))
+        console.print(task_table([view]))
     assert "nothing to add, 1 rejected" in shown.get()
     assert "rejected: new/broken.mp4" in shown.get()
 
