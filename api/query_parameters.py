@@ -6,7 +6,7 @@ Unknown parameters are refused: ignoring a misspelled filter would return rows t
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, get_args
 
 from fastapi import Query
 from pydantic import AfterValidator, BaseModel, ConfigDict, StringConstraints
@@ -17,10 +17,15 @@ from cinestrata_schemas.choice_types import (
     ActorKind,
     EffectiveSplit,
     QueryMode,
+    ReleaseSort,
     SearchScope,
+    ShardSort,
     TaskKind,
+    TaskSort,
     TaskState,
+    TimeSort,
     Verdict,
+    VideoSort,
     VideoStatus,
 )
 from cinestrata_schemas.search import SearchQuery
@@ -44,8 +49,7 @@ class StrictParameters(BaseModel):
 
 class _PageParameters(StrictParameters):
     cursor: Annotated[
-        _Text | None,
-        Query(description="`next_cursor` from the previous page; leave the other parameters unchanged."),
+        _Text | None, Query(description="`next_cursor` from the previous page, with the same parameters.")
     ] = None
 
 
@@ -56,69 +60,49 @@ class _LimitedPageParameters(_PageParameters):
 class SyncedFileListParameters(_LimitedPageParameters):
     """Parameters of ``GET /syncs/files``."""
 
-    task: Annotated[_Text | None, Query(description="Only files that this domain (name or ID) follows.")] = (
-        None
-    )
-    sha256: Annotated[
-        list[_Text], Query(max_length=100, description="Only files with one of these contents.")
-    ] = []
+    task: Annotated[_Text | None, Query(description="Only files of this domain (name or ID).")] = None
+    sha256: Annotated[list[_Text], Query(max_length=100, description="Only these contents.")] = []
 
 
 class VideoListParameters(_LimitedPageParameters):
     """Parameters of ``GET /videos``."""
 
-    task: Annotated[
-        _Text | None,
-        Query(description="Only videos in the domain of this task (name or ID), including appends to it."),
-    ] = None
+    task: Annotated[_Text | None, Query(description="Only videos of this domain (name or ID).")] = None
     status: Annotated[VideoStatus | None, Query(description="Only videos with this status.")] = None
-    split: Annotated[EffectiveSplit | None, Query(description="Only videos with this effective split.")] = (
-        None
-    )
+    split: Annotated[EffectiveSplit | None, Query(description="Only videos of this effective split.")] = None
     text: Annotated[
-        _Text | None,
-        Query(description="Only videos with this text in ID, URI, captions or reason (case-insensitive)."),
+        _Text | None, Query(description="Only videos with this text in ID, URI, captions or reason.")
     ] = None
     sort: Annotated[
-        Literal["added", "-added", "id", "-id", "duration", "-duration", "bytes", "-bytes"],
-        Query(description="Sort order; a leading `-` reverses it. `added` is the order of arrival."),
+        VideoSort, Query(description="A leading `-` reverses the order. `added`: by arrival.")
     ] = "added"
 
 
 class TaskListParameters(_PageParameters):
     """Parameters of ``GET /tasks``."""
 
-    state: Annotated[
-        list[TaskState] | None, Query(description="Only tasks in this state; may be repeated.")
-    ] = None
+    state: Annotated[list[TaskState] | None, Query(description="Only tasks in this state; repeatable.")] = (
+        None
+    )
     kind: Annotated[TaskKind | None, Query(description="Only domains, or only appends to domains.")] = None
     into: Annotated[_Text | None, Query(description="Only appends to this domain (name or ID).")] = None
     method: Annotated[_Text | None, Query(description="Only tasks with this learning method.")] = None
     text: Annotated[
-        _Text | None,
-        Query(
-            description="Only tasks whose name or ID contains this text (case-insensitive), and appends to them."
-        ),
+        _Text | None, Query(description="Only tasks with this text in name or ID, and appends to them.")
     ] = None
     searched: Annotated[
-        bool | None,
-        Query(description="true: only domains that the served release can search; false: only other tasks."),
+        bool | None, Query(description="true: only domains that can be searched; false: the others.")
     ] = None
     sort: Annotated[
-        Literal["position", "-position", "name", "-name", "created", "-created", "learned", "-learned"],
-        Query(description="Sort order; a leading `-` reverses it. `position` is the place in the queue."),
+        TaskSort, Query(description="A leading `-` reverses the order. `position`: in the queue.")
     ] = "position"
-    limit: Annotated[
-        int | None, Query(ge=1, le=1000, description="Maximum number of tasks on the page; default: all.")
-    ] = None
+    limit: Annotated[int | None, Query(ge=1, le=1000, description="Maximum number; default: all.")] = None
 
 
 class ReleaseListParameters(_LimitedPageParameters):
     """Parameters of ``GET /releases``."""
 
-    task: Annotated[
-        _Text | None, Query(description="Only the release that learned this domain (name or ID).")
-    ] = None
+    task: Annotated[_Text | None, Query(description="Only the release of this domain (name or ID).")] = None
     kind: Annotated[
         _Text | None, Query(description="Only releases with this kind of encoder.", examples=["low_rank"])
     ] = None
@@ -127,8 +111,7 @@ class ReleaseListParameters(_LimitedPageParameters):
     ] = None
     current: Annotated[bool | None, Query(description="true: the served release; false: the others.")] = None
     sort: Annotated[
-        Literal["learned", "-learned", "created", "-created", "bytes", "-bytes"],
-        Query(description="Sort order; a leading `-` reverses it. `learned` is the order of learning."),
+        ReleaseSort, Query(description="A leading `-` reverses the order. `learned`: of learning.")
     ] = "learned"
 
 
@@ -136,22 +119,16 @@ class ShardListParameters(_LimitedPageParameters):
     """Parameters of ``GET /shards``."""
 
     text: Annotated[
-        _Text | None,
-        Query(description="Only shards whose domain name or ID contains this text (case-insensitive)."),
+        _Text | None, Query(description="Only shards with this text in the domain's name or ID.")
     ] = None
-    sort: Annotated[
-        Literal["created", "-created", "count", "-count", "bytes", "-bytes"],
-        Query(description="Sort order; a leading `-` reverses it."),
-    ] = "created"
+    sort: Annotated[ShardSort, Query(description="A leading `-` reverses the order.")] = "created"
 
 
 class AuditListParameters(_LimitedPageParameters):
     """Parameters of ``GET /audit``."""
 
     actor: Annotated[_Text | None, Query(description="Only entries by this user, key or process.")] = None
-    kind: Annotated[
-        list[ActorKind] | None, Query(description="Only entries by this kind of actor; may be repeated.")
-    ] = None
+    kind: Annotated[list[ActorKind] | None, Query(description="Only this kind of actor; repeatable.")] = None
     action: Annotated[
         list[_Text] | None,
         Query(
@@ -164,36 +141,23 @@ class AuditListParameters(_LimitedPageParameters):
     address: Annotated[_Text | None, Query(description="Only requests from this network address.")] = None
     request_id: Annotated[_Text | None, Query(description="Only changes made by this request.")] = None
     text: Annotated[
-        _Text | None,
-        Query(
-            description="Only entries with this text in actor, action, target or details (case-insensitive)."
-        ),
+        _Text | None, Query(description="Only entries with this text in actor, action, target or details.")
     ] = None
-    after: Annotated[
-        datetime | None, Query(description="Earliest time, inclusive; UTC unless it has a time zone.")
-    ] = None
-    before: Annotated[
-        datetime | None, Query(description="Latest time, exclusive; UTC unless it has a time zone.")
-    ] = None
+    after: Annotated[datetime | None, Query(description="Earliest time; UTC unless it has a zone.")] = None
+    before: Annotated[datetime | None, Query(description="End, exclusive; UTC unless it has a zone.")] = None
 
-    sort: Annotated[
-        Literal["time", "-time"], Query(description="Sort order; `-time` lists the newest first.")
-    ] = "-time"
+    sort: Annotated[TimeSort, Query(description="`-time`: newest first.")] = "-time"
 
 
 class FeedbackListParameters(_LimitedPageParameters):
     """Parameters of ``GET /feedback``."""
 
     video_id: Annotated[_Text | None, Query(description="Only feedback on this video.")] = None
-    text: Annotated[
-        _Text | None, Query(description="Only feedback for queries containing this text (case-insensitive).")
-    ] = None
+    text: Annotated[_Text | None, Query(description="Only feedback for queries with this text.")] = None
     verdict: Annotated[Verdict | None, Query(description="Only feedback with this verdict.")] = None
     caller: Annotated[_Text | None, Query(description="Only feedback from this user or key.")] = None
     own: Annotated[bool, Query(description="Only your own feedback, for administrators too.")] = False
-    sort: Annotated[
-        Literal["time", "-time"], Query(description="Sort order; `-time` lists the newest first.")
-    ] = "-time"
+    sort: Annotated[TimeSort, Query(description="`-time`: newest first.")] = "-time"
 
 
 class WebhookDeliveryParameters(_LimitedPageParameters):
@@ -222,9 +186,7 @@ class CaptionsParameters(StrictParameters):
 class SuggestionParameters(StrictParameters):
     """Parameters of ``GET /suggestions``. The service checks their values."""
 
-    q: Annotated[
-        str, Query(description="Query so far; suggestions complete its last word.", examples=["a bir"])
-    ]
+    q: Annotated[str, Query(description="Query so far, whose last word is completed.", examples=["a bir"])]
     k: Annotated[int, Query(description="Maximum number of words.", json_schema_extra=_AT_LEAST_ONE)] = 8
 
 
@@ -247,8 +209,7 @@ class _FilterParameters(StrictParameters):
 
     k: Annotated[int, Query(description="Maximum number of results.", json_schema_extra=_AT_LEAST_ONE)] = 10
     task: Annotated[
-        list[str] | None,
-        Query(description="Name or ID of a domain to search; may be repeated. Default: all domains."),
+        list[str] | None, Query(description="Domain to search (name or ID); repeatable. Default: all.")
     ] = None
     min_duration: Annotated[
         float | None, Query(description="Minimum duration in seconds.", json_schema_extra=_NOT_NEGATIVE)
@@ -257,10 +218,10 @@ class _FilterParameters(StrictParameters):
         float | None, Query(description="Maximum duration in seconds.", json_schema_extra=_NOT_NEGATIVE)
     ] = None
     arrived_after: Annotated[
-        datetime | None, Query(description="Added at this time or later; UTC unless it has a time zone.")
+        datetime | None, Query(description="Added since this time; UTC unless it has a zone.")
     ] = None
     arrived_before: Annotated[
-        datetime | None, Query(description="Added before this time; UTC unless it has a time zone.")
+        datetime | None, Query(description="Added before this time; UTC unless it has a zone.")
     ] = None
     where: str | None = Query(
         None,
@@ -290,8 +251,7 @@ class ClipParameters(_FilterParameters):
     """Parameters of ``POST /search/clip``."""
 
     captions: Annotated[
-        int | None,
-        Query(description="Number of captions from the library to return as descriptions of the clip."),
+        int | None, Query(description="Number of captions to return that describe the clip.")
     ] = None
 
 
@@ -307,7 +267,7 @@ class _TextParameters(_FilterParameters):
     mode: Annotated[
         str | None,
         Query(
-            description="Query mode: 'pinned' or 'latest'; default: 'pinned' if the release offers it.",
+            description="'pinned' or 'latest'; default: 'pinned' if offered.",
             json_schema_extra={"enum": [*get_args(QueryMode), None]},
         ),
     ] = None
@@ -331,19 +291,14 @@ class ExplanationParameters(_TextParameters):
     """Parameters of ``GET /videos/{video_id}/explanation``."""
 
     k: Annotated[
-        int | None,
-        Query(
-            description="Number of results among which the video is ranked; default: the maximum of a search."
-        ),
+        int | None, Query(description="Number of ranked results; default: the maximum of a search.")
     ] = None  # type: ignore[assignment]
 
 
 class QueryReportParameters(StrictParameters):
     """Parameters of ``GET /tasks/{task_id}/queries``."""
 
-    worst: Annotated[
-        int, Query(ge=0, le=MAX_WORST_QUERIES, description="Maximum number of worst queries.")
-    ] = 10
+    worst: Annotated[int, Query(ge=0, le=MAX_WORST_QUERIES, description="Maximum number of them.")] = 10
 
 
 class SearchParameters(_TextParameters):
@@ -356,9 +311,7 @@ class SearchParameters(_TextParameters):
             json_schema_extra={"minimum": 0, "maximum": 1},
         ),
     ] = None
-    facets: Annotated[
-        bool, Query(description="Whether to count the domains and metadata values of the results.")
-    ] = False
+    facets: Annotated[bool, Query(description="Whether to count domains and metadata values.")] = False
     cursor: Annotated[
         str | None,
         Query(

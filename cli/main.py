@@ -60,22 +60,18 @@ def demo(
     exit_after_report: Annotated[
         bool, typer.Option("--exit", help="Stop the service after the report.")
     ] = False,
-    report: Annotated[
-        Path | None, typer.Option("--report", help="Also write the report to this JSON file.")
-    ] = None,
+    report: Annotated[Path | None, typer.Option(help="Also write the report to this JSON file.")] = None,
     videos: Annotated[
         Path | None,
         typer.Option(
-            "--videos",
             help="Folder with your own videos instead of rendered ones: one subfolder per domain, with "
-            "captions.csv (columns file, caption) or manifest.jsonl.",
+            "captions.csv (columns file, caption) or manifest.jsonl."
         ),
     ] = None,
     data: Annotated[
         Path | None,
         typer.Option(
-            "--data",
-            help="Data folder (default: ./cinestrata-data/demo, with --videos ./cinestrata-data/demo-FOLDER).",
+            help="Data folder (default: ./cinestrata-data/demo, with --videos ./cinestrata-data/demo-FOLDER)."
         ),
     ] = None,
     port: Port = None,

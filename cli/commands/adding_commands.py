@@ -41,14 +41,12 @@ def ingest(
             help="Manifest (JSONL, CSV, TSV, Parquet or Excel), folder (local, s3:// or gs://), or archive of videos."
         ),
     ],
-    name: Annotated[
-        str | None, typer.Option("--name", help="Name of the domain (default: from the path).")
-    ] = None,
+    name: Annotated[str | None, typer.Option(help="Name of the domain (default: from the path).")] = None,
     into: Annotated[
-        str | None, typer.Option("--into", help="Append the videos to this learned domain (name or ID).")
+        str | None, typer.Option(help="Append the videos to this learned domain (name or ID).")
     ] = None,
     method: Annotated[
-        str | None, typer.Option("--method", help="Learning method (default: the service's default).")
+        str | None, typer.Option(help="Learning method (default: the service's default).")
     ] = None,
     assignments: MethodSettings = None,
     wait: Wait = True,
@@ -112,17 +110,13 @@ def ingest(
 @report_errors
 def sync(
     source: Annotated[str, typer.Argument(help="Folder of videos or its manifest: a path, s3:// or gs://.")],
-    name: Annotated[
-        str | None, typer.Option("--name", help="Name of the domain (default: from the path).")
-    ] = None,
+    name: Annotated[str | None, typer.Option(help="Name of the domain (default: from the path).")] = None,
     vanished: Annotated[
-        VanishedVideos,
-        typer.Option("--vanished", help="Whether to keep or delete videos whose file is gone."),
+        VanishedVideos, typer.Option(help="Whether to keep or delete videos whose file is gone.")
     ] = "keep",
     every: Annotated[
         str | None,
         typer.Option(
-            "--every",
             metavar="INTERVAL",
             help="Let the service sync a source below its media root at this interval, such as 15m, 2h or 1d.",
         ),
@@ -176,7 +170,7 @@ def sync(
 def relearn(
     domain: Annotated[str, typer.Argument(help="Name or ID of the domain.")],
     name: Annotated[
-        str | None, typer.Option("--name", help="Name of the new domain (default: from the domain's name).")
+        str | None, typer.Option(help="Name of the new domain (default: from the domain's name).")
     ] = None,
     wait: Wait = True,
     as_json: AsJson = False,

@@ -44,30 +44,23 @@ def run(
         ),
     ] = None,
     videos: Annotated[
-        Path | None, typer.Option("--videos", help="Folder with the data set's videos and captions.")
+        Path | None, typer.Option(help="Folder with the data set's videos and captions.")
     ] = None,
     methods: Annotated[
         str | None,
         typer.Option(
-            "--methods",
             metavar="A,B",
             help="Methods or variants, for example finetune@learning_rate=1e-4@reindex=true (default: all methods).",
         ),
     ] = None,
     seeds: Annotated[
-        int | None,
-        typer.Option("--seeds", min=1, help="Number of runs per method (default: the protocol's)."),
+        int | None, typer.Option(min=1, help="Number of runs per method (default: the protocol's).")
     ] = None,
-    tasks: Annotated[
-        int | None, typer.Option("--tasks", min=1, help="Number of tasks to learn (default: all).")
-    ] = None,
+    tasks: Annotated[int | None, typer.Option(min=1, help="Number of tasks to learn (default: all).")] = None,
     out: Annotated[
-        Path | None,
-        typer.Option("--out", help=f"Folder for the results (default: {DEFAULT_FOLDER}/<protocol>)."),
+        Path | None, typer.Option(help=f"Folder for the results (default: {DEFAULT_FOLDER}/<protocol>).")
     ] = None,
-    backbone: Annotated[
-        str | None, typer.Option("--backbone", help="Backbone (default: the protocol's).")
-    ] = None,
+    backbone: Annotated[str | None, typer.Option(help="Backbone (default: the protocol's).")] = None,
     device: Device = "auto",
     cache: Cache = DEFAULT_FOLDER / "frames",
 ) -> None:
@@ -112,10 +105,8 @@ def _list_protocols() -> None:
 @report_errors
 def routing(
     splits: Annotated[list[Path], typer.Argument(help="Published splits as JSON, such as actnet-10.json.")],
-    backbone: Annotated[
-        str, typer.Option("--backbone", help="Backbone that supplies tokens and text vectors.")
-    ] = "small",
-    out: Annotated[Path, typer.Option("--out", help="Folder for the results.")] = DEFAULT_FOLDER / "routing",
+    backbone: Annotated[str, typer.Option(help="Backbone that supplies tokens and text vectors.")] = "small",
+    out: Annotated[Path, typer.Option(help="Folder for the results.")] = DEFAULT_FOLDER / "routing",
 ) -> None:
     """Measure how often captions from published splits are routed to their own task.
 
@@ -141,23 +132,21 @@ def routing(
 def clips(
     folder: DomainFolder,
     methods: Annotated[
-        str,
-        typer.Option("--methods", metavar="A,B", help="Methods or variants, as for `cinestrata bench run`."),
+        str, typer.Option(metavar="A,B", help="Methods or variants, as for `cinestrata bench run`.")
     ] = "analytic",
-    backbone: Annotated[str, typer.Option("--backbone", help="Backbone of the methods.")] = "small",
+    backbone: Annotated[str, typer.Option(help="Backbone of the methods.")] = "small",
     seeds: Annotated[
-        int, typer.Option("--seeds", min=1, help="Runs per method; each but the first shuffles the domains.")
+        int, typer.Option(min=1, help="Runs per method; each but the first shuffles the domains.")
     ] = 1,
     counts: Annotated[
         str | None,
         typer.Option(
-            "--counts",
             metavar="N,M",
             help="Measure one method with at most N, M and all captioned training clips per domain, "
             "without rivals. Each seed selects different clips.",
         ),
     ] = None,
-    out: Annotated[Path, typer.Option("--out", help="Folder for the results.")] = DEFAULT_FOLDER / "clips",
+    out: Annotated[Path, typer.Option(help="Folder for the results.")] = DEFAULT_FOLDER / "clips",
     device: Device = "auto",
     cache: Cache = DEFAULT_FOLDER / "frames",
 ) -> None:
@@ -202,25 +191,16 @@ def queries(
         ),
     ],
     seeds: Annotated[
-        int,
-        typer.Option(
-            "--seeds", min=1, help="Number of seeds, which select the order of domains and the queries."
-        ),
+        int, typer.Option(min=1, help="Number of seeds, which select the order of domains and the queries.")
     ] = 1,
     count: Annotated[
         int, typer.Option("--queries", min=1, help="Maximum number of queries per kind and seed.")
     ] = 150,
-    domains: Annotated[
-        str | None, typer.Option("--domains", metavar="A,B", help="Domains to use (default: all).")
-    ] = None,
-    exclude: Annotated[
-        str | None, typer.Option("--exclude", metavar="A,B", help="Domains to leave out.")
-    ] = None,
+    domains: Annotated[str | None, typer.Option(metavar="A,B", help="Domains to use (default: all).")] = None,
+    exclude: Annotated[str | None, typer.Option(metavar="A,B", help="Domains to leave out.")] = None,
     url: Annotated[
         str | None,
-        typer.Option(
-            "--url", help="Search this running service, which has the folders' clips, beside BM25 alone."
-        ),
+        typer.Option(help="Search this running service, which has the folders' clips, beside BM25 alone."),
     ] = None,
     names: Annotated[
         bool,
@@ -230,14 +210,11 @@ def queries(
         ),
     ] = False,
     uncaptioned: Annotated[
-        str,
-        typer.Option("--uncaptioned", metavar="A,B", help="Shares of the clips whose captions are hidden."),
+        str, typer.Option(metavar="A,B", help="Shares of the clips whose captions are hidden.")
     ] = "0.2",
-    backbone: Annotated[str, typer.Option("--backbone", help="Backbone of the library.")] = "small",
-    method: Annotated[
-        str | None, typer.Option("--method", help="Learning method (default: the backbone's).")
-    ] = None,
-    out: Annotated[Path, typer.Option("--out", help="Folder for the results.")] = DEFAULT_FOLDER / "queries",
+    backbone: Annotated[str, typer.Option(help="Backbone of the library.")] = "small",
+    method: Annotated[str | None, typer.Option(help="Learning method (default: the backbone's).")] = None,
+    out: Annotated[Path, typer.Option(help="Folder for the results.")] = DEFAULT_FOLDER / "queries",
     cache: Cache = DEFAULT_FOLDER / "frames",
 ) -> None:
     """Search a library of your own clips as people do, and compare with full-text search and other rivals.

@@ -41,7 +41,7 @@ def delete(
         list[str] | None, typer.Argument(metavar="VIDEO_ID...", help="IDs of the videos.", show_default=False)
     ] = None,
     task: Annotated[
-        str | None, typer.Option("--task", help="Delete this task (name or ID) instead of single videos.")
+        str | None, typer.Option(help="Delete this task (name or ID) instead of single videos.")
     ] = None,
     confirmed: Annotated[bool, typer.Option("--yes", "-y", help="Skip the confirmation prompt.")] = False,
     as_json: AsJson = False,
@@ -208,7 +208,7 @@ def _run_job(client: ServiceClient, spec: JobSpec) -> JobDetails:
 @app.command()
 @report_errors
 def move(
-    to: Annotated[Literal["faiss", "milvus"], typer.Option("--to", help="Target vector store.")],
+    to: Annotated[Literal["faiss", "milvus"], typer.Option(help="Target vector store.")],
     as_json: AsJson = False,
     data: Data = None,
 ) -> None:

@@ -79,15 +79,10 @@ def serve(
 @app.command()
 @report_errors
 def worker(
-    queue: Annotated[
-        Literal["cpu", "gpu"], typer.Option("--queue", help="cpu: check videos; gpu: learn and index.")
-    ],
+    queue: Annotated[Literal["cpu", "gpu"], typer.Option(help="cpu: check videos; gpu: learn and index.")],
     data: Data = None,
     health_file: Annotated[
-        Path | None,
-        typer.Option(
-            "--health-file", help="File to which the worker writes its health, for container probes."
-        ),
+        Path | None, typer.Option(help="File to which the worker writes its health, for container probes.")
     ] = None,
 ) -> None:
     """Start one worker. You may run several; tasks are learned one at a time."""

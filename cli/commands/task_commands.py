@@ -70,7 +70,7 @@ def cancel(task: TaskName, as_json: AsJson = False, url: Url = None, data: Data 
 @report_errors
 def retry(
     task: TaskName,
-    method: Annotated[str | None, typer.Option("--method", help="Use another learning method.")] = None,
+    method: Annotated[str | None, typer.Option(help="Use another learning method.")] = None,
     assignments: MethodSettings = None,
     as_json: AsJson = False,
     url: Url = None,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any
 
 from cinestrata_client.requests import Pages, operation
 from cinestrata_client.shown_answers import SearchResponse, SimilarVideosResponse, VideoPage
@@ -24,10 +24,15 @@ from cinestrata_schemas.choice_types import (
     ActorKind,
     EffectiveSplit,
     QueryMode,
+    ReleaseSort,
     SearchScope,
+    ShardSort,
     TaskKind,
+    TaskSort,
     TaskState,
+    TimeSort,
     Verdict,
+    VideoSort,
     VideoStatus,
 )
 from cinestrata_schemas.search import (
@@ -39,13 +44,6 @@ from cinestrata_schemas.search import (
 )
 
 # mypy: disable-error-code="empty-body"
-
-TaskSort = Literal["position", "-position", "name", "-name", "created", "-created", "learned", "-learned"]
-VideoSort = Literal["added", "-added", "id", "-id", "duration", "-duration", "bytes", "-bytes"]
-ShardSort = Literal["created", "-created", "count", "-count", "bytes", "-bytes"]
-ReleaseSort = Literal["learned", "-learned", "created", "-created", "bytes", "-bytes"]
-AuditSort = Literal["time", "-time"]
-FeedbackSort = Literal["time", "-time"]
 
 
 class Operations:
@@ -229,7 +227,7 @@ class Operations:
         verdict: Verdict | None = None,
         caller: str | None = None,
         own: bool | None = None,
-        sort: FeedbackSort | None = None,
+        sort: TimeSort | None = None,
     ) -> videos.FeedbackPage:
         """List feedback in pages, newest first by default."""
 
@@ -439,7 +437,7 @@ class Operations:
         text: str | None = None,
         after: datetime | None = None,
         before: datetime | None = None,
-        sort: AuditSort | None = None,
+        sort: TimeSort | None = None,
     ) -> access.AuditPage:
         """List the audit log in pages, newest first by default."""
 

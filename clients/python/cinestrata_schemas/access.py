@@ -23,9 +23,7 @@ class KeySpec(RequestModel):
     scope: AccessScope = Field(
         description="search: read only; ingest: also change videos and domains; admin: everything."
     )
-    expires_in_days: int | None = Field(
-        default=None, ge=1, le=3660, description="Days until the key expires."
-    )
+    expires_in_days: int | None = Field(default=None, ge=1, le=3660, description="Days until it expires.")
     expires_at: datetime | None = optional("Expiry time; UTC unless it has a time zone.")
 
 

@@ -30,7 +30,7 @@ class VideoSpec(RequestModel):
     """A video of a new task."""
 
     uri: Uri = Field(
-        description="Path below the media root, its file:// URI, or an s3, gs or https URI of an allowed source."
+        description="Path below the media root, or file://, s3, gs or https URI of an allowed source."
     )
     captions: RequestList[str] = Field(default_factory=list, description="Captions of the video.")
     transcript: RequestList[Cue] = Field(
@@ -129,9 +129,7 @@ class TaskProgress(ResponseModel):
         "before the first report."
     )
     times: StageTimes | None = optional("Durations of the stages.")
-    outages: int | None = optional(
-        "Consecutive attempts that ended because the videos' source was unavailable."
-    )
+    outages: int | None = optional("Consecutive attempts that ended with an unavailable source.")
     unmeasured: str | None = optional("For a ready task: why the recall matrix has no row for its release.")
     drift: Drift | None = optional(
         "For a ready append, and for its domain: how well the domain's encoder finds the appended videos; null with "
@@ -165,13 +163,9 @@ class TaskDetails(ResponseModel):
 
     id: str
     name: str
-    slug: str | None = optional(
-        "Name in ASCII, accepted wherever a name is; null for an append or a deleted domain."
-    )
+    slug: str | None = optional("Name in ASCII, accepted as a name; null for an append or a deleted domain.")
     into: str | None = Field(description="For an append: ID of the task whose domain receives the videos.")
-    relearns: str | None = optional(
-        "For a relearned domain: ID of the task whose appended videos it takes over."
-    )
+    relearns: str | None = optional("For a relearned domain: task whose appended videos it takes over.")
     method: str
     settings: dict[str, Scalar]
     state: Open[TaskState]
@@ -183,9 +177,7 @@ class TaskDetails(ResponseModel):
     error_hint: str | None
     remedy: Action | None = optional("How to recover, once the cause is corrected.")
     counts: VideoCounts
-    learned_order: int | None = Field(
-        description="Position t in learning order: 1 for the first published task."
-    )
+    learned_order: int | None = Field(description="Position t in learning order, from 1.")
     release: str | None
     trained: bool
     held_out: Open[HeldOut] | None = Field(
@@ -198,9 +190,7 @@ class TaskDetails(ResponseModel):
     created_at: datetime
     started_at: datetime | None
     finished_at: datetime | None
-    request_id: str | None = optional(
-        "`X-Request-ID` of the request that created the task, as in the workers' log lines."
-    )
+    request_id: str | None = optional("`X-Request-ID` of the request that created it, as in log lines.")
 
 
 class TaskEvent(ResponseModel):

@@ -24,12 +24,8 @@ MAX_CUES = 20_000  # of a transcript
 class Cue(RequestModel):
     """A timed text: the words spoken in a part of a video, or its description."""
 
-    start: float = Field(
-        ge=0, allow_inf_nan=False, description="Start in seconds from the start of the video."
-    )
-    end: float = Field(
-        ge=0, allow_inf_nan=False, description="End in seconds, after the start; may exceed the video's end."
-    )
+    start: float = Field(ge=0, allow_inf_nan=False, description="Seconds from the start of the video.")
+    end: float = Field(ge=0, allow_inf_nan=False, description="Seconds; after the start.")
     text: str = Field(description="Plain text on one line; markup is shown as is.")
 
 
@@ -64,9 +60,7 @@ class VideoDetails(ResponseModel):
     frames: int | None
     thumbnail_url: str
     stream_url: str
-    moments: list[VideoMoment] = Field(
-        default_factory=list, description="Moments of a long video, in order of time."
-    )
+    moments: list[VideoMoment] = Field(default_factory=list, description="Moments of a long video, in order.")
     transcript: list[Cue] = Field(default_factory=list, description="Timed texts, in order of time.")
     replaced_at: datetime | None = optional(
         "When a new version of the file replaced the previous one; captions, transcript and feedback may be of an "
@@ -105,7 +99,7 @@ class VideoPatch(RequestModel):
     """Changes to a video as a JSON Merge Patch (RFC 7396). Omitted fields keep their value."""
 
     captions: RequestList[str] | None = optional(
-        "All captions of the video, replacing the current ones; null removes them."
+        "All captions, replacing the current ones; null removes them."
     )
     metadata: dict[str, Any] | None = optional(
         "Metadata fields to change. A field with null is removed, objects are merged field by field, and null instead "
