@@ -13,7 +13,6 @@ from sqlalchemy import select
 from typer.testing import CliRunner
 
 from cli.main import app
-from index.milvus import milvus_connection
 from service.catalog.database import dispose, session_scope
 from service.catalog.migrations import upgrade
 from service.catalog.operation_tables import AuditEntry
@@ -21,7 +20,7 @@ from service.catalog.tables import Shard
 from service.core.settings import Settings, settings
 from service.storage import vector_store_selection
 from service.storage.vector_store_selection import library_store
-from tests.api.learned_library import FIRST, SECOND, learn_two_domains
+from tests.api.learned_library import learn_two_domains
 from tests.milvus import Milvus
 
 pytest.importorskip("milvus_lite")
@@ -122,27 +121,3 @@ def test_moving_between_stores_keeps_results(
         assert [entry.target for entry in in_log[-2:]] == library
         places = [bool(shard.place) for shard in shards.values()]
         assert places == [where == "milvus"] * 2, other
-
-
-def test_unreachable_milvus_degrades_only_its_tasks(
-    client: TestClient,
-    library: list[str],
-    configured: Settings,
-    milvus_server: Milvus,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(milvus_connection, "RETRY_SECONDS", 0)
-    before = answers(client)
-    library_store(configured.model_copy(update={"vector_store": "faiss"})).move(library[0])
-    refreshed(client)
-    milvus_server.lose()
-    answer = client.get("/search", params={"q": QUERIES[0], "k": 50}).json()
-    assert {hit["task"] for hit in answer["results"]} == {FIRST}
-    again = client.get("/search", params={"q": QUERIES[0], "k": 50}).json()
-    assert milvus_server.uri in again["degraded"][SECOND]
-    ready = client.get("/readyz")
-    assert ready.status_code == 200
-    assert milvus_server.uri in ready.json()["degraded"][SECOND]
-    milvus_server.restore()
-    assert refreshed(client)["degraded"] == {}
-    same(answers(client), before)

@@ -101,34 +101,6 @@ def test_large_invalid_body_has_one_error(
     assert message in wrong["message"]
 
 
-def test_answer_lists_at_most_100_errors(client: TestClient) -> None:
-    answer = client.get("/shards", params={f"unknown{n}": "" for n in range(1000)})
-    assert answer.status_code == 422
-    assert len(answer.json()["errors"]) == 100
-
-
-@pytest.mark.parametrize(
-    ("headers", "body", "message"),
-    [
-        ({}, b'{"queries": [{"q": "a taxi"}]}', "Content-Type: application/json"),
-        (
-            {"Content-Type": "text/plain"},
-            b'{"queries": []}',
-            "text/plain' is not supported here; add the header",
-        ),
-        (JSON, b"[]", "not a JSON object"),
-        (JSON, b"\xff\xfe\x00", "not valid JSON"),
-        (JSON, b'{"queries": ' + b"[" * 200_000, "not valid JSON"),
-    ],
-)
-def test_invalid_batch_body_is_refused_with_a_hint(
-    client: TestClient, headers: dict[str, str], body: bytes, message: str
-) -> None:
-    answer = client.post("/search", content=body, headers=headers)
-    assert answer.status_code in (400, 422)
-    assert message in answer.json()["detail"]
-
-
 def test_multipart_body_without_boundary_is_refused_with_a_hint(client: TestClient) -> None:
     answer = client.post("/search/clip", content=b"x", headers={"Content-Type": "multipart/form-data"})
     assert answer.status_code == 400

@@ -7,29 +7,24 @@ import json
 import os
 import re
 import shutil
-import socket
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 from fastapi.testclient import TestClient
 from mcp import Client as AgentClient
 from mcp import StdioServerParameters
 from mcp.types import CallToolResult, TextContent
 
-from cinestrata_client import Client, RetryPolicy, ServiceError, UnreachableError
 from cinestrata_schemas.access import KeySpec
 from cli.embedded.data_folder import hold_data_folder
-from cli.service_client import open_agent_api
 from service.access.api_keys import create_key
 from tests.api.browser import serve
 from tests.api.conftest import client, configured, learned_folder, library, rendered_world, world
 from tests.api.learned_library import FIRST, SECOND
-from tests.web_files import WebFiles
 
 __all__ = ["client", "configured", "learned_folder", "library", "rendered_world", "world"]
 
@@ -117,44 +112,3 @@ def test_agent_uses_a_service_with_the_scope_of_its_key(
 
     with serve(client.app) as url:
         asyncio.run(use())
-
-
-@pytest.mark.parametrize(
-    ("host", "proxied"),
-    [
-        ("localhost", False),
-        ("LOCALHOST", False),
-        ("box.localhost", False),
-        ("127.0.0.1", False),
-        ("127.0.0.2", False),
-        ("0.0.0.0", False),
-        ("[::1]", False),
-        ("tools.corp.example", False),  # NO_PROXY names it
-        ("videos.corp.example", True),
-        ("localhost.corp.example", True),
-    ],
-)
-def test_only_remote_services_are_reached_through_a_proxy(
-    monkeypatch: pytest.MonkeyPatch, host: str, proxied: bool
-) -> None:
-    local = [(socket.AF_INET, socket.SOCK_STREAM, 0, "")]
-
-    async def ask() -> None:
-        async with open_agent_api(url, None)(None) as api:
-            await api.get("/v1/tasks")
-
-    def resolve(name: object, port: int, *_: object, **__: object) -> list[Any]:
-        return [(*kind, ("127.0.0.1", int(port))) for kind in local]
-
-    with WebFiles() as proxy, WebFiles() as service:
-        url = f"http://{host}:{service.port}"
-        for name, value in {"HTTP_PROXY": proxy.url, "NO_PROXY": "tools.corp.example"}.items():
-            monkeypatch.setenv(name, value)
-            monkeypatch.delenv(name.lower(), raising=False)
-        monkeypatch.setattr(socket, "getaddrinfo", resolve)
-        with suppress(httpx.ConnectError):
-            asyncio.run(ask())
-        with suppress(ServiceError, UnreachableError):
-            Client(url, retries=RetryPolicy(max_retries=0)).list_tasks()
-        assert len(proxy.requests) == (2 if proxied else 0)
-        assert all(request.startswith(f"{url}/v1/tasks") for request in proxy.requests)

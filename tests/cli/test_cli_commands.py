@@ -22,7 +22,6 @@ from cli.commands import task_commands
 from cli.commands.search_commands import parse_conditions, result_table
 from cli.commands.task_commands import follow, report_created
 from cli.commands.video_sending import pack_videos
-from cli.commands.video_sources import read_videos
 from cli.console import video_cell
 from cli.service_client import connect
 from cli.shared_options import parse_settings
@@ -54,14 +53,6 @@ def test_invalid_setting_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     outcome = run("tasks", "list")
     assert outcome.exit_code == 1
     assert "CINESTRATA_METHOD" in outcome.output
-
-
-def test_setting_of_a_union_type_is_named_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CINESTRATA_ROUTES", "0")
-    outcome = run("tasks", "list")
-    assert outcome.exit_code == 1
-    assert [line.split(":")[0] for line in outcome.output.splitlines()[1:]] == ["CINESTRATA_ROUTES"]
-    assert "'auto' or 'all', or: Input should be greater than or equal to 1" in outcome.output
 
 
 def test_port_in_use_is_reported_before_start(tmp_path: Path) -> None:
@@ -142,24 +133,6 @@ def test_waiting_goes_on_while_workers_report(tmp_path: Path, monkeypatch: pytes
     assert follow(connect(None, None), [task.id])[0].state == "cancelled"
 
 
-def test_videos_without_a_row_in_the_table_are_reported(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for number in range(8):
-        (tmp_path / f"{number}.mp4").touch()
-    rows = ["file,caption", *(f"{number}.mp4,a boat" for number in range(7))]
-    (tmp_path / "captions.csv").write_text("\n".join(rows))
-    assert len(read_videos(tmp_path)[1]) == 8
-    printed = " ".join(capsys.readouterr().out.split())
-    assert "(table): 7 of 8 videos have captions. 1 video has no row in the caption tables" in printed
-    assert "is included: 7.mp4." in printed
-    (tmp_path / "captions.csv").write_text("\n".join(rows[:3]))
-    read_videos(tmp_path)
-    printed = " ".join(capsys.readouterr().out.split())
-    assert "2 of 8 videos have captions. 6 videos have no row in the caption tables" in printed
-    assert "are included: 2.mp4, 3.mp4, 4.mp4, 5.mp4, 6.mp4 and 1 more." in printed
-
-
 def test_all_missing_files_are_listed(tmp_path: Path) -> None:
     source = tmp_path / "source"
     source.mkdir()
@@ -178,22 +151,6 @@ def test_options_of_manifests_are_refused_with_archives(tmp_path: Path, option: 
     outcome = run("ingest", tmp_path / "a.zip", *option)
     assert outcome.exit_code == 2
     assert "cannot be combined with an archive" in outcome.output
-
-
-def test_packed_archive_keeps_contents_and_names(tmp_path: Path) -> None:
-    outside = tmp_path / "a b.mp4"
-    outside.write_bytes(b"video")
-    videos = [VideoSpec(uri="../a b.mp4", captions=["x"], split="test")]
-    archive = io.BytesIO()
-    pack_videos(archive, videos, {"../a b.mp4": outside})
-    archive.seek(0)
-    with tarfile.open(fileobj=archive) as tar:
-        assert tar.getnames() == ["manifest.jsonl", "a b.mp4"]
-        manifest, video = (tar.extractfile(name) for name in tar.getnames())
-        assert manifest is not None
-        assert video is not None
-        assert video.read() == b"video"
-        assert json.loads(manifest.read()) == {"uri": "a b.mp4", "captions": ["x"], "split": "test"}
 
 
 def test_packed_videos_with_equal_names_are_numbered(tmp_path: Path) -> None:

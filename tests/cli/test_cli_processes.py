@@ -61,26 +61,6 @@ def test_ended_process_is_restarted(tmp_path: Path) -> None:
     assert "part ended with status 0" in outcome[0]
 
 
-def test_log_of_a_running_process_is_rotated(tmp_path: Path) -> None:
-    code = (
-        "import pathlib, time\nprint('x' * 2000, flush=True)\n"
-        f"while not pathlib.Path({str(tmp_path / 'go')!r}).exists(): time.sleep(0.02)\n"
-        "print('end', flush=True)\ntime.sleep(60)"
-    )
-    log = tmp_path / "part.log"
-    supervisor = Supervisor()
-    supervisor.start(ChildProcess("part", script(code), log, max_log_bytes=1000))
-    try:
-        assert supervisor.wait_until(
-            lambda: log.with_suffix(".log.1").exists() and not log.stat().st_size, 20
-        )
-        assert log.with_suffix(".log.1").read_text() == "x" * 2000 + "\n"
-        (tmp_path / "go").touch()
-        assert supervisor.wait_until(lambda: log.read_bytes() == b"end\n", 20)
-    finally:
-        supervisor.stop()
-
-
 @pytest.fixture
 def start_service(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Path], list[ChildProcess]]]:
     """Returns the processes that a service on a data folder would start."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -109,22 +108,6 @@ def _vector_id(video: str) -> Any:
     return select(Video.vector_id).where(Video.id == video)
 
 
-def test_broken_new_version_leaves_the_video(place: Path) -> None:
-    """Half of a download replaces the file; the rest follows with an old time."""
-    folder = write(place / "s", a__mp4="A", b__mp4="B")
-    sync(folder)
-    video = videos("s")["A"]["id"]
-    (folder / "a.mp4").write_text("broken")
-    sync(folder, "--vanished", "delete")
-    listed = json.loads(run("api", "GET", "/videos", "task=s").stdout)["videos"]
-    assert video in {found["id"] for found in listed if found["status"] == "accepted"}
-    assert list(sync(folder, "--vanished", "delete")["rejected"]) == ["a.mp4"]
-    (folder / "a.mp4").write_text("complete")
-    os.utime(folder / "a.mp4", (1_500_000_000, 1_500_000_000))
-    sync(folder, "--vanished", "delete")
-    assert videos("s")["complete"]["id"] == video
-
-
 @pytest.mark.parametrize("first", ["s", "other"])
 def test_file_moves_between_two_followed_folders(place: Path, first: str) -> None:
     """The video moves with it, whichever sync runs first."""
@@ -141,20 +124,6 @@ def test_file_moves_between_two_followed_folders(place: Path, first: str) -> Non
     assert sorted(videos("s")) == ["A", "C"]
     moved = videos("other")["B"]
     assert (moved["id"], moved["captions"], moved["name"]) == (video, ["a lynx"], "b.mp4")
-
-
-def test_moved_folder_is_followed_on(place: Path) -> None:
-    """Its parent has another name; the folder that is gone brings nothing any more."""
-    folder = write(place / "p" / "street", a__mp4="A", b__mp4="B", c__mp4="C")
-    sync(folder)
-    before = {content: video["id"] for content, video in videos("street").items()}
-    (place / "q").mkdir()
-    moved = folder.rename(place / "q" / "street")
-    (moved / "a.mp4").unlink()
-    plan = sync(moved, "--vanished", "delete")
-    assert (plan["new"], plan["unchanged"]) == ([], 2)
-    del before["A"]
-    assert {content: video["id"] for content, video in videos("street").items()} == before
 
 
 def test_most_files_vanish_only_with_a_yes(place: Path) -> None:

@@ -131,12 +131,3 @@ def test_limit_of_a_proxy_is_explained(service: str, folder: Path, answer: bytes
     require_refusal(outcome, "kB to upload")
     assert "proxy" in outcome.output or "connection ended during the upload" in outcome.output
     assert "<html>" not in outcome.output
-
-
-def test_videos_that_are_not_uploaded_have_no_limit(
-    service: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    inside = fill(tmp_path / "data" / "media" / "clips", 3 * LIMIT)
-    monkeypatch.setattr(video_sending, "pack_videos", refuse_packing)
-    assert run("ingest", inside, "--url", service, "--in-place", "--no-wait").exit_code == 0
-    assert run("ingest", inside, "--name", "again", "--no-wait").exit_code == 0

@@ -99,16 +99,6 @@ def test_raw_streams_without_header_are_measured(
     assert all(found in (2 * slot, 2 * slot + 1) for slot, found in enumerate(sampled(images)))
 
 
-@pytest.mark.parametrize("name", ["vfr.mp4", "vfr.mkv"])
-def test_variable_frame_rate_is_sampled_by_time(make_video: MakeVideo, name: str) -> None:
-    # Frames are on display 0–100, 100–200, 200–300, 300–3000 and 3000–4000 ms.
-    grays = (20, 70, 120, 170, 220)
-    path = make_video(name, grays, fps=1, milliseconds=[0, 100, 200, 300, 3000], codec_options={"bf": "0"})
-    info, images = read(path, frames=8)
-    assert info.duration == pytest.approx(4.0, abs=0.05)
-    assert sampled(images, grays) == [2, 3, 3, 3, 3, 3, 4, 4]
-
-
 def test_time_counts_from_the_first_frame(make_video: MakeVideo) -> None:
     path = make_video("late.ts", milliseconds=[50_000 + 250 * index for index in range(8)])
     info, images = read(path, frames=8)
@@ -186,19 +176,6 @@ def test_pixel_aspect_ratio_is_applied(make_video: MakeVideo) -> None:
     info, images = read(make_video("wide.mkv", aspect=Fraction(2, 1)))
     assert (info.width, info.height) == (128, 48)
     assert images[0].size == (128, 48)
-
-
-def test_transparent_areas_are_black(tmp_path: Path) -> None:
-    from PIL import Image
-
-    path = tmp_path / "clear.png"
-    Image.new("RGBA", (32, 32), (255, 255, 255, 0)).save(tmp_path / "clear.png")
-    apng = tmp_path / "clear.apng"
-    Image.open(path).save(
-        apng, "PNG", save_all=True, append_images=[Image.new("RGBA", (32, 32), (0, 0, 0, 255))]
-    )
-    _, images = read(apng, frames=1)
-    assert np.asarray(images[0]).max() == 0
 
 
 def test_files_without_video_raise(tmp_path: Path, make_audio: Callable[[str], Path]) -> None:

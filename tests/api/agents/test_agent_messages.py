@@ -10,10 +10,8 @@ import pytest
 from fastapi.testclient import TestClient
 from pydantic import BaseModel, Field
 
-from cinestrata_schemas.tasks import TaskSpec
 from service.core import request_limits
-from service.tasks import commands
-from tests.api.learned_library import FIRST, SECOND
+from tests.api.learned_library import FIRST
 
 JSON, EVENTS = "application/json", "text/event-stream"
 BOTH = f"{JSON}, {EVENTS}"
@@ -177,20 +175,6 @@ def test_results_with_long_texts_are_all_shown_best_first(
         assert result["more_captions"] == "1 in look_at_video"
     similar = _data(client, "find_similar", video_id=videos[0], k=20, thumbnails=False)
     assert "look_at_video" in similar["shortened"]
-
-
-def test_many_domains_are_listed_once_each(client: TestClient, library: list[str]) -> None:
-    video = {"uri": f"{FIRST}/{{}}"}
-    uri = client.get("/search", params={"q": "a clip", "k": 1}).json()["results"][0]["uri"]
-    names = [f"{n} {SENTENCE * 10}"[:80] for n in range(60)]
-    for name in names:
-        commands.create_task(TaskSpec.model_validate({"name": name, "videos": [{**video, "uri": uri}]}))
-    listed, cursor = [], None
-    while cursor is not None or not listed:
-        page = _data(client, "list_domains", cursor=cursor)
-        listed += [domain["name"] for domain in page["domains"]]
-        cursor = page["next_cursor"]
-    assert listed == [FIRST, SECOND, *names]
 
 
 def test_schemas_of_tools_have_no_references(client: TestClient, library: list[str]) -> None:

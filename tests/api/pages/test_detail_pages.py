@@ -86,32 +86,6 @@ def test_videos_are_appended_from_the_page_of_the_domain(
     assert "into" not in browser.current_url
 
 
-def test_more_videos_are_read_on_demand(browser: WebDriver, address: str, library: list[str]) -> None:
-    with session_scope(write=True) as session:
-        for number in range(20):
-            copied = {
-                "task_id": library[1],
-                "uri": "x.mp4",
-                "status": "accepted",
-                "captions": [],
-                "extra": {},
-            }
-            session.add(Video(id=f"copy-{number}", **copied))
-    try:
-        _open_domain(browser, address, library[1])
-        assert len(texts(browser, "[data-testid=video]")) == 12
-        browser.execute_script("document.getElementById('more-button').focus()")
-        _press(browser, Keys.ENTER)
-        wait_until(browser, lambda b: len(texts(b, "[data-testid=video]")) == 32)
-        focused = browser.execute_script("return document.activeElement.closest('li').dataset.video")
-        assert focused == _find(browser, "[data-testid=video]:nth-child(13)").get_attribute("data-video")
-        assert not _find(browser, "#more").is_displayed()
-        browser.get_log("browser")  # the copies have no thumbnails
-    finally:
-        with session_scope(write=True) as session:
-            session.query(Video).filter(Video.id.like("copy-%")).delete()
-
-
 def test_result_leads_to_the_page_that_explains_it(
     browser: WebDriver, address: str, client: TestClient, library: list[str]
 ) -> None:

@@ -12,17 +12,14 @@ from urllib.parse import parse_qs, urlencode, urlsplit
 
 import pytest
 from fastapi.testclient import TestClient
-from selenium import webdriver
 from selenium.webdriver.common.by import By
-from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.remote.webdriver import WebDriver
 
-from cinestrata_schemas.explanations import ResultExplanation
 from cinestrata_schemas.search import SearchQuery, SearchResponse
 from service.catalog.database import session_scope
 from service.catalog.tables import Video
 from tests.api.browser import texts, wait_for, wait_until
-from tests.api.learned_library import FIRST, SECOND
+from tests.api.learned_library import FIRST
 
 pytestmark = pytest.mark.slow  # drives a browser
 
@@ -183,30 +180,6 @@ def test_cards_say_why_and_mark_the_words(browser: WebDriver, address: str, stat
     assert browser.title != "taken"
 
 
-def test_page_of_a_video_shows_the_evidence_of_its_words(
-    browser: WebDriver, address: str, client: TestClient, library: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    service = client.app.state.query_service  # type: ignore[attr-defined]
-    explain = service.explain
-
-    def explain_words(*arguments: Any) -> ResultExplanation:
-        words = [
-            {"kind": "caption", "text": "a ball", "marks": [(2, 6)]},
-            {"kind": "metadata", "field": "toy", "text": "ball", "marks": [(0, 4)]},
-        ]
-        stated = {"words_term": 5.25, "texts": words}
-        return ResultExplanation.model_validate(explain(*arguments).model_dump() | stated)
-
-    monkeypatch.setattr(service, "explain", explain_words)
-    video = client.get("/search", params={"q": "a ball"}).json()["results"][0]["video_id"]
-    browser.get(f"{address}/watch/{video}?q=a+ball")
-    wait_for(browser, ".score-parts dt", 6)
-    parts = dict(zip(texts(browser, ".score-parts dt"), texts(browser, ".score-parts dt + dd"), strict=True))
-    assert parts["Words"] == "5.250"
-    assert texts(browser, "#why .matched-texts li") == ["Caption: a ball", "toy: ball"]
-    assert texts(browser, "#why mark") == ["ball", "ball"]
-
-
 # -- clicked filters ---------------------------------------------------------------------------------------------
 
 
@@ -279,24 +252,3 @@ def test_field_with_the_name_of_a_prototype_becomes_a_filter(
     )
     wait_until(browser, lambda b: b.find_element(By.ID, "answer").get_attribute("aria-busy") == "false")
     browser.get_log("browser")  # no video has the field
-
-
-def test_domains_show_their_results_and_the_others_are_folded(
-    browser: WebDriver, address: str, state_answers: State
-) -> None:
-    queries = state_answers(
-        lambda answer: answer.update(facets=[{"field": "task", "values": [{"value": SECOND, "count": 3}]}])
-    )
-    _open(browser, address)
-    assert texts(browser, "#domains button") == ["All domains", f"{SECOND}\n3", FIRST]
-    browser.find_element(By.CSS_SELECTOR, f"#domains [data-task='{FIRST}']").click()
-    wait_until(browser, lambda b: _parameters(b).get("task") == [FIRST])
-    wait_until(browser, lambda b: len(queries) == 2)
-    assert texts(browser, "#domains button") == ["All domains", f"{SECOND}\n3", FIRST], "the counts stay"
-    browser.find_element(By.CSS_SELECTOR, f"#domains [data-task='{FIRST}']").click()
-    wait_until(browser, lambda b: "task" not in _parameters(b) and len(queries) == 3)
-    wait_until(browser, lambda b: b.find_element(By.ID, "answer").get_attribute("aria-busy") == "false")
-    browser.execute_script("arguments[0].focus()", browser.find_element(By.CSS_SELECTOR, "#domains button"))
-    webdriver.ActionChains(browser).send_keys(Keys.ARROW_RIGHT).perform()
-    wait_until(browser, lambda b: _parameters(b).get("task") == [SECOND])
-    assert browser.switch_to.active_element.get_attribute("data-task") == SECOND

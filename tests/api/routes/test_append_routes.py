@@ -16,7 +16,6 @@ from service.celery_worker import probe
 from service.core.settings import Settings
 from tests.api.learned_library import SECOND
 from trainer.worker.append_job import run_append_job
-from trainer.worker.learning_job import run_learning_job
 
 
 def _entry(configured: Settings, world: Path, name: str) -> dict[str, Any]:
@@ -122,34 +121,3 @@ def test_invalid_field_is_named(
     answer = client.post(f"/tasks/{library[0]}/videos", json=body)
     assert answer.status_code == 422
     assert field in [error["field"] for error in answer.json()["errors"]]
-
-
-@pytest.mark.slow
-def test_appended_videos_are_relearned(
-    client: TestClient, library: list[str], configured: Settings, world: Path
-) -> None:
-    """The videos keep their IDs and are found once, in the new domain."""
-    domain = library[0]
-    names = ("first", "second", "third")
-    body = {"videos": [_entry(configured, world, name) for name in names]}
-    append = client.post(f"/tasks/{domain}/videos", json=body).json()["id"]
-    _run(client, append)
-    assert client.post(f"/tasks/{domain}/relearn", json={"name": "a", "extra": 1}).status_code == 422
-    key = {"Idempotency-Key": "relearn-1"}
-    answer = client.post(f"/tasks/{append}/relearn", json={"name": "second half"}, headers=key)
-    assert answer.status_code == 202, answer.text
-    task = answer.json()
-    assert (task["relearns"], task["name"]) == (domain, "second half")
-    again = client.post(f"/tasks/{domain}/relearn")
-    assert (again.json()["id"], again.headers["idempotency-replayed"]) == (task["id"], "true")
-    probe(task["id"])
-    run_learning_job(task["id"])
-    client.app.state.query_service.snapshots.refresh()  # type: ignore[attr-defined]
-    assert client.get(f"/tasks/{task['id']}").json()["state"] == "ready"
-    assert client.get("/videos/first").json()["task"] == "second half"
-    assert set(names) <= _found(client, task["id"])
-    assert not _found(client, domain) & set(names)
-    assert client.post(f"/tasks/{domain}/relearn").status_code == 409  # there are no appended videos left
-    repeated = client.post(f"/tasks/{append}/relearn", json={"name": "second half"}, headers=key)
-    assert (repeated.status_code, repeated.json()["id"]) == (202, task["id"])
-    assert client.post(f"/tasks/{append}/relearn", json={"name": "other"}, headers=key).status_code == 422

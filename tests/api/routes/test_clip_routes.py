@@ -22,7 +22,6 @@ from service.catalog.database import session_scope
 from service.catalog.tables import Video
 from service.core import request_limits
 from service.core.settings import Settings
-from service.search.captioning import CaptionIndex
 
 torch.set_num_threads(1)
 
@@ -261,31 +260,6 @@ def test_best_captions_of_a_video_are_returned(
         assert caption["own"] == (caption["text"] in video.captions)
     again = client.get(f"/videos/{video.id}/captions", params={"k": 6, "scope": scope}).json()
     assert again == answer
-
-
-def test_caption_vectors_are_cached_within_a_limit(
-    client: TestClient, library: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    service = client.app.state.query_service  # type: ignore[attr-defined]
-    encoder = service.snapshots.current().query_vectors
-    service.caption_index.clear()
-    encoded: list[tuple[str, int]] = []
-    fresh = type(encoder).encode_uncached
-
-    def counted(self: Any, texts: Any, mode: str, task: str) -> Any:
-        encoded.append((task, len(texts)))
-        return fresh(self, texts, mode, task)
-
-    monkeypatch.setattr(type(encoder), "encode_uncached", counted)
-    one, two = (_videos(task)[0].id for task in library)
-    for video in (one, one, two, one):
-        client.get(f"/videos/{video}/captions")
-    assert [task for task, _ in encoded] == library
-    monkeypatch.setattr(service, "caption_index", CaptionIndex(max_bytes=1))
-    for video in (one, two, one):
-        client.get(f"/videos/{video}/captions")
-        assert len(service.caption_index) == 1
-    assert [task for task, _ in encoded] == [*library, *library, library[0]]
 
 
 def test_clip_captions_come_from_the_domain_of_the_best_result(

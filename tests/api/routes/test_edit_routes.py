@@ -127,31 +127,3 @@ def test_edit_of_an_unknown_video_is_not_found(client: TestClient, library: list
     deep = '{"metadata": ' + '{"x": ' * 3000 + "1" + "}" * 3001
     answer = client.patch("/videos/nowhere", content=deep, headers={"Content-Type": "application/json"})
     assert answer.status_code in (400, 404, 422)
-
-
-def test_largest_transcript_is_accepted_and_a_larger_one_refused(client: TestClient, video: str) -> None:
-    cues = [{"start": n + 0.125, "end": n + 1.125, "text": "\u9999" * 50} for n in range(20_000)]
-    assert client.patch(f"/videos/{video}", json={"transcript": cues}).json()["transcript"] == cues
-    for more in ([*cues, cues[0]], cues[:1] * 60_000):
-        answer = client.patch(f"/videos/{video}", json={"transcript": more})
-        assert answer.status_code in (413, 422)
-    assert client.patch(f"/videos/{video}", json={"transcript": None}).json()["transcript"] == []
-
-
-@pytest.mark.parametrize(
-    ("path", "sort", "key"),
-    [("/tasks", "-name", None), ("/videos", "-id", "videos"), ("/releases", "-bytes", "releases")],
-)
-def test_links_join_the_pages(
-    client: TestClient, library: list[str], path: str, sort: str, key: str | None
-) -> None:
-    whole = client.get(path, params={"sort": sort, "limit": 1000}).json()
-    entries, answer = [], client.get(path, params={"sort": sort, "limit": 1})
-    while True:
-        body = answer.json()
-        entries += body if key is None else body[key]
-        if "next" not in answer.links:
-            break
-        answer = client.get(path + answer.links["next"]["url"])
-    assert entries == (whole if key is None else whole[key])
-    assert len(entries) > 1

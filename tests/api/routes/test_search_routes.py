@@ -118,45 +118,6 @@ def test_video_missing_on_disk_is_still_found(client: TestClient, library: list[
         hidden.rename(path)
 
 
-def test_health_and_metrics(client: TestClient, library: list[str]) -> None:
-    assert client.get("/livez").json() == {"status": "ok"}
-    ready = client.get("/readyz")
-    assert (ready.status_code, ready.json()["tasks"]) == (200, 2)
-    client.get("/videos/no-video")
-    page = client.get("/metrics").text
-    assert 'cinestrata_tasks{state="ready"} 2.0' in page
-    assert 'cinestrata_requests_total{method="GET",route="/videos/{video_id}",status="404"}' in page
-
-
-def test_event_stream_of_a_finished_task_ends(client: TestClient, library: list[str]) -> None:
-    lines = client.get(f"/tasks/{library[0]}/events").text.splitlines()
-    states = [line for line in lines if line == "event: state"]
-    assert len(states) >= 4
-    ids = [int(line.removeprefix("id: ")) for line in lines if line.startswith("id: ")]
-    assert ids == sorted(ids)
-    later = client.get(f"/tasks/{library[0]}/events", headers={"Last-Event-ID": str(ids[-2])}).text
-    assert later.count("event: ") == 1
-    seen = client.get(f"/tasks/{library[0]}/events", headers={"Last-Event-ID": str(ids[-1])})
-    assert seen.status_code == 204, "a browser does not connect again after this"
-    for wrong in ("-1", "x", "9" * 30, "1.5"):
-        refused = client.get(f"/tasks/{library[0]}/events", headers={"Last-Event-ID": wrong})
-        assert refused.status_code == 422
-        assert refused.json()["errors"][0]["field"] == "Last-Event-ID"
-
-
-def test_batch_returns_the_responses_of_single_searches(client: TestClient, library: list[str]) -> None:
-    queries = [{"q": "a taxi", "k": 3}, {"q": "it spins", "task": [FIRST, library[1]], "mode": "latest"}]
-    answered = client.post("/search", json={"queries": queries})
-    assert answered.status_code == 200, answered.text
-    for one, query in zip(answered.json()["answers"], queries, strict=True):
-        alone = client.get("/search", params=query).json()
-        for name in ("query", "release", "generation", "mode", "degraded"):
-            assert one[name] == alone[name]
-        assert [result["video_id"] for result in one["results"]] == [
-            result["video_id"] for result in alone["results"]
-        ]
-
-
 @pytest.mark.parametrize(
     ("body", "field"),
     [

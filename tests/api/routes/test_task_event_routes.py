@@ -125,23 +125,3 @@ def test_number_of_event_streams_is_limited(
         return [during.status_code, after.status_code]
 
     assert asyncio.run(asyncio.wait_for(statuses(), timeout=30)) == [429, 200]
-
-
-def test_one_key_leaves_event_streams_to_others(
-    client: TestClient, task: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(task_routes.STREAMS, "most_of_caller", 1)
-    first, second = _key(), _key()
-    cancel_task(task)  # so that an accepted stream ends
-
-    async def statuses() -> list[int]:
-        stream = _open_stream(client, task, {"X-API-Key": first.key}, f"key:{first.id}")
-        await anext(stream)
-        return [
-            (
-                await asyncio.to_thread(client.get, f"/tasks/{task}/events", headers={"X-API-Key": key})
-            ).status_code
-            for key in (first.key, second.key)
-        ]
-
-    assert asyncio.run(statuses()) == [429, 200]

@@ -163,21 +163,6 @@ def test_hostile_or_broken_archive_leaves_no_files(
     assert [p for p in sorted(world.rglob("*")) if p.is_file()] == [p for p in before if p.is_file()]
 
 
-def test_file_that_is_not_an_archive_is_refused(client: TestClient) -> None:
-    answer = client.post("/tasks", data={"name": "x"}, files={"archive": ("clips.zip", b"not a zip")})
-    assert answer.status_code == 422
-    assert client.post("/tasks", data={"name": "x"}).status_code == 422
-
-
-def test_position_of_a_json_error_is_reported(client: TestClient) -> None:
-    answer = client.post(
-        "/tasks", content=b'{"name": "x",\n "videos": [}', headers={"Content-Type": "application/json"}
-    )
-    (error,) = answer.json()["errors"]
-    assert error["field"] == "body"
-    assert "line 2 column 13" in error["message"]
-
-
 def test_broken_form_is_refused_with_a_hint(client: TestClient) -> None:
     for kind in ("multipart/form-data", "multipart/form-data; boundary=", "multipart/form-data; boundary=x"):
         answer = client.post("/tasks", content=b"--x\r\nfoo", headers={"Content-Type": kind})
