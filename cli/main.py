@@ -57,10 +57,8 @@ app.add_typer(bench_commands.app, name="bench")
 @app.command()
 @report_errors
 def demo(
-    exit_after_report: Annotated[
-        bool, typer.Option("--exit", help="Stop the service after the report.")
-    ] = False,
-    report: Annotated[Path | None, typer.Option(help="Also write the report to this JSON file.")] = None,
+    exit_after_report: Annotated[bool, typer.Option("--exit", help="Stop after the report.")] = False,
+    report: Annotated[Path | None, typer.Option(help="Also write it to this JSON file.")] = None,
     videos: Annotated[
         Path | None,
         typer.Option(

@@ -110,7 +110,7 @@ def open_agent_api(url: str | None, data: Path | None) -> Callable[[object], htt
             _load_application(data, follow_index=True), raise_app_exceptions=False
         )
         return lambda _: httpx.AsyncClient(transport=transport, base_url=_IN_PROCESS_URL)
-    options = ServiceClient(url).connection.options or {}
+    options = ServiceClient(url).http_options
     return lambda _: httpx.AsyncClient(**options)
 
 

@@ -44,9 +44,7 @@ _BOOKKEEPING = {"toolcallid", "sessionid", "chatinput", "action", "tool", "tooln
 _Count = Annotated[int, Field(ge=1, le=20, description="Maximum number of results.")]
 _VideoId = Annotated[str, Field(description="`video_id` from a result.")]
 _Thumbnails = Annotated[bool, Field(description="Whether to attach a picture for each result.")]
-_Cursor = Annotated[
-    str | None, Field(description="`next_cursor` from the previous page, to read the next one.")
-]
+_Cursor = Annotated[str | None, Field(description="`next_cursor` from the previous page.")]
 
 
 def create_agent_server(open_client: OpenClient) -> MCPServer:
@@ -153,20 +151,16 @@ class LibraryTools:
         ] = None,
         where: Annotated[
             dict[str, Any] | None,
-            Field(
-                description="Conditions on metadata: a value, {min, max}, {any: [values]} or {all: [texts]}."
-            ),
+            Field(description="Metadata conditions: a value, {min, max}, {any: [values]} or {all: [texts]}."),
         ] = None,
         min_duration: Annotated[float | None, Field(description="In seconds.")] = None,
         max_duration: Annotated[float | None, Field(description="In seconds.")] = None,
         added_after: datetime | None = None,
         added_before: datetime | None = None,
         min_confidence: Annotated[
-            float | None, Field(description="Probability that a result is right, 0..1.")
+            float | None, Field(description="Probability of a right result, 0..1.")
         ] = None,
-        moments: Annotated[
-            int, Field(ge=0, le=10, description="Maximum number of moments per long video.")
-        ] = 3,
+        moments: Annotated[int, Field(ge=0, le=10, description="Maximum number per long video.")] = 3,
         thumbnails: _Thumbnails = True,
         cursor: _Cursor = None,
     ) -> CallToolResult:

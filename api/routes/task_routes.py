@@ -201,9 +201,7 @@ def _append_from_json(task_id: str, body: bytes, idempotency_key: str | None, ca
 async def _create_from_archive(request: Request, idempotency_key: str | None, caller: str) -> CreateOutcome:
     async with _parsed_form(request) as form:
         name = form.get("name")
-        missing_name = FieldError(
-            "name", "The name is missing.", "Choose a name, for example 'night traffic'."
-        )
+        missing_name = FieldError("name", "The name is missing.", "Choose one, for example 'night traffic'.")
         archive = _require_archive(form, () if isinstance(name, str) and name else (missing_name,))
         method = form.get("method")
         return await run_long(
@@ -252,7 +250,7 @@ def _parse_settings(value: Any) -> dict[str, Any] | None:
         parsed = None
     if not isinstance(parsed, dict):
         raise InvalidInput.at(
-            "settings", "The value is not a JSON object.", 'Send an object such as {"epochs": 5}.'
+            "settings", "The value is not a JSON object.", 'Send, for example, {"epochs": 5}.'
         )
     return parsed
 

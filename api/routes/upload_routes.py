@@ -294,9 +294,7 @@ async def _write_body(request: Request, writer: UploadWriter) -> None:
                     await run_long(writer.write, data)
                     idle.reschedule(loop.time() + _IDLE_SECONDS)
     except TimeoutError:
-        raise RequestTimeout(
-            f"Nothing arrived for {_IDLE_SECONDS:.0f} seconds; continue the upload."
-        ) from None
+        raise RequestTimeout(f"Nothing arrived for {_IDLE_SECONDS:.0f} s; continue the upload.") from None
     finally:
         # Bytes received before the connection broke are kept; at most one block, so the loop hardly waits.
         if buffer:

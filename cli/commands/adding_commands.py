@@ -41,7 +41,7 @@ def ingest(
             help="Manifest (JSONL, CSV, TSV, Parquet or Excel), folder (local, s3:// or gs://), or archive of videos."
         ),
     ],
-    name: Annotated[str | None, typer.Option(help="Name of the domain (default: from the path).")] = None,
+    name: Annotated[str | None, typer.Option(help="Domain name (default: from the path).")] = None,
     into: Annotated[
         str | None, typer.Option(help="Append the videos to this learned domain (name or ID).")
     ] = None,
@@ -110,7 +110,7 @@ def ingest(
 @report_errors
 def sync(
     source: Annotated[str, typer.Argument(help="Folder of videos or its manifest: a path, s3:// or gs://.")],
-    name: Annotated[str | None, typer.Option(help="Name of the domain (default: from the path).")] = None,
+    name: Annotated[str | None, typer.Option(help="Domain name (default: from the path).")] = None,
     vanished: Annotated[
         VanishedVideos, typer.Option(help="Whether to keep or delete videos whose file is gone.")
     ] = "keep",
@@ -127,9 +127,7 @@ def sync(
     compare_contents: Annotated[
         bool, typer.Option("--check", help="Read all files, also those whose size and times are unchanged.")
     ] = False,
-    yes: Annotated[
-        bool, typer.Option("--yes", help="Delete without a question even if most files are gone.")
-    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Delete even if most files are gone.")] = False,
     as_json: AsJson = False,
     in_place: InPlace = False,
     encoding: Encoding = None,

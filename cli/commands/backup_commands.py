@@ -40,9 +40,7 @@ app = typer.Typer()
 def snapshot(
     target: Annotated[
         Path | None,
-        typer.Argument(
-            help="New folder, or new .tar file. With --url: new .tar file, or none.", show_default=False
-        ),
+        typer.Argument(help="New folder or .tar file. With --url: .tar file, or none.", show_default=False),
     ] = None,
     url: Url = None,
     data: Data = None,
@@ -66,9 +64,7 @@ def snapshot(
         run_remote_snapshot(url, target)
         return
     if target is None:
-        refuse_call(
-            "Missing argument TARGET.", "Give a new folder or .tar file; it is optional only with --url."
-        )
+        refuse_call("Missing argument TARGET.", "Give a folder or .tar file; optional only with --url.")
     run_snapshot(target, data, index_only)
 
 

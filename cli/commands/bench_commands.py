@@ -26,10 +26,7 @@ DEFAULT_FOLDER = Path("cinestrata-data/bench")
 Cache = Annotated[Path, typer.Option("--cache", help="Folder for decoded frames.")]
 Device = Annotated[str, typer.Option("--device", help="cpu, cuda, or auto (a GPU if available).")]
 DomainFolder = Annotated[
-    Path,
-    typer.Argument(
-        help="Folder with one subfolder per domain, each with clips and a manifest.", file_okay=False
-    ),
+    Path, typer.Argument(help="Folder with a subfolder of clips and a manifest per domain.", file_okay=False)
 ]
 
 
@@ -60,7 +57,7 @@ def run(
     out: Annotated[
         Path | None, typer.Option(help=f"Folder for the results (default: {DEFAULT_FOLDER}/<protocol>).")
     ] = None,
-    backbone: Annotated[str | None, typer.Option(help="Backbone (default: the protocol's).")] = None,
+    backbone: Annotated[str | None, typer.Option(help="Default: the protocol's.")] = None,
     device: Device = "auto",
     cache: Cache = DEFAULT_FOLDER / "frames",
 ) -> None:
@@ -191,16 +188,13 @@ def queries(
         ),
     ],
     seeds: Annotated[
-        int, typer.Option(min=1, help="Number of seeds, which select the order of domains and the queries.")
+        int, typer.Option(min=1, help="Number of seeds for the order of domains and the queries.")
     ] = 1,
-    count: Annotated[
-        int, typer.Option("--queries", min=1, help="Maximum number of queries per kind and seed.")
-    ] = 150,
+    count: Annotated[int, typer.Option("--queries", min=1, help="Maximum per kind and seed.")] = 150,
     domains: Annotated[str | None, typer.Option(metavar="A,B", help="Domains to use (default: all).")] = None,
-    exclude: Annotated[str | None, typer.Option(metavar="A,B", help="Domains to leave out.")] = None,
+    exclude: Annotated[str | None, typer.Option(metavar="A,B", help="Left-out domains.")] = None,
     url: Annotated[
-        str | None,
-        typer.Option(help="Search this running service, which has the folders' clips, beside BM25 alone."),
+        str | None, typer.Option(help="Search this running service with the folders' clips, beside BM25.")
     ] = None,
     names: Annotated[
         bool,
@@ -213,7 +207,7 @@ def queries(
         str, typer.Option(metavar="A,B", help="Shares of the clips whose captions are hidden.")
     ] = "0.2",
     backbone: Annotated[str, typer.Option(help="Backbone of the library.")] = "small",
-    method: Annotated[str | None, typer.Option(help="Learning method (default: the backbone's).")] = None,
+    method: Annotated[str | None, typer.Option(help="Default: the backbone's.")] = None,
     out: Annotated[Path, typer.Option(help="Folder for the results.")] = DEFAULT_FOLDER / "queries",
     cache: Cache = DEFAULT_FOLDER / "frames",
 ) -> None:

@@ -41,9 +41,7 @@ class CheckFailed(Exception):
 @report_errors
 def doctor(
     data: Data = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON document instead of lines.")
-    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON document instead of lines.")] = False,
     backup: Annotated[
         Path | None,
         typer.Option(
@@ -162,9 +160,7 @@ def check_broker(settings: Settings) -> str:
             )
         return f"answers, maxmemory-policy {policy}"
     if "CINESTRATA_REDIS_URL" in os.environ or read_lock_holder(settings.run_dir):
-        raise CheckFailed(
-            "Redis doesn't answer. Check that it runs and that CINESTRATA_REDIS_URL is correct."
-        )
+        raise CheckFailed("Redis doesn't answer. Check that it runs, and CINESTRATA_REDIS_URL.")
     with tempfile.TemporaryDirectory() as folder:
         executable = redis_argv(Path(folder), Path(folder) / "redis.sock")[0]
     return f"not started; `cinestrata up` starts {executable}"
@@ -229,9 +225,7 @@ def check_decoders(_: Settings) -> str:
 
     missing = [name for name in _DECODERS if name not in av.codecs_available]
     if missing:
-        raise CheckFailed(
-            f"This FFmpeg cannot decode {', '.join(missing)}. Install the PyAV wheel: pip install av"
-        )
+        raise CheckFailed(f"This FFmpeg cannot decode {', '.join(missing)}. Install PyAV: pip install av")
     return f"FFmpeg decodes {', '.join(_DECODERS)}"
 
 

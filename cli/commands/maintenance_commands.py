@@ -168,9 +168,7 @@ def run_remote_snapshot(url: str, target: Path | None) -> None:
     else:
         console.say(f"Downloaded to {target}")
     if result.get("external_tasks"):
-        console.say(
-            f"The vectors of {result['external_tasks']} domains are in Milvus and not part of the snapshot."
-        )
+        console.say(f"The vectors of {result['external_tasks']} domains are in Milvus, not in the snapshot.")
 
 
 def run_remote_compaction(url: str, task: str | None) -> None:
@@ -224,9 +222,7 @@ def move(
 
     settings = data_folder_settings(data)
     if not settings.milvus.uri:
-        fail(
-            "CINESTRATA_MILVUS__URI is not set.", "Set it to the Milvus server that vectors move to or from."
-        )
+        fail("CINESTRATA_MILVUS__URI is not set.", "Set it to the Milvus server to move to or from.")
     upgrade(settings)
     set_process_actor(command_line_actor())
     store = library_store(settings.model_copy(update={"vector_store": to}))

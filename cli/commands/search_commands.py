@@ -35,16 +35,16 @@ def search(
     task: Annotated[
         list[str] | None, typer.Option(help="Domain to search (name or ID); may be repeated (default: all).")
     ] = None,
-    mode: Annotated[QueryMode | None, typer.Option(help="Query mode (default: the release's own).")] = None,
+    mode: Annotated[QueryMode | None, typer.Option(help="Default: the release's own.")] = None,
     where: Annotated[
         list[str] | None,
         typer.Option(
             metavar="NAME=VALUE", help="Metadata condition; also NAME>=N and NAME<=N. May be repeated."
         ),
     ] = None,
-    min_duration: Annotated[float | None, typer.Option(help="Minimum duration in seconds.")] = None,
-    max_duration: Annotated[float | None, typer.Option(help="Maximum duration in seconds.")] = None,
-    after: Annotated[datetime | None, typer.Option(help="Added at or after this time (UTC).")] = None,
+    min_duration: Annotated[float | None, typer.Option(help="In seconds.")] = None,
+    max_duration: Annotated[float | None, typer.Option(help="In seconds.")] = None,
+    after: Annotated[datetime | None, typer.Option(help="Added since this time (UTC).")] = None,
     before: Annotated[datetime | None, typer.Option(help="Added before this time (UTC).")] = None,
     min_score: Annotated[float | None, typer.Option(help="Minimum score of a result.")] = None,
     min_confidence: Annotated[

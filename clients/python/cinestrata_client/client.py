@@ -18,7 +18,6 @@ import httpx
 from cinestrata_client.errors import UnreachableError, error_of
 from cinestrata_client.operations import Operations
 from cinestrata_client.requests import AsyncStepClient, Call, RetryPolicy, Steps, SyncStepClient
-from cinestrata_client.shown_answers import Connection
 from cinestrata_client.transfers import Transfers
 from cinestrata_schemas.tasks import TaskEvent
 
@@ -57,7 +56,7 @@ class Client(Operations, Transfers, SyncStepClient):
     ) -> None:
         options = _options(base_url, api_key, timeout)
         self._http = httpx.Client(**options, transport=transport)
-        self.connection = Connection(options)
+        self.http_options = options
         self._timeout = timeout
         self.base_url = self._http.base_url
         self.retries = retries
@@ -154,7 +153,7 @@ class AsyncClient(Operations, Transfers, AsyncStepClient):
     ) -> None:
         options = _options(base_url, api_key, timeout)
         self._http = httpx.AsyncClient(**options, transport=transport)
-        self.connection = Connection(options)
+        self.http_options = options
         self._timeout = timeout
         self.base_url = self._http.base_url
         self.retries = retries

@@ -7,7 +7,6 @@ from datetime import datetime
 from typing import Any
 
 from cinestrata_client.requests import Pages, operation
-from cinestrata_client.shown_answers import SearchResponse, SimilarVideosResponse, VideoPage
 from cinestrata_schemas import (
     access,
     explanations,
@@ -39,7 +38,9 @@ from cinestrata_schemas.search import (
     CaptionsResponse,
     SearchBatch,
     SearchBatchResponse,
+    SearchResponse,
     SearchResult,
+    SimilarVideosResponse,
     SuggestionsResponse,
 )
 
@@ -120,7 +121,7 @@ class Operations:
         text: str | None = None,
         sort: VideoSort | None = None,
         task: str | None = None,
-    ) -> VideoPage:
+    ) -> videos.VideoPage:
         """List videos in pages."""
 
     @operation("GET", "/videos/{video_id}")

@@ -38,7 +38,7 @@ class SearchQuery(RequestModel):
         "Domains to search: 'all', 'auto' (likely domains that can still contribute to the top k), or a number of the "
         "likeliest domains."
     )
-    moments: int = Field(default=3, description="Maximum number of moments per long video.")
+    moments: int = Field(default=3, description="Maximum number per long video.")
     facets: bool = Field(default=False, description="Whether to count domains and metadata values.")
     cursor: str | None = optional(
         "`next_cursor` from the previous page; parameters other than k and moments must not change."
