@@ -41,9 +41,6 @@ _UNCOMPRESSED_TYPES = (*DEFAULT_EXCLUDED_CONTENT_TYPES, "application/octet-strea
 def create_app(configured: Settings | None = None) -> FastAPI:
     """Create the application with the API, the pages and a query service.
 
-    Args:
-        configured: Settings; None takes them from the environment.
-
     Raises:
         ValueError: The address is reachable from the network, but the API key is missing or short; or the root path
             is a path of the service.

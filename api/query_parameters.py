@@ -58,15 +58,11 @@ class _LimitedPageParameters(_PageParameters):
 
 
 class SyncedFileListParameters(_LimitedPageParameters):
-    """Parameters of ``GET /syncs/files``."""
-
     task: Annotated[_Text | None, Query(description="Only files of this domain (name or ID).")] = None
     sha256: Annotated[list[_Text], Query(max_length=100, description="Only these contents.")] = []
 
 
 class VideoListParameters(_LimitedPageParameters):
-    """Parameters of ``GET /videos``."""
-
     task: Annotated[_Text | None, Query(description="Only videos of this domain (name or ID).")] = None
     status: Annotated[VideoStatus | None, Query(description="Only videos with this status.")] = None
     split: Annotated[EffectiveSplit | None, Query(description="Only videos of this effective split.")] = None
@@ -79,8 +75,6 @@ class VideoListParameters(_LimitedPageParameters):
 
 
 class TaskListParameters(_PageParameters):
-    """Parameters of ``GET /tasks``."""
-
     state: Annotated[list[TaskState] | None, Query(description="Only tasks in this state; repeatable.")] = (
         None
     )
@@ -100,8 +94,6 @@ class TaskListParameters(_PageParameters):
 
 
 class ReleaseListParameters(_LimitedPageParameters):
-    """Parameters of ``GET /releases``."""
-
     task: Annotated[_Text | None, Query(description="Only the release of this domain (name or ID).")] = None
     kind: Annotated[
         _Text | None, Query(description="Only releases with this kind of encoder.", examples=["low_rank"])
@@ -116,8 +108,6 @@ class ReleaseListParameters(_LimitedPageParameters):
 
 
 class ShardListParameters(_LimitedPageParameters):
-    """Parameters of ``GET /shards``."""
-
     text: Annotated[
         _Text | None, Query(description="Only shards with this text in the domain's name or ID.")
     ] = None
@@ -125,8 +115,6 @@ class ShardListParameters(_LimitedPageParameters):
 
 
 class AuditListParameters(_LimitedPageParameters):
-    """Parameters of ``GET /audit``."""
-
     actor: Annotated[_Text | None, Query(description="Only entries by this user, key or process.")] = None
     kind: Annotated[list[ActorKind] | None, Query(description="Only this kind of actor; repeatable.")] = None
     action: Annotated[
@@ -150,8 +138,6 @@ class AuditListParameters(_LimitedPageParameters):
 
 
 class FeedbackListParameters(_LimitedPageParameters):
-    """Parameters of ``GET /feedback``."""
-
     video_id: Annotated[_Text | None, Query(description="Only feedback on this video.")] = None
     text: Annotated[_Text | None, Query(description="Only feedback for queries with this text.")] = None
     verdict: Annotated[Verdict | None, Query(description="Only feedback with this verdict.")] = None
@@ -171,8 +157,6 @@ _NOT_NEGATIVE: dict[str, Any] = {"minimum": 0}
 
 
 class CaptionsParameters(StrictParameters):
-    """Parameters of ``GET /videos/{video_id}/captions``."""
-
     k: Annotated[int, Query(description="Maximum number of captions.", json_schema_extra=_AT_LEAST_ONE)] = 10
     scope: Annotated[
         str,
@@ -184,15 +168,11 @@ class CaptionsParameters(StrictParameters):
 
 
 class SuggestionParameters(StrictParameters):
-    """Parameters of ``GET /suggestions``. The service checks their values."""
-
     q: Annotated[str, Query(description="Query so far, whose last word is completed.", examples=["a bir"])]
     k: Annotated[int, Query(description="Maximum number of words.", json_schema_extra=_AT_LEAST_ONE)] = 8
 
 
 class SimilarParameters(StrictParameters):
-    """Parameters of ``GET /videos/{video_id}/similar``."""
-
     k: Annotated[int, Query(description="Maximum number of results.", json_schema_extra=_AT_LEAST_ONE)] = 10
     scope: Annotated[
         str,
@@ -248,8 +228,6 @@ class _FilterParameters(StrictParameters):
 
 
 class ClipParameters(_FilterParameters):
-    """Parameters of ``POST /search/clip``."""
-
     captions: Annotated[
         int | None, Query(description="Number of captions to return that describe the clip.")
     ] = None
@@ -288,22 +266,16 @@ class _TextParameters(_FilterParameters):
 
 
 class ExplanationParameters(_TextParameters):
-    """Parameters of ``GET /videos/{video_id}/explanation``."""
-
     k: Annotated[
         int | None, Query(description="Number of ranked results; default: the maximum of a search.")
     ] = None  # type: ignore[assignment]
 
 
 class QueryReportParameters(StrictParameters):
-    """Parameters of ``GET /tasks/{task_id}/queries``."""
-
     worst: Annotated[int, Query(ge=0, le=MAX_WORST_QUERIES, description="Maximum number of them.")] = 10
 
 
 class SearchParameters(_TextParameters):
-    """Parameters of ``GET /search``."""
-
     min_confidence: Annotated[
         float | None,
         Query(

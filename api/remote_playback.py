@@ -37,14 +37,6 @@ async def remote_response(
 ) -> Response:
     """Return a remote video, or the requested range.
 
-    Args:
-        request: The client's request.
-        caller: Identity of the caller, whose open videos are counted.
-        video_id: ID of the video, for errors.
-        uri: Address of the video.
-        media_type: Media type of the answer.
-        headers: Additional response headers.
-
     Raises:
         TooManyRequests: The caller has too many open videos: a paused player holds a connection to the source.
         NotFound: The source no longer has the file, or is no longer allowed.

@@ -26,7 +26,6 @@ class PathPrefixMiddleware(HttpMiddleware):
     """Serves all paths below the proxy's prefix, and the API's resources below the version's prefix, too.
 
     Args:
-        app: The application.
         root: Prefix of the proxy, which may remove it from requests; empty if there is none.
         resources: First path segments of all API routes; pages have no version.
     """

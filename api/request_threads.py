@@ -69,8 +69,6 @@ class StreamLimit:
     """Counts a process's open streams by caller. Thread-safe.
 
     Args:
-        kind: Name of the streams, for errors.
-        advice: What a client may do instead.
         most_of_caller: Maximum number of streams per key or user, so that others have streams left.
     """
 

@@ -36,11 +36,6 @@ _IN_PROCESS_URL = "http://localhost"
 class ServiceClient(Client):
     """Client of a service, or of a data folder without a service.
 
-    Args:
-        url: Base URL of the service; None: use the data folder in this process.
-        data: Data folder; None: from the environment.
-        transport: httpx transport, for tests; None opens network connections.
-
     Attributes:
         is_remote: Whether the client uses a service instead of a data folder.
     """
@@ -90,13 +85,7 @@ class ServiceClient(Client):
 
 
 def connect(url: str | None, data: Path | None, *, ask_running: bool = False) -> ServiceClient:
-    """Create a client of the service at ``url``, or of the data folder without a URL.
-
-    Args:
-        url: URL of a running service.
-        data: Data folder; None: from the environment.
-        ask_running: Whether to ask a service running on the data folder, which has the model loaded.
-    """
+    """Create a client of the service at ``url``, or of the data folder: of its running service if ``ask_running``."""
     if url is None and ask_running:
         url = _running_service(data)
     return ServiceClient(url or None, data)

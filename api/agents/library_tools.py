@@ -111,11 +111,7 @@ class _StrictServer(MCPServer):
 
 
 class LibraryTools:
-    """The tools. Agents read their docstrings.
-
-    Args:
-        open_client: As for :func:`create_agent_server`.
-    """
+    """The tools. Agents read their docstrings."""
 
     def __init__(self, open_client: OpenClient) -> None:
         self._open_client = open_client

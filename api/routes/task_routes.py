@@ -301,11 +301,6 @@ async def event_stream(task_id: str, last_id: int, request: Request, caller: str
     """Yield a task's server-sent events after an ID, with heartbeats.
 
     The stream ends with the task, when the client disconnects, or when the credentials become invalid.
-
-    Args:
-        last_id: ID of the event after which the stream begins.
-        request: The client's request.
-        caller: Identity of the caller, whose open streams are counted.
     """
     authenticator: Authenticator = request.app.state.authenticator
     polls = 0

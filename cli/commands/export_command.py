@@ -106,7 +106,6 @@ def file_names(uris: Sequence[str], *, renamed: bool) -> list[str]:
     Videos of remote sources keep their URIs.
 
     Args:
-        uris: URIs of the videos.
         renamed: Whether files are written, so that names must be valid everywhere. Equal names are always numbered.
     """
     from media.sources.media_source import is_source_uri
