@@ -47,6 +47,9 @@ class StrictParameters(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
 
+NoParameters = Annotated[StrictParameters, Query()]
+
+
 class _PageParameters(StrictParameters):
     cursor: Annotated[
         _Text | None, Query(description="`next_cursor` from the previous page, with the same parameters.")
@@ -69,15 +72,11 @@ class VideoListParameters(_LimitedPageParameters):
     text: Annotated[
         _Text | None, Query(description="Only videos with this text in ID, URI, captions or reason.")
     ] = None
-    sort: Annotated[
-        VideoSort, Query(description="A leading `-` reverses the order. `added`: by arrival.")
-    ] = "added"
+    sort: Annotated[VideoSort, Query(description="A leading `-` reverses it. `added`: by arrival.")] = "added"
 
 
 class TaskListParameters(_PageParameters):
-    state: Annotated[list[TaskState] | None, Query(description="Only tasks in this state; repeatable.")] = (
-        None
-    )
+    state: Annotated[list[TaskState] | None, Query(description="Only in this state; repeatable.")] = None
     kind: Annotated[TaskKind | None, Query(description="Only domains, or only appends to domains.")] = None
     into: Annotated[_Text | None, Query(description="Only appends to this domain (name or ID).")] = None
     method: Annotated[_Text | None, Query(description="Only tasks with this learning method.")] = None
@@ -108,9 +107,7 @@ class ReleaseListParameters(_LimitedPageParameters):
 
 
 class ShardListParameters(_LimitedPageParameters):
-    text: Annotated[
-        _Text | None, Query(description="Only shards with this text in the domain's name or ID.")
-    ] = None
+    text: Annotated[_Text | None, Query(description="Only with this text in the domain's name or ID.")] = None
     sort: Annotated[ShardSort, Query(description="A leading `-` reverses the order.")] = "created"
 
 
@@ -228,9 +225,7 @@ class _FilterParameters(StrictParameters):
 
 
 class ClipParameters(_FilterParameters):
-    captions: Annotated[
-        int | None, Query(description="Number of captions to return that describe the clip.")
-    ] = None
+    captions: Annotated[int | None, Query(description="Number of captions that describe the clip.")] = None
 
 
 class _TextParameters(_FilterParameters):

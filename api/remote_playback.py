@@ -70,9 +70,7 @@ async def _open_stream(stack: ExitStack, request: Request, uri: str, video_id: s
     except RangeOutside as error:
         raise RangeNotSatisfiable(f"{error.reason}.") from error
     except MediaError as error:
-        raise NotFound(
-            f"Video {video_id!r} stays searchable, but can't be played: {error.reason}."
-        ) from error
+        raise NotFound(f"Video {video_id!r} is searchable, but can't be played: {error.reason}.") from error
     except SourceOutage as error:
         raise SourceUnavailable(error.reason, retry_after=_PAUSE) from error
 

@@ -153,9 +153,7 @@ class LibraryTools:
         max_duration: Annotated[float | None, Field(description="In seconds.")] = None,
         added_after: datetime | None = None,
         added_before: datetime | None = None,
-        min_confidence: Annotated[
-            float | None, Field(description="Probability of a right result, 0..1.")
-        ] = None,
+        min_confidence: Annotated[float | None, Field(description="Lowest confidence, 0..1.")] = None,
         moments: Annotated[int, Field(ge=0, le=10, description="Maximum number per long video.")] = 3,
         thumbnails: _Thumbnails = True,
         cursor: _Cursor = None,

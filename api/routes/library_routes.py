@@ -9,7 +9,7 @@ from fastapi import APIRouter, Query, Request, Response
 from api.conditional_responses import conditional_response
 from api.dependencies import PageLinkDep, QueryDep
 from api.openapi import UNCHANGED
-from api.query_parameters import ReleaseListParameters, ShardListParameters, StrictParameters
+from api.query_parameters import NoParameters, ReleaseListParameters, ShardListParameters, StrictParameters
 from api.security.route_scopes import ScopedRoute, requires
 from cinestrata_schemas.library import LibraryStatus, RecallMatrix, ShardPage
 from cinestrata_schemas.releases import ReleasePage, ServeOutcome, ServeSpec
@@ -50,9 +50,7 @@ def get_forgetting(request: Request, parameters: Annotated[RecallMatrixParameter
 
 @router.get("/library", operation_id="get_library", response_model=LibraryStatus, responses=UNCHANGED)
 @requires("search")
-def get_library(
-    request: Request, service: QueryDep, _parameters: Annotated[StrictParameters, Query()]
-) -> Response:
+def get_library(request: Request, service: QueryDep, _parameters: NoParameters) -> Response:
     """Summarize the library: counts, unfinished tasks, workers and faults.
 
     The response has bounded size. A change of `versions` tells a polling client which lists to read again.

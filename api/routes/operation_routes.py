@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import APIRouter, Request, Response
 from fastapi.responses import FileResponse, PlainTextResponse
 
 from api.conditional_responses import range_response
 from api.dependencies import QueryDep, SettingsDep
 from api.openapi import file_response
-from api.query_parameters import StrictParameters
+from api.query_parameters import NoParameters
 from api.request_threads import run_health_check
 from api.security.route_scopes import ScopedRoute, requires
 from cinestrata_schemas.operations import JobDetails, JobSpec, OperationsStatus, Readiness, SnapshotDetails
@@ -36,7 +36,7 @@ _MEDIA_TYPE = "application/x-tar"
 
 @router.get("/operations", operation_id="get_operations", tags=["operation"])
 @requires("admin")
-def get_operations(request: Request, _parameters: Annotated[StrictParameters, Query()]) -> OperationsStatus:
+def get_operations(request: Request, _parameters: NoParameters) -> OperationsStatus:
     """Return the state of operation: workers, queue, running tasks, jobs, disk space and search load.
 
     The search load is that of the responding process; `/metrics` covers every process.
@@ -57,7 +57,7 @@ def start_job(spec: JobSpec) -> JobDetails:
 
 @router.get("/snapshots", operation_id="list_snapshots", tags=["operation"])
 @requires("admin")
-def list_snapshots(_parameters: Annotated[StrictParameters, Query()]) -> list[SnapshotDetails]:
+def list_snapshots(_parameters: NoParameters) -> list[SnapshotDetails]:
     """List the backups that workers have written, newest first. `POST /maintenance` writes another."""
     return stored_snapshots.list_snapshots()
 

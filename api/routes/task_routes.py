@@ -17,7 +17,7 @@ from starlette.exceptions import HTTPException
 from api.conditional_responses import conditional_response
 from api.dependencies import CallerDep, IdempotencyKey, PageLinkDep, parse_json
 from api.openapi import APPEND_BODY, TASK_BODY, UNCHANGED
-from api.query_parameters import StrictParameters, TaskListParameters
+from api.query_parameters import NoParameters, TaskListParameters
 from api.request_paths import api_link
 from api.request_threads import StreamLimit, run_long
 from api.security.authentication import Authenticator
@@ -172,7 +172,7 @@ def delete_whole_task(task_id: str) -> DeletionResult:
 @samples_router.post("", status_code=202, operation_id="create_sample_task")
 @requires("ingest")
 def create_samples(
-    request: Request, response: Response, caller: CallerDep, _parameters: Annotated[StrictParameters, Query()]
+    request: Request, response: Response, caller: CallerDep, _parameters: NoParameters
 ) -> TaskDetails:
     """Add the sample domain `street`, whose videos the service draws, for a first search.
 
@@ -249,18 +249,14 @@ def _parse_settings(value: Any) -> dict[str, Any] | None:
     except ValueError:
         parsed = None
     if not isinstance(parsed, dict):
-        raise InvalidInput.at(
-            "settings", "The value is not a JSON object.", 'Send, for example, {"epochs": 5}.'
-        )
+        raise InvalidInput.at("settings", "The value is not a JSON object.", 'Example: {"epochs": 5}.')
     return parsed
 
 
 POLL_SECONDS = 0.5
 HEARTBEAT_POLLS = 30
 # Each stream reads the catalog twice a second, in the threads shared by all requests.
-STREAMS = StreamLimit(
-    "event streams", "close one, or read the task repeatedly instead", most=128, most_of_caller=32
-)
+STREAMS = StreamLimit("event streams", "close one, or poll the task instead", most=128, most_of_caller=32)
 
 
 @router.get(

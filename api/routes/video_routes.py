@@ -77,9 +77,7 @@ def edit_video(
     patch: VideoPatch,
     if_match: Annotated[
         str | None,
-        Header(
-            alias="If-Match", description="`ETag` of the video as you read it; any other version gives 412."
-        ),
+        Header(alias="If-Match", description="`ETag` of the video as you read it; another gives 412."),
     ] = None,
 ) -> VideoDetails:
     """Change captions, metadata or transcript with a JSON Merge Patch (RFC 7396). Idempotent.

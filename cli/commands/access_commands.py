@@ -25,7 +25,7 @@ keys = typer.Typer(help="Create API keys.", no_args_is_help=True)
 def create_key(
     name: Annotated[str, typer.Argument(help="Name of the key, as shown in the audit log.")],
     scope: Annotated[
-        AccessScope, typer.Option(help="search: read; ingest: also change the library; admin: everything.")
+        AccessScope, typer.Option(help="search: read; ingest: also change the library; admin: all.")
     ] = "search",
     days: Annotated[
         int | None, typer.Option(min=1, max=3660, help="Days until the key expires (default: never).")

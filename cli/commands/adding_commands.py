@@ -42,12 +42,8 @@ def ingest(
         ),
     ],
     name: Annotated[str | None, typer.Option(help="Domain name (default: from the path).")] = None,
-    into: Annotated[
-        str | None, typer.Option(help="Append the videos to this learned domain (name or ID).")
-    ] = None,
-    method: Annotated[
-        str | None, typer.Option(help="Learning method (default: the service's default).")
-    ] = None,
+    into: Annotated[str | None, typer.Option(help="Append to this learned domain (name or ID).")] = None,
+    method: Annotated[str | None, typer.Option(help="Learning method (default: the service's).")] = None,
     assignments: MethodSettings = None,
     wait: Wait = True,
     in_place: InPlace = False,

@@ -40,9 +40,7 @@ def run(
             show_default=False,
         ),
     ] = None,
-    videos: Annotated[
-        Path | None, typer.Option(help="Folder with the data set's videos and captions.")
-    ] = None,
+    videos: Annotated[Path | None, typer.Option(help="Videos and captions of the data set.")] = None,
     methods: Annotated[
         str | None,
         typer.Option(
@@ -132,9 +130,7 @@ def clips(
         str, typer.Option(metavar="A,B", help="Methods or variants, as for `cinestrata bench run`.")
     ] = "analytic",
     backbone: Annotated[str, typer.Option(help="Backbone of the methods.")] = "small",
-    seeds: Annotated[
-        int, typer.Option(min=1, help="Runs per method; each but the first shuffles the domains.")
-    ] = 1,
+    seeds: Annotated[int, typer.Option(min=1, help="Runs per method; later ones shuffle the domains.")] = 1,
     counts: Annotated[
         str | None,
         typer.Option(
@@ -187,9 +183,7 @@ def queries(
             file_okay=False,
         ),
     ],
-    seeds: Annotated[
-        int, typer.Option(min=1, help="Number of seeds for the order of domains and the queries.")
-    ] = 1,
+    seeds: Annotated[int, typer.Option(min=1, help="Seeds of the order of domains and the queries.")] = 1,
     count: Annotated[int, typer.Option("--queries", min=1, help="Maximum per kind and seed.")] = 150,
     domains: Annotated[str | None, typer.Option(metavar="A,B", help="Domains to use (default: all).")] = None,
     exclude: Annotated[str | None, typer.Option(metavar="A,B", help="Left-out domains.")] = None,

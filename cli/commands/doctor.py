@@ -155,9 +155,7 @@ def check_broker(settings: Settings) -> str:
         server = redis.Redis.from_url(settings.redis_client_url)
         policy = dict(server.config_get("maxmemory-policy")).get("maxmemory-policy", "unknown")
         if policy not in ("noeviction", "unknown"):
-            raise CheckFailed(
-                f"Redis may drop messages (maxmemory-policy {policy}). Set the policy to noeviction."
-            )
+            raise CheckFailed(f"Redis may drop messages (maxmemory-policy {policy}). Set noeviction.")
         return f"answers, maxmemory-policy {policy}"
     if "CINESTRATA_REDIS_URL" in os.environ or read_lock_holder(settings.run_dir):
         raise CheckFailed("Redis doesn't answer. Check that it runs, and CINESTRATA_REDIS_URL.")

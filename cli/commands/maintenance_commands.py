@@ -40,9 +40,7 @@ def delete(
     videos: Annotated[
         list[str] | None, typer.Argument(metavar="VIDEO_ID...", help="IDs of the videos.", show_default=False)
     ] = None,
-    task: Annotated[
-        str | None, typer.Option(help="Delete this task (name or ID) instead of single videos.")
-    ] = None,
+    task: Annotated[str | None, typer.Option(help="Delete this task (name or ID) instead of videos.")] = None,
     confirmed: Annotated[bool, typer.Option("--yes", "-y", help="Skip the confirmation prompt.")] = False,
     as_json: AsJson = False,
     url: Url = None,

@@ -38,18 +38,14 @@ def search(
     mode: Annotated[QueryMode | None, typer.Option(help="Default: the release's own.")] = None,
     where: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="NAME=VALUE", help="Metadata condition; also NAME>=N and NAME<=N. May be repeated."
-        ),
+        typer.Option(metavar="NAME=VALUE", help="Metadata condition; also NAME>=N and NAME<=N; repeatable."),
     ] = None,
     min_duration: Annotated[float | None, typer.Option(help="In seconds.")] = None,
     max_duration: Annotated[float | None, typer.Option(help="In seconds.")] = None,
     after: Annotated[datetime | None, typer.Option(help="Added since this time (UTC).")] = None,
     before: Annotated[datetime | None, typer.Option(help="Added before this time (UTC).")] = None,
     min_score: Annotated[float | None, typer.Option(help="Minimum score of a result.")] = None,
-    min_confidence: Annotated[
-        float | None, typer.Option(help="Minimum confidence of a result, 0..1.")
-    ] = None,
+    min_confidence: Annotated[float | None, typer.Option(help="Lowest confidence, 0..1.")] = None,
     routes: Annotated[
         str | None, typer.Option(help="auto, all, or the number of likeliest domains to search.")
     ] = None,

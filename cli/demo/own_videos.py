@@ -66,9 +66,7 @@ class OwnVideos:
             name = default_name(folder)
             other = same.setdefault(name_key(name), folder)
             if other != folder:
-                fail(
-                    f"{folder} and {other} both give the domain name {name!r}.", "Rename one of the folders."
-                )
+                fail(f"{folder} and {other} both give the domain name {name!r}.", "Rename one folder.")
             domains[name] = folder
             slugs[unused_slug(name, slugs.__contains__)] = name
         return cls(domains, {name: _read_domain(slug, domains[name]) for slug, name in slugs.items()})

@@ -24,9 +24,7 @@ if TYPE_CHECKING:
 
 _LOCK_FILE = "up.lock"
 _LOCK_SECONDS = 0.2  # readers hold the lock for a moment as well
-_ORPHAN_SECONDS = (
-    20.0  # the kernel kills the processes of a killed holder, which takes a moment on a busy machine
-)
+_ORPHAN_SECONDS = 20.0  # until the kernel has killed the processes of a killed holder on a busy machine
 _PAUSE_SECONDS = 0.01
 
 

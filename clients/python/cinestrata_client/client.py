@@ -9,7 +9,6 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager, nullcontext
 from pathlib import Path
-from types import TracebackType
 from typing import Any, BinaryIO, Self, TypeVar
 from urllib.parse import quote
 
@@ -68,9 +67,7 @@ class Client(Operations, Transfers, SyncStepClient):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def download_video(self, video_id: str, target: str | Path | BinaryIO) -> None:
@@ -165,9 +162,7 @@ class AsyncClient(Operations, Transfers, AsyncStepClient):
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     async def download_video(self, video_id: str, target: str | Path | BinaryIO) -> None:

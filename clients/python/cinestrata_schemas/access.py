@@ -20,9 +20,7 @@ class KeySpec(RequestModel):
     """A new API key."""
 
     name: Name = Field(description="Name of the key, as shown in the audit log; unique among active keys.")
-    scope: AccessScope = Field(
-        description="search: read; ingest: also change the library; admin: everything."
-    )
+    scope: AccessScope = Field(description="search: read; ingest: also change the library; admin: all.")
     expires_in_days: int | None = Field(default=None, ge=1, le=3660, description="Days until it expires.")
     expires_at: datetime | None = optional("Expiry time; UTC unless it has a time zone.")
 

@@ -12,9 +12,7 @@ QueryMode = Literal["pinned", "latest"]
 TextKind = Literal["caption", "transcript", "confirmed", "metadata", "name"]
 SearchScope = Literal["task", "all"]  # which domains to compare a video with
 AccessScope = Literal["search", "ingest", "admin"]  # each includes the previous ones
-ActorKind = Literal[
-    "user", "key", "environment", "anonymous", "cli", "worker", "system"
-]  # that change a library
+ActorKind = Literal["user", "key", "environment", "anonymous", "cli", "worker", "system"]
 
 TaskState = Literal["queued", "probing", "training", "indexing", "evaluating", "ready", "failed", "cancelled"]
 TaskKind = Literal["domain", "append"]

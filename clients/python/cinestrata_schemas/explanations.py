@@ -62,9 +62,7 @@ class QueryWord(ResponseModel):
     text: str
     known: bool = Field(description="Whether the domain's captions contain all tokens of the word.")
     domains: int = Field(description="Number of searched domains whose captions contain it.")
-    evidence: float = Field(
-        description="Evidence for the domain in nats, above the mean of the searched ones."
-    )
+    evidence: float = Field(description="Evidence for the domain in nats, above the mean.")
 
 
 class ResultExplanation(ResponseModel):

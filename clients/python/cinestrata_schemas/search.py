@@ -33,7 +33,7 @@ class SearchQuery(RequestModel):
         "[strings]}. A list of strings matches each of its strings."
     )
     min_score: float | None = optional("Minimum score of a result.")
-    min_confidence: float | None = optional("Minimum confidence of a result, 0..1.")
+    min_confidence: float | None = optional("Lowest confidence, 0..1.")
     routes: int | str | None = optional(
         "Domains to search: 'all', 'auto' (likely domains that can still contribute to the top k), or a number of the "
         "likeliest domains."
@@ -157,9 +157,7 @@ class SearchResponse(ResponseModel):
         description="Domains and metadata values of the matching videos, or of the first results if "
         "none matches; empty unless requested.",
     )
-    routing: list[TaskRouting] = Field(
-        description="The searched and the 10 likeliest domains, likeliest first."
-    )
+    routing: list[TaskRouting] = Field(description="The searched and the 10 likeliest, likeliest first.")
     timing_ms: SearchTiming
     degraded: dict[str, str] = Field(
         default_factory=dict, description="Reasons by name, for domains that could not be searched."

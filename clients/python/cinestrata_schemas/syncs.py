@@ -26,9 +26,7 @@ class SyncSpec(RequestModel):
     """A domain that follows a folder of videos. Workers compare the two at an interval."""
 
     name: Name = Field(description="Name of the domain; it is created if it does not exist.")
-    source: Uri = Field(
-        description="Folder below the media root or in an allowed object store, or its manifest."
-    )
+    source: Uri = Field(description="Folder below the media root or in an object store, or a manifest.")
     every_seconds: int = Field(ge=MIN_SYNC_SECONDS, le=366 * 86_400, description="Seconds between runs.")
     vanished: VanishedVideos = Field(default="keep", description="What to do with videos whose file is gone.")
     captions_from_names: bool = Field(
@@ -91,9 +89,7 @@ class SyncedFile(RequestModel):
     modified: Stored = optional("In nanoseconds since the epoch; null: an object.")
     changed: Stored = optional("Change of the inode, like `modified`.")
     file_id: str | None = Field(default=None, max_length=64, pattern=_NO_NUL, description="Inode or version.")
-    sha256: str | None = Field(
-        default=None, max_length=64, pattern=_NO_NUL, description="Of content or version."
-    )
+    sha256: str | None = Field(default=None, max_length=64, pattern=_NO_NUL, description="Of the content.")
     video_id: Identifier | None = optional("Null: another command added the video.")
     captions: RequestList[str] | None = optional("Captions in the source.")
     transcript: str | None = Field(default=None, max_length=64, pattern=_NO_NUL, description="Digest of it.")

@@ -29,9 +29,7 @@ from cinestrata_schemas.videos import MAX_CUES, Cue
 class VideoSpec(RequestModel):
     """A video of a new task."""
 
-    uri: Uri = Field(
-        description="Path below the media root, or file://, s3, gs or https URI of an allowed source."
-    )
+    uri: Uri = Field(description="Path below the media root, or file, s3, gs or https URI.")
     captions: RequestList[str] = Field(default_factory=list, description="Captions of the video.")
     transcript: RequestList[Cue] = Field(
         default_factory=list,

@@ -98,9 +98,7 @@ class VideoPage(ResponseModel):
 class VideoPatch(RequestModel):
     """Changes to a video as a JSON Merge Patch (RFC 7396). Omitted fields keep their value."""
 
-    captions: RequestList[str] | None = optional(
-        "All captions, replacing the current ones; null removes them."
-    )
+    captions: RequestList[str] | None = optional("All captions, which replace the current; null: none.")
     metadata: dict[str, Any] | None = optional(
         "Metadata fields to change. A field with null is removed, objects are merged field by field, and null instead "
         "of the object removes all metadata."
