@@ -228,7 +228,12 @@ def queries(
             if url:
                 results = compare_service(url, folders, report=display["report"], **options)
             else:
-                library = {"backbone": backbone, "cache": cache, "method": method, "uncaptioned": share}
+                library: dict[str, Any] = {
+                    "backbone": backbone,
+                    "cache": cache,
+                    "method": method,
+                    "uncaptioned": share,
+                }
                 results = compare_on_queries(folders, **library, **display, **options)
         folder = out if len(shares) == 1 else out / f"uncaptioned-{share:g}"
         _print_table(write_query_report(folder, results, _command_line(), url or backbone), folder)

@@ -97,7 +97,7 @@ def _start(
         if supervisor.wait_until(ready, _START_SECONDS):
             return url
     if not supervisor.stopping:
-        raise StartFailed(f"No answer after {_START_SECONDS:g} s; see {settings.run_dir / 'api.log'}.")
+        raise StartFailed(f"The API didn't answer in time; see {settings.run_dir / 'api.log'}.")
     return None
 
 

@@ -86,7 +86,7 @@ def test_missing_files_and_outages_are_named(client: TestClient, web_files: WebF
     del web_files.files["/web.mp4"]
     gone = client.get("/videos/web/stream")
     assert gone.status_code == 404
-    assert "stays searchable" in gone.json()["detail"]
+    assert "is searchable" in gone.json()["detail"]
     assert "hunter2" not in gone.text
     web_files.status("/web.mp4", 503)
     outage = client.get("/videos/web/stream")
