@@ -8,11 +8,17 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
+from api.app import create_app
+from service.core.settings import Settings
+from tests.api.conftest import BASE_URL
+
 
 @pytest.fixture(scope="module")
-def document(client: TestClient) -> dict[str, Any]:
-    """The OpenAPI document."""
-    content: dict[str, Any] = client.get("/v1/openapi.json").json()
+def document(configured: Settings) -> dict[str, Any]:
+    """The OpenAPI document, of an application that does not run."""
+    content: dict[str, Any] = (
+        TestClient(create_app(configured), base_url=BASE_URL).get("/v1/openapi.json").json()
+    )
     return content
 
 

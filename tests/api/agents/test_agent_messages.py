@@ -158,7 +158,7 @@ def test_captions_of_a_video_are_read_page_by_page(client: TestClient, videos: l
     assert corrected["captions"] == captions[: corrected["next_caption"]]
 
 
-@pytest.mark.parametrize("text", ["y", "夜", "🎂", '"'])
+@pytest.mark.parametrize("text", ["🎂", '"'])
 def test_results_with_long_texts_are_all_shown_best_first(
     client: TestClient, videos: list[str], text: str
 ) -> None:
