@@ -187,3 +187,19 @@ def test_index_restored_after_a_dump_raises_the_counter(
     _require_success("restore", tmp_path / "dump", "--data", tmp_path / "dumped")
     _require_success("restore", tmp_path / "index", "--data", tmp_path / "other")
     assert _next_vector_id() == 9
+
+
+@pytest.mark.slow
+def test_backup_during_a_long_change_can_be_repeated(
+    publish: Publish, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(snapshot_writing, "_LOCK_SECONDS", 0.05)
+
+    def hold_the_lock() -> Any:
+        with exclusive_lock(settings().index_dir / "write.lock"), ThreadPoolExecutor(1) as other_thread:
+            return other_thread.submit(run, "snapshot", tmp_path / "copies" / "copy").result()
+
+    refused = hold_the_lock()
+    assert (refused.exit_code, list((tmp_path / "copies").iterdir())) == (1, [])
+    assert "Another process is changing the index" in " ".join(refused.output.split())
+    assert run("snapshot", tmp_path / "copies" / "copy").exit_code == 0

@@ -416,3 +416,81 @@ def test_clips_of_msvd_are_named_after_their_start_and_end(folder: Folder) -> No
     metadata = found["mv89psg6zh4_33_46.avi"].metadata or {}
     assert (metadata["Language"], metadata["Source"]) == (["English", "Slovene"], "unverified")
     assert "1 row has no file in the folder and is left out: mv89psg6zh4_200_210." in folder.printed
+
+
+def test_endings_may_have_any_case(folder: Folder) -> None:
+    telemetry = (
+        '1\n00:00:00,000 --> 00:00:00,033\n<font size="28">FrameCnt: 1, DiffTime: 33ms\n'
+        "2023-05-01 10:00:00.123\n[iso: 100] [latitude: 48.1]</font>\n"
+    )
+    files: dict[str, str] = {f"DJI_0001.{kind}": "x" for kind in ("LRF", "THM", "JPG", "AAC")}
+    files |= {
+        "DJI_0001.SRT": telemetry,
+        "DJI_0001.TXT": "a field\n",
+        "b.srt": srt("lower"),
+        "b.SRT": srt("not"),
+    }
+    files |= {"B.SRT": srt("upper"), "c.VTT": VTT, "D.srt": SRT}
+    found = folder.read("DJI_0001.MP4;b.mp4;B.mp4;c.Mp4;D.MOV", files)
+    assert found["DJI_0001.MP4"].captions == ["a field"]
+    assert said(found) == {
+        "DJI_0001.MP4": "FrameCnt: 1, DiffTime: 33ms 2023-05-01 10:00:00.123 [iso: 100] [latitude: 48.1]",
+        "b.mp4": "lower",
+        "B.mp4": "upper",
+        "c.Mp4": "the photodiode hums",
+        "D.MOV": "the photodiode hums",
+    }
+
+
+def test_damaged_bytes_do_not_change_the_encoding(folder: Folder) -> None:
+    content = srt("Привет café ").encode()[:-1] + b"\xff\n"
+    assert said(folder.read("a.mp4", {"a.srt": content})) == {"a.mp4": "Привет café"}
+    assert "a.srt is not UTF-8, and was read as damaged UTF-8" in folder.printed
+    table = "file;caption\r\na.mp4;ein Mädchen läuft\r\n"
+    files = {"captions.csv": table.encode("cp1252"), "b.srt": srt("café")}
+    found = folder.read("a.mp4;b.mp4", files, encoding="cp1252")
+    assert (found["a.mp4"].captions, said(found)["b.mp4"]) == (["ein Mädchen läuft"], "café")
+
+
+def test_speech_of_many_lines_is_no_caption(folder: Folder) -> None:
+    lines = [f"sentence {number}" for number in range(80)]
+    blocks = [
+        f"{n}\n00:00:{n % 60:02},000 --> 00:00:{n % 60:02},900\n{line}\n" for n, line in enumerate(lines)
+    ]
+    video = folder.read("clip.mp4", {"clip.txt": "\n".join(lines), "clip.srt": "\n".join(blocks)})["clip.mp4"]
+    assert (video.captions, len(video.transcript)) == ([], 80)
+
+
+def test_tables_named_like_side_files_are_read(folder: Folder) -> None:
+    files = {"live_chat.json": '[{"file": "clip.mp4", "caption": "a dog runs"}]'}
+    assert folder.read("clip.mp4", files)["clip.mp4"].captions == ["a dog runs"]
+    with pytest.raises(InvalidInput, match="match no known caption format"):
+        folder.read("clip.mp4", {"unknown.json": '{"actions": "a dog runs"}'})
+
+
+def test_the_delimiter_line_of_excel_is_counted(folder: Folder) -> None:
+    with pytest.raises(InvalidInput, match=r"captions\.csv:4\b"):
+        folder.read("clip.mp4", {"captions.csv": "sep=;\nfile;caption\nclip.mp4;x\nclip.mp4;x;y\n"})
+    with pytest.raises(InvalidInput, match="It lists no videos"):
+        folder.read("clip.mp4", {"captions.csv": "sep=;\r\n"})
+
+
+def test_an_id_with_start_and_end_names_the_whole_video_only_without_a_clip(folder: Folder) -> None:
+    files = {"MSVD.csv": f"{MSVD}v,33,46,1,clean,9,English,A bird.\nw,1,2,1,clean,9,English,A cat.\n"}
+    found = folder.read("v.mp4;v_33_46.avi;w.mp4", files)
+    assert {uri: video.captions for uri, video in found.items()} == {
+        "v_33_46.avi": ["A bird."],
+        "w.mp4": ["A cat."],
+        "v.mp4": [],
+    }
+    with pytest.raises(InvalidInput, match=r"None of the videos it names is in the folder.*ID_33_46\.avi"):
+        folder.read("v.mp4", {"MSVD.csv": f"{MSVD}q,33,46,1,clean,9,English,A bird.\n"})
+
+
+def test_annotations_of_images_that_coco_files_lack_are_counted(folder: Folder) -> None:
+    images = [{"id": 1, "file_name": "1.mp4"}, {"id": 2, "file_name": "gone.mp4"}]
+    annotations = [{"image_id": number, "caption": f"caption {number}"} for number in (1, 2, 9, 9)]
+    coco = json.dumps({"images": images, "annotations": annotations})
+    found = folder.read("1.mp4;9.mp4", {"coco.json": coco})
+    assert {uri: video.captions for uri, video in found.items()} == {"1.mp4": ["caption 1"], "9.mp4": []}
+    assert "2 rows have no file in the folder and are left out: gone.mp4, images.id=9." in folder.printed

@@ -214,3 +214,36 @@ def test_domain_has_the_whole_name_of_its_folder(
 def test_only_the_ending_of_a_file_is_removed_from_its_name(tmp_path: Path, file: str, name: str) -> None:
     assert default_name(fill(tmp_path, file) / file) == name
     assert default_name(f"s3://bucket/{file}") == name
+
+
+def test_hidden_folder_is_ingested_if_the_command_names_it(tmp_path: Path) -> None:
+    for name in (".videos", "#recycle", ".cache/hub/clips"):
+        assert run("ingest", fill(tmp_path / name, "a.mp4"), "--no-wait").exit_code == 0
+
+
+def test_row_of_a_table_names_a_hidden_video_but_no_file_of_a_system(tmp_path: Path) -> None:
+    rows = TABLE + ".old/b.mp4,a cat\n@eaDir/clip.mp4,a thumbnail\n"
+    source = fill(
+        tmp_path / "n", "clip.mp4", ".old/b.mp4", ".old/c.mp4", "@eaDir/clip.mp4", captions__csv=rows
+    )
+    outcome, videos = ingest(source)
+    assert (outcome.exit_code, videos) == (0, {"clip.mp4": ["a dog"], ".old/b.mp4": ["a cat"]})
+    assert "1 row has no file in the folder and is left out: @eaDir/clip.mp4." in said(outcome)
+
+
+def test_folder_with_hidden_videos_only_says_so(tmp_path: Path) -> None:
+    outcome, _ = ingest(fill(tmp_path / "n", "@eaDir/a.mp4", "._b.mp4"))
+    assert outcome.exit_code == 2
+    assert "The folder has only system files and hidden files." in said(outcome)
+
+
+def test_linked_folder_and_its_name_are_what_the_command_names(tmp_path: Path) -> None:
+    link(tmp_path, lib2=fill(tmp_path / "e", "b.mp4"))
+    fill(tmp_path, "blobs/3f2a9c")
+    link(tmp_path, snap__x=tmp_path / "blobs/3f2a9c")
+    (tmp_path / "snap/x").rename(tmp_path / "snap/x.mp4")
+    for name in ("lib2", "snap"):
+        outcome, _ = ingest(tmp_path / name)
+        assert outcome.exit_code == 0
+        assert f"{name}: tsk_" in outcome.output
+        assert "left out" not in outcome.output

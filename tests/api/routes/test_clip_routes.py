@@ -22,6 +22,8 @@ from service.catalog.database import session_scope
 from service.catalog.tables import Video
 from service.core import request_limits
 from service.core.settings import Settings
+from service.search.captioning import CaptionIndex
+from service.search.clip_search import ClipSearch, mean_cosine
 
 torch.set_num_threads(1)
 
@@ -300,6 +302,79 @@ def test_clips_and_captions_count_as_several_searches_in_admission(
             assert refused.status_code == 429
             assert int(refused.headers["Retry-After"]) > 0
     assert client.get(f"/videos/{video.id}/captions").status_code == 200
+
+
+def test_scores_are_scaled_cosines_of_each_shards_own_encoder(
+    client: TestClient, library: list[str], configured: Settings
+) -> None:
+    serving = client.app.state.query_service.snapshots.current()  # type: ignore[attr-defined]
+    video = _videos(library[0])[0]
+    results = _post(client, _file(configured, video), k=30).json()["results"]
+    assert len(results) == 24
+    found = {result["video_id"]: result["score"] for result in results}
+    # Under its own task the clip's vector is the stored one.
+    shard = serving.shards[library[0]]
+    vectors = shard.vectors(shard.ids)
+    own = vectors[shard.ids.tolist().index(video.vector_id)]
+    pairs = [float(a @ b) for i, a in enumerate(vectors) for b in vectors[:i]]
+    mean = sum(pairs) / len(pairs)
+    assert mean_cosine(vectors) == pytest.approx(mean, abs=1e-5)
+    for other in _videos(library[0]):
+        cosine = float(vectors[shard.ids.tolist().index(other.vector_id)] @ own)
+        assert found[other.id] == pytest.approx((cosine - mean) / (1 - mean), abs=1e-2)
+    assert [result["rank"] for result in results] == list(range(1, 25))
+    assert sorted(found.values(), reverse=True) == [result["score"] for result in results]
+
+
+def test_domain_with_missing_encoder_is_reported_as_degraded(
+    client: TestClient, library: list[str], configured: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service = client.app.state.query_service  # type: ignore[attr-defined]
+    serving = service.snapshots.current()
+    broken = serving.index_snapshot.manifest.shards[library[0]].release
+    folder = configured.index_dir / "releases" / broken
+    # Without the cached video encoders.
+    monkeypatch.setattr(
+        service, "clips", ClipSearch(service.settings, service.metadata_cache, service.caption_index)
+    )
+    kept = (folder / "weights.safetensors").read_bytes()
+    (folder / "weights.safetensors").write_bytes(kept[:-1])
+    try:
+        answer = _post(client, _file(configured, _videos(library[1])[0]), k=30).json()
+        name = serving.task_names[library[0]]
+        assert "video encoder cannot be read" in answer["degraded"][name]
+        assert {result["task_id"] for result in answer["results"]} == {library[1]}
+        refused = _post(client, _file(configured, _videos(library[1])[0]), task=library[0])
+        assert refused.status_code == 503
+    finally:
+        (folder / "weights.safetensors").write_bytes(kept)
+    assert _post(client, _file(configured, _videos(library[1])[0])).json()["degraded"] == {}
+    service.clips.close()
+
+
+def test_caption_vectors_are_cached_within_a_limit(
+    client: TestClient, library: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service = client.app.state.query_service  # type: ignore[attr-defined]
+    encoder = service.snapshots.current().query_vectors
+    service.caption_index.clear()
+    encoded: list[tuple[str, int]] = []
+    fresh = type(encoder).encode_uncached
+
+    def counted(self: Any, texts: Any, mode: str, task: str) -> Any:
+        encoded.append((task, len(texts)))
+        return fresh(self, texts, mode, task)
+
+    monkeypatch.setattr(type(encoder), "encode_uncached", counted)
+    one, two = (_videos(task)[0].id for task in library)
+    for video in (one, one, two, one):
+        client.get(f"/videos/{video}/captions")
+    assert [task for task, _ in encoded] == library
+    monkeypatch.setattr(service, "caption_index", CaptionIndex(max_bytes=1))
+    for video in (one, two, one):
+        client.get(f"/videos/{video}/captions")
+        assert len(service.caption_index) == 1
+    assert [task for task, _ in encoded] == [*library, *library, library[0]]
 
 
 def test_captions_of_a_deleted_video_are_not_returned(

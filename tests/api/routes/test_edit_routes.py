@@ -127,3 +127,37 @@ def test_edit_of_an_unknown_video_is_not_found(client: TestClient, library: list
     deep = '{"metadata": ' + '{"x": ' * 3000 + "1" + "}" * 3001
     answer = client.patch("/videos/nowhere", content=deep, headers={"Content-Type": "application/json"})
     assert answer.status_code in (400, 404, 422)
+
+
+def test_captions_of_held_out_videos_are_found_and_not_learned(
+    client: TestClient, library: list[str]
+) -> None:
+    """A caption's words lead to its domain at once; the routing profile covers training videos only."""
+
+    def weights() -> dict[str, float]:
+        return {task["task_id"]: task["weight"] for task in _search(client, "bagpipes")["routing"]}
+
+    held_out = client.get("/videos", params={"task": library[0], "split": "test"}).json()["videos"][0]
+    before = weights()
+    client.patch(f"/videos/{held_out['id']}", json={"captions": ["bagpipes"]})
+    assert _search(client, "bagpipes")["results"][0]["video_id"] == held_out["id"]
+    by_words = weights()
+    assert by_words[library[0]] > before[library[0]]
+    _refresh(client)
+    assert weights() == pytest.approx(by_words, abs=1e-3)
+    client.patch(f"/videos/{held_out['id']}", json={"captions": held_out["captions"]})
+    assert weights() == pytest.approx(before, abs=1e-3)
+
+
+def test_edited_captions_describe_videos(client: TestClient, video: str) -> None:
+    before = client.get(f"/videos/{video}").json()["captions"]
+    path = f"/videos/{video}/captions?k=50"
+    texts = {caption["text"] for caption in client.get(path).json()["captions"]}
+    assert before[0] in texts
+    client.patch(f"/videos/{video}", json={"captions": ["a caption that is new here"]})
+    after = client.get(path).json()["captions"]
+    assert [caption["video_id"] for caption in after if caption["text"] == "a caption that is new here"] == [
+        video
+    ]
+    client.patch(f"/videos/{video}", json={"captions": before})
+    assert {caption["text"] for caption in client.get(path).json()["captions"]} == texts

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
+from service.catalog.database import now, session_scope
+from service.catalog.operation_tables import Alert
 from tests.api.learned_library import FIRST, SECOND
 
 QUERY = {"q": "something moves", "k": 50}
@@ -64,3 +66,17 @@ def test_unknown_option_is_refused(client: TestClient, releases: list[str]) -> N
     answer = client.post(f"/releases/{releases[0]}/serve", json={"dryrun": True})
     assert answer.status_code == 422
     assert client.get("/library").json()["pinned"] is None
+
+
+def test_alerts_are_those_of_the_served_release_at_once(client: TestClient, releases: list[str]) -> None:
+    with session_scope(write=True) as session:
+        session.add(
+            Alert(
+                kind="forgetting_global", open_key="forgetting_global:t", value=0.5, threshold=0.15,
+                raised_at=now(session),
+            )
+        )  # fmt: skip
+    serve(client, releases[0], dry_run=True)
+    assert client.get("/library").json()["open_alerts"] == 1
+    serve(client, releases[0])  # the first release cannot have lost an earlier domain
+    assert client.get("/library").json()["open_alerts"] == 0
