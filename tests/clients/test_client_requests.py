@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import json
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
@@ -20,8 +17,6 @@ from cinestrata_client import (
     TaskFailedError,
     UnreachableError,
 )
-from cinestrata_schemas.access import UserPatch, UserSpec
-from cinestrata_schemas.releases import ServeSpec
 from cinestrata_schemas.tasks import TaskSpec, VideoSpec
 from cinestrata_schemas.videos import VideoPatch
 
@@ -113,61 +108,6 @@ def test_key_that_a_header_cannot_have_is_refused_without_showing_it(key: str) -
     with pytest.raises(ValueError, match="api_key") as refused:
         Client(api_key=key)
     assert key.strip() not in str(refused.value)
-
-
-@pytest.mark.parametrize(
-    ("call", "request_line", "body"),
-    [
-        (
-            lambda c: c.create_task(
-                TaskSpec(name="owls", videos=[VideoSpec(uri="a.mp4", split="test")]), idempotency_key="key"
-            ),
-            "POST /v1/tasks",
-            {"name": "owls", "videos": [{"uri": "a.mp4", "split": "test"}]},
-        ),
-        (lambda c: c.relearn_task("t"), "POST /v1/tasks/t/relearn", None),
-        (
-            lambda c: c.edit_video("a/ü", VideoPatch(metadata={"camera": 2, "place": None})),
-            "PATCH /v1/videos/a%2F%C3%BC",
-            {"metadata": {"camera": 2, "place": None}},
-        ),
-        (
-            lambda c: c.serve_release("new est", body=ServeSpec(dry_run=True)),
-            "POST /v1/releases/new%20est/serve",
-            {"dry_run": True},
-        ),
-        (
-            lambda c: c.create_user(UserSpec(name="ada", password="correct horse")),
-            "POST /v1/users",
-            {"name": "ada", "password": "correct horse"},
-        ),
-        (
-            lambda c: c.edit_user("ada/b", UserPatch(scope="search")),
-            "PATCH /v1/users/ada%2Fb",
-            {"scope": "search"},
-        ),
-    ],
-)
-def test_request_has_the_fields_that_are_set(
-    call: Callable[[Client], Any], request_line: str, body: dict[str, Any] | None
-) -> None:
-    requests: list[httpx.Request] = []
-
-    def refuse(request: httpx.Request) -> httpx.Response:
-        requests.append(request)
-        return httpx.Response(404)
-
-    with (
-        Client("http://service", transport=httpx.MockTransport(refuse)) as client,
-        pytest.raises(NotFoundError),
-    ):
-        call(client)
-    (request,) = requests
-    assert f"{request.method} {request.url.raw_path.decode()}" == request_line
-    assert (json.loads(request.content) if request.content else None) == body
-    key = request.headers.get("Idempotency-Key", "key")
-    is_generated = request_line.endswith("/relearn")  # by the client, which repeats requests
-    assert len(key) == 32 if is_generated else key == "key"
 
 
 def test_answer_of_a_later_service_is_understood(address: str, tmp_path: Path) -> None:

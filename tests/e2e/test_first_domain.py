@@ -63,17 +63,6 @@ def _wait_until_first(browser: WebDriver, address: str, query: str, domain: str)
     Machine.until(is_first, f"{domain} is found by {query!r}")
 
 
-def test_empty_library_offers_three_ways_to_the_first_domain(browser: WebDriver, address: str) -> None:
-    browser.get(address)
-    wait_for(browser, "#message a")
-    browser.find_element(By.CSS_SELECTOR, "#message a").click()
-    assert len(wait_for_texts(browser, ".ways li", 3)) == 3
-
-    browser.find_element(By.ID, "first-samples").click()
-    _wait_until_ready(browser, "street")
-    assert not browser.find_element(By.ID, "tasks-empty").is_displayed()
-
-
 def test_folder_on_the_server_becomes_a_domain(browser: WebDriver, address: str) -> None:
     browser.get(f"{address}/admin")
     wait_for(browser, "#tasks > li")

@@ -153,28 +153,6 @@ def test_unknown_id_is_an_error_with_a_way_back(browser: WebDriver, address: str
     browser.get_log("browser")  # the browser logs the 404
 
 
-def test_title_is_the_first_caption_or_the_file_in_its_folder(browser: WebDriver, address: str) -> None:
-    browser.get(f"{address}/admin")
-    titles = {
-        "clip.mp4": "clip.mp4",
-        "2026/may/clip.mp4": "may/clip.mp4",
-        "upload://tsk_1/clip 1?.mp4": "clip 1?.mp4",
-        "upload://tsk_1/may/clip.mp4": "may/clip.mp4",
-        "file:///media/may/clip.mp4": "may/clip.mp4",
-        "s3://bucket/clip%201.mp4": "clip%201.mp4",
-        "https://host/clip%201.mp4?***": "clip 1.mp4",
-        "https://host/2026/may/100%.mp4": "may/100%.mp4",
-    }
-    shown = browser.execute_async_script(
-        "const [uris, done] = arguments;"
-        "import('/static/page_texts.js').then(({ videoTitle }) => "
-        "done([...uris.map((uri) => videoTitle({ captions: [], uri })),"
-        " videoTitle({ captions: ['a dog', 'a cat'], uri: 'clip.mp4' })]));",
-        list(titles),
-    )
-    assert shown == [*titles.values(), "a dog"]
-
-
 def test_captions_and_metadata_are_edited_by_keyboard(
     browser: WebDriver, address: str, client: TestClient, library: list[str]
 ) -> None:

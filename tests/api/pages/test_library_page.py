@@ -41,16 +41,6 @@ def test_clip_search_shows_results_and_captions(
     wait_until(browser, lambda b: "route" in b.find_element(By.ID, "timing").text)
 
 
-def test_hover_plays_the_preview(browser: WebDriver, address: str) -> None:
-    browser.get(f"{address}/?q=moves")
-    wait_for(browser, "[data-testid=result]", 5)
-    frame = browser.find_element(By.CSS_SELECTOR, ".frame")
-    webdriver.ActionChains(browser).move_to_element(frame).perform()
-    wait_until(browser, lambda b: "playing" in (frame.get_attribute("class") or ""))
-    video = frame.find_element(By.TAG_NAME, "video")
-    wait_until(browser, lambda b: video.get_property("currentTime"))
-
-
 def test_click_opens_the_player_and_escape_closes_it(browser: WebDriver, address: str) -> None:
     browser.get(f"{address}/?q=moves")
     wait_for(browser, "[data-testid=result]", 5)
@@ -119,18 +109,6 @@ def test_session_cookie_permits_thumbnails_and_events(
         )
         assert opened == "state"
         browser.delete_all_cookies()
-
-
-def test_theme_is_stored(browser: WebDriver, address: str) -> None:
-    browser.get(address)
-    ground = "return getComputedStyle(document.documentElement).backgroundColor"
-    before = browser.execute_script(ground)
-    browser.find_element(By.ID, "theme").click()
-    after = browser.execute_script(ground)
-    assert after != before
-    browser.get(f"{address}/admin")
-    assert browser.execute_script(ground) == after
-    browser.execute_script("localStorage.clear()")
 
 
 def test_task_row_shows_live_progress(browser: WebDriver, address: str, world: Path) -> None:

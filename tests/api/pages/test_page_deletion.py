@@ -16,12 +16,11 @@ from selenium.webdriver.remote.webelement import WebElement
 from api.routes import task_routes
 from cinestrata_schemas.videos import DeletionResult
 from service.catalog.database import session_scope
-from service.catalog.tables import Task, Video
+from service.catalog.tables import Task
 from service.core.errors import Unavailable
 from service.library.deletion import delete_task
 from tests.api.browser import texts, wait_for, wait_for_texts, wait_until
 from tests.api.learned_library import FIRST, SECOND
-from tests.catalog_rows import count_changes
 
 pytestmark = pytest.mark.slow  # drives a browser
 
@@ -44,35 +43,6 @@ def _focused(browser: WebDriver) -> str:
             "return document.activeElement.id || document.activeElement.textContent.trim()"
         )
     )
-
-
-def test_video_is_deleted_after_its_id_is_typed(browser: WebDriver, address: str, client: TestClient) -> None:
-    hostile = "<img src=x onerror=\"document.title='taken'\">"
-    with session_scope(write=True) as session:
-        for video in session.query(Video):
-            video.captions = [hostile, *video.captions]
-        count_changes(session, session.query(Video))
-    browser.get(f"{address}/?q=a+ball+moves")
-    shown = wait_for_texts(browser, "[data-testid=result]", 24)
-    doomed = _find(browser, "[data-testid=result]").get_attribute("data-video") or ""
-    browser.execute_script("document.querySelector('.frame .open').click()")
-    browser.execute_script("document.querySelector('#player-act button').focus()")
-    _press(browser, Keys.ENTER, doomed[:-1])
-    assert hostile in _find(browser, "#delete-lost").text
-    assert not browser.find_elements(By.CSS_SELECTOR, "#delete-lost img")
-    assert not _find(browser, "#delete .danger").is_enabled()
-    _press(browser, Keys.ENTER)  # nothing is sent
-    _press(browser, Keys.ESCAPE)
-    wait_until(browser, lambda b: not _is_dialog_open(b))
-    assert _focused(browser) == "Delete this video"
-    assert client.get(f"/videos/{doomed}").status_code == 200
-    _press(browser, Keys.ENTER, doomed, Keys.ENTER)
-    wait_until(browser, lambda b: len(texts(b, "[data-testid=result]")) == len(shown) - 1)
-    assert not browser.find_elements(By.CSS_SELECTOR, f"[data-video='{doomed}']")
-    assert _focused(browser) == "search-done"
-    assert not _find(browser, "#player").is_displayed()
-    assert browser.title != "taken"
-    assert client.get(f"/videos/{doomed}").status_code == 404
 
 
 def test_learned_domain_is_deleted_by_keyboard(

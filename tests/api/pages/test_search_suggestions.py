@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from fastapi.testclient import TestClient
 from selenium import webdriver
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
@@ -123,34 +122,3 @@ def test_escape_closes_the_list_and_then_clears_the_field(browser: WebDriver, op
     field.click()
     _press(browser, Keys.ESCAPE)
     assert field.get_property("value") == ""
-
-
-def test_word_replaces_what_it_continues(browser: WebDriver, open_page: Open) -> None:
-    field = open_page()
-    for text, word, completed in (
-        ("日本語", "本語", "日本語"),
-        ("東京 日本", "日本語", "東京 日本語"),
-        ("un Café", "cafeteria", "un cafeteria"),
-        ("sit-u", "up", "sit-up"),
-        ("Straß", "strasse", "strasse"),
-        ("mice", "mouse", "mouse"),
-    ):
-        browser.execute_script(
-            "window.stated.body = { suggestions: [{ text: arguments[0], count: 1 }] }", word
-        )
-        field.clear()
-        field.send_keys(text)
-        wait_until(browser, lambda b, word=word: texts(b, OPTION) == [f"{word}\n1"])
-        _press(browser, Keys.DOWN, Keys.ENTER)
-        assert field.get_property("value") == completed
-
-
-def test_words_of_the_library_are_suggested(browser: WebDriver, address: str, client: TestClient) -> None:
-    expected = client.get("/suggestions", params={"q": "which c", "k": 8}).json()["suggestions"]
-    assert len(expected) > 1
-    browser.get(address)
-    wait_for(browser, "#domains button", 3)
-    browser.find_element(By.ID, "q").send_keys("which c")
-    assert wait_for_texts(browser, OPTION, len(expected)) == [
-        f"{each['text']}\n{each['count']}" for each in expected
-    ]
