@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Annotated, Any, get_args
 
 from fastapi import Query
-from pydantic import AfterValidator, BaseModel, ConfigDict, StringConstraints
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
 from pydantic_core import PydanticCustomError
 
 from api.openapi import WHERE_EXAMPLES
@@ -28,6 +28,7 @@ from cinestrata_schemas.choice_types import (
     VideoSort,
     VideoStatus,
 )
+from cinestrata_schemas.model_types import optional
 from cinestrata_schemas.search import SearchQuery
 from service.core.request_limits import MAX_WORST_QUERIES
 
@@ -51,96 +52,84 @@ NoParameters = Annotated[StrictParameters, Query()]
 
 
 class _PageParameters(StrictParameters):
-    cursor: Annotated[
-        _Text | None, Query(description="`next_cursor` from the previous page, with the same parameters.")
-    ] = None
+    cursor: _Text | None = optional("`next_cursor` from the previous page, with the same parameters.")
 
 
 class _LimitedPageParameters(_PageParameters):
-    limit: Annotated[int, Query(ge=1, le=1000, description="Maximum number of entries on the page.")] = 100
+    limit: int = Field(default=100, ge=1, le=1000, description="Maximum number of entries on the page.")
 
 
 class SyncedFileListParameters(_LimitedPageParameters):
-    task: Annotated[_Text | None, Query(description="Only files of this domain (name or ID).")] = None
-    sha256: Annotated[list[_Text], Query(max_length=100, description="Only these contents.")] = []
+    task: _Text | None = optional("Only files of this domain (name or ID).")
+    sha256: list[_Text] = Field(default=[], max_length=100, description="Only these contents.")
 
 
 class VideoListParameters(_LimitedPageParameters):
-    task: Annotated[_Text | None, Query(description="Only videos of this domain (name or ID).")] = None
-    status: Annotated[VideoStatus | None, Query(description="Only videos with this status.")] = None
-    split: Annotated[EffectiveSplit | None, Query(description="Only videos of this effective split.")] = None
-    text: Annotated[
-        _Text | None, Query(description="Only videos with this text in ID, URI, captions or reason.")
-    ] = None
-    sort: Annotated[VideoSort, Query(description="A leading `-` reverses it. `added`: by arrival.")] = "added"
+    task: _Text | None = optional("Only videos of this domain (name or ID).")
+    status: VideoStatus | None = optional("Only videos with this status.")
+    split: EffectiveSplit | None = optional("Only videos of this effective split.")
+    text: _Text | None = optional("Only videos with this text in ID, URI, captions or reason.")
+    sort: VideoSort = Field(default="added", description="A leading `-` reverses it. `added`: by arrival.")
 
 
 class TaskListParameters(_PageParameters):
-    state: Annotated[list[TaskState] | None, Query(description="Only in this state; repeatable.")] = None
-    kind: Annotated[TaskKind | None, Query(description="Only domains, or only appends to domains.")] = None
-    into: Annotated[_Text | None, Query(description="Only appends to this domain (name or ID).")] = None
-    method: Annotated[_Text | None, Query(description="Only tasks with this learning method.")] = None
-    text: Annotated[
-        _Text | None, Query(description="Only tasks with this text in name or ID, and appends to them.")
-    ] = None
-    searched: Annotated[
-        bool | None, Query(description="true: only domains that can be searched; false: the others.")
-    ] = None
-    sort: Annotated[
-        TaskSort, Query(description="A leading `-` reverses the order. `position`: in the queue.")
-    ] = "position"
-    limit: Annotated[int | None, Query(ge=1, le=1000, description="Maximum number; default: all.")] = None
+    state: list[TaskState] | None = optional("Only in this state; repeatable.")
+    kind: TaskKind | None = optional("Only domains, or only appends to domains.")
+    into: _Text | None = optional("Only appends to this domain (name or ID).")
+    method: _Text | None = optional("Only tasks with this learning method.")
+    text: _Text | None = optional("Only tasks with this text in name or ID, and appends to them.")
+    searched: bool | None = optional("true: only domains that can be searched; false: the others.")
+    sort: TaskSort = Field(
+        default="position", description="A leading `-` reverses the order. `position`: in the queue."
+    )
+    limit: int | None = Field(default=None, ge=1, le=1000, description="Maximum number; default: all.")
 
 
 class ReleaseListParameters(_LimitedPageParameters):
-    task: Annotated[_Text | None, Query(description="Only the release of this domain (name or ID).")] = None
-    kind: Annotated[
-        _Text | None, Query(description="Only releases with this kind of encoder.", examples=["low_rank"])
-    ] = None
-    method: Annotated[
-        _Text | None, Query(description="Only releases with this learning method.", examples=["analytic"])
-    ] = None
-    current: Annotated[bool | None, Query(description="true: the served release; false: the others.")] = None
-    sort: Annotated[
-        ReleaseSort, Query(description="A leading `-` reverses the order. `learned`: of learning.")
-    ] = "learned"
+    task: _Text | None = optional("Only the release of this domain (name or ID).")
+    kind: _Text | None = Field(
+        default=None, description="Only releases with this kind of encoder.", examples=["low_rank"]
+    )
+    method: _Text | None = Field(
+        default=None, description="Only releases with this learning method.", examples=["analytic"]
+    )
+    current: bool | None = optional("true: the served release; false: the others.")
+    sort: ReleaseSort = Field(
+        default="learned", description="A leading `-` reverses the order. `learned`: of learning."
+    )
 
 
 class ShardListParameters(_LimitedPageParameters):
-    text: Annotated[_Text | None, Query(description="Only with this text in the domain's name or ID.")] = None
-    sort: Annotated[ShardSort, Query(description="A leading `-` reverses the order.")] = "created"
+    text: _Text | None = optional("Only with this text in the domain's name or ID.")
+    sort: ShardSort = Field(default="created", description="A leading `-` reverses the order.")
 
 
 class AuditListParameters(_LimitedPageParameters):
-    actor: Annotated[_Text | None, Query(description="Only entries by this user, key or process.")] = None
-    kind: Annotated[list[ActorKind] | None, Query(description="Only this kind of actor; repeatable.")] = None
-    action: Annotated[
-        list[_Text] | None,
-        Query(
-            max_length=20,
-            description="Only this action, such as `task.cancel`, or all of a resource, such as `task`; "
-            "may be repeated.",
-        ),
-    ] = None
-    target: Annotated[_Text | None, Query(description="Only changes to the resource with this ID.")] = None
-    address: Annotated[_Text | None, Query(description="Only requests from this network address.")] = None
-    request_id: Annotated[_Text | None, Query(description="Only changes made by this request.")] = None
-    text: Annotated[
-        _Text | None, Query(description="Only entries with this text in actor, action, target or details.")
-    ] = None
-    after: Annotated[datetime | None, Query(description="Earliest time; UTC unless it has a zone.")] = None
-    before: Annotated[datetime | None, Query(description="End, exclusive; UTC unless it has a zone.")] = None
+    actor: _Text | None = optional("Only entries by this user, key or process.")
+    kind: list[ActorKind] | None = optional("Only this kind of actor; repeatable.")
+    action: list[_Text] | None = Field(
+        default=None,
+        max_length=20,
+        description="Only this action, such as `task.cancel`, or all of a resource, such as `task`; "
+        "may be repeated.",
+    )
+    target: _Text | None = optional("Only changes to the resource with this ID.")
+    address: _Text | None = optional("Only requests from this network address.")
+    request_id: _Text | None = optional("Only changes made by this request.")
+    text: _Text | None = optional("Only entries with this text in actor, action, target or details.")
+    after: datetime | None = optional("Earliest time; UTC unless it has a zone.")
+    before: datetime | None = optional("End, exclusive; UTC unless it has a zone.")
 
-    sort: Annotated[TimeSort, Query(description="`-time`: newest first.")] = "-time"
+    sort: TimeSort = Field(default="-time", description="`-time`: newest first.")
 
 
 class FeedbackListParameters(_LimitedPageParameters):
-    video_id: Annotated[_Text | None, Query(description="Only feedback on this video.")] = None
-    text: Annotated[_Text | None, Query(description="Only feedback for queries with this text.")] = None
-    verdict: Annotated[Verdict | None, Query(description="Only feedback with this verdict.")] = None
-    caller: Annotated[_Text | None, Query(description="Only feedback from this user or key.")] = None
-    own: Annotated[bool, Query(description="Only your own feedback, for administrators too.")] = False
-    sort: Annotated[TimeSort, Query(description="`-time`: newest first.")] = "-time"
+    video_id: _Text | None = optional("Only feedback on this video.")
+    text: _Text | None = optional("Only feedback for queries with this text.")
+    verdict: Verdict | None = optional("Only feedback with this verdict.")
+    caller: _Text | None = optional("Only feedback from this user or key.")
+    own: bool = Field(default=False, description="Only your own feedback, for administrators too.")
+    sort: TimeSort = Field(default="-time", description="`-time`: newest first.")
 
 
 class WebhookDeliveryParameters(_LimitedPageParameters):
@@ -154,52 +143,42 @@ _NOT_NEGATIVE: dict[str, Any] = {"minimum": 0}
 
 
 class CaptionsParameters(StrictParameters):
-    k: Annotated[int, Query(description="Maximum number of captions.", json_schema_extra=_AT_LEAST_ONE)] = 10
-    scope: Annotated[
-        str,
-        Query(
-            description="'task': captions from the video's own domain; 'all': captions from all domains.",
-            json_schema_extra={"enum": [*get_args(SearchScope)]},
-        ),
-    ] = "task"
+    k: int = Field(default=10, description="Maximum number of captions.", json_schema_extra=_AT_LEAST_ONE)
+    scope: str = Field(
+        default="task",
+        description="'task': captions from the video's own domain; 'all': captions from all domains.",
+        json_schema_extra={"enum": [*get_args(SearchScope)]},
+    )
 
 
 class SuggestionParameters(StrictParameters):
-    q: Annotated[str, Query(description="Query so far, whose last word is completed.", examples=["a bir"])]
-    k: Annotated[int, Query(description="Maximum number of words.", json_schema_extra=_AT_LEAST_ONE)] = 8
+    q: str = Field(description="Query so far, whose last word is completed.", examples=["a bir"])
+    k: int = Field(default=8, description="Maximum number of words.", json_schema_extra=_AT_LEAST_ONE)
 
 
 class SimilarParameters(StrictParameters):
-    k: Annotated[int, Query(description="Maximum number of results.", json_schema_extra=_AT_LEAST_ONE)] = 10
-    scope: Annotated[
-        str,
-        Query(
-            description="'task': videos in the same domain; 'all': videos in all domains with the same encoder.",
-            json_schema_extra={"enum": [*get_args(SearchScope)]},
-        ),
-    ] = "task"
-    min_score: Annotated[float | None, Query(description="Minimum cosine similarity of a result.")] = None
+    k: int = Field(default=10, description="Maximum number of results.", json_schema_extra=_AT_LEAST_ONE)
+    scope: str = Field(
+        default="task",
+        description="'task': videos in the same domain; 'all': videos in all domains with the same encoder.",
+        json_schema_extra={"enum": [*get_args(SearchScope)]},
+    )
+    min_score: float | None = optional("Minimum cosine similarity of a result.")
 
 
 class _FilterParameters(StrictParameters):
     """Filters of all searches. The service checks their values."""
 
-    k: Annotated[int, Query(description="Maximum number of results.", json_schema_extra=_AT_LEAST_ONE)] = 10
-    task: Annotated[
-        list[str] | None, Query(description="Domain to search (name or ID); repeatable. Default: all.")
-    ] = None
-    min_duration: Annotated[
-        float | None, Query(description="Minimum duration in seconds.", json_schema_extra=_NOT_NEGATIVE)
-    ] = None
-    max_duration: Annotated[
-        float | None, Query(description="Maximum duration in seconds.", json_schema_extra=_NOT_NEGATIVE)
-    ] = None
-    arrived_after: Annotated[
-        datetime | None, Query(description="Added since this time; UTC unless it has a zone.")
-    ] = None
-    arrived_before: Annotated[
-        datetime | None, Query(description="Added before this time; UTC unless it has a zone.")
-    ] = None
+    k: int = Field(default=10, description="Maximum number of results.", json_schema_extra=_AT_LEAST_ONE)
+    task: list[str] | None = optional("Domain to search (name or ID); repeatable. Default: all.")
+    min_duration: float | None = Field(
+        default=None, description="Minimum duration in seconds.", json_schema_extra=_NOT_NEGATIVE
+    )
+    max_duration: float | None = Field(
+        default=None, description="Maximum duration in seconds.", json_schema_extra=_NOT_NEGATIVE
+    )
+    arrived_after: datetime | None = optional("Added since this time; UTC unless it has a zone.")
+    arrived_before: datetime | None = optional("Added before this time; UTC unless it has a zone.")
     where: str | None = Query(
         None,
         description=(
@@ -208,7 +187,7 @@ class _FilterParameters(StrictParameters):
         ),
         openapi_examples=WHERE_EXAMPLES,
     )
-    min_score: Annotated[float | None, Query(description="Minimum score of a result.")] = None
+    min_score: float | None = optional("Minimum score of a result.")
 
     def service_arguments(self) -> dict[str, Any]:
         """Return the parameters as arguments of the query service.
@@ -225,35 +204,25 @@ class _FilterParameters(StrictParameters):
 
 
 class ClipParameters(_FilterParameters):
-    captions: Annotated[int | None, Query(description="Number of captions that describe the clip.")] = None
+    captions: int | None = optional("Number of captions that describe the clip.")
 
 
 class _TextParameters(_FilterParameters):
-    q: Annotated[
-        str,
-        Query(
-            description="Description of the video, in words.",
-            examples=["eggs are whisked"],
-            json_schema_extra={"minLength": 1},
-        ),
-    ]
-    mode: Annotated[
-        str | None,
-        Query(
-            description="'pinned' or 'latest'; default: 'pinned' if offered.",
-            json_schema_extra={"enum": [*get_args(QueryMode), None]},
-        ),
-    ] = None
-    routes: Annotated[
-        str | None,
-        Query(
-            description=(
-                "Domains to search: 'all', 'auto' (likely domains that can still contribute to the top k), or a number "
-                "of the likeliest domains."
-            )
-        ),
-    ] = None
-    moments: Annotated[int, Query(description="Maximum number of moments per long video, best first.")] = 3
+    q: str = Field(
+        description="Description of the video, in words.",
+        examples=["eggs are whisked"],
+        json_schema_extra={"minLength": 1},
+    )
+    mode: str | None = Field(
+        default=None,
+        description="'pinned' or 'latest'; default: 'pinned' if offered.",
+        json_schema_extra={"enum": [*get_args(QueryMode), None]},
+    )
+    routes: str | None = optional(
+        "Domains to search: 'all', 'auto' (likely domains that can still contribute to the top k), or a number "
+        "of the likeliest domains."
+    )
+    moments: int = Field(default=3, description="Maximum number of moments per long video, best first.")
 
     def query(self) -> SearchQuery:
         """Return the query, without a second validation."""
@@ -261,27 +230,20 @@ class _TextParameters(_FilterParameters):
 
 
 class ExplanationParameters(_TextParameters):
-    k: Annotated[
-        int | None, Query(description="Number of ranked results; default: the maximum of a search.")
-    ] = None  # type: ignore[assignment]
+    k: int | None = optional("Number of ranked results; default: the maximum of a search.")  # type: ignore[assignment]
 
 
 class QueryReportParameters(StrictParameters):
-    worst: Annotated[int, Query(ge=0, le=MAX_WORST_QUERIES, description="Maximum number of them.")] = 10
+    worst: int = Field(default=10, ge=0, le=MAX_WORST_QUERIES, description="Maximum number of them.")
 
 
 class SearchParameters(_TextParameters):
-    min_confidence: Annotated[
-        float | None,
-        Query(
-            description="Minimum confidence of a result, 0..1.",
-            json_schema_extra={"minimum": 0, "maximum": 1},
-        ),
-    ] = None
-    facets: Annotated[bool, Query(description="Whether to count domains and metadata values.")] = False
-    cursor: Annotated[
-        str | None,
-        Query(
-            description="`next_cursor` from the previous page; parameters other than k and moments must not change."
-        ),
-    ] = None
+    min_confidence: float | None = Field(
+        default=None,
+        description="Minimum confidence of a result, 0..1.",
+        json_schema_extra={"minimum": 0, "maximum": 1},
+    )
+    facets: bool = Field(default=False, description="Whether to count domains and metadata values.")
+    cursor: str | None = optional(
+        "`next_cursor` from the previous page; parameters other than k and moments must not change."
+    )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Request, Response
+from pydantic import Field
 
 from api.conditional_responses import conditional_response
 from api.dependencies import PageLinkDep, QueryDep
@@ -25,12 +26,12 @@ router = APIRouter(tags=["measures"], route_class=ScopedRoute)
 class RecallMatrixParameters(StrictParameters):
     """Parameters of ``GET /forgetting``."""
 
-    rows: Annotated[int, Query(ge=1, le=1000, description="Maximum number of rows.")] = DEFAULT_ROWS
-    first_release: Annotated[
-        int | None, Query(ge=1, le=10**9, description="First row, from 1; default: the newest releases.")
-    ] = None
-    first_domain: Annotated[int, Query(ge=1, le=10**9, description="First column, from 1.")] = 1
-    limit: Annotated[int, Query(ge=1, le=1000, description="Maximum number of columns.")] = DEFAULT_DOMAINS
+    rows: int = Field(default=DEFAULT_ROWS, ge=1, le=1000, description="Maximum number of rows.")
+    first_release: int | None = Field(
+        default=None, ge=1, le=10**9, description="First row, from 1; default: the newest releases."
+    )
+    first_domain: int = Field(default=1, ge=1, le=10**9, description="First column, from 1.")
+    limit: int = Field(default=DEFAULT_DOMAINS, ge=1, le=1000, description="Maximum number of columns.")
 
 
 @router.get("/forgetting", operation_id="get_forgetting", response_model=RecallMatrix, responses=UNCHANGED)
