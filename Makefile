@@ -150,11 +150,10 @@ sbom: $(VENV)/.runtime $(SUPPLY)/.installed ## Write the bill of materials of th
 # The checksums are written last: a folder without them is no release.
 .PHONY: release
 release: OUT ?= dist
-release: $(VENV)/.runtime $(SUPPLY)/.installed ## Build the distributions of a commit, try them in empty environments (OUT=folder)
+release: $(VENV)/.runtime $(SUPPLY)/.installed ## Build the distributions of a commit (OUT=folder)
 	@$(SUPPLY)/bin/python deploy/release/build_distributions.py $(OUT)
 	@$(SUPPLY)/bin/python -m twine check --strict $(OUT)/*.whl $(OUT)/*.tar.gz
 	@$(MAKE) --no-print-directory sbom OUT=$(OUT)/cinestrata-$(VERSION).cdx.json
-	@$(SUPPLY)/bin/python deploy/release/try_distributions.py $(OUT)
 	@cd $(OUT) && sha256sum *.whl *.tar.gz *.json RELEASE_NOTES.md > SHA256SUMS && cat SHA256SUMS
 
 # Learning needs CUDA, searching does not.

@@ -17,7 +17,7 @@ from starlette.responses import Response
 
 from api import openapi, problem_details
 from api.load_shedding import LoadSheddingMiddleware
-from api.pages import html_pages, reference_page, sign_in_pages, unknown_page
+from api.pages import html_pages, reference_page, sign_in_pages
 from api.request_observer import RequestObserver
 from api.request_paths import PREFIX, PathPrefixMiddleware, first_segment
 from api.request_threads import limit_request_threads
@@ -39,9 +39,6 @@ _UNCOMPRESSED_TYPES = (*DEFAULT_EXCLUDED_CONTENT_TYPES, "application/octet-strea
 
 def create_app(configured: Settings | None = None) -> FastAPI:
     """Create the application with the API, the pages and a query service.
-
-    Args:
-        configured: Settings; None takes them from the environment.
 
     Raises:
         ValueError: The address is reachable from the network, but the API key is missing or short; or the root path
@@ -99,7 +96,7 @@ def create_app(configured: Settings | None = None) -> FastAPI:
     _check_root_path(app, configured.root_path)
     app.openapi = openapi.describe(app)  # type: ignore[method-assign]
     problem_details.install_error_handlers(app)
-    unknown_page.install_unknown_page(app)
+    html_pages.install_unknown_page(app)
     # Each middleware wraps those that were added before it.
     app.add_middleware(problem_details.UnexpectedErrorMiddleware)
     # Levels above 2 take twice as long and save only a twentieth.

@@ -40,11 +40,9 @@ def conditional_response(
     """Return a body as JSON, or 304 if the client has it.
 
     Args:
-        request: The request; its ``If-None-Match`` lists the tags that the client has.
         body: The body, or a function that creates it; not called if the version is given and the client is current.
         version: ID that changes with the body; None: a digest of the body.
         entity_tag: Strong entity tag instead of a version.
-        headers: Additional response headers.
     """
     content = b""
     if entity_tag is None:

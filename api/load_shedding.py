@@ -6,15 +6,11 @@ its capacity would spend its time on refusals and fall behind in reading its con
 
 from __future__ import annotations
 
-import time
-
-import structlog
 from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from api.http_middleware import HttpMiddleware
 from api.problem_details import problem_response
-from api.request_observer import mark_as_shed
+from api.request_observer import HttpMiddleware, mark_as_shed
 from api.request_paths import route_path
 from api.request_threads import waiting_requests
 from api.security.security_middleware import SECURITY_HEADERS
@@ -24,24 +20,14 @@ from service.search.admission import AdmissionControl
 _MAX_WAITING = 64  # requests that wait for a thread
 _SEARCH_PATHS = {"/search", "/search/clip"}
 _NEVER_REFUSED = {"/livez", "/readyz", "/metrics"}  # a refused health check would restart a busy process
-_LOG_SECONDS = 10.0
-
-log = structlog.get_logger(__name__)
 
 
 class LoadSheddingMiddleware(HttpMiddleware):
-    """Refuses searches that admission control would refuse, and other requests while too many wait for a thread.
-
-    Args:
-        app: The application.
-        admission: Admission control for searches, which checks them again when they are routed.
-    """
+    """Refuses searches that admission control would refuse, and other requests while too many wait for a thread."""
 
     def __init__(self, app: ASGIApp, admission: AdmissionControl) -> None:
         super().__init__(app)
         self._admission = admission
-        self._refused = 0  # since the last log line
-        self._logged = float("-inf")
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Refuse a request, or pass it on."""
@@ -50,7 +36,6 @@ class LoadSheddingMiddleware(HttpMiddleware):
             await self.app(scope, receive, send)
             return
         mark_as_shed(scope)
-        self._log_refusals()
         response = problem_response(Request(scope), refusal)
         response.headers.update(SECURITY_HEADERS)
         await response(scope, receive, send)
@@ -68,11 +53,3 @@ class LoadSheddingMiddleware(HttpMiddleware):
                     f"The server is busy: {waiting} requests are waiting for a thread. Try again in a second."
                 )
         return None
-
-    def _log_refusals(self) -> None:
-        """Log the number of refused requests every few seconds; a line per request would slow down the rest."""
-        self._refused += 1
-        now = time.monotonic()
-        if now - self._logged >= _LOG_SECONDS:
-            log.warning("requests_shed", count=self._refused)
-            self._refused, self._logged = 0, now

@@ -1,4 +1,4 @@
-"""The OpenAPI document: FastAPI's own, with paths below ``/v1``, security schemes, error types and webhooks.
+"""The OpenAPI document: FastAPI's own, with paths below ``/v1``, security schemes and error types.
 
 Routes describe their own responses, headers and bodies, with the parts that several of them share.
 """
@@ -6,12 +6,11 @@ Routes describe their own responses, headers and bodies, with the parts that sev
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from datetime import datetime
-from typing import Any, Literal
+from typing import Any
 
-from fastapi import FastAPI, Response
+from fastapi import FastAPI
 from fastapi.openapi.models import Example
-from pydantic import BaseModel, create_model
+from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from api.problem_details import MEDIA_TYPE
@@ -20,7 +19,6 @@ from api.security.route_scopes import SECURITY_SCHEMES
 from cinestrata_schemas.problems import Problem
 from cinestrata_schemas.tasks import AppendSpec, TaskEvent, TaskSpec
 from cinestrata_schemas.uploads import PreviewRequest
-from cinestrata_schemas.webhooks import EVENT_FACTS
 from service.core.errors import CinestrataError, TaskInterruption
 
 _SCHEMA_REF = "#/components/schemas/{model}"
@@ -85,31 +83,6 @@ EDIT_PROBLEMS: dict[int | str, dict[str, Any]] = {
     409: problem("The video is a copy that is being relearned; edit the original named in `detail`."),
     412: problem("The video has changed since you read it; read it again."),
 }
-EDIT_EXAMPLES: dict[str, Example] = {
-    "captions": {
-        "summary": "Replace all captions",
-        "value": {"captions": ["eggs are whisked in a bowl", "a hand beats eggs"]},
-    },
-    "metadata": {
-        "summary": "Set one metadata field and remove another",
-        "value": {"metadata": {"place": "kitchen", "camera": None}},
-    },
-}
-BATCH_EXAMPLES: dict[str, Example] = {
-    "two": {
-        "summary": "Two searches, one of them in two domains",
-        "value": {
-            "queries": [
-                {"q": "eggs are whisked", "k": 5},
-                {
-                    "q": "a taxi turns left",
-                    "task": ["night traffic", "kitchen"],
-                    "where": {"place": "station"},
-                },
-            ]
-        },
-    },
-}
 WHERE_EXAMPLES: dict[str, Example] = {
     "value": {
         "summary": "A field with this value, or a list that contains it",
@@ -151,12 +124,10 @@ PREVIEW_BODY = _request_body(PreviewRequest)
 
 
 def describe(app: FastAPI) -> Callable[[], dict[str, Any]]:
-    """Add the webhooks to an application, and return a replacement for ``app.openapi``."""
+    """Return a replacement for an application's ``openapi``."""
     generate = app.openapi
     root = app.state.settings.root_path
     app.servers = [{"url": root or "/", "description": "The service that serves this document."}]
-    for event, facts in EVENT_FACTS.items():
-        _add_webhook(app, event, facts)
     document: dict[str, Any] = {}
 
     def openapi() -> dict[str, Any]:
@@ -174,37 +145,6 @@ def describe(app: FastAPI) -> Callable[[], dict[str, Any]]:
         return document
 
     return openapi
-
-
-def _add_webhook(app: FastAPI, event: str, facts: type[BaseModel]) -> None:
-    """Describe the request that the service sends to an endpoint for an event."""
-    name = f"{event.title().replace('.', '')}Message"
-    fields: dict[str, Any] = {
-        "type": (Literal[event], ...),
-        "timestamp": (datetime, ...),
-        "data": (facts, ...),
-    }
-    message = create_model(name, __doc__=f"Message about the event `{event}`.", **fields)
-
-    def receive(body) -> None:  # type: ignore[no-untyped-def]
-        """Receive a message, which is signed as specified by Standard Webhooks."""
-
-    receive.__annotations__ = {"body": message, "return": None}
-    app.webhooks.add_api_route(
-        event,
-        receive,
-        methods=["POST"],
-        operation_id=f"receive_{event.replace('.', '_')}",
-        summary=f"Event {event}",
-        tags=["webhooks"],
-        response_class=Response,
-        responses={
-            410: {"description": "The endpoint is gone: the service disables the webhook."},
-            "default": {
-                "description": "After any other status than 200 to 299, the message is sent again later."
-            },
-        },
-    )
 
 
 def problem_classes() -> dict[str, type[CinestrataError]]:

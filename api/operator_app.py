@@ -26,7 +26,6 @@ def create_operator_app(settings: Settings, *, follow_index: bool = False) -> Fa
     Requests have all scopes, and changes are recorded under the operator's login name. Unexpected errors are raised.
 
     Args:
-        settings: Settings of the data folder.
         follow_index: Whether searches see later changes of the index; for a process that keeps running.
     """
     app = FastAPI(openapi_url=None, form_limits={"max_files": MAX_FORM_FILES, "max_fields": MAX_FORM_FIELDS})

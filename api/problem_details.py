@@ -16,8 +16,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
-from api.http_middleware import HttpMiddleware, StatusRecorder
-from api.request_observer import explain_failure
+from api.request_observer import HttpMiddleware, StatusRecorder, explain_failure
 from api.request_paths import allowed_methods
 from cinestrata_schemas.problems import Problem, ProblemField
 from service.core.errors import CinestrataError, InvalidInput, problem_type

@@ -16,7 +16,7 @@ from fastapi import Request
 from fastapi.responses import Response, StreamingResponse
 
 from api.conditional_responses import RangeNotSatisfiable, parse_range
-from api.stream_limits import StreamLimit
+from api.request_threads import StreamLimit
 from media import MediaError
 from media.errors import RangeOutside, SourceOutage
 from media.sources.media_source import RemoteStream
@@ -36,14 +36,6 @@ async def remote_response(
     request: Request, caller: str, video_id: str, uri: str, media_type: str, headers: dict[str, str]
 ) -> Response:
     """Return a remote video, or the requested range.
-
-    Args:
-        request: The client's request.
-        caller: Identity of the caller, whose open videos are counted.
-        video_id: ID of the video, for errors.
-        uri: Address of the video.
-        media_type: Media type of the answer.
-        headers: Additional response headers.
 
     Raises:
         TooManyRequests: The caller has too many open videos: a paused player holds a connection to the source.
@@ -78,9 +70,7 @@ async def _open_stream(stack: ExitStack, request: Request, uri: str, video_id: s
     except RangeOutside as error:
         raise RangeNotSatisfiable(f"{error.reason}.") from error
     except MediaError as error:
-        raise NotFound(
-            f"Video {video_id!r} stays searchable, but can't be played: {error.reason}."
-        ) from error
+        raise NotFound(f"Video {video_id!r} is searchable, but can't be played: {error.reason}.") from error
     except SourceOutage as error:
         raise SourceUnavailable(error.reason, retry_after=_PAUSE) from error
 

@@ -1,17 +1,49 @@
-"""ASGI middleware that counts, times, logs and traces requests by their route templates."""
+"""ASGI middleware: its base class, and the one that counts, times, logs and traces requests by route templates."""
 
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from contextlib import nullcontext
 
 import structlog
 from starlette.datastructures import Headers
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from api.http_middleware import HttpMiddleware, StatusRecorder
 from service.core.tracing import is_tracing, request_span
 from service.library.prometheus_metrics import REQUEST_SECONDS, REQUESTS
+
+
+class HttpMiddleware(ABC):
+    """ASGI middleware that handles HTTP requests and passes lifespan events on."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await (self.handle if scope["type"] == "http" else self.app)(scope, receive, send)
+
+    @abstractmethod
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle a request, or pass it to ``self.app``."""
+
+
+class StatusRecorder:
+    """A request's ``send`` function, which records the response status.
+
+    Attributes:
+        status: Status of the response; None until it has begun.
+    """
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self.status: int | None = None
+
+    async def __call__(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+        await self._send(message)
+
 
 _REASON = "cinestrata.failure"
 _SHED = "cinestrata.shed"

@@ -16,7 +16,7 @@ from starlette.requests import Request
 from starlette.routing import compile_path
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from api.http_middleware import HttpMiddleware
+from api.request_observer import HttpMiddleware
 
 PREFIX = "/v1"
 _STATIC_FILES = {"GET", "HEAD"}  # of mounted folders, which have no routes
@@ -26,7 +26,6 @@ class PathPrefixMiddleware(HttpMiddleware):
     """Serves all paths below the proxy's prefix, and the API's resources below the version's prefix, too.
 
     Args:
-        app: The application.
         root: Prefix of the proxy, which may remove it from requests; empty if there is none.
         resources: First path segments of all API routes; pages have no version.
     """

@@ -8,11 +8,16 @@ health check must be answered while all threads wait for an unresponsive catalog
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
+from threading import Lock
 from typing import ParamSpec, TypeVar
 
 from anyio import CapacityLimiter, to_thread
+
+from service.core.errors import TooManyRequests
 
 SHORT_REQUEST_THREADS = min(40, max(8, 2 * (os.cpu_count() or 1)))
 _LONG = CapacityLimiter(16)
@@ -55,3 +60,48 @@ async def run_health_check(
 ) -> Value:
     """Run a health check in a thread that no other request occupies."""
     return await to_thread.run_sync(partial(function, *args, **kwargs), limiter=_HEALTH)
+
+
+_RETRY_SECONDS = 30
+
+
+class StreamLimit:
+    """Counts a process's open streams by caller. Thread-safe.
+
+    Args:
+        most_of_caller: Maximum number of streams per key or user, so that others have streams left.
+    """
+
+    def __init__(self, kind: str, advice: str, *, most: int, most_of_caller: int) -> None:
+        self.most, self.most_of_caller = most, most_of_caller
+        self._kind, self._advice = kind, advice
+        self._open: Counter[str] = Counter()
+        self._lock = Lock()
+
+    def require(self, caller: str) -> None:
+        """Check that a caller may open another stream.
+
+        Raises:
+            TooManyRequests: The caller, or all callers together, have the maximum number of streams.
+        """
+        with self._lock:
+            own, total = self._open[caller], self._open.total()
+        if own >= self.most_of_caller:
+            raise TooManyRequests(
+                f"{self.most_of_caller} {self._kind} of this key or user are open; {self._advice}.",
+                _RETRY_SECONDS,
+            )
+        if total >= self.most:
+            raise TooManyRequests(f"{self.most} {self._kind} are open; {self._advice}.", _RETRY_SECONDS)
+
+    @contextmanager
+    def opened(self, caller: str) -> Iterator[None]:
+        """Count a stream of the caller until the ``with`` statement ends."""
+        with self._lock:
+            self._open[caller] += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._open[caller] -= 1
+                self._open += Counter()  # forgets callers without a stream

@@ -14,12 +14,10 @@ from cli.commands import (
     api_command,
     backup_commands,
     bench_commands,
-    deletion_commands,
     doctor,
     export_command,
-    move_command,
+    maintenance_commands,
     process_commands,
-    registered_sync_commands,
     search_commands,
     task_commands,
 )
@@ -43,12 +41,10 @@ for module in (
     process_commands,
     adding_commands,
     search_commands,
-    deletion_commands,
-    registered_sync_commands,
+    maintenance_commands,
     doctor,
     backup_commands,
     export_command,
-    move_command,
     api_command,
 ):
     app.add_typer(module.app)
@@ -61,25 +57,19 @@ app.add_typer(bench_commands.app, name="bench")
 @app.command()
 @report_errors
 def demo(
-    exit_after_report: Annotated[
-        bool, typer.Option("--exit", help="Stop the service after the report.")
-    ] = False,
-    report: Annotated[
-        Path | None, typer.Option("--report", help="Also write the report to this JSON file.")
-    ] = None,
+    exit_after_report: Annotated[bool, typer.Option("--exit", help="Stop after the report.")] = False,
+    report: Annotated[Path | None, typer.Option(help="Also write it to this JSON file.")] = None,
     videos: Annotated[
         Path | None,
         typer.Option(
-            "--videos",
             help="Folder with your own videos instead of rendered ones: one subfolder per domain, with "
-            "captions.csv (columns file, caption) or manifest.jsonl.",
+            "captions.csv (columns file, caption) or manifest.jsonl."
         ),
     ] = None,
     data: Annotated[
         Path | None,
         typer.Option(
-            "--data",
-            help="Data folder (default: ./cinestrata-data/demo, with --videos ./cinestrata-data/demo-FOLDER).",
+            help="Data folder (default: ./cinestrata-data/demo, with --videos ./cinestrata-data/demo-FOLDER)."
         ),
     ] = None,
     port: Port = None,

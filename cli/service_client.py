@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+import shlex
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,11 +14,12 @@ import httpx
 from cinestrata_client import Client, NotFoundError, RetryPolicy, ServiceError, UnreachableError
 from cinestrata_schemas.videos import DeletionRequest, DeletionResult
 from cli.application_transport import ApplicationTransport
-from cli.console import refuse_call
+from cli.console import error_console, fail, refuse_call
 from cli.embedded.data_folder import data_folder_settings, read_lock_holder
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
+
 
 FINAL_STATES = ("ready", "failed", "cancelled")  # of tasks
 PAGE = 1000  # entries per page of a complete list
@@ -31,11 +35,6 @@ _IN_PROCESS_URL = "http://localhost"
 
 class ServiceClient(Client):
     """Client of a service, or of a data folder without a service.
-
-    Args:
-        url: Base URL of the service; None: use the data folder in this process.
-        data: Data folder; None: from the environment.
-        transport: httpx transport, for tests; None opens network connections.
 
     Attributes:
         is_remote: Whether the client uses a service instead of a data folder.
@@ -86,13 +85,7 @@ class ServiceClient(Client):
 
 
 def connect(url: str | None, data: Path | None, *, ask_running: bool = False) -> ServiceClient:
-    """Create a client of the service at ``url``, or of the data folder without a URL.
-
-    Args:
-        url: URL of a running service.
-        data: Data folder; None: from the environment.
-        ask_running: Whether to ask a service running on the data folder, which has the model loaded.
-    """
+    """Create a client of the service at ``url``, or of the data folder: of its running service if ``ask_running``."""
     if url is None and ask_running:
         url = _running_service(data)
     return ServiceClient(url or None, data)
@@ -106,7 +99,7 @@ def open_agent_api(url: str | None, data: Path | None) -> Callable[[object], htt
             _load_application(data, follow_index=True), raise_app_exceptions=False
         )
         return lambda _: httpx.AsyncClient(transport=transport, base_url=_IN_PROCESS_URL)
-    options = ServiceClient(url).connection.options or {}
+    options = ServiceClient(url).http_options
     return lambda _: httpx.AsyncClient(**options)
 
 
@@ -146,3 +139,56 @@ def _running_service(data: Path | None) -> str | None:
     ):  # ValueError: a malformed key, or an unexpected response
         return None
     return str(url)
+
+
+_CHECK_SECONDS = 5.0
+_START_SECONDS = 60.0  # workers of a starting service import torch before they report
+
+
+class WorkerWatch:
+    """Notices when no worker does the work that a command waits for."""
+
+    def __init__(self, client: ServiceClient) -> None:
+        self._client = client
+        self._next_check = 0.0
+        self._missing_since: float | None = None
+
+    def check(self) -> None:
+        """Look for workers every few seconds.
+
+        Exits with status 1 if no service runs on the data folder. If a running service has no workers, which may start
+        later, prints one line.
+        """
+        now = time.monotonic()
+        if now < self._next_check:
+            return
+        self._next_check = now + _CHECK_SECONDS
+        if not self._client.lacks_workers():
+            self._missing_since = None
+            return
+        if self._client.lacks_service():
+            fail(*_notice(self._client))
+        self._missing_since = self._missing_since or now
+        if now - self._missing_since >= _START_SECONDS:
+            self._next_check = math.inf  # one line is enough
+            print_notice(self._client)
+
+
+def print_notice(client: ServiceClient) -> None:
+    """Print to standard error that queued work is waiting, if no worker runs."""
+    if client.lacks_workers():
+        for line in _notice(client):
+            error_console.say(line)
+
+
+def _notice(client: ServiceClient) -> tuple[str, str]:
+    if not client.lacks_service():
+        return (
+            "The service has no running worker: the work stays queued.",
+            "Start its workers, and check their logs if they stop.",
+        )
+    folder = f" --data {shlex.quote(str(client.data))}" if client.data else ""
+    return (
+        "The work is queued, but no service is running on the data folder.",
+        f"Start the service: cinestrata up{folder}",
+    )

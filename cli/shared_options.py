@@ -26,10 +26,7 @@ def _prefer_named_folder(context: typer.Context, url: str | None) -> str | None:
 
 
 AsJson = Annotated[
-    bool,
-    typer.Option(
-        "--json", callback=_silence_console, help="Print one JSON document instead of text and tables."
-    ),
+    bool, typer.Option("--json", callback=_silence_console, help="Print one JSON document instead of text.")
 ]
 Data = Annotated[
     Path | None,
@@ -48,9 +45,7 @@ MethodSettings = Annotated[
 ]
 InPlace = Annotated[
     bool,
-    typer.Option(
-        "--in-place", help="Send paths instead of file contents; the service must read the same files."
-    ),
+    typer.Option("--in-place", help="Send paths instead of contents; the service must read the same files."),
 ]
 CaptionsFromNames = Annotated[
     bool,
@@ -95,8 +90,6 @@ def parse_settings(assignments: Sequence[str]) -> dict[str, bool | int | float |
     for assignment in assignments:
         key, equals, value = assignment.partition("=")
         if not key or not equals:
-            refuse_call(
-                f"--set {assignment} is not an assignment.", "Write name=value, for example: --set epochs=5"
-            )
+            refuse_call(f"--set {assignment} is not an assignment.", "Write, for example: --set epochs=5")
         settings[key] = parse_value(value)
     return settings or None

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from typing import NamedTuple
 
 import av
 from av.container import InputContainer
-from av.packet import Packet
 from av.video.frame import VideoFrame
 from av.video.stream import VideoStream
 
@@ -19,7 +16,6 @@ from media.errors import MediaError
 _SEEK_ABOVE_SECONDS = 60.0  # shorter videos are read completely, which is exact and fast enough
 _NEAR_SECONDS = 2.0  # decoding this much takes about as long as a seek
 _SEEK_MARGINS = (0.0, 10.0, 60.0)  # seconds before the target, since not every container seeks to a key frame
-_REACH = 16  # packets to compare a packet with, on either side: the longest reordering in H.264
 
 
 class StreamExtent(NamedTuple):
@@ -72,7 +68,7 @@ def _frames_by_reading(
     """Yield the frames on display in one pass over all frames."""
     pending = list(reversed(times))
     current: _TimedFrame | None = None
-    for following in timed_frames(container, stream, extent, times):
+    for following in timed_frames(container, stream, extent):
         while current is not None and pending and following.begins > pending[-1]:
             pending.pop()
             yield current.frame
@@ -162,29 +158,18 @@ def _seek(
 
 
 def timed_frames(
-    container: InputContainer, stream: VideoStream, extent: StreamExtent, times: Sequence[float] = ()
+    container: InputContainer, stream: VideoStream, extent: StreamExtent
 ) -> Iterator[_TimedFrame]:
-    """Yield the frames in display order, skipping damaged packets.
-
-    Args:
-        times: Ascending times in seconds since the first frame. Frames that are on display at none of them and that no
-            other frame refers to may be omitted; without times, all frames are decoded.
-    """
+    """Yield the frames in display order, skipping damaged packets."""
     base = float(stream.time_base or Fraction(1, 25))
     step = 1 / float(stream.average_rate or 25)
     expected = 0.0
-    packets: Iterator[tuple[Packet, bool]] = ((packet, True) for packet in container.demux(stream))
-    if times and extent.start is not None and stream.codec_context.name == "h264":
-        packets = packets_with_demand(container.demux(stream), times, extent.start, base)
-    is_progressive = False  # an interlaced frame may consist of two packets, which must stay together
-    for packet, is_needed in packets:
-        stream.codec_context.skip_frame = "DEFAULT" if is_needed or not is_progressive else "NONREF"
+    for packet in container.demux(stream):
         try:
             frames = packet.decode()
         except av.InvalidDataError:
             continue
         for frame in frames:
-            is_progressive = not frame.interlaced_frame
             length = (frame.duration or 0) * base
             if frame.pts is None or extent.start is None:
                 begins, expected = expected, expected + (length or step)
@@ -192,36 +177,3 @@ def timed_frames(
                 begins = (frame.pts - extent.start) * base
                 expected = begins + length
             yield _TimedFrame(frame, begins, expected)
-
-
-def packets_with_demand(
-    packets: Iterable[Packet], times: Sequence[float], start: int, base: float
-) -> Iterator[tuple[Packet, bool]]:
-    """Yield each packet, and whether its frame may be on display at one of the times.
-
-    It is not if the frame of a nearby packet begins later, but not after the next of the times.
-
-    Args:
-        times: Ascending times in seconds since the start of the stream.
-        base: Seconds per timestamp unit.
-    """
-    pending: deque[tuple[Packet, float | None]] = deque()
-    near: deque[float | None] = deque(maxlen=2 * _REACH + 1)
-    for packet in packets:
-        begins = None if packet.pts is None else (packet.pts - start) * base
-        pending.append((packet, begins))
-        near.append(begins)
-        if len(pending) > _REACH:
-            following, at = pending.popleft()
-            yield following, _is_needed(at, near, times)
-    for following, at in pending:
-        yield following, _is_needed(at, near, times)
-
-
-def _is_needed(begins: float | None, near: Iterable[float | None], times: Sequence[float]) -> bool:
-    if begins is None:
-        return True
-    following = bisect_left(times, begins)
-    if following == len(times):
-        return True  # this frame ends the search for the last time
-    return not any(other is not None and begins < other <= times[following] for other in near)

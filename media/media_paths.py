@@ -61,9 +61,7 @@ def resolve_uri(uri: str, media_root: Path) -> Path:
     if not inside:
         raise MediaError(f"{uri!r} leads outside the media root; give a path below it")
     if not regular:
-        raise UndecidedVideo(
-            f"{uri!r} is not a file below the media root; check the name, or copy the file there"
-        )
+        raise UndecidedVideo(f"{uri!r} is not a file below the media root; check the name, or copy it there")
     return path
 
 

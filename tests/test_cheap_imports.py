@@ -27,9 +27,9 @@ CHEAP_MODULES = (
     "service.tasks.broker",
     "cli.main",
     "cli.service_client",
-    "cli.commands.domain_naming",
+    "cli.commands.video_sources",
     "cli.commands.search_commands",
-    "cli.commands.deletion_commands",
+    "cli.commands.maintenance_commands",
 )
 HELP = (["--help"], ["tasks", "--help"], ["search", "--help"], ["up", "--help"], ["bench", "--help"])
 

@@ -44,9 +44,7 @@ _BOOKKEEPING = {"toolcallid", "sessionid", "chatinput", "action", "tool", "tooln
 _Count = Annotated[int, Field(ge=1, le=20, description="Maximum number of results.")]
 _VideoId = Annotated[str, Field(description="`video_id` from a result.")]
 _Thumbnails = Annotated[bool, Field(description="Whether to attach a picture for each result.")]
-_Cursor = Annotated[
-    str | None, Field(description="`next_cursor` from the previous page, to read the next one.")
-]
+_Cursor = Annotated[str | None, Field(description="`next_cursor` from the previous page.")]
 
 
 def create_agent_server(open_client: OpenClient) -> MCPServer:
@@ -113,11 +111,7 @@ class _StrictServer(MCPServer):
 
 
 class LibraryTools:
-    """The tools. Agents read their docstrings.
-
-    Args:
-        open_client: As for :func:`create_agent_server`.
-    """
+    """The tools. Agents read their docstrings."""
 
     def __init__(self, open_client: OpenClient) -> None:
         self._open_client = open_client
@@ -153,20 +147,14 @@ class LibraryTools:
         ] = None,
         where: Annotated[
             dict[str, Any] | None,
-            Field(
-                description="Conditions on metadata: a value, {min, max}, {any: [values]} or {all: [texts]}."
-            ),
+            Field(description="Metadata conditions: a value, {min, max}, {any: [values]} or {all: [texts]}."),
         ] = None,
         min_duration: Annotated[float | None, Field(description="In seconds.")] = None,
         max_duration: Annotated[float | None, Field(description="In seconds.")] = None,
         added_after: datetime | None = None,
         added_before: datetime | None = None,
-        min_confidence: Annotated[
-            float | None, Field(description="Probability that a result is right, 0..1.")
-        ] = None,
-        moments: Annotated[
-            int, Field(ge=0, le=10, description="Maximum number of moments per long video.")
-        ] = 3,
+        min_confidence: Annotated[float | None, Field(description="Lowest confidence, 0..1.")] = None,
+        moments: Annotated[int, Field(ge=0, le=10, description="Maximum number per long video.")] = 3,
         thumbnails: _Thumbnails = True,
         cursor: _Cursor = None,
     ) -> CallToolResult:

@@ -5,10 +5,11 @@ Their scripts use only the public API.
 
 from __future__ import annotations
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, FastAPI, Request
 from fastapi.responses import HTMLResponse, Response
 
 from api.pages.page_rendering import PAGE_METHODS, render_page
+from api.problem_details import http_problem_response
 from api.security.route_scopes import ScopedRoute, requires
 from service.core.settings import METHOD_NAMES, settings
 from service.storage.library_backbone import default_method, library_backbone
@@ -59,3 +60,15 @@ def video_page(request: Request, video_id: str) -> Response:
 def access_page(request: Request) -> Response:
     """Show API keys, users, sessions and the audit log."""
     return render_page(request, "access.html")
+
+
+def install_unknown_page(app: FastAPI) -> None:
+    """Register the page for paths without a route. Unknown resources of the API stay problem documents."""
+    app.add_exception_handler(404, _handle_unknown_path)
+
+
+async def _handle_unknown_path(request: Request, error: Exception) -> Response:
+    # Browsers ask for HTML; programs accept JSON or any type.
+    if request.method in PAGE_METHODS and "text/html" in request.headers.get("accept", ""):
+        return render_page(request, "error.html", status=404)
+    return http_problem_response(request, error)

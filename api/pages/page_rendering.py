@@ -29,8 +29,6 @@ def render_page(request: Request, template: str, *, status: int = 200, **values:
         request: Request for the page. The template receives its sender as ``principal``, and ``may_ingest``: whether
             the sender may change videos. ``root`` is the proxy's prefix of all paths.
         template: File name of the template; its stem is the name of the page.
-        status: HTTP status.
-        values: Other template variables.
     """
     principal = current_principal(request)
     context = {

@@ -98,8 +98,6 @@ async def start_browser_session(request: Request, owner: SessionOwner, method: s
     """Start a session, and redirect the browser with its cookie.
 
     Args:
-        request: Request that proved the owner's identity.
-        owner: Owner of the session.
         method: ``password``, ``key`` or ``oidc``.
         next: Path of the page to show; an address outside the service is replaced by the search page.
     """

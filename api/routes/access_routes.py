@@ -7,7 +7,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request
 
 from api.dependencies import PageLinkDep
-from api.list_parameters import AuditListParameters, StrictParameters
+from api.query_parameters import AuditListParameters, NoParameters
 from api.security.route_scopes import ScopedRoute, current_principal, requires
 from cinestrata_schemas.access import (
     AuditPage,
@@ -37,7 +37,7 @@ def get_current_access(request: Request) -> CurrentAccess:
 
 @router.get("/keys", operation_id="list_keys")
 @requires("admin")
-def list_keys(_parameters: Annotated[StrictParameters, Query()]) -> list[KeyDetails]:
+def list_keys(_parameters: NoParameters) -> list[KeyDetails]:
     """List API keys with scope, expiry and last use, newest first. The key in the environment is not listed."""
     return credentials.list_keys()
 
@@ -61,7 +61,7 @@ def revoke_key(key_id: str) -> KeyDetails:
 
 @router.get("/users", operation_id="list_users")
 @requires("admin")
-def list_users(_parameters: Annotated[StrictParameters, Query()]) -> list[UserDetails]:
+def list_users(_parameters: NoParameters) -> list[UserDetails]:
     """List dashboard users by name."""
     return users.list_users()
 
@@ -89,9 +89,7 @@ def remove_user(user_id: str) -> UserDetails:
 
 @router.get("/sessions", operation_id="list_sessions")
 @requires("admin")
-def list_sessions(
-    request: Request, _parameters: Annotated[StrictParameters, Query()]
-) -> list[SessionDetails]:
+def list_sessions(request: Request, _parameters: NoParameters) -> list[SessionDetails]:
     """List active browser sessions, newest first."""
     principal = current_principal(request)
     return credentials.list_sessions(principal.session_id if principal else None)

@@ -86,7 +86,5 @@ def _open_client(request: Request | None) -> httpx.AsyncClient:
         request.app, raise_app_exceptions=False, client=(client_address(request), 0)
     )
     return httpx.AsyncClient(
-        transport=transport,
-        base_url="http://localhost",
-        headers={"Accept-Encoding": "identity", **headers},
+        transport=transport, base_url="http://localhost", headers={"Accept-Encoding": "identity", **headers}
     )

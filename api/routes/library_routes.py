@@ -5,15 +5,12 @@ from __future__ import annotations
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Request, Response
+from pydantic import Field
 
 from api.conditional_responses import conditional_response
 from api.dependencies import PageLinkDep, QueryDep
-from api.list_parameters import (
-    ReleaseListParameters,
-    ShardListParameters,
-    StrictParameters,
-)
 from api.openapi import UNCHANGED
+from api.query_parameters import NoParameters, ReleaseListParameters, ShardListParameters, StrictParameters
 from api.security.route_scopes import ScopedRoute, requires
 from cinestrata_schemas.library import LibraryStatus, RecallMatrix, ShardPage
 from cinestrata_schemas.releases import ReleasePage, ServeOutcome, ServeSpec
@@ -29,13 +26,12 @@ router = APIRouter(tags=["measures"], route_class=ScopedRoute)
 class RecallMatrixParameters(StrictParameters):
     """Parameters of ``GET /forgetting``."""
 
-    rows: Annotated[int, Query(ge=1, le=1000, description="Maximum number of rows.")] = DEFAULT_ROWS
-    first_release: Annotated[
-        int | None,
-        Query(ge=1, le=10**9, description="First row, from 1; default: the newest releases."),
-    ] = None
-    first_domain: Annotated[int, Query(ge=1, le=10**9, description="First column, from 1.")] = 1
-    limit: Annotated[int, Query(ge=1, le=1000, description="Maximum number of columns.")] = DEFAULT_DOMAINS
+    rows: int = Field(default=DEFAULT_ROWS, ge=1, le=1000, description="Maximum number of rows.")
+    first_release: int | None = Field(
+        default=None, ge=1, le=10**9, description="First row, from 1; default: the newest releases."
+    )
+    first_domain: int = Field(default=1, ge=1, le=10**9, description="First column, from 1.")
+    limit: int = Field(default=DEFAULT_DOMAINS, ge=1, le=1000, description="Maximum number of columns.")
 
 
 @router.get("/forgetting", operation_id="get_forgetting", response_model=RecallMatrix, responses=UNCHANGED)
@@ -55,9 +51,7 @@ def get_forgetting(request: Request, parameters: Annotated[RecallMatrixParameter
 
 @router.get("/library", operation_id="get_library", response_model=LibraryStatus, responses=UNCHANGED)
 @requires("search")
-def get_library(
-    request: Request, service: QueryDep, _parameters: Annotated[StrictParameters, Query()]
-) -> Response:
+def get_library(request: Request, service: QueryDep, _parameters: NoParameters) -> Response:
     """Summarize the library: counts, unfinished tasks, workers and faults.
 
     The response has bounded size. A change of `versions` tells a polling client which lists to read again.

@@ -1,21 +1,33 @@
-"""Operation of the library: state, maintenance jobs, and backups written by workers."""
+"""Operation of the library: state, maintenance jobs, backups written by workers, health checks and metrics."""
 
 from __future__ import annotations
 
-from typing import Annotated
+import asyncio
+from typing import TYPE_CHECKING
 
-from fastapi import APIRouter, Query, Request, Response
-from fastapi.responses import FileResponse
+from fastapi import APIRouter, Request, Response
+from fastapi.responses import FileResponse, PlainTextResponse
 
 from api.conditional_responses import range_response
-from api.list_parameters import StrictParameters
+from api.dependencies import QueryDep, SettingsDep
 from api.openapi import file_response
+from api.query_parameters import NoParameters
+from api.request_threads import run_health_check
 from api.security.route_scopes import ScopedRoute, requires
-from cinestrata_schemas.operations import JobDetails, JobSpec, OperationsStatus, SnapshotDetails
+from cinestrata_schemas.operations import JobDetails, JobSpec, OperationsStatus, Readiness, SnapshotDetails
 from service.access import audit_log
 from service.backups import snapshots
+from service.catalog import database
+from service.core.errors import Unavailable
+from service.core.settings import Settings
+from service.library import prometheus_metrics
 from service.operations import maintenance_jobs
 from service.operations.operations_status import operations_status
+from service.storage.library_paths import check_data_folder
+
+if TYPE_CHECKING:
+    from service.search.engine import SearchEngine
+
 
 router = APIRouter(route_class=ScopedRoute)
 
@@ -24,7 +36,7 @@ _MEDIA_TYPE = "application/x-tar"
 
 @router.get("/operations", operation_id="get_operations", tags=["operation"])
 @requires("admin")
-def get_operations(request: Request, _parameters: Annotated[StrictParameters, Query()]) -> OperationsStatus:
+def get_operations(request: Request, _parameters: NoParameters) -> OperationsStatus:
     """Return the state of operation: workers, queue, running tasks, jobs, disk space and search load.
 
     The search load is that of the responding process; `/metrics` covers every process.
@@ -45,7 +57,7 @@ def start_job(spec: JobSpec) -> JobDetails:
 
 @router.get("/snapshots", operation_id="list_snapshots", tags=["operation"])
 @requires("admin")
-def list_snapshots(_parameters: Annotated[StrictParameters, Query()]) -> list[SnapshotDetails]:
+def list_snapshots(_parameters: NoParameters) -> list[SnapshotDetails]:
     """List the backups that workers have written, newest first. `POST /maintenance` writes another."""
     return snapshots.list_snapshots()
 
@@ -78,3 +90,69 @@ def download_snapshot(name: str, request: Request) -> Response:
 def delete_snapshot(name: str) -> None:
     """Delete a backup. Downloads in progress complete."""
     snapshots.delete_snapshot(name)
+
+
+health_router = APIRouter(tags=["health"], route_class=ScopedRoute)
+
+_running_checks: dict[SearchEngine, asyncio.Future[Readiness]] = {}
+
+
+@health_router.head("/livez", include_in_schema=False)
+@health_router.get("/livez", operation_id="livez")
+@requires("public")
+async def livez() -> dict[str, str]:
+    """Check that the process is running."""
+    return {"status": "ok"}
+
+
+@health_router.head("/readyz", include_in_schema=False)
+@health_router.get(
+    "/readyz", operation_id="readyz", responses={503: {"model": Readiness, "description": "Not ready."}}
+)
+@requires("public")
+async def readyz(service: QueryDep, settings: SettingsDep, response: Response) -> Readiness:
+    """Check that the process can answer searches.
+
+    If it can't, the status is 503, and `checks` and `degraded` name the faults. While the catalog database is
+    unreachable, a process with a copy of its result rows stays ready.
+    """
+    ready = await _share_check(service, settings)
+    if not ready.ready:
+        response.status_code = 503
+        response.headers["Retry-After"] = "5"
+    return ready
+
+
+async def _share_check(service: SearchEngine, settings: Settings) -> Readiness:
+    """Return the result of a running or new check. Checks are shared, because each writes to the disk."""
+    check = _running_checks.get(service)
+    if check is None or check.get_loop() is not asyncio.get_running_loop():
+        check = _running_checks[service] = asyncio.ensure_future(
+            run_health_check(_check_readiness, service, settings)
+        )
+        check.add_done_callback(lambda _: _running_checks.pop(service, None))
+    return await asyncio.shield(check)  # a client that disconnects must not end the check for the others
+
+
+def _check_readiness(service: SearchEngine, settings: Settings) -> Readiness:
+    ready = service.snapshots.readiness()
+    folder, copied_at = check_data_folder(settings), service.read_cache.as_of
+    can_search = ready.ready and folder == "ok"
+    try:
+        service.catalog_reads.read(database.ping)
+        catalog = "ok"
+    except Unavailable as error:
+        catalog = error.detail
+        can_search = can_search and copied_at is not None
+        if copied_at is not None:
+            catalog += f" Searches use the copy from {copied_at:%Y-%m-%d %H:%M:%S} UTC."
+    checks = {**ready.checks, "database": catalog, "data_folder": folder}
+    return ready.model_copy(update={"ready": can_search, "checks": checks})
+
+
+@health_router.get("/metrics", operation_id="metrics", response_class=PlainTextResponse)
+@requires("search")
+async def prometheus() -> Response:
+    """Return metrics in the Prometheus text format."""
+    content, media_type = await run_health_check(prometheus_metrics.render)
+    return Response(content, media_type=media_type)

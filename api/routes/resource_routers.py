@@ -7,13 +7,10 @@ from fastapi.responses import JSONResponse
 
 from api.routes import (
     access_routes,
-    feedback_routes,
-    health_routes,
     library_routes,
     operation_routes,
     search_routes,
     sync_routes,
-    task_event_routes,
     task_routes,
     upload_routes,
     video_routes,
@@ -32,20 +29,19 @@ async def openapi_description(request: Request) -> JSONResponse:
 
 
 RESOURCE_ROUTERS: tuple[APIRouter, ...] = (
-    search_routes.get_search_router,  # first, because routes are matched in order and this one is the most frequent
+    search_routes.search_router,  # first, because routes are matched in order and this one is the most frequent
     task_routes.router,
-    task_event_routes.router,
     task_routes.samples_router,
     upload_routes.router,
     search_routes.query_report_router,
     search_routes.router,
     video_routes.router,
-    feedback_routes.router,
+    video_routes.feedback_router,
     sync_routes.router,
     library_routes.router,
     access_routes.router,
     webhook_routes.router,
     operation_routes.router,
-    health_routes.router,
+    operation_routes.health_router,
     description_router,
 )

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
-from fastapi import APIRouter, Body, File, Query, Request, UploadFile
+from fastapi import APIRouter, File, Query, UploadFile
 from fastapi.responses import Response
 from pydantic import BaseModel
 
 from api.dependencies import QueryDep
-from api.openapi import BATCH_EXAMPLES, SEARCH_PROBLEMS
-from api.request_threads import run_search
-from api.search_parameters import (
+from api.openapi import SEARCH_PROBLEMS
+from api.query_parameters import (
     CaptionsParameters,
     ClipParameters,
-    ParameterModelRoute,
     QueryReportParameters,
     SearchParameters,
     SuggestionParameters,
 )
+from api.request_threads import run_search
 from api.security.route_scopes import ScopedRoute, requires
 from cinestrata_schemas.explanations import QueryReport
 from cinestrata_schemas.search import (
@@ -39,7 +38,7 @@ if TYPE_CHECKING:
 
 
 router = APIRouter(tags=["search"], route_class=ScopedRoute)
-get_search_router = APIRouter(tags=["search"], route_class=ParameterModelRoute)
+search_router = APIRouter(tags=["search"], route_class=ScopedRoute)
 query_report_router = APIRouter(tags=["measures"], route_class=ScopedRoute)
 
 # Cost of a request for admission control, in text searches of similar duration.
@@ -51,18 +50,15 @@ _STAGE_SECONDS = {
 }
 
 
-@get_search_router.get(
-    "/search", operation_id="search", response_model=SearchResponse, responses=SEARCH_PROBLEMS
-)
+@search_router.get("/search", operation_id="search", response_model=SearchResponse, responses=SEARCH_PROBLEMS)
 @requires("search")
-async def search(request: Request, parameters: Annotated[SearchParameters, Query()]) -> Response:
+async def search(service: QueryDep, parameters: Annotated[SearchParameters, Query()]) -> Response:
     """Search videos by text, in all domains or some of them, best first.
 
     Each shard is searched with its own query vector. Filters apply before ranking: k results are returned whenever k
     videos pass them. `next_cursor` continues with the next page from the same release, even after a newer one is
     published.
     """
-    service: SearchEngine = request.app.state.query_service
     query = parameters.query()
     with service.admission.admit(1):
         response = await service.search_async(query)
@@ -74,9 +70,7 @@ async def search(request: Request, parameters: Annotated[SearchParameters, Query
     "/search", operation_id="search_many", response_model=SearchBatchResponse, responses=SEARCH_PROBLEMS
 )
 @requires("search")
-async def search_many(
-    service: QueryDep, batch: Annotated[SearchBatch, Body(openapi_examples=BATCH_EXAMPLES)]
-) -> Response:
+async def search_many(service: QueryDep, batch: SearchBatch) -> Response:
     """Run up to 256 searches in one request, all on one release except those with a cursor.
 
     If a query is invalid, `errors` names its position and field, and no query runs.

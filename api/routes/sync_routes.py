@@ -7,15 +7,9 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Query, Response
 
 from api.dependencies import PageLinkDep
-from api.list_parameters import StrictParameters, SyncedFileListParameters
+from api.query_parameters import NoParameters, SyncedFileListParameters
 from api.security.route_scopes import ScopedRoute, requires
-from cinestrata_schemas.syncs import (
-    FollowedSource,
-    StoredFilePage,
-    SyncDetails,
-    SyncedFilesPatch,
-    SyncSpec,
-)
+from cinestrata_schemas.syncs import FollowedSource, StoredFilePage, SyncDetails, SyncedFilesPatch, SyncSpec
 from service.syncs import registered_syncs, synced_files
 
 router = APIRouter(prefix="/syncs", tags=["syncs"], route_class=ScopedRoute)
@@ -35,7 +29,7 @@ def register_sync(spec: SyncSpec) -> SyncDetails:
 
 @router.get("", operation_id="list_syncs")
 @requires("search")
-def list_syncs(_parameters: Annotated[StrictParameters, Query()]) -> list[SyncDetails]:
+def list_syncs(_parameters: NoParameters) -> list[SyncDetails]:
     """List syncs by domain name, with their last and next run."""
     return registered_syncs.list_syncs()
 
@@ -53,9 +47,7 @@ def list_synced_files(
 
 @router.put("/files", status_code=204, operation_id="record_synced_files")
 @requires("ingest")
-def record_synced_files(
-    patch: SyncedFilesPatch,
-) -> None:
+def record_synced_files(patch: SyncedFilesPatch) -> None:
     """Record what a sync saw, and rename videos whose file has another name. Idempotent.
 
     `cinestrata sync` calls this for a folder that only the client can read.
@@ -65,7 +57,7 @@ def record_synced_files(
 
 @router.get("/sources", operation_id="list_synced_sources")
 @requires("search")
-def list_synced_sources(_parameters: Annotated[StrictParameters, Query()]) -> list[FollowedSource]:
+def list_synced_sources(_parameters: NoParameters) -> list[FollowedSource]:
     """List the sources that domains follow, or have followed."""
     return synced_files.list_sources()
 

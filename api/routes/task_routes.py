@@ -2,35 +2,34 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Body, Query, Request, Response
+from fastapi import APIRouter, Header, Query, Request, Response
+from fastapi.responses import StreamingResponse
 from pydantic_core import from_json
+from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import FormData, UploadFile
 from starlette.exceptions import HTTPException
 
 from api.conditional_responses import conditional_response
 from api.dependencies import CallerDep, IdempotencyKey, PageLinkDep, parse_json
-from api.list_parameters import StrictParameters, TaskListParameters
 from api.openapi import APPEND_BODY, TASK_BODY, UNCHANGED
+from api.query_parameters import NoParameters, TaskListParameters
 from api.request_paths import api_link
-from api.request_threads import run_long
+from api.request_threads import StreamLimit, run_long
+from api.security.authentication import Authenticator
 from api.security.route_scopes import ScopedRoute, requires
 from api.security.security_middleware import MAX_FORM_FIELDS, MAX_FORM_FILES
-from cinestrata_schemas.tasks import (
-    AppendSpec,
-    RelearnSpec,
-    RetrySpec,
-    TaskDetails,
-    TaskSpec,
-)
+from cinestrata_schemas.tasks import AppendSpec, RelearnSpec, RetrySpec, TaskDetails, TaskEvent, TaskSpec
 from cinestrata_schemas.videos import DeletionRequest, DeletionResult
+from service.catalog.tables import FINAL_STATES
 from service.core.errors import FieldError, InvalidInput
 from service.library import library_listing
 from service.library.deletion import delete_task, delete_videos
-from service.tasks import commands, task_storage
+from service.tasks import commands, task_events, task_storage
 from service.tasks.commands import create_sample_task
 from service.tasks.idempotency import CreateOutcome
 
@@ -43,10 +42,7 @@ samples_router = APIRouter(prefix="/samples", tags=["tasks"], route_class=Scoped
 )
 @requires("ingest")
 async def create_task(
-    request: Request,
-    response: Response,
-    caller: CallerDep,
-    idempotency_key: IdempotencyKey = None,
+    request: Request, response: Response, caller: CallerDep, idempotency_key: IdempotencyKey = None
 ) -> TaskDetails:
     """Create a task that learns a domain of videos. Training and indexing run in the background."""
     if request.headers.get("content-type", "").startswith("multipart/form-data"):
@@ -157,10 +153,7 @@ def relearn_task(
 
 @router.delete("/{task_id}/videos", operation_id="delete_videos")
 @requires("ingest")
-def delete_videos_of_task(
-    task_id: str,
-    body: Annotated[DeletionRequest, Body(openapi_examples={"two": {"value": {"videos": ["a", "b"]}}})],
-) -> DeletionResult:
+def delete_videos_of_task(task_id: str, body: DeletionRequest) -> DeletionResult:
     """Delete videos of a task. Videos of other tasks are kept, and reported as not found."""
     return delete_videos(body.videos, task_id=task_id)
 
@@ -179,10 +172,7 @@ def delete_whole_task(task_id: str) -> DeletionResult:
 @samples_router.post("", status_code=202, operation_id="create_sample_task")
 @requires("ingest")
 def create_samples(
-    request: Request,
-    response: Response,
-    caller: CallerDep,
-    _parameters: Annotated[StrictParameters, Query()],
+    request: Request, response: Response, caller: CallerDep, _parameters: NoParameters
 ) -> TaskDetails:
     """Add the sample domain `street`, whose videos the service draws, for a first search.
 
@@ -211,9 +201,7 @@ def _append_from_json(task_id: str, body: bytes, idempotency_key: str | None, ca
 async def _create_from_archive(request: Request, idempotency_key: str | None, caller: str) -> CreateOutcome:
     async with _parsed_form(request) as form:
         name = form.get("name")
-        missing_name = FieldError(
-            "name", "The name is missing.", "Choose a name, for example 'night traffic'."
-        )
+        missing_name = FieldError("name", "The name is missing.", "Choose one, for example 'night traffic'.")
         archive = _require_archive(form, () if isinstance(name, str) and name else (missing_name,))
         method = form.get("method")
         return await run_long(
@@ -261,7 +249,88 @@ def _parse_settings(value: Any) -> dict[str, Any] | None:
     except ValueError:
         parsed = None
     if not isinstance(parsed, dict):
-        raise InvalidInput.at(
-            "settings", "The value is not a JSON object.", 'Send an object such as {"epochs": 5}.'
-        )
+        raise InvalidInput.at("settings", "The value is not a JSON object.", 'Example: {"epochs": 5}.')
     return parsed
+
+
+POLL_SECONDS = 0.5
+HEARTBEAT_POLLS = 30
+# Each stream reads the catalog twice a second, in the threads shared by all requests.
+STREAMS = StreamLimit("event streams", "close one, or poll the task instead", most=128, most_of_caller=32)
+
+
+@router.get(
+    "/{task_id}/events",
+    operation_id="watch_task",
+    response_class=StreamingResponse,
+    responses={
+        200: {"content": {"text/event-stream": {}}, "description": "Events until the task ends."},
+        204: {"description": "The task has ended and has no more events. Do not reconnect."},
+    },
+)
+@requires("search")
+async def watch_task(
+    task_id: str,
+    request: Request,
+    caller: CallerDep,
+    last_event_id: Annotated[
+        str | None, Header(alias="Last-Event-ID", description="ID of the last received event.")
+    ] = None,
+) -> Response:
+    """Stream a task's server-sent events: `state`, `progress`, `rejected` and `log`.
+
+    The stream ends with the task, and seconds after the request's key or session ends.
+    """
+    last_id = _parse_event_id(last_event_id)
+    has_ended, events = await run_in_threadpool(_events_after, task_id, last_id)
+    if has_ended and not events and last_id:
+        return Response(status_code=204)
+    STREAMS.require(caller)
+    return StreamingResponse(
+        event_stream(task_id, last_id, request, caller),
+        media_type="text/event-stream",
+        headers={"X-Accel-Buffering": "no"},
+    )
+
+
+async def event_stream(task_id: str, last_id: int, request: Request, caller: str) -> AsyncIterator[str]:
+    """Yield a task's server-sent events after an ID, with heartbeats.
+
+    The stream ends with the task, when the client disconnects, or when the credentials become invalid.
+    """
+    authenticator: Authenticator = request.app.state.authenticator
+    polls = 0
+    with STREAMS.opened(caller):
+        # The authenticator remembers credentials for seconds, so most polls need no catalog read for them.
+        while not await request.is_disconnected() and await authenticator.identify_again(request, "search"):
+            has_ended, events = await run_in_threadpool(_events_after, task_id, last_id)
+            for event in events:
+                last_id = event.id
+                yield f"id: {event.id}\nevent: {event.kind}\ndata: {event.model_dump_json()}\n\n"
+            if events:
+                continue  # a poll returns a limited number of events
+            if has_ended:
+                return
+            polls += 1
+            if polls % HEARTBEAT_POLLS == 0:
+                yield ": heartbeat\n\n"
+            await asyncio.sleep(POLL_SECONDS)
+
+
+def _events_after(task_id: str, last_id: int) -> tuple[bool, list[TaskEvent]]:
+    """Return whether the task has ended, and its events after an ID. Raises NotFound."""
+    # The state is read first, so that the events of an ended task include its final event.
+    has_ended = commands.get_task(task_id).state in FINAL_STATES
+    return has_ended, task_events.events_after(task_id, last_id)
+
+
+def _parse_event_id(value: str | None) -> int:
+    if not value:
+        return 0
+    if not (value.isascii() and value.isdecimal() and len(value) < 19):
+        raise InvalidInput.at(
+            "Last-Event-ID",
+            "The value is not an event ID.",
+            "Send the ID of the last received event, or omit the header.",
+        )
+    return int(value)

@@ -1,13 +1,20 @@
-"""Resumable uploads (tus protocol), and the preview of a task from uploaded files."""
+"""Resumable uploads with the tus protocol 1.0.0 (https://tus.io/protocols/resumable-upload), and their preview.
+
+The server supports the extensions creation, creation-with-upload, termination and expiration. The header
+``X-HTTP-Method-Override`` is ignored, because a changed method would evade proxies' checks.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from typing import Annotated
+import base64
+from collections.abc import Callable, Coroutine, Mapping
+from email.utils import format_datetime
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Request, Response
 
-from api import openapi, tus_protocol
+from api import openapi
 from api.dependencies import parse_json
 from api.request_paths import api_link
 from api.request_threads import run_long
@@ -15,17 +22,126 @@ from api.security.route_scopes import ScopedRoute, requires
 from cinestrata_schemas.uploads import PreviewRequest, UploadPreview
 from service.access import audit_log
 from service.core import request_limits
-from service.core.errors import CinestrataError, TooLarge
+from service.core.errors import (
+    CinestrataError,
+    InvalidInput,
+    PreconditionFailed,
+    TooLarge,
+    UnsupportedMediaType,
+)
 from service.tasks.upload_preview import preview_upload
 from service.tasks.uploads import upload_store
 from service.tasks.uploads.upload_store import Upload, UploadWriter
+
+VERSION = "1.0.0"
+EXTENSIONS = ("creation", "creation-with-upload", "termination", "expiration")
+
+_CONTENT_TYPE = "application/offset+octet-stream"
+_MAX_METADATA_CHARS = 16_384
+
+
+class UnsupportedVersion(PreconditionFailed):
+    """The client uses a different protocol version."""
+
+    title = "Unsupported version"
+
+
+class InvalidHeader(InvalidInput):
+    """A protocol header has an invalid value; the protocol defines status 400."""
+
+    status = 400
+    title = "Invalid header"
+
+
+class TusRoute(ScopedRoute):
+    """A route that checks a request's protocol version, and states it in every response."""
+
+    described: Mapping[str, Any] = {
+        "parameters": [
+            {
+                "name": "Tus-Resumable",
+                "in": "header",
+                "description": "Version of the tus protocol; needed by all requests except OPTIONS.",
+                "schema": {"type": "string", "const": VERSION},
+            }
+        ]
+    }
+
+    def permitted_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """Return the handler for requests with the declared scope."""
+        handle = super().permitted_handler()
+
+        async def handle_version(request: Request) -> Response:
+            try:
+                version = request.headers.get("tus-resumable")
+                if request.method != "OPTIONS" and version != VERSION:
+                    raise UnsupportedVersion(
+                        f"Tus-Resumable: The header must be {VERSION}.", headers={"Tus-Version": VERSION}
+                    )
+                response = await handle(request)
+            except CinestrataError as error:
+                error.headers["Tus-Resumable"] = VERSION
+                raise
+            response.headers["Tus-Resumable"] = VERSION
+            return response
+
+        return handle_version
+
+
+def parse_size(name: str, value: str | None) -> int:
+    """Parse the number of bytes in a header.
+
+    Raises:
+        InvalidHeader: the header is missing, or not a number.
+    """
+    if value is None or not (value.isascii() and value.isdecimal()) or len(value) > 16:
+        raise InvalidHeader.at(name, "The header must be a number of bytes.", "Send it as decimal digits.")
+    return int(value)
+
+
+def file_name(metadata: str) -> str:
+    """Return the file name from the ``Upload-Metadata`` header; empty if it has none.
+
+    Raises:
+        InvalidHeader: the header is not a list of keys and Base64 values, or the name is not UTF-8.
+    """
+    values: dict[str, str] = {}
+    for pair in filter(None, map(str.strip, metadata.split(","))):
+        key, _, value = pair.partition(" ")
+        values[key] = value.strip()
+    encoded = values.get("filename") or values.get("name") or ""
+    try:
+        if len(metadata) > _MAX_METADATA_CHARS or not metadata.isascii():
+            raise ValueError
+        return base64.b64decode(encoded, validate=True).decode()
+    except ValueError:  # includes the errors of Base64 and UTF-8
+        raise InvalidHeader.at(
+            "Upload-Metadata", "The name of the file is not UTF-8 in Base64.", "Send: filename <Base64>"
+        ) from None
+
+
+def require_content_type(value: str | None) -> None:
+    """Check the Content-Type of upload bytes.
+
+    Raises:
+        UnsupportedMediaType: it is a different type.
+    """
+    if (value or "").partition(";")[0].strip().lower() != _CONTENT_TYPE:
+        raise UnsupportedMediaType(f"Content-Type: The header must be {_CONTENT_TYPE}.")
+
+
+def upload_headers(upload: Upload, received: int) -> dict[str, str]:
+    """Return the headers that describe an upload's state."""
+    expires_at = format_datetime(upload.expires_at, usegmt=True)
+    return {"Upload-Offset": str(received), "Upload-Expires": expires_at, "Cache-Control": "no-store"}
+
 
 _BLOCK_BYTES = 1024**2
 _IDLE_SECONDS = 60.0  # a silent connection must not lock an upload
 _PATH = "/uploads"
 
 router = APIRouter(tags=["uploads"], route_class=ScopedRoute)
-_tus_router = APIRouter(prefix=_PATH, route_class=tus_protocol.TusRoute)
+_tus_router = APIRouter(prefix=_PATH, route_class=TusRoute)
 _ContentType = Annotated[
     str | None, Header(alias="Content-Type", description="`application/offset+octet-stream`.")
 ]
@@ -72,8 +188,8 @@ async def preview(request: Request) -> UploadPreview:
 async def capabilities() -> Response:
     """Return the tus version, its supported extensions and the maximum file size."""
     headers = {
-        "Tus-Version": tus_protocol.VERSION,
-        "Tus-Extension": ",".join(tus_protocol.EXTENSIONS),
+        "Tus-Version": VERSION,
+        "Tus-Extension": ",".join(EXTENSIONS),
         "Tus-Max-Size": str(request_limits.MAX_VIDEO_BYTES),
     }
     return Response(status_code=204, headers=headers)
@@ -92,15 +208,15 @@ async def create_upload(
     `Upload-Length` is the file's size in bytes, and `filename` in `Upload-Metadata` its name. `Location` in the
     response is the address of the upload. Uploads that receive nothing for three days are deleted.
     """
-    size = tus_protocol.parse_size("Upload-Length", upload_length)
+    size = parse_size("Upload-Length", upload_length)
     metadata = upload_metadata or ""
-    name = tus_protocol.file_name(metadata)
+    name = file_name(metadata)
     has_body = content_type is not None
     if has_body:
-        tus_protocol.require_content_type(content_type)
+        require_content_type(content_type)
     upload = await run_long(upload_store.create_upload, name, metadata, size)
     received = await _receive(request, upload, 0) if has_body else 0
-    headers = tus_protocol.upload_headers(upload, received)
+    headers = upload_headers(upload, received)
     return Response(
         status_code=201, headers={**headers, "Location": api_link(request, f"{_PATH}/{upload.id}")}
     )
@@ -111,7 +227,7 @@ async def create_upload(
 def get_upload_offset(upload_id: str) -> Response:
     """Return the number of stored bytes (`Upload-Offset`): an interrupted upload continues there."""
     upload = upload_store.find_upload(upload_id)
-    headers = tus_protocol.upload_headers(upload, upload.received)
+    headers = upload_headers(upload, upload.received)
     headers["Upload-Length"] = str(upload.size)
     if upload.metadata:
         headers["Upload-Metadata"] = upload.metadata
@@ -121,21 +237,18 @@ def get_upload_offset(upload_id: str) -> Response:
 @_tus_router.patch("/{upload_id}", status_code=204, operation_id="append_to_upload")
 @requires("ingest")
 async def append_to_upload(
-    upload_id: str,
-    request: Request,
-    upload_offset: _UploadOffset = None,
-    content_type: _ContentType = None,
+    upload_id: str, request: Request, upload_offset: _UploadOffset = None, content_type: _ContentType = None
 ) -> Response:
     """Append the request body to an upload at `Upload-Offset`.
 
     Bytes that arrive before a connection breaks are kept. The status is 409 if a different number of bytes is stored,
     and 423 while another request writes to the upload.
     """
-    tus_protocol.require_content_type(content_type)
-    offset = tus_protocol.parse_size("Upload-Offset", upload_offset)
+    require_content_type(content_type)
+    offset = parse_size("Upload-Offset", upload_offset)
     upload = await run_long(upload_store.find_upload, upload_id)
     received = await _receive(request, upload, offset)
-    return Response(status_code=204, headers=tus_protocol.upload_headers(upload, received))
+    return Response(status_code=204, headers=upload_headers(upload, received))
 
 
 @_tus_router.delete("/{upload_id}", status_code=204, operation_id="delete_upload")
@@ -181,9 +294,7 @@ async def _write_body(request: Request, writer: UploadWriter) -> None:
                     await run_long(writer.write, data)
                     idle.reschedule(loop.time() + _IDLE_SECONDS)
     except TimeoutError:
-        raise RequestTimeout(
-            f"Nothing arrived for {_IDLE_SECONDS:.0f} seconds; continue the upload."
-        ) from None
+        raise RequestTimeout(f"Nothing arrived for {_IDLE_SECONDS:.0f} s; continue the upload.") from None
     finally:
         # Bytes received before the connection broke are kept; at most one block, so the loop hardly waits.
         if buffer:

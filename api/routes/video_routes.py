@@ -1,29 +1,45 @@
-"""List videos; read, edit and delete a video; get its thumbnail, file and similar videos."""
+"""List videos; read, edit and delete a video; get its thumbnail, file and similar videos; feedback on results."""
 
 from __future__ import annotations
 
 from typing import Annotated
 from urllib.parse import quote, unquote
 
-from fastapi import APIRouter, Body, Header, Query, Request, Response
+from fastapi import APIRouter, Header, Path, Query, Request, Response
 from fastapi.responses import FileResponse
+from limits import RateLimitItemPerMinute
+from limits.storage import MemoryStorage
+from limits.strategies import FixedWindowRateLimiter
 from starlette.concurrency import run_in_threadpool
 
 from api.conditional_responses import conditional_response, range_response
 from api.dependencies import CallerDep, PageLinkDep, QueryDep
-from api.list_parameters import VideoListParameters
-from api.openapi import EDIT_EXAMPLES, EDIT_PROBLEMS, UNCHANGED, file_response
+from api.openapi import EDIT_PROBLEMS, UNCHANGED, file_response
+from api.query_parameters import (
+    ExplanationParameters,
+    FeedbackListParameters,
+    SimilarParameters,
+    VideoListParameters,
+)
 from api.remote_playback import remote_response
-from api.search_parameters import ExplanationParameters, SimilarParameters
-from api.security.route_scopes import ScopedRoute, requires
+from api.security.route_scopes import ScopedRoute, current_principal, requires
 from cinestrata_schemas.explanations import ResultExplanation
 from cinestrata_schemas.search import SimilarVideosResponse
-from cinestrata_schemas.videos import DeletionResult, VideoDetails, VideoPage, VideoPatch
+from cinestrata_schemas.videos import (
+    DeletionResult,
+    FeedbackDetails,
+    FeedbackPage,
+    FeedbackSpec,
+    VideoDetails,
+    VideoPage,
+    VideoPatch,
+)
 from media.sources.media_source import file_name, is_source_uri
 from media.video_limits import media_type as find_media_type
+from service.access.credentials import OPEN_PRINCIPAL, Principal
 from service.core import request_limits
-from service.core.errors import NotFound
-from service.library import video_editing, video_listing
+from service.core.errors import NotFound, TooManyRequests
+from service.library import video_editing, video_feedback, video_listing
 from service.library.deletion import delete_videos
 
 router = APIRouter(prefix="/videos", tags=["videos"], route_class=ScopedRoute)
@@ -52,22 +68,16 @@ def get_video(video_id: str, request: Request) -> Response:
     return conditional_response(request, video, entity_tag=video_editing.entity_tag(video))
 
 
-@router.patch(
-    "/{video_id}",
-    operation_id="edit_video",
-    responses=EDIT_PROBLEMS,
-)
+@router.patch("/{video_id}", operation_id="edit_video", responses=EDIT_PROBLEMS)
 @requires("ingest")
 def edit_video(
     video_id: str,
     response: Response,
     caller: CallerDep,
-    patch: Annotated[VideoPatch, Body(openapi_examples=EDIT_EXAMPLES)],
+    patch: VideoPatch,
     if_match: Annotated[
         str | None,
-        Header(
-            alias="If-Match", description="`ETag` of the video as you read it; any other version gives 412."
-        ),
+        Header(alias="If-Match", description="`ETag` of the video as you read it; another gives 412."),
     ] = None,
 ) -> VideoDetails:
     """Change captions, metadata or transcript with a JSON Merge Patch (RFC 7396). Idempotent.
@@ -167,3 +177,54 @@ def _name_of_file(uri: str) -> str:
     if is_source_uri(uri):
         return file_name(uri)
     return (unquote(uri) if uri.lower().startswith("file:") else uri).rpartition("/")[2]
+
+
+feedback_router = APIRouter(prefix="/feedback", tags=["search"], route_class=ScopedRoute)
+
+# Per caller and process: each write makes all processes read the video again.
+RATE = RateLimitItemPerMinute(60)
+_limiter = FixedWindowRateLimiter(MemoryStorage())
+
+
+@feedback_router.post("", operation_id="give_feedback")
+@requires("search")
+def give_feedback(request: Request, spec: FeedbackSpec) -> FeedbackDetails:
+    """Mark a video right or wrong for a query. Idempotent: each caller has one verdict per video and query.
+
+    The next search in every process counts it: a confirmed query becomes a text of the video, weaker than a caption,
+    and a refused one is evidence against the video for the same words. When appended videos are relearned, their
+    confirmed queries are learned like captions.
+    """
+    _require_rate(_principal(request))
+    return video_feedback.give_feedback(spec)
+
+
+@feedback_router.get("", operation_id="list_feedback")
+@requires("search")
+def list_feedback(
+    request: Request, links: PageLinkDep, parameters: Annotated[FeedbackListParameters, Query()]
+) -> FeedbackPage:
+    """List feedback in pages, newest first by default. Administrators see everyone's feedback, others their own."""
+    is_own = parameters.own or _principal(request).scope != "admin"
+    return links.add(video_feedback.list_feedback(**dict(parameters) | {"own": is_own}))
+
+
+@feedback_router.delete("/{feedback_id}", status_code=204, operation_id="take_back_feedback")
+@requires("search")
+def take_back_feedback(request: Request, feedback_id: Annotated[int, Path(ge=1, le=2**63 - 1)]) -> None:
+    """Take back feedback. The next search no longer counts it.
+
+    Administrators can take back any feedback, others their own.
+    """
+    principal = _principal(request)
+    _require_rate(principal)
+    video_feedback.take_back(feedback_id, own=principal.scope != "admin")
+
+
+def _principal(request: Request) -> Principal:
+    return current_principal(request) or OPEN_PRINCIPAL
+
+
+def _require_rate(principal: Principal) -> None:
+    if not _limiter.hit(RATE, principal.kind, principal.name):
+        raise TooManyRequests(f"The limit is {RATE.amount} verdicts per minute and caller.", retry_after=30)

@@ -7,7 +7,7 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Query
 
 from api.dependencies import PageLinkDep
-from api.list_parameters import StrictParameters, WebhookDeliveryParameters
+from api.query_parameters import NoParameters, WebhookDeliveryParameters
 from api.security.route_scopes import ScopedRoute, requires
 from cinestrata_schemas.webhooks import (
     DeliveryDetails,
@@ -39,7 +39,7 @@ def create_webhook(spec: WebhookSpec) -> WebhookSecret:
 
 @router.get("", operation_id="list_webhooks")
 @requires("admin")
-def list_webhooks(_parameters: Annotated[StrictParameters, Query()]) -> list[WebhookDetails]:
+def list_webhooks(_parameters: NoParameters) -> list[WebhookDetails]:
     """List the registered endpoints, oldest first."""
     return endpoints.list_webhooks()
 

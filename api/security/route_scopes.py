@@ -124,8 +124,7 @@ class ScopedRoute(APIRoute):
                 return _redirect_to_sign_in(request)
             if principal is None:
                 raise Unauthorized(
-                    "The request needs an API key.",
-                    headers={"WWW-Authenticate": 'Bearer realm="Cinestrata"'},
+                    "The request needs an API key.", headers={"WWW-Authenticate": 'Bearer realm="Cinestrata"'}
                 )
             if not includes_scope(principal.scope, scope or "admin"):
                 raise Forbidden(

@@ -16,8 +16,8 @@ from starlette.datastructures import MutableHeaders
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from api.http_middleware import HttpMiddleware
 from api.problem_details import problem_response
+from api.request_observer import HttpMiddleware
 from api.request_paths import route_path
 from api.security.authentication import Authenticator, is_loopback
 from api.security.cross_origin import is_cross_site_change

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from media.mp4_encoding import encode_mp4
+from media.scenes.scene_files import encode_mp4
 
 _PICTURES = 64  # tiny clips that decode differently
 _PER_FOLDER = 1000

@@ -25,14 +25,10 @@ keys = typer.Typer(help="Create API keys.", no_args_is_help=True)
 def create_key(
     name: Annotated[str, typer.Argument(help="Name of the key, as shown in the audit log.")],
     scope: Annotated[
-        AccessScope,
-        typer.Option(
-            "--scope", help="search: read only; ingest: also change videos and domains; admin: everything."
-        ),
+        AccessScope, typer.Option(help="search: read; ingest: also change the library; admin: all.")
     ] = "search",
     days: Annotated[
-        int | None,
-        typer.Option("--days", min=1, max=3660, help="Days until the key expires (default: never)."),
+        int | None, typer.Option(min=1, max=3660, help="Days until the key expires (default: never).")
     ] = None,
     as_json: AsJson = False,
     url: Url = None,
@@ -72,9 +68,7 @@ users = typer.Typer(help="Create users of the dashboard.", no_args_is_help=True)
 @report_errors
 def create_user(
     name: Annotated[str, typer.Argument(help="Name of the user.")],
-    scope: Annotated[
-        AccessScope, typer.Option("--scope", help="Role of the user: a scope, as for keys.")
-    ] = "search",
+    scope: Annotated[AccessScope, typer.Option(help="Role: a scope, as for keys.")] = "search",
     as_json: AsJson = False,
     url: Url = None,
     data: Data = None,

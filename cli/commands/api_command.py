@@ -40,9 +40,7 @@ def api(
         str | None,
         typer.Option("--input", metavar="FILE", help="Send this file as the body; - for standard input."),
     ] = None,
-    output: Annotated[
-        Path | None, typer.Option("--output", metavar="FILE", help="Write the response to this new file.")
-    ] = None,
+    output: Annotated[Path | None, typer.Option(metavar="FILE", help="Write to this new file.")] = None,
     all_pages: Annotated[
         bool, typer.Option("--paginate", help="Also request the following pages; each is a JSON document.")
     ] = False,

@@ -39,9 +39,7 @@ app = typer.Typer()
 def snapshot(
     target: Annotated[
         Path | None,
-        typer.Argument(
-            help="New folder, or new .tar file. With --url: new .tar file, or none.", show_default=False
-        ),
+        typer.Argument(help="New folder or .tar file. With --url: .tar file, or none.", show_default=False),
     ] = None,
     url: Url = None,
     data: Data = None,
@@ -55,7 +53,7 @@ def snapshot(
     The service may keep running; with --url, one of its workers writes the backup.
     """
     if url:
-        from cli.commands.service_jobs import run_remote_snapshot
+        from cli.commands.maintenance_commands import run_remote_snapshot
 
         if index_only:
             refuse_call(
@@ -65,9 +63,7 @@ def snapshot(
         run_remote_snapshot(url, target)
         return
     if target is None:
-        refuse_call(
-            "Missing argument TARGET.", "Give a new folder or .tar file; it is optional only with --url."
-        )
+        refuse_call("Missing argument TARGET.", "Give a folder or .tar file; optional only with --url.")
     run_snapshot(target, data, index_only)
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -26,10 +26,7 @@ DEFAULT_FOLDER = Path("cinestrata-data/bench")
 Cache = Annotated[Path, typer.Option("--cache", help="Folder for decoded frames.")]
 Device = Annotated[str, typer.Option("--device", help="cpu, cuda, or auto (a GPU if available).")]
 DomainFolder = Annotated[
-    Path,
-    typer.Argument(
-        help="Folder with one subfolder per domain, each with clips and a manifest.", file_okay=False
-    ),
+    Path, typer.Argument(help="Folder with a subfolder of clips and a manifest per domain.", file_okay=False)
 ]
 
 
@@ -43,31 +40,22 @@ def run(
             show_default=False,
         ),
     ] = None,
-    videos: Annotated[
-        Path | None, typer.Option("--videos", help="Folder with the data set's videos and captions.")
-    ] = None,
+    videos: Annotated[Path | None, typer.Option(help="Videos and captions of the data set.")] = None,
     methods: Annotated[
         str | None,
         typer.Option(
-            "--methods",
             metavar="A,B",
             help="Methods or variants, for example finetune@learning_rate=1e-4@reindex=true (default: all methods).",
         ),
     ] = None,
     seeds: Annotated[
-        int | None,
-        typer.Option("--seeds", min=1, help="Number of runs per method (default: the protocol's)."),
+        int | None, typer.Option(min=1, help="Number of runs per method (default: the protocol's).")
     ] = None,
-    tasks: Annotated[
-        int | None, typer.Option("--tasks", min=1, help="Number of tasks to learn (default: all).")
-    ] = None,
+    tasks: Annotated[int | None, typer.Option(min=1, help="Number of tasks to learn (default: all).")] = None,
     out: Annotated[
-        Path | None,
-        typer.Option("--out", help=f"Folder for the results (default: {DEFAULT_FOLDER}/<protocol>)."),
+        Path | None, typer.Option(help=f"Folder for the results (default: {DEFAULT_FOLDER}/<protocol>).")
     ] = None,
-    backbone: Annotated[
-        str | None, typer.Option("--backbone", help="Backbone (default: the protocol's).")
-    ] = None,
+    backbone: Annotated[str | None, typer.Option(help="Default: the protocol's.")] = None,
     device: Device = "auto",
     cache: Cache = DEFAULT_FOLDER / "frames",
 ) -> None:
@@ -103,20 +91,17 @@ def run(
 def _list_protocols() -> None:
     from benchmarks.learning.protocol import load_protocol, protocol_names
 
-    width = max(map(len, protocol_names()))
     for name in protocol_names():
         protocol = load_protocol(name)
-        console.print(f"{name:{width}}  {protocol.title}, {protocol.backbone}")
+        console.print(f"{name:20}  {protocol.title}, {protocol.backbone}")
 
 
 @app.command()
 @report_errors
 def routing(
     splits: Annotated[list[Path], typer.Argument(help="Published splits as JSON, such as actnet-10.json.")],
-    backbone: Annotated[
-        str, typer.Option("--backbone", help="Backbone that supplies tokens and text vectors.")
-    ] = "small",
-    out: Annotated[Path, typer.Option("--out", help="Folder for the results.")] = DEFAULT_FOLDER / "routing",
+    backbone: Annotated[str, typer.Option(help="Backbone that supplies tokens and text vectors.")] = "small",
+    out: Annotated[Path, typer.Option(help="Folder for the results.")] = DEFAULT_FOLDER / "routing",
 ) -> None:
     """Measure how often captions from published splits are routed to their own task.
 
@@ -134,26 +119,7 @@ def routing(
     table = routing_table(results)
     out.mkdir(parents=True, exist_ok=True)
     (out / "table.md").write_text(f"    {_command_line()}\n\n{table}", encoding="utf-8")
-    console.say(table)
-    console.say(f"Written to {out}.")
-
-
-class _Display(NamedTuple):
-    """Callbacks that show the number of prepared clips and a line above it."""
-
-    progress: Callable[[int, int], None]
-    report: Callable[[str], None]
-
-
-@contextmanager
-def _frames_display(unit: str) -> Iterator[_Display]:
-    """Show a progress bar while the block prepares frames."""
-    with progress_bar(unit) as bar:
-        frames = bar.add_task("Frames", total=None)
-        yield _Display(
-            lambda done, total: bar.update(frames, completed=done, total=total),
-            lambda line: bar.console.print(line),
-        )
+    _print_table(table, out)
 
 
 @app.command()
@@ -161,23 +127,19 @@ def _frames_display(unit: str) -> Iterator[_Display]:
 def clips(
     folder: DomainFolder,
     methods: Annotated[
-        str,
-        typer.Option("--methods", metavar="A,B", help="Methods or variants, as for `cinestrata bench run`."),
+        str, typer.Option(metavar="A,B", help="Methods or variants, as for `cinestrata bench run`.")
     ] = "analytic",
-    backbone: Annotated[str, typer.Option("--backbone", help="Backbone of the methods.")] = "small",
-    seeds: Annotated[
-        int, typer.Option("--seeds", min=1, help="Runs per method; each but the first shuffles the domains.")
-    ] = 1,
+    backbone: Annotated[str, typer.Option(help="Backbone of the methods.")] = "small",
+    seeds: Annotated[int, typer.Option(min=1, help="Runs per method; later ones shuffle the domains.")] = 1,
     counts: Annotated[
         str | None,
         typer.Option(
-            "--counts",
             metavar="N,M",
             help="Measure one method with at most N, M and all captioned training clips per domain, "
             "without rivals. Each seed selects different clips.",
         ),
     ] = None,
-    out: Annotated[Path, typer.Option("--out", help="Folder for the results.")] = DEFAULT_FOLDER / "clips",
+    out: Annotated[Path, typer.Option(help="Folder for the results.")] = DEFAULT_FOLDER / "clips",
     device: Device = "auto",
     cache: Cache = DEFAULT_FOLDER / "frames",
 ) -> None:
@@ -204,12 +166,10 @@ def clips(
         if not limits:
             _compare(domains, variants, out, device=device, **options)
             return
-        with _frames_display("clips") as display:
-            options |= _comparison_options(display, device)
-            points = measure_caption_curve(domains, variants[0], limits, **options)
-    table = write_caption_report(out, points, _command_line(), variants[0].label, backbone)
-    console.say(table)
-    console.say(f"Written to {out}.")
+        with _frames_display() as display:
+            options["device"] = _device_type(device)
+            points = measure_caption_curve(domains, variants[0], limits, **options, **display)
+    _print_table(write_caption_report(out, points, _command_line(), variants[0].label, backbone), out)
 
 
 @app.command()
@@ -223,26 +183,12 @@ def queries(
             file_okay=False,
         ),
     ],
-    seeds: Annotated[
-        int,
-        typer.Option(
-            "--seeds", min=1, help="Number of seeds, which select the order of domains and the queries."
-        ),
-    ] = 1,
-    count: Annotated[
-        int, typer.Option("--queries", min=1, help="Maximum number of queries per kind and seed.")
-    ] = 150,
-    domains: Annotated[
-        str | None, typer.Option("--domains", metavar="A,B", help="Domains to use (default: all).")
-    ] = None,
-    exclude: Annotated[
-        str | None, typer.Option("--exclude", metavar="A,B", help="Domains to leave out.")
-    ] = None,
+    seeds: Annotated[int, typer.Option(min=1, help="Seeds of the order of domains and the queries.")] = 1,
+    count: Annotated[int, typer.Option("--queries", min=1, help="Maximum per kind and seed.")] = 150,
+    domains: Annotated[str | None, typer.Option(metavar="A,B", help="Domains to use (default: all).")] = None,
+    exclude: Annotated[str | None, typer.Option(metavar="A,B", help="Left-out domains.")] = None,
     url: Annotated[
-        str | None,
-        typer.Option(
-            "--url", help="Search this running service, which has the folders' clips, beside BM25 alone."
-        ),
+        str | None, typer.Option(help="Search this running service with the folders' clips, beside BM25.")
     ] = None,
     names: Annotated[
         bool,
@@ -252,14 +198,11 @@ def queries(
         ),
     ] = False,
     uncaptioned: Annotated[
-        str,
-        typer.Option("--uncaptioned", metavar="A,B", help="Shares of the clips whose captions are hidden."),
+        str, typer.Option(metavar="A,B", help="Shares of the clips whose captions are hidden.")
     ] = "0.2",
-    backbone: Annotated[str, typer.Option("--backbone", help="Backbone of the library.")] = "small",
-    method: Annotated[
-        str | None, typer.Option("--method", help="Learning method (default: the backbone's).")
-    ] = None,
-    out: Annotated[Path, typer.Option("--out", help="Folder for the results.")] = DEFAULT_FOLDER / "queries",
+    backbone: Annotated[str, typer.Option(help="Backbone of the library.")] = "small",
+    method: Annotated[str | None, typer.Option(help="Default: the backbone's.")] = None,
+    out: Annotated[Path, typer.Option(help="Folder for the results.")] = DEFAULT_FOLDER / "queries",
     cache: Cache = DEFAULT_FOLDER / "frames",
 ) -> None:
     """Search a library of your own clips as people do, and compare with full-text search and other rivals.
@@ -281,25 +224,19 @@ def queries(
     }
     shares = [0.0] if url else _parse_shares(uncaptioned)
     for share in shares:
-        with _report_benchmark_errors(), _frames_display("clips") as display:
+        with _report_benchmark_errors(), _frames_display() as display:
             if url:
-                results = compare_service(url, folders, report=display.report, **options)
+                results = compare_service(url, folders, report=display["report"], **options)
             else:
-                results = compare_on_queries(
-                    folders,
-                    backbone=backbone,
-                    cache=cache,
-                    method=method,
-                    uncaptioned=share,
-                    workers=min(os.cpu_count() or 1, 8),
-                    progress=display.progress,
-                    report=display.report,
-                    **options,
-                )
+                library: dict[str, Any] = {
+                    "backbone": backbone,
+                    "cache": cache,
+                    "method": method,
+                    "uncaptioned": share,
+                }
+                results = compare_on_queries(folders, **library, **display, **options)
         folder = out if len(shares) == 1 else out / f"uncaptioned-{share:g}"
-        table = write_query_report(folder, results, _command_line(), url or backbone)
-        console.say(table)
-        console.say(f"Written to {folder}.")
+        _print_table(write_query_report(folder, results, _command_line(), url or backbone), folder)
 
 
 def _parse_shares(text: str) -> list[float]:
@@ -320,21 +257,28 @@ def _compare(
     from benchmarks.clips.clip_comparison import compare_on_clips
     from benchmarks.clips.clip_report import write_clip_report
 
-    with _frames_display("clips") as display:
-        shared = _comparison_options(display, options.pop("device"))
-        for methods, rivals in compare_on_clips(domains, variants, **options, **shared):
+    with _frames_display() as display:
+        options["device"] = _device_type(options["device"])
+        for methods, rivals in compare_on_clips(domains, variants, **options, **display):
             table = write_clip_report(out, methods, rivals, _command_line(), options["backbone"])
+    _print_table(table, out)
+
+
+@contextmanager
+def _frames_display() -> Iterator[dict[str, Any]]:
+    """Show a progress bar while the block prepares frames, and yield the options that update it."""
+    with progress_bar("clips") as bar:
+        frames = bar.add_task("Frames", total=None)
+        yield {
+            "workers": min(os.cpu_count() or 1, 8),
+            "progress": lambda done, total: bar.update(frames, completed=done, total=total),
+            "report": bar.console.print,
+        }
+
+
+def _print_table(table: str, folder: Path) -> None:
     console.say(table)
-    console.say(f"Written to {out}.")
-
-
-def _comparison_options(display: _Display, device: str) -> dict[str, Any]:
-    return {
-        "device": _device_type(device),
-        "workers": min(os.cpu_count() or 1, 8),
-        "progress": display.progress,
-        "report": display.report,
-    }
+    console.say(f"Written to {folder}.")
 
 
 def _command_line() -> str:
@@ -360,5 +304,4 @@ def _device_type(name: str) -> str:
     """Resolve a device name to its type; ``auto`` selects a GPU if there is one."""
     from models.backbones.tower_computation import compute_device
 
-    with _report_benchmark_errors():
-        return compute_device(name).type
+    return compute_device(name).type

@@ -17,8 +17,7 @@ import typer
 from cinestrata_schemas import __version__
 from cli.commands import library_checks
 from cli.console import console, error_console, fail, report_errors
-from cli.embedded.data_folder import data_folder_settings, read_lock_holder
-from cli.embedded.private_broker import redis_argv
+from cli.embedded.data_folder import data_folder_settings, read_lock_holder, redis_argv
 from cli.shared_options import Data
 from service.backups.backup_files import BackupDamaged
 
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
 
 _DECODERS = ("h264", "hevc", "vp9", "av1", "mpeg4", "mpeg2video", "mjpeg")
 _MIN_FREE_GIB = 2.0
+_MAX_NAMED = 10  # missing videos
 _RESTORE_HINT = "To restore damaged files: cinestrata doctor --restore-from BACKUP"
 
 
@@ -41,9 +41,7 @@ class CheckFailed(Exception):
 @report_errors
 def doctor(
     data: Data = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON document instead of lines.")
-    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON document instead of lines.")] = False,
     backup: Annotated[
         Path | None,
         typer.Option(
@@ -157,14 +155,10 @@ def check_broker(settings: Settings) -> str:
         server = redis.Redis.from_url(settings.redis_client_url)
         policy = dict(server.config_get("maxmemory-policy")).get("maxmemory-policy", "unknown")
         if policy not in ("noeviction", "unknown"):
-            raise CheckFailed(
-                f"Redis may drop messages (maxmemory-policy {policy}). Set the policy to noeviction."
-            )
+            raise CheckFailed(f"Redis may drop messages (maxmemory-policy {policy}). Set noeviction.")
         return f"answers, maxmemory-policy {policy}"
     if "CINESTRATA_REDIS_URL" in os.environ or read_lock_holder(settings.run_dir):
-        raise CheckFailed(
-            "Redis doesn't answer. Check that it runs and that CINESTRATA_REDIS_URL is correct."
-        )
+        raise CheckFailed("Redis doesn't answer. Check that it runs, and CINESTRATA_REDIS_URL.")
     with tempfile.TemporaryDirectory() as folder:
         executable = redis_argv(Path(folder), Path(folder) / "redis.sock")[0]
     return f"not started; `cinestrata up` starts {executable}"
@@ -194,19 +188,18 @@ def check_index(settings: Settings) -> str:
 
 
 def check_stored_files(settings: Settings) -> str:
-    """Verify the checksums of videos in the data folder, thumbnails and checkpoints; report missing
-    uploads.
-    """
+    """Verify the checksums of videos in the data folder, thumbnails and checkpoints; name missing uploads."""
     report = library_checks.check_files(settings)
-    if report.faults:
-        hint = (
-            "Missing videos can be searched but not played. Copy the files from where they came; "
-            "backups don't contain them."
+    if report.missing:
+        if (more := len(report.missing) - _MAX_NAMED) > 0:
+            report.missing[_MAX_NAMED:] = [f"{more} more uploaded videos are missing."]
+        report.missing.append(
+            "Missing videos can be searched but not played. Copy media/uploads from the previous data folder, or the "
+            "files from where they came; backups don't contain them."
         )
-        raise CheckFailed("\n".join([*report.faults, *([hint] if report.missing_videos else [])]))
+    if report.faults or report.missing:
+        raise CheckFailed("\n".join([*report.faults, *report.missing]))
     notes = {
-        "uploaded videos are missing because backups contain no videos: they can be searched, but "
-        "not played until you copy media/uploads from the previous data folder": report.unrestored_uploads,
         "previews are missing (doctor --restore-from BACKUP recreates them)": len(report.previews),
         "previews are missing and can't be recreated, because their videos are missing": report.impossible_previews,
     }
@@ -230,9 +223,7 @@ def check_decoders(_: Settings) -> str:
 
     missing = [name for name in _DECODERS if name not in av.codecs_available]
     if missing:
-        raise CheckFailed(
-            f"This FFmpeg cannot decode {', '.join(missing)}. Install the PyAV wheel: pip install av"
-        )
+        raise CheckFailed(f"This FFmpeg cannot decode {', '.join(missing)}. Install PyAV: pip install av")
     return f"FFmpeg decodes {', '.join(_DECODERS)}"
 
 

@@ -33,7 +33,7 @@ _SPLITS = ("train", "val", "test")  # of a table; the others follow from the lib
 def export(
     folder: Annotated[Path, typer.Argument(help="Folder to write to, with one subfolder per domain.")],
     task: Annotated[
-        str | None, typer.Option("--task", help="Export only this domain (name or ID), without a subfolder.")
+        str | None, typer.Option(help="Export only this domain (name or ID), without a subfolder.")
     ] = None,
     table_format: Annotated[
         TableFormat, typer.Option("--format", help="Write metadata.jsonl or metadata.csv.")
@@ -106,7 +106,6 @@ def file_names(uris: Sequence[str], *, renamed: bool) -> list[str]:
     Videos of remote sources keep their URIs.
 
     Args:
-        uris: URIs of the videos.
         renamed: Whether files are written, so that names must be valid everywhere. Equal names are always numbered.
     """
     from media.sources.media_source import is_source_uri

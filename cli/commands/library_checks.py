@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from datetime import datetime
-
     from index.integrity_audit import Audit
     from models.releases.release_lineage import TaskLineage
     from service.core.settings import Settings
 
 _PAGE_ROWS = 1000
-_MAX_NAMED = 10  # videos named if all uploads of a library are lost; otherwise all missing videos are named
 _HINT = "restore catalog and index from the same backup"
 
 
@@ -24,18 +22,15 @@ class FileReport:
     """Result of checking all files outside the index.
 
     Attributes:
-        faults: Altered files and missing uploads of accepted videos, as phrases naming the file.
-        missing_videos: Number of missing uploads among the faults.
-        unrestored_uploads: Number of missing uploads that are not faults, because a backup without videos was restored
-            and no older upload exists.
+        faults: Altered files, as phrases naming the file.
+        missing: Missing uploads of accepted videos, as phrases naming the file.
         previews: IDs of videos whose preview is missing or damaged; a restored backup contains none.
         impossible_previews: Number of missing previews that cannot be recreated, because their videos are missing.
         verified: Number of files whose checksums are correct.
     """
 
     faults: list[str] = field(default_factory=list)
-    missing_videos: int = 0
-    unrestored_uploads: int = 0
+    missing: list[str] = field(default_factory=list)
     previews: list[str] = field(default_factory=list)
     impossible_previews: int = 0
     verified: int = 0
@@ -220,26 +215,33 @@ def _accepted_videos() -> Iterator[Any]:
 
 def _check_videos(settings: Settings, report: FileReport) -> None:
     """Check the files and previews of accepted videos."""
+    from sqlalchemy import select
+
     from media.errors import MediaError
     from media.sources.media_source import is_source_uri
+    from service.catalog.database import id_chunks, session_scope
+    from service.catalog.tables import Video
     from service.storage.library_paths import UPLOAD_SCHEME, resolve_video_path
 
-    first_present: datetime | None = None  # among the uploads, in order of time
-    missing: dict[int, tuple[datetime, str]] = {}  # time and fault by vector ID
+    missing: dict[int, str] = {}  # by vector ID
     for video in _accepted_videos():
-        is_upload, has_video = video.uri.startswith(UPLOAD_SCHEME), True
+        has_video = True
         try:
             if not is_source_uri(video.uri):
-                path = resolve_video_path(video.uri)
-                first_present = first_present or (video.added_at if is_upload else None)
-                _check_content(settings, report, path, video.content_hash)
+                _check_content(settings, report, resolve_video_path(video.uri), video.content_hash)
         except (MediaError, OSError):
             has_video = False
-            if is_upload:
-                missing[video.vector_id] = video.added_at, _missing_upload(settings, video)
+            if video.uri.startswith(UPLOAD_SCHEME):
+                path = settings.uploads_dir / video.uri.removeprefix(UPLOAD_SCHEME).lstrip("/")
+                problem = "is no readable file" if os.path.lexists(path) else "is missing"
+                missing[video.vector_id] = (
+                    f"{path.relative_to(settings.data_dir)} {problem}: the file of video {video.id} ({video.uri})"
+                )
         _check_preview(settings, report, video.id, has_video=has_video)
-    if missing:
-        _add_missing_uploads(report, missing, first_present)
+    with session_scope() as session:  # videos may have been deleted during the check
+        for ids in id_chunks([*missing]):
+            existing = session.scalars(select(Video.vector_id).where(Video.vector_id.in_(ids)))
+            report.missing += [missing[vector_id] for vector_id in sorted(existing)]
 
 
 def _check_content(settings: Settings, report: FileReport, path: Path, content: str | None) -> None:
@@ -252,49 +254,6 @@ def _check_content(settings: Settings, report: FileReport, path: Path, content: 
         except OSError as error:
             problem = f"cannot be read ({error.strerror})"
         _record(settings, report, path, problem)
-
-
-def _missing_upload(settings: Settings, video: Any) -> str:
-    from service.storage.library_paths import UPLOAD_SCHEME
-
-    path = settings.uploads_dir / video.uri.removeprefix(UPLOAD_SCHEME).lstrip("/")
-    try:
-        path.stat()
-        problem = "is not a regular file of the uploads folder"
-    except (FileNotFoundError, NotADirectoryError):
-        problem = "is missing"
-    except (OSError, ValueError) as error:
-        problem = f"cannot be read ({getattr(error, 'strerror', error)})"
-    return f"{path.relative_to(settings.data_dir)} {problem}: the file of video {video.id} ({video.uri})"
-
-
-def _add_missing_uploads(
-    report: FileReport, missing: dict[int, tuple[datetime, str]], first_present: datetime | None
-) -> None:
-    """Add the missing uploads to a report: as faults, or as a count if a backup was restored without them."""
-    from sqlalchemy import func, select
-
-    from service.catalog.database import id_chunks, session_scope
-    from service.catalog.operation_tables import AuditEntry
-    from service.catalog.tables import Video
-
-    with session_scope() as session:
-        restored = session.scalar(
-            select(func.max(AuditEntry.at)).where(AuditEntry.action == "snapshot.restore")
-        )
-        existing: set[int] = set()  # without videos that were deleted during the check
-        for ids in id_chunks([*missing]):
-            existing.update(session.scalars(select(Video.vector_id).where(Video.vector_id.in_(ids))))
-    uploads = [missing[vector_id] for vector_id in sorted(existing)]
-    faults = [fault for _, fault in uploads]
-    # Without an upload from before the restore, the backup's videos were not copied.
-    if restored is not None and (first_present is None or first_present >= restored):
-        faults = [fault for added, fault in uploads if added >= restored]
-        report.unrestored_uploads = len(uploads) - len(faults)
-    report.missing_videos = len(faults)
-    if first_present is None and not report.unrestored_uploads and len(faults) > _MAX_NAMED:
-        faults = [f"all {len(faults)} uploaded videos are missing, for example {faults[0]}"]
-    report.faults += faults
 
 
 def _check_preview(settings: Settings, report: FileReport, video_id: str, *, has_video: bool) -> None:

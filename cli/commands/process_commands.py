@@ -45,9 +45,7 @@ def serve(
     data: Data = None,
     host: Host = None,
     port: Port = None,
-    fd: Annotated[
-        int | None, typer.Option(hidden=True, help="File descriptor of an open listening socket.")
-    ] = None,
+    fd: Annotated[int | None, typer.Option(hidden=True, help="Descriptor of a listening socket.")] = None,
 ) -> None:
     """Start only the API."""
     import uvicorn
@@ -80,15 +78,10 @@ def serve(
 @app.command()
 @report_errors
 def worker(
-    queue: Annotated[
-        Literal["cpu", "gpu"], typer.Option("--queue", help="cpu: check videos; gpu: learn and index.")
-    ],
+    queue: Annotated[Literal["cpu", "gpu"], typer.Option(help="cpu: check; gpu: learn and index.")],
     data: Data = None,
     health_file: Annotated[
-        Path | None,
-        typer.Option(
-            "--health-file", help="File to which the worker writes its health, for container probes."
-        ),
+        Path | None, typer.Option(help="File for the health of the worker, for container probes.")
     ] = None,
 ) -> None:
     """Start one worker. You may run several; tasks are learned one at a time."""

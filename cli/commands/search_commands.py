@@ -33,40 +33,25 @@ def search(
     query: Annotated[str, typer.Argument(help="Description of the video, in words.")],
     k: Annotated[int, typer.Option("-k", min=1, help="Number of results.")] = 10,
     task: Annotated[
-        list[str] | None,
-        typer.Option("--task", help="Domain to search (name or ID); may be repeated (default: all)."),
+        list[str] | None, typer.Option(help="Domain to search (name or ID); may be repeated (default: all).")
     ] = None,
-    mode: Annotated[
-        QueryMode | None, typer.Option("--mode", help="Query mode (default: the release's own).")
-    ] = None,
+    mode: Annotated[QueryMode | None, typer.Option(help="Default: the release's own.")] = None,
     where: Annotated[
         list[str] | None,
-        typer.Option(
-            "--where",
-            metavar="NAME=VALUE",
-            help="Metadata condition; also NAME>=N and NAME<=N. May be repeated.",
-        ),
+        typer.Option(metavar="NAME=VALUE", help="Metadata condition; also NAME>=N and NAME<=N; repeatable."),
     ] = None,
-    min_duration: Annotated[
-        float | None, typer.Option("--min-duration", help="Minimum duration in seconds.")
-    ] = None,
-    max_duration: Annotated[
-        float | None, typer.Option("--max-duration", help="Maximum duration in seconds.")
-    ] = None,
-    after: Annotated[
-        datetime | None, typer.Option("--after", help="Added at or after this time (UTC).")
-    ] = None,
-    before: Annotated[datetime | None, typer.Option("--before", help="Added before this time (UTC).")] = None,
-    min_score: Annotated[float | None, typer.Option("--min-score", help="Minimum score of a result.")] = None,
-    min_confidence: Annotated[
-        float | None, typer.Option("--min-confidence", help="Minimum confidence of a result, 0..1.")
-    ] = None,
+    min_duration: Annotated[float | None, typer.Option(help="In seconds.")] = None,
+    max_duration: Annotated[float | None, typer.Option(help="In seconds.")] = None,
+    after: Annotated[datetime | None, typer.Option(help="Added since this time (UTC).")] = None,
+    before: Annotated[datetime | None, typer.Option(help="Added before this time (UTC).")] = None,
+    min_score: Annotated[float | None, typer.Option(help="Minimum score of a result.")] = None,
+    min_confidence: Annotated[float | None, typer.Option(help="Lowest confidence, 0..1.")] = None,
     routes: Annotated[
-        str | None, typer.Option("--routes", help="auto, all, or the number of likeliest domains to search.")
+        str | None, typer.Option(help="auto, all, or the number of likeliest domains to search.")
     ] = None,
-    page: Annotated[int, typer.Option("--page", min=1, help="Page of results.")] = 1,
+    page: Annotated[int, typer.Option(min=1, help="Page of results.")] = 1,
     cursor: Annotated[
-        str | None, typer.Option("--cursor", help="Cursor: next_cursor from the previous search with --json.")
+        str | None, typer.Option(help="Cursor: next_cursor from the previous search with --json.")
     ] = None,
     as_json: AsJson = False,
     url: Url = None,

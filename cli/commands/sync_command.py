@@ -14,10 +14,9 @@ from cinestrata_client import NotFoundError
 from cinestrata_schemas.choice_types import VanishedVideos
 from cinestrata_schemas.syncs import StoredFile
 from cinestrata_schemas.tasks import TaskDetails, VideoSpec
-from cli.commands.domain_naming import default_name
 from cli.commands.task_commands import follow
 from cli.commands.video_sending import LearnedDomain, NewDomain
-from cli.commands.video_sources import VideoSource, open_source, print_left_out
+from cli.commands.video_sources import VideoSource, default_name, open_source, print_left_out
 from cli.console import LEFT_OUT, console, fail, print_json, refuse_call
 from cli.service_client import FINAL_STATES, PAGE, ServiceClient, connect
 from index.arrays import batches

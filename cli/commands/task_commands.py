@@ -1,4 +1,4 @@
-"""``cinestrata tasks``: list, show, watch, cancel and retry tasks."""
+"""``cinestrata tasks``: list, show, cancel and retry tasks."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ import typer
 
 from cinestrata_schemas.domain_names import normalize_name
 from cli.console import action_command, console, fail, plain_table, print_json, report_errors, strip_upload
-from cli.missing_workers import WorkerWatch, print_notice
-from cli.service_client import FINAL_STATES
+from cli.service_client import FINAL_STATES, WorkerWatch, print_notice
 from cli.shared_options import AsJson, Data, MethodSettings, Url, parse_settings
 from service.core.domain_names import name_key
 
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     from cli.service_client import ServiceClient
 
 
-app = typer.Typer(help="List, show, watch, cancel and retry tasks.", no_args_is_help=True)
+app = typer.Typer(help="List, show, cancel and retry tasks.", no_args_is_help=True)
 
 _POLL_SECONDS = 0.5
 _MAX_REJECTED = 5  # shown files of a task
@@ -54,38 +53,7 @@ def show(task: TaskName, as_json: AsJson = False, url: Url = None, data: Data = 
 
     found = find_task(connect(url, data), task)
     print_json(found)
-    console.print(task_facts(found))
-
-
-@app.command()
-@report_errors
-def watch(
-    tasks: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="TASK...",
-            help="Names or IDs of the tasks (default: all unfinished ones).",
-            show_default=False,
-        ),
-    ] = None,
-    as_json: AsJson = False,
-    url: Url = None,
-    data: Data = None,
-) -> None:
-    """Show the progress of tasks until they end. Exits with status 1 if a task does not become ready."""
-    from cli.service_client import connect
-
-    client = connect(url, data)
-    if tasks:
-        watched = [find_task(client, task).id for task in tasks]
-    else:
-        watched = [task.id for task in client.list_tasks() if task.state not in FINAL_STATES]
-    ended = follow(client, watched) if watched else []
-    print_json(ended)
-    if not watched:
-        console.print("All tasks have ended.")
-    if any(task.state != "ready" for task in ended):
-        raise typer.Exit(1)
+    console.print(task_table([found]))
 
 
 @app.command()
@@ -102,7 +70,7 @@ def cancel(task: TaskName, as_json: AsJson = False, url: Url = None, data: Data 
 @report_errors
 def retry(
     task: TaskName,
-    method: Annotated[str | None, typer.Option("--method", help="Use another learning method.")] = None,
+    method: Annotated[str | None, typer.Option(help="Use another learning method.")] = None,
     assignments: MethodSettings = None,
     as_json: AsJson = False,
     url: Url = None,
@@ -186,32 +154,6 @@ def task_table(tasks: Sequence[TaskDetails], *, show_ids: bool = False) -> Group
             f"{task.counts.accepted}" + (f" (-{task.counts.rejected})" if task.counts.rejected else ""),
         )
     return Group(table, *(line for task in tasks for line in _remarks(task, with_rejected=not show_ids)))
-
-
-def task_facts(task: TaskDetails) -> Group:
-    """List the fields of a task that users ask for, one per line; ``--json`` has them all."""
-    from rich.console import Group
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, show_header=False)
-    table.add_column(style="dim", no_wrap=True)
-    table.add_column(overflow="fold")
-    counts = task.counts
-    rejected = f", {counts.rejected} rejected" if counts.rejected else ""
-    facts = {
-        "task": task.name,
-        "id": task.id,
-        "state": _state(task),
-        "method": task.method,
-        "videos": f"{counts.accepted} of {counts.videos}{rejected}",
-        "memory": "" if task.progress.peak_memory is None else f"{task.progress.peak_memory / 1e9:.2f} GB",
-        "created": f"{task.created_at:%Y-%m-%d %H:%M}",
-        "release": task.release or "",
-    }
-    for name, value in facts.items():
-        if value:
-            table.add_row(name, value)
-    return Group(table, *_remarks(task, with_rejected=True))
 
 
 def _state(task: TaskDetails) -> str:

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath, PurePosixPath
 from typing import TYPE_CHECKING
 
+from cinestrata_schemas.domain_names import MAX_NAME_CHARS, name_problem, normalize_name
 from cinestrata_schemas.tasks import TaskDetails, VideoSpec
 from cli.commands.video_sending import VideoTarget, send_videos
 from cli.console import console, error_console, fail
-from media.sources.media_source import is_source_uri
+from media import MediaError
+from media.sources.media_source import SourceUri, is_source_uri
+from media.video_limits import VIDEO_SUFFIXES
+from service.core.errors import InvalidInput
 from service.syncs.source_listing import local_files, remote_files
 from service.syncs.sync_plan import SourceFiles, shown_path
-from service.tasks.manifests.caption_tables import VideoListing
+from service.tasks.manifests.caption_tables import TABLE_SUFFIXES, VideoListing
 from service.tasks.manifests.folder_videos import FolderVideos, list_folder_videos
+from service.tasks.manifests.manifest_parser import MANIFEST_NAMES, TYPED_MANIFEST_NAMES
+from service.tasks.manifests.video_tables import TYPED_SUFFIXES
 
 if TYPE_CHECKING:
     from service.tasks.manifests.folder_videos import RemoteVideos
@@ -189,3 +197,33 @@ def print_left_out(reasons: Mapping[str, str]) -> None:
         error_console.say(f"  left out: {shown_path(path)}: {reasons[path]}")
     if len(reasons) > _MAX_LEFT_OUT:
         error_console.print(f"  left out: {len(reasons) - _MAX_LEFT_OUT} more")
+
+
+ARCHIVE_SUFFIXES = (".zip", ".tar", ".tar.gz", ".tgz")
+_FILE_ENDINGS = (*ARCHIVE_SUFFIXES, *TABLE_SUFFIXES, *TYPED_SUFFIXES, *VIDEO_SUFFIXES)
+_MANIFEST_NAMES = (*MANIFEST_NAMES, *TYPED_MANIFEST_NAMES, "metadata.jsonl", "metadata.csv")
+
+
+def default_name(source: str | Path) -> str:
+    """Derive the name of a domain from its folder, file or URI. Only known file endings are removed.
+
+    Raises:
+        InvalidInput: the URI is malformed.
+    """
+    path: PurePath = Path(os.path.abspath(source))  # a link has its own name
+    is_folder = Path(path).is_dir()
+    if isinstance(source, str) and is_source_uri(source):
+        try:
+            uri = SourceUri.parse(source)
+        except MediaError as error:
+            raise InvalidInput.at("source", f"{error.reason}.") from error
+        path = PurePosixPath(uri.host, *uri.segments)
+    stem = path.name
+    if not is_folder and path.name in _MANIFEST_NAMES:
+        stem = path.parent.name
+    elif not is_folder:
+        ending = next((end for end in _FILE_ENDINGS if stem.lower().endswith(end)), "")
+        stem = stem[: len(stem) - len(ending)]
+    name = normalize_name("".join(c if name_problem(f"a{c}a") is None else "-" for c in normalize_name(stem)))
+    name = re.sub("-{2,}", "-", name)[:MAX_NAME_CHARS].strip()
+    return name if name_problem(name) is None else "videos"

@@ -7,11 +7,10 @@ import json
 import os
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Literal, NamedTuple, Self
 
 from cinestrata_schemas.tasks import TaskDetails, TaskSpec, VideoSpec
 from cli.console import console, progress_bar
-from cli.demo.demo_report import SampleSearch
 from index.words.text_analysis import split_words
 from media.scenes.scene_domains import SCENE_DOMAINS, make_scenes
 from media.scenes.scene_files import write_scenes
@@ -23,6 +22,14 @@ if TYPE_CHECKING:
 _FOLDER = "demo"  # below the media root
 _WORD = "dog"  # of street captions
 _UNKNOWN = "an astronaut repairs a satellite"
+
+
+class SampleSearch(NamedTuple):
+    """A word, a sentence or a query that nothing matches, and the IDs of the right videos."""
+
+    kind: Literal["word", "sentence", "nothing"]
+    text: str
+    videos: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)

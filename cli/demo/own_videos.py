@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cinestrata_schemas.tasks import TaskDetails, VideoSpec
-from cli.commands.domain_naming import default_name
 from cli.commands.video_sending import fail_if_missing, pack_videos
-from cli.commands.video_sources import read_videos
+from cli.commands.video_sources import default_name, read_videos
 from cli.console import console, fail
-from cli.demo.demo_report import SampleSearch
+from cli.demo.demo_world import SampleSearch
 from index.words.text_analysis import COMPOUND, split_words
 from service.core.domain_names import name_key, unused_slug
 from service.tasks.manifests.caption_tables import find_tables
@@ -67,9 +66,7 @@ class OwnVideos:
             name = default_name(folder)
             other = same.setdefault(name_key(name), folder)
             if other != folder:
-                fail(
-                    f"{folder} and {other} both give the domain name {name!r}.", "Rename one of the folders."
-                )
+                fail(f"{folder} and {other} both give the domain name {name!r}.", "Rename one folder.")
             domains[name] = folder
             slugs[unused_slug(name, slugs.__contains__)] = name
         return cls(domains, {name: _read_domain(slug, domains[name]) for slug, name in slugs.items()})

@@ -93,9 +93,7 @@ class Supervisor:
             self._restart_ended()
             for child in self._children:
                 if child.failures >= _MAX_START_ATTEMPTS:
-                    raise StartFailed(
-                        f"{child.name} doesn't start. Last lines of {child.log}:\n{child.log_tail()}"
-                    )
+                    raise StartFailed(f"{child.name} doesn't start. End of {child.log}:\n{child.log_tail()}")
             if ready():
                 return True
             time.sleep(_POLL_SECONDS)

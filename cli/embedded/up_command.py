@@ -12,17 +12,25 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sqlalchemy import delete, select, update
+
 from cli.console import console, error_console, fail
-from cli.embedded.data_folder import FolderBusy, FolderLock, data_folder_settings, hold_data_folder
-from cli.embedded.dead_worker_leases import release_leases
-from cli.embedded.private_broker import (
+from cli.embedded.data_folder import (
     BrokerMissing,
+    FolderBusy,
+    FolderLock,
+    data_folder_settings,
+    hold_data_folder,
     quarantine_store,
     redis_argv,
     socket_path,
     wait_until_up,
 )
 from cli.embedded.process_supervisor import ChildProcess, StartFailed, Supervisor
+from service.catalog.database import dispose, session_scope
+from service.catalog.tables import Chunk, LeaseRow, Task
+from service.core.errors import CinestrataError
+from service.tasks.lifecycle.state_machine import clear_lease
 
 if TYPE_CHECKING:
     from service.core.settings import Settings
@@ -89,9 +97,7 @@ def _start(
         if supervisor.wait_until(ready, _START_SECONDS):
             return url
     if not supervisor.stopping:
-        raise StartFailed(
-            f"The API didn't answer within {_START_SECONDS:g} s; see {settings.run_dir / 'api.log'}."
-        )
+        raise StartFailed(f"The API didn't answer in time; see {settings.run_dir / 'api.log'}.")
     return None
 
 
@@ -202,3 +208,33 @@ def readiness_check(url: str) -> Iterator[Callable[[], bool]]:
                 return False
 
         yield ready
+
+
+def release_leases(pid: int | None = None) -> None:
+    """Release the leases of an ended process, so that its tasks need not wait until they expire.
+
+    The attempt still counts, so a task that kills its worker is not retried forever. Catalog errors are ignored: leases
+    expire anyway.
+
+    Args:
+        pid: Process ID on this machine; None releases all leases, which is safe only while no worker runs.
+    """
+    owner = "" if pid is None else f"{socket.gethostname()}:{pid}:"
+    try:
+        with session_scope(write=True) as session:
+            for task in session.scalars(
+                select(Task).where(Task.lease_owner.startswith(owner, autoescape=True))
+            ):
+                clear_lease(task)
+            session.execute(
+                update(Chunk)
+                .where(Chunk.lease_owner.startswith(owner, autoescape=True))
+                .values(lease_owner=None, lease_expires_at=None, fencing_token=Chunk.fencing_token + 1)
+                .execution_options(synchronize_session=False)
+            )
+            if pid is None:  # these leases have no owner
+                session.execute(delete(LeaseRow))
+    except CinestrataError:
+        pass
+    finally:
+        dispose()  # the next child process must not inherit database connections

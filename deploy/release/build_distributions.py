@@ -43,9 +43,7 @@ def release_notes(changelog: str, version: str) -> str:
     heading = rf"^## \[{re.escape(version)}\] - \d{{4}}-\d\d-\d\d$"
     found = re.search(heading + r"\n(.*?)(?=^## |\Z)", changelog, re.MULTILINE | re.DOTALL)
     if found is None or not found[1].strip():
-        raise NotReleasable(
-            f"CHANGELOG.md has no notes for {version}. Add them below: ## [{version}] - YYYY-MM-DD"
-        )
+        raise NotReleasable(f"CHANGELOG.md has no notes for {version}. Add: ## [{version}] - YYYY-MM-DD")
     return found[1].strip() + "\n"
 
 

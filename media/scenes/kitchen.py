@@ -35,9 +35,7 @@ def _table(canvas: Canvas, rng: np.random.Generator) -> None:
     canvas.box(182 + shift, 20, 238 + shift, 66, Gradient((160, 206, 236), (228, 240, 246)))
     canvas.blob(place("182,64 196,44 212,54 226,40 237,64", shift), (90, 140, 96))
     canvas.line([(70 + shift, 0), (70 + shift, 26)], (50, 44, 44), 1.6)
-    canvas.polygon(
-        [(50 + shift, 46), (62 + shift, 26), (78 + shift, 26), (90 + shift, 46)], polish((80, 78, 84))
-    )
+    canvas.polygon(place("50,46 62,26 78,26 90,46", shift), polish((80, 78, 84)))
     canvas.glow(70 + shift, 52, 52, (255, 236, 180), 0.5)
 
 
@@ -184,10 +182,8 @@ def _bread(canvas: Canvas, phase: float) -> None:
     for x in (26, 44, 62):
         canvas.curve([(x - 4, 36), (x + 2, 26), (x + 12, 20)], crumb, 4)
     for x in (86, 100):
-        canvas.blob(
-            [(x - 8, 60), (x - 12, 38), (x - 4, 24), (x + 8, 26), (x + 13, 42), (x + 10, 61)], polish(crust)
-        )
-        canvas.blob([(x - 5, 58), (x - 8, 40), (x - 2, 28), (x + 6, 30), (x + 10, 42), (x + 7, 58)], crumb)
+        canvas.blob(place("-8,60 -12,38 -4,24 8,26 13,42 10,61", x), polish(crust))
+        canvas.blob(place("-5,58 -8,40 -2,28 6,30 10,42 7,58", x), crumb)
 
 
 KITCHEN_PLACES = {

@@ -1,4 +1,4 @@
-"""Write drawn videos: an mp4 file and a manifest line per scene."""
+"""Write drawn videos: an mp4 file (H.264) and a manifest line per scene."""
 
 from __future__ import annotations
 
@@ -6,12 +6,16 @@ import json
 import multiprocessing
 import os
 import signal
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from pathlib import Path
 
-from media.mp4_encoding import encode_mp4
+import av
+import numpy as np
+import numpy.typing as npt
+
 from media.scenes.scene_model import Scene
 from media.scenes.scene_rendering import FRAMES_PER_SECOND, render_scene
 
@@ -86,3 +90,29 @@ def _write_atomically(path: Path, text: str) -> None:
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     temporary.write_text(text, encoding="utf-8")
     os.replace(temporary, path)
+
+
+def encode_mp4(frames: npt.NDArray[np.uint8], path: Path, *, fps: int) -> None:
+    """Write frames to an mp4 file (H.264, yuv420p, index before the data), which appears atomically.
+
+    Args:
+        frames: RGB, ``uint8 [count, height, width, 3]``, with even height and width; equal frames give equal files.
+    """
+    handle, temporary = tempfile.mkstemp(suffix=".mp4", prefix=".", dir=path.parent)
+    os.close(handle)
+    try:
+        with av.open(temporary, "w", options={"movflags": "+faststart"}) as container:
+            # One thread, since several processes encode at the same time. No mbtree, since its output varies between
+            # runs, and equal clips must give equal files.
+            options = {"preset": "veryfast", "crf": "21", "threads": "1", "x264-params": "mbtree=0"}
+            stream = container.add_stream("libx264", rate=fps, options=options)
+            stream.pix_fmt = "yuv420p"
+            stream.height, stream.width = frames.shape[1:3]
+            for picture in frames:
+                container.mux(stream.encode(av.VideoFrame.from_ndarray(picture, format="rgb24")))
+            container.mux(stream.encode())
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise

@@ -41,6 +41,7 @@ class Backdrop:
 
     paint: Callable[[Canvas, np.random.Generator], None]  # the random generator varies details
     weather: Literal["none", "snow", "rain", "bubbles", "sparks"] = "none"
+    has_grain: bool = False  # of a photograph
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image, ImageDraw
 
-from media.scenes.painting import Canvas
+from media.scenes.painting import Canvas, grain
 from media.scenes.scene_domains import SCENE_DOMAINS
 from media.scenes.scene_model import COLORS, FRAME_HEIGHT, FRAME_WIDTH, Companion, Scene, SceneDomain, Subject
 
@@ -56,7 +56,10 @@ def render_scene(scene: Scene) -> npt.NDArray[np.uint8]:
 
 def _backdrop(domain: SceneDomain, scene: Scene, rng: np.random.Generator) -> Image.Image:
     canvas = Canvas(FRAME_WIDTH, FRAME_HEIGHT, _OVERSAMPLING, oversampling=1)
-    domain.backdrops[scene.backdrop].paint(canvas, rng)
+    backdrop = domain.backdrops[scene.backdrop]
+    backdrop.paint(canvas, rng)
+    if backdrop.has_grain:
+        canvas.multiply(grain(int(rng.integers(2**31)), _SIZE, 0.08))
     return canvas.finish().convert("RGB")
 
 

@@ -170,12 +170,8 @@ def _diver(canvas: Canvas, phase: float) -> None:
     canvas.box(18, 30, 34, 74, polish((250, 190, 30)), 7)
     canvas.line([(44, 78), (42 + 0.5 * kick, 100), (40 + kick, 118)], suit, 9)
     canvas.line([(56, 78), (60 - 0.5 * kick, 100), (62 - kick, 118)], suit, 9)
-    canvas.blob(
-        [(34 + kick, 116), (46 + kick, 116), (46 + kick, 138), (28 + kick, 138)], polish((250, 190, 30))
-    )
-    canvas.blob(
-        [(56 - kick, 116), (68 - kick, 116), (74 - kick, 138), (56 - kick, 138)], polish((250, 190, 30))
-    )
+    canvas.blob(place("34,116 46,116 46,138 28,138", kick), polish((250, 190, 30)))
+    canvas.blob(place("56,116 68,116 74,138 56,138", -kick), polish((250, 190, 30)))
     canvas.blob("34,78 32,44 40,34 58,34 66,46 64,78", polish(lighten(suit, 0.12)))
     canvas.curve([(60, 44), (76, 52 + 0.5 * kick), (80, 34 + kick)], suit, 8)
     canvas.ellipse(81, 30 + kick, 5, 5, (236, 188, 150))
@@ -305,9 +301,7 @@ def _jellyfish(canvas: Canvas, color: Color, phase: float) -> None:
         canvas.curve(points, lighten(color, 0.15), 2.4, 0.9)
     for strand in range(3):
         x = 34 + 14 * strand
-        canvas.curve(
-            [(x, 46), (x - 6, 60), (x + 6, 72), (x - 4, 86), (x + 3, 98)], lighten(color, 0.5), 5.5, 0.9
-        )
+        canvas.curve(place("0,46 -6,60 6,72 -4,86 3,98", x), lighten(color, 0.5), 5.5, 0.9)
     bell = place("-42,48 -36,22 -18,6 18,6 36,22 42,48 24,43 12,51 0,45 -12,51 -24,43", 48, 0, 1 - pulse / 42)
     canvas.blob(bell, ball(color))
     for x in (26, 48, 70):

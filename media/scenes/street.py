@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 import numpy as np
 
-from media.scenes.painting import Canvas, Color, Gradient, ball, darken, grain, lighten, mix, place, polish
+from media.scenes.painting import Canvas, Color, Gradient, ball, darken, lighten, mix, place, polish
 from media.scenes.scene_model import FRAME_HEIGHT, FRAME_WIDTH, Backdrop, Companion, Subject
 
 _W, _H = FRAME_WIDTH, FRAME_HEIGHT
@@ -180,18 +179,6 @@ def _desert(canvas: Canvas, rng: np.random.Generator) -> None:
     _road(canvas, (206, 160, 104), (244, 224, 180))
 
 
-def _textured(
-    paint: Callable[[Canvas, np.random.Generator], None],
-) -> Callable[[Canvas, np.random.Generator], None]:
-    """Add the grain of a photograph to a place."""
-
-    def run(canvas: Canvas, rng: np.random.Generator) -> None:
-        paint(canvas, rng)
-        canvas.multiply(grain(int(rng.integers(2**31)), (_W * 2, _H * 2), 0.08))
-
-    return run
-
-
 def _traffic_light(canvas: Canvas, phase: float) -> None:
     canvas.line("22,128 22,60", (56, 58, 66), 5)
     canvas.box(4, 2, 40, 74, Gradient((66, 68, 76), (34, 36, 42)), 7)
@@ -249,12 +236,12 @@ def _ice_cream(canvas: Canvas, phase: float) -> None:
 
 
 STREET_PLACES = {
-    "night": Backdrop(_textured(_night)),
-    "snow": Backdrop(_textured(_snow), "snow"),
-    "rain": Backdrop(_textured(_rain), "rain"),
-    "sunset": Backdrop(_textured(_sunset)),
-    "country": Backdrop(_textured(_country)),
-    "desert": Backdrop(_textured(_desert)),
+    "night": Backdrop(_night, has_grain=True),
+    "snow": Backdrop(_snow, "snow", has_grain=True),
+    "rain": Backdrop(_rain, "rain", has_grain=True),
+    "sunset": Backdrop(_sunset, has_grain=True),
+    "country": Backdrop(_country, has_grain=True),
+    "desert": Backdrop(_desert, has_grain=True),
 }
 
 STREET_COMPANIONS = {

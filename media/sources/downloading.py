@@ -42,9 +42,7 @@ class CachedFile:
             OSError: The file system is full.
         """
         if size > self._cache.max_bytes:
-            raise MediaError(
-                f"the file has {size} bytes; downloads are limited to {self._cache.max_bytes} bytes"
-            )
+            raise MediaError(f"the file has {size} bytes; the limit is {self._cache.max_bytes} bytes")
         deadline = time.monotonic() + self._cache.wait_seconds
         while not self._cache.has_reserved(self, size):
             if time.monotonic() >= deadline:

@@ -69,9 +69,7 @@ class SourceUri:
             raise _invalid(text, "contains a space or a control character; write %20 for a space in a URL")
         authority = re.split(r"[/?#]", text.partition("://")[2], maxsplit=1)[0]
         if "@" in authority:
-            raise _invalid(
-                text, "contains a user or a password; credentials belong in the server's environment"
-            )
+            raise _invalid(text, "contains a user or a password, which belong in the server's environment")
         if scheme in ("s3", "gs"):
             return cls._parse_object(text, scheme, authority)
         return cls._parse_url(text, scheme)
@@ -158,9 +156,7 @@ class SourcePrefix:
             raise ValueError(f"{redact_uri(text)!r} has a query; a prefix ends with a folder")
         root = SourceUri.parse(uri if uri.endswith("/") else uri + "/")
         if is_private and root.port is None:
-            raise ValueError(
-                f"{text!r}: private+ is for web servers; an object store has no address to check"
-            )
+            raise ValueError(f"{text!r}: private+ is for web servers; an object store has no address")
         if not is_private and root.port is not None and _is_private_literal(root.host):
             raise ValueError(f"{text!r} names a private address; write {_PRIVATE}{uri} if that is intended")
         return cls(root, is_private)
@@ -188,9 +184,7 @@ def find_prefix(uri: SourceUri, allowed: Sequence[SourcePrefix]) -> SourcePrefix
     """
     matching = [prefix for prefix in allowed if prefix.contains(uri)]
     if not matching:
-        raise _invalid(
-            uri.text, "is in no allowed source; the operator lists allowed prefixes in CINESTRATA_SOURCES"
-        )
+        raise _invalid(uri.text, "is in no allowed source; the operator lists them in CINESTRATA_SOURCES")
     return max(matching, key=lambda prefix: (prefix.is_private, prefix.root is not None))
 
 

@@ -127,9 +127,7 @@ def _follow(current: SourceUri, location: str | None) -> SourceUri:
     except (httpx.InvalidURL, ValueError) as error:
         raise MediaError(f"{current.shown} is redirected to a malformed address") from error
     if not target.lower().startswith(("http://", "https://")):
-        raise MediaError(
-            f"{current.shown} is redirected to another protocol; only HTTP and HTTPS are followed"
-        )
+        raise MediaError(f"{current.shown} is redirected to another protocol; only HTTP(S) is followed")
     return SourceUri.parse(target)
 
 
@@ -140,9 +138,7 @@ def _check_status(response: httpcore.Response, uri: SourceUri) -> None:
     if status in (404, 410):
         raise MediaError(f"{uri.shown} does not exist on its server (status {status})")
     if status in (401, 403):
-        raise MediaError(
-            f"{uri.shown} is forbidden by its server (status {status}); allow the service to read it"
-        )
+        raise MediaError(f"{uri.shown} is forbidden by its server (status {status}); let the service read it")
     if status == 416:
         raise RangeOutside(f"{uri.shown} has no bytes in the requested range")
     if status not in (200, 206):

@@ -13,9 +13,8 @@ from sqlalchemy import func, select
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
-from cinestrata_schemas.alerts import AlertDetails, AlertKind
 from cinestrata_schemas.choice_types import Gallery
-from cinestrata_schemas.library import DomainLoss
+from cinestrata_schemas.library import AlertDetails, AlertKind, DomainLoss
 from service.catalog.database import now, session_scope
 from service.catalog.operation_tables import Alert
 from service.catalog.tables import to_response

@@ -21,7 +21,7 @@ from prometheus_client.registry import Collector
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from cinestrata_schemas.alerts import ALERT_KINDS
+from cinestrata_schemas.library import ALERT_KINDS
 from service.catalog.database import now, session_scope
 from service.catalog.operation_tables import WorkerReport
 from service.catalog.tables import ACTIVE_STATES, STATES, Shard, Task

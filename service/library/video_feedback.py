@@ -13,7 +13,7 @@ from sqlalchemy import Select, delete, func, select
 from sqlalchemy.orm import Session
 
 from cinestrata_schemas.choice_types import Verdict
-from cinestrata_schemas.feedback import FeedbackDetails, FeedbackPage, FeedbackSpec
+from cinestrata_schemas.videos import FeedbackDetails, FeedbackPage, FeedbackSpec
 from index.words.word_forms import words_key
 from service.access.audit_log import Actor, current_actor, record_change
 from service.catalog.database import now, session_scope

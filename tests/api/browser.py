@@ -97,9 +97,3 @@ def screen_size(browser: WebDriver, width: int, height: int) -> Iterator[None]:
         yield
     finally:
         browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
-
-
-def require_width(browser: WebDriver, width: int) -> None:
-    """Check that a page has the width of the emulated screen, and does not scroll sideways."""
-    wait_until(browser, lambda b: b.execute_script("return innerWidth") == width)
-    assert browser.execute_script("return document.documentElement.scrollWidth") <= width

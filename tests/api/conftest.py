@@ -83,6 +83,8 @@ def client(configured: Settings) -> Iterator[TestClient]:
     """A client of the running application; server errors are responses, not exceptions."""
     with TestClient(create_app(configured), base_url=BASE_URL, raise_server_exceptions=False) as client:
         yield client
+        # The thread that loads the first snapshot must not outlive the tests of the file.
+        client.app.state.query_service.snapshots.refresh()  # type: ignore[attr-defined]
 
 
 @pytest.fixture(scope="module")

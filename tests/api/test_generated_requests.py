@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,8 +13,6 @@ import pytest
 from fastapi.testclient import TestClient
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
-from hypothesis.errors import FlakyStrategyDefinition
-from hypothesis.stateful import run_state_machine_as_test
 from pydantic import SecretStr
 from requests.structures import CaseInsensitiveDict
 
@@ -114,42 +110,10 @@ def test_generated_requests_are_answered_as_documented(
         known = {part: values() for part, values in identifiers.items() if f"{{{part}}}" in operation.path}
         known["task"] = identifiers["task"]()
         _send_generated(run, operation, known)
-    run.report("single requests")
     assert run.failures == []
     # The others need a decodable file, a failed task or a permitted address, which are not generated.
     assert sum(min(statuses) < 400 for statuses in run.statuses.values()) > 50
     assert not any(status in (401, 403, 429) for sent in run.statuses.values() for status in sent)
-
-
-def test_sequences_of_generated_requests_are_answered_as_documented(client: TestClient, key: str) -> None:
-    """Requests that use identifiers of earlier responses: created tasks, uploads, syncs and videos."""
-    import schemathesis
-
-    schema = schemathesis.openapi.from_asgi("/openapi.json", client.app, headers={"Host": "127.0.0.1"})
-    machine = schema.exclude(path_regex="/events$").as_state_machine()
-    run = _Run(key)
-
-    class Requests(machine):  # type: ignore[misc, valid-type]
-        def before_call(self, case: schemathesis.Case[Any]) -> None:
-            run.authorize(case)
-
-        def get_call_kwargs(self, case: schemathesis.Case[Any]) -> dict[str, Any]:
-            return {"timeout": TIMEOUT}
-
-        def validate_response(self, response: Any, case: schemathesis.Case[Any], **_: Any) -> None:
-            run.check(case, response)
-
-    for _ in range(50):
-        with suppress(FlakyStrategyDefinition):  # the state of the library permits other steps than before
-            run_state_machine_as_test(
-                Requests, settings=settings(_SETTINGS, max_examples=EXAMPLES, stateful_step_count=12)
-            )
-        if run.total() > 10 * EXAMPLES:
-            break
-    run.report("sequences")
-    assert run.failures == []
-    assert run.total() > 10 * EXAMPLES
-    assert len(run.statuses) > 20
 
 
 class _Run:
@@ -189,15 +153,6 @@ class _Run:
             case.validate_response(answer, checks=self._checks)
         except FailureGroup as group:
             self.failures += [f"{case.as_curl_command()}: {each}" for each in group.exceptions]
-
-    def total(self) -> int:
-        """Return the number of requests."""
-        return sum(map(Counter.total, self.statuses.values()))
-
-    def report(self, kind: str) -> None:
-        """Print the number of requests."""
-        answers = sum(self.statuses.values(), Counter[int]())
-        sys.stdout.write(f"{kind}: {len(self.statuses)} operations, {self.total()} requests, {answers}\n")
 
 
 def _send_generated(run: _Run, operation: Any, known: Mapping[str, list[str | int]]) -> None:

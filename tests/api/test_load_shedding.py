@@ -7,23 +7,17 @@ import json
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import SimpleNamespace
 
 import pytest
-import structlog
 from anyio import CapacityLimiter, to_thread
 from fastapi.testclient import TestClient
 from httpx import ASGITransport, AsyncClient, Response
 from starlette.types import Receive, Scope, Send
 
-from api import load_shedding, request_observer
-from api.app import create_app
 from api.load_shedding import LoadSheddingMiddleware
-from api.request_observer import RequestObserver
-from api.request_threads import SHORT_REQUEST_THREADS, run_health_check, run_long, run_search
+from api.request_threads import run_health_check, run_long, run_search
 from api.security.security_middleware import SECURITY_HEADERS
 from service.core import request_limits
-from service.core.settings import Settings
 from service.library import prometheus_metrics
 from service.search.admission import AdmissionControl
 from tests.api.conftest import BASE_URL
@@ -71,32 +65,6 @@ def test_other_requests_are_answered_while_the_queue_of_searches_is_full(
         assert client.get(path).status_code != 429
 
 
-def test_pages_of_allowed_origins_can_read_the_refusal(configured: Settings) -> None:
-    shared = configured.model_copy(update={"cors_origins": ("https://films.example",)})
-    client = TestClient(create_app(shared), base_url=BASE_URL)
-    with _full_queue(client):
-        answer = client.get("/search", params={"q": "a"}, headers={"Origin": "https://films.example"})
-    assert answer.status_code == 429
-    assert answer.headers["access-control-allow-origin"] == "https://films.example"
-
-
-def test_refusals_share_lines_of_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = [100.0]
-    monkeypatch.setattr(load_shedding, "time", SimpleNamespace(monotonic=lambda: clock[0]))
-    log = structlog.get_logger("load_shedding_test")
-    monkeypatch.setattr(load_shedding, "log", log)
-    monkeypatch.setattr(request_observer, "log", log)
-    admission = AdmissionControl(1)
-    app = RequestObserver(LoadSheddingMiddleware(_answer_nothing, admission))
-    client = TestClient(app, base_url=BASE_URL)
-    with structlog.testing.capture_logs() as lines, admission.admit(1):
-        for _ in range(5):
-            assert client.get("/search").status_code == 429
-        clock[0] += 11.0
-        assert client.get("/search").status_code == 429
-    assert [(line["event"], line["count"]) for line in lines] == [("requests_shed", 1), ("requests_shed", 5)]
-
-
 def test_requests_are_refused_while_too_many_wait_for_a_thread() -> None:
     freed = threading.Event()
 
@@ -127,15 +95,6 @@ def test_requests_are_refused_while_too_many_wait_for_a_thread() -> None:
         "The server is busy: 64 requests are waiting"
     )
     assert {answer.status_code for answer in slow} == {204}, "admitted requests are answered"
-
-
-def test_the_service_limits_its_threads(client: TestClient) -> None:
-    async def read_limit() -> float:
-        return to_thread.current_default_thread_limiter().total_tokens
-
-    with client:
-        assert client.portal is not None
-        assert client.portal.call(read_limit) == SHORT_REQUEST_THREADS
 
 
 def test_long_work_and_health_checks_have_threads_of_their_own() -> None:

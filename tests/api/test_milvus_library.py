@@ -13,7 +13,6 @@ from sqlalchemy import select
 from typer.testing import CliRunner
 
 from cli.main import app
-from index.milvus import milvus_connection
 from service.catalog.database import dispose, session_scope
 from service.catalog.migrations import upgrade
 from service.catalog.operation_tables import AuditEntry
@@ -21,7 +20,7 @@ from service.catalog.tables import Shard
 from service.core.settings import Settings, settings
 from service.storage import index_manifest
 from service.storage.index_manifest import library_store
-from tests.api.learned_library import FIRST, SECOND, learn_two_domains
+from tests.api.learned_library import learn_two_domains
 from tests.milvus import Milvus
 
 pytest.importorskip("milvus_lite")
@@ -100,16 +99,6 @@ def test_learned_tasks_are_stored_and_found_in_milvus(
     assert index["ok"], index
 
 
-def test_backup_reports_vectors_in_milvus(
-    library: list[str], configured: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # A command changes the settings of its process, and this process runs other tests.
-    monkeypatch.setenv("CINESTRATA_DATA_DIR", str(configured.data_dir))
-    outcome = CliRunner().invoke(app, ["snapshot", str(tmp_path / "copy")])
-    assert outcome.exit_code == 0, outcome.output
-    assert "The vectors of 2 domains are in Milvus, so the backup has only" in outcome.output
-
-
 def test_moving_between_stores_keeps_results(
     client: TestClient, library: list[str], configured: Settings
 ) -> None:
@@ -132,40 +121,3 @@ def test_moving_between_stores_keeps_results(
         assert [entry.target for entry in in_log[-2:]] == library
         places = [bool(shard.place) for shard in shards.values()]
         assert places == [where == "milvus"] * 2, other
-
-
-def test_unreachable_milvus_degrades_only_its_tasks(
-    client: TestClient,
-    library: list[str],
-    configured: Settings,
-    milvus_server: Milvus,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(milvus_connection, "RETRY_SECONDS", 0)
-    before = answers(client)
-    library_store(configured.model_copy(update={"vector_store": "faiss"})).move(library[0])
-    refreshed(client)
-    milvus_server.lose()
-    answer = client.get("/search", params={"q": QUERIES[0], "k": 50}).json()
-    assert {hit["task"] for hit in answer["results"]} == {FIRST}
-    again = client.get("/search", params={"q": QUERIES[0], "k": 50}).json()
-    assert milvus_server.uri in again["degraded"][SECOND]
-    ready = client.get("/readyz")
-    assert ready.status_code == 200
-    assert milvus_server.uri in ready.json()["degraded"][SECOND]
-    milvus_server.restore()
-    assert refreshed(client)["degraded"] == {}
-    same(answers(client), before)
-
-
-def test_move_skips_a_task_without_videos(library: list[str], configured: Settings) -> None:
-    store = library_store(configured)
-    left = store.manifest().shards[library[1]]
-    store.delete(range(left.first_id, left.last_id + 1), task=library[1])
-    outcome = CliRunner().invoke(app, ["move", "--to", "faiss", "--data", str(configured.data_dir)])
-    assert outcome.exit_code == 0, outcome.output
-    assert "1 domains moved to faiss; 1 were already there" in outcome.output
-    emptied = store.manifest().shards[library[1]]
-    assert (emptied.count, emptied.place, emptied.release) == (0, "", left.release)
-    outcome = CliRunner().invoke(app, ["move", "--to", "faiss", "--data", str(configured.data_dir)])
-    assert "0 domains moved to faiss; 1 were already there" in outcome.output

@@ -18,10 +18,6 @@ from selenium.webdriver.remote.webelement import WebElement
 from selenium.webdriver.support.ui import WebDriverWait
 
 from api.app import create_app
-from cli.commands.library_checks import check_catalog
-from index.integrity_audit import audit
-from index.shard_store import ShardStore
-from index.vector_ids import FIRST_MOMENT_ID
 from service.core.settings import Settings, settings
 from service.tasks import commands
 from tests.api.browser import serve
@@ -79,53 +75,6 @@ def _search(moment_client: TestClient, text: str, **fields: Any) -> dict[str, di
     ]
     assert len({result["video_id"] for result in found}) == len(found)
     return {result["video_id"]: result for result in found}
-
-
-@pytest.mark.slow
-def test_best_moment_shows_the_described_scene(moment_client: TestClient, world: Path) -> None:
-    """The two captions that distinguish the scenes best by the scores of the scenes."""
-    captions = [video["captions"][0] for domain in (FIRST, SECOND) for video in read_manifest(world, domain)]
-
-    def tilt(caption: str) -> float:
-        alone = _search(moment_client, caption, moments=0)
-        return alone["scene-0"]["score"] - alone["scene-1"]["score"]
-
-    tilts = {caption: tilt(caption) for caption in captions}
-    for scene, caption in enumerate(
-        (max(captions, key=tilts.__getitem__), min(captions, key=tilts.__getitem__))
-    ):
-        assert tilts[caption] * (1 - 2 * scene) > 0.5, "the two scenes are not alike"
-        results = _search(moment_client, caption)
-        moments = results["both"]["moments"]
-        by_start = {m["start"]: m["score"] for m in moments}
-        assert sorted((m["start"], m["end"]) for m in moments) == [(8.0 * n, 8.0 * n + 16) for n in range(5)]
-        assert [m["score"] for m in moments] == sorted(by_start.values(), reverse=True)
-        best = moments[0]
-        assert (best["end"] <= 24) if scene == 0 else (best["start"] >= 24), caption
-        assert results["both"]["score"] >= best["score"]
-        assert best["score"] == pytest.approx(results[f"scene-{scene}"]["score"], abs=0.3)
-        assert by_start[32 if scene == 0 else 0] == pytest.approx(
-            results[f"scene-{1 - scene}"]["score"], abs=0.3
-        )
-        url = results["both"]["stream_url"]
-        assert url == f"/videos/both/stream#t={best['start']:.2f},{best['end']:.2f}"
-        assert moment_client.get(url, headers={"Range": "bytes=0-99"}).status_code == 206
-        assert [name for name in results if results[name]["moments"]] == [
-            name for name in results if name in ("both", "other")
-        ]
-
-
-def test_video_details_list_moments(moment_client: TestClient) -> None:
-    moments = moment_client.get("/videos/both").json()["moments"]
-    assert moments == [{"start": 8.0 * n, "end": 8.0 * n + 16} for n in range(5)]
-    assert moment_client.get("/videos/scene-0").json()["moments"] == []
-
-
-def test_library_with_moments_passes_all_checks(moment_client: TestClient) -> None:
-    found = audit(ShardStore(settings().index_dir))
-    assert found.problems == []
-    assert sum(int((ids >= FIRST_MOMENT_ID).sum()) for ids in found.ids.values()) == 10
-    assert check_catalog(settings(), found) == []
 
 
 @pytest.mark.slow

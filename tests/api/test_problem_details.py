@@ -65,13 +65,6 @@ def test_unknown_field_of_a_body_has_a_hint(
     assert errors[field]["hint"].startswith(hint)
 
 
-@pytest.mark.parametrize("name", ["cursor", "min_confidence", "mode", "q"])
-def test_clip_search_refuses_parameters_of_text_search(client: TestClient, name: str) -> None:
-    answer = client.post("/search/clip", params={name: "0.5"}, files={"clip": ("a.mp4", b"x")})
-    assert answer.status_code == 422
-    assert [wrong["field"] for wrong in answer.json()["errors"]] == [name]
-
-
 _TASK = b'{"name": "night", "videos": '
 
 
@@ -106,53 +99,6 @@ def test_large_invalid_body_has_one_error(
     (wrong,) = answer.json()["errors"]
     assert wrong["field"].endswith(field)
     assert message in wrong["message"]
-
-
-def test_answer_lists_at_most_100_errors(client: TestClient) -> None:
-    answer = client.get("/shards", params={f"unknown{n}": "" for n in range(1000)})
-    assert answer.status_code == 422
-    assert len(answer.json()["errors"]) == 100
-
-
-@pytest.mark.parametrize(
-    "condition", ["9" * 4000, '{"min": ' + "9" * 4000 + "}", '{"any": [' + "9" * 19 + "]}"]
-)
-def test_number_beyond_64_bits_in_a_filter_returns_422(client: TestClient, condition: str) -> None:
-    body = '{"queries": [{"q": "a taxi", "where": {"height": ' + condition + "}}]}"
-    answer = client.post("/search", content=body, headers=JSON)
-    assert answer.status_code == 422
-    assert answer.json()["errors"][0]["field"] == "queries[0].where.height"
-
-
-@pytest.mark.parametrize(
-    ("headers", "body", "message"),
-    [
-        ({}, b'{"queries": [{"q": "a taxi"}]}', "Content-Type: application/json"),
-        (
-            {"Content-Type": "text/plain"},
-            b'{"queries": []}',
-            "text/plain' is not supported here; add the header",
-        ),
-        (JSON, b"[]", "not a JSON object"),
-        (JSON, b"\xff\xfe\x00", "not valid JSON"),
-        (JSON, b'{"queries": ' + b"[" * 200_000, "not valid JSON"),
-    ],
-)
-def test_invalid_batch_body_is_refused_with_a_hint(
-    client: TestClient, headers: dict[str, str], body: bytes, message: str
-) -> None:
-    answer = client.post("/search", content=body, headers=headers)
-    assert answer.status_code in (400, 422)
-    assert message in answer.json()["detail"]
-
-
-def test_clip_sent_as_text_is_refused_with_a_hint(client: TestClient) -> None:
-    answer = client.post("/search/clip", files={"clip": (None, "seen.mp4")})
-    assert answer.status_code == 422
-    (wrong,) = answer.json()["errors"]
-    assert wrong["field"] == "clip"
-    assert "not a file" in wrong["message"]
-    assert "multipart/form-data" in wrong["message"]
 
 
 def test_multipart_body_without_boundary_is_refused_with_a_hint(client: TestClient) -> None:

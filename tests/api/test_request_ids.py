@@ -32,10 +32,6 @@ def test_only_well_formed_ids_are_taken_over(client: TestClient, sent: str) -> N
     assert 1 <= len(_id_of(answer)) <= 64
 
 
-def test_each_request_without_an_id_gets_its_own(client: TestClient) -> None:
-    assert _id_of(client.get("/livez")) != _id_of(client.get("/livez"))
-
-
 @pytest.mark.parametrize("path", ["/videos/x", "/nothing", "/tasks?limit=0", "/v1/tasks?limit=0"])
 def test_errors_have_the_id(client: TestClient, path: str) -> None:
     answer = client.get(path, headers={HEADER: "err-1"})
@@ -145,11 +141,3 @@ def test_failed_requests_are_logged_with_their_reason(
             "error": "The catalog database does not respond; try again.",
         }
     ]
-
-
-def test_polls_of_a_service_that_is_not_ready_are_not_logged(
-    client: TestClient, request_log: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("api.routes.health_routes.check_data_folder", lambda _: "not writable")
-    assert client.get("/readyz").status_code == 503
-    assert request_log == []

@@ -6,11 +6,6 @@ import time
 
 import pytest
 from fastapi.testclient import TestClient
-from pydantic import SecretStr
-
-from api.app import create_app
-from service.core.settings import Settings
-from tests.api.conftest import BASE_URL
 
 BROWSER = {"Accept": "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"}
 
@@ -55,14 +50,6 @@ def test_head_answers_like_get(client: TestClient, path: str) -> None:
     assert head.headers["content-type"] == get.headers["content-type"]
 
 
-def test_head_of_a_page_needs_a_session(configured: Settings) -> None:
-    secured = configured.model_copy(update={"api_key": SecretStr("s3cret")})
-    guarded = TestClient(create_app(secured), base_url=BASE_URL, follow_redirects=False)
-    assert guarded.head("/admin").headers["location"] == "/login?next=/admin"
-    assert guarded.head("/livez").status_code == 200
-    assert guarded.get("/nope", headers=BROWSER).status_code == 404
-
-
 @pytest.mark.parametrize(
     "path", ["/nope", "/domains", "/v1/nope", "/static/nope", "/<script>alert(1)</script>"]
 )
@@ -76,11 +63,6 @@ def test_unknown_path_is_a_page_for_browsers_only(client: TestClient, path: str)
         answer = client.get(path, headers={"Accept": accept})
         assert (answer.status_code, answer.headers["content-type"]) == (404, "application/problem+json")
     assert client.post(path, headers=BROWSER).headers["content-type"] == "application/problem+json"
-
-
-def test_unknown_resource_of_the_api_stays_a_problem(client: TestClient) -> None:
-    answer = client.get("/tasks/none", headers=BROWSER)
-    assert (answer.status_code, answer.headers["content-type"]) == (404, "application/problem+json")
 
 
 def test_body_other_than_an_object_is_named(client: TestClient) -> None:

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import pytest
 from fastapi.testclient import TestClient
-from pydantic import SecretStr
 
-from api.app import create_app
 from service.core.settings import Settings
-from tests.api.conftest import BASE_URL
 
 TUS = {"Tus-Resumable": "1.0.0", "Upload-Length": "3"}
 
@@ -31,15 +28,6 @@ def test_location_keeps_the_prefix_of_the_request(client: TestClient, prefix: st
     upload = client.post(f"{prefix}/uploads", headers=TUS)
     assert upload.headers["location"].startswith(f"{prefix}/uploads/upl_")
     assert client.head(upload.headers["location"], headers=TUS).status_code == 200
-
-
-@pytest.mark.slow
-def test_location_of_the_sample_task_keeps_the_prefix(
-    client: TestClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("service.tasks.broker.send_probe", lambda task_id: None)
-    created = client.post("/v1/samples")
-    assert created.headers["location"] == f"/v1/tasks/{created.json()['id']}"
 
 
 @pytest.mark.parametrize("prefix", ["", "/v1"])
@@ -65,14 +53,3 @@ def test_pages_and_other_versions_have_no_prefix(client: TestClient, path: str) 
     answer = client.get(path)
     assert answer.status_code == 404
     assert answer.json()["type"] == "urn:cinestrata:problem:not-found"
-
-
-def test_prefix_is_subject_to_the_same_access_rules(configured: Settings) -> None:
-    secured = configured.model_copy(update={"api_key": SecretStr("s3cret")})
-    guarded = TestClient(create_app(secured), base_url=BASE_URL)
-    assert guarded.get("/v1/livez").status_code == 200
-    assert guarded.get("/v1/tasks").status_code == 401
-    large = guarded.post(
-        "/v1/search", content=b"x", headers={"X-API-Key": "s3cret", "Content-Length": str(5 * 1024**2)}
-    )
-    assert large.status_code == 413

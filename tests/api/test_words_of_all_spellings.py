@@ -24,33 +24,64 @@ DOMAINS: dict[str, tuple[Sequence[str], Sequence[Found]]] = {
         [THAI, "มีคนทำงานบ้าง"],
         [("กินข้าว", "1", ["กินข้าว"]), ("บ้าน", "1", ["บ้าน"]), (THAI, "1", [THAI]), ("ก", "")],
     ),
-    "thai and latin": (
-        ["รีวิวiPhone15Proสีดำในร้าน", "รีวิวกล้องสีขาว"],
+    "latin within thai, and lao": (
+        ["รีวิวiPhone15Proสีดำในร้าน", "ແມວນອນຢູ່ເທິງໂຕະ", "แมว\u200bนอน\u200bบน\u200bโต๊ะ"],
+        [("iphone15pro", "1", ["iPhone15Pro"]), ("ແມວ", "2", ["ແມວ"]), ("แมวนอน", "3", ["แมว\u200bนอน"])],
+    ),
+    "characters for apostrophes": (
+        [f"a dog{mark}s bowl" for mark in "'\u2019\u02bc\u00b4`\uff07"],
+        [(query, "123456", None) for query in ("dog's bowl", "dogs bowl", "dog bowl", "dog\u2019s bowl")],
+    ),
+    "quotes and elisions": (
         [
-            ("iphone15pro", "1", ["iPhone15Pro"]),
-            ("iPhone15Pro", "1"),
-            ("สีดำ", "1", ["สีดำ"]),
-            ("ร้าน", "1", ["ร้าน"]),
-            ("รีวิว", "12", ["รีวิว"]),
+            "the players' tunnel",
+            "rock 'n' roll band",
+            "'90s music video",
+            "l'homme traverse la rue",
+            "5'10 tall man",
+        ],
+        [
+            ("players tunnel", "1"),
+            ("rock'n'roll", "2"),
+            ("90s music", "3"),
+            ("homme", "4", ["homme"]),
+            ("5'10", "5"),
+        ],
+    ),
+    "words like contractions": (
+        ["we'll see the shell", "a deep well", "she'll dive", "a sea shell", "it's s p a c e"],
+        [("well", "2 1", ["well"]), ("shell", "14 3"), ("s", "5")],
+    ),
+    "other compounds": (
+        [
+            "ein Feuerwehrauto fährt",
+            "Straßenbahn am Bahnhof",
+            "two sky divers",
+            "the merry go round turns",
+            "F-16",
+        ],
+        [
+            ("feuerwehr auto", "1"),
+            ("straßen bahn", "2"),
+            ("skydivers", "3"),
+            ("merrygoround", "4"),
+            ("f16", "5"),
+        ],
+    ),
+    "flags and symbols": (
+        ["final 🇩🇪 against 🇫🇷", "step 7️⃣ of 9️⃣", "our 👨‍👩‍👧‍👦 trip", "♪ intro music ♪", "weather ☀ 30℃"],
+        [
+            ("🇩🇪", "1", ["🇩🇪"]),
+            ("🇪🇺", ""),
+            ("7", "2", ["7️⃣"]),
+            ("👨‍👩‍👧‍👦", "3"),
+            ("♪", "4", ["♪", "♪"]),
+            ("☀️", "5"),
         ],
     ),
     "burmese and khmer": (
         ["ကလေးတစ်ယောက်ဘောလုံးကန်နေတယ်", "ក្មេងប្រុសកំពុងលេងបាល់ទាត់នៅសាលារៀន"],
-        [
-            ("ဘောလုံး", "1", ["ဘောလုံး"]),
-            ("បាល់ទាត់", "2", ["បាល់ទាត់"]),
-            ("សាលារៀន", "2", ["សាលារៀន"]),
-        ],
-    ),
-    "lao": (
-        ["ແມວນອນຢູ່ເທິງໂຕະ", "แมว\u200bนอน\u200bบน\u200bโต๊ะ"],
-        [
-            ("ແມວ", "1", ["ແມວ"]),
-            ('"ນອນຢູ່"', "1", ["ນອນຢູ່"]),
-            ("แมวนอน", "2", ["แมว\u200bนอน"]),
-            ('"นอนบนโต๊ะ"', "2", ["นอน\u200bบน\u200bโต๊ะ"]),
-            ("แมว\u200bนอน\u200b\u2060บน", "2"),
-        ],
+        [("ဘောလုံး", "1", ["ဘောလုံး"]), ("បាល់ទាត់", "2", ["បាល់ទាត់"]), ("សាលារៀន", "2", ["សាលារៀន"])],
     ),
     "long sentences": (
         [f"{MARKET}มะม่วง", f"{MARKET}ทุเรียน", "รถเมล์สาย ๕๑๑", "bus 512"],
@@ -82,32 +113,6 @@ DOMAINS: dict[str, tuple[Sequence[str], Sequence[Found]]] = {
             ("dog's bowl", "4", ["dog", "bowl"]),
         ],
     ),
-    "characters for apostrophes": (
-        [f"a dog{mark}s bowl" for mark in "'\u2019\u02bc\u00b4`\uff07"],
-        [(query, "123456", None) for query in ("dog's bowl", "dogs bowl", "dog bowl", "dog\u2019s bowl")],
-    ),
-    "quotes": (
-        ["the players' tunnel", "rock 'n' roll band", "'90s music video", "he said 'stop' loudly"],
-        [
-            ("players tunnel", "1"),
-            ("players' tunnel", "1"),
-            ("rock n roll", "2"),
-            ("rock'n'roll", "2"),
-            ("90s music", "3"),
-            ("stop loudly", "4", ["stop", "loudly"]),
-        ],
-    ),
-    "elisions": (
-        ["l'homme traverse la rue", "dell\u2019acqua fresca", "aujourd'hui il pleut", "qu'est-ce que c'est"],
-        [
-            ("homme", "1", ["homme"]),
-            ("acqua", "2"),
-            ("l’homme", "1"),
-            ("aujourdhui", "3"),
-            ("aujourd'hui", "3"),
-            ("lhomme", "1"),
-        ],
-    ),
     "contractions": (
         [
             "we won't go",
@@ -128,25 +133,6 @@ DOMAINS: dict[str, tuple[Sequence[str], Sequence[Found]]] = {
             ("обєкт", "4"),
             ("dartagnan", "5"),
             ("dartagnans sword", "5"),
-        ],
-    ),
-    "words like contractions": (
-        [
-            "we'll see the shell",
-            "a deep well",
-            "she'll dive",
-            "a sea shell",
-            "it's s p a c e",
-            "5'10 tall man",
-            "we're making tea, it won't rain",
-        ],
-        [
-            ("well", "2 1", ["well"]),
-            ("shell", "14 3"),
-            ("s", "5"),
-            ("5'10", "6"),
-            ("remake", ""),
-            ("train", ""),
         ],
     ),
     "exact apostrophes": (
@@ -190,70 +176,6 @@ DOMAINS: dict[str, tuple[Sequence[str], Sequence[Found]]] = {
             ('"fire truck"', "13 2"),
         ],
     ),
-    "german compounds": (
-        [
-            "ein Feuerwehrauto fährt",
-            "ein Feuerwehr-Auto fährt",
-            "ein Feuerwehr Auto fährt",
-            "Straßenbahn am Bahnhof",
-        ],
-        [
-            ("feuerwehrauto", "1 23"),
-            ("feuerwehr auto", "3 12"),
-            ("Feuerwehr-Auto", "2 13"),
-            ("strassenbahn", "4"),
-            ("straßen bahn", "4"),
-            ("Straßen-Bahn", "4", ["Straßenbahn"]),
-        ],
-    ),
-    "inflected compounds": (
-        [
-            "two sky divers over the beach",
-            "a skydiver over the beach",
-            "a man sky-diving",
-            "ice cream truck",
-            "icecream van",
-        ],
-        [
-            ("skydivers", "123"),
-            ("sky diver", "123"),
-            ("icecream", "5 4"),
-            ("ice-cream", "45"),
-            ("ice creams", "45"),
-        ],
-    ),
-    "brands and digits": (
-        [
-            "a GoPro on a helmet",
-            "a go pro on a helmet",
-            "wi-fi router",
-            "WiFi router",
-            "F-16 takes off",
-            "F16 takes off",
-            "4K drone_shot.mp4",
-        ],
-        [
-            ("gopro", "1 2"),
-            ("go pro", "2 1"),
-            ("go-pro", "12"),
-            ("wifi", "4 3"),
-            ("wi fi", "34"),
-            ("f16", "6 5"),
-            ("F 16", "56"),
-            ("F-16", "5 6"),
-            ("drone shot", "7"),
-            ("droneshot", "7", ["drone_shot"]),
-        ],
-    ),
-    "three parts": (
-        ["the merry go round turns", "the merry\u2010go\u2011round turns", "a merrygoround turns"],
-        [
-            ("merry-go-round", "2 13"),
-            ("merrygoround", "3 12"),
-            ("merry go round", "1 23"),
-            ('"merry go round"', "12 3"),
-        ],
-    ),
     "accidental compounds": (
         [
             "an island in sea",
@@ -265,13 +187,7 @@ DOMAINS: dict[str, tuple[Sequence[str], Sequence[Found]]] = {
             "a notable run",
             "fire in the truck bed",
         ],
-        [
-            ("therapist", "3"),
-            ("useless tool", "5"),
-            ("notable run", "7"),
-            ("in sea", "1"),
-            ("firetruck", ""),
-        ],
+        [("therapist", "3"), ("useless tool", "5"), ("notable run", "7"), ("in sea", "1"), ("firetruck", "")],
     ),
     "emoji": (
         ["🔥🔥 finish line", "great goal 👍🏽", "I ❤️ dogs", "surfing 🏄🏿‍♀️ today", "a cake"],
@@ -287,18 +203,6 @@ DOMAINS: dict[str, tuple[Sequence[str], Sequence[Found]]] = {
             ("🎂", "5", ["🎂"]),
         ],
     ),
-    "flags and keycaps": (
-        ["final 🇩🇪 against 🇫🇷", "🇩🇰 wins", "step 7️⃣ of 9️⃣", "our 👨‍👩‍👧‍👦 trip", "🏴󠁧󠁢󠁳󠁣󠁴󠁿 highlands"],
-        [
-            ("🇩🇪", "1", ["🇩🇪"]),
-            ("🇫🇷", "1"),
-            ("🇪🇺", ""),
-            ("7️⃣", "3", ["7️⃣"]),
-            ("7", "3", ["7️⃣"]),
-            ("👨‍👩‍👧‍👦", "4", ["👨‍👩‍👧‍👦"]),
-            ("🏴󠁧󠁢󠁳󠁣󠁴󠁿", "5"),
-        ],
-    ),
     "glued emoji": (
         ["Happy🎂Birthday Lisa", "誕生日🎂おめでとう", "pizza🍕🍕🍕night", "a dog runs", "a dog 🐕 runs"],
         [
@@ -312,26 +216,6 @@ DOMAINS: dict[str, tuple[Sequence[str], Sequence[Found]]] = {
             ("dog", "45", ["dog"]),
             ("do\u200dg", "45"),
             ("🐕", "5"),
-        ],
-    ),
-    "symbols": (
-        [
-            "♪ intro music ♪",
-            "C++ tutorial",
-            "C# tutorial",
-            "50% off",
-            "weather ☀ 30℃",
-            "@nasa live #shorts",
-        ],
-        [
-            ("♪", "1", ["♪", "♪"]),
-            ("☀", "5"),
-            ("☀️", "5"),
-            ("50%", "4"),
-            ("30℃", "5"),
-            ("#shorts", "6"),
-            ("@nasa", "6"),
-            ("shorts", "6"),
         ],
     ),
 }
@@ -412,19 +296,6 @@ def test_spoken_phrase_is_marked_and_played_from_its_start(
     (text,) = (text for text in found["words"] if text["kind"] == "transcript")
     assert [piece.replace("\n", " ") for piece in _marked(text)] == marks
     assert found["stream_url"].endswith("#t=1.00,2.00")
-
-
-def test_text_with_all_syllables_comes_before_one_with_most(client: TestClient) -> None:
-    assert _search(client, f"{MARKET}มะม่วง", "long sentences")[0]["video_id"] == "long sentences-0"
-
-
-def test_words_without_quotes_are_marked_everywhere_in_any_order(client: TestClient) -> None:
-    found = _search(client, "new york", "order")
-    assert {" ".join(_marked(result["words"][0])) for result in found} == {
-        "new york new york new",
-        "york new york",
-    }
-    assert _marked(_search(client, "夜の街", "phrases")[0]["words"][0]) == ["夜の街"]
 
 
 @pytest.mark.parametrize(

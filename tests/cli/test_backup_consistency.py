@@ -111,22 +111,6 @@ def test_catalog_and_manifest_are_read_under_the_lock(
     assert steps[-3:] == [("catalog", True), ("manifest", True), ("copy", False)]
 
 
-@pytest.mark.slow
-def test_backup_during_a_long_change_can_be_repeated(
-    publish: Publish, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(snapshots, "_LOCK_SECONDS", 0.05)
-
-    def hold_the_lock() -> Any:
-        with exclusive_lock(settings().index_dir / "write.lock"), ThreadPoolExecutor(1) as other_thread:
-            return other_thread.submit(run, "snapshot", tmp_path / "copies" / "copy").result()
-
-    refused = hold_the_lock()
-    assert (refused.exit_code, list((tmp_path / "copies").iterdir())) == (1, [])
-    assert "Another process is changing the index" in " ".join(refused.output.split())
-    assert run("snapshot", tmp_path / "copies" / "copy").exit_code == 0
-
-
 def _forget_videos(copy: Path) -> None:
     """Remove task b from a backup's catalog, as if it had been published after the catalog was copied."""
     catalog, description = copy / "catalog.sqlite3", copy / "snapshot.json"
@@ -171,20 +155,6 @@ def test_videos_after_a_restore_have_ids_above_those_of_the_index(
     assert ShardStore(settings().index_dir).last_video_id() == 8
 
 
-def test_index_restored_after_a_dump_raises_the_counter(
-    publish_task: Publish, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fresh_postgres_url: str
-) -> None:
-    """The catalog dump is older than the index, which may therefore contain videos that the dump does not know."""
-    publish_task("a", 5)
-    _require_success("snapshot", tmp_path / "dump")
-    publish_task("b", 3)
-    _require_success("snapshot", tmp_path / "index", "--index-only")
-    monkeypatch.setenv("CINESTRATA_DATABASE_URL", fresh_postgres_url)
-    _require_success("restore", tmp_path / "dump", "--data", tmp_path / "dumped")
-    _require_success("restore", tmp_path / "index", "--data", tmp_path / "other")
-    assert _next_vector_id() == 9
-
-
 def test_ids_of_moments_do_not_hide_higher_ids_of_videos(folder: Settings, publish_task: Publish) -> None:
     publish_task("a", 5)
     store = ShardStore(folder.index_dir)
@@ -203,3 +173,33 @@ def test_ids_of_moments_do_not_hide_higher_ids_of_videos(folder: Settings, publi
         )
     store.compact("tsk_a")
     assert store.last_video_id() == 7
+
+
+def test_index_restored_after_a_dump_raises_the_counter(
+    publish_task: Publish, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fresh_postgres_url: str
+) -> None:
+    """The catalog dump is older than the index, which may therefore contain videos that the dump does not know."""
+    publish_task("a", 5)
+    _require_success("snapshot", tmp_path / "dump")
+    publish_task("b", 3)
+    _require_success("snapshot", tmp_path / "index", "--index-only")
+    monkeypatch.setenv("CINESTRATA_DATABASE_URL", fresh_postgres_url)
+    _require_success("restore", tmp_path / "dump", "--data", tmp_path / "dumped")
+    _require_success("restore", tmp_path / "index", "--data", tmp_path / "other")
+    assert _next_vector_id() == 9
+
+
+@pytest.mark.slow
+def test_backup_during_a_long_change_can_be_repeated(
+    publish: Publish, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(snapshot_writing, "_LOCK_SECONDS", 0.05)
+
+    def hold_the_lock() -> Any:
+        with exclusive_lock(settings().index_dir / "write.lock"), ThreadPoolExecutor(1) as other_thread:
+            return other_thread.submit(run, "snapshot", tmp_path / "copies" / "copy").result()
+
+    refused = hold_the_lock()
+    assert (refused.exit_code, list((tmp_path / "copies").iterdir())) == (1, [])
+    assert "Another process is changing the index" in " ".join(refused.output.split())
+    assert run("snapshot", tmp_path / "copies" / "copy").exit_code == 0

@@ -7,32 +7,27 @@ import json
 import os
 import re
 import shutil
-import socket
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 from fastapi.testclient import TestClient
 from mcp import Client as AgentClient
 from mcp import StdioServerParameters
 from mcp.types import CallToolResult, TextContent
 
-from cinestrata_client import Client, RetryPolicy, ServiceError, UnreachableError
 from cinestrata_schemas.access import KeySpec
 from cli.embedded.data_folder import hold_data_folder
-from cli.service_client import open_agent_api
 from service.access.credentials import create_key
 from tests.api.browser import serve
 from tests.api.conftest import client, configured, learned_folder, library, rendered_world, world
 from tests.api.learned_library import FIRST, SECOND
-from tests.cli.invocation import run
-from tests.web_files import WebFiles
 
 __all__ = ["client", "configured", "learned_folder", "library", "rendered_world", "world"]
+
 
 GUIDE = Path(__file__).parents[2] / "docs" / "agents.md"
 CONFIGURATIONS = re.findall(r"```json\n(.*?)```", GUIDE.read_text(encoding="utf-8"), re.DOTALL)
@@ -117,61 +112,3 @@ def test_agent_uses_a_service_with_the_scope_of_its_key(
 
     with serve(client.app) as url:
         asyncio.run(use())
-
-
-def test_service_that_does_not_answer_is_an_error_of_the_call() -> None:
-    async def use() -> None:
-        async with _agent("mcp", "--url", "http://127.0.0.1:9") as call:
-            assert "The service doesn't answer at http://127.0.0.1:9" in _text(await call("list_domains"))
-
-    asyncio.run(use())
-
-
-@pytest.mark.parametrize(
-    ("host", "proxied"),
-    [
-        ("localhost", False),
-        ("LOCALHOST", False),
-        ("box.localhost", False),
-        ("127.0.0.1", False),
-        ("127.0.0.2", False),
-        ("0.0.0.0", False),
-        ("[::1]", False),
-        ("tools.corp.example", False),  # NO_PROXY names it
-        ("videos.corp.example", True),
-        ("localhost.corp.example", True),
-    ],
-)
-def test_only_remote_services_are_reached_through_a_proxy(
-    monkeypatch: pytest.MonkeyPatch, host: str, proxied: bool
-) -> None:
-    local = [(socket.AF_INET, socket.SOCK_STREAM, 0, "")]
-
-    async def ask() -> None:
-        async with open_agent_api(url, None)(None) as api:
-            await api.get("/v1/tasks")
-
-    def resolve(name: object, port: int, *_: object, **__: object) -> list[Any]:
-        return [(*kind, ("127.0.0.1", int(port))) for kind in local]
-
-    with WebFiles() as proxy, WebFiles() as service:
-        url = f"http://{host}:{service.port}"
-        for name, value in {"HTTP_PROXY": proxy.url, "NO_PROXY": "tools.corp.example"}.items():
-            monkeypatch.setenv(name, value)
-            monkeypatch.delenv(name.lower(), raising=False)
-        monkeypatch.setattr(socket, "getaddrinfo", resolve)
-        with suppress(httpx.ConnectError):
-            asyncio.run(ask())
-        with suppress(ServiceError, UnreachableError):
-            Client(url, retries=RetryPolicy(max_retries=0)).list_tasks()
-        assert len(proxy.requests) == (2 if proxied else 0)
-        assert all(request.startswith(f"{url}/v1/tasks") for request in proxy.requests)
-
-
-@pytest.mark.parametrize("variable", ["ALL_PROXY", "NO_PROXY"])
-def test_proxy_settings_that_cannot_be_read_are_named(monkeypatch: pytest.MonkeyPatch, variable: str) -> None:
-    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
-    monkeypatch.setenv(variable, PROXIES[variable.lower()])
-    outcome = run("mcp", "--url", "http://videos.corp.example")
-    assert (outcome.exit_code, outcome.stdout) == (2, "")
-    assert variable in outcome.stderr

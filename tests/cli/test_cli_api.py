@@ -10,14 +10,10 @@ from pathlib import Path
 import httpx
 import pytest
 
-from cli.commands.search_commands import result_table
-from cli.commands.task_commands import task_table
-from cli.console import console, fail
-from cli.shared_options import parse_value
 from index.files.manifest_format import Manifest
 from service.access.audit_log import Actor, record_event
 from service.core.settings import Settings
-from tests.cli.answers import problem, search_answer, search_result, task_details
+from tests.cli.answers import problem
 from tests.cli.invocation import run
 
 _api = partial(run, "api")
@@ -111,21 +107,3 @@ def test_request_over_http_has_the_fields(monkeypatch: pytest.MonkeyPatch) -> No
         ("state", "a"),
         ("state", "b"),
     ]
-
-
-@pytest.mark.parametrize("text", ["NaN", "-Infinity", "1e999", '{"a": NaN}', "[" * 100_000, "rain"])
-def test_value_that_json_cannot_contain_is_a_text(text: str) -> None:
-    assert parse_value(text) == text
-
-
-def test_brackets_of_texts_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    task = task_details(name="rooms [/b] [north]")
-    result = search_result(captions=["a sign [/exit] and [red]lights"])
-    with console.capture() as capture:
-        console.print(task_table([task]))
-        console.print(result_table(search_answer(results=[result])))
-    assert "rooms [/b] [north]" in capture.get()
-    assert "a sign [/exit] and [red]lights" in capture.get()
-    with pytest.raises(Exception, match="1"):
-        fail("No file [/b].", "Name [a].")
-    assert capsys.readouterr().err == "No file [/b].\nName [a].\n"

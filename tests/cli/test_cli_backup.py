@@ -26,7 +26,7 @@ from index.shard_store import ShardStore
 from service.backups import backup_catalog
 from service.catalog.database import dispose, session_scope
 from service.catalog.tables import Task
-from service.core.settings import Settings, settings
+from service.core.settings import settings
 from tests.audited_changes import audit_entries
 from tests.cli.invocation import run
 
@@ -138,17 +138,6 @@ def test_backup_is_published_with_its_audit_entry(
         patch.setattr(os, "rename", refuse)
         assert run("snapshot", tmp_path / "second.tar").exit_code == 1
     assert [entry.target for entry in audit_entries(action=["snapshot"])] == [entry.target]
-
-
-@pytest.mark.slow
-def test_backup_larger_than_the_free_space_is_not_started(
-    two: ShardStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    usage = shutil.disk_usage(tmp_path)
-    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=100))
-    outcome = run("snapshot", tmp_path / "copies" / "copy")
-    assert (outcome.exit_code, list((tmp_path / "copies").iterdir())) == (1, [])
-    assert "100 bytes free" in outcome.output
 
 
 def test_damaged_library_is_not_backed_up(two: ShardStore, tmp_path: Path) -> None:
@@ -287,12 +276,6 @@ def test_catalog_on_another_file_system_is_restored(
     dispose()
     assert (ShardStore(settings().index_dir).manifest(), _ready()) == (manifest, ready)
     assert [path.name for path in far.glob("deep/.restore-*")] == []
-
-
-def test_backup_of_an_empty_library_fails(folder: Settings, tmp_path: Path) -> None:
-    outcome = run("snapshot", tmp_path / "copies" / "copy")
-    assert (outcome.exit_code, list((tmp_path / "copies").iterdir())) == (1, [])
-    assert "The library is empty" in outcome.output
 
 
 def test_unreachable_database_fails_without_files(

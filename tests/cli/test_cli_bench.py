@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from benchmarks.learning.protocol import protocol_names
 from tests.benchmarks.conftest import clip_folder
@@ -24,40 +23,6 @@ def test_protocols_are_listed() -> None:
     outcome = bench("run")
     assert outcome.exit_code == 0
     assert [line.split()[0] for line in outcome.output.splitlines()] == protocol_names()
-
-
-@pytest.mark.slow
-def test_protocol_compares_its_methods(clip_folder: Path, tmp_path: Path) -> None:
-    datasets = [
-        {"name": name, "folder": name, "videos": {"train": 6, "test": 3}} for name in ("stripes", "disks")
-    ]
-    protocol = {
-        "title": "Small",
-        "source": {"kind": "datasets", "needs": "clips", "datasets": datasets},
-        "backbone": "tiny",
-        "frames": 2,
-        "prior": 0,
-        "settings": {"epochs": 1, "batch_size": 4},
-    }
-    (tmp_path / "small.yaml").write_text(yaml.safe_dump(protocol))
-    outcome = bench(
-        *("run", tmp_path / "small.yaml", "--videos", clip_folder, "--seeds", 1, "--device", "cpu"),
-        *(
-            "--methods",
-            "zero_shot,finetune@reindex=true",
-            "--out",
-            tmp_path / "out",
-            "--cache",
-            tmp_path / "frames",
-        ),
-    )
-    assert outcome.exit_code == 0, outcome.output
-    assert "finetune@reindex=true, seed 0: domain 2 of 2 (disks)" in outcome.output
-    results = json.loads((tmp_path / "out" / "results.json").read_text())
-    assert [run["label"] for run in results["runs"]] == ["zero_shot", "finetune@reindex=true"]
-    zero_shot, finetune = results["runs"]
-    assert zero_shot["order"] == finetune["order"] == ["stripes", "disks"]
-    assert zero_shot["ranks"]["global"] == zero_shot["ranks"]["global_raw"], "the prior is 0"
 
 
 @pytest.mark.parametrize(
@@ -81,12 +46,6 @@ def test_invalid_arguments_are_reported_without_traceback(
     assert not (tmp_path / "out").exists()
 
 
-def test_clips_without_a_manifest_are_refused(tmp_path: Path) -> None:
-    outcome = bench("clips", tmp_path, "--methods", "zero_shot")
-    assert outcome.exit_code == 1
-    assert "each subfolder with a manifest is a domain" in " ".join(outcome.output.split())
-
-
 @pytest.mark.parametrize(
     "options", [("--counts", "5,x"), ("--counts", "5", "--methods", "analytic,zero_shot")]
 )
@@ -107,15 +66,3 @@ def test_routing_table_of_a_split(tmp_path: Path) -> None:
     assert outcome.exit_code == 0, outcome.output
     assert "| token profiles | 100.0 / 100.0 / 100.0 |" in outcome.output
     assert "| token profiles | 100.0 / 100.0 / 100.0 |" in (tmp_path / "out" / "table.md").read_text()
-
-
-def test_a_library_of_queries_needs_two_domains(tmp_path: Path) -> None:
-    outcome = bench("queries", tmp_path, "--out", tmp_path / "out", "--cache", tmp_path / "frames")
-    assert outcome.exit_code == 1
-    assert f"each subfolder of {tmp_path} with a manifest.jsonl" in " ".join(outcome.output.split())
-    outcome = bench("queries", tmp_path, "--domains", "gym,zoo")
-    assert "there is no domain gym, zoo" in " ".join(outcome.output.split())
-    for shares in ("a fifth", "0.2,1", ""):
-        outcome = bench("queries", tmp_path, "--uncaptioned", shares)
-        assert outcome.exit_code == 1
-        assert "--uncaptioned has shares of clips" in outcome.output

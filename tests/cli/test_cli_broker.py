@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import redis
 
-from cli.embedded.private_broker import (
+from cli.embedded.data_folder import (
     BrokerMissing,
     quarantine_store,
     redis_argv,
@@ -41,13 +41,6 @@ def test_broker_listens_only_on_a_private_socket_without_eviction(tmp_path: Path
         assert settings["maxmemory-policy"] == "noeviction"
         assert settings["appendonly"] == "yes"
         assert socket_path(tmp_path).stat().st_mode & 0o077 == 0
-
-
-def test_messages_survive_a_broker_restart(tmp_path: Path) -> None:
-    with broker(tmp_path) as client:
-        client.lpush("cpu", "tsk_1")
-    with broker(tmp_path) as client:
-        assert client.lrange("cpu", 0, -1) == [b"tsk_1"]
 
 
 def test_long_path_uses_a_temporary_socket_folder(tmp_path: Path) -> None:
@@ -83,22 +76,14 @@ def test_unreadable_message_store_is_quarantined(tmp_path: Path) -> None:
 
 
 def test_missing_server_is_reported_with_a_hint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cli.embedded.private_broker.os.access", lambda *_: False)
-    monkeypatch.setattr("cli.embedded.private_broker.shutil.which", lambda _: None)
+    monkeypatch.setattr("cli.embedded.data_folder.os.access", lambda *_: False)
+    monkeypatch.setattr("cli.embedded.data_folder.shutil.which", lambda _: None)
     with pytest.raises(BrokerMissing, match="CINESTRATA_REDIS_URL"):
         redis_argv(tmp_path, tmp_path / "redis.sock")
 
 
 def _text(value: bytes | str) -> str:
     return value.decode() if isinstance(value, bytes) else value
-
-
-def test_given_addresses_are_not_escaped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CINESTRATA_DATABASE_URL", "postgresql://u:p%40ss@db/c")
-    monkeypatch.setenv("CINESTRATA_REDIS_URL", "redis://:p%40ss@broker/0")
-    found = Settings()
-    assert found.database_url == "postgresql+psycopg://u:p%40ss@db/c"
-    assert found.redis_url == "redis://:p%40ss@broker/0"
 
 
 NAMES = (

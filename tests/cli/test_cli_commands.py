@@ -18,14 +18,13 @@ from rich.text import Text
 
 from cinestrata_schemas.search import MomentMatch
 from cinestrata_schemas.tasks import VideoCounts, VideoSpec
-from cli.commands import process_commands, task_commands
+from cli.commands import task_commands
 from cli.commands.search_commands import parse_conditions, result_table
-from cli.commands.task_commands import report_created
+from cli.commands.task_commands import follow, report_created
 from cli.commands.video_sending import pack_videos
-from cli.commands.video_sources import read_videos
 from cli.console import video_cell
+from cli.service_client import connect
 from cli.shared_options import parse_settings
-from index.errors import DeviceMissing
 from service.catalog.database import session_scope
 from service.catalog.worker_reports import report_worker
 from service.core.errors import InvalidInput
@@ -49,43 +48,11 @@ def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     structlog.reset_defaults()
 
 
-def test_missing_file_is_reported(tmp_path: Path) -> None:
-    outcome = run("ingest", tmp_path / "nothing.jsonl", "--url", "http://127.0.0.1:9")
-    assert outcome.exit_code == 1
-    assert "does not exist" in outcome.output
-
-
 def test_invalid_setting_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CINESTRATA_METHOD", "magic")
     outcome = run("tasks", "list")
     assert outcome.exit_code == 1
     assert "CINESTRATA_METHOD" in outcome.output
-
-
-def test_setting_of_a_union_type_is_named_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CINESTRATA_ROUTES", "0")
-    outcome = run("tasks", "list")
-    assert outcome.exit_code == 1
-    assert [line.split(":")[0] for line in outcome.output.splitlines()[1:]] == ["CINESTRATA_ROUTES"]
-    assert "'auto' or 'all', or: Input should be greater than or equal to 1" in outcome.output
-
-
-def test_missing_device_is_reported(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def refuse() -> None:
-        raise DeviceMissing("CINESTRATA_INDEX_DEVICE=cuda, but there is no GPU")
-
-    monkeypatch.setattr("api.app.create_app", refuse)
-    with pytest.raises(typer.Exit):
-        process_commands.create_application()
-    assert capsys.readouterr().err == "CINESTRATA_INDEX_DEVICE=cuda, but there is no GPU\n"
-
-
-def test_up_requires_a_key_for_network_addresses() -> None:
-    outcome = run("up", "--host", "0.0.0.0", "--port", 0)
-    assert outcome.exit_code == 1
-    assert "CINESTRATA_API_KEY" in outcome.output
 
 
 def test_port_in_use_is_reported_before_start(tmp_path: Path) -> None:
@@ -137,7 +104,7 @@ def test_waiting_ends_with_advice_if_no_service_runs(tmp_path: Path) -> None:
     films.mkdir()
     (films / "a.mp4").write_bytes(b"looked at by a worker, later")
     data = tmp_path / "my data"
-    for call in (("ingest", films), ("sync", films, "--name", "other"), ("tasks", "watch")):
+    for call in (("ingest", films), ("sync", films, "--name", "other")):
         outcome = run(*call, "--data", data)
         assert outcome.exit_code == 1, outcome.output
         assert f"cinestrata up --data '{data}'" in outcome.stderr
@@ -162,41 +129,8 @@ def test_waiting_goes_on_while_workers_report(tmp_path: Path, monkeypatch: pytes
             assert run("tasks", "cancel", "films").exit_code == 0
 
     monkeypatch.setattr("time.sleep", pause)
-    assert "cancelled" in run("tasks", "watch").output
-
-
-def test_doctor_passes_on_an_empty_folder() -> None:
-    outcome = run("doctor")
-    assert outcome.exit_code == 0, outcome.output
-    assert "failed" not in outcome.output
-
-
-def test_table_without_a_known_column_of_captions_is_reported(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "captions.csv").write_text("file,title\na.mp4,a boat\n")
-    read_videos(tmp_path)
-    printed = " ".join(capsys.readouterr().out.split())
-    assert "They are indexed without training." in printed
-    assert "a column 'caption'" in printed
-
-
-def test_videos_without_a_row_in_the_table_are_reported(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for number in range(8):
-        (tmp_path / f"{number}.mp4").touch()
-    rows = ["file,caption", *(f"{number}.mp4,a boat" for number in range(7))]
-    (tmp_path / "captions.csv").write_text("\n".join(rows))
-    assert len(read_videos(tmp_path)[1]) == 8
-    printed = " ".join(capsys.readouterr().out.split())
-    assert "(table): 7 of 8 videos have captions. 1 video has no row in the caption tables" in printed
-    assert "is included: 7.mp4." in printed
-    (tmp_path / "captions.csv").write_text("\n".join(rows[:3]))
-    read_videos(tmp_path)
-    printed = " ".join(capsys.readouterr().out.split())
-    assert "2 of 8 videos have captions. 6 videos have no row in the caption tables" in printed
-    assert "are included: 2.mp4, 3.mp4, 4.mp4, 5.mp4, 6.mp4 and 1 more." in printed
+    (task,) = connect(None, None).list_tasks()
+    assert follow(connect(None, None), [task.id])[0].state == "cancelled"
 
 
 def test_all_missing_files_are_listed(tmp_path: Path) -> None:
@@ -219,22 +153,6 @@ def test_options_of_manifests_are_refused_with_archives(tmp_path: Path, option: 
     assert "cannot be combined with an archive" in outcome.output
 
 
-def test_packed_archive_keeps_contents_and_names(tmp_path: Path) -> None:
-    outside = tmp_path / "a b.mp4"
-    outside.write_bytes(b"video")
-    videos = [VideoSpec(uri="../a b.mp4", captions=["x"], split="test")]
-    archive = io.BytesIO()
-    pack_videos(archive, videos, {"../a b.mp4": outside})
-    archive.seek(0)
-    with tarfile.open(fileobj=archive) as tar:
-        assert tar.getnames() == ["manifest.jsonl", "a b.mp4"]
-        manifest, video = (tar.extractfile(name) for name in tar.getnames())
-        assert manifest is not None
-        assert video is not None
-        assert video.read() == b"video"
-        assert json.loads(manifest.read()) == {"uri": "a b.mp4", "captions": ["x"], "split": "test"}
-
-
 def test_packed_videos_with_equal_names_are_numbered(tmp_path: Path) -> None:
     names = ["x/a.mp4", "../x/a.mp4", "/y/a.mp4", "X/A.mp4", "manifest.jsonl"]
     files = {name: tmp_path / str(number) for number, name in enumerate(names)}
@@ -249,25 +167,6 @@ def test_packed_videos_with_equal_names_are_numbered(tmp_path: Path) -> None:
         assert stored is not None
         assert [json.loads(line)["uri"] for line in stored.read().splitlines()] == videos
     assert videos == ["x/a.mp4", "x (2)/a.mp4", "y/a.mp4", "X (3)/A.mp4", "manifest (2).jsonl"]
-
-
-def test_hard_links_are_packed_as_files(tmp_path: Path) -> None:
-    (tmp_path / "a.mp4").write_bytes(b"video")
-    os.link(tmp_path / "a.mp4", tmp_path / "b.mp4")
-    names = ["a.mp4", "b.mp4"]
-    archive = io.BytesIO()
-    pack_videos(archive, [VideoSpec(uri=name) for name in names], {name: tmp_path / name for name in names})
-    archive.seek(0)
-    with tarfile.open(fileobj=archive) as tar:
-        assert [(member.isreg(), member.size) for member in tar.getmembers()[1:]] == [(True, 5), (True, 5)]
-
-
-def test_invalid_task_name_is_not_reported_as_a_setting(tmp_path: Path) -> None:
-    (tmp_path / "a.mp4").write_bytes(b"video")
-    outcome = run("ingest", tmp_path, "--name", "day/night", "--in-place")
-    assert outcome.exit_code == 2
-    assert "name: " in outcome.output
-    assert "environment" not in outcome.output
 
 
 def test_settings_are_parsed_as_json() -> None:

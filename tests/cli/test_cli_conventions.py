@@ -19,7 +19,7 @@ from typer.main import get_command
 
 from cinestrata_schemas.problems import Action, ActionName
 from cinestrata_schemas.tasks import RejectedVideo, TaskProgress, VideoCounts
-from cli.commands.task_commands import shown_name, task_facts, task_table
+from cli.commands.task_commands import shown_name, task_table
 from cli.console import action_command, console, fail, plain_table
 from cli.embedded.data_folder import hold_data_folder
 from cli.main import app
@@ -73,7 +73,6 @@ def test_json_output_is_one_document(folder: Settings, publish_task: Callable[..
     assert [task["name"] for task in json.loads(run("tasks", "list", "--json").output)] == ["a"]
     assert json.loads(run("tasks", "show", "a", "--json").output)["id"] == "tsk_a"
     assert json.loads(run("delete", "a-0", "-y", "--json").output)["deleted"] == ["a-0"]
-    assert json.loads(run("tasks", "watch", "--json").output) == []
     assert "tsk_a" in run("tasks", "list").output, "text output works again after JSON output"
 
 
@@ -88,19 +87,6 @@ def test_named_data_folder_overrides_the_url_of_the_environment(
     assert [task["name"] for task in json.loads(listed.output)] == ["a"]
     named = run("tasks", "list", "--data", folder.data_dir, "--url", "http://127.0.0.1:9")
     assert named.exit_code == 1
-
-
-def test_watched_task_that_fails_is_an_error(folder: Settings, publish_task: Callable[..., Manifest]) -> None:
-    publish_task("a", 1)
-    assert run("tasks", "watch", "a").exit_code == 0
-    assert "All tasks have ended." in run("tasks", "watch").output
-
-
-def test_append_is_printed_without_its_id_in_the_name() -> None:
-    append = task_details(name="sea (append tsk_1)", into="tsk_0")
-    output = io.StringIO()
-    Console(file=output, width=80).print(task_table([append], show_ids=True))
-    assert "sea (append) " in output.getvalue()
 
 
 def test_rejected_files_are_printed_with_their_reasons() -> None:
@@ -123,7 +109,7 @@ def test_rejected_files_are_printed_with_their_reasons() -> None:
         rejected=rejected,
         progress=TaskProgress(stage="probing"),
     )
-    for shown in (task_table([task]), task_facts(task)):
+    for shown in (task_table([task]),):
         output = io.StringIO()
         Console(file=output, width=200).print(shown)
         lines = output.getvalue().splitlines()
@@ -175,13 +161,6 @@ def test_each_action_is_a_request_and_a_command(name: str) -> None:
     assert re.match(r"(?:GET|POST|DELETE) /(?:tasks|releases|syncs)\b", action.request)
     words = action_command(action).split()
     assert run(*words[1:], "--help").exit_code == 0
-
-
-def test_retry_with_other_settings_is_a_command() -> None:
-    body = {"method": "strata", "settings": {"rank": 4, "lr": 0.5, "device": "cpu", "fast": True}}
-    assert action_command(Action(name="retry_task", id="tsk_1", body=body), "cats") == (
-        "cinestrata tasks retry cats --method strata --set rank=4 --set lr=0.5 --set device=cpu --set fast=true"
-    )
 
 
 def test_unknown_domain_of_a_search_is_an_unknown_name(monkeypatch: pytest.MonkeyPatch) -> None:

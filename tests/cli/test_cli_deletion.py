@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
 from index.files.manifest_format import Manifest
-from index.integrity_audit import audit
 from index.shard_store import ShardStore
 from service.catalog.database import session_scope
 from service.catalog.tables import Task
@@ -45,36 +42,6 @@ def test_videos_are_deleted_and_compaction_frees_their_space(
         run("delete", f"b-{video}", "--yes")
     assert run("compact", "b").exit_code == 0
     assert run("compact", "c").exit_code == 1
-
-
-@pytest.mark.slow
-def test_deleted_and_compacted_task_is_backed_up(
-    folder: Settings, publish_task: Callable[..., Manifest], tmp_path: Path
-) -> None:
-    publish_task("a", 5)
-    publish_task("b", 4)
-    refused = run("delete", "--task", "a", given="n\n")
-    assert (refused.exit_code, "Permanently delete task 'a' and all 5 of its videos" in refused.output) == (
-        1,
-        True,
-    )
-    assert ShardStore(folder.index_dir).manifest().tombstones == {}
-    assert "5 deleted" in run("delete", "--task", "a", given="y\n").output
-    assert "0 deleted" in run("delete", "--task", "tsk_a", "--yes").output, "twice is like once"
-    assert "a (deleted tsk_a): 5 vectors dropped" in run("compact").output
-    looked = [line.split() for line in run("compact", "--dry-run").output.splitlines()]
-    assert [row[-7:-2] for row in looked[1:3]] == [
-        ["tsk_a)", "0", "0", "0.0%", "1"],
-        ["b", "4", "0", "0.0%", "1"],
-    ]
-    outcome = json.loads(run("doctor", "--json").stdout)
-    (found,) = [check for check in outcome["checks"] if check["check"] == "index"]
-    assert (found["ok"], "2 shards" in found["detail"]) == (True, True), found
-    assert run("snapshot", str(tmp_path / "copy")).exit_code == 0
-    restored = run("restore", str(tmp_path / "copy"), "--data", str(tmp_path / "other"))
-    assert restored.exit_code == 0, restored.output
-    copy = ShardStore(tmp_path / "other" / "index")
-    assert (copy.manifest(), audit(copy).problems) == (ShardStore(folder.index_dir).manifest(), [])
 
 
 @pytest.mark.parametrize("arguments", [[], ["--yes"]])

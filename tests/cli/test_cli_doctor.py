@@ -6,7 +6,6 @@ import json
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -16,7 +15,6 @@ from cli.commands import doctor, library_checks
 from index.files.manifest_format import Manifest
 from index.shard_store import ShardStore
 from models.releases.release_lineage import ParentRelease
-from service.access.audit_log import record_change
 from service.catalog.database import session_scope
 from service.catalog.tables import Shard, Task, Video
 from service.core.settings import Settings
@@ -91,12 +89,6 @@ DAMAGES: dict[str, tuple[Damage, str]] = {
 }
 
 
-def test_intact_library_passes(two: ShardStore, folder: Settings) -> None:
-    assert doctor.check_index(folder) == (
-        "generation 2, 2 shards, 2 releases, all checksums correct, consistent with the catalog"
-    )
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_damage_is_reported(two: ShardStore, folder: Settings, damage: str) -> None:
@@ -132,25 +124,6 @@ def test_release_with_unknown_predecessor_is_reported(
     two.publish(release=release, shards=[])
     with pytest.raises(doctor.CheckFailed, match=message):
         doctor.check_index(folder)
-
-
-def test_doctor_names_a_folder_without_a_library(folder: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "contains no library" not in doctor.check_data_folder(folder)
-    assert "CINESTRATA_URL" not in doctor.check_data_folder(folder)
-    monkeypatch.setenv("CINESTRATA_URL", "http://127.0.0.1:9")
-    monkeypatch.setattr(doctor, "CHECKS", {"data folder": doctor.check_data_folder})
-    absent = folder.data_dir.parent / "absent"
-    outcome = run("doctor", "--data", str(absent))
-    assert outcome.exit_code == 0, outcome.output
-    assert f"{absent.resolve()}, " in outcome.output
-    assert "contains no library" in outcome.output
-    assert "the service of CINESTRATA_URL is not checked" in outcome.output
-
-
-def test_unused_folders_are_reported_without_failure(two: ShardStore, folder: Settings) -> None:
-    two.stage()
-    shutil.copytree(_shard(two, "tsk_a"), two.root / "shards" / ("0" * 64))
-    assert doctor.check_index(folder).endswith("2 folders are not in use (yet)")
 
 
 def test_task_during_publishing_passes(two: ShardStore, folder: Settings) -> None:
@@ -214,15 +187,6 @@ def uploads(two: ShardStore, folder: Settings) -> list[Path]:
     return files
 
 
-def _restore(added_later: str) -> None:
-    """Record a restore that happened before a video was added."""
-    with session_scope(write=True) as session:
-        record_change(session, "snapshot.restore", "library.tar")
-    with session_scope(write=True) as session:
-        later = datetime.now(UTC) + timedelta(seconds=1)
-        session.execute(update(Video).where(Video.id == added_later).values(added_at=later))
-
-
 def test_missing_upload_is_named(
     uploads: list[Path], folder: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -237,11 +201,8 @@ def test_missing_upload_is_named(
     assert (
         f"{name}/2 [hd].mp4 is missing: the file of video a-2 (upload://tsk_a/2 [hd].mp4)" in outcome.output
     )
-    assert (
-        f"{name}/3 [hd].mp4 is not a regular file of the uploads folder: the file of video a-3"
-        in outcome.output
-    )
-    assert "Copy the files from where they came" in outcome.output
+    assert f"{name}/3 [hd].mp4 is no readable file: the file of video a-3" in outcome.output
+    assert "Copy media/uploads" in outcome.output
     assert "--restore-from" not in outcome.output, "a backup does not contain the file"
     uploads[3].rmdir()
     for file in (uploads[2], uploads[3]):
@@ -261,29 +222,14 @@ def test_upload_of_a_video_that_is_deleted_during_the_check_is_not_missing(
     doctor.check_stored_files(folder)
 
 
-def test_loss_of_all_uploads_is_one_fault(
+def test_loss_of_many_uploads_is_counted(
     uploads: list[Path], folder: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shutil.rmtree(folder.uploads_dir)
-    monkeypatch.setattr(library_checks, "_MAX_NAMED", 3)
+    monkeypatch.setattr(doctor, "_MAX_NAMED", 1)
     with pytest.raises(doctor.CheckFailed) as failure:
         doctor.check_stored_files(folder)
-    fault, hint = str(failure.value).splitlines()
-    assert fault.startswith("all 4 uploaded videos are missing, for example media/uploads/tsk_a/0 [hd].mp4")
+    fault, more, hint = str(failure.value).splitlines()
+    assert fault.startswith("media/uploads/tsk_a/0 [hd].mp4 is missing")
+    assert more == "3 more uploaded videos are missing."
     assert hint.startswith("Missing videos can be searched")
-
-
-def test_uploads_that_were_not_restored_are_counted(uploads: list[Path], folder: Settings) -> None:
-    _restore(added_later="a-3")
-    for file in uploads[:3]:
-        file.unlink()
-    assert "; 3 uploaded videos are missing because backups contain no videos" in doctor.check_stored_files(
-        folder
-    )
-    uploads[3].unlink()
-    with pytest.raises(doctor.CheckFailed, match="is missing: the file of video a-3") as failure:
-        doctor.check_stored_files(folder)
-    assert "video a-0" not in str(failure.value)
-    uploads[1].write_bytes(b"video")
-    with pytest.raises(doctor.CheckFailed, match=r"(?s)video a-0 .*video a-2 .*video a-3 "):
-        doctor.check_stored_files(folder)

@@ -43,7 +43,7 @@ USAGE_FAULTS = (
 UNKNOWN_NAMES = (
     "search cat --task nosuch",
     "similar nosuch",
-    "tasks watch nosuch",
+    "tasks show nosuch",
     "tasks retry nosuch",
     "relearn nosuch",
     "compact nosuch",
@@ -51,7 +51,7 @@ UNKNOWN_NAMES = (
     "api DELETE /keys/nosuch",
     "ingest nosuch.jsonl",
 )
-SUCCESSES = ("tasks list", "tasks watch", "syncs", "api GET /releases", "compact --dry-run")
+SUCCESSES = ("tasks list", "syncs", "api GET /releases", "compact --dry-run")
 
 
 STATUSES = {2: USAGE_FAULTS, 1: UNKNOWN_NAMES, 0: SUCCESSES}

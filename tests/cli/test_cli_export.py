@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
-from cli.commands.export_command import file_names
 from cli.commands.video_sources import read_videos
 from index.files.manifest_format import Manifest
 from service.catalog.database import session_scope
@@ -111,21 +110,6 @@ def test_file_that_is_another_is_kept(library: Path, tmp_path: Path, mine: bytes
     )
     assert (tmp_path / "2.mp4").read_bytes() == mine
     assert not (tmp_path / "metadata.jsonl").exists()
-
-
-def test_library_without_domains_is_named(folder: Settings, tmp_path: Path) -> None:
-    result = run("export", tmp_path / "out")
-    assert (result.exit_code, "has no domains" in result.output) == (1, True)
-    assert not (tmp_path / "out").exists()
-
-
-def test_names_of_files_differ() -> None:
-    uris = ["upload://tsk_1/x/a.mp4", "upload://tsk_2/x/a.mp4", "s3://bucket/x/a.mp4", "x/y/b.mp4"]
-    first, second, remote, other = file_names(uris, renamed=True)
-    assert (first, remote, other) == ("a.mp4", "s3://bucket/x/a.mp4", "y/b.mp4")
-    assert second not in (first, other)
-    assert file_names(["a:b.mp4", "A:b.mp4"], renamed=False) == ["a:b.mp4", "A:b.mp4"]
-    assert len({*file_names(uris[:2], renamed=False)}) == 2
 
 
 def test_deleted_domain_is_not_exported(

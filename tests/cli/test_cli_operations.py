@@ -12,7 +12,7 @@ import pytest
 
 from cinestrata_schemas.operations import JobDetails, JobSpec
 from cinestrata_schemas.tasks import TaskDetails, TaskProgress
-from cli.commands import service_jobs
+from cli.commands import maintenance_commands
 from cli.commands.task_commands import follow
 from cli.console import console
 from cli.service_client import ServiceClient
@@ -39,7 +39,7 @@ class _ClientWithWorker(ServiceClient):
 @pytest.fixture
 def remote(folder: Settings, monkeypatch: pytest.MonkeyPatch) -> Settings:
     """A data folder whose jobs run; ``--url`` leads to it."""
-    monkeypatch.setattr(service_jobs, "connect", lambda *_: _ClientWithWorker(None))
+    monkeypatch.setattr(maintenance_commands, "connect", lambda *_: _ClientWithWorker(None))
     monkeypatch.setattr(broker, "send_maintenance", lambda _: True)
     return folder
 

@@ -13,15 +13,13 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import typer
 
-from cli.demo import demo_command
 from cli.embedded.data_folder import FolderBusy, data_folder_settings, hold_data_folder, read_lock_holder
 from cli.embedded.process_supervisor import ChildProcess, StartFailed, Supervisor
-from cli.embedded.up_command import probing_worker_names, run_up
+from cli.embedded.up_command import run_up
 from service.catalog.database import dispose
 from service.core.settings import settings
 
@@ -63,26 +61,6 @@ def test_ended_process_is_restarted(tmp_path: Path) -> None:
     assert "part ended with status 0" in outcome[0]
 
 
-def test_log_of_a_running_process_is_rotated(tmp_path: Path) -> None:
-    code = (
-        "import pathlib, time\nprint('x' * 2000, flush=True)\n"
-        f"while not pathlib.Path({str(tmp_path / 'go')!r}).exists(): time.sleep(0.02)\n"
-        "print('end', flush=True)\ntime.sleep(60)"
-    )
-    log = tmp_path / "part.log"
-    supervisor = Supervisor()
-    supervisor.start(ChildProcess("part", script(code), log, max_log_bytes=1000))
-    try:
-        assert supervisor.wait_until(
-            lambda: log.with_suffix(".log.1").exists() and not log.stat().st_size, 20
-        )
-        assert log.with_suffix(".log.1").read_text() == "x" * 2000 + "\n"
-        (tmp_path / "go").touch()
-        assert supervisor.wait_until(lambda: log.read_bytes() == b"end\n", 20)
-    finally:
-        supervisor.stop()
-
-
 @pytest.fixture
 def start_service(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Path], list[ChildProcess]]]:
     """Returns the processes that a service on a data folder would start."""
@@ -100,40 +78,6 @@ def start_service(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Path], 
     yield start
     dispose()
     settings.cache_clear()
-
-
-def test_searches_have_priority_over_the_workers(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start_service: Callable[[Path], list[ChildProcess]]
-) -> None:
-    monkeypatch.setenv("CINESTRATA_REDIS_URL", "redis://127.0.0.1:9")
-    started = start_service(tmp_path / "data")
-    assert {
-        child.name: child.nice for child in started if child.name in ("api", "worker-cpu", "worker-gpu")
-    } == {"api": 0, "worker-cpu": 10, "worker-gpu": 10}
-
-
-def test_process_whose_log_cannot_be_opened_is_started_later(tmp_path: Path) -> None:
-    """As while the data folder is read-only."""
-    folder, absent = tmp_path / "run", tmp_path / "absent"
-    folder.mkdir()
-    messages: list[str] = []
-    child = ChildProcess(
-        "part", script("import time; print('up', flush=True); time.sleep(60)"), folder / "part.log"
-    )
-    supervisor = Supervisor(on_restart=messages.append)
-    supervisor.start(child)
-    until(lambda: "up" in child.log_tail())
-    folder.rename(absent)
-    child.kill()
-
-    def has_failed() -> bool:
-        supervisor.wait_until(lambda: True, 1)
-        return any("cannot be started" in message and str(child.log) in message for message in messages)
-
-    until(has_failed)
-    absent.rename(folder)
-    assert supervisor.wait_until(lambda: child.exit_status is None, 20)
-    supervisor.stop()
 
 
 @pytest.mark.slow
@@ -199,28 +143,6 @@ def test_killed_supervisor_leaves_no_process(tmp_path: Path) -> None:
     parent.kill()
     parent.wait()
     until(lambda: not alive(orphan))
-
-
-def test_demo_reports_the_end_of_its_service(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    slept: list[float] = []
-    monkeypatch.setattr("cli.demo.demo_command.time.sleep", slept.append)
-    notes: list[dict[str, Any] | None] = [{"pid": 1}, {}, None]
-    monkeypatch.setattr(demo_command, "read_lock_holder", lambda _: notes.pop(0))
-    with pytest.raises(typer.Exit):
-        demo_command.wait_while_running(tmp_path)
-    assert len(slept) == 2
-    assert "has ended" in capsys.readouterr().err
-
-
-def test_new_data_folder_is_closed_to_other_users(tmp_path: Path) -> None:
-    new, existing = tmp_path / "above" / "new", tmp_path / "existing"
-    existing.mkdir(mode=0o750)
-    for data in (new, existing):
-        with hold_data_folder(data / "run", data):
-            pass
-    assert [stat.S_IMODE(data.stat().st_mode) for data in (new, existing)] == [0o700, 0o750]
 
 
 def test_lock_of_a_held_folder_names_the_holder(tmp_path: Path) -> None:
@@ -375,7 +297,10 @@ def test_processes_of_a_killed_holder_that_stay_are_named(
         pass
 
 
-def test_probing_workers_grow_with_the_cores() -> None:
-    assert probing_worker_names(1) == probing_worker_names(3) == ["worker-cpu"]
-    assert probing_worker_names(4) == ["worker-cpu", "worker-cpu-2"]
-    assert len(probing_worker_names(64)) == 8
+def test_new_data_folder_is_closed_to_other_users(tmp_path: Path) -> None:
+    new, existing = tmp_path / "above" / "new", tmp_path / "existing"
+    existing.mkdir(mode=0o750)
+    for data in (new, existing):
+        with hold_data_folder(data / "run", data):
+            pass
+    assert [stat.S_IMODE(data.stat().st_mode) for data in (new, existing)] == [0o700, 0o750]

@@ -8,7 +8,6 @@ from datetime import UTC, datetime
 import httpx
 import pytest
 
-from cli.commands.search_commands import answer_line
 from tests.cli.answers import search_answer
 from tests.cli.invocation import run
 
@@ -36,15 +35,6 @@ def test_results_of_a_copy_of_the_catalog_have_its_time(
     assert ("v1" in output) is (results == "some")
     stated = json.loads(search("--json"))["metadata_as_of"]
     assert (stated and datetime.fromisoformat(stated)) == time
-
-
-def test_answer_without_matches_is_told_in_words_that_suit_the_confidence() -> None:
-    for confidence, line in (
-        (None, "No video matches this query."),
-        (0.29, "No video matches this query."),
-        (0.3, "No sure match; the first result may be right."),
-    ):
-        assert answer_line(search_answer(matches=False, matching=0, confidence=confidence)) == line
 
 
 @pytest.mark.parametrize(

@@ -113,30 +113,6 @@ def test_subtitles_belong_to_the_longest_name_that_they_begin_with(folder: Folde
     assert said(found) == {f"{name}.mp4": name for name in ["clip.sdh", *names]}
 
 
-def test_endings_may_have_any_case(folder: Folder) -> None:
-    telemetry = (
-        '1\n00:00:00,000 --> 00:00:00,033\n<font size="28">FrameCnt: 1, DiffTime: 33ms\n'
-        "2023-05-01 10:00:00.123\n[iso: 100] [latitude: 48.1]</font>\n"
-    )
-    files: dict[str, str] = {f"DJI_0001.{kind}": "x" for kind in ("LRF", "THM", "JPG", "AAC")}
-    files |= {
-        "DJI_0001.SRT": telemetry,
-        "DJI_0001.TXT": "a field\n",
-        "b.srt": srt("lower"),
-        "b.SRT": srt("not"),
-    }
-    files |= {"B.SRT": srt("upper"), "c.VTT": VTT, "D.srt": SRT}
-    found = folder.read("DJI_0001.MP4;b.mp4;B.mp4;c.Mp4;D.MOV", files)
-    assert found["DJI_0001.MP4"].captions == ["a field"]
-    assert said(found) == {
-        "DJI_0001.MP4": "FrameCnt: 1, DiffTime: 33ms 2023-05-01 10:00:00.123 [iso: 100] [latitude: 48.1]",
-        "b.mp4": "lower",
-        "B.mp4": "upper",
-        "c.Mp4": "the photodiode hums",
-        "D.MOV": "the photodiode hums",
-    }
-
-
 @pytest.mark.parametrize(
     ("name", "content"),
     [
@@ -192,16 +168,6 @@ def test_other_code_pages_are_read_as_asked_or_with_a_note(folder: Folder, encod
     assert "a.srt is not UTF-8, and was read as" in folder.printed
 
 
-def test_damaged_bytes_do_not_change_the_encoding(folder: Folder) -> None:
-    content = srt("Привет café ").encode()[:-1] + b"\xff\n"
-    assert said(folder.read("a.mp4", {"a.srt": content})) == {"a.mp4": "Привет café"}
-    assert "a.srt is not UTF-8, and was read as damaged UTF-8" in folder.printed
-    table = "file;caption\r\na.mp4;ein Mädchen läuft\r\n"
-    files = {"captions.csv": table.encode("cp1252"), "b.srt": srt("café")}
-    found = folder.read("a.mp4;b.mp4", files, encoding="cp1252")
-    assert (found["a.mp4"].captions, said(found)["b.mp4"]) == (["ein Mädchen läuft"], "café")
-
-
 SEGMENTS = [{"id": 0, "start": 1.0, "end": 2.0, "text": " the photodiode hums", "tokens": [1, 2]}]
 WHISPER = {
     "clip.srt": SRT,
@@ -219,15 +185,6 @@ def test_speech_recognized_by_whisper_is_the_transcript(folder: Folder, names: s
     files = {f"clip.{name}": WHISPER[f"clip.{name}"] for name in names.split()}
     video = folder.read("clip.mp4", files)["clip.mp4"]
     assert (video.captions, cues(video)) == ([], HUMS)
-
-
-def test_speech_of_many_lines_is_no_caption(folder: Folder) -> None:
-    lines = [f"sentence {number}" for number in range(80)]
-    blocks = [
-        f"{n}\n00:00:{n % 60:02},000 --> 00:00:{n % 60:02},900\n{line}\n" for n, line in enumerate(lines)
-    ]
-    video = folder.read("clip.mp4", {"clip.txt": "\n".join(lines), "clip.srt": "\n".join(blocks)})["clip.mp4"]
-    assert (video.captions, len(video.transcript)) == ([], 80)
 
 
 @pytest.mark.parametrize(
@@ -301,13 +258,6 @@ def test_what_a_downloader_leaves_beside_a_video_is_no_caption(folder: Folder) -
     found = folder.read("clip.mp4;Talk [x].mp4", files)
     assert [video.captions for video in found.values()] == [[], ["A dog runs", "In the park"]]
     assert said(found) == {}
-
-
-def test_tables_named_like_side_files_are_read(folder: Folder) -> None:
-    files = {"live_chat.json": '[{"file": "clip.mp4", "caption": "a dog runs"}]'}
-    assert folder.read("clip.mp4", files)["clip.mp4"].captions == ["a dog runs"]
-    with pytest.raises(InvalidInput, match="match no known caption format"):
-        folder.read("clip.mp4", {"unknown.json": '{"actions": "a dog runs"}'})
 
 
 def takeout(description: str | None = "Grandma blows out candles", **fields: Any) -> str:
@@ -399,13 +349,6 @@ def test_the_delimiter_line_of_excel_is_skipped(
     assert folder.read("clip.mp4", {"captions.csv": content})["clip.mp4"].captions == captions
 
 
-def test_the_delimiter_line_of_excel_is_counted(folder: Folder) -> None:
-    with pytest.raises(InvalidInput, match=r"captions\.csv:4\b"):
-        folder.read("clip.mp4", {"captions.csv": "sep=;\nfile;caption\nclip.mp4;x\nclip.mp4;x;y\n"})
-    with pytest.raises(InvalidInput, match="It lists no videos"):
-        folder.read("clip.mp4", {"captions.csv": "sep=;\r\n"})
-
-
 @pytest.mark.parametrize(
     ("cell", "captions"),
     [
@@ -473,6 +416,63 @@ def test_clips_of_msvd_are_named_after_their_start_and_end(folder: Folder) -> No
     metadata = found["mv89psg6zh4_33_46.avi"].metadata or {}
     assert (metadata["Language"], metadata["Source"]) == (["English", "Slovene"], "unverified")
     assert "1 row has no file in the folder and is left out: mv89psg6zh4_200_210." in folder.printed
+
+
+def test_endings_may_have_any_case(folder: Folder) -> None:
+    telemetry = (
+        '1\n00:00:00,000 --> 00:00:00,033\n<font size="28">FrameCnt: 1, DiffTime: 33ms\n'
+        "2023-05-01 10:00:00.123\n[iso: 100] [latitude: 48.1]</font>\n"
+    )
+    files: dict[str, str] = {f"DJI_0001.{kind}": "x" for kind in ("LRF", "THM", "JPG", "AAC")}
+    files |= {
+        "DJI_0001.SRT": telemetry,
+        "DJI_0001.TXT": "a field\n",
+        "b.srt": srt("lower"),
+        "b.SRT": srt("not"),
+    }
+    files |= {"B.SRT": srt("upper"), "c.VTT": VTT, "D.srt": SRT}
+    found = folder.read("DJI_0001.MP4;b.mp4;B.mp4;c.Mp4;D.MOV", files)
+    assert found["DJI_0001.MP4"].captions == ["a field"]
+    assert said(found) == {
+        "DJI_0001.MP4": "FrameCnt: 1, DiffTime: 33ms 2023-05-01 10:00:00.123 [iso: 100] [latitude: 48.1]",
+        "b.mp4": "lower",
+        "B.mp4": "upper",
+        "c.Mp4": "the photodiode hums",
+        "D.MOV": "the photodiode hums",
+    }
+
+
+def test_damaged_bytes_do_not_change_the_encoding(folder: Folder) -> None:
+    content = srt("Привет café ").encode()[:-1] + b"\xff\n"
+    assert said(folder.read("a.mp4", {"a.srt": content})) == {"a.mp4": "Привет café"}
+    assert "a.srt is not UTF-8, and was read as damaged UTF-8" in folder.printed
+    table = "file;caption\r\na.mp4;ein Mädchen läuft\r\n"
+    files = {"captions.csv": table.encode("cp1252"), "b.srt": srt("café")}
+    found = folder.read("a.mp4;b.mp4", files, encoding="cp1252")
+    assert (found["a.mp4"].captions, said(found)["b.mp4"]) == (["ein Mädchen läuft"], "café")
+
+
+def test_speech_of_many_lines_is_no_caption(folder: Folder) -> None:
+    lines = [f"sentence {number}" for number in range(80)]
+    blocks = [
+        f"{n}\n00:00:{n % 60:02},000 --> 00:00:{n % 60:02},900\n{line}\n" for n, line in enumerate(lines)
+    ]
+    video = folder.read("clip.mp4", {"clip.txt": "\n".join(lines), "clip.srt": "\n".join(blocks)})["clip.mp4"]
+    assert (video.captions, len(video.transcript)) == ([], 80)
+
+
+def test_tables_named_like_side_files_are_read(folder: Folder) -> None:
+    files = {"live_chat.json": '[{"file": "clip.mp4", "caption": "a dog runs"}]'}
+    assert folder.read("clip.mp4", files)["clip.mp4"].captions == ["a dog runs"]
+    with pytest.raises(InvalidInput, match="match no known caption format"):
+        folder.read("clip.mp4", {"unknown.json": '{"actions": "a dog runs"}'})
+
+
+def test_the_delimiter_line_of_excel_is_counted(folder: Folder) -> None:
+    with pytest.raises(InvalidInput, match=r"captions\.csv:4\b"):
+        folder.read("clip.mp4", {"captions.csv": "sep=;\nfile;caption\nclip.mp4;x\nclip.mp4;x;y\n"})
+    with pytest.raises(InvalidInput, match="It lists no videos"):
+        folder.read("clip.mp4", {"captions.csv": "sep=;\r\n"})
 
 
 def test_an_id_with_start_and_end_names_the_whole_video_only_without_a_clip(folder: Folder) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,6 @@ from cli.commands import sync_command
 from service.catalog.database import now, session_scope
 from service.catalog.tables import Feedback
 from service.core.settings import Settings
-from service.library.deletion import delete_videos
 from service.library.video_listing import get_video, stream_path
 from service.tasks import broker
 from tests.cli.invocation import run
@@ -110,22 +108,6 @@ def _vector_id(video: str) -> Any:
     return select(Video.vector_id).where(Video.id == video)
 
 
-def test_broken_new_version_leaves_the_video(place: Path) -> None:
-    """Half of a download replaces the file; the rest follows with an old time."""
-    folder = write(place / "s", a__mp4="A", b__mp4="B")
-    sync(folder)
-    video = videos("s")["A"]["id"]
-    (folder / "a.mp4").write_text("broken")
-    sync(folder, "--vanished", "delete")
-    listed = json.loads(run("api", "GET", "/videos", "task=s").stdout)["videos"]
-    assert video in {found["id"] for found in listed if found["status"] == "accepted"}
-    assert list(sync(folder, "--vanished", "delete")["rejected"]) == ["a.mp4"]
-    (folder / "a.mp4").write_text("complete")
-    os.utime(folder / "a.mp4", (1_500_000_000, 1_500_000_000))
-    sync(folder, "--vanished", "delete")
-    assert videos("s")["complete"]["id"] == video
-
-
 @pytest.mark.parametrize("first", ["s", "other"])
 def test_file_moves_between_two_followed_folders(place: Path, first: str) -> None:
     """The video moves with it, whichever sync runs first."""
@@ -142,37 +124,6 @@ def test_file_moves_between_two_followed_folders(place: Path, first: str) -> Non
     assert sorted(videos("s")) == ["A", "C"]
     moved = videos("other")["B"]
     assert (moved["id"], moved["captions"], moved["name"]) == (video, ["a lynx"], "b.mp4")
-
-
-def test_names_with_dots_are_different_domains(place: Path) -> None:
-    """No coincidence of names merges or deletes anything."""
-    first = write(place / "2024.05.01", a__mp4="A")
-    second = write(place / "2024.05.02", b__mp4="B")
-    sync(first)
-    sync(second, "--vanished", "delete")
-    assert (names("2024.05.01"), names("2024.05.02")) == ({"A": "a.mp4"}, {"B": "b.mp4"})
-    same = write(place / "q" / "2024.05.01", c__mp4="C")
-    said = sync(same, "--vanished", "delete", status=1)["said"]
-    assert "follows another folder" in said
-    assert "--name" in said
-    assert names("2024.05.01") == {"A": "a.mp4"}
-    sync(same, "--name", "2024.05.01", "--vanished", "delete")
-    sync(first, "--vanished", "delete")
-    assert names("2024.05.01") == {"A": "a.mp4", "C": "c.mp4"}
-
-
-def test_moved_folder_is_followed_on(place: Path) -> None:
-    """Its parent has another name; the folder that is gone brings nothing any more."""
-    folder = write(place / "p" / "street", a__mp4="A", b__mp4="B", c__mp4="C")
-    sync(folder)
-    before = {content: video["id"] for content, video in videos("street").items()}
-    (place / "q").mkdir()
-    moved = folder.rename(place / "q" / "street")
-    (moved / "a.mp4").unlink()
-    plan = sync(moved, "--vanished", "delete")
-    assert (plan["new"], plan["unchanged"]) == ([], 2)
-    del before["A"]
-    assert {content: video["id"] for content, video in videos("street").items()} == before
 
 
 def test_most_files_vanish_only_with_a_yes(place: Path) -> None:
@@ -217,16 +168,6 @@ def test_two_folders_of_one_domain_keep_what_either_has(place: Path) -> None:
     for followed in (first, second):
         sync(followed, "--name", "all", "--vanished", "delete")
     assert sorted(videos("all")) == ["B", "C", "X"]
-
-
-def test_deleted_video_whose_file_is_renamed_is_added_again(place: Path) -> None:
-    folder, other = write(place / "s", a__mp4="A", b__mp4="B"), write(place / "other", z__mp4="Z")
-    for followed in (folder, other):
-        sync(followed)
-    delete_videos([videos("s")["A"]["id"]])
-    (folder / "a.mp4").rename(folder / "n.mp4")
-    sync(folder)
-    assert names("s") == {"A": "n.mp4", "B": "b.mp4"}
 
 
 def test_texts_of_an_interrupted_sync_are_edited_by_the_next(

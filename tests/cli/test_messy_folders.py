@@ -10,8 +10,7 @@ import pytest
 from click.testing import Result
 
 from cli.commands import sync_command
-from cli.commands.domain_naming import default_name
-from service.core.settings import Settings
+from cli.commands.video_sources import default_name
 from tests.cli.invocation import run
 
 pytestmark = pytest.mark.usefixtures("folder")
@@ -92,27 +91,6 @@ def test_files_of_systems_and_running_downloads_are_left_out_and_named(
     assert ".git" not in said(outcome)
 
 
-def test_hidden_folder_is_ingested_if_the_command_names_it(tmp_path: Path) -> None:
-    for name in (".videos", "#recycle", ".cache/hub/clips"):
-        assert run("ingest", fill(tmp_path / name, "a.mp4"), "--no-wait").exit_code == 0
-
-
-def test_row_of_a_table_names_a_hidden_video_but_no_file_of_a_system(tmp_path: Path) -> None:
-    rows = TABLE + ".old/b.mp4,a cat\n@eaDir/clip.mp4,a thumbnail\n"
-    source = fill(
-        tmp_path / "n", "clip.mp4", ".old/b.mp4", ".old/c.mp4", "@eaDir/clip.mp4", captions__csv=rows
-    )
-    outcome, videos = ingest(source)
-    assert (outcome.exit_code, videos) == (0, {"clip.mp4": ["a dog"], ".old/b.mp4": ["a cat"]})
-    assert "1 row has no file in the folder and is left out: @eaDir/clip.mp4." in said(outcome)
-
-
-def test_folder_with_hidden_videos_only_says_so(tmp_path: Path) -> None:
-    outcome, _ = ingest(fill(tmp_path / "n", "@eaDir/a.mp4", "._b.mp4"))
-    assert outcome.exit_code == 2
-    assert "The folder has only system files and hidden files." in said(outcome)
-
-
 def link(folder: Path, **targets: Path | str) -> None:
     for name, target in targets.items():
         path = folder / name.replace("__", "/")
@@ -129,18 +107,6 @@ def test_linked_folders_are_followed_once(tmp_path: Path) -> None:
     outcome, videos = ingest(source)
     assert (outcome.exit_code, {*videos}) == (0, {"a.mp4", "2023/d.mp4", "first/c.mp4", "m1/b.mp4"})
     assert "7 repeated or circular files or folders are left out: latest/, m1/deep/, m2/, " in said(outcome)
-
-
-def test_linked_folder_and_its_name_are_what_the_command_names(tmp_path: Path) -> None:
-    link(tmp_path, lib2=fill(tmp_path / "e", "b.mp4"))
-    fill(tmp_path, "blobs/3f2a9c")
-    link(tmp_path, snap__x=tmp_path / "blobs/3f2a9c")
-    (tmp_path / "snap/x").rename(tmp_path / "snap/x.mp4")
-    for name in ("lib2", "snap"):
-        outcome, _ = ingest(tmp_path / name)
-        assert outcome.exit_code == 0
-        assert f"{name}: tsk_" in outcome.output
-        assert "left out" not in outcome.output
 
 
 def test_broken_links_are_named_and_stop_nothing(tmp_path: Path) -> None:
@@ -211,14 +177,6 @@ def test_sync_adds_the_usable_videos_and_says_what_is_left_out(
         assert f"left out: {name}: " in said(outcome)
 
 
-def test_append_says_that_files_are_left_out(folder: Settings, publish_task: object, tmp_path: Path) -> None:
-    assert callable(publish_task)
-    publish_task("boats")
-    outcome = run("ingest", messy(tmp_path / "n"), "--into", "boats", "--no-wait")
-    assert outcome.exit_code == 3
-    assert "left out: a.srt: " in said(outcome)
-
-
 @pytest.mark.parametrize("name", ["manifest.csv", "named.csv"])
 def test_manifest_that_cannot_be_read_stops(tmp_path: Path, name: str) -> None:
     source = fill(tmp_path / "n", "a.mp4", **{name: 'file,caption\na.mp4,x\nb.mp4,"a\0b"\n'})
@@ -256,3 +214,36 @@ def test_domain_has_the_whole_name_of_its_folder(
 def test_only_the_ending_of_a_file_is_removed_from_its_name(tmp_path: Path, file: str, name: str) -> None:
     assert default_name(fill(tmp_path, file) / file) == name
     assert default_name(f"s3://bucket/{file}") == name
+
+
+def test_hidden_folder_is_ingested_if_the_command_names_it(tmp_path: Path) -> None:
+    for name in (".videos", "#recycle", ".cache/hub/clips"):
+        assert run("ingest", fill(tmp_path / name, "a.mp4"), "--no-wait").exit_code == 0
+
+
+def test_row_of_a_table_names_a_hidden_video_but_no_file_of_a_system(tmp_path: Path) -> None:
+    rows = TABLE + ".old/b.mp4,a cat\n@eaDir/clip.mp4,a thumbnail\n"
+    source = fill(
+        tmp_path / "n", "clip.mp4", ".old/b.mp4", ".old/c.mp4", "@eaDir/clip.mp4", captions__csv=rows
+    )
+    outcome, videos = ingest(source)
+    assert (outcome.exit_code, videos) == (0, {"clip.mp4": ["a dog"], ".old/b.mp4": ["a cat"]})
+    assert "1 row has no file in the folder and is left out: @eaDir/clip.mp4." in said(outcome)
+
+
+def test_folder_with_hidden_videos_only_says_so(tmp_path: Path) -> None:
+    outcome, _ = ingest(fill(tmp_path / "n", "@eaDir/a.mp4", "._b.mp4"))
+    assert outcome.exit_code == 2
+    assert "The folder has only system files and hidden files." in said(outcome)
+
+
+def test_linked_folder_and_its_name_are_what_the_command_names(tmp_path: Path) -> None:
+    link(tmp_path, lib2=fill(tmp_path / "e", "b.mp4"))
+    fill(tmp_path, "blobs/3f2a9c")
+    link(tmp_path, snap__x=tmp_path / "blobs/3f2a9c")
+    (tmp_path / "snap/x").rename(tmp_path / "snap/x.mp4")
+    for name in ("lib2", "snap"):
+        outcome, _ = ingest(tmp_path / name)
+        assert outcome.exit_code == 0
+        assert f"{name}: tsk_" in outcome.output
+        assert "left out" not in outcome.output

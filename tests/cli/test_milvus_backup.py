@@ -103,16 +103,3 @@ def test_restore_refuses_vectors_that_differ_in_milvus(original: ShardStore, tmp
     assert "Nothing was restored" in outcome.output
     assert "tsk_b" in outcome.output
     _require_nothing_restored(tmp_path / "other")
-
-
-def test_restore_without_milvus_names_its_address(
-    original: ShardStore, milvus: Milvus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    _require_success("snapshot", tmp_path / "copy")
-    for uri, expected in (("", "CINESTRATA_MILVUS__URI"), ("http://127.0.0.1:9", "http://127.0.0.1:9")):
-        monkeypatch.setenv("CINESTRATA_MILVUS__URI", uri)
-        settings.cache_clear()
-        outcome = _run("restore", tmp_path / "copy", "--data", tmp_path / "other")
-        assert outcome.exit_code == 1
-        assert expected in outcome.output
-        _require_nothing_restored(tmp_path / "other")

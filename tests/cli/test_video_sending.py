@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import resource
 import socket
-import tarfile
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
@@ -73,11 +72,6 @@ def test_archive_above_the_limit_is_refused_before_it_is_sent(service: str, tmp_
     require_refusal(run("ingest", tmp_path / "a.zip", "--url", service), "2.0 MB", "1.0 MB")
 
 
-def test_folder_that_only_its_archive_lifts_above_the_limit_is_refused(service: str, folder: Path) -> None:
-    require_refusal(run("ingest", fill(folder, LIMIT - 100), "--url", service), "1.0 MB")
-    assert list((folder.parent / "tmp").iterdir()) == []
-
-
 @pytest.mark.parametrize("is_quota", [False, True])
 def test_folder_above_the_free_space_is_refused_before_it_is_packed(
     service: str, folder: Path, monkeypatch: pytest.MonkeyPatch, is_quota: bool
@@ -89,33 +83,6 @@ def test_folder_above_the_free_space_is_refused_before_it_is_packed(
         monkeypatch.setattr(video_sending.shutil, "disk_usage", lambda _: SimpleNamespace(free=400_000))
     outcome = run("ingest", fill(folder, 450_000, 450_000), "--url", service)
     require_refusal(outcome, "900.0 kB", "400.0 kB", str(folder.parent / "tmp"))
-
-
-def test_file_that_cannot_be_packed_is_named(
-    service: str, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pack = tarfile.TarFile.add
-
-    def vanish(archive: tarfile.TarFile, name: Path, **how: object) -> None:
-        if name.name == "1.mp4":
-            name.unlink()
-        pack(archive, name, **how)
-
-    monkeypatch.setattr(tarfile.TarFile, "add", vanish)
-    outcome = run("ingest", fill(folder, 1000, 1000), "--url", service)
-    require_refusal(outcome, "1.mp4", "No such file")
-    assert list((folder.parent / "tmp").iterdir()) == []
-
-
-def test_disk_that_becomes_full_is_explained(
-    service: str, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(*_: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(video_sending, "pack_videos", fail)
-    outcome = run("ingest", fill(folder, 1000), "--url", service)
-    require_refusal(outcome, "No space left on device", str(folder.parent / "tmp"))
 
 
 @contextmanager
@@ -164,12 +131,3 @@ def test_limit_of_a_proxy_is_explained(service: str, folder: Path, answer: bytes
     require_refusal(outcome, "kB to upload")
     assert "proxy" in outcome.output or "connection ended during the upload" in outcome.output
     assert "<html>" not in outcome.output
-
-
-def test_videos_that_are_not_uploaded_have_no_limit(
-    service: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    inside = fill(tmp_path / "data" / "media" / "clips", 3 * LIMIT)
-    monkeypatch.setattr(video_sending, "pack_videos", refuse_packing)
-    assert run("ingest", inside, "--url", service, "--in-place", "--no-wait").exit_code == 0
-    assert run("ingest", inside, "--name", "again", "--no-wait").exit_code == 0

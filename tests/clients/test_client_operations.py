@@ -10,9 +10,12 @@ import pytest
 from fastapi.testclient import TestClient
 from pydantic import BaseModel, TypeAdapter
 
+from api.app import create_app
 from cinestrata_client import AsyncClient, Client
 from cinestrata_client.operations import Operations
 from cinestrata_client.requests import Operation
+from service.core.settings import Settings
+from tests.api.conftest import BASE_URL
 
 OPERATIONS = {name: value for name, value in vars(Operations).items() if isinstance(value, Operation)}
 # Operations with streams, files or a protocol of their own, and the methods that use them.
@@ -31,9 +34,11 @@ OMITTED = {"X-Request-ID", "Tus-Resumable", "If-None-Match"}
 
 
 @pytest.fixture(scope="module")
-def document(client: TestClient) -> dict[str, Any]:
-    """The OpenAPI document."""
-    content: dict[str, Any] = client.get("/v1/openapi.json").json()
+def document(configured: Settings) -> dict[str, Any]:
+    """The OpenAPI document, of an application that does not run."""
+    content: dict[str, Any] = (
+        TestClient(create_app(configured), base_url=BASE_URL).get("/v1/openapi.json").json()
+    )
     return content
 
 

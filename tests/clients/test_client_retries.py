@@ -2,23 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
-import io
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
-from cinestrata_client import (
-    AsyncClient,
-    Client,
-    ServiceError,
-    TooManyRequestsError,
-    UnavailableError,
-    UnreachableError,
-)
+from cinestrata_client import Client, UnavailableError, UnreachableError
 from cinestrata_schemas.tasks import TaskSpec, VideoSpec
 
 SPEC = TaskSpec(name="kitchen", videos=[VideoSpec(uri="a.mp4")])
@@ -66,14 +56,6 @@ def test_pause_is_that_of_the_service(pauses: list[float]) -> None:
     assert len(requests) == 3
 
 
-def test_pauses_grow_without_a_named_one(pauses: list[float]) -> None:
-    client, _ = _client([_busy(), _busy(), _busy(), _busy()])
-    with pytest.raises(TooManyRequestsError):
-        client.livez()
-    assert len(pauses) == 3
-    assert pauses[0] <= 0.5 < pauses[2] <= 2
-
-
 def test_long_pause_ends_the_retries(pauses: list[float]) -> None:
     client, _ = _client([_busy(503, **{"Retry-After": "3600"})])
     with pytest.raises(UnavailableError) as refused:
@@ -116,20 +98,6 @@ def test_error_without_a_problem_document_is_described(pauses: list[float]) -> N
         client.livez()
 
 
-@pytest.mark.parametrize("is_ready", [True, False])
-def test_documented_answer_with_an_error_status_is_no_error(pauses: list[float], is_ready: bool) -> None:
-    answer = httpx.Response(200 if is_ready else 503, json={"ready": is_ready}, headers={"Retry-After": "5"})
-    client, _ = _client([answer])
-    assert client.readyz().ready is is_ready
-    assert pauses == []
-
-
-def test_other_answer_with_the_same_status_is_an_error(pauses: list[float]) -> None:
-    client, _ = _client([httpx.Response(503, text="<html>", headers={"Retry-After": "600"})])
-    with pytest.raises(UnavailableError, match="503"):
-        client.readyz()
-
-
 def test_unreadable_response_is_retried_like_a_lost_connection(pauses: list[float]) -> None:
     def respond(_: httpx.Request) -> httpx.Response:
         return httpx.Response(200, headers={"Content-Encoding": "gzip"}, stream=httpx.ByteStream(b"no gzip"))
@@ -138,38 +106,3 @@ def test_unreadable_response_is_retried_like_a_lost_connection(pauses: list[floa
     with pytest.raises(UnreachableError, match="/v1/livez: "):
         client.livez()
     assert len(pauses) == 3
-
-
-def test_time_of_a_request_grows_with_its_videos(tmp_path: Path) -> None:
-    archive = tmp_path / "a.tar"
-    archive.write_bytes(b"archive")
-    client, requests = _client([httpx.Response(404, json={})] * 4)
-    many = [VideoSpec(uri="a.mp4")] * 10_000
-    for call in (
-        client.list_tasks,
-        lambda: client.create_task(TaskSpec(name="kitchen", videos=many)),
-        lambda: client.create_task_from_archive(archive, "kitchen"),
-        lambda: client.append_archive("x", archive),
-    ):
-        with pytest.raises(ServiceError):
-            call()
-    timeouts = [request.extensions["timeout"] for request in requests]
-    assert [timeout["read"] for timeout in timeouts] == [60, 110, None, None]
-    assert [timeout["connect"] for timeout in timeouts] == [60] * 4
-
-
-def test_stream_without_connection_is_unreachable() -> None:
-    async def watch() -> None:
-        async with AsyncClient("http://127.0.0.1:9") as client:
-            with pytest.raises(UnreachableError, match="/v1/videos/x/stream"):
-                await client.download_video("x", io.BytesIO())
-            async for _ in client.watch_task("x"):
-                pass
-
-    client, _ = _client([httpx.ConnectError("refused"), httpx.ConnectError("refused")])
-    with pytest.raises(UnreachableError, match="refused"):
-        client.download_video("x", io.BytesIO())
-    with pytest.raises(UnreachableError, match=r"GET http://service/v1/tasks/x/events: refused"):
-        list(client.watch_task("x"))
-    with pytest.raises(UnreachableError, match="/v1/tasks/x/events"):
-        asyncio.run(watch())

@@ -48,18 +48,6 @@ def test_services_have_no_more_rights_than_they_need(compose: dict[str, Any]) ->
     } == {"api": "${CINESTRATA_BIND:-127.0.0.1", "grafana": "${GRAFANA_BIND:-127.0.0.1"}
 
 
-def test_every_volume_has_a_name(compose: dict[str, Any]) -> None:
-    """Anonymous volumes remain after each ``down``."""
-    for service in compose["services"].values():
-        for volume in service.get("volumes", ()):
-            if isinstance(volume, dict):
-                assert volume["type"] == "bind"
-                continue
-            source, separator, _ = re.sub(r"\$\{[^}]*\}", "/bind", volume).partition(":")
-            assert separator
-            assert source.startswith("/bind") or source in compose["volumes"]
-
-
 def test_passwords_are_not_part_of_urls(compose: dict[str, Any]) -> None:
     services = compose["services"]
     for service in services.values():
@@ -86,6 +74,17 @@ def test_environment_example_names_every_variable_and_no_secret_has_a_default(ro
     assert set(re.findall(r"\$\{(\w+)", text)) == set(example)
 
 
+@pytest.mark.parametrize("name", ["docker/Dockerfile", "docker-compose.yml"])
+def test_commands_of_images_exist(root: Path, name: str) -> None:
+    text = (root / name).read_text()
+    commands = [re.findall(r"[\w-]+", found) for found in re.findall(r"\[\W*cinestrata\W+([^\]]*)\]", text)]
+    assert commands
+    for command in commands:
+        help_page = CliRunner().invoke(app, [command[0], "--help"])
+        assert help_page.exit_code == 0
+        assert all(option in help_page.output for option in command if option.startswith("--"))
+
+
 def test_every_image_has_a_health_check_and_an_unprivileged_user(root: Path) -> None:
     stages = re.split(r"^FROM ", (root / "docker" / "Dockerfile").read_text(), flags=re.MULTILINE)[1:]
     recipes: dict[str, str] = {}
@@ -98,14 +97,3 @@ def test_every_image_has_a_health_check_and_an_unprivileged_user(root: Path) -> 
         for label in ("version", "revision"):
             assert f"org.opencontainers.image.{label}=${{{label.upper()}}}" in recipes[name]
         assert "HEALTHCHECK" in recipes[name]
-
-
-@pytest.mark.parametrize("name", ["docker/Dockerfile", "docker-compose.yml"])
-def test_commands_of_images_exist(root: Path, name: str) -> None:
-    text = (root / name).read_text()
-    commands = [re.findall(r"[\w-]+", found) for found in re.findall(r"\[\W*cinestrata\W+([^\]]*)\]", text)]
-    assert commands
-    for command in commands:
-        help_page = CliRunner().invoke(app, [command[0], "--help"])
-        assert help_page.exit_code == 0
-        assert all(option in help_page.output for option in command if option.startswith("--"))

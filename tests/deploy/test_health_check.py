@@ -13,8 +13,6 @@ from pathlib import Path
 
 import pytest
 
-from service.maintenance import write_health
-
 
 @pytest.fixture
 def health_file(tmp_path: Path) -> Path:
@@ -73,23 +71,3 @@ def test_worker_check_reads_the_health_file(
         os.utime(health_file, (written, written))
     assert status("worker", str(health_file), root=root) == expected
     assert status("worker", str(health_file), "--alive", root=root) == expected_alive
-
-
-def test_health_check_imports_the_standard_library_alone(root: Path) -> None:
-    code = (
-        "import runpy, sys; sys.argv = ['healthy', 'none']\n"
-        f"runpy.run_path({str(root / 'docker' / 'healthy.py')!r})\n"
-        "names = {name.partition('.')[0] for name in sys.modules}\n"
-        "print(*sorted(names - set(sys.stdlib_module_names) - {'__main__'}))"
-    )
-    command = [sys.executable, "-S", "-c", code]
-    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout.split() == []
-
-
-def test_worker_writes_what_it_reaches(
-    root: Path, health_file: Path, tmp_path: Path, settings_factory: object, broker_url: str
-) -> None:
-    settings_factory(tmp_path, redis_url=broker_url)  # type: ignore[operator]
-    write_health(health_file)
-    assert json.loads(health_file.read_text()) == {"catalog": "ok", "broker": "ok", "data_folder": "ok"}
-    assert status("worker", str(health_file), root=root) == 0

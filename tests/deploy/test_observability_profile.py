@@ -40,22 +40,6 @@ def test_prometheus_reads_its_rules_and_scrapes_the_api_with_a_key_of_its_own(
     assert compose["services"][host]["ports"][0].endswith(f":{port}")
 
 
-def test_profile_has_no_key_of_an_administrator(compose: dict[str, Any]) -> None:
-    for name in ("prometheus", "grafana"):
-        assert "CINESTRATA_API_KEY" not in yaml.safe_dump(compose["services"][name])
-
-
-def test_only_the_product_reaches_the_database_and_the_broker(compose: dict[str, Any]) -> None:
-    def networks(name: str) -> set[str]:
-        return {*compose["services"][name].get("networks", ["default"])}
-
-    product = {"api", "worker-cpu", "worker-gpu", "migrate"}
-    for store in ("postgres", "redis"):
-        sharing = {name for name in compose["services"] if networks(name) & networks(store)}
-        assert sharing == {*product, "postgres", "redis"}
-    assert networks("prometheus") & networks("api")
-
-
 @pytest.mark.parametrize(("password", "status"), [("secret", 0), ("", 1)])
 def test_grafana_does_not_start_without_a_password(
     compose: dict[str, Any], password: str, status: int
@@ -72,3 +56,19 @@ def test_grafana_does_not_start_without_a_password(
     )
     assert started.returncode == status
     assert ("GRAFANA_PASSWORD" in started.stderr) is bool(status)
+
+
+def test_profile_has_no_key_of_an_administrator(compose: dict[str, Any]) -> None:
+    for name in ("prometheus", "grafana"):
+        assert "CINESTRATA_API_KEY" not in yaml.safe_dump(compose["services"][name])
+
+
+def test_only_the_product_reaches_the_database_and_the_broker(compose: dict[str, Any]) -> None:
+    def networks(name: str) -> set[str]:
+        return {*compose["services"][name].get("networks", ["default"])}
+
+    product = {"api", "worker-cpu", "worker-gpu", "migrate"}
+    for store in ("postgres", "redis"):
+        sharing = {name for name in compose["services"] if networks(name) & networks(store)}
+        assert sharing == {*product, "postgres", "redis"}
+    assert networks("prometheus") & networks("api")

@@ -16,7 +16,6 @@ from build_distributions import (
     NotReleasable,
     build_distributions,
     check_commit,
-    contents_problems,
     git,
     read_names,
     read_version,
@@ -75,13 +74,6 @@ def test_version_without_notes_is_refused(version: str) -> None:
         release_notes(CHANGELOG, version)
 
 
-def test_commit_with_its_own_tag_or_none_is_accepted(repository: Path) -> None:
-    assert read_version(repository) == "1.0.0"
-    check_commit(repository, "1.0.0")
-    git(repository, "tag", "v1.0.0")
-    check_commit(repository, "1.0.0")
-
-
 @pytest.mark.parametrize("file", ["CHANGELOG.md", "new.py"])
 def test_files_that_are_not_committed_are_refused_by_name(repository: Path, file: str) -> None:
     (repository / file).write_text("changed")
@@ -96,19 +88,6 @@ def test_released_version_is_refused_for_another_commit(repository: Path) -> Non
     commit(repository)
     with pytest.raises(NotReleasable, match=r"1\.0\.0 is already released.* Raise __version__"):
         check_commit(repository, "1.0.0")
-
-
-def test_folder_with_files_is_refused_and_kept(repository: Path, tmp_path: Path) -> None:
-    (tmp_path / "out").mkdir()
-    (tmp_path / "out/mine").touch()
-    with pytest.raises(NotReleasable, match="is not empty"):
-        build_distributions(repository, tmp_path / "out")
-    assert [path.name for path in (tmp_path / "out").iterdir()] == ["mine"]
-
-
-def test_folder_without_a_repository_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(NotReleasable, match="git status failed: fatal"):
-        check_commit(tmp_path, "1.0.0")
 
 
 @pytest.mark.parametrize("packages", [APPLICATION, CLIENT])
@@ -139,42 +118,6 @@ def imported_modules(source: Path) -> Iterator[str]:
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
             yield node.module
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
-
-
-def test_contents_have_no_tests_and_no_benchmarks_of_the_repository() -> None:
-    tracked = [
-        "api/app.py",
-        "api/static/page.js",
-        "benchmarks/errors.py",
-        "benchmarks/RESULTS.md",
-        "benchmarks/clips/ridge.py",
-        "benchmarks/chaos/run_chaos.py",
-        "clients/python/cinestrata_client/client.py",
-        "tests/api/test_app.py",
-        "deploy/release/build_distributions.py",
-    ]
-    shipped = shipped_files(tracked, APPLICATION)
-    assert shipped == {
-        "api/app.py",
-        "api/static/page.js",
-        "benchmarks/errors.py",
-        "benchmarks/clips/ridge.py",
-        "cinestrata_client/client.py",
-    }
-    assert shipped_files(tracked, CLIENT) == {"cinestrata_client/client.py"}
-    metadata = {
-        "PKG-INFO",
-        "README.md",
-        "cinestrata-1.0.0.dist-info/METADATA",
-        "cinestrata.egg-info/SOURCES.txt",
-    }
-    assert contents_problems(shipped | metadata, shipped) == []
-    changed = shipped - {"api/static/page.js"} | {"benchmarks/chaos/run_chaos.py", "tests/test_app.py"}
-    assert contents_problems(changed, shipped) == [
-        "It lacks api/static/page.js.",
-        "It contains benchmarks/chaos/run_chaos.py.",
-        "It contains tests/test_app.py.",
-    ]
 
 
 def test_sdists_of_a_commit_are_equal_and_name_no_user(tmp_path: Path) -> None:

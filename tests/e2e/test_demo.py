@@ -58,11 +58,6 @@ def test_demo_report_has_a_triangular_recall_matrix_and_its_bwf(report: dict[str
     assert len(report["zero_shot"]) == 2
 
 
-def test_demo_reports_no_local_forgetting_with_pinned_queries(report: dict[str, Any]) -> None:
-    assert report["mode"] == "pinned"
-    assert report["bwf_local"] == 0
-
-
 def test_demo_searches_by_a_word_a_sentence_and_a_text_that_nothing_matches(report: dict[str, Any]) -> None:
     word, sentence, nothing = report["searches"]
     assert [search["kind"] for search in report["searches"]] == ["word", "sentence", "nothing"]

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import av
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from media import MediaError, VideoDecoder, VideoLimits, frame_sampling, moment_windows
+from media import MediaError, VideoDecoder, VideoLimits, moment_windows
 
 MakeVideo = Callable[..., Path]
 
@@ -105,42 +104,6 @@ def test_sampled_frames_are_cropped_like_those_of_decode(
     decoder.sample(path, times=[0.25, 0.75, 1.25, 1.75], size=16, into=tmp_path / "frames.npy")
     whole = tmp_path / "cache" / "4x16" / f"{info.content_hash}.npy"
     assert (tmp_path / "frames.npy").read_bytes() == whole.read_bytes()
-
-
-@pytest.mark.parametrize(("fps", "keys"), [(5, 10), (5, 1000)])
-def test_seeking_skips_earlier_frames_and_decodes_none_twice(
-    make_video: MakeVideo, monkeypatch: pytest.MonkeyPatch, fps: int, keys: int
-) -> None:
-    path = make_video(
-        "long.mp4", [round(40 + second / 5) for second in range(500)], fps=fps, codec_options={"g": str(keys)}
-    )
-    decoded: list[float] = []
-    original = frame_sampling.timed_frames
-
-    def counted(*fields: Any) -> Iterator[Any]:
-        for shown in original(*fields):
-            decoded.append(shown.begins)
-            yield shown
-
-    monkeypatch.setattr(frame_sampling, "timed_frames", counted)
-
-    def sample(times: Sequence[float]) -> int:
-        decoded.clear()
-        with av.open(str(path)) as container:
-            stream = container.streams.video[0]
-            extent = frame_sampling.StreamExtent(100.0, 500, stream.start_time)
-            assert len(list(frame_sampling.frames_on_display(container, stream, extent, times, "v"))) == len(
-                times
-            )
-        return len(decoded)
-
-    dense = [60 + 1.5 * step for step in range(20)]  # 60 to 88.5 s
-    if keys == 10:
-        assert sample(dense) <= 30 * fps
-        assert sample([10.1, 50.1, 90.1]) <= 3 * (keys + 3)
-    else:  # the only key frame is the first
-        assert sample(dense) <= 90 * fps
-        assert sample([10.1, 50.1, 90.1]) <= (60 + 92) * fps
 
 
 def test_failed_sample_raises_and_leaves_no_file(

@@ -33,23 +33,9 @@ def test_captions_of_held_out_videos_combine_words_of_training_captions(domain: 
 
 
 @pytest.mark.parametrize("domain", DOMAINS)
-def test_every_caption_names_subject_and_color(domain: str) -> None:
-    for scene in make_scenes(domain, train=45, val=5, test=30):
-        assert scene.captions[0].startswith(f"A {scene.color} {scene.subject} ")
-        assert all(scene.color in caption for caption in scene.captions)
-        assert len(set(scene.captions)) == 3
-        assert all(not set("{}") & set(caption) for caption in scene.captions)
-
-
-@pytest.mark.parametrize("domain", DOMAINS)
 def test_two_scenes_differ_in_at_least_two_parts(domain: str) -> None:
     scenes = [_parts(scene) for scene in make_scenes(domain, train=100, val=8, test=36)]
     assert all(sum(a != b for a, b in zip(*pair, strict=True)) >= 2 for pair in combinations(scenes, 2))
-
-
-def test_held_out_scenes_do_not_depend_on_the_number_of_training_scenes() -> None:
-    few, many = (make_scenes("sea", train=train, val=2, test=5) for train in (3, 50))
-    assert [s for s in few if s.split == "test"] == [s for s in many if s.split == "test"]
 
 
 def test_too_many_scenes_are_refused() -> None:

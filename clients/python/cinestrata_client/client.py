@@ -9,7 +9,6 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager, nullcontext
 from pathlib import Path
-from types import TracebackType
 from typing import Any, BinaryIO, Self, TypeVar
 from urllib.parse import quote
 
@@ -18,7 +17,6 @@ import httpx
 from cinestrata_client.errors import UnreachableError, error_of
 from cinestrata_client.operations import Operations
 from cinestrata_client.requests import AsyncStepClient, Call, RetryPolicy, Steps, SyncStepClient
-from cinestrata_client.shown_answers import Connection
 from cinestrata_client.transfers import Transfers
 from cinestrata_schemas.tasks import TaskEvent
 
@@ -57,7 +55,7 @@ class Client(Operations, Transfers, SyncStepClient):
     ) -> None:
         options = _options(base_url, api_key, timeout)
         self._http = httpx.Client(**options, transport=transport)
-        self.connection = Connection(options)
+        self.http_options = options
         self._timeout = timeout
         self.base_url = self._http.base_url
         self.retries = retries
@@ -69,9 +67,7 @@ class Client(Operations, Transfers, SyncStepClient):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def download_video(self, video_id: str, target: str | Path | BinaryIO) -> None:
@@ -84,10 +80,9 @@ class Client(Operations, Transfers, SyncStepClient):
 
     def watch_task(self, task_id: str) -> Iterator[TaskEvent]:
         """Yield a task's events until it ends: states, progress, rejected videos and log lines."""
-        parser = _EventParser()
         with self.stream("GET", _path("/tasks/{}/events", task_id), timeout=None) as response:
             for line in response.iter_lines():
-                if (event := parser.feed(line)) is not None:
+                if (event := _parse_event(line)) is not None:
                     yield event
 
     def run(self, steps: Steps[_T]) -> _T:
@@ -155,7 +150,7 @@ class AsyncClient(Operations, Transfers, AsyncStepClient):
     ) -> None:
         options = _options(base_url, api_key, timeout)
         self._http = httpx.AsyncClient(**options, transport=transport)
-        self.connection = Connection(options)
+        self.http_options = options
         self._timeout = timeout
         self.base_url = self._http.base_url
         self.retries = retries
@@ -167,9 +162,7 @@ class AsyncClient(Operations, Transfers, AsyncStepClient):
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     async def download_video(self, video_id: str, target: str | Path | BinaryIO) -> None:
@@ -182,10 +175,9 @@ class AsyncClient(Operations, Transfers, AsyncStepClient):
 
     async def watch_task(self, task_id: str) -> AsyncIterator[TaskEvent]:
         """Yield a task's events until it ends: states, progress, rejected videos and log lines."""
-        parser = _EventParser()
         async with self.stream("GET", _path("/tasks/{}/events", task_id), timeout=None) as response:
             async for line in response.aiter_lines():
-                if (event := parser.feed(line)) is not None:
+                if (event := _parse_event(line)) is not None:
                     yield event
 
     async def run(self, steps: Steps[_T]) -> _T:
@@ -269,18 +261,6 @@ def _opened(target: str | Path | BinaryIO) -> nullcontext[BinaryIO] | BinaryIO:
     return Path(target).open("wb") if isinstance(target, str | Path) else nullcontext(target)
 
 
-class _EventParser:
-    """Assembles events from the lines of an event stream."""
-
-    def __init__(self) -> None:
-        self._data: list[str] = []
-
-    def feed(self, line: str) -> TaskEvent | None:
-        """Add a line, and return the event that it completes, if any."""
-        if line:
-            name, _, value = line.partition(":")
-            if name == "data":
-                self._data.append(value.removeprefix(" "))
-            return None
-        text, self._data = "\n".join(self._data), []
-        return TaskEvent.model_validate_json(text) if text else None
+def _parse_event(line: str) -> TaskEvent | None:
+    """Parse a line of an event stream; the service writes the data of an event in one line."""
+    return TaskEvent.model_validate_json(line.removeprefix("data:")) if line.startswith("data:") else None

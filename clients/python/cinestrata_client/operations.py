@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any
 
 from cinestrata_client.requests import Pages, operation
-from cinestrata_client.shown_answers import SearchResponse, SimilarVideosResponse, VideoPage
 from cinestrata_schemas import (
     access,
     explanations,
-    feedback,
     library,
     operations,
     releases,
@@ -25,28 +23,28 @@ from cinestrata_schemas.choice_types import (
     ActorKind,
     EffectiveSplit,
     QueryMode,
+    ReleaseSort,
     SearchScope,
+    ShardSort,
     TaskKind,
+    TaskSort,
     TaskState,
+    TimeSort,
     Verdict,
+    VideoSort,
     VideoStatus,
 )
 from cinestrata_schemas.search import (
     CaptionsResponse,
     SearchBatch,
     SearchBatchResponse,
+    SearchResponse,
     SearchResult,
+    SimilarVideosResponse,
     SuggestionsResponse,
 )
 
 # mypy: disable-error-code="empty-body"
-
-TaskSort = Literal["position", "-position", "name", "-name", "created", "-created", "learned", "-learned"]
-VideoSort = Literal["added", "-added", "id", "-id", "duration", "-duration", "bytes", "-bytes"]
-ShardSort = Literal["created", "-created", "count", "-count", "bytes", "-bytes"]
-ReleaseSort = Literal["learned", "-learned", "created", "-created", "bytes", "-bytes"]
-AuditSort = Literal["time", "-time"]
-FeedbackSort = Literal["time", "-time"]
 
 
 class Operations:
@@ -123,7 +121,7 @@ class Operations:
         text: str | None = None,
         sort: VideoSort | None = None,
         task: str | None = None,
-    ) -> VideoPage:
+    ) -> videos.VideoPage:
         """List videos in pages."""
 
     @operation("GET", "/videos/{video_id}")
@@ -216,7 +214,7 @@ class Operations:
     # --- Feedback ---
 
     @operation("POST", "/feedback")
-    def give_feedback(self, body: feedback.FeedbackSpec) -> feedback.FeedbackDetails:
+    def give_feedback(self, body: videos.FeedbackSpec) -> videos.FeedbackDetails:
         """Mark a video right or wrong for a query."""
 
     @operation("GET", "/feedback")
@@ -230,8 +228,8 @@ class Operations:
         verdict: Verdict | None = None,
         caller: str | None = None,
         own: bool | None = None,
-        sort: FeedbackSort | None = None,
-    ) -> feedback.FeedbackPage:
+        sort: TimeSort | None = None,
+    ) -> videos.FeedbackPage:
         """List feedback in pages, newest first by default."""
 
     @operation("DELETE", "/feedback/{feedback_id}")
@@ -440,7 +438,7 @@ class Operations:
         text: str | None = None,
         after: datetime | None = None,
         before: datetime | None = None,
-        sort: AuditSort | None = None,
+        sort: TimeSort | None = None,
     ) -> access.AuditPage:
         """List the audit log in pages, newest first by default."""
 
@@ -464,5 +462,5 @@ class Operations:
     iter_releases = Pages(list_releases, releases.ReleaseSummary)
     iter_shards = Pages(list_shards, library.ShardSummary)
     iter_audit_entries = Pages(list_audit_entries, access.AuditRecord)
-    iter_feedback = Pages(list_feedback, feedback.FeedbackDetails)
+    iter_feedback = Pages(list_feedback, videos.FeedbackDetails)
     iter_search = Pages(search, SearchResult)

@@ -21,7 +21,6 @@ import httpx
 from pydantic import BaseModel, TypeAdapter
 
 from cinestrata_client.errors import UnreachableError, error_of
-from cinestrata_client.shown_answers import Connection, ShownAnswer
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -173,7 +172,6 @@ class StepClient:
 
     base_url: httpx.URL
     retries: RetryPolicy
-    connection: Connection
 
     def exchange(self, call: Call[Any]) -> Steps[httpx.Response]:
         """Send a call, and retry it if that is safe and promising; the response may be an error.
@@ -203,10 +201,7 @@ class StepClient:
             UnreachableError: There is no response.
         """
         response = yield from self._checked(call)
-        answer = call.parse(response)
-        if isinstance(answer, ShownAnswer):
-            answer.connect(self.connection)
-        return answer
+        return call.parse(response)
 
     def page(self, call: Call[Any]) -> Steps[tuple[list[Any], Call[Any] | None]]:
         """Return a page's entries and the call for the next page; None after the last one."""

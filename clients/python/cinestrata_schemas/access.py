@@ -20,12 +20,8 @@ class KeySpec(RequestModel):
     """A new API key."""
 
     name: Name = Field(description="Name of the key, as shown in the audit log; unique among active keys.")
-    scope: AccessScope = Field(
-        description="search: read only; ingest: also change videos and domains; admin: everything."
-    )
-    expires_in_days: int | None = Field(
-        default=None, ge=1, le=3660, description="Days until the key expires."
-    )
+    scope: AccessScope = Field(description="search: read; ingest: also change the library; admin: all.")
+    expires_in_days: int | None = Field(default=None, ge=1, le=3660, description="Days until it expires.")
     expires_at: datetime | None = optional("Expiry time; UTC unless it has a time zone.")
 
 
@@ -54,7 +50,7 @@ class UserSpec(RequestModel):
 
     name: Name = Field(description="Name for signing in; unique regardless of case.")
     password: Password = Field(description="10 to 1024 characters.")
-    scope: AccessScope = Field(default="search", description="Role of the user: a scope, as for keys.")
+    scope: AccessScope = Field(default="search", description="Role: a scope, as for keys.")
 
 
 class UserPatch(RequestModel):

@@ -12,9 +12,7 @@ QueryMode = Literal["pinned", "latest"]
 TextKind = Literal["caption", "transcript", "confirmed", "metadata", "name"]
 SearchScope = Literal["task", "all"]  # which domains to compare a video with
 AccessScope = Literal["search", "ingest", "admin"]  # each includes the previous ones
-ActorKind = Literal[
-    "user", "key", "environment", "anonymous", "cli", "worker", "system"
-]  # that change a library
+ActorKind = Literal["user", "key", "environment", "anonymous", "cli", "worker", "system"]
 
 TaskState = Literal["queued", "probing", "training", "indexing", "evaluating", "ready", "failed", "cancelled"]
 TaskKind = Literal["domain", "append"]
@@ -29,3 +27,10 @@ HeldOut = Literal["given", "derived", "cross_fitted"]
 # The captions of a fold are learned, and measured by a solution that has not learned them.
 LEARNED_SPLITS = ("train", "fold")
 VanishedVideos = Literal["keep", "delete"]  # what to do with videos whose file is gone
+
+# Orders of lists; a leading - reverses one.
+TaskSort = Literal["position", "-position", "name", "-name", "created", "-created", "learned", "-learned"]
+VideoSort = Literal["added", "-added", "id", "-id", "duration", "-duration", "bytes", "-bytes"]
+ShardSort = Literal["created", "-created", "count", "-count", "bytes", "-bytes"]
+ReleaseSort = Literal["learned", "-learned", "created", "-created", "bytes", "-bytes"]
+TimeSort = Literal["time", "-time"]

@@ -16,9 +16,7 @@ class QueryOutcome(ResponseModel):
     caption: str
     video_id: str = Field(description="The caption's video.")
     thumbnail_url: str
-    rank: int | None = Field(
-        description="Rank of the video; null if it is not among the first `depth` results."
-    )
+    rank: int | None = Field(description="Rank of the video; null if it is not in the first `depth`.")
     domain_weight: float = Field(description="Routing weight of the video's domain, 0..1.")
     results: list[SearchResult] = Field(description="The first three results.")
 
@@ -45,9 +43,7 @@ class QueryReport(ResponseModel):
     generation: int
     mode: Open[QueryMode] | None
     split: Open[EffectiveSplit] | None = Field(description="Split of the videos; null without captions.")
-    held_out: bool = Field(
-        description="Whether the videos were held out: neither learned nor used for routing."
-    )
+    held_out: bool = Field(description="Whether they were neither learned nor used for routing.")
     queries: int = Field(description="Number of searched captions.")
     captions: int = Field(description="Number of captioned videos in the split.")
     depth: int = Field(description="Number of ranked results per query.")
@@ -56,12 +52,8 @@ class QueryReport(ResponseModel):
     measured: dict[Open[Gallery], RecallFigures] = Field(
         description="Recall of the newest measured release by gallery, as in the recall matrix."
     )
-    first_results: list[FirstResultShare] = Field(
-        description="Domains of the first results, largest share first."
-    )
-    worst: list[QueryOutcome] = Field(
-        description="Queries that do not rank their video first, worst rank first."
-    )
+    first_results: list[FirstResultShare] = Field(description="Their domains, largest share first.")
+    worst: list[QueryOutcome] = Field(description="Queries that rank another video first, worst first.")
 
 
 class QueryWord(ResponseModel):
@@ -69,12 +61,8 @@ class QueryWord(ResponseModel):
 
     text: str
     known: bool = Field(description="Whether the domain's captions contain all tokens of the word.")
-    domains: int = Field(
-        description="Number of searched domains whose captions contain all tokens of the word."
-    )
-    evidence: float = Field(
-        description="Evidence for the domain in nats, relative to the mean of the searched domains."
-    )
+    domains: int = Field(description="Number of searched domains whose captions contain it.")
+    evidence: float = Field(description="Evidence for the domain in nats, above the mean.")
 
 
 class ResultExplanation(ResponseModel):
@@ -105,21 +93,15 @@ class ResultExplanation(ResponseModel):
     is_fitted: bool = Field(
         description="Whether these two are fitted to the release; false with few captions and with trained methods."
     )
-    routing_term: float = Field(
-        description="Bounded evidence of the domain, compared with the likeliest one; at most 0."
-    )
+    routing_term: float = Field(description="Bounded evidence of the domain below the likeliest; at most 0.")
     weight: float = Field(description="Routing weight of the domain among the searched domains, 0..1.")
-    words_term: float = Field(
-        description="Evidence of the words in the video's texts; without captions, that of its domain."
-    )
+    words_term: float = Field(description="Evidence of the words in its texts; without any, in its domain.")
     texts: list[MatchedText] = Field(description="Matching texts of the video, best first.")
     routing: list[TaskRouting] = Field(description="The likeliest domains, largest weight first.")
     confidence: float | None = Field(
         description="Probability that the video is right for the query; null outside the first `k` results, or if "
         "neither the release nor a text of the video can tell."
     )
-    matches: bool | None = Field(
-        description="Whether the result is above the cut-off; null if `confidence` is."
-    )
-    moments: list[MomentMatch] = Field(description="Moments of a long video, best first.")
+    matches: bool | None = Field(description="Whether it is above the cut-off; null if `confidence` is.")
+    moments: list[MomentMatch] = Field(description="Best first.")
     words: list[QueryWord] = Field(description="Words of the query, in order.")

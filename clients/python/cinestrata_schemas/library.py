@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from datetime import datetime
+from typing import Literal, get_args
 
 from pydantic import Field
 
-from cinestrata_schemas.alerts import AlertDetails
 from cinestrata_schemas.choice_types import Gallery, HeldOut, QueryMode, TaskState
-from cinestrata_schemas.model_types import Matrix, Open, ResponseModel
+from cinestrata_schemas.model_types import Matrix, Open, ResponseModel, optional
 from cinestrata_schemas.releases import PinnedRelease
 from cinestrata_schemas.tasks import TaskDetails
 
@@ -113,9 +113,7 @@ class RecallMatrix(ResponseModel):
     learned: dict[Open[Gallery], list[float | None]] = Field(
         description="Recall of each domain with the release that learned it, by gallery."
     )
-    queries: list[list[int]] = Field(
-        description="Number of queries of each cell; 0 where nothing was measured."
-    )
+    queries: list[list[int]] = Field(description="Queries of each cell; 0 where nothing was measured.")
     bwf_local: float | None = Field(description="Mean over domains with equal weights, as in the papers.")
     bwf_global: float | None
     fr: float | None
@@ -198,9 +196,7 @@ class LibraryStatus(ResponseModel):
     """State of the library, in bounded size for any number of domains."""
 
     release: str | None = Field(description="Release that answers searches.")
-    pinned: PinnedRelease | None = Field(
-        description="Set while an earlier release is served instead of the newest."
-    )
+    pinned: PinnedRelease | None = Field(description="Set while an earlier release is served.")
     generation: int
     tasks: dict[Open[TaskState], int]
     domains: int = Field(description="Number of learned domains with videos.")
@@ -209,12 +205,8 @@ class LibraryStatus(ResponseModel):
         description="Number of these domains that the encoders have learned from; others, such as domains without "
         "captions, were indexed without training."
     )
-    first_domains: list[DomainVectors] = Field(
-        description="The first 8 searchable domains with vectors, in learning order."
-    )
-    active: list[TaskDetails] = Field(
-        description="The first 10 unfinished tasks in queue order, without rejected videos."
-    )
+    first_domains: list[DomainVectors] = Field(description="The first 8 searchable ones, in learning order.")
+    active: list[TaskDetails] = Field(description="The first 10 unfinished, without rejected videos.")
     failed: TaskDetails | None = Field(description="The first failed task, with its first rejected video.")
     videos: int
     searchable: int = Field(description="Number of searchable videos.")
@@ -236,3 +228,21 @@ class LibraryStatus(ResponseModel):
     database: str = Field(description="'ok' or an error.")
     broker: str = Field(description="'ok' or an error.")
     versions: LibraryVersions
+
+
+AlertKind = Literal["forgetting_local", "forgetting_global"]
+ALERT_KINDS: tuple[AlertKind, ...] = get_args(AlertKind)
+
+
+class AlertDetails(ResponseModel):
+    """A domain that has lost recall, in its own shard or among all shards."""
+
+    id: int
+    kind: Open[AlertKind]
+    task_id: str | None = Field(description="ID of the domain.")
+    task: str | None = Field(description="Name of the domain.")
+    value: float = Field(description="Lost Recall@1.")
+    threshold: float
+    message: str
+    raised_at: datetime
+    cleared_at: datetime | None = optional("When the recall recovered; only in `alert.cleared`.")

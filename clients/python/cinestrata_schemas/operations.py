@@ -133,12 +133,8 @@ class Readiness(ResponseModel):
 
     ready: bool
     release: str | None = None
-    pinned: bool = Field(
-        default=False, description="Whether an operator serves an earlier release than the newest."
-    )
+    pinned: bool = Field(default=False, description="Whether an earlier release is served.")
     generation: int = 0
     tasks: int = 0
     degraded: dict[str, str] = Field(default_factory=dict)
-    checks: dict[str, str] = Field(
-        default_factory=dict, description="State of each component: 'ok' or its error."
-    )
+    checks: dict[str, str] = Field(default_factory=dict, description="'ok' or the error of each component.")

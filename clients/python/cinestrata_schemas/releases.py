@@ -12,9 +12,7 @@ from cinestrata_schemas.model_types import RequestModel, ResponseModel, optional
 class ServeSpec(RequestModel):
     """Options of ``POST /releases/{release_id}/serve``."""
 
-    dry_run: bool = Field(
-        default=False, description="Whether to return the effects without changing anything."
-    )
+    dry_run: bool = Field(default=False, description="Return the effects without changing anything.")
 
 
 class DomainChange(ResponseModel):

@@ -33,15 +33,13 @@ class SearchQuery(RequestModel):
         "[strings]}. A list of strings matches each of its strings."
     )
     min_score: float | None = optional("Minimum score of a result.")
-    min_confidence: float | None = optional("Minimum confidence of a result, 0..1.")
+    min_confidence: float | None = optional("Lowest confidence, 0..1.")
     routes: int | str | None = optional(
         "Domains to search: 'all', 'auto' (likely domains that can still contribute to the top k), or a number of the "
         "likeliest domains."
     )
-    moments: int = Field(default=3, description="Maximum number of moments per long video.")
-    facets: bool = Field(
-        default=False, description="Whether to count the domains and metadata values of the results."
-    )
+    moments: int = Field(default=3, description="Maximum number per long video.")
+    facets: bool = Field(default=False, description="Whether to count domains and metadata values.")
     cursor: str | None = optional(
         "`next_cursor` from the previous page; parameters other than k and moments must not change."
     )
@@ -64,16 +62,10 @@ class MatchedText(ResponseModel):
 
     kind: Open[TextKind]
     field: str | None = optional("Metadata field of the text; null for other kinds.")
-    start: float | None = optional(
-        "For a transcript: start of the matching text, in seconds; null for other kinds."
-    )
-    end: float | None = optional(
-        "For a transcript: end of the matching text, in seconds; null for other kinds."
-    )
+    start: float | None = optional("Start of a matching transcript in seconds; null for other kinds.")
+    end: float | None = optional("End of a matching transcript in seconds; null for other kinds.")
     text: str = Field(description="The text; if it is long, the part around the first matched word.")
-    marks: list[tuple[int, int]] = Field(
-        description="Start and end of each matched word in `text`, in Unicode code points."
-    )
+    marks: list[tuple[int, int]] = Field(description="Start and end of each matched word, in code points.")
 
 
 class FacetValue(ResponseModel):
@@ -117,9 +109,7 @@ class SearchResult(ResponseModel):
         description="URL of the video file. A fragment `#t=start,end` selects the part whose transcript has the "
         "words, or the best moment, if there is one."
     )
-    moments: list[MomentMatch] = Field(
-        default_factory=list, description="Moments of a long video, best first."
-    )
+    moments: list[MomentMatch] = Field(default_factory=list, description="Best first.")
 
 
 class TaskRouting(ResponseModel):
@@ -153,9 +143,7 @@ class SearchResponse(ResponseModel):
         "Probability that a searched video is right for the query, 0..1; null if neither the release nor any text can "
         "tell. Depends on filters, but not on thresholds and pages."
     )
-    matches: bool | None = optional(
-        "Whether a searched video is right for the query; null if the release can't tell."
-    )
+    matches: bool | None = optional("Whether a searched video is right; null if the release can't tell.")
     matching: int | None = optional(
         "Number of searched videos that match: all whose texts contain the query, and those among the first ten "
         "results that look right. Depends on filters, but not on thresholds and pages. Null if `matches` is."
@@ -169,12 +157,10 @@ class SearchResponse(ResponseModel):
         description="Domains and metadata values of the matching videos, or of the first results if "
         "none matches; empty unless requested.",
     )
-    routing: list[TaskRouting] = Field(
-        description="The searched domains and the 10 likeliest domains, largest weight first."
-    )
+    routing: list[TaskRouting] = Field(description="The searched and the 10 likeliest, likeliest first.")
     timing_ms: SearchTiming
     degraded: dict[str, str] = Field(
-        default_factory=dict, description="Reasons by domain name, for domains that could not be searched."
+        default_factory=dict, description="Reasons by name, for domains that could not be searched."
     )
     metadata_as_of: datetime | None = optional(
         "Time of the catalog copy used for captions and filters while the catalog database is unreachable: videos "
@@ -187,9 +173,7 @@ class Suggestion(ResponseModel):
     """A word from the library's texts."""
 
     text: str
-    count: int = Field(
-        description="Number of captions, metadata values and file names that contain the word."
-    )
+    count: int = Field(description="Number of captions, metadata values and names with it.")
 
 
 class SuggestionsResponse(ResponseModel):
@@ -217,9 +201,7 @@ class SimilarVideosResponse(ResponseModel):
     not_compared: dict[str, str] = Field(
         description="Reasons by domain name, for domains whose videos were embedded by another encoder."
     )
-    degraded: dict[str, str] = Field(
-        description="Reasons by domain name, for domains that could not be searched."
-    )
+    degraded: dict[str, str] = Field(description="Reasons by name, for domains that could not be searched.")
 
 
 class CaptionMatch(ResponseModel):
@@ -244,9 +226,7 @@ class CaptionsResponse(ResponseModel):
     mode: Open[QueryMode]
     captions: list[CaptionMatch]
     candidates: int = Field(description="Number of compared captions.")
-    degraded: dict[str, str] = Field(
-        description="Reasons by domain name, for domains that could not be searched."
-    )
+    degraded: dict[str, str] = Field(description="Reasons by name, for domains that could not be searched.")
 
 
 class ClipTiming(ResponseModel):
@@ -276,6 +256,4 @@ class ClipSearchResponse(ResponseModel):
         "Captions from the best result's task that are nearest to the clip; null unless requested."
     )
     timing_ms: ClipTiming
-    degraded: dict[str, str] = Field(
-        description="Reasons by domain name, for domains that could not be searched."
-    )
+    degraded: dict[str, str] = Field(description="Reasons by name, for domains that could not be searched.")

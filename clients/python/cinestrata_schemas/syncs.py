@@ -26,13 +26,9 @@ class SyncSpec(RequestModel):
     """A domain that follows a folder of videos. Workers compare the two at an interval."""
 
     name: Name = Field(description="Name of the domain; it is created if it does not exist.")
-    source: Uri = Field(
-        description="Folder of videos below the media root or in an allowed object store, or its manifest."
-    )
+    source: Uri = Field(description="Folder below the media root or in an object store, or a manifest.")
     every_seconds: int = Field(ge=MIN_SYNC_SECONDS, le=366 * 86_400, description="Seconds between runs.")
-    vanished: VanishedVideos = Field(
-        default="keep", description="Whether to keep or delete videos whose file is gone."
-    )
+    vanished: VanishedVideos = Field(default="keep", description="What to do with videos whose file is gone.")
     captions_from_names: bool = Field(
         default=False, description="Whether to use the file name as the caption of a video without captions."
     )
@@ -52,9 +48,7 @@ class SyncCounts(ResponseModel):
     left_out: int = Field(
         default=0, description="Unusable files, such as links to other folders; their videos are not deleted."
     )
-    left_out_files: list[OmittedPath] = Field(
-        default=[], description="The first left-out files, with reasons."
-    )
+    left_out_files: list[OmittedPath] = Field(default=[], description="The first of them, with reasons.")
     notice: str | None = optional("What needs a person; null if nothing does.")
 
 
@@ -73,9 +67,7 @@ class SyncDetails(ResponseModel):
     running: bool
     started_at: datetime | None = Field(description="Start of the last run.")
     finished_at: datetime | None = Field(description="End of the last finished run.")
-    error: str | None = Field(
-        description="Why the last run changed nothing or stopped; null after a success."
-    )
+    error: str | None = Field(description="Why the last run stopped; null after a success.")
     counts: SyncCounts | None = Field(description="Files of the last successful run.")
 
 
@@ -96,17 +88,11 @@ class SyncedFile(RequestModel):
     bytes: Stored = None
     modified: Stored = optional("In nanoseconds since the epoch; null: an object.")
     changed: Stored = optional("Change of the inode, like `modified`.")
-    file_id: str | None = Field(
-        default=None, max_length=64, pattern=_NO_NUL, description="Device and inode, or version."
-    )
-    sha256: str | None = Field(
-        default=None, max_length=64, pattern=_NO_NUL, description="Digest of content or version."
-    )
+    file_id: str | None = Field(default=None, max_length=64, pattern=_NO_NUL, description="Inode or version.")
+    sha256: str | None = Field(default=None, max_length=64, pattern=_NO_NUL, description="Of the content.")
     video_id: Identifier | None = optional("Null: another command added the video.")
     captions: RequestList[str] | None = optional("Captions in the source.")
-    transcript: str | None = Field(
-        default=None, max_length=64, pattern=_NO_NUL, description="Digest of the transcript."
-    )
+    transcript: str | None = Field(default=None, max_length=64, pattern=_NO_NUL, description="Digest of it.")
 
 
 class StoredFile(SyncedFile):

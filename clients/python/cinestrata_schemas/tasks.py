@@ -28,9 +28,7 @@ from cinestrata_schemas.videos import MAX_CUES, Cue
 class VideoSpec(RequestModel):
     """A video of a new task."""
 
-    uri: Uri = Field(
-        description="Path below the media root, its file:// URI, or an s3, gs or https URI of an allowed source."
-    )
+    uri: Uri = Field(description="Path below the media root, or file, s3, gs or https URI.")
     captions: RequestList[str] = Field(default_factory=list, description="Captions of the video.")
     transcript: RequestList[Cue] = Field(
         default_factory=list,
@@ -115,9 +113,7 @@ class TaskProgress(ResponseModel):
         "Peak memory in bytes that the worker has used for the task: tensors on a GPU, otherwise its process; null "
         "before the first report."
     )
-    outages: int | None = optional(
-        "Consecutive attempts that ended because the videos' source was unavailable."
-    )
+    outages: int | None = optional("Consecutive attempts that ended with an unavailable source.")
     unmeasured: str | None = optional("For a ready task: why the recall matrix has no row for its release.")
     drift: Drift | None = optional(
         "For a ready append, and for its domain: how well the domain's encoder finds the appended videos; null with "
@@ -151,13 +147,9 @@ class TaskDetails(ResponseModel):
 
     id: str
     name: str
-    slug: str | None = optional(
-        "Name in ASCII, accepted wherever a name is; null for an append or a deleted domain."
-    )
+    slug: str | None = optional("Name in ASCII, accepted as a name; null for an append or a deleted domain.")
     into: str | None = Field(description="For an append: ID of the task whose domain receives the videos.")
-    relearns: str | None = optional(
-        "For a relearned domain: ID of the task whose appended videos it takes over."
-    )
+    relearns: str | None = optional("For a relearned domain: task whose appended videos it takes over.")
     method: str
     settings: dict[str, Scalar]
     state: Open[TaskState]
@@ -169,9 +161,7 @@ class TaskDetails(ResponseModel):
     error_hint: str | None
     remedy: Action | None = optional("How to recover, once the cause is corrected.")
     counts: VideoCounts
-    learned_order: int | None = Field(
-        description="Position t in learning order: 1 for the first published task."
-    )
+    learned_order: int | None = Field(description="Position t in learning order, from 1.")
     release: str | None
     trained: bool
     held_out: Open[HeldOut] | None = Field(
@@ -184,9 +174,7 @@ class TaskDetails(ResponseModel):
     created_at: datetime
     started_at: datetime | None
     finished_at: datetime | None
-    request_id: str | None = optional(
-        "`X-Request-ID` of the request that created the task, as in the workers' log lines."
-    )
+    request_id: str | None = optional("`X-Request-ID` of the request that created it, as in log lines.")
 
 
 class TaskEvent(ResponseModel):

@@ -15,9 +15,7 @@ class LocalFile(RequestModel):
 
     path: str = Field(min_length=1, max_length=4096, description="Path, relative to the selected folder.")
     size: int = Field(ge=0, le=2**53, description="Size in bytes.")
-    upload: str | None = Field(
-        default=None, max_length=64, description="ID of an upload of this file to continue, if any."
-    )
+    upload: str | None = Field(default=None, max_length=64, description="Its upload to continue, if any.")
 
 
 class LocalText(RequestModel):
@@ -88,6 +86,4 @@ class UploadPreview(ResponseModel):
     suggested_encoding: str | None = Field(
         description="Encoding that would work, if a text file cannot be read with the requested one."
     )
-    problems: list[PreviewProblem] = Field(
-        description="Problems to solve first; at most 20. If empty, the upload can start."
-    )
+    problems: list[PreviewProblem] = Field(description="Problems to solve first, at most 20.")

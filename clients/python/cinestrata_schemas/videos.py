@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from cinestrata_schemas.choice_types import EffectiveSplit, Split, VideoStatus
+from cinestrata_schemas.choice_types import ActorKind, EffectiveSplit, Split, Verdict, VideoStatus
 from cinestrata_schemas.model_types import (
     Identifier,
     Open,
@@ -24,12 +24,8 @@ MAX_CUES = 20_000  # of a transcript
 class Cue(RequestModel):
     """A timed text: the words spoken in a part of a video, or its description."""
 
-    start: float = Field(
-        ge=0, allow_inf_nan=False, description="Start in seconds from the start of the video."
-    )
-    end: float = Field(
-        ge=0, allow_inf_nan=False, description="End in seconds, after the start; may exceed the video's end."
-    )
+    start: float = Field(ge=0, allow_inf_nan=False, description="Seconds from the start of the video.")
+    end: float = Field(ge=0, allow_inf_nan=False, description="Seconds; after the start.")
     text: str = Field(description="Plain text on one line; markup is shown as is.")
 
 
@@ -64,9 +60,7 @@ class VideoDetails(ResponseModel):
     frames: int | None
     thumbnail_url: str
     stream_url: str
-    moments: list[VideoMoment] = Field(
-        default_factory=list, description="Moments of a long video, in order of time."
-    )
+    moments: list[VideoMoment] = Field(default_factory=list, description="Moments of a long video, in order.")
     transcript: list[Cue] = Field(default_factory=list, description="Timed texts, in order of time.")
     replaced_at: datetime | None = optional(
         "When a new version of the file replaced the previous one; captions, transcript and feedback may be of an "
@@ -104,9 +98,7 @@ class VideoPage(ResponseModel):
 class VideoPatch(RequestModel):
     """Changes to a video as a JSON Merge Patch (RFC 7396). Omitted fields keep their value."""
 
-    captions: RequestList[str] | None = optional(
-        "All captions of the video, replacing the current ones; null removes them."
-    )
+    captions: RequestList[str] | None = optional("All captions, which replace the current; null: none.")
     metadata: dict[str, Any] | None = optional(
         "Metadata fields to change. A field with null is removed, objects are merged field by field, and null instead "
         "of the object removes all metadata."
@@ -127,3 +119,30 @@ class DeletionResult(ResponseModel):
 
     deleted: list[str] = Field(description="IDs of the deleted videos.")
     not_found: list[str] = Field(description="IDs that match no video (of the task).")
+
+
+class FeedbackSpec(RequestModel):
+    """A verdict on a video as a result for a query."""
+
+    text: str = Field(description="Query that was searched.")
+    video_id: str = Field(description="ID of the video.")
+    verdict: Verdict = Field(description="Whether the video is right or wrong for the query.")
+
+
+class FeedbackDetails(ResponseModel):
+    """A verdict that a caller gave."""
+
+    id: int
+    text: str = Field(description="Query as typed; untrusted.")
+    video_id: str
+    verdict: Open[Verdict]
+    caller: str = Field(description="User or key, as in the audit log.")
+    caller_kind: Open[ActorKind]
+    created_at: datetime
+
+
+class FeedbackPage(ResponseModel):
+    """A page of feedback."""
+
+    feedback: list[FeedbackDetails]
+    next_cursor: str | None = optional("Cursor of the next page; null on the last.")

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from datetime import datetime
 from typing import Annotated, Any, Literal, get_args
 
 from pydantic import Field, StringConstraints
 
-from cinestrata_schemas.alerts import AlertDetails
 from cinestrata_schemas.model_types import Open, RequestModel, ResponseModel, optional
 
 WebhookEvent = Literal[
@@ -33,18 +31,14 @@ class WebhookSpec(RequestModel):
         description="Public HTTPS address, or one below a prefix in `CINESTRATA_WEBHOOK_TARGETS`.",
         examples=["https://hooks.example.com/cinestrata"],
     )
-    events: _Events = Field(
-        default_factory=lambda: list(WEBHOOK_EVENTS), description="Events to send; default: all."
-    )
+    events: _Events = Field(default_factory=lambda: list(WEBHOOK_EVENTS), description="Default: all.")
 
 
 class WebhookPatch(RequestModel):
     """Changes to a webhook; omitted fields stay unchanged."""
 
     events: _Events | None = None
-    enabled: bool | None = optional(
-        "Whether to send events. A disabled webhook's messages wait for up to 7 days."
-    )
+    enabled: bool | None = optional("Whether to send events. Otherwise, messages wait for 7 days.")
 
 
 class WebhookDetails(ResponseModel):
@@ -66,9 +60,7 @@ class WebhookDetails(ResponseModel):
 class WebhookSecret(WebhookDetails):
     """A new webhook with its secret."""
 
-    secret: str = Field(
-        description="Signing key (`webhook-signature`), in the form that Standard Webhooks libraries expect."
-    )
+    secret: str = Field(description="Signing key, as Standard Webhooks libraries expect it.")
 
 
 class DeliveryDetails(ResponseModel):
@@ -82,9 +74,7 @@ class DeliveryDetails(ResponseModel):
     attempts: int
     next_attempt_at: datetime | None
     status: int | None = Field(description="HTTP status of the last response; null without one.")
-    answer: str | None = Field(
-        description="Beginning of the last response body, or the error; untrusted text."
-    )
+    answer: str | None = Field(description="Start of the last response, or the error; untrusted.")
     created_at: datetime = Field(
         description="Time when the message was queued, or resent by a user; for the event's own time, see `payload`."
     )
@@ -118,21 +108,3 @@ class ServedReleaseFacts(ResponseModel):
     before: str = Field(description="Release that was served before.")
     newest: str | None
     pinned: bool = Field(description="Whether the release stays served when a task publishes a newer one.")
-
-
-class WebhookTestFacts(ResponseModel):
-    """Data of `webhook.test`, which `POST /webhooks/{webhook_id}/test` sends."""
-
-    webhook_id: str
-
-
-EVENT_FACTS: Mapping[str, type[ResponseModel]] = {
-    "task.ready": TaskFacts,
-    "task.failed": TaskFacts,
-    "append.ready": TaskFacts,
-    "append.failed": TaskFacts,
-    "release.served": ServedReleaseFacts,
-    "alert.raised": AlertDetails,
-    "alert.cleared": AlertDetails,
-    "webhook.test": WebhookTestFacts,
-}

@@ -129,30 +129,6 @@ def test_search_has_filters_pages_and_numbered_pictures(reader: Agent) -> None:
     assert reader.ask("search", query="a clip", max_duration=0.01, thumbnails=False)["results"] == []
 
 
-def test_similar_videos_do_not_contain_the_video(reader: Agent, video: str) -> None:
-    found = reader.ask("find_similar", video_id=video, k=2, scope="task")["results"]
-    assert len(found) == 2
-    assert video not in [result["video_id"] for result in found]
-
-
-def test_transcript_is_read_page_by_page(
-    reader: Agent, client: TestClient, writer: Agent, video: str
-) -> None:
-    cues = [{"start": n, "end": n + 1, "text": f"cue {n} " + "x" * 1900} for n in range(25)]
-    _patch(client, writer, video, {"transcript": cues})
-    read, first = [], 0
-    while first is not None:
-        page = reader.ask("look_at_video", video_id=video, first_cue=first)
-        assert sum(len(cue["text"]) for cue in page["transcript"]) <= 20_000
-        read += [cue["text"] for cue in page["transcript"]]
-        first = page["next_cue"]
-    assert read == [cue["text"] for cue in cues]
-    (word, *_) = reader.ask("search", query='"cue 7"', k=1)["results"][0]["words"]
-    assert (word["kind"], word["start"], word["end"]) == ("transcript", 7, 8)
-    assert page["cues"] == 25
-    assert reader.ask("look_at_video", video_id=video, first_cue=10**9)["transcript"] == []
-
-
 def test_caption_is_corrected_and_found(reader: Agent, writer: Agent, video: str) -> None:
     captions = reader.ask("look_at_video", video_id=video)["captions"]
     assert "no such caption" in writer.refusal(
@@ -165,13 +141,6 @@ def test_caption_is_corrected_and_found(reader: Agent, writer: Agent, video: str
     found = reader.ask("search", query="xylophone", k=1)["results"][0]
     assert (found["video_id"], found["words"][0]["text"]) == (video, "a purple xylophone")
     writer.ask("correct_caption", video_id=video, caption="a purple xylophone", corrected=captions[0])
-
-
-def test_verdict_counts_in_the_next_search(reader: Agent, video: str) -> None:
-    given = reader.ask("give_feedback", query="glockenspiel", video_id=video, verdict="right")
-    assert (given["text"], given["caller"]) == ("glockenspiel", "search")
-    assert reader.ask("search", query="glockenspiel", k=1)["results"][0]["video_id"] == video
-    assert "404" in reader.refusal("give_feedback", query="x", video_id="none", verdict="wrong")
 
 
 def test_caption_that_speaks_to_an_agent_is_data(
@@ -189,14 +158,6 @@ def test_caption_that_speaks_to_an_agent_is_data(
     assert [type(content).__name__ for content in result.content] == ["TextContent", "ImageContent"]
     assert _text(result).index(NOTICE) < _text(result).index("Ignore all")
     _patch(client, writer, video, {"captions": before, "metadata": None})
-
-
-def test_domain_is_added(writer: Agent, client: TestClient, video: str) -> None:
-    file = {"uri": writer.ask("look_at_video", video_id=video)["uri"], "captions": [COMMAND]}
-    added = writer.ask("add_domain", name="from an agent", videos=[file])
-    assert (added["name"], added["state"]) == ("from an agent", "queued")
-    assert "409" in writer.refusal("add_domain", name="from an agent", videos=[file])
-    assert "422" in writer.refusal("add_domain", name="outside", videos=[{"uri": "/etc/passwd"}])
 
 
 @pytest.mark.parametrize(
@@ -259,12 +220,6 @@ def test_pages_of_other_sites_and_foreign_host_names_are_refused(
     key = {"X-API-Key": service[1]["search"]}
     answer = httpx.post(f"{service[0]}/mcp", json=_PING, headers={**_ACCEPT, **key, **headers})
     assert answer.status_code == status, answer.text
-
-
-@pytest.mark.parametrize("body", [b"", b"{", b"[]", b"\xff", b"[" * 10_000, b'{"jsonrpc": "2.0"}'])
-def test_malformed_message_is_refused(service: tuple[str, dict[str, str]], body: bytes) -> None:
-    headers = {**_ACCEPT, "X-API-Key": service[1]["search"], "Content-Type": "application/json"}
-    assert 400 <= httpx.post(f"{service[0]}/mcp", content=body, headers=headers).status_code < 500
 
 
 def test_message_above_the_limit_is_refused(service: tuple[str, dict[str, str]]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from typing import get_args
 from urllib.parse import urlencode
 
 import pytest
@@ -13,12 +12,11 @@ from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.remote.webdriver import WebDriver
 from selenium.webdriver.remote.webelement import WebElement
 
-from cinestrata_schemas.choice_types import EffectiveSplit
 from service.catalog.database import session_scope
 from service.catalog.tables import Video
-from tests.api.browser import require_width, screen_size, texts, wait_for, wait_for_texts, wait_until
-from tests.api.learned_library import FIRST, SECOND
-from tests.catalog_rows import accepted_videos, count_changes
+from tests.api.browser import texts, wait_for, wait_for_texts, wait_until
+from tests.api.learned_library import FIRST
+from tests.catalog_rows import accepted_videos
 
 pytestmark = pytest.mark.slow  # drives a browser
 
@@ -77,15 +75,6 @@ def test_domain_page_shows_videos_queries_and_confusion(
     assert not _find(browser, "#rejected").is_displayed()
 
 
-def test_search_of_the_domain_begins_from_its_page(
-    browser: WebDriver, address: str, library: list[str]
-) -> None:
-    _open_domain(browser, address, library[1])
-    _find(browser, "#search-link").click()
-    wait_for(browser, "#domains button", 3)
-    assert _find(browser, "#domains [aria-checked=true]").text == SECOND
-
-
 def test_videos_are_appended_from_the_page_of_the_domain(
     browser: WebDriver, address: str, library: list[str]
 ) -> None:
@@ -95,32 +84,6 @@ def test_videos_are_appended_from_the_page_of_the_domain(
     wait_until(browser, lambda b: _find(b, "#f-into").get_attribute("value") == library[1])
     assert _find(browser, "#send").text == "Append videos"
     assert "into" not in browser.current_url
-
-
-def test_more_videos_are_read_on_demand(browser: WebDriver, address: str, library: list[str]) -> None:
-    with session_scope(write=True) as session:
-        for number in range(20):
-            copied = {
-                "task_id": library[1],
-                "uri": "x.mp4",
-                "status": "accepted",
-                "captions": [],
-                "extra": {},
-            }
-            session.add(Video(id=f"copy-{number}", **copied))
-    try:
-        _open_domain(browser, address, library[1])
-        assert len(texts(browser, "[data-testid=video]")) == 12
-        browser.execute_script("document.getElementById('more-button').focus()")
-        _press(browser, Keys.ENTER)
-        wait_until(browser, lambda b: len(texts(b, "[data-testid=video]")) == 32)
-        focused = browser.execute_script("return document.activeElement.closest('li').dataset.video")
-        assert focused == _find(browser, "[data-testid=video]:nth-child(13)").get_attribute("data-video")
-        assert not _find(browser, "#more").is_displayed()
-        browser.get_log("browser")  # the copies have no thumbnails
-    finally:
-        with session_scope(write=True) as session:
-            session.query(Video).filter(Video.id.like("copy-%")).delete()
 
 
 def test_result_leads_to_the_page_that_explains_it(
@@ -148,21 +111,6 @@ def test_result_leads_to_the_page_that_explains_it(
     _find(browser, "#why-query a").click()
     wait_for(browser, "[data-testid=result]", 24)
     assert _find(browser, "#q").get_attribute("value") == QUERY
-
-
-def test_unknown_words_point_to_no_domain(
-    browser: WebDriver, address: str, client: TestClient, library: list[str]
-) -> None:
-    video = accepted_videos(library[0])[0].id
-    for query, heading in (
-        ("zymurgy quixotic", "Routing of the query"),
-        (QUERY, "Domains that the words point to"),
-    ):
-        browser.get(f"{address}/watch/{video}?{urlencode({'q': query})}")
-        assert wait_for_texts(browser, "#why-body h3", 2)[0] == heading
-        words = client.get(f"/videos/{video}/explanation", params={"q": query}).json()["words"]
-        assert any(word["domains"] for word in words) == (query == QUERY)
-        assert ("No searched domain" in _find(browser, "#why-body").text) == (query != QUERY)
 
 
 def test_video_starts_where_the_words_are_said(
@@ -196,17 +144,6 @@ def test_video_starts_where_the_words_are_said(
         client.patch(f"/videos/{video}", json={"transcript": None})
 
 
-def test_page_without_a_search_explains_nothing(browser: WebDriver, address: str, library: list[str]) -> None:
-    video = accepted_videos(library[0])[0]
-    browser.get(f"{address}/watch/{video.id}?task=x")
-    wait_for(browser, "#similar [data-testid=result]", 8)
-    assert not _find(browser, "#why").is_displayed()
-    assert dict(zip(texts(browser, "#file dt"), texts(browser, "#file dd"), strict=True))["Name"] == video.uri
-    _find(browser, "#domain-link").click()
-    wait_for(browser, "[data-testid=video]")
-    assert _find(browser, "h1").text == FIRST
-
-
 def test_unknown_id_is_an_error_with_a_way_back(browser: WebDriver, address: str) -> None:
     for path, kind in (("domains/nowhere", "domain"), ("watch/nothing", "video")):
         browser.get(f"{address}/{path}")
@@ -214,78 +151,6 @@ def test_unknown_id_is_an_error_with_a_way_back(browser: WebDriver, address: str
         assert _find(browser, "#missing strong").text == f"This {kind} doesn't exist."
         assert _find(browser, "#missing a").is_displayed()
     browser.get_log("browser")  # the browser logs the 404
-
-
-def test_result_cards_show_the_file(browser: WebDriver, address: str, library: list[str]) -> None:
-    captioned, silent, *_ = accepted_videos(library[0])
-    with session_scope(write=True) as session:
-        rows = {video.id: session.get_one(Video, video.vector_id) for video in (captioned, silent)}
-        rows[captioned.id].uri = f"https://media.example.com/north/{'long%20name%20' * 9}.mp4?token=hunter2"
-        rows[silent.id].captions = []
-        count_changes(session, rows.values())
-
-    def parts(video: Video, css: str) -> list[tuple[str, str | None]]:
-        found = browser.find_elements(By.CSS_SELECTOR, f"#results [data-video='{video.id}'] {css}")
-        return [(part.text, part.get_attribute("title")) for part in found]
-
-    try:
-        with screen_size(browser, 390, 844):
-            browser.get(f"{address}/?{urlencode({'q': 'zymurgy'})}")  # no caption has the word
-            wait_for(browser, "[data-testid=result]", 24)
-            title = "/".join(silent.uri.split("/")[-2:])
-            assert parts(silent, ".caption") == [(title, silent.uri)]
-            assert parts(silent, ".file-name") == []
-            assert parts(captioned, ".caption") == [(captioned.captions[0], captioned.captions[0])]
-            ((name, uri),) = parts(captioned, ".file-name")
-            assert name == f"{'long name ' * 9}.mp4"
-            assert uri == f"https://media.example.com/north/{'long%20name%20' * 9}.mp4?***"
-            assert _has_no_overflow(browser)
-            card = _find(browser, f"#results [data-video='{captioned.id}'] .file-name")
-            assert card.size["height"] < 30  # one line
-            _find(browser, f"#results [data-video='{silent.id}'] .open").click()
-            wait_until(browser, lambda b: _find(b, "#player-title").text == title)
-    finally:
-        with session_scope(write=True) as session:
-            for video in (captioned, silent):
-                row = session.get_one(Video, video.vector_id)
-                row.captions, row.uri = video.captions, video.uri
-            count_changes(session, (captioned, silent))
-
-
-def test_title_is_the_first_caption_or_the_file_in_its_folder(browser: WebDriver, address: str) -> None:
-    browser.get(f"{address}/admin")
-    titles = {
-        "clip.mp4": "clip.mp4",
-        "2026/may/clip.mp4": "may/clip.mp4",
-        "upload://tsk_1/clip 1?.mp4": "clip 1?.mp4",
-        "upload://tsk_1/may/clip.mp4": "may/clip.mp4",
-        "file:///media/may/clip.mp4": "may/clip.mp4",
-        "s3://bucket/clip%201.mp4": "clip%201.mp4",
-        "https://host/clip%201.mp4?***": "clip 1.mp4",
-        "https://host/2026/may/100%.mp4": "may/100%.mp4",
-    }
-    shown = browser.execute_async_script(
-        "const [uris, done] = arguments;"
-        "import('/static/page_texts.js').then(({ videoTitle }) => "
-        "done([...uris.map((uri) => videoTitle({ captions: [], uri })),"
-        " videoTitle({ captions: ['a dog', 'a cat'], uri: 'clip.mp4' })]));",
-        list(titles),
-    )
-    assert shown == [*titles.values(), "a dog"]
-
-
-def test_pages_fit_the_screen(browser: WebDriver, address: str, library: list[str]) -> None:
-    def require_fit() -> None:
-        for width in (390, 1440):
-            with screen_size(browser, width, 844):
-                require_width(browser, width)
-
-    _open_domain(browser, address, library[0])
-    require_fit()
-    browser.get(f"{address}/watch/{accepted_videos(library[0])[0].id}?{urlencode({'q': QUERY})}")
-    wait_for(browser, ".score-parts dt", 6)
-    wait_for(browser, "#similar [data-testid=result]", 8)
-    require_fit()
 
 
 def test_captions_and_metadata_are_edited_by_keyboard(
@@ -342,22 +207,6 @@ def test_invalid_edit_is_shown_at_its_field_and_a_stale_one_is_refused(
     wait_until(browser, lambda b: not b.find_elements(By.ID, "edit-dialog"))
     assert browser.execute_script("return document.activeElement.id") == "edit"
     client.patch(f"/videos/{video}", json={"captions": before["captions"]})
-
-
-def test_grid_is_filtered_by_text_and_use(
-    browser: WebDriver, address: str, client: TestClient, library: list[str]
-) -> None:
-    _open_domain(browser, address, library[1])
-    offered = browser.find_elements(By.CSS_SELECTOR, "#video-split option")
-    assert {option.get_attribute("value") for option in offered} == {"", *get_args(EffectiveSplit)}
-    held_out = {video.id for video in accepted_videos(library[1]) if video.effective_split == "test"}
-    _find(browser, "#video-split option[value=test]").click()
-    wait_until(browser, lambda b: len(texts(b, "[data-testid=video]")) == len(held_out))
-    shown = browser.find_elements(By.CSS_SELECTOR, "[data-testid=video]")
-    assert {card.get_attribute("data-video") for card in shown} == held_out
-    _find(browser, "#video-text").send_keys("no such caption")
-    wait_until(browser, lambda b: _find(b, "#videos-message").is_displayed())
-    assert "No video matches" in _find(browser, "#videos-message").text
 
 
 def test_rejected_videos_are_listed_with_their_reasons(

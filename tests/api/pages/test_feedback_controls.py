@@ -63,18 +63,3 @@ def test_result_is_confirmed_and_taken_back_by_keyboard(browser: WebDriver, addr
     controls.find_element(By.CSS_SELECTOR, ".quiet").send_keys(Keys.SPACE)
     wait_until(browser, lambda b: len(_shown(controls)) == 2)
     assert list_feedback().feedback == []
-
-
-def test_failure_is_shown_and_can_be_repeated(
-    browser: WebDriver, address: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    controls = _open(browser, address, "a ball moves")
-    browser.execute_script("window.kept = fetch; window.fetch = () => Promise.reject(new Error('off'))")
-    buttons = [node for node in controls.find_elements(By.TAG_NAME, "button") if node.is_displayed()]
-    buttons[1].click()
-    wait_until(browser, lambda b: "doesn't respond" in controls.text)
-    browser.execute_script("window.fetch = window.kept")
-    buttons[1].click()
-    wait_until(browser, lambda b: _shown(controls) == ["Undo"])
-    (entry,) = list_feedback().feedback
-    assert (entry.verdict, entry.text) == ("wrong", "a ball moves")

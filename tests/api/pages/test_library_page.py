@@ -17,31 +17,10 @@ from api.app import create_app
 from cinestrata_schemas.tasks import TaskSpec
 from service.core.settings import Settings
 from service.tasks import commands, lifecycle
-from tests.api.browser import (
-    refresh_library_page,
-    screen_size,
-    serve,
-    texts,
-    wait_for,
-    wait_for_texts,
-    wait_until,
-)
+from tests.api.browser import refresh_library_page, screen_size, serve, texts, wait_for, wait_until
 from tests.api.learned_library import FIRST, SECOND
 
 pytestmark = pytest.mark.slow  # drives a browser
-
-
-def test_search_shows_results_with_thumbnails(browser: WebDriver, address: str) -> None:
-    browser.get(address)
-    wait_for(browser, "#domains button", 3)
-    browser.find_element(By.ID, "q").send_keys("a taxi moves left\n")
-    results = wait_for_texts(browser, "[data-testid=result]", 12)
-    assert any(FIRST in text for text in results)
-    assert "ms" in browser.find_element(By.ID, "timing").text
-    picture = browser.find_element(By.CSS_SELECTOR, "[data-testid=result] img")
-    wait_until(browser, lambda b: picture.get_property("naturalWidth"))
-    browser.find_element(By.CSS_SELECTOR, f"#domains [data-task='{SECOND}']").click()
-    wait_until(browser, lambda b: set(texts(b, ".result .badge")) == {SECOND})
 
 
 def test_clip_search_shows_results_and_captions(
@@ -60,16 +39,6 @@ def test_clip_search_shows_results_and_captions(
     assert "decode" in browser.find_element(By.ID, "timing").text
     browser.find_element(By.ID, "q").send_keys("a taxi\n")
     wait_until(browser, lambda b: "route" in b.find_element(By.ID, "timing").text)
-
-
-def test_hover_plays_the_preview(browser: WebDriver, address: str) -> None:
-    browser.get(f"{address}/?q=moves")
-    wait_for(browser, "[data-testid=result]", 5)
-    frame = browser.find_element(By.CSS_SELECTOR, ".frame")
-    webdriver.ActionChains(browser).move_to_element(frame).perform()
-    wait_until(browser, lambda b: "playing" in (frame.get_attribute("class") or ""))
-    video = frame.find_element(By.TAG_NAME, "video")
-    wait_until(browser, lambda b: video.get_property("currentTime"))
 
 
 def test_click_opens_the_player_and_escape_closes_it(browser: WebDriver, address: str) -> None:
@@ -142,38 +111,6 @@ def test_session_cookie_permits_thumbnails_and_events(
         browser.delete_all_cookies()
 
 
-def test_theme_is_stored(browser: WebDriver, address: str) -> None:
-    browser.get(address)
-    ground = "return getComputedStyle(document.documentElement).backgroundColor"
-    before = browser.execute_script(ground)
-    browser.find_element(By.ID, "theme").click()
-    after = browser.execute_script(ground)
-    assert after != before
-    browser.get(f"{address}/admin")
-    assert browser.execute_script(ground) == after
-    browser.execute_script("localStorage.clear()")
-
-
-def test_empty_query_shows_the_error_of_the_api(browser: WebDriver, address: str) -> None:
-    browser.get(address)
-    wait_for(browser, "#domains button", 3)
-    browser.execute_script("document.getElementById('search').requestSubmit()")
-    wait_until(browser, lambda b: "The query is empty" in b.find_element(By.ID, "message").text)
-    browser.get_log("browser")  # the browser logs the refused request
-
-
-def test_recall_matrix_shows_values_of_the_api(browser: WebDriver, address: str, client: TestClient) -> None:
-    browser.get(f"{address}/admin")
-    wait_for(browser, "[data-testid=cell-2-1]")
-    measures = client.get("/forgetting").json()
-    cell = browser.find_element(By.CSS_SELECTOR, "[data-testid=cell-2-1]").text
-    assert cell == f"{100 * measures['matrix_local'][1][0]:.1f}*", "few queries"
-    assert browser.find_element(By.CSS_SELECTOR, "[data-testid=loss-local]").text == "0.0"
-    browser.find_element(By.CSS_SELECTOR, "[data-gallery=global]").click()
-    union = f"{100 * measures['matrix_global'][1][0]:.1f}*"
-    wait_until(browser, lambda b: b.find_element(By.CSS_SELECTOR, "[data-testid=cell-2-1]").text == union)
-
-
 def test_task_row_shows_live_progress(browser: WebDriver, address: str, world: Path) -> None:
     browser.get(f"{address}/admin")
     spec = {
@@ -201,34 +138,6 @@ def test_task_row_shows_live_progress(browser: WebDriver, address: str, world: P
             )
         assert browser.find_element(By.CSS_SELECTOR, "[data-testid=state-watched]").text == "probing"
     commands.cancel_task(task.id)
-
-
-def test_row_of_an_ended_task_stays_until_the_list_is_read(
-    browser: WebDriver, address: str, world: Path
-) -> None:
-    videos = [{"uri": f"{FIRST}/{next((world / FIRST).glob('*.mp4')).name}"}]
-    task = commands.create_task(TaskSpec.model_validate({"name": "ended", "videos": videos})).task
-    browser.get(f"{address}/admin")
-    wait_for(browser, "[data-testid=state-ended]")
-    wait_until(browser, lambda b: "in progress" in texts(b, "#tasks-note")[0])
-    (before,) = texts(browser, "#tasks-note")
-    browser.execute_script("""
-      const held = [];
-      const send = window.fetch;
-      window.fetch = (path, options) =>
-        String(path).startsWith("/tasks?")
-          ? new Promise((resolve) => held.push(() => resolve(send(path, options))))
-          : send(path, options);
-      window.continueList = () => { window.fetch = send; for (const one of held) one(); };
-    """)
-    row = browser.find_element(By.CSS_SELECTOR, f"[data-task='{task.id}']")
-    commands.cancel_task(task.id)
-    refresh_library_page(browser)
-    wait_until(browser, lambda b: texts(b, "#tasks-note") != [before])
-    assert row.is_displayed(), "the row was removed although the list is still being read"
-    browser.execute_script("window.continueList()")
-    wait_until(browser, lambda b: texts(b, "[data-testid=state-ended]") == ["cancelled"])
-    assert row.is_displayed()
 
 
 @pytest.mark.parametrize("size", [(1440, 900), (390, 844)])

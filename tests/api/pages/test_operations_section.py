@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import timedelta
 
 import pytest
 from fastapi.testclient import TestClient
 from selenium.webdriver.common.by import By
 from selenium.webdriver.remote.webdriver import WebDriver
 
-from cinestrata_schemas.webhooks import WebhookSpec
-from service.catalog.database import now, session_scope
-from service.catalog.operation_tables import WorkerReport
 from service.core.settings import settings
 from service.operations.maintenance_jobs import list_jobs, run_job
-from service.webhooks.endpoints import create_webhook, remove_webhook
 from tests.api.browser import refresh_library_page, texts, wait_for, wait_until
 from tests.api.learned_library import FIRST, SECOND
 from tests.web_files import Handler, WebFiles, send
@@ -68,23 +63,6 @@ def test_rollback_is_confirmed_with_its_effects_and_taken_back(
     wait_until(library_page, lambda b: not b.find_elements(By.CSS_SELECTOR, "[data-testid=pinned]"))
 
 
-def test_ended_workers_without_error_share_a_row(library_page: WebDriver) -> None:
-    ages = {"old:1": timedelta(hours=3), "older:2": timedelta(hours=5), "alive:3": timedelta(0)}
-    with session_scope(write=True) as session:
-        at = now(session)
-        session.add_all(WorkerReport(name=name, seen_at=at - age) for name, age in ages.items())
-    try:
-        table = library_page.find_element(By.ID, "op-worker-table")
-        library_page.execute_script("arguments[0].scrollIntoView()", table)  # refreshed only on the screen
-        wait_until(library_page, lambda b: "alive:3" in texts(b, "#op-worker-table code"))
-        assert not {"old:1", "older:2"} & set(texts(library_page, "#op-worker-table code"))
-        *_, note = texts(library_page, "#op-worker-table tbody tr")
-        assert note == "2 workers ended within the last day, last report 3 h ago"
-    finally:
-        with session_scope(write=True) as session:
-            session.query(WorkerReport).filter(WorkerReport.name.in_(ages)).delete()
-
-
 def test_snapshot_is_written_downloaded_and_deleted(library_page: WebDriver, client: TestClient) -> None:
     click(library_page, "#op-snapshot")
     wait_until(library_page, lambda b: "queued" in b.find_element(By.ID, "op-jobs").text)
@@ -124,44 +102,3 @@ def test_answer_of_a_webhook_is_shown_as_text(
     assert library_page.title == title
     click(library_page, "#wh-list button[aria-label^=Remove]")
     wait_until(library_page, lambda b: not texts(b, "#wh-list li"))
-
-
-def test_newest_webhooks_are_shown_and_others_on_request(
-    library_page: WebDriver, web_files: WebFiles, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("CINESTRATA_WEBHOOK_TARGETS", f"private+{web_files.url}/")
-    settings.cache_clear()
-    urls = [f"{web_files.url}/{number}" for number in range(8)]
-    created = [create_webhook(WebhookSpec.model_validate({"url": url})) for url in urls]
-    try:
-        library_page.refresh()
-        wait_for(library_page, "#wh-list > li", 6)
-        assert texts(library_page, "#wh-list .op-url") == urls[:2:-1]
-        click(library_page, "#wh-list > li:last-child button")
-        assert texts(library_page, "#wh-list .op-url") == urls[::-1]
-        boxes = "return [...document.querySelectorAll('#wh-events label')].map((label) => {"
-        boxes += "const [a, b] = [label, label.firstChild].map((node) => node.getBoundingClientRect());"
-        boxes += "return Math.abs(a.top + a.bottom - b.top - b.bottom) / 2; })"
-        offsets = library_page.execute_script(boxes)
-        assert len(offsets) == 7
-        assert max(offsets) < 2
-    finally:
-        for webhook in created:
-            remove_webhook(webhook.id)
-
-
-def test_live_curves_have_a_start_and_an_end(library_page: WebDriver) -> None:
-    points = [
-        {"at": f"2026-11-01T12:00:{second:02}Z", "stage": "training", "loss": 1 / (second + 1)}
-        | {"fraction": second / 10, "videos_per_second": None}
-        for second in (0, 5, 9)
-    ]
-    shown = library_page.execute_async_script(
-        "const [task, done] = arguments;"
-        "import('/static/operations/live_curves.js').then(({ drawRunning }) => {"
-        "const node = document.createElement('div'); drawRunning(node, [task]);"
-        "done([...node.querySelectorAll('text')].map((text) => text.textContent)); });",
-        {"name": "cats", "state": "training", "points": points},
-    )
-    clock = "return arguments[0].map((at) => new Date(at).toLocaleTimeString())"
-    assert shown[-2:] == library_page.execute_script(clock, [points[0]["at"], points[-1]["at"]])

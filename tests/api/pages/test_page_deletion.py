@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 from fastapi.testclient import TestClient
@@ -15,16 +14,13 @@ from selenium.webdriver.remote.webdriver import WebDriver
 from selenium.webdriver.remote.webelement import WebElement
 
 from api.routes import task_routes
-from cinestrata_schemas.tasks import TaskSpec
 from cinestrata_schemas.videos import DeletionResult
 from service.catalog.database import session_scope
-from service.catalog.tables import Task, Video
+from service.catalog.tables import Task
 from service.core.errors import Unavailable
 from service.library.deletion import delete_task
-from service.tasks import commands
-from tests.api.browser import refresh_library_page, texts, wait_for, wait_for_texts, wait_until
+from tests.api.browser import texts, wait_for, wait_for_texts, wait_until
 from tests.api.learned_library import FIRST, SECOND
-from tests.catalog_rows import count_changes
 
 pytestmark = pytest.mark.slow  # drives a browser
 
@@ -49,63 +45,8 @@ def _focused(browser: WebDriver) -> str:
     )
 
 
-def test_video_is_deleted_after_its_id_is_typed(browser: WebDriver, address: str, client: TestClient) -> None:
-    hostile = "<img src=x onerror=\"document.title='taken'\">"
-    with session_scope(write=True) as session:
-        for video in session.query(Video):
-            video.captions = [hostile, *video.captions]
-        count_changes(session, session.query(Video))
-    browser.get(f"{address}/?q=a+ball+moves")
-    shown = wait_for_texts(browser, "[data-testid=result]", 24)
-    doomed = _find(browser, "[data-testid=result]").get_attribute("data-video") or ""
-    browser.execute_script("document.querySelector('.frame .open').click()")
-    browser.execute_script("document.querySelector('#player-act button').focus()")
-    _press(browser, Keys.ENTER, doomed[:-1])
-    assert hostile in _find(browser, "#delete-lost").text
-    assert not browser.find_elements(By.CSS_SELECTOR, "#delete-lost img")
-    assert not _find(browser, "#delete .danger").is_enabled()
-    _press(browser, Keys.ENTER)  # nothing is sent
-    _press(browser, Keys.ESCAPE)
-    wait_until(browser, lambda b: not _is_dialog_open(b))
-    assert _focused(browser) == "Delete this video"
-    assert client.get(f"/videos/{doomed}").status_code == 200
-    _press(browser, Keys.ENTER, doomed, Keys.ENTER)
-    wait_until(browser, lambda b: len(texts(b, "[data-testid=result]")) == len(shown) - 1)
-    assert not browser.find_elements(By.CSS_SELECTOR, f"[data-video='{doomed}']")
-    assert _focused(browser) == "search-done"
-    assert not _find(browser, "#player").is_displayed()
-    assert browser.title != "taken"
-    assert client.get(f"/videos/{doomed}").status_code == 404
-
-
-def test_deleted_unlearned_domain_leaves_the_list(
-    browser: WebDriver,
-    address: str,
-    world: Path,
-) -> None:
-    videos = [{"uri": f"{FIRST}/{next((world / FIRST).glob('*.mp4')).name}"}]
-    task = commands.create_task(TaskSpec.model_validate({"name": "mistake", "videos": videos})).task
-    browser.get(f"{address}/admin")
-    wait_for(browser, "#tasks > li", 3)
-    assert not _find(browser, "[aria-label='Delete mistake']").is_displayed(), (
-        "an active task must be cancelled first"
-    )
-    commands.cancel_task(task.id)
-    refresh_library_page(browser)
-    wait_until(browser, lambda b: _find(b, "[aria-label='Delete mistake']").is_displayed())
-    _find(browser, "[aria-label='Delete mistake']").click()
-    assert "column" not in _find(browser, "#delete-lost").text
-    _press(browser, "mistake", Keys.ENTER)
-    wait_until(browser, lambda b: len(texts(b, "#tasks > li")) == 2)
-    assert "mistake" not in {task.name for task in commands.list_tasks()}
-
-
 def test_learned_domain_is_deleted_by_keyboard(
-    browser: WebDriver,
-    address: str,
-    client: TestClient,
-    library: list[str],
-    monkeypatch: pytest.MonkeyPatch,
+    browser: WebDriver, address: str, client: TestClient, library: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     going, answers = threading.Event(), iter([_refused, delete_task])
 

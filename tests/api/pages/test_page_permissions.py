@@ -22,7 +22,7 @@ from service.library.deletion import delete_task
 from service.syncs.registered_syncs import register_sync, remove_sync
 from service.tasks.commands import create_task
 from service.tasks.lifecycle.state_machine import set_state
-from tests.api.browser import screen_size, texts, wait_for, wait_until
+from tests.api.browser import texts, wait_for, wait_until
 
 pytestmark = pytest.mark.slow  # drives a browser
 
@@ -48,28 +48,6 @@ def sign_in(browser: WebDriver, address: str, role: str) -> None:
     browser.find_element(By.ID, "name").send_keys(role)
     browser.find_element(By.ID, "password").send_keys(PASSWORD + "\n")
     wait_for(browser, "#q")
-
-
-def test_every_page_links_to_the_reference(
-    browser: WebDriver, address: str, users: None, library: list[str], client: TestClient
-) -> None:
-    sign_in(browser, address, "admin")
-    video = client.get(f"/videos?task={library[0]}", headers=_cookie(browser)).json()["videos"][0]["id"]
-    pages = ["/", "/admin", f"/domains/{library[0]}", f"/watch/{video}", "/access", "/docs"]
-    for page in pages:
-        browser.get(address + page)
-        bar, link = (
-            browser.find_element(By.CSS_SELECTOR, css) for css in (".bar", ".bar nav a[href='/docs']")
-        )
-        assert texts(browser, ".bar nav a") == ["Search", "Library", "Access", "API"]
-        for width in (360, 1440):
-            with screen_size(browser, width, 844):
-                wait_until(browser, lambda b, bar=bar, width=width: bar.get_property("scrollWidth") <= width)
-                assert link.is_displayed()
-                assert link.rect["x"] + link.rect["width"] <= width
-    link.click()
-    assert browser.current_url == f"{address}/docs"
-    assert texts(browser, ".bar nav [aria-current=page]") == ["API"]
 
 
 LOCKED = {  # page → controls that need a scope
@@ -125,15 +103,6 @@ def test_controls_are_those_of_the_role(
         assert bool(texts(browser, "#role-note")) == (role == "search")
 
 
-def test_role_cannot_open_the_upload_form_by_a_link(
-    browser: WebDriver, address: str, users: None, library: list[str]
-) -> None:
-    sign_in(browser, address, "search")
-    browser.get(f"{address}/admin?into={library[0]}")
-    wait_for(browser, "#tasks > li", 2)
-    assert not browser.find_element(By.ID, "dialog").is_displayed()
-
-
 @pytest.fixture
 def followed_folder(configured: Settings, library: list[str]) -> Iterator[None]:
     """A registered sync, which no worker runs."""
@@ -165,11 +134,7 @@ def test_failed_task_offers_the_method_that_fits(
     with session_scope(write=True) as session:
         row = session.get_one(Task, task)
         set_state(session, row, "failed", error="The method does not fit.", hint="Use another.")
-        row.remedy = {
-            "name": "retry_task",
-            "id": row.id,
-            "body": {"method": "zero_shot", "settings": {}},
-        }
+        row.remedy = {"name": "retry_task", "id": row.id, "body": {"method": "zero_shot", "settings": {}}}
     try:
         browser.get(f"{address}/admin")
         css = f"[data-task={task}]"

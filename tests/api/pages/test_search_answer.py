@@ -12,17 +12,14 @@ from urllib.parse import parse_qs, urlencode, urlsplit
 
 import pytest
 from fastapi.testclient import TestClient
-from selenium import webdriver
 from selenium.webdriver.common.by import By
-from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.remote.webdriver import WebDriver
 
-from cinestrata_schemas.explanations import ResultExplanation
 from cinestrata_schemas.search import SearchQuery, SearchResponse
 from service.catalog.database import session_scope
 from service.catalog.tables import Video
-from tests.api.browser import screen_size, texts, wait_for, wait_until
-from tests.api.learned_library import FIRST, SECOND
+from tests.api.browser import texts, wait_for, wait_until
+from tests.api.learned_library import FIRST
 
 pytestmark = pytest.mark.slow  # drives a browser
 
@@ -106,35 +103,6 @@ def test_headline_counts_matching_videos_and_a_heading_precedes_the_others(
     assert "%" not in _shown(browser, "#answer")
 
 
-def test_matching_results_come_first_on_every_page(
-    browser: WebDriver, address: str, state_answers: State
-) -> None:
-    def match_every_third(answer: Answer) -> None:
-        answer |= {"matches": True, "matching": 8}
-        for result in answer["results"]:
-            result["matches"] = result["rank"] % 3 == 1
-
-    state_answers(match_every_third)
-    _open(browser, address, k="12")
-    browser.find_element(By.ID, "more-button").send_keys(Keys.ENTER)
-    wait_for(browser, RESULT, 24)
-    ranks = [int(text) for text in texts(browser, ".rank")]
-    assert ranks == sorted(range(1, 25), key=lambda rank: (rank % 3 != 1, rank))
-    assert texts(browser, "#results .answer-end") == ["Other videos"]
-    focused = browser.execute_script(
-        "return document.activeElement.closest('li').querySelector('.rank').textContent"
-    )
-    assert focused == "13"
-
-
-def test_answer_without_matches_may_still_have_a_right_first_result(
-    browser: WebDriver, address: str, state_answers: State
-) -> None:
-    state_answers(lambda answer: _match(answer, 0, confidence=0.3))
-    _open(browser, address)
-    assert _shown(browser, "#headline") == "No sure match; the first result may be right"
-
-
 def test_text_without_match_is_told_and_can_be_searched_wider(
     browser: WebDriver, address: str, state_answers: State
 ) -> None:
@@ -149,37 +117,6 @@ def test_text_without_match_is_told_and_can_be_searched_wider(
     browser.find_element(By.CSS_SELECTOR, "#headline-note button").click()
     wait_until(browser, lambda b: set(_parameters(b)) == {"q"})
     wait_until(browser, lambda b: not texts(b, "#headline-note button"))
-
-
-@pytest.mark.parametrize("width", [400, 1280])
-def test_first_marked_word_is_on_the_lines_of_its_card(
-    browser: WebDriver, address: str, state_answers: State, width: int
-) -> None:
-    origins = [
-        {"kind": "transcript", "start": 5025.0, "end": 5030.0},
-        {"kind": "confirmed"},
-        {"kind": "metadata", "field": "a field whose name is as long as one line"},
-        {"kind": "metadata", "field": "place of the recording " * 20},
-        {"kind": "caption"},
-    ]
-    words = "the quick kettlebell swings of somebody in a gymnasium are counted aloud, as heard " * 3
-
-    def explain(answer: Answer) -> None:
-        _match(answer, 20)
-        for place, result in enumerate(answer["results"][:20]):
-            first = (0, 22, 38, 200)[place % 4]
-            text = f"{words[:first]}extraordinary {words}"
-            result["words"] = [{"text": text, "marks": [(first, first + 13)], **origins[place // 4]}]
-
-    state_answers(explain)
-    with screen_size(browser, width, 860):
-        _open(browser, address)
-        below = browser.execute_script(
-            "return [...document.querySelectorAll('.result mark')].map((mark) => mark.getClientRects()[0].bottom"
-            " - mark.closest('.clamped').getBoundingClientRect().bottom)"
-        )
-    assert len(below) == 20
-    assert max(below) < 1, "no word begins below the lines that its card shows"
 
 
 def test_correction_is_told_and_the_typed_words_can_be_searched(
@@ -243,30 +180,6 @@ def test_cards_say_why_and_mark_the_words(browser: WebDriver, address: str, stat
     assert browser.title != "taken"
 
 
-def test_page_of_a_video_shows_the_evidence_of_its_words(
-    browser: WebDriver, address: str, client: TestClient, library: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    service = client.app.state.query_service  # type: ignore[attr-defined]
-    explain = service.explain
-
-    def explain_words(*arguments: Any) -> ResultExplanation:
-        words = [
-            {"kind": "caption", "text": "a ball", "marks": [(2, 6)]},
-            {"kind": "metadata", "field": "toy", "text": "ball", "marks": [(0, 4)]},
-        ]
-        stated = {"words_term": 5.25, "texts": words}
-        return ResultExplanation.model_validate(explain(*arguments).model_dump() | stated)
-
-    monkeypatch.setattr(service, "explain", explain_words)
-    video = client.get("/search", params={"q": "a ball"}).json()["results"][0]["video_id"]
-    browser.get(f"{address}/watch/{video}?q=a+ball")
-    wait_for(browser, ".score-parts dt", 6)
-    parts = dict(zip(texts(browser, ".score-parts dt"), texts(browser, ".score-parts dt + dd"), strict=True))
-    assert parts["Words"] == "5.250"
-    assert texts(browser, "#why .matched-texts li") == ["Caption: a ball", "toy: ball"]
-    assert texts(browser, "#why mark") == ["ball", "ball"]
-
-
 # -- clicked filters ---------------------------------------------------------------------------------------------
 
 
@@ -327,17 +240,6 @@ def test_metadata_values_are_clicked_as_filters(
     wait_for(browser, ".facet [aria-pressed=true]", 3)
 
 
-def test_typed_filter_is_removed_by_a_click(browser: WebDriver, address: str, state_answers: State) -> None:
-    queries = state_answers(lambda answer: None)
-    _open(browser, address, where=json.dumps({"take": {"any": ["2", 2]}, "place": {"any": ["street"]}}))
-    assert _pressed(browser) == ["2", "street"], "values without a count"
-    _press(browser, "take", "2")
-    wait_until(browser, lambda b: queries[-1].where == {"place": {"any": ["street"]}})
-    _press(browser, "place", "street")
-    wait_until(browser, lambda b: "where" not in _parameters(b))
-    wait_until(browser, lambda b: not b.find_element(By.ID, "facets").is_displayed())
-
-
 def test_field_with_the_name_of_a_prototype_becomes_a_filter(
     browser: WebDriver, address: str, state_answers: State
 ) -> None:
@@ -350,24 +252,3 @@ def test_field_with_the_name_of_a_prototype_becomes_a_filter(
     )
     wait_until(browser, lambda b: b.find_element(By.ID, "answer").get_attribute("aria-busy") == "false")
     browser.get_log("browser")  # no video has the field
-
-
-def test_domains_show_their_results_and_the_others_are_folded(
-    browser: WebDriver, address: str, state_answers: State
-) -> None:
-    queries = state_answers(
-        lambda answer: answer.update(facets=[{"field": "task", "values": [{"value": SECOND, "count": 3}]}])
-    )
-    _open(browser, address)
-    assert texts(browser, "#domains button") == ["All domains", f"{SECOND}\n3", FIRST]
-    browser.find_element(By.CSS_SELECTOR, f"#domains [data-task='{FIRST}']").click()
-    wait_until(browser, lambda b: _parameters(b).get("task") == [FIRST])
-    wait_until(browser, lambda b: len(queries) == 2)
-    assert texts(browser, "#domains button") == ["All domains", f"{SECOND}\n3", FIRST], "the counts stay"
-    browser.find_element(By.CSS_SELECTOR, f"#domains [data-task='{FIRST}']").click()
-    wait_until(browser, lambda b: "task" not in _parameters(b) and len(queries) == 3)
-    wait_until(browser, lambda b: b.find_element(By.ID, "answer").get_attribute("aria-busy") == "false")
-    browser.execute_script("arguments[0].focus()", browser.find_element(By.CSS_SELECTOR, "#domains button"))
-    webdriver.ActionChains(browser).send_keys(Keys.ARROW_RIGHT).perform()
-    wait_until(browser, lambda b: _parameters(b).get("task") == [SECOND])
-    assert browser.switch_to.active_element.get_attribute("data-task") == SECOND

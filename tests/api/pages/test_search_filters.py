@@ -11,16 +11,14 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from fastapi.testclient import TestClient
-from selenium import webdriver
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.remote.webdriver import WebDriver
-from selenium.webdriver.remote.webelement import WebElement
 
 from models.routing.confidence_model import ConfidenceModel
 from service.catalog.database import session_scope
 from service.catalog.tables import Video
-from tests.api.browser import screen_size, texts, wait_for, wait_until
+from tests.api.browser import texts, wait_for, wait_until
 from tests.api.learned_library import SECOND
 
 pytestmark = pytest.mark.slow  # drives a browser
@@ -70,9 +68,7 @@ def _fill(browser: WebDriver, **values: str) -> None:
 
 
 def test_metadata_filters_are_applied_and_kept_in_the_address(
-    browser: WebDriver,
-    page: Callable[[str], None],
-    facts: dict[str, dict[str, Any]],
+    browser: WebDriver, page: Callable[[str], None], facts: dict[str, dict[str, Any]]
 ) -> None:
     page("?q=a+ball+moves&k=48")
     assert set(_shown(browser)) == set(facts)
@@ -105,9 +101,7 @@ def test_metadata_filters_are_applied_and_kept_in_the_address(
 
 
 def test_score_duration_and_date_filters_are_sent_to_the_api(
-    browser: WebDriver,
-    page: Callable[[str], None],
-    client: TestClient,
+    browser: WebDriver, page: Callable[[str], None], client: TestClient
 ) -> None:
     page("?q=a+ball+moves")
     results = client.get("/search", params={"q": "a ball moves", "k": 24}).json()["results"]
@@ -149,48 +143,8 @@ def calibrated(client: TestClient, library: list[str], monkeypatch: pytest.Monke
     monkeypatch.setattr(service.snapshots, "current", lambda: fitted_snapshot)
 
 
-def test_minimum_confidence_is_kept_in_the_address_and_validated(
-    browser: WebDriver,
-    page: Callable[[str], None],
-    client: TestClient,
-    calibrated: None,
-) -> None:
-    sure = [
-        r["confidence"]
-        for r in client.get("/search", params={"q": "a ball moves", "k": 24}).json()["results"]
-    ]
-    assert sure[3] > sure[4] > 0
-    page("?q=a+ball+moves")
-    _fill(browser, min_confidence="7")  # the browser's own validation
-    assert "1" in _at(browser, "min_confidence").text
-    assert browser.switch_to.active_element.get_attribute("id") == "min_confidence"
-    least = f"{(sure[3] + sure[4]) / 2:.9f}"
-    _fill(browser, min_confidence=least)
-    wait_until(browser, lambda b: len(_shown(b)) == 4)
-    assert parse_qs(urlsplit(browser.current_url).query)["min_confidence"] == [least]
-    assert browser.find_element(By.CSS_SELECTOR, "#filter summary").text == "Filters · 1"
-    browser.refresh()
-    wait_until(browser, lambda b: len(_shown(b)) == 4)
-    assert browser.find_element(By.ID, "min_confidence").get_property("value") == least
-    page("?q=a+ball+moves&min_confidence=1.5")
-    assert _at(browser, "min_confidence").text == "The value is not a probability. Give a number from 0 to 1."
-    assert browser.switch_to.active_element.get_attribute("id") == "min_confidence"
-    browser.get_log("browser")  # the browser logs the refused request
-    _fill(browser, min_confidence="")
-    wait_until(browser, lambda b: len(_shown(b)) == 24)
-    assert not browser.find_elements(By.CSS_SELECTOR, "#filter [aria-invalid], #filter .field-error")
-
-
-def _at(browser: WebDriver, field: str) -> WebElement:
-    """Return the message that describes a field for assistive technology."""
-    message_id = browser.find_element(By.ID, field).get_attribute("aria-describedby")
-    return browser.find_element(By.ID, message_id or "")
-
-
 def test_more_button_appends_pages_until_the_last(
-    browser: WebDriver,
-    page: Callable[[str], None],
-    client: TestClient,
+    browser: WebDriver, page: Callable[[str], None], client: TestClient
 ) -> None:
     whole = client.get("/search", params={"q": "a ball moves", "k": 24}).json()["results"]
     page("?q=a+ball+moves&k=12")
@@ -208,44 +162,3 @@ def test_more_button_appends_pages_until_the_last(
     browser.execute_script(f"document.querySelector(\"#domains [data-task='{SECOND}']\").click()")
     wait_until(browser, lambda b: len(_shown(b)) == 12)
     assert not browser.find_element(By.ID, "more-button").is_displayed()
-
-
-def test_popovers_work_by_keyboard_and_controls_have_names(
-    browser: WebDriver,
-    page: Callable[[str], None],
-) -> None:
-    page("?q=a+ball+moves")
-    for popover, fewest in {"filter": 9, "options": 4}.items():
-        summary = browser.find_element(By.CSS_SELECTOR, f"#{popover} summary")
-        browser.execute_script("arguments[0].focus()", summary)
-        webdriver.ActionChains(browser).send_keys(Keys.ENTER).perform()
-        wait_until(browser, lambda b, popover=popover: b.find_element(By.ID, popover).get_property("open"))
-        controls = browser.find_elements(By.CSS_SELECTOR, f"#{popover} :is(input, select, button)")
-        assert len(controls) >= fewest
-        assert all(control.accessible_name for control in controls)
-        webdriver.ActionChains(browser).send_keys(Keys.TAB, Keys.ESCAPE).perform()
-        assert not browser.find_element(By.ID, popover).get_property("open")
-        assert browser.switch_to.active_element == summary
-
-
-@pytest.mark.parametrize("size", [(390, 844), (390, 480), (1440, 900)])
-def test_popovers_fit_the_screen_and_do_not_cover_the_domains(
-    browser: WebDriver,
-    page: Callable[[str], None],
-    size: tuple[int, int],
-) -> None:
-    box = (
-        "const r = document.querySelector(arguments[0]).getBoundingClientRect(); "
-        "return [r.left, r.top, r.right, r.bottom]"
-    )
-    with screen_size(browser, *size):
-        page("?q=a+ball+moves")
-        left, top, right, bottom = browser.execute_script(box, "#domains")
-        for popover in ("filter", "options"):
-            x0, y0, x1, y1 = browser.execute_script(box, f"#{popover} summary")
-            assert x0 >= right or y0 >= bottom or x1 <= left or y1 <= top
-            browser.find_element(By.CSS_SELECTOR, f"#{popover} summary").click()
-            x0, y0, x1, y1 = browser.execute_script(box, f"#{popover} .popover")
-            assert (x0 >= 0, x1 <= size[0]) == (True, True)
-            browser.execute_script(f"document.querySelector('#{popover} .popover').scrollTop = 10000")
-            assert browser.execute_script("return document.documentElement.scrollWidth") <= size[0]

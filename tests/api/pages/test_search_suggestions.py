@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from fastapi.testclient import TestClient
 from selenium import webdriver
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
@@ -108,16 +107,6 @@ def test_keyboard_takes_a_word_and_searches(browser: WebDriver, open_page: Open)
     assert browser.title != "taken"
 
 
-def test_click_takes_a_word_as_it_is(browser: WebDriver, open_page: Open) -> None:
-    field = open_page()
-    field.send_keys("a ball, bal")
-    wait_for(browser, OPTION, 4)
-    browser.find_elements(By.CSS_SELECTOR, OPTION)[3].click()
-    wait_until(browser, lambda b: "searching" in b.execute_script("return {...document.body.dataset}"))
-    assert field.get_property("value") == "a ball, $&"
-    assert browser.switch_to.active_element == field
-
-
 def test_escape_closes_the_list_and_then_clears_the_field(browser: WebDriver, open_page: Open) -> None:
     field = open_page()
     field.send_keys("bal")
@@ -133,70 +122,3 @@ def test_escape_closes_the_list_and_then_clears_the_field(browser: WebDriver, op
     field.click()
     _press(browser, Keys.ESCAPE)
     assert field.get_property("value") == ""
-
-
-def test_word_replaces_what_it_continues(browser: WebDriver, open_page: Open) -> None:
-    field = open_page()
-    for text, word, completed in (
-        ("日本語", "本語", "日本語"),
-        ("東京 日本", "日本語", "東京 日本語"),
-        ("un Café", "cafeteria", "un cafeteria"),
-        ("sit-u", "up", "sit-up"),
-        ("Straß", "strasse", "strasse"),
-        ("mice", "mouse", "mouse"),
-    ):
-        browser.execute_script(
-            "window.stated.body = { suggestions: [{ text: arguments[0], count: 1 }] }", word
-        )
-        field.clear()
-        field.send_keys(text)
-        wait_until(browser, lambda b, word=word: texts(b, OPTION) == [f"{word}\n1"])
-        _press(browser, Keys.DOWN, Keys.ENTER)
-        assert field.get_property("value") == completed
-
-
-def test_words_of_the_library_are_suggested(browser: WebDriver, address: str, client: TestClient) -> None:
-    expected = client.get("/suggestions", params={"q": "which c", "k": 8}).json()["suggestions"]
-    assert len(expected) > 1
-    browser.get(address)
-    wait_for(browser, "#domains button", 3)
-    browser.find_element(By.ID, "q").send_keys("which c")
-    assert wait_for_texts(browser, OPTION, len(expected)) == [
-        f"{each['text']}\n{each['count']}" for each in expected
-    ]
-
-
-def test_text_without_a_last_word_has_no_suggestions(browser: WebDriver, open_page: Open) -> None:
-    field = open_page()
-    for text in ("a ball ", "?!", "  "):
-        field.send_keys("x")
-        wait_for(browser, OPTION, 4)
-        field.clear()
-        browser.execute_script("window.suggested.length = 0")
-        field.send_keys(text)
-        wait_until(browser, lambda b: not texts(b, OPTION))
-        browser.execute_async_script("setTimeout(arguments[0], 300)")
-        paths = [request["path"] for request in _log(browser, "suggested")]
-        assert not [path for path in paths if path.endswith(("+&k=8", "%21&k=8"))]
-        assert not texts(browser, OPTION)
-        field.clear()
-
-
-def test_search_does_not_wait_for_suggestions(browser: WebDriver, open_page: Open) -> None:
-    field = open_page(delay=1000)
-    field.send_keys("ball")
-    wait_until(browser, lambda b: _log(b, "suggested"))
-    _press(browser, Keys.ENTER)
-    wait_for(browser, "[data-testid=result]", 1)
-    assert all(request["aborted"] for request in _log(browser, "suggested"))
-    browser.execute_async_script("setTimeout(arguments[0], 1200)")
-    assert not texts(browser, OPTION), "a late answer does not cover the results"
-
-
-def test_failed_suggestions_leave_the_search_usable(browser: WebDriver, open_page: Open) -> None:
-    field = open_page(status=503)
-    field.send_keys("ball")
-    wait_until(browser, lambda b: _log(b, "suggested"))
-    _press(browser, Keys.ENTER)
-    wait_for(browser, "[data-testid=result]", 1)
-    assert not browser.find_element(By.ID, "message").is_displayed()

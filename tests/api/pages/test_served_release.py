@@ -55,27 +55,3 @@ def test_search_in_an_unsearched_domain_is_explained(browser: WebDriver, address
     assert "/releases" not in message
     browser.find_element(By.CSS_SELECTOR, "#message button").click()  # all domains
     wait_until(browser, lambda b: b.find_elements(By.CSS_SELECTOR, "#results .result"))
-
-
-def test_library_page_counts_searched_domains(browser: WebDriver, library: list[str], address: str) -> None:
-    browser.get(f"{address}/admin")
-    wait_for(browser, "[data-testid^=cell]")
-    assert _text(browser, "learned") == "1 domain"
-    assert "1 later domain is not searched by the served release" in _text(browser, "learned-note")
-    assert "2 learned, 1 of them not searched" in _text(browser, "tasks-note")
-    states = {name: texts(browser, f"[data-testid='state-{name}']") for name in (FIRST, SECOND)}
-    assert states == {FIRST: ["ready"], SECOND: ["not searched"]}
-    assert "searchable" not in texts(browser, f"[data-testid='facts-{SECOND}']")[0]
-
-
-def test_pages_of_an_unsearched_domain_and_video_say_so(
-    browser: WebDriver, client: TestClient, library: list[str], address: str
-) -> None:
-    browser.get(f"{address}/domains/{library[1]}")
-    assert "is not searched" in wait_for_texts(browser, "#unsearched:not([hidden])")[0]
-    assert "not searched" in _text(browser, "found-note")
-    assert not browser.find_element(By.ID, "search-link").is_displayed()
-    video = client.get(f"/videos?task={library[1]}").json()["videos"][0]["id"]
-    browser.get(f"{address}/watch/{video}")
-    assert "is not searched" in wait_for_texts(browser, "#unsearched:not([hidden])")[0]
-    assert "not searched" in _text(browser, "similar-note")

@@ -72,53 +72,6 @@ def test_summary_weighs_queries_and_shows_their_number(browser: WebDriver, page:
     assert texts(browser, "[data-testid^=cell-2]") == ["20.0", "100.0*"]
 
 
-def test_zero_shot_follows_the_gallery(browser: WebDriver, page: str) -> None:
-    cells = {(1, 1): 0.5, (2, 1): 0.5, (2, 2): 0.6}
-    add_measured_domains(cells | {(0, 1): 0.1, (0, 2): 0.4})
-    add_measured_domains(cells, gallery="global")
-    _open(browser, page)
-    assert texts(browser, "[data-testid^=zero-shot]") == ["10.0*", "40.0"]
-    assert "dashed" in _text(browser, "time-note")
-    assert len(browser.find_elements(By.CSS_SELECTOR, "#time .zero-shot")) == 2
-    browser.find_element(By.CSS_SELECTOR, "[data-gallery=global]").click()
-    wait_until(browser, lambda b: "not measured" in _text(b, "time-note"))
-    assert texts(browser, "[data-testid^=zero-shot]") == []
-    assert not browser.find_elements(By.CSS_SELECTOR, "#time .zero-shot")
-    assert "Zero-shot recall is not measured" in _text(browser, "matrix-note")
-
-
-def test_domains_without_a_found_video_are_named(browser: WebDriver, page: str) -> None:
-    cells = {(i, t): 0.5 for i in range(1, 4) for t in range(1, i + 1)}
-    add_measured_domains(cells, queries=lambda i, t: 40)
-    add_measured_domains(dict.fromkeys(cells, 0.0), gallery="global", queries=lambda i, t: 40)
-    _open(browser, page)
-    assert _text(browser, "forgotten") == "Nothing"
-    assert browser.find_element(By.ID, "forgotten").get_attribute("class") == "big", "no loss, and not good"
-    assert "Not found among all shards: no query of “domain 1” (40 queries)" in _text(
-        browser, "forgotten-note"
-    )
-    assert "none of its 40 queries" in _text(browser, "advice")
-
-
-def test_figures_weigh_queries_and_literature_measures_are_apart(browser: WebDriver, page: str) -> None:
-    cells = {(i, t): 0.5 for i in range(1, 4) for t in range(1, i + 1)}
-    counts = {1: 99, 2: 1, 3: 50}
-    add_measured_domains(cells, queries=lambda i, t: counts[t])
-    union = cells | {(2, 2): 1.0, (3, 2): 0.0, (3, 1): 0.4}
-    add_measured_domains(union, gallery="global", queries=lambda i, t: counts[t])
-    _open(browser, page)
-    assert _text(browser, "loss-local") == "0.0"
-    assert _text(browser, "loss-global") == "10.9", "one query of domain 2 hardly counts"
-    note = _text(browser, "loss-global-note")
-    assert "100 queries" in note
-    assert "10.9 points lost" in _text(browser, "forgotten-note")
-    assert "Most: “domain 1”" in _text(browser, "forgotten-note")
-    browser.find_element(By.CSS_SELECTOR, ".literature summary").click()
-    measures = [_text(browser, name) for name in ("bwf-local", "bwf-global", "hm")]
-    assert measures == ["0.0", "55.0", "50.0 %"], "one query of domain 2 counts like 99 of domain 1"
-    assert _text(browser, "loss-worst-note").startswith("points, “domain 1” among all shards")
-
-
 def test_library_with_alerts_failures_or_dead_workers_is_not_healthy(browser: WebDriver, page: str) -> None:
     for gallery in ("local", "global"):
         add_measured_domains(

@@ -14,7 +14,7 @@ from selenium.webdriver.remote.webdriver import WebDriver
 from service.catalog.database import session_scope
 from service.catalog.tables import Video
 from service.library.video_listing import stream_path
-from tests.api.browser import wait_for, wait_until
+from tests.api.browser import wait_for
 from tests.catalog_rows import accepted_videos
 
 pytestmark = pytest.mark.slow  # drives a browser
@@ -61,15 +61,3 @@ def test_video_that_the_browser_cannot_play_is_linked(
     link = browser.find_element(By.CSS_SELECTOR, "#screen a")
     assert link.get_attribute("href") == f"{address}/videos/{video}/stream"
     assert link.get_attribute("download") is not None
-
-
-@pytest.mark.parametrize("sound", [False, True])
-def test_quicktime_file_with_streams_of_an_mp4_is_played(
-    browser: WebDriver, address: str, library: list[str], sound: bool
-) -> None:
-    video = _replace(2 + sound, library, "libx264", "yuv420p", sound=sound)
-    browser.get(f"{address}/watch/{video}")
-    wait_until(
-        browser, lambda b: b.execute_script("return document.querySelector('video')?.videoWidth") == 64
-    )
-    assert not browser.find_elements(By.CSS_SELECTOR, "#screen a")

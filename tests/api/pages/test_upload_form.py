@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -213,54 +211,6 @@ def test_table_in_another_encoding_is_read_on_request(form: WebDriver, clips: Ca
     assert "CP1252" in _preview(form, "1 video with 1 caption")
 
 
-def test_caption_files_of_data_sets_are_previewed(form: WebDriver, clips: Callable[..., Path]) -> None:
-    folder = clips(["video0.mp4", "video1.mp4"])
-    content = {
-        "videos": [{"video_id": f"video{number}", "split": "train"} for number in range(3)],
-        "sentences": [
-            {"video_id": "video0", "caption": "<b>a dog</b>"},
-            {"video_id": "video2", "caption": "no"},
-        ],
-    }
-    (folder / "data.json").write_text(json.dumps(content), "utf-16")
-    (folder / "video1.json").write_text('{"caption": "a cat"}')
-    form.find_element(By.ID, "f-folder").send_keys(str(folder))
-    shown = _preview(form, "2 videos with 1 caption")
-    assert "Captions from holiday/data.json: MSR-VTT, UTF-16, 3 files" in shown
-    assert "1 row of the table without a file: left out" in shown
-    (folder / "more.json").write_text('{"clips": [1]}')
-    form.find_element(By.ID, "f-folder").send_keys(str(folder))
-    assert "The keys 'clips' match no known caption format." in _preview(form, "more.json")
-
-
-def test_used_name_is_reported_before_the_upload(form: WebDriver, clips: Callable[..., Path]) -> None:
-    form.find_element(By.ID, "f-files").send_keys(str(clips(["a.mp4"]) / "a.mp4"))
-    form.find_element(By.ID, "f-name").send_keys(FIRST)
-    wait_until(form, lambda b: "Choose another name" in b.find_element(By.ID, "f-name-error").text)
-    assert not form.find_element(By.ID, "send").is_enabled()
-
-
-def test_upload_continues_after_a_lost_network(
-    form: WebDriver, clips: Callable[..., Path], configured: Settings, valve: Valve
-) -> None:
-    folder = clips(["long.mp4"], size=24 * MIB)
-    valve.limit = 18 * MIB
-    form.find_element(By.ID, "f-files").send_keys(str(folder / "long.mp4"))
-    form.find_element(By.ID, "f-name").send_keys("lost network")
-    _preview(form, "1 video")
-    _send(form)
-    valve.wait_for_bytes(form, 16 * MIB)
-    form.execute_cdp_cmd("Network.enable", {})
-    form.execute_cdp_cmd("Network.emulateNetworkConditions", _network(offline=True))
-    wait_until(form, lambda b: "Next attempt" in b.find_element(By.ID, "upload-list").text)
-    valve.limit = float("inf")
-    assert form.find_element(By.ID, "dialog").is_displayed()
-    form.execute_cdp_cmd("Network.emulateNetworkConditions", _network())
-    wait_until(form, lambda b: not b.find_element(By.ID, "dialog").is_displayed())
-    sent = configured.uploads_dir / _task("lost network").id / "long.mp4"
-    assert sent.read_bytes() == (folder / "long.mp4").read_bytes()
-
-
 def test_upload_continues_after_a_reload_and_a_restart_of_the_server(
     browser: WebDriver,
     client: TestClient,
@@ -322,21 +272,3 @@ def test_cancelled_upload_leaves_no_file(form: WebDriver, clips: Callable[..., P
     wait_until(form, lambda b: {*valve.incoming.iterdir()} == files)
     wait_until(form, lambda b: b.find_element(By.ID, "choose").is_displayed())
     assert not any(task.name == "cancelled" for task in commands.list_tasks())
-
-
-def test_file_that_changes_after_its_selection_is_named(form: WebDriver, clips: Callable[..., Path]) -> None:
-    folder = clips(["kept.mp4", "changed.mp4"])
-    form.find_element(By.ID, "f-folder").send_keys(str(folder))
-    form.find_element(By.ID, "f-name").send_keys("changed")
-    _preview(form, "2 videos")
-    with (folder / "changed.mp4").open("ab") as file:
-        file.write(b"more")
-    os.utime(folder / "changed.mp4", (0, 0))
-    _send(form)
-    wait_until(form, lambda b: "Select it again" in b.find_element(By.ID, "upload-list").text)
-    wait_until(form, lambda b: "1 of 2 files" in b.find_element(By.ID, "upload-text").text)
-    form.find_element(By.ID, "edit").click()
-    form.find_element(By.ID, "f-folder").send_keys(str(folder))
-    _preview(form, "2 videos")
-    _send(form)
-    wait_for(form, "[data-testid=state-changed]")

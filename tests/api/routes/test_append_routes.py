@@ -16,7 +16,6 @@ from service.celery_worker import probe
 from service.core.settings import Settings
 from tests.api.learned_library import SECOND
 from trainer.worker.append_job import run_append_job
-from trainer.worker.learning_job import run_learning_job
 
 
 def _entry(configured: Settings, world: Path, name: str) -> dict[str, Any]:
@@ -69,24 +68,6 @@ def _found(client: TestClient, task: str) -> set[str]:
     return {result["video_id"] for result in answer["results"]}
 
 
-def test_captions_of_appended_videos_route_queries(
-    client: TestClient, library: list[str], configured: Settings, world: Path
-) -> None:
-    """A word in an appended caption makes its domain the likeliest, which it was not before."""
-
-    def likeliest() -> str:
-        answer = client.get("/search", params={"q": "xylophone"}).json()
-        return str(answer["routing"][0]["task_id"])
-
-    before = likeliest()
-    domain = next(task for task in library if task != before)
-    entry = _entry(configured, world, "music") | {"captions": ["a xylophone"]}
-    append = client.post(f"/tasks/{domain}/videos", json={"videos": [entry]}).json()
-    assert likeliest() == before
-    assert _run(client, append["id"])["state"] == "ready"
-    assert likeliest() == domain
-
-
 def test_archive_is_appended(
     client: TestClient, library: list[str], configured: Settings, world: Path
 ) -> None:
@@ -125,24 +106,6 @@ def test_refusals_name_the_reason(
 
 
 @pytest.mark.parametrize(
-    ("path", "status", "field"),
-    [
-        ("/videos?task=nowhere", 404, None),
-        ("/videos?limit=0", 422, "limit"),
-        ("/videos?limit=1001", 422, "limit"),
-        ("/videos?cursor=x", 422, "cursor"),
-        ("/videos?cursor=" + "9" * 30, 422, "cursor"),
-        ("/videos?statsu=accepted", 422, "statsu"),
-        ("/videos?status=lost", 422, "status"),
-    ],
-)
-def test_wrong_list_parameter_is_named(client: TestClient, path: str, status: int, field: str | None) -> None:
-    answer = client.get(path)
-    assert answer.status_code == status
-    assert field is None or field in [error["field"] for error in answer.json()["errors"]]
-
-
-@pytest.mark.parametrize(
     ("body", "field"),
     [
         ({"videos": []}, "videos"),
@@ -158,40 +121,3 @@ def test_invalid_field_is_named(
     answer = client.post(f"/tasks/{library[0]}/videos", json=body)
     assert answer.status_code == 422
     assert field in [error["field"] for error in answer.json()["errors"]]
-
-
-def test_form_without_archive_is_refused(client: TestClient, library: list[str]) -> None:
-    answer = client.post(f"/tasks/{library[0]}/videos", files={"clip": ("a.zip", b"x")})
-    assert answer.status_code == 422
-    assert [error["field"] for error in answer.json()["errors"]] == ["archive"]
-
-
-@pytest.mark.slow
-def test_appended_videos_are_relearned(
-    client: TestClient, library: list[str], configured: Settings, world: Path
-) -> None:
-    """The videos keep their IDs and are found once, in the new domain."""
-    domain = library[0]
-    names = ("first", "second", "third")
-    body = {"videos": [_entry(configured, world, name) for name in names]}
-    append = client.post(f"/tasks/{domain}/videos", json=body).json()["id"]
-    _run(client, append)
-    assert client.post(f"/tasks/{domain}/relearn", json={"name": "a", "extra": 1}).status_code == 422
-    key = {"Idempotency-Key": "relearn-1"}
-    answer = client.post(f"/tasks/{append}/relearn", json={"name": "second half"}, headers=key)
-    assert answer.status_code == 202, answer.text
-    task = answer.json()
-    assert (task["relearns"], task["name"]) == (domain, "second half")
-    again = client.post(f"/tasks/{domain}/relearn")
-    assert (again.json()["id"], again.headers["idempotency-replayed"]) == (task["id"], "true")
-    probe(task["id"])
-    run_learning_job(task["id"])
-    client.app.state.query_service.snapshots.refresh()  # type: ignore[attr-defined]
-    assert client.get(f"/tasks/{task['id']}").json()["state"] == "ready"
-    assert client.get("/videos/first").json()["task"] == "second half"
-    assert set(names) <= _found(client, task["id"])
-    assert not _found(client, domain) & set(names)
-    assert client.post(f"/tasks/{domain}/relearn").status_code == 409  # there are no appended videos left
-    repeated = client.post(f"/tasks/{append}/relearn", json={"name": "second half"}, headers=key)
-    assert (repeated.status_code, repeated.json()["id"]) == (202, task["id"])
-    assert client.post(f"/tasks/{append}/relearn", json={"name": "other"}, headers=key).status_code == 422

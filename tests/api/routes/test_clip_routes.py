@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import av
 import numpy as np
 import pytest
 import torch
@@ -76,28 +75,6 @@ def test_clip_of_an_indexed_video_finds_that_video(
             assert len(answer["searched"]) == 2
 
 
-def test_scores_are_scaled_cosines_of_each_shards_own_encoder(
-    client: TestClient, library: list[str], configured: Settings
-) -> None:
-    serving = client.app.state.query_service.snapshots.current()  # type: ignore[attr-defined]
-    video = _videos(library[0])[0]
-    results = _post(client, _file(configured, video), k=30).json()["results"]
-    assert len(results) == 24
-    found = {result["video_id"]: result["score"] for result in results}
-    # Under its own task the clip's vector is the stored one.
-    shard = serving.shards[library[0]]
-    vectors = shard.vectors(shard.ids)
-    own = vectors[shard.ids.tolist().index(video.vector_id)]
-    pairs = [float(a @ b) for i, a in enumerate(vectors) for b in vectors[:i]]
-    mean = sum(pairs) / len(pairs)
-    assert mean_cosine(vectors) == pytest.approx(mean, abs=1e-5)
-    for other in _videos(library[0]):
-        cosine = float(vectors[shard.ids.tolist().index(other.vector_id)] @ own)
-        assert found[other.id] == pytest.approx((cosine - mean) / (1 - mean), abs=1e-2)
-    assert [result["rank"] for result in results] == list(range(1, 25))
-    assert sorted(found.values(), reverse=True) == [result["score"] for result in results]
-
-
 def test_parameters_act_as_in_text_search(
     client: TestClient, library: list[str], configured: Settings
 ) -> None:
@@ -129,26 +106,6 @@ def test_image_is_a_clip_of_one_frame(
     found = answer.json()
     assert (found["kind"], found["width"], found["height"], found["duration"]) == ("picture", 128, 96, None)
     assert len(found["results"]) == 3
-
-
-def test_image_finds_the_still_video_that_shows_it(
-    client: TestClient, library: list[str], tmp_path: Path
-) -> None:
-    rng = np.random.default_rng(1)
-    pixels = rng.integers(0, 256, (7, 7, 3), np.uint8).repeat(8, axis=0).repeat(8, axis=1)
-    with av.open(str(tmp_path / "still.mkv"), "w") as container:
-        stream: Any = container.add_stream("ffv1", rate=4)
-        stream.width = stream.height = 56
-        stream.pix_fmt = "bgr0"
-        for _ in range(4):
-            container.mux(stream.encode(av.VideoFrame.from_ndarray(pixels, format="rgb24")))
-        container.mux(stream.encode(None))
-    moving = _post(client, (tmp_path / "still.mkv").read_bytes(), k=24).json()
-    still = _post(client, _picture("PNG", pixels), k=24).json()
-    assert moving["kind"] == "video"
-    assert [(r["video_id"], r["score"]) for r in moving["results"]] == [
-        (r["video_id"], r["score"]) for r in still["results"]
-    ]
 
 
 def _bomb(width: int, height: int) -> bytes:
@@ -232,21 +189,6 @@ def test_too_large_clip_is_refused(
     assert "100000 bytes" in answer.json()["detail"]
 
 
-def test_clip_queue_is_limited(client: TestClient, library: list[str], configured: Settings) -> None:
-    content = _file(configured, _videos(library[0])[0])
-    clips = client.app.state.query_service.clips  # type: ignore[attr-defined]
-    taken = 0
-    while clips.slots.acquire(blocking=False):
-        taken += 1
-    refused = _post(client, content)
-    assert (taken, refused.status_code) == (4, 429)
-    assert int(refused.headers["Retry-After"]) > 0
-    clips.slots.release(taken)
-    for broken in (b"no video", content):  # each request releases its place
-        for _ in range(5):
-            assert _post(client, broken).status_code == (200 if broken is content else 422)
-
-
 @pytest.mark.parametrize(
     ("query", "field"),
     [
@@ -272,32 +214,6 @@ def test_clip_field_must_be_a_file(client: TestClient, library: list[str]) -> No
         assert [error["field"] for error in answer.json()["errors"]] == ["clip"]
     broken = client.post("/search/clip", content=b"x", headers={"Content-Type": "multipart/form-data"})
     assert 400 <= broken.status_code < 500
-
-
-def test_domain_with_missing_encoder_is_reported_as_degraded(
-    client: TestClient, library: list[str], configured: Settings, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    service = client.app.state.query_service  # type: ignore[attr-defined]
-    serving = service.snapshots.current()
-    broken = serving.index_snapshot.manifest.shards[library[0]].release
-    folder = configured.index_dir / "releases" / broken
-    # Without the cached video encoders.
-    monkeypatch.setattr(
-        service, "clips", ClipSearch(service.settings, service.metadata_cache, service.caption_index)
-    )
-    kept = (folder / "weights.safetensors").read_bytes()
-    (folder / "weights.safetensors").write_bytes(kept[:-1])
-    try:
-        answer = _post(client, _file(configured, _videos(library[1])[0]), k=30).json()
-        name = serving.task_names[library[0]]
-        assert "video encoder cannot be read" in answer["degraded"][name]
-        assert {result["task_id"] for result in answer["results"]} == {library[1]}
-        refused = _post(client, _file(configured, _videos(library[1])[0]), task=library[0])
-        assert refused.status_code == 503
-    finally:
-        (folder / "weights.safetensors").write_bytes(kept)
-    assert _post(client, _file(configured, _videos(library[1])[0])).json()["degraded"] == {}
-    service.clips.close()
 
 
 # -- texts for a video --------------------------------------------------------------------------------------
@@ -348,6 +264,94 @@ def test_best_captions_of_a_video_are_returned(
     assert again == answer
 
 
+def test_clip_captions_come_from_the_domain_of_the_best_result(
+    client: TestClient, library: list[str], configured: Settings
+) -> None:
+    video = _videos(library[0])[1]
+    answer = _post(client, _file(configured, video), captions=4).json()
+    wanted = client.get(f"/videos/{video.id}/captions", params={"k": 4}).json()["captions"]
+    assert [caption["text"] for caption in answer["captions"]] == [caption["text"] for caption in wanted]
+    np.testing.assert_allclose(
+        [caption["score"] for caption in answer["captions"]],
+        [caption["score"] for caption in wanted],
+        atol=2e-3,
+    )
+    assert not any(caption["own"] for caption in answer["captions"])
+
+
+@pytest.mark.parametrize(
+    ("path", "query", "status"),
+    [("nowhere", {}, 404), (None, {"k": 0}, 422), (None, {"k": 10**9}, 422), (None, {"scope": "world"}, 422)],
+)
+def test_invalid_caption_requests_are_refused(
+    client: TestClient, library: list[str], path: str | None, query: dict[str, Any], status: int
+) -> None:
+    video = path or _videos(library[0])[0].id
+    answer = client.get(f"/videos/{video}/captions", params=query)
+    assert answer.status_code == status
+    assert answer.headers["content-type"] == "application/problem+json"
+
+
+def test_clips_and_captions_count_as_several_searches_in_admission(
+    client: TestClient, library: list[str], configured: Settings
+) -> None:
+    service = client.app.state.query_service  # type: ignore[attr-defined]
+    video = _videos(library[0])[0]
+    with service.admission.admit(request_limits.MAX_WAITING_TEXTS - 1):
+        for refused in (_post(client, _file(configured, video)), client.get(f"/videos/{video.id}/captions")):
+            assert refused.status_code == 429
+            assert int(refused.headers["Retry-After"]) > 0
+    assert client.get(f"/videos/{video.id}/captions").status_code == 200
+
+
+def test_scores_are_scaled_cosines_of_each_shards_own_encoder(
+    client: TestClient, library: list[str], configured: Settings
+) -> None:
+    serving = client.app.state.query_service.snapshots.current()  # type: ignore[attr-defined]
+    video = _videos(library[0])[0]
+    results = _post(client, _file(configured, video), k=30).json()["results"]
+    assert len(results) == 24
+    found = {result["video_id"]: result["score"] for result in results}
+    # Under its own task the clip's vector is the stored one.
+    shard = serving.shards[library[0]]
+    vectors = shard.vectors(shard.ids)
+    own = vectors[shard.ids.tolist().index(video.vector_id)]
+    pairs = [float(a @ b) for i, a in enumerate(vectors) for b in vectors[:i]]
+    mean = sum(pairs) / len(pairs)
+    assert mean_cosine(vectors) == pytest.approx(mean, abs=1e-5)
+    for other in _videos(library[0]):
+        cosine = float(vectors[shard.ids.tolist().index(other.vector_id)] @ own)
+        assert found[other.id] == pytest.approx((cosine - mean) / (1 - mean), abs=1e-2)
+    assert [result["rank"] for result in results] == list(range(1, 25))
+    assert sorted(found.values(), reverse=True) == [result["score"] for result in results]
+
+
+def test_domain_with_missing_encoder_is_reported_as_degraded(
+    client: TestClient, library: list[str], configured: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service = client.app.state.query_service  # type: ignore[attr-defined]
+    serving = service.snapshots.current()
+    broken = serving.index_snapshot.manifest.shards[library[0]].release
+    folder = configured.index_dir / "releases" / broken
+    # Without the cached video encoders.
+    monkeypatch.setattr(
+        service, "clips", ClipSearch(service.settings, service.metadata_cache, service.caption_index)
+    )
+    kept = (folder / "weights.safetensors").read_bytes()
+    (folder / "weights.safetensors").write_bytes(kept[:-1])
+    try:
+        answer = _post(client, _file(configured, _videos(library[1])[0]), k=30).json()
+        name = serving.task_names[library[0]]
+        assert "video encoder cannot be read" in answer["degraded"][name]
+        assert {result["task_id"] for result in answer["results"]} == {library[1]}
+        refused = _post(client, _file(configured, _videos(library[1])[0]), task=library[0])
+        assert refused.status_code == 503
+    finally:
+        (folder / "weights.safetensors").write_bytes(kept)
+    assert _post(client, _file(configured, _videos(library[1])[0])).json()["degraded"] == {}
+    service.clips.close()
+
+
 def test_caption_vectors_are_cached_within_a_limit(
     client: TestClient, library: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -371,61 +375,6 @@ def test_caption_vectors_are_cached_within_a_limit(
         client.get(f"/videos/{video}/captions")
         assert len(service.caption_index) == 1
     assert [task for task, _ in encoded] == [*library, *library, library[0]]
-
-
-def test_clip_captions_come_from_the_domain_of_the_best_result(
-    client: TestClient, library: list[str], configured: Settings
-) -> None:
-    video = _videos(library[0])[1]
-    answer = _post(client, _file(configured, video), captions=4).json()
-    wanted = client.get(f"/videos/{video.id}/captions", params={"k": 4}).json()["captions"]
-    assert [caption["text"] for caption in answer["captions"]] == [caption["text"] for caption in wanted]
-    np.testing.assert_allclose(
-        [caption["score"] for caption in answer["captions"]],
-        [caption["score"] for caption in wanted],
-        atol=2e-3,
-    )
-    assert not any(caption["own"] for caption in answer["captions"])
-
-
-@pytest.mark.parametrize(
-    ("path", "query", "status"),
-    [
-        ("nowhere", {}, 404),
-        (None, {"k": 0}, 422),
-        (None, {"k": 10**9}, 422),
-        (None, {"scope": "world"}, 422),
-    ],
-)
-def test_invalid_caption_requests_are_refused(
-    client: TestClient, library: list[str], path: str | None, query: dict[str, Any], status: int
-) -> None:
-    video = path or _videos(library[0])[0].id
-    answer = client.get(f"/videos/{video}/captions", params=query)
-    assert answer.status_code == status
-    assert answer.headers["content-type"] == "application/problem+json"
-
-
-def test_clips_and_captions_count_as_several_searches_in_admission(
-    client: TestClient, library: list[str], configured: Settings
-) -> None:
-    service = client.app.state.query_service  # type: ignore[attr-defined]
-    video = _videos(library[0])[0]
-    with service.admission.admit(request_limits.MAX_WAITING_TEXTS - 1):
-        for refused in (
-            _post(client, _file(configured, video)),
-            client.get(f"/videos/{video.id}/captions"),
-        ):
-            assert refused.status_code == 429
-            assert int(refused.headers["Retry-After"]) > 0
-    assert client.get(f"/videos/{video.id}/captions").status_code == 200
-
-
-def test_form_with_several_files_is_refused(client: TestClient) -> None:
-    """The parser keeps small files in memory, which many of them would fill."""
-    answer = client.post("/search/clip", files=[("clip", ("a.gif", b"x")), ("clip", ("b.gif", b"x"))])
-    assert answer.status_code == 400
-    assert "Maximum number of files is 1" in answer.text
 
 
 def test_captions_of_a_deleted_video_are_not_returned(

@@ -62,14 +62,3 @@ def test_invalid_deletion_request_is_named(
     assert answer.status_code == status
     assert answer.headers["content-type"] == "application/problem+json"
     assert field is None or field in {error["field"] for error in answer.json()["errors"]}
-
-
-def test_whole_task_is_deleted(client: TestClient, library: list[str]) -> None:
-    held = {video for video, task in _found(client).items() if task == library[0]}
-    answer = client.delete(f"/tasks/{library[0]}")
-    assert (answer.status_code, set(answer.json()["deleted"])) == (200, held)
-    assert held
-    assert not _found(client).keys() & held
-    assert client.get(f"/tasks/{library[0]}").json()["counts"]["videos"] == 0
-    assert client.delete(f"/tasks/{library[0]}").json() == {"deleted": [], "not_found": []}
-    assert client.delete("/tasks/nowhere").status_code == 404

@@ -11,7 +11,7 @@ from limits import RateLimitItemPerMinute
 from pydantic import SecretStr
 
 from api.app import create_app
-from api.routes import feedback_routes
+from api.routes import video_routes
 from cinestrata_schemas.access import KeySpec
 from cinestrata_schemas.choice_types import AccessScope
 from service.access.credentials import create_key
@@ -87,7 +87,7 @@ def test_callers_see_and_delete_their_own_and_administrators_all(guarded: TestCl
 def test_callers_are_limited_separately(
     guarded: TestClient, video: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(feedback_routes, "RATE", RateLimitItemPerMinute(3))
+    monkeypatch.setattr(video_routes, "RATE", RateLimitItemPerMinute(3))
     (_, ada), (_, bob) = _key(), _key()
     answers = [guarded.post("/feedback", json=_body(video, f"word{n}"), headers=ada) for n in range(4)]
     assert [answer.status_code for answer in answers] == [200, 200, 200, 429]

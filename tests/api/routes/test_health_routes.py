@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import socket
-import threading
 from collections.abc import Callable, Iterator
 from urllib.parse import urlsplit
 
 import pytest
 from fastapi.testclient import TestClient
-from httpx import ASGITransport, AsyncClient
 
-from api.routes import health_routes
-from cinestrata_schemas.operations import Readiness
 from service.core.settings import Settings
 from service.storage import library_paths
 from tests.api.browser import serve
@@ -34,34 +29,6 @@ def test_readyz_names_a_data_folder_that_cannot_be_written(
     assert "Permission denied" in response.json()["checks"]["data_folder"]
     monkeypatch.undo()
     assert client.get("/readyz").json()["checks"]["data_folder"] == "ok"
-
-
-def test_concurrent_requests_share_a_readiness_check(
-    client: TestClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    started, finished, count = threading.Event(), threading.Event(), 0
-
-    def check(*_: object) -> Readiness:
-        nonlocal count
-        count += 1
-        started.set()
-        assert finished.wait(30)
-        return Readiness.model_construct(ready=True, checks={})
-
-    async def statuses() -> list[int]:
-        async with AsyncClient(transport=ASGITransport(client.app), base_url=BASE_URL) as api:
-            waiting = [asyncio.create_task(api.get("/readyz")) for _ in range(5)]
-            await asyncio.to_thread(started.wait, 30)
-            waiting[0].cancel()
-            await asyncio.sleep(0.05)
-            finished.set()
-            answers = await asyncio.gather(*waiting, return_exceptions=True)
-            answers.append(await api.get("/readyz"))
-            return [getattr(answer, "status_code", 0) for answer in answers]
-
-    monkeypatch.setattr(health_routes, "_check_readiness", check)
-    assert asyncio.run(statuses()) == [0, 200, 200, 200, 200, 200]
-    assert count == 2
 
 
 @pytest.fixture(scope="module")
@@ -111,9 +78,7 @@ def test_other_paths_need_a_local_host(
     assert client.get(f"{BASE_URL}{path}", headers={"Host": "evil.example"}).status_code == 403
 
 
-def test_other_methods_need_a_local_host(
-    status_without_host: Callable[[str, str], tuple[int, bool]],
-) -> None:
+def test_other_methods_need_a_local_host(status_without_host: Callable[[str, str], tuple[int, bool]]) -> None:
     assert status_without_host("OPTIONS", "/")[0] == status_without_host("POST", "/mcp")[0] == 403
 
 

@@ -48,52 +48,6 @@ def test_preview_names_the_domains_that_become_unsearchable(
     assert client.get("/library").json()["pinned"] is None
 
 
-def test_rollback_and_return(client: TestClient, library: list[str], releases: list[str]) -> None:
-    measured = client.get("/forgetting").json()["served"]
-    tag = {"If-None-Match": client.get("/forgetting").headers["etag"]}
-    done = serve(client, releases[0])
-    assert (done["task"], done["pinned"], done["dry_run"]) == (FIRST, True, False)
-    assert found_tasks(client) == {FIRST}
-    status = client.get("/library").json()
-    assert status["release"] == releases[0]
-    assert status["searchable"] == done["searchable_videos"]
-    assert status["pinned"]["newest"] == releases[1]
-    assert status["pinned"]["unsearchable"] == done["unsearchable"]
-    assert (status["domains"], status["searchable_domains"]) == (2, 1)
-    assert [domain["task"] for domain in status["first_domains"]] == [FIRST]
-    assert status["vectors"] == status["first_domains"][0]["vectors"]
-    assert status["pinned"]["learned_order"] == done["learned_order"]
-    for searched, names in ((True, [FIRST]), (False, [SECOND])):
-        listed = client.get("/tasks", params={"kind": "domain", "searched": searched}).json()
-        assert [task["name"] for task in listed] == names
-    assert [r["current"] for r in client.get("/releases").json()["releases"]] == [True, False]
-    assert client.get("/readyz").json()["pinned"]
-    served = client.get("/forgetting", headers=tag).json()["served"]
-    assert (measured["domains"], served["domains"]) == (2, 1)
-    measures = client.get("/forgetting").json()
-    assert (measures["losses"]["local"], measures["bwf_local"]) == (None, None), "no earlier domain"
-    forward = serve(client, "newest")
-    assert forward["searchable_again"] == done["unsearchable"]
-    assert not forward["pinned"]
-    assert found_tasks(client) == {FIRST, SECOND}
-    assert client.get("/library").json()["pinned"] is None
-    assert client.get("/forgetting").json()["served"] == measured
-
-
-def test_alerts_are_those_of_the_served_release_at_once(client: TestClient, releases: list[str]) -> None:
-    with session_scope(write=True) as session:
-        session.add(
-            Alert(
-                kind="forgetting_global", open_key="forgetting_global:t", value=0.5, threshold=0.15,
-                raised_at=now(session),
-            )
-        )  # fmt: skip
-    serve(client, releases[0], dry_run=True)
-    assert client.get("/library").json()["open_alerts"] == 1
-    serve(client, releases[0])  # the first release cannot have lost an earlier domain
-    assert client.get("/library").json()["open_alerts"] == 0
-
-
 def test_release_is_found_by_prefix_and_by_domain(
     client: TestClient, library: list[str], releases: list[str]
 ) -> None:
@@ -112,3 +66,17 @@ def test_unknown_option_is_refused(client: TestClient, releases: list[str]) -> N
     answer = client.post(f"/releases/{releases[0]}/serve", json={"dryrun": True})
     assert answer.status_code == 422
     assert client.get("/library").json()["pinned"] is None
+
+
+def test_alerts_are_those_of_the_served_release_at_once(client: TestClient, releases: list[str]) -> None:
+    with session_scope(write=True) as session:
+        session.add(
+            Alert(
+                kind="forgetting_global", open_key="forgetting_global:t", value=0.5, threshold=0.15,
+                raised_at=now(session),
+            )
+        )  # fmt: skip
+    serve(client, releases[0], dry_run=True)
+    assert client.get("/library").json()["open_alerts"] == 1
+    serve(client, releases[0])  # the first release cannot have lost an earlier domain
+    assert client.get("/library").json()["open_alerts"] == 0

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 from fastapi.testclient import TestClient
 
 from service.core import request_limits
-from service.search.search_request import parse_cursor
 from tests.api.learned_library import FIRST, SECOND
-from tests.catalog_rows import accepted_videos
 
 
 def test_search_returns_ranked_results_with_routing_and_timing(
@@ -121,69 +118,6 @@ def test_video_missing_on_disk_is_still_found(client: TestClient, library: list[
         hidden.rename(path)
 
 
-def test_recall_matrix_and_measures_of_forgetting(client: TestClient, library: list[str]) -> None:
-    measures = client.get("/forgetting").json()
-    assert measures["tasks"] == [FIRST, SECOND]
-    local, union = measures["matrix_local"], measures["matrix_global"]
-    for matrix in (local, union):
-        assert [[cell is None for cell in row] for row in matrix] == [[False, True], [False, False]]
-    assert measures["mode"] == "pinned"
-    assert measures["bwf_local"] == 0, "pinned queries of a known task never move"
-    assert local[1][0] == local[0][0]
-    assert measures["bwf_global"] == pytest.approx(union[0][0] - union[1][0])
-    assert len(measures["zero_shot"]) == 2
-    own, union_loss = measures["losses"]["local"], measures["losses"]["global"]
-    assert own["loss"] == 0
-    assert union_loss["loss"] == pytest.approx(union_loss["learned"] - union_loss["now"])
-    assert client.get("/forgetting", params={"rows": 0}).status_code == 422
-
-
-def test_totals_of_the_library_match_its_parts(client: TestClient, library: list[str]) -> None:
-    status = client.get("/library").json()
-    assert (status["tasks"]["ready"], status["vectors"], status["degraded"]) == (2, 24, {})
-    assert [shard["count"] for shard in client.get("/shards").json()["shards"]] == [12, 12]
-    assert sum(release["current"] for release in client.get("/releases").json()["releases"]) == 1
-
-
-def test_health_and_metrics(client: TestClient, library: list[str]) -> None:
-    assert client.get("/livez").json() == {"status": "ok"}
-    ready = client.get("/readyz")
-    assert (ready.status_code, ready.json()["tasks"]) == (200, 2)
-    client.get("/videos/no-video")
-    page = client.get("/metrics").text
-    assert 'cinestrata_tasks{state="ready"} 2.0' in page
-    assert 'cinestrata_requests_total{method="GET",route="/videos/{video_id}",status="404"}' in page
-
-
-def test_event_stream_of_a_finished_task_ends(client: TestClient, library: list[str]) -> None:
-    lines = client.get(f"/tasks/{library[0]}/events").text.splitlines()
-    states = [line for line in lines if line == "event: state"]
-    assert len(states) >= 4
-    ids = [int(line.removeprefix("id: ")) for line in lines if line.startswith("id: ")]
-    assert ids == sorted(ids)
-    later = client.get(f"/tasks/{library[0]}/events", headers={"Last-Event-ID": str(ids[-2])}).text
-    assert later.count("event: ") == 1
-    seen = client.get(f"/tasks/{library[0]}/events", headers={"Last-Event-ID": str(ids[-1])})
-    assert seen.status_code == 204, "a browser does not connect again after this"
-    for wrong in ("-1", "x", "9" * 30, "1.5"):
-        refused = client.get(f"/tasks/{library[0]}/events", headers={"Last-Event-ID": wrong})
-        assert refused.status_code == 422
-        assert refused.json()["errors"][0]["field"] == "Last-Event-ID"
-
-
-def test_batch_returns_the_responses_of_single_searches(client: TestClient, library: list[str]) -> None:
-    queries = [{"q": "a taxi", "k": 3}, {"q": "it spins", "task": [FIRST, library[1]], "mode": "latest"}]
-    answered = client.post("/search", json={"queries": queries})
-    assert answered.status_code == 200, answered.text
-    for one, query in zip(answered.json()["answers"], queries, strict=True):
-        alone = client.get("/search", params=query).json()
-        for name in ("query", "release", "generation", "mode", "degraded"):
-            assert one[name] == alone[name]
-        assert [result["video_id"] for result in one["results"]] == [
-            result["video_id"] for result in alone["results"]
-        ]
-
-
 @pytest.mark.parametrize(
     ("body", "field"),
     [
@@ -206,32 +140,6 @@ def test_invalid_query_of_a_batch_is_named(
     assert answer.status_code == 422
     assert answer.headers["content-type"] == "application/problem+json"
     assert [error["field"] for error in answer.json()["errors"]] == [field]
-
-
-def test_batch_above_the_body_limit_returns_413(client: TestClient) -> None:
-    assert client.post("/search", content=b" " * (4 * 1024**2 + 1)).status_code == 413
-
-
-def test_filters_restrict_the_results(client: TestClient, library: list[str]) -> None:
-    def found(**parameters: object) -> list[str]:
-        answer = client.get("/search", params={"q": "moves", "k": 100, **parameters})
-        assert answer.status_code == 200, answer.text
-        return [result["video_id"] for result in answer.json()["results"]]
-
-    everything = found()
-    about = {video: client.get(f"/videos/{video}").json() for video in everything}
-    color = next(iter(about.values()))["metadata"]["color"]
-    chosen = [video for video in everything if about[video]["metadata"]["color"] == color]
-    assert 0 < len(chosen) < 24
-    assert found(where=json.dumps({"color": color})) == chosen
-    lengths = sorted(video["duration"] for video in about.values())
-    short = [video for video in everything if about[video]["duration"] <= lengths[5]]
-    assert found(max_duration=lengths[5]) == short
-    posted = client.get(f"/tasks/{library[1]}").json()["created_at"]
-    assert {about[video]["task"] for video in found(arrived_after=posted)} == {SECOND}
-    body = {"queries": [{"q": "moves", "k": 100, "where": {"color": {"any": [color]}}}]}
-    (answer,) = client.post("/search", json=body).json()["answers"]
-    assert [result["video_id"] for result in answer["results"]] == chosen
 
 
 @pytest.mark.parametrize(
@@ -271,43 +179,6 @@ def test_time_zone_of_a_filter(client: TestClient, library: list[str], zone: str
     assert (answer.status_code, answer.json()["query"]) == (200, "a taxi")
 
 
-def test_cursor_returns_the_next_page(client: TestClient, library: list[str]) -> None:
-    parameters = {"q": "a taxi", "k": 20}
-    whole = client.get("/search", params=parameters).json()["results"]
-    first = client.get("/search", params={**parameters, "k": 13}).json()
-    cursor = first["next_cursor"]
-    second = client.get("/search", params={**parameters, "k": 7, "cursor": cursor}).json()
-    assert [*first["results"], *second["results"]] == whole
-    body = {"queries": [{"q": "a taxi", "k": 7, "cursor": cursor}]}
-    assert client.post("/search", json=body).json()["answers"][0]["results"] == second["results"]
-    assert client.get("/search", params={**parameters, "k": 100}).json()["next_cursor"] is None
-    for wrong in ({"q": "a bus", "cursor": cursor}, {"q": "a taxi", "cursor": cursor[:-4]}):
-        answer = client.get("/search", params=wrong)
-        assert (answer.status_code, answer.json()["errors"][0]["field"]) == (422, "cursor")
-    known = parse_cursor(cursor)
-    assert known is not None
-    gone = client.get(
-        "/search", params={"q": "a taxi", "cursor": str(known.model_copy(update={"release": "0" * 64}))}
-    )
-    assert (gone.status_code, gone.json()["title"]) == (410, "Gone")
-    assert gone.headers["content-type"] == "application/problem+json"
-
-
-def test_similar_videos_are_returned(client: TestClient, library: list[str]) -> None:
-    video = client.get("/search", params={"q": "a taxi", "k": 1}).json()["results"][0]["video_id"]
-    answer = client.get(f"/videos/{video}/similar", params={"k": 100}).json()
-    accepted = [one.id for task in library for one in accepted_videos(task)]
-    assert len(answer["results"]) == 11
-    assert {result["task"] for result in answer["results"]} == {answer["task"]}
-    assert {result["video_id"] for result in answer["results"]} < {*accepted} - {video}
-    everywhere = client.get(f"/videos/{video}/similar", params={"scope": "all"})
-    assert everywhere.status_code == 409, "FFA makes a video encoder for each task"
-    assert "meaningless" in everywhere.json()["detail"]
-    for path, status in (("nobody", 404), (video, 422)):
-        refused = client.get(f"/videos/{path}/similar", params={"k": 10**6 if path == video else 5})
-        assert (refused.status_code, refused.headers["content-type"]) == (status, "application/problem+json")
-
-
 def test_full_queue_returns_429_with_retry_after(client: TestClient, library: list[str]) -> None:
     service = client.app.state.query_service  # type: ignore[attr-defined]
     batch = {"queries": [{"q": "a circle"}] * 3}
@@ -319,46 +190,3 @@ def test_full_queue_returns_429_with_retry_after(client: TestClient, library: li
             assert int(refused.headers["retry-after"]) >= 1
             assert "the limit is" in refused.json()["detail"]
     assert client.post("/search", json=batch).status_code == 200, "nothing is left behind"
-
-
-def test_routes_select_the_searched_domains(client: TestClient, library: list[str]) -> None:
-    one = client.get("/search", params={"q": "a neon taxi", "k": 5, "routes": "1"}).json()
-    batch = client.post("/search", json={"queries": [{"q": "a neon taxi", "k": 5, "routes": 1}]}).json()[
-        "answers"
-    ][0]
-    assert batch["results"] == one["results"]
-    assert [(entry["task"], entry["searched"]) for entry in one["routing"]] == [
-        (FIRST, True),
-        (SECOND, False),
-    ]
-    assert {result["task"] for result in one["results"]} == {FIRST}
-    everywhere = client.get("/search", params={"q": "a neon taxi", "k": 50, "routes": "all"}).json()
-    assert {result["task"] for result in everywhere["results"]} == {FIRST, SECOND}
-    for wrong in ("0", "some", "-1"):
-        refused = client.get("/search", params={"q": "something", "routes": wrong})
-        assert refused.status_code == 422
-        assert [error["field"] for error in refused.json()["errors"]] == ["routes"]
-
-
-def test_domain_is_searched_by_name_in_any_case_or_by_slug(client: TestClient, library: list[str]) -> None:
-    task = client.get(f"/tasks/{library[0]}").json()
-    assert task["slug"] == task["name"].replace(" ", "-")
-    for name in (task["id"], task["name"], task["slug"], task["name"].upper()):
-        answer = client.get("/search", params={"q": "a clip", "task": name})
-        assert {result["task_id"] for result in answer.json()["results"]} == {library[0]}, name
-        assert client.get("/videos", params={"task": name, "limit": 1}).status_code == 200
-    assert client.get("/search", params={"q": "a clip", "task": "no-such-slug"}).status_code == 422
-
-
-def test_suggestions_are_words_of_the_library(client: TestClient, library: list[str]) -> None:
-    video = accepted_videos(library[0])[0]
-    assert client.get("/suggestions", params={"q": "a zyg"}).json() == {"suggestions": []}
-    edited = client.patch(f"/videos/{video.id}", json={"captions": ["Zygotes divide", "a zygote"]})
-    assert edited.status_code == 200
-    found = client.get("/suggestions", params={"q": "A Zyg"}).json()["suggestions"]
-    assert sorted((each["text"], each["count"]) for each in found) == [("zygote", 1), ("zygotes", 1)]
-    assert len(client.get("/suggestions", params={"q": "zyg", "k": 1}).json()["suggestions"]) == 1
-    for parameters, field in (({}, "q"), ({"q": "x", "k": 0}, "k"), ({"q": "x", "prefix": "y"}, "prefix")):
-        answer = client.get("/suggestions", params=parameters)
-        assert answer.status_code == 422
-        assert [error["field"] for error in answer.json()["errors"]] == [field]

@@ -13,7 +13,7 @@ import pytest
 from fastapi import Request
 from fastapi.testclient import TestClient
 
-from api.routes import task_event_routes
+from api.routes import task_routes
 from api.security.authentication import SESSION_COOKIE, Authenticator
 from cinestrata_schemas.access import KeySecret, KeySpec
 from cinestrata_schemas.tasks import TaskSpec, VideoSpec
@@ -56,14 +56,14 @@ def _open_stream(
 
     encoded = [(name.lower().encode(), value.encode()) for name, value in (headers or {}).items()]
     request = Request({"type": "http", "method": "GET", "app": client.app, "headers": encoded}, silent)
-    return task_event_routes.event_stream(task, 0, request, caller)
+    return task_routes.event_stream(task, 0, request, caller)
 
 
 def test_idle_event_stream_sends_heartbeats_and_ends_with_the_task(
     client: TestClient, task: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(task_event_routes, "POLL_SECONDS", 0.01)
-    monkeypatch.setattr(task_event_routes, "HEARTBEAT_POLLS", 2)
+    monkeypatch.setattr(task_routes, "POLL_SECONDS", 0.01)
+    monkeypatch.setattr(task_routes, "HEARTBEAT_POLLS", 2)
 
     async def watched() -> list[str]:
         lines = []
@@ -119,7 +119,7 @@ def test_event_stream_ends_with_the_access_of_its_request(
 def test_number_of_event_streams_is_limited(
     client: TestClient, task: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(task_event_routes.STREAMS, "most", 1)
+    monkeypatch.setattr(task_routes.STREAMS, "most", 1)
 
     async def statuses() -> list[int]:
         stream = _open_stream(client, task, caller="key:other")
@@ -132,23 +132,3 @@ def test_number_of_event_streams_is_limited(
         return [during.status_code, after.status_code]
 
     assert asyncio.run(asyncio.wait_for(statuses(), timeout=30)) == [429, 200]
-
-
-def test_one_key_leaves_event_streams_to_others(
-    client: TestClient, task: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(task_event_routes.STREAMS, "most_of_caller", 1)
-    first, second = _key(), _key()
-    cancel_task(task)  # so that an accepted stream ends
-
-    async def statuses() -> list[int]:
-        stream = _open_stream(client, task, {"X-API-Key": first.key}, f"key:{first.id}")
-        await anext(stream)
-        return [
-            (
-                await asyncio.to_thread(client.get, f"/tasks/{task}/events", headers={"X-API-Key": key})
-            ).status_code
-            for key in (first.key, second.key)
-        ]
-
-    assert asyncio.run(statuses()) == [429, 200]

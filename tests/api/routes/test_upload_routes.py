@@ -18,7 +18,6 @@ from api.app import create_app
 from service.core import request_limits
 from service.core.settings import Settings
 from service.tasks.uploads import upload_store
-from service.tasks.uploads.upload_store import UploadWriter
 from tests.api.browser import serve
 from tests.api.learned_library import FIRST
 
@@ -137,25 +136,6 @@ def test_wrong_offset_is_refused_with_the_stored_one(client: TestClient) -> None
     assert _offset(client, address) == 3
 
 
-def test_more_bytes_than_declared_are_refused(client: TestClient) -> None:
-    address = _create(client, 4).headers["location"]
-    assert _append(client, address, 0, b"12345").status_code == 413
-    chunked = client.patch(address, content=iter([b"12345"]), headers={**BYTES, "Upload-Offset": "0"})
-    assert chunked.status_code == 413
-    assert _offset(client, address) == 0
-
-
-def test_second_writer_is_refused(client: TestClient) -> None:
-    address = _create(client, 6).headers["location"]
-    writer = UploadWriter(upload_store.find_upload(address.removeprefix("/uploads/")), 0)
-    writer.write(b"ab")
-    assert _append(client, address, 2, b"x").status_code == 423
-    assert client.delete(address, headers=TUS).status_code == 423
-    assert _offset(client, address) == 2
-    writer.finish()
-    assert _append(client, address, 2, b"cdef").status_code == 204
-
-
 def test_unknown_ids_are_not_found(client: TestClient) -> None:
     for name in ("upl_0", "..%2f..%2fcatalog.sqlite3", "preview", f"upl_{'0' * 32}"):
         assert client.head(f"/uploads/{name}", headers=TUS).status_code == 404
@@ -180,34 +160,6 @@ def test_task_from_uploads_is_created_once(client: TestClient, configured: Setti
     other = client.post("/tasks", json={**body, "name": "again"})
     assert other.status_code == 422
     assert other.json()["errors"][0]["field"] == "videos[0].uri"
-
-
-def test_refused_task_keeps_its_uploads(client: TestClient, configured: Settings) -> None:
-    upload = _upload(client, b"bytes", "a.mp4")
-    videos = [{"uri": f"upload://{upload}"}]
-    client.post(
-        "/tasks", json={"name": "taken", "videos": [{"uri": f"upload://{_upload(client, b'x', 'b.mp4')}"}]}
-    )
-    before = {*configured.uploads_dir.iterdir()}
-    assert client.post("/tasks", json={"name": "taken", "videos": videos}).status_code == 409
-    assert {*configured.uploads_dir.iterdir()} == before
-    assert client.post("/tasks", json={"name": "free", "videos": videos}).status_code == 202
-
-
-def test_incomplete_upload_is_refused(client: TestClient) -> None:
-    address = _create(client, 10).headers["location"]
-    _append(client, address, 0, b"1234")
-    uri = f"upload://{address.removeprefix('/uploads/')}"
-    answer = client.post("/tasks", json={"name": "incomplete", "videos": [{"uri": uri}]})
-    assert answer.status_code == 422
-    assert "4 of 10 bytes" in answer.json()["errors"][0]["message"]
-
-
-def test_preview_of_a_malformed_request(client: TestClient) -> None:
-    assert client.post("/uploads/preview", content=b"{").status_code == 422
-    answer = client.post("/uploads/preview", json={"files": [{"path": "a.mp4", "size": -1}]})
-    assert answer.status_code == 422
-    assert answer.json()["errors"][0]["field"] == "files[0].size"
 
 
 @pytest.fixture

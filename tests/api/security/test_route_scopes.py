@@ -17,11 +17,10 @@ from pydantic import SecretStr
 from starlette.routing import Mount
 
 from api.app import create_app
-from api.search_parameters import ParameterModelRoute
+from api.routes.upload_routes import TusRoute
 from api.security import authentication
 from api.security.authentication import SESSION_COOKIE
 from api.security.route_scopes import ScopedRoute, check_declarations, declared_scope, requires
-from api.tus_protocol import TusRoute
 from cinestrata_schemas.access import KeySpec, UserSpec
 from service.access.credentials import SCOPES, SessionOwner, create_key, revoke_key, start_session
 from service.access.users import create_user
@@ -48,7 +47,7 @@ def permitting(configured: Settings) -> Iterator[FastAPI]:
 
     secured = configured.model_copy(update={"api_key": SecretStr(SECRET), "host": "0.0.0.0"})
     with pytest.MonkeyPatch.context() as patch:
-        for route in (ScopedRoute, TusRoute, ParameterModelRoute):
+        for route in (ScopedRoute, TusRoute):
             patch.setattr(route, "permitted_handler", lambda self: end)
         yield create_app(secured)
 

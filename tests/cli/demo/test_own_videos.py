@@ -51,15 +51,6 @@ def test_folder_with_captions_is_one_domain(tmp_path: Path) -> None:
     assert OwnVideos.read(tmp_path / "birds").domains == ("birds",)
 
 
-def test_folders_may_have_sidecar_files(tmp_path: Path) -> None:
-    birds = _domain(tmp_path / "birds", None)
-    for number in range(3):
-        (birds / f"{number}.txt").write_text(f"bird number {number}")
-    for root in (tmp_path, birds):
-        own = OwnVideos.read(root)
-        assert [video.captions for video in own.videos["birds"]] == [[f"bird number {n}"] for n in range(3)]
-
-
 @pytest.mark.parametrize(
     ("captions", "problem", "hint"),
     [
@@ -102,18 +93,6 @@ def test_folders_with_one_domain_name_are_refused(tmp_path: Path) -> None:
     assert "both give the domain name 'küche'" in " ".join(outcome.output.split())
 
 
-def test_ids_of_domains_with_similar_names_differ(tmp_path: Path) -> None:
-    for name in ("a b!", "a b?"):
-        _domain(tmp_path / name, _captions(2), videos=2)
-    own = OwnVideos.read(tmp_path)
-    assert [video.id for videos in own.videos.values() for video in videos] == [
-        "a-b-00001",
-        "a-b-00002",
-        "a-b-2-00001",
-        "a-b-2-00002",
-    ]
-
-
 def test_task_is_created_from_an_archive(tmp_path: Path) -> None:
     _domain(tmp_path / "birds", _captions(2))
     sent: list[Any] = []
@@ -143,17 +122,3 @@ def test_sample_searches_of_own_videos_are_a_word_a_sentence_and_letters(tmp_pat
     assert sentence == ("sentence", "bird number 1", {"cars-00002"})
     assert letters.kind == "nothing"
     assert not letters.videos
-
-
-def test_sample_word_is_written_without_a_hyphen(tmp_path: Path) -> None:
-    _domain(tmp_path / "gym", "file,caption\n0.mp4,shoulder-width grip\n1.mp4,a shoulder-width grip\n")
-    client: Any = SimpleNamespace(get_video=lambda name: SimpleNamespace(effective_split="fold"))
-    word, *_ = OwnVideos.read(tmp_path).sample_searches(client, tmp_path)
-    assert word == ("word", "shoulder", {"gym-00001", "gym-00002"})
-
-
-def test_library_without_a_described_video_has_no_sample_sentence(tmp_path: Path) -> None:
-    _domain(tmp_path / "birds", "file,caption\n0.mp4,a bird\n1.mp4,a bird\n")
-    client: Any = SimpleNamespace(get_video=lambda name: SimpleNamespace(effective_split="test"))
-    searches = OwnVideos.read(tmp_path).sample_searches(client, tmp_path)
-    assert [search.kind for search in searches] == ["word", "nothing"]

@@ -39,13 +39,6 @@ def test_object_is_downloaded_and_dropped(bucket: Any, cache: SourceCache) -> No
     assert not path.exists()
 
 
-def test_large_object_is_read_in_blocks(bucket: Any, cache: SourceCache) -> None:
-    content = bytes(range(256)) * (BLOCK // 256 + 3)
-    bucket.put_object(Bucket="films", Key="large.mp4", Body=content)
-    with download(SourceCache(cache.folder, 20_000_000), "large.mp4") as path:
-        assert path.read_bytes() == content
-
-
 def test_ranges_of_an_object(bucket: Any) -> None:
     uri = SourceUri.parse(f"s3://films/{KEY}")
     for part, expected in (
@@ -100,14 +93,6 @@ def test_bucket_that_vanishes_during_a_download_is_an_outage(bucket: Any, cache:
         pytest.fail("the download succeeded")
 
 
-def test_object_that_changes_while_it_is_read_is_named(bucket: Any) -> None:
-    with ObjectStore().open(SourceUri.parse(f"s3://films/{KEY}")) as stream:
-        assert next(stream.chunks) == b"0123456789"
-        bucket.put_object(Bucket="films", Key=KEY, Body=b"9876543210")
-        with pytest.raises(InconsistentFile, match="changes while it is read"):
-            next(stream.chunks)
-
-
 @pytest.mark.slow  # waits for attempts of the client
 def test_store_that_is_down_is_an_outage_without_credentials_in_its_text(
     bucket: Any, cache: SourceCache, monkeypatch: pytest.MonkeyPatch
@@ -144,3 +129,11 @@ def test_all_pages_of_a_listing_are_read(bucket: Any) -> None:
     reports: list[None] = []
     files = ObjectStore().list_files(SourceUri.parse("s3://films/many/"), lambda: reports.append(None))
     assert (len(files), files[-1].name, len(reports)) == (1001, "1000.mp4", 2)
+
+
+def test_object_that_changes_while_it_is_read_is_named(bucket: Any) -> None:
+    with ObjectStore().open(SourceUri.parse(f"s3://films/{KEY}")) as stream:
+        assert next(stream.chunks) == b"0123456789"
+        bucket.put_object(Bucket="films", Key=KEY, Body=b"9876543210")
+        with pytest.raises(InconsistentFile, match="changes while it is read"):
+            next(stream.chunks)

@@ -40,7 +40,7 @@ def test_space_of_other_files_is_not_given_away(tmp_path: Path) -> None:
 def test_file_larger_than_the_cache_is_refused(tmp_path: Path) -> None:
     with (
         SourceCache(tmp_path, max_bytes=1000).file() as file,
-        pytest.raises(MediaError, match="1001 bytes; downloads are limited to 1000 bytes"),
+        pytest.raises(MediaError, match="1001 bytes; the limit is 1000 bytes"),
     ):
         file.reserve(1001)
 

@@ -65,24 +65,6 @@ def test_outage_is_repeated_and_named(web_files: WebFiles, download: Download, p
     assert len(web_files.requests) == 3 + 4
 
 
-def test_source_may_ask_for_a_pause(web_files: WebFiles, download: Download, pauses: list[float]) -> None:
-    web_files.files["/a.mp4"] = b"video"
-    web_files.status("/a.mp4", 429, 200, **{"Retry-After": "7"})
-    with download(f"{web_files.url}/a.mp4"):
-        assert pauses == [7.0]
-    web_files.status(
-        "/a.mp4", 503, **{"Retry-After": "3600"}
-    )  # longer than a download waits: the task is repeated
-    unavailable(download, f"{web_files.url}/a.mp4", "status 503")
-    assert pauses == [7.0]
-
-
-def test_server_that_is_gone_is_an_outage(web_files: WebFiles, download: Download) -> None:
-    web_files.stop()
-    unavailable(download, f"{web_files.url}/a.mp4", "fails")
-    web_files.stop = lambda: None  # type: ignore[method-assign]
-
-
 def test_truncated_body_is_repeated_and_then_rejected(web_files: WebFiles, download: Download) -> None:
     def truncate(request: Handler) -> None:
         send(request, 200, b"half", **{"Content-Length": "8"})
@@ -117,22 +99,6 @@ def test_large_and_endless_bodies_end_at_the_limit(
     assert sum(path.stat().st_size for path in cache.folder.iterdir()) == 0
 
 
-def test_slow_body_ends_at_the_limit(web_files: WebFiles, download: Download) -> None:
-    def trickle(request: Handler) -> None:
-        request.send_response(200)
-        request.send_header("Content-Length", "1000")
-        request.end_headers()
-        while not stop.is_set():
-            request.wfile.write(b"x")
-            request.wfile.flush()
-            time.sleep(0.01)
-
-    stop = threading.Event()
-    web_files.handlers["/a.mp4"] = trickle
-    refused(download, f"{web_files.url}/a.mp4", "takes more than 0 s", seconds=0.1)
-    stop.set()
-
-
 @pytest.mark.parametrize("part", [b"X: a\r\n", b"HTTP/1.1 103 Early Hints\r\nX: a\r\n\r\n"])
 def test_headers_without_end_are_an_outage(
     part: bytes, web_files: WebFiles, download: Download, monkeypatch: pytest.MonkeyPatch
@@ -154,11 +120,6 @@ def test_part_instead_of_the_file_is_refused(web_files: WebFiles, download: Down
     headers = {"Content-Range": "bytes 0-4/10"}
     web_files.handlers["/a.mp4"] = lambda request: send(request, 206, b"video", **headers)
     refused(download, f"{web_files.url}/a.mp4", "a part of the file")
-
-
-def test_compressed_bodies_are_refused(web_files: WebFiles, download: Download) -> None:
-    web_files.handlers["/a.mp4"] = lambda request: send(request, 200, b"gz", **{"Content-Encoding": "gzip"})
-    refused(download, f"{web_files.url}/a.mp4", "compressed")
 
 
 def test_redirects_within_the_allowed_sources_are_followed(web_files: WebFiles, download: Download) -> None:
@@ -248,3 +209,24 @@ def test_environment_proxies_and_credentials_are_not_used(
     with download(f"{web_files.url}/a.mp4"):
         assert seen["Host"] == f"127.0.0.1:{web_files.port}"
         assert "Authorization" not in seen
+
+
+def test_slow_body_ends_at_the_limit(web_files: WebFiles, download: Download) -> None:
+    def trickle(request: Handler) -> None:
+        request.send_response(200)
+        request.send_header("Content-Length", "1000")
+        request.end_headers()
+        while not stop.is_set():
+            request.wfile.write(b"x")
+            request.wfile.flush()
+            time.sleep(0.01)
+
+    stop = threading.Event()
+    web_files.handlers["/a.mp4"] = trickle
+    refused(download, f"{web_files.url}/a.mp4", "takes more than 0 s", seconds=0.1)
+    stop.set()
+
+
+def test_compressed_bodies_are_refused(web_files: WebFiles, download: Download) -> None:
+    web_files.handlers["/a.mp4"] = lambda request: send(request, 200, b"gz", **{"Content-Encoding": "gzip"})
+    refused(download, f"{web_files.url}/a.mp4", "compressed")

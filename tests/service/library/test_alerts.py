@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from sqlalchemy import select
 
-from cinestrata_schemas.alerts import AlertDetails
+from cinestrata_schemas.library import AlertDetails
 from service.catalog.database import now, session_scope
 from service.catalog.operation_tables import Alert, Delivery, Webhook
 from service.catalog.tables import Recall

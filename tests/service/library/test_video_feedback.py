@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from sqlalchemy import delete, func, select, update
 
-from cinestrata_schemas.feedback import FeedbackDetails, FeedbackSpec
 from cinestrata_schemas.tasks import TaskDetails
+from cinestrata_schemas.videos import FeedbackDetails, FeedbackSpec
 from index.words.text_analysis import parse_query
 from index.words.word_forms import words_key
 from service.access.audit_log import Actor, acting_as

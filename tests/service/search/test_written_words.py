@@ -11,9 +11,8 @@ import numpy as np
 import pytest
 import torch
 
-from cinestrata_schemas.feedback import FeedbackSpec
 from cinestrata_schemas.search import SearchQuery
-from cinestrata_schemas.videos import VideoPatch
+from cinestrata_schemas.videos import FeedbackSpec, VideoPatch
 from index.words import word_index
 from models.backbones.backbone import Backbone
 from models.routing.confidence_model import AnswerModel, ConfidenceModel

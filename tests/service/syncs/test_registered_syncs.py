@@ -17,7 +17,7 @@ from structlog.testing import capture_logs
 
 from cinestrata_schemas.syncs import SyncCounts, SyncDetails, SyncSpec
 from cinestrata_schemas.tasks import AppendSpec
-from cli.embedded.dead_worker_leases import release_leases
+from cli.embedded.up_command import release_leases
 from service.catalog.database import session_scope
 from service.catalog.tables import LeaseRow, Sync, Task, Video
 from service.core.errors import InvalidInput, LeaseLost, NotFound

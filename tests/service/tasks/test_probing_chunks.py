@@ -18,7 +18,7 @@ import redis
 from sqlalchemy import delete, select
 
 from cinestrata_schemas.tasks import TaskDetails
-from cli.embedded.dead_worker_leases import release_leases
+from cli.embedded.up_command import release_leases
 from media import DecoderUnavailable, VideoInfo, VideoLimits, content_hash, frame_cache_path
 from service import celery_worker
 from service.catalog.database import now, session_scope

@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 from sqlalchemy import delete, select, update
 
-from cinestrata_schemas.feedback import FeedbackSpec
 from cinestrata_schemas.tasks import RelearnSpec
-from cinestrata_schemas.videos import Cue, VideoPatch
+from cinestrata_schemas.videos import Cue, FeedbackSpec, VideoPatch
 from cli.commands.library_checks import check_catalog
 from index.integrity_audit import audit
 from index.words.text_analysis import parse_query

@@ -6,9 +6,8 @@ from collections.abc import Collection
 
 import pytest
 
-from cinestrata_schemas.feedback import FeedbackSpec
 from cinestrata_schemas.search import SearchQuery
-from cinestrata_schemas.videos import VideoPatch
+from cinestrata_schemas.videos import FeedbackSpec, VideoPatch
 from service.library.deletion import delete_videos
 from service.library.video_editing import edit_video
 from service.library.video_feedback import give_feedback
