@@ -15,7 +15,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from typing import Protocol
 
 import httpx
 import psycopg
@@ -53,13 +52,6 @@ class NotReady(Exception):
     """A service did not become ready in time; the message names it."""
 
 
-class DatabaseNetwork(Protocol):
-    """The network between a role's processes and the database."""
-
-    def cut(self) -> None: ...
-    def restore(self) -> None: ...
-
-
 class Deployment(ABC):
     """The service's processes and folders, as the harness and its faults see them.
 
@@ -69,9 +61,8 @@ class Deployment(ABC):
     Attributes:
         mode: Name of the deployment in the report.
         url: URL of the API.
-        headers: Headers of requests.
         broker_url: URL of the broker, as Celery writes it.
-        postgres: The database server; None: a file, or a container.
+        postgres: The database server; None: a file.
         networks: Role → network between that role's processes and the database; empty with SQLite.
     """
 
@@ -84,9 +75,8 @@ class Deployment(ABC):
             path.mkdir(parents=True, exist_ok=True)
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
-        self.headers: Mapping[str, str] = {}
         self.postgres: PostgresServer | None = None
-        self.networks: dict[str, DatabaseNetwork] = {}
+        self.networks: dict[str, TcpProxy] = {}
         self._log = folder / "service.log"
 
     @abstractmethod
@@ -186,10 +176,8 @@ class ServerDeployment(Deployment):
         redis_port = free_port()
         self.broker_url = f"redis://127.0.0.1:{redis_port}/0"
         self.postgres = PostgresServer.create(folder / "postgres")
-        self._proxies: dict[str, TcpProxy] = {}
         if self.postgres is not None:
-            self._proxies = {role: TcpProxy(self.postgres.connect) for role in ("api", "workers")}
-        self.networks.update(self._proxies)
+            self.networks = {role: TcpProxy(self.postgres.connect) for role in ("api", "workers")}
         self._commands: dict[str, list[str]] = {
             "redis": redis_command(redis_port, self._messages),
             "api": [*_COMMAND, "serve", "--port", str(self.port)],
@@ -242,15 +230,15 @@ class ServerDeployment(Deployment):
                 process.wait(max(0.0, deadline - time.monotonic()))
             process.kill()
             process.wait()
-        for proxy in self._proxies.values():
+        for proxy in self.networks.values():
             proxy.close()
         if self.postgres is not None:
             self.postgres.stop()
 
     def worker_environment(self, network: str = "workers") -> dict[str, str]:
         environment = super().worker_environment()
-        if network in self._proxies:
-            port = self._proxies[network].port
+        if network in self.networks:
+            port = self.networks[network].port
             environment["CINESTRATA_DATABASE_URL"] = f"postgresql://postgres@127.0.0.1:{port}/postgres"
         return environment
 
