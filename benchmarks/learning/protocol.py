@@ -17,7 +17,7 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from benchmarks.data.protocol_sources import Source
+from benchmarks.data.protocol_sources import CtvrSource
 from benchmarks.data.source_tasks import StrictModel
 from benchmarks.errors import ProtocolError, validation_summary
 from benchmarks.rivals import METHODS
@@ -115,7 +115,7 @@ class Protocol(StrictModel):
 
     name: str = Field(description="Name of the protocol; by default that of its file.")
     title: str = Field(description="Title in reports.")
-    source: Source = Field(description="Source of the videos, which defines the tasks.")
+    source: CtvrSource = Field(description="Source of the videos, which defines the tasks.")
     backbone: str = Field(description="Name of the backbone.")
     frames: int | None = Field(
         default=None, ge=1, description="Frames per video; None uses the backbone's default."

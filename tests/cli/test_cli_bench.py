@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from pathlib import Path
 from typing import Any
@@ -28,12 +29,25 @@ def test_protocols_are_listed() -> None:
 
 @pytest.mark.slow
 def test_protocol_compares_its_methods(clip_folder: Path, tmp_path: Path) -> None:
-    datasets = [
-        {"name": name, "folder": name, "videos": {"train": 6, "test": 3}} for name in ("stripes", "disks")
-    ]
+    facts = []
+    for domain in ("stripes", "disks"):
+        rows: dict[str, list[list[str]]] = {"train": [], "test": []}
+        for clip in sorted((clip_folder / domain).glob("*.mp4")):
+            (tmp_path / f"{domain}-{clip.name}").symlink_to(clip)
+            rows["test" if clip.stem.endswith("2") else "train"].append(
+                [f"{domain}-{clip.stem}", f"{clip.stem[:-2]} {domain}"]
+            )
+        facts.append(json.dumps({"category": domain, **rows}))
+    (tmp_path / "facts.gz").write_bytes(gzip.compress("\n".join(facts).encode()))
+    source = {
+        "kind": "ctvr",
+        "facts": str(tmp_path / "facts.gz"),
+        "categories_per_task": 1,
+        "needs": "clips.",
+    }
     protocol = {
         "title": "Small",
-        "source": {"kind": "datasets", "needs": "clips", "datasets": datasets},
+        "source": source,
         "backbone": "tiny",
         "frames": 2,
         "prior": 0,
@@ -41,7 +55,7 @@ def test_protocol_compares_its_methods(clip_folder: Path, tmp_path: Path) -> Non
     }
     (tmp_path / "small.yaml").write_text(yaml.safe_dump(protocol))
     outcome = bench(
-        *("run", tmp_path / "small.yaml", "--videos", clip_folder, "--seeds", 1, "--device", "cpu"),
+        *("run", tmp_path / "small.yaml", "--videos", tmp_path, "--seeds", 1, "--device", "cpu"),
         *(
             "--methods",
             "zero_shot,finetune@reindex=true",
@@ -56,7 +70,7 @@ def test_protocol_compares_its_methods(clip_folder: Path, tmp_path: Path) -> Non
     results = json.loads((tmp_path / "out" / "results.json").read_text())
     assert [run["label"] for run in results["runs"]] == ["zero_shot", "finetune@reindex=true"]
     zero_shot, finetune = results["runs"]
-    assert zero_shot["order"] == finetune["order"] == ["stripes", "disks"]
+    assert zero_shot["order"] == finetune["order"] == ["task-01", "task-02"]
     assert zero_shot["ranks"]["global"] == zero_shot["ranks"]["global_raw"], "the prior is 0"
 
 
@@ -64,11 +78,10 @@ def test_protocol_compares_its_methods(clip_folder: Path, tmp_path: Path) -> Non
     ("arguments", "message"),
     [
         (("vatex",), "no protocol 'vatex'"),
-        (("cvlm", "--methods", "magic"), "unknown method 'magic'"),
-        (("cvlm", "--methods", "finetune@epochs"), "'epochs' is not setting=value"),
+        (("ctvr-msrvtt-10", "--methods", "magic"), "unknown method 'magic'"),
+        (("ctvr-msrvtt-10", "--methods", "finetune@epochs"), "'epochs' is not setting=value"),
         (("ctvr-msrvtt-10",), "--videos"),
         (("ctvr-actnet-20", "--videos", "nowhere"), "nowhere is not a folder"),
-        (("cvlm",), "vatex/manifest.jsonl"),
     ],
 )
 def test_invalid_arguments_are_reported_without_traceback(
