@@ -327,7 +327,6 @@ def test_weights_that_do_not_fit_their_config_are_refused(copied: Path) -> None:
 SETTINGS: dict[str, dict[str, Any]] = {
     "bmu_moco": {"queue": 8},
     "ctp": {"masked_language": False, "queue": 8},
-    "ccmr": {"tied": True},
 }
 
 

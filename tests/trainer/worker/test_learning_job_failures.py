@@ -149,16 +149,6 @@ def test_killed_training_process_gives_the_task_back(
     assert learn(task).state == "ready"
 
 
-def test_invalid_settings_fail_only_their_own_task(post_videos: Post) -> None:
-    settings = {"objective": "contrastive", "cross_task_negatives": True}  # each is valid
-    wrong = post_videos("wrong", method="ccmr", settings=settings)
-    right = post_videos("right")
-    view = run_job(wrong)
-    assert view.state == "failed"
-    assert "cross_task_negatives needs objective: triplet" in str(view.error)
-    assert learn(right).learned_order == 1
-
-
 def test_damaged_settings_fail_only_their_own_task_until_a_retry_replaces_them(post_videos: Post) -> None:
     damaged = post_videos("damaged")
     with session_scope(write=True) as session:
