@@ -37,16 +37,10 @@ def _encoders(backbone: Backbone) -> dict[str, QueryEncoder]:
         low_rank_release(backbone, backbone.vocabulary // 2),
         low_rank_release(backbone, backbone.vocabulary // 2),
     )
-    dim = backbone.dim
-    mapped = small_release(
-        backbone,
-        "mapped",
-        {**backbone.tensors(), "maps": torch.randn(3, dim, dim), "shifts": torch.randn(3, dim)},
-    )
+    tower = small_release(backbone, "tower", backbone.tensors())
     return {
         "frozen": open_query_encoder(backbone, frozen, {}),
-        "tower": open_query_encoder(backbone, replace(mapped, kind="tower"), {}),
-        "mapped": open_query_encoder(backbone, mapped, {}),
+        "tower": open_query_encoder(backbone, tower, {}),
         "tame": open_query_encoder(backbone, newest, {"0": frozen, "1": tame, "2": newest}),
         "low_rank": open_query_encoder(backbone, two, {"0": frozen, "1": one, "2": two}),
     }
