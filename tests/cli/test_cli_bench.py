@@ -58,7 +58,7 @@ def test_protocol_compares_its_methods(clip_folder: Path, tmp_path: Path) -> Non
         *("run", tmp_path / "small.yaml", "--videos", tmp_path, "--seeds", 1, "--device", "cpu"),
         *(
             "--methods",
-            "zero_shot,finetune@reindex=true",
+            "zero_shot,finetune@epochs=2",
             "--out",
             tmp_path / "out",
             "--cache",
@@ -66,9 +66,9 @@ def test_protocol_compares_its_methods(clip_folder: Path, tmp_path: Path) -> Non
         ),
     )
     assert outcome.exit_code == 0, outcome.output
-    assert "finetune@reindex=true, seed 0: domain 2 of 2 (disks)" in outcome.output
+    assert "finetune@epochs=2, seed 0: domain 2 of 2 (disks)" in outcome.output
     results = json.loads((tmp_path / "out" / "results.json").read_text())
-    assert [run["label"] for run in results["runs"]] == ["zero_shot", "finetune@reindex=true"]
+    assert [run["label"] for run in results["runs"]] == ["zero_shot", "finetune@epochs=2"]
     zero_shot, finetune = results["runs"]
     assert zero_shot["order"] == finetune["order"] == ["task-01", "task-02"]
     assert zero_shot["ranks"]["global"] == zero_shot["ranks"]["global_raw"], "the prior is 0"

@@ -3,8 +3,7 @@
 
 Two branches embed videos and texts; a triplet loss ranks in both directions (eq. 3). Equation 4 penalizes changes of
 weights that mattered to earlier tasks, with the importance of equation 5, in the text branch alone, as for a model that
-retrieves videos (section 5.3). The joint bounds of section 6 are this method with the benchmarks' setting
-``jointly: true``, without and with ``mixed_batches: false``.
+retrieves videos (section 5.3).
 
 Differences from the paper: the branches are CLIP's towers, trained completely, instead of two layers with dropout on
 frozen features. The loss is a mean over triplets instead of a sum, and equation 5 takes its gradients from small

@@ -118,10 +118,10 @@ def test_unknown_protocol_raises_with_the_known_names(tmp_path: Path) -> None:
 
 
 def test_variant_label_contains_its_settings() -> None:
-    entry = parse_variant("finetune@learning_rate=1e-4@schedule=step@reindex=true@prior=0")
-    assert entry.label == "finetune@learning_rate=1e-4@schedule=step@reindex=true@prior=0"
+    entry = parse_variant("finetune@learning_rate=1e-4@schedule=step@prior=0")
+    assert entry.label == "finetune@learning_rate=1e-4@schedule=step@prior=0"
     assert entry.settings == {"learning_rate": 1e-4, "schedule": "step"}
-    assert (entry.method, entry.reindex, entry.prior) == ("finetune", True, 0)
+    assert (entry.method, entry.prior) == ("finetune", 0)
 
 
 def test_specific_settings_override_general_ones(write: Callable[..., str]) -> None:
@@ -140,11 +140,7 @@ def test_specific_settings_override_general_ones(write: Callable[..., str]) -> N
         (["finetune", "finetune"], "two method variants have the label 'finetune'"),
         (["finetune@seed=3"], "--seeds"),
         (["finetune@prior=-1"], "prior: "),
-        (["finetune@reindex=maybe"], "reindex: "),
-        (["finetune@jointly=maybe"], "jointly: "),
         (["finetune@rate"], "'rate' is not setting=value"),
-        (["ccmr@mixed_batches=false"], "needs a method with batches of all tasks; add jointly: true"),
-        (["analytic@jointly=true@mixed_batches=false"], "needs a method with batches"),
     ],
 )
 def test_invalid_variants_raise_with_their_name(names: list[str], message: str) -> None:

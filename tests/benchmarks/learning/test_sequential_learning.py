@@ -76,20 +76,6 @@ def test_shards_are_rounded_like_stored_vectors(small_backbone: Backbone, tasks:
     assert np.array_equal(rounded.shards["day"].vectors(ids), stored.astype(np.float32))
 
 
-def test_reindexing_embeds_all_tasks_with_the_newest_encoder(
-    small_backbone: Backbone, tasks: list[TaskData]
-) -> None:
-    learner = SequentialLearner("finetune", small_backbone, {"epochs": 1, "batch_size": 2})
-    learner.learn([tasks[0], tasks[2]])
-    ids = learner.shards["day"].ids
-    frozen = learner.shards["day"].vectors(ids)
-    learner.reindex()
-    assert learner.method is not None
-    moved = embed_clips(learner.method.encode_videos, tasks[0].clips)
-    assert np.array_equal(learner.shards["day"].vectors(ids), moved)
-    assert not np.array_equal(frozen, moved)
-
-
 def test_joint_training_learns_the_union_of_all_tasks(
     small_backbone: Backbone, tasks: list[TaskData]
 ) -> None:
