@@ -5,10 +5,8 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import socket
 import sqlite3
 import subprocess
-import sys
 import threading
 import time
 from abc import ABC, abstractmethod
@@ -16,13 +14,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
-import httpx
 import psycopg
 
 from benchmarks.chaos.library_checker import CatalogReader
 from benchmarks.chaos.postgres_server import PostgresServer
 from benchmarks.chaos.process_faults import FOLDER_VARIABLE
 from benchmarks.chaos.tcp_proxy import TcpProxy
+from benchmarks.ingest.embedded_service import COMMAND, free_port, wait_until_ready
 
 SERVICE_SETTINGS = {
     "CINESTRATA_BACKBONE": "tiny",
@@ -34,7 +32,6 @@ SERVICE_SETTINGS = {
 }
 PRELOAD = Path(__file__).resolve().parent / "preload"
 _ROOT = Path(__file__).resolve().parents[2]
-_COMMAND = (sys.executable, "-P", "-m", "cli.main")
 # Role of a process → consecutive arguments of its command line.
 _ROLES: dict[str, tuple[str, ...]] = {
     "supervisor": ("cli.main", "up"),
@@ -43,13 +40,8 @@ _ROLES: dict[str, tuple[str, ...]] = {
     "learning worker": ("cli.main", "worker", "--queue", "gpu"),
     "redis": ("redis-server",),
 }
-_READY_SECONDS = 600.0  # a busy machine takes minutes to start all processes
 _RESTART_SECONDS = 0.5
 _STOP_SECONDS = 40.0
-
-
-class NotReady(Exception):
-    """A service did not become ready in time; the message names it."""
 
 
 class Deployment(ABC):
@@ -101,7 +93,7 @@ class Deployment(ABC):
 
     def start_worker(self, queue: str) -> subprocess.Popen[bytes]:
         """Start another worker for a queue, which nothing restarts."""
-        return self.launch([*_COMMAND, "worker", "--queue", queue], self.worker_environment())
+        return self.launch([*COMMAND, "worker", "--queue", queue], self.worker_environment())
 
     @contextmanager
     def catalog(self) -> Iterator[CatalogReader]:
@@ -135,9 +127,9 @@ class EmbeddedDeployment(Deployment):
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        command = [*_COMMAND, "up", "--data", str(self.data), "--port", str(self.port)]
+        command = [*COMMAND, "up", "--data", str(self.data), "--port", str(self.port)]
         self._process = self.launch(command, process_environment(self.faults, self.settings()))
-        wait_ready(self.url, self._process)
+        wait_until_ready(self.url, self._process)
 
     def remove_messages(self) -> None:
         shutil.rmtree(self.data / "run" / "redis", ignore_errors=True)
@@ -180,9 +172,9 @@ class ServerDeployment(Deployment):
             self.networks = {role: TcpProxy(self.postgres.connect) for role in ("api", "workers")}
         self._commands: dict[str, list[str]] = {
             "redis": redis_command(redis_port, self._messages),
-            "api": [*_COMMAND, "serve", "--port", str(self.port)],
-            "cpu": [*_COMMAND, "worker", "--queue", "cpu"],
-            "gpu": [*_COMMAND, "worker", "--queue", "gpu"],
+            "api": [*COMMAND, "serve", "--port", str(self.port)],
+            "cpu": [*COMMAND, "worker", "--queue", "cpu"],
+            "gpu": [*COMMAND, "worker", "--queue", "gpu"],
         }
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._stopping = threading.Event()
@@ -191,12 +183,12 @@ class ServerDeployment(Deployment):
     def start(self) -> None:
         """Migrate the catalog, start all processes, and wait until the API is ready."""
         self._start("redis")
-        command = [*_COMMAND, "migrate"]
+        command = [*COMMAND, "migrate"]
         subprocess.run(command, env=self.worker_environment(), check=True, capture_output=True)
         for name in ("api", "cpu", "gpu"):
             self._start(name)
         self._watcher.start()
-        wait_ready(self.url)
+        wait_until_ready(self.url)
 
     def remove_messages(self) -> None:
         for path in self._messages.iterdir():
@@ -206,7 +198,7 @@ class ServerDeployment(Deployment):
         """Kill all processes except the database server, and wait until the API is ready again."""
         for process in list(self._processes.values()):
             send_signal(process.pid, signal.SIGKILL)
-        wait_ready(self.url)
+        wait_until_ready(self.url)
 
     @contextmanager
     def catalog(self) -> Iterator[CatalogReader]:
@@ -320,29 +312,3 @@ def send_signal(pid: int, number: signal.Signals) -> bool:
     except ProcessLookupError:
         return False
     return True
-
-
-def free_port() -> int:
-    """Find a TCP port that no process listens on."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        return int(free.getsockname()[1])
-
-
-def wait_ready(url: str, process: subprocess.Popen[bytes] | None = None) -> None:
-    """Wait until an API is ready.
-
-    Args:
-        process: Process without which the API cannot become ready.
-
-    Raises:
-        NotReady: The API is not ready after ten minutes, or the process has ended.
-    """
-    deadline = time.monotonic() + _READY_SECONDS
-    while time.monotonic() < deadline:
-        if process is not None and process.poll() is not None:
-            raise NotReady(f"the service at {url} ended with status {process.returncode}")
-        with suppress(httpx.HTTPError):
-            if httpx.get(f"{url}/readyz", trust_env=False, timeout=5).status_code == httpx.codes.OK:
-                return
-        time.sleep(0.2)
-    raise NotReady(f"the service at {url} is not ready after {_READY_SECONDS:g} s")

@@ -33,15 +33,14 @@ from benchmarks.chaos.data_volume import DataVolume
 from benchmarks.chaos.deployments import (
     Deployment,
     EmbeddedDeployment,
-    NotReady,
     ServerDeployment,
-    wait_ready,
 )
 from benchmarks.chaos.fault_kinds import Fault, FaultContext, available_faults
 from benchmarks.chaos.library_checker import LibraryChecker, check_epochs
 from benchmarks.chaos.operation_driver import Operation, OperationDriver, RoundTimeout, plan_rounds
 from benchmarks.chaos.search_stream import Answer, SearchStream, compare_answers, read_answers
 from benchmarks.ingest.clip_files import write_tiny_clips
+from benchmarks.ingest.embedded_service import NotReady, wait_until_ready
 
 COLUMNS = (
     "fault",
@@ -236,7 +235,7 @@ class Chaos:
         _end(context.workers)
         restarts_api = fault.restarts_api or context.has_ended_api
         try:
-            wait_ready(deployment.url)
+            wait_until_ready(deployment.url)
         except NotReady as error:
             record.violations.append(str(error))
         recovered_at = time.monotonic()
