@@ -169,17 +169,6 @@ def msrvtt(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture(scope="module")
-def actnet(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Empty files, half of them without the prefix ``v_``, with several suffixes."""
-    folder = tmp_path_factory.mktemp("actnet")
-    rows = [row for group in _listed("actnet-10").category_groups() for c in group for row in c.rows()]
-    for number, (_, (video, *_)) in enumerate(rows):
-        name = video if number % 2 else video.removeprefix("v_")
-        (folder / f"{name}{('.mp4', '.mkv', '.webm')[number % 3]}").touch()
-    return folder
-
-
 def _test_captions(parts: list[SourceTask]) -> list[str]:
     videos = [video for part in parts for video in part.videos if video.split == "test"]
     assert all(len(video.captions) == 1 for video in videos)
@@ -197,22 +186,6 @@ def test_msr_vtt_has_the_official_test_split_and_all_training_captions(msrvtt: P
     assert len(captions) - len(set(captions)) == 81
     assert captions.count("a game is being played") == 11
     assert statistics.fmean(len(caption.split()) for caption in captions) == pytest.approx(9.5, abs=0.1)
-
-
-def test_activitynet_clips_are_spans_of_their_videos(actnet: Path) -> None:
-    parts = list(_listed("actnet-20").tasks(actnet, None))
-    videos = [video for part in parts for video in part.videos]
-    spans = [video.frame_source.span for video in videos]
-    assert len(spans) == 8110
-    assert all(span is not None and 0 <= span[0] < span[1] for span in spans)
-    assert 51 < statistics.fmean(end - start for start, end in filter(None, spans)) < 54
-    first = parts[0].videos[0]
-    assert (first.id, first.captions) == (
-        "v_ciXArKhjAv8",
-        ("A little boy is standing eating ice cream.",),
-    )
-    assert first.frame_source.span == (0, 3.89)
-    assert statistics.fmean(len(c.split()) for c in _test_captions(parts)) == pytest.approx(15.0, abs=0.1)
 
 
 def test_missing_videos_and_captions_raise_with_their_names(msrvtt: Path, tmp_path: Path) -> None:
@@ -298,17 +271,6 @@ def test_invalid_manifest_raises_with_its_line(tmp_path: Path, name: str, conten
     (tmp_path / "a" / name).write_text(content)
     with pytest.raises(ProtocolError, match=message):
         _read(tmp_path / "a")
-
-
-def test_manifests_have_the_formats_of_the_service(tmp_path: Path) -> None:
-    (tmp_path / "a").mkdir()
-    (tmp_path / "a" / "1.mp4").touch()
-    (tmp_path / "a" / "captions.tsv").write_text("file\tcaption\tid\n1.mp4\tone\t\n1.mp4\ttwo\tfirst\n")
-    captions = [f"caption {number}" for number in range(81)]  # more than a request may have
-    _manifest(tmp_path / "b", [{"uri": "2.mp4", "captions": captions}, {"uri": "2.mp4", "captions": ["one"]}])
-    first, second = (_read(tmp_path / name).videos[0] for name in "ab")
-    assert (first.id, first.captions) == ("first", ("one", "two"))
-    assert second.captions == (*captions, "one")
 
 
 # --- frames ---
