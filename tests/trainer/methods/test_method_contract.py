@@ -55,7 +55,7 @@ VARIANTS: dict[str, list[dict[str, Any]]] = {
     "ctp": [{"masked_language": False}],
     "ctp_er": [{"fill": "reservoir", "masked_language": False}],
     "der": [{"fill": "ring", "replay": 0.5}],
-    "er": [{"fill": "kmeans"}],
+    "er": [{"fill": "herding"}],
     "rwalk": [{"window": 3}],
     "zscl": [{"ensemble_interval": 3}],
 }
