@@ -22,8 +22,7 @@ from typing import Any
 import torch
 
 from benchmarks.search.search_latency import K, SearchTiming, measure_in_turn, measure_recall, start_engine
-from benchmarks.search.shared_word_library import make_shared_word_library
-from benchmarks.search.synthetic_library import SyntheticLibrary, prepare_catalog
+from benchmarks.search.synthetic_library import SyntheticLibrary, make_library, prepare_catalog
 from models.backbones.backbone_loading import load_backbone
 from service.search.engine import SearchEngine
 
@@ -153,7 +152,7 @@ def main() -> None:
         libraries: list[SyntheticLibrary] = []
         for tasks in options.tasks:
             libraries.append(
-                make_shared_word_library(
+                make_library(
                     Path(folder) / f"shared-{tasks}",
                     backbone,
                     tasks=tasks,

@@ -44,7 +44,7 @@ def served(
 ) -> Iterator[TestClient]:
     """A client of a searchable library, on each database."""
     configured = settings_factory(tmp_path, request.param)
-    make_library(settings().data_dir, load_backbone("tiny"), tasks=2, vectors=16, captions=16)
+    make_library(settings().data_dir, load_backbone("tiny"), tasks=2, videos=8, queries=8)
     with session_scope(write=True) as session:
         session.execute(update(Task).values(progress={"stage": "ready"}))
     with TestClient(create_app(configured), base_url=BASE_URL, raise_server_exceptions=False) as client:
