@@ -62,7 +62,7 @@ def free_port() -> int:
         return int(free.getsockname()[1])
 
 
-def wait_until_ready(url: str, process: subprocess.Popen[bytes] | None = None) -> None:
+def wait_until_ready(url: str, process: subprocess.Popen[Any] | None = None) -> None:
     """Wait until an API is ready.
 
     Args:
