@@ -26,7 +26,7 @@ def test_every_method_is_one_module_with_its_name(name: str) -> None:
 
 @pytest.mark.parametrize("name", sorted(METHODS))
 def test_every_recipe_is_valid_for_every_backbone(name: str) -> None:
-    for backbone in ("tiny", "open_clip:ViT-B-32/openai"):
+    for backbone in ("tiny", "small", "open_clip:ViT-B-32/openai"):
         assert isinstance(configure(name, backbone, {}), METHODS[name].config_class)
 
 
