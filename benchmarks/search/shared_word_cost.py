@@ -86,12 +86,7 @@ def measure_costs(
         for number in range(_WARM_UP):
             engine.search(f"{library.queries[number].text} {number}", K)
     rows: list[Row] = [
-        {
-            "domains": library.tasks,
-            "routing": _routing_accuracy(engine, library),
-            "bytes_per_domain": engine.snapshots.current().query_vectors.encoder.pinned_bytes / library.tasks,
-        }
-        for engine, library in pairs
+        {"domains": library.tasks, "routing": _routing_accuracy(engine, library)} for engine, library in pairs
     ]
     for routes in _ROUTES:
         searches = [
